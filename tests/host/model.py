@@ -58,7 +58,7 @@ from ordack.store.schema import FILE_NAME, NEVER
 
 from tests.host.model_lines import Sendable, Sending, Violation
 from tests.support.host_peer import Peer
-from tests.support.host_world import check_alarms
+from tests.support.host_world import check_alarms, wrong_counts
 
 START = 1_800_000_000  # of the wall clock
 QUEUES = ("tx", "tx2", "plain", "later")
@@ -1149,6 +1149,8 @@ class World:
             host.restart(reboot=False)
         self._collect(host)
         host.is_busy = False
+        if wrong := wrong_counts(host.monitor):
+            raise Violation(f"the counts of a store are wrong: {wrong}")
         host.recall()
 
     def deliver(self, where: int, amount: int, only: int) -> None:

@@ -143,7 +143,7 @@ def test_a_store_of_version_6_is_upgraded(store: Path) -> None:
     _fill(store, 3)
     database = apsw.Connection(str(store / FILE_NAME))
     database.execute(
-        "ALTER TABLE messages DROP COLUMN aborts; DROP TRIGGER message_moved; "
+        "ALTER TABLE messages DROP COLUMN aborts; "
         "ALTER TABLE outgoing DROP COLUMN discarded; DROP TABLE answers; "
         "ALTER TABLE outcomes DROP COLUMN destination; PRAGMA user_version = 6"
     )

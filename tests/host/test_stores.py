@@ -544,10 +544,7 @@ def _older(store: Path, version: int) -> None:
     database = apsw.Connection(str(store / FILE_NAME))
     database.execute("DROP TABLE answers; ALTER TABLE outcomes DROP COLUMN destination")
     if version == 6:
-        database.execute(
-            "ALTER TABLE messages DROP COLUMN aborts; DROP TRIGGER message_moved; "
-            "ALTER TABLE outgoing DROP COLUMN discarded"
-        )
+        database.execute("ALTER TABLE messages DROP COLUMN aborts; ALTER TABLE outgoing DROP COLUMN discarded")
     database.pragma("user_version", version)
     database.close()
 

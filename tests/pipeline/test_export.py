@@ -1217,7 +1217,7 @@ def test_a_store_of_the_format_before_is_upgraded(store: Path, to: Path) -> None
     ids = _fill(store, 2)
     with Store(store) as opened:
         opened._database.connection.execute(
-            "DROP TABLE exports; DROP TABLE answers; DROP TRIGGER message_moved; "
+            "DROP TABLE exports; DROP TABLE answers; "
             "ALTER TABLE messages DROP COLUMN aborts; ALTER TABLE outcomes DROP COLUMN destination"
         )
         opened._database.connection.execute("UPDATE messages SET arrived = 1700000000")

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import apsw
 from mqqb import core, parse
 from ordack.client import Client
 from ordack.config import Config
@@ -122,6 +123,18 @@ def check_alarms(manager: Manager) -> None:
         slow = link.pace.too_slow_at(manager.config.packet_timeout, manager.config.minimum_rate)
         for due in (link.session.next_timeout(), slow):
             assert due is None or link.alarms[-1] <= due
+
+
+def wrong_counts(store: apsw.Connection) -> list[str]:
+    """What the database of a store says of how full its queues are, and is not so."""
+    return [
+        f"{queues}: {row}"
+        for queues, messages, of in (("queues", "messages", "queue"), ("outgoing", "outgoing_messages", "outgoing"))
+        for row in store.execute(
+            f"SELECT id, messages, bytes FROM {queues} EXCEPT SELECT q.id, count(m.packet), total(length(m.packet)) "
+            f"FROM {queues} AS q LEFT JOIN {messages} AS m ON m.{of} = q.id GROUP BY q.id"
+        )
+    ]
 
 
 class Wire:

@@ -362,6 +362,19 @@ class Database:
         rows = self.all(sql, arguments)
         return rows[0][0] if rows else None
 
+    def tally(self, table: str, come: Iterable[tuple[int, int]] = (), gone: Iterable[tuple[int, int]] = ()) -> None:
+        """Count messages that have come into queues, and that have left them, in the same transaction. table: of the
+        queues; of each message the queue's identifier and bytes."""
+        changes: dict[int, tuple[int, int]] = {}
+        for sign, messages in ((1, come), (-1, gone)):
+            for queue, size in messages:
+                count, total = changes.get(queue, (0, 0))
+                changes[queue] = count + sign, total + sign * size
+        self.many(
+            f"UPDATE {table} SET messages = messages + ?, bytes = bytes + ? WHERE id = ?",
+            [(*change, queue) for queue, change in changes.items()],
+        )
+
     def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         with self.transaction(), self.errors():
             self.connection.executemany(sql, rows)

@@ -18,6 +18,7 @@ RANKS = range(8)  # 7 - priority
 ANY = 0  # no queue has this identifier
 FIRST = (-1, -1)  # the place in front of all messages
 BY_LOOKUP_ID = "NOT INDEXED WHERE receiver IS NULL"  # by the primary key alone: without a walk over the queue
+QUEUES_OF = "SELECT queue, length(packet) FROM messages WHERE lookup_id IN (SELECT value FROM json_each(?))"
 
 
 class Stored(NamedTuple):
@@ -169,11 +170,13 @@ class Messages:
         """Put messages in queues, in order of arrival, which is now."""
         now = time.time_ns() // 1000
         rows = [(now, *message) for message in messages]
-        self._db.many(
-            "INSERT INTO messages (arrived, queue, rank, packet, expires, wants, peer, address, own, in_doubt, "
-            "dead_letter) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            rows,
-        )
+        with self._db.transaction():
+            self._db.many(
+                "INSERT INTO messages (arrived, queue, rank, packet, expires, wants, peer, address, own, in_doubt, "
+                "dead_letter) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                rows,
+            )
+            self._db.tally("queues", come=[(row[1], len(row[3])) for row in rows])
         self.news.update(row[1] for row in rows)
 
     def begin_receive(
@@ -221,11 +224,15 @@ class Messages:
             "FROM queues WHERE id = ?",
             (POISON, SUBQUEUE, queue),
         )
-        self._db.all(
-            "UPDATE messages SET queue = (SELECT id FROM queues WHERE name = "
-            "(SELECT name || ? FROM queues WHERE id = ?)) WHERE lookup_id IN (SELECT value FROM json_each(?))",
-            (POISON, queue, json.dumps(lookup_ids)),
+        poison = self._db.one(
+            "SELECT id FROM queues WHERE name = (SELECT name || ? FROM queues WHERE id = ?)", (POISON, queue)
         )
+        keys = json.dumps(lookup_ids)
+        gone = self._db.all(QUEUES_OF, (keys,))
+        self._db.all(
+            "UPDATE messages SET queue = ? WHERE lookup_id IN (SELECT value FROM json_each(?))", (poison, keys)
+        )
+        self._db.tally("queues", [(poison, size) for _, size in gone], gone)
 
     def put_back(self, lookup_ids: Iterable[int]) -> None:
         """End a receive without a commit: the messages are available again in their old place (B-343). If the store
@@ -260,9 +267,10 @@ class Messages:
 
     def delete(self, lookup_ids: Iterable[int]) -> None:
         """Remove messages for good."""
-        self._db.all(
-            "DELETE FROM messages WHERE lookup_id IN (SELECT value FROM json_each(?))", (json.dumps(list(lookup_ids)),)
-        )
+        keys = (json.dumps(list(lookup_ids)),)
+        with self._db.transaction():
+            self._db.tally("queues", gone=self._db.all(QUEUES_OF, keys))
+            self._db.all("DELETE FROM messages WHERE lookup_id IN (SELECT value FROM json_each(?))", keys)
 
     def unlocked(self, queue: int, limit: int, last: int = NEVER) -> list[int]:
         """Keys of up to `limit` messages of a queue that are in no receive, none above `last`. Fewer if large."""
@@ -287,13 +295,14 @@ class Messages:
     def move(self, lookup_id: int, queue: int, to: int) -> bool:
         """Put a message of a queue into another one, with all that is to follow when it leaves that. False: it is not
         in the queue any more, or in a receive."""
-        return bool(
-            self._db.all(
+        with self._db.transaction():
+            sizes = self._db.column(
                 "UPDATE messages SET queue = ?, aborts = 0 WHERE lookup_id = ? AND queue = ? AND receiver IS NULL AND "
-                "NOT purged RETURNING 1",
+                "NOT purged RETURNING length(packet)",
                 (to, lookup_id, queue),
             )
-        )
+            self._db.tally("queues", [(to, size) for size in sizes], [(queue, size) for size in sizes])
+        return bool(sizes)
 
     def locked(self, queue: int) -> int:
         """How many messages of a queue are in an unfinished receive."""

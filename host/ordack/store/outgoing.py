@@ -298,13 +298,15 @@ class OutgoingQueues:
     def add(self, messages: Sequence[NewOutgoing]) -> range:
         """Put numbered packets in outgoing queues; with the streams' new state in the same transaction (B-098). Their
         keys."""
-        self._db.many(
-            "INSERT INTO outgoing_messages (outgoing, message_id, ordinal, time_stamp, number, recoverable, "
-            "journal, packet, priority, own, send_until, due, confirmation, dead_letter) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            messages,
-        )
-        last = self._db.connection.last_insert_rowid()
+        with self._db.transaction():
+            self._db.many(
+                "INSERT INTO outgoing_messages (outgoing, message_id, ordinal, time_stamp, number, recoverable, "
+                "journal, packet, priority, own, send_until, due, confirmation, dead_letter) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                messages,
+            )
+            last = self._db.connection.last_insert_rowid()
+            self._db.tally("outgoing", come=[(message.outgoing, len(message.packet)) for message in messages])
         return range(last - len(messages) + 1, last + 1)
 
     def messages(self, after: int = 0, limit: int = -1) -> list[OutgoingEntry]:
@@ -395,4 +397,8 @@ class OutgoingQueues:
 
     def delete(self, keys: Iterable[int]) -> None:
         """Remove settled messages from their outgoing queues."""
-        self._db.many("DELETE FROM outgoing_messages WHERE id = ?", [(key,) for key in keys])
+        gone = (json.dumps(list(keys)),)
+        among = "FROM outgoing_messages WHERE id IN (SELECT value FROM json_each(?))"
+        with self._db.transaction():
+            self._db.tally("outgoing", gone=self._db.all("SELECT outgoing, length(packet) " + among, gone))
+            self._db.all("DELETE " + among, gone)

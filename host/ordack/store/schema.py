@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
 
-FORMAT_VERSION = 9
+FORMAT_VERSION = 10
 APPLICATION_ID = 0x4C494F52  # in the file's header, so that no other program's database is taken for a store
 FILE_NAME = "ordack.sqlite"
 
@@ -44,18 +44,17 @@ CREATE TABLE answers (                           -- the last commit of each appl
     time INTEGER NOT NULL) WITHOUT ROWID;        -- seconds since 1970
 """
 DESTINATION = "ALTER TABLE outcomes ADD COLUMN destination TEXT;"
-MOVED = """
-CREATE TRIGGER message_moved AFTER UPDATE OF queue ON messages BEGIN
-    UPDATE queues SET messages = messages - 1, bytes = bytes - length(OLD.packet) WHERE id = OLD.queue;
-    UPDATE queues SET messages = messages + 1, bytes = bytes + length(NEW.packet) WHERE id = NEW.queue; END;
-"""
 UPGRADES = {  # what makes the next version of one
     3: EXPORTS,
     4: "UPDATE messages SET arrived = arrived * 1000000",
     5: "ALTER TABLE incoming ADD COLUMN order_ack_limit INTEGER",
-    6: "ALTER TABLE messages ADD COLUMN aborts INTEGER NOT NULL DEFAULT 0;" + MOVED,
+    6: "ALTER TABLE messages ADD COLUMN aborts INTEGER NOT NULL DEFAULT 0",
     7: "ALTER TABLE outgoing ADD COLUMN discarded INTEGER NOT NULL DEFAULT 0",
     8: ANSWERS + DESTINATION,
+    9: "".join(
+        f"DROP TRIGGER IF EXISTS {name};"
+        for name in ("message_added", "message_removed", "message_moved", "outgoing_added", "outgoing_removed")
+    ),
 }
 CHANGES = {  # what the next version has in addition
     3: "how far exports have come",
@@ -64,6 +63,7 @@ CHANGES = {  # what the next version has in addition
     6: "how often a receive of a message was begun",
     7: "why the latest message to a destination was lost",
     8: "the last commits of applications, and where messages should have gone",
+    9: "counts of messages that cost less",
 }
 
 SCHEMA = (
@@ -144,17 +144,7 @@ CREATE TABLE outcomes (                          -- of transactional messages se
 CREATE TABLE history (
     source BLOB NOT NULL, message_id INTEGER NOT NULL, time INTEGER NOT NULL,
     PRIMARY KEY (source, message_id)) WITHOUT ROWID;
-
-CREATE TRIGGER message_added AFTER INSERT ON messages BEGIN
-    UPDATE queues SET messages = messages + 1, bytes = bytes + length(NEW.packet) WHERE id = NEW.queue; END;
-CREATE TRIGGER message_removed AFTER DELETE ON messages BEGIN
-    UPDATE queues SET messages = messages - 1, bytes = bytes - length(OLD.packet) WHERE id = OLD.queue; END;
-CREATE TRIGGER outgoing_added AFTER INSERT ON outgoing_messages BEGIN
-    UPDATE outgoing SET messages = messages + 1, bytes = bytes + length(NEW.packet) WHERE id = NEW.outgoing; END;
-CREATE TRIGGER outgoing_removed AFTER DELETE ON outgoing_messages BEGIN
-    UPDATE outgoing SET messages = messages - 1, bytes = bytes - length(OLD.packet) WHERE id = OLD.outgoing; END;
 """
-    + MOVED
     + EXPORTS
     + ANSWERS
 )
