@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import ordack
 import pytest
@@ -440,3 +441,30 @@ def test_the_names_that_the_package_exports_are_there() -> None:
     assert ordack.__all__ == sorted(ordack.__all__)
     for name in ordack.__all__:
         assert getattr(ordack, name)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda client, queue, _cursor: client.send(queue.name, b"1"),
+        lambda client, queue, _cursor: client.send_many([Letter(queue.name, b"1")]),
+        lambda client, queue, _cursor: client.transaction().__enter__().receive(queue),
+        lambda client, queue, _cursor: client.queue(queue.name),
+        lambda client, _queue, _cursor: client.create_queue("another"),
+        lambda client, queue, _cursor: client.purge_queue(queue.name),
+        lambda client, queue, _cursor: client.delete_queue(queue.name),
+        lambda client, _queue, _cursor: client.state(1),
+        lambda _client, queue, _cursor: queue.send(b"1"),
+        lambda _client, queue, _cursor: list(queue.receive()),
+        lambda _client, queue, _cursor: list(queue.peek()),
+        lambda _client, _queue, cursor: cursor.peek_next(),
+    ],
+)
+def test_a_client_that_is_closed_says_so(tmp_path: Path, act: Callable[[Client, Any, Any], object]) -> None:
+    with Client(tmp_path, create=True) as client:
+        queue = client.create_queue("line1")
+        queue.send(b"1")
+        cursor = queue.cursor()
+    with pytest.raises(StoreError, match="is closed: open it again"):
+        act(client, queue, cursor)
+    client.close()

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from mqqb import acks, build, guid_names, guids, headers, names, parse, ping, rare
+from ordack import Body, formatters
 from ordack.capture import decoder
 from ordack.net.record import Recorder
 
@@ -288,6 +289,16 @@ def _pieces(raw: bytes, port: int) -> list[bytes]:
 
 
 # ---- tests --------------------------------------------------------------------------------------
+
+
+def test_body_types_are_those_that_bodies_have() -> None:
+    text = (ROOT / "host" / "ordack" / "wireshark" / "mqqb.lua").read_text(encoding="utf-8")
+    table = text[text.index("local BODY_TYPES") : text.index("local PRIVACY_LEVELS")]
+    found = {int(number, 0): name for number, name in re.findall(r'\[(\w+)\] = "([\w|]+)"', table)}
+    assert found == formatters.NAMES
+    for value in ("text", b"bytes"):
+        assert Body.activex(value).body_type in found
+    assert Body.binary("text").body_type in found
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from mqqb.names import DirectQueueFormatName, QueueName, utf16_decode
 from mqqb.ping import Ping
 from mqqb.ping import parse as parse_ping
 
-from ordack import classes
+from ordack import classes, formatters
 from ordack.capture import one_by_one, packed
 
 Packet = (
@@ -123,10 +123,6 @@ PING: Layout = (
 
 # ---- meanings of values, for people -------------------------------------------------------------
 
-BODY_TYPES = {
-    0: "VT_EMPTY", 1: "VT_NULL", 2: "VT_I2", 3: "VT_I4", 0x0B: "VT_BOOL", 0x10: "VT_I1", 0x11: "VT_UI1",
-    0x12: "VT_UI2", 0x13: "VT_UI4", 0x14: "VT_I8", 0x15: "VT_UI8", 0x1F: "VT_LPWSTR", 0x41: "VT_BLOB", 0x48: "VT_CLSID",
-}  # fmt: skip
 PRIVACY_LEVELS = {0: "body in clear", 1: "Base", 3: "Enhanced", 5: "Advanced"}
 HASHES = {0x8001: "MD2", 0x8002: "MD4", 0x8003: "MD5", 0x8004: "SHA-1", 0x800C: "SHA-256", 0x800E: "SHA-512"}
 CIPHERS = {0x6602: "RC2", 0x660E: "AES 128", 0x660F: "AES 192", 0x6610: "AES 256", 0x6801: "RC4"}
@@ -159,7 +155,7 @@ def _note(name: str, value: int) -> str:
         return "ms"
     tables: dict[str, dict[int, str]] = {
         "MessageClass": classes.NAMES,
-        "BodyType": BODY_TYPES,
+        "BodyType": formatters.NAMES,
         "PrivacyLevel": PRIVACY_LEVELS,
         "HashAlgorithm": HASHES,
         "EncryptionAlgorithm": CIPHERS,

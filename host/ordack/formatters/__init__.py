@@ -12,11 +12,12 @@ from typing import Literal
 from ordack.formatters import activex, dotnet_binary, dotnet_xml, json_text
 from ordack.formatters.common import BodyError
 
-__all__ = ["FORMS", "Body", "BodyError", "Form", "value_of"]
+__all__ = ["FORMS", "NAMES", "Body", "BodyError", "Form", "value_of"]
 
 Form = Literal["xml", "json", "binary"]
 FORMS: tuple[Form, ...] = ("xml", "json", "binary")
 ANY = 0  # body type of what nobody says more of: raw bytes, XML, JSON
+NAMES = {ANY: "VT_EMPTY", dotnet_binary.BODY_TYPE: "BinaryMessageFormatter", **activex.NAMES}  # of body types
 
 
 class Body(bytes):

@@ -146,8 +146,8 @@ _USUAL = (
     "VT_BSTR", "VT_BOOL", "VT_I4", "VT_I8", "VT_UI8", "VT_R8", "VT_CY", "VT_DATE", "VT_CLSID", "VT_NULL",
     "VT_ARRAY|VT_UI1",
 )  # fmt: skip
-_BY_CODE = {code: name for name, (code, _) in _KINDS.items()}
 KINDS = {name: kind for name, (_, kind) in _KINDS.items()}
+NAMES = {code: name for name, (code, _) in _KINDS.items()}
 
 
 def write(value: object, kind: str | None) -> tuple[bytes, int]:
@@ -158,7 +158,7 @@ def write(value: object, kind: str | None) -> tuple[bytes, int]:
 
 def read(data: bytes, body_type: int) -> object:
     """The value that a body of this type is. Raises BodyError."""
-    if body_type not in _BY_CODE:
+    if body_type not in NAMES:
         raise BodyError(f"the body type is {body_type} (0x{body_type:X}), which is not read here: take `body`")
-    name = _BY_CODE[body_type]
+    name = NAMES[body_type]
     return common.read(NAME, name, KINDS[name], data)

@@ -93,7 +93,7 @@ class Store:
         """Put back what this store object had received without finishing, and close. Closing twice is fine."""
         self.messages.close()
         self._locks.close()
-        self._database.connection.close()
+        self._database.close()
 
     def transaction(self, durable: bool = True) -> AbstractContextManager[None]:
         """As Database.transaction."""

@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, cast
 
 import apsw
 
@@ -89,6 +89,19 @@ def first_piece(rows: Iterable[tuple[int, int]]) -> list[int]:
     return keys
 
 
+class _Closed:
+    """In place of a connection that is closed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def close(self) -> None:
+        """Nothing: it is."""
+
+    def __getattr__(self, _name: str) -> NoReturn:
+        raise StoreError(f"{self._path} is closed: open it again, with a new Client or Store")
+
+
 class Database:
     """An open file. All methods raise StoreError, or one of its kinds; one that writes outside `transaction()` is a
     transaction by itself. rolled_back: how many transactions of this object did not happen. work: what was written.
@@ -137,6 +150,11 @@ class Database:
         except BaseException:
             self.connection.close()
             raise
+
+    def close(self) -> None:
+        """Close it. Whatever is asked of it then raises StoreError, but to close it again."""
+        self.connection.close()
+        self.connection = cast(apsw.Connection, _Closed(self.path))
 
     def _prepare(self, busy_timeout: float) -> None:
         busy = patience(busy_timeout)

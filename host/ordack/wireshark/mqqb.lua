@@ -27,9 +27,11 @@ local CLASSES = {
 }
 local ORDER_ACK, FINAL_ACK = 0x00FF, 0x4000
 local BODY_TYPES = {
-    [0] = "VT_EMPTY", [1] = "VT_NULL", [2] = "VT_I2", [3] = "VT_I4", [0x0B] = "VT_BOOL", [0x10] = "VT_I1",
-    [0x11] = "VT_UI1", [0x12] = "VT_UI2", [0x13] = "VT_UI4", [0x14] = "VT_I8", [0x15] = "VT_UI8",
-    [0x1F] = "VT_LPWSTR", [0x41] = "VT_BLOB", [0x48] = "VT_CLSID",
+    [0] = "VT_EMPTY", [1] = "VT_NULL", [2] = "VT_I2", [3] = "VT_I4", [4] = "VT_R4", [5] = "VT_R8", [6] = "VT_CY",
+    [7] = "VT_DATE", [8] = "VT_BSTR", [0x0B] = "VT_BOOL", [0x10] = "VT_I1", [0x11] = "VT_UI1", [0x12] = "VT_UI2",
+    [0x13] = "VT_UI4", [0x14] = "VT_I8", [0x15] = "VT_UI8", [0x1E] = "VT_LPSTR", [0x1F] = "VT_LPWSTR",
+    [0x41] = "VT_BLOB", [0x48] = "VT_CLSID", [0x300] = "BinaryMessageFormatter", [0x1011] = "VT_VECTOR|VT_UI1",
+    [0x2011] = "VT_ARRAY|VT_UI1",
 }
 local PRIVACY_LEVELS = { [0] = "body in clear", [1] = "Base", [3] = "Enhanced", [5] = "Advanced" }
 local HASHES = {
