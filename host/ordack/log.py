@@ -9,6 +9,7 @@ import contextlib
 import enum
 import json
 import time
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -18,6 +19,7 @@ INFO, WARNING, ERROR = "info", "warning", "error"
 AGAIN_S = 60.0  # in which the same fact is not told again; twice as long each time that it keeps coming,
 AGAIN_MAX_S = 3600.0  # up to this
 FACTS_MAX = 1000  # that are remembered
+FACTS_OF_PEER = 30  # of them about one peer: it chooses what is in them, and more are told as one
 SAME_AGAIN_S = 10  # an operator is told at most that often of one kind of excess
 
 
@@ -79,8 +81,9 @@ class Operator:
 class _Fact:
     """When it was told last, how long it is not told again, and what has come meanwhile."""
 
-    def __init__(self, told: float) -> None:
+    def __init__(self, told: float, peer: str) -> None:
         self.told = told
+        self.peer = peer
         self.quiet = AGAIN_S
         self.count = 0
         self.last: Line | None = None
@@ -98,18 +101,27 @@ class Log:
         self._clock = clock
         self._form = form
         self._facts: dict[str, _Fact] = {}
+        self._of_peer: Counter[str] = Counter()
 
     def __call__(self, text: str) -> None:
         line = text if isinstance(text, Line) else Line(text)
-        fact = self._facts.get(line.fact)
+        peer = line.about.get("peer", "")
+        name = line.fact
+        if peer and name not in self._facts and self._of_peer[peer] >= FACTS_OF_PEER:
+            name = f"{peer}: more"
+        fact = self._facts.get(name)
         if fact:
             fact.count += 1
             fact.last = line
             return
         if len(self._facts) >= FACTS_MAX:
             self._tell_again(next(iter(self._facts)))
-        self._facts[line.fact] = _Fact(self._clock())
+        self._remember(name, _Fact(self._clock(), peer))
         self._tell(line)
+
+    def _remember(self, name: str, fact: _Fact) -> None:
+        self._facts[name] = fact
+        self._of_peer[fact.peer] += 1
 
     def tick(self) -> None:
         """Tell what has come again for long enough; forget what has not."""
@@ -118,7 +130,7 @@ class Log:
             fact = self._facts[name]
             if self._tell_again(name):
                 fact.told, fact.count, fact.quiet = now, 0, min(2 * fact.quiet, AGAIN_MAX_S)
-                self._facts[name] = fact
+                self._remember(name, fact)
 
     def close(self) -> None:
         """Tell all that has come again."""
@@ -127,6 +139,9 @@ class Log:
 
     def _tell_again(self, name: str) -> bool:
         fact = self._facts.pop(name)
+        self._of_peer[fact.peer] -= 1
+        if not self._of_peer[fact.peer]:
+            del self._of_peer[fact.peer]
         if fact.last:
             self._tell(fact.last, fact.count, fact.told)
         return fact.count > 0

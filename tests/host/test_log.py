@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from mqqb import confirm
-from ordack.log import AGAIN_S, ERROR, FACTS_MAX, Form, Line, Log, Operator
+from ordack.log import AGAIN_S, ERROR, FACTS_MAX, FACTS_OF_PEER, Form, Line, Log, Operator
 
 from tests.support.command import DEADLINE_S, Serve, converse, ordack
 from tests.support.host_peer import Peer, direct
@@ -123,6 +123,21 @@ def test_different_facts_are_told_at_once_and_take_no_more_memory_than_is_bounde
         world.log(f"{number}")
     assert len(world.lines) == 2 * FACTS_MAX
     assert len(world.log._facts) == FACTS_MAX
+
+
+def test_a_peer_that_makes_up_names_fills_no_log() -> None:
+    world = _World()
+    for number in range(10_000):
+        world.log(Line(f"10.0.0.5: there is no queue {number}", peer="10.0.0.5"))
+    world.log(Line("10.0.0.6: there is no queue here", peer="10.0.0.6"))
+    assert len(world.lines) == FACTS_OF_PEER + 2
+    assert "no queue here" in world.lines[-1]
+    world.pass_time(AGAIN_S)
+    (more,) = world.lines[FACTS_OF_PEER + 2 :]
+    assert more.endswith(f"no queue 9999 ({10_000 - FACTS_OF_PEER - 1} times more since 08:00:00)")
+    world.pass_time(AGAIN_S)
+    world.log(Line("10.0.0.5: there is no queue here", peer="10.0.0.5"))
+    assert "10.0.0.5: there is no queue here" in world.lines[-1], "it is heard again when it has calmed down"
 
 
 def test_a_clock_that_goes_back_hides_nothing() -> None:
