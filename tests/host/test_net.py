@@ -19,7 +19,7 @@ from ordack.client import Client
 from ordack.config import Config
 from ordack.manager import Manager
 from ordack.net import tcp
-from ordack.net.listener import Listener, Listeners
+from ordack.net.listener import TAKEN_AT_ONCE, Listener, Listeners
 from ordack.store import Store
 
 from tests.host.sockets import DEADLINE_S, NAME, PEER_GUID, Destination, free_port, serving, until
@@ -529,3 +529,26 @@ def test_a_peer_that_never_reads_is_left_when_too_much_waits_for_it(
                         assert link not in server.manager.links
 
     asyncio.run(run())
+
+
+def test_a_flood_of_connections_leaves_time_for_those_that_are_there() -> None:
+    turns = [0]  # connections that are taken in each
+
+    class Taken(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            turns[-1] += 1
+            transport.close()
+
+    async def flood(listeners: Listeners) -> None:
+        with contextlib.ExitStack() as stack:
+            for _ in range(200):
+                stack.enter_context(socket.create_connection(listeners.places[0], DEADLINE_S))
+            await listeners.start(lambda _listener: Taken())
+            async with asyncio.timeout(DEADLINE_S):
+                while sum(turns) < 200:
+                    turns.append(0)
+                    await asyncio.sleep(0)
+
+    with Listeners([Listener("127.0.0.1", 0)]) as listeners:
+        asyncio.run(flood(listeners))
+    assert max(turns) <= 3 * TAKEN_AT_ONCE

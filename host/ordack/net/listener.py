@@ -13,7 +13,8 @@ from ordack.access import Networks, certificate_refusal
 from ordack.config import LOOPBACK, format_address
 from ordack.config_file import Listen
 
-BACKLOG = 100  # connections that are taken in one turn, before the first of them can be refused
+BACKLOG = 1000  # connections that wait in the kernel, as of boards that all come back at once
+TAKEN_AT_ONCE = 4  # connections, before the others are looked at: a flood of them leaves time for those that are there
 
 
 class BadPlace(ValueError):
@@ -135,8 +136,9 @@ class Listeners:
         make = self._make
         assert make
         listener.server = await asyncio.get_running_loop().create_server(
-            lambda: make(listener), sock=listener.socket, backlog=BACKLOG
+            lambda: make(listener), sock=listener.socket, backlog=TAKEN_AT_ONCE
         )
+        listener.socket.listen(BACKLOG)  # asyncio has set that to TAKEN_AT_ONCE
 
     async def change(self, places: Sequence[Listen]) -> None:
         """Listen at these hosts and ports from now on, for whom each says; where it listens already, it goes on.
