@@ -36,6 +36,12 @@ class LongStream(OutgoingStream):
         self.table += entries[1:]
         self.numbered += sum(entry.tx_sequence_number > 0 for entry in entries[1:])
 
+    def hold_again(self, entries: list[Entry]) -> None:
+        """These are not to be sent any more, and no OrderAck can prove them stored: at the start."""
+        for entry in entries:
+            entry.stream = self
+        self.awaiting_final_ack += entries
+
     def remove(self, entries: list[Entry]) -> None:
         """As OutgoingStream.remove."""
         count = len(entries)
