@@ -35,10 +35,10 @@ from ordack.net import tcp
 from ordack.manager import Manager
 
 def fails(method, is_hit):
-    def call(self, *arguments):
+    def call(self, *arguments, **options):
         if is_hit(*arguments):
             raise RuntimeError("a defect in " + method.__name__)
-        return method(self, *arguments)
+        return method(self, *arguments, **options)
     return call
 
 tcp._Net.arrived = fails(tcp._Net.arrived, lambda link, data: b"MARK-arrived" in data)
@@ -110,7 +110,9 @@ def open_session(connection: socket.socket, peer: Peer) -> Session:
     assert peer.session
     while peer.session.state != "OPEN":
         connection.sendall(peer.output(tcp.now()))
-        peer.receive(connection.recv(1 << 16), tcp.now())
+        data = connection.recv(1 << 16)
+        assert data, "the connection has ended"
+        peer.receive(data, tcp.now())
     return peer.session
 
 
