@@ -171,8 +171,8 @@ class OutgoingQueues:
             else:
                 self._add(row)
         for keys, messages in stored:
-            if keys.start != self.last_key + 1:  # something else has come between
-                self._load_entries()
+            if keys.start != self.last_key + 1:  # something else has come between, perhaps in queues that are new
+                self.take_up()
                 return
             for (outgoing, _), entries in itertools.groupby(
                 zip(keys, messages, strict=True), lambda added: (added[1].outgoing, added[1].priority)

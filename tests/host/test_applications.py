@@ -149,6 +149,22 @@ def test_a_commit_happens_once_however_often_it_is_asked_for(host: Host, manager
     assert host.content("line1") == [b"1"]
 
 
+def test_a_commit_takes_what_its_sender_wants_to_hear_of_and_sends_elsewhere(tmp_path: Path) -> None:
+    """The answer to the sender opens an outgoing queue in the same transaction."""
+    world, receiver, sender = two_hosts(tmp_path)
+    with sender.client() as client:
+        client.send(REMOTE, b"1", dead_letter=True)
+    world.pass_time(100)
+    exchange(world)
+    app = App(receiver.manager)
+    (found,) = _do(receiver.manager, app.wants("line1"))
+    (sent,) = _do(receiver.manager, app.commits(Letter("DIRECT=OS:elsewhere\\private$\\a", b"2"), taken=_keys(found)))
+    assert [one[1] for one in sent] == ["transactional"]
+    exchange(world)
+    world.settle(lambda: not sender.store.outgoing.messages())
+    assert [one.number for one in receiver.store.outgoing.messages() if one.number] == [1]
+
+
 def test_what_another_application_has_taken_cannot_be_removed(host: Host, manager: Manager) -> None:
     one, other = App(manager), App(manager)
     _do(manager, one.commits(Letter("line1", b"1")))
