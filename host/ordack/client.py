@@ -17,30 +17,27 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Unpack
 
 from mqqb import confirm
-from mqqb.confirm import Confirmation
 from mqqb.guid_names import PrivateQueueFormatNameId
 
-from ordack import names, outcome
-from ordack.commits import LOOK_AGAIN_S, Commit, Current, Direct, Wanted
+from ordack import emptying, outcome
+from ordack.commits import Access, Commit, Current, Direct, Wanted
 from ordack.config import Config
 from ordack.message import Message
 from ordack.outcome import Outcomes
-from ordack.pieces import CHUNK, in_pieces
+from ordack.reads import Here, Reads
 from ordack.receiving import Cursor, Empty, Received, Receiving, Reject, cannot_reject, patience
 from ordack.remote import Remote
-from ordack.sending import Further, Letter, Properties, Sent, checked, letter_of, open_queue
-from ordack.store import Store, StoreError
-from ordack.store.database import counted
+from ordack.sending import Further, Letter, Properties, Sent, checked, letter_of
+from ordack.store import Store
 from ordack.store.look import open_to_look
 from ordack.store.messages import FIRST, Stored
-from ordack.store.queues import NoSuchQueue, QueueNotEmpty
+from ordack.store.queues import NoSuchQueue
 from ordack.store.queues import Queue as QueueState
-from ordack.store.schema import POISON, PRIVATE, SYSTEM
+from ordack.store.schema import PRIVATE
 
 __all__ = [
     "Client", "Cursor", "Empty", "Letter", "Message", "Queue", "Received", "Receiving", "Reject", "Sent", "Transaction",
@@ -49,25 +46,11 @@ __all__ = [
 PAGE = 256  # messages that are looked at together
 
 
-def _deletable(store: Store, name: str) -> list[QueueState]:
-    """A private queue and its sub-queue, of which no message is being received."""
-    queue = store.queues.named(name)
-    if queue.kind == SYSTEM:
-        raise StoreError(f"{queue.name} is a system queue: it cannot be deleted")
-    poison = store.queues.find(queue.name + POISON)
-    queues = [queue, poison] if poison else [queue]
-    for one in queues:
-        if store.messages.locked(one.identifier):
-            raise StoreError(f"messages of {one.name} are being received: delete the queue when that has ended")
-    return queues
-
-
 class Queue:
     """A local queue, to receive from and to send to."""
 
     def __init__(self, client: Client, state: QueueState) -> None:
         self._client = client
-        self._store = client.store
         self.identifier = state.identifier
         self.name = state.name
         self.transactional = state.transactional
@@ -112,7 +95,7 @@ class Queue:
     ) -> list[Stored]:
         """The first part of receive_batch; `end_receive` or `put_back` is the other, for all of them or for some.
         counted: a message that comes back from it may be the reason. lookup_id, correlation_id: as `receive`."""
-        poison_after = self._client.config().poison_after if counted and self._has_poison else None
+        poison_after = self._client.reads.poison_after() if counted and self._has_poison else None
         wanted = Wanted(self.identifier, limit, counted, poison_after, lookup_id, correlation_id)
         return self._client.access.take(wanted, patience(timeout))
 
@@ -141,14 +124,7 @@ class Queue:
     def look(self, place: tuple[int, int], limit: int = 1, timeout: float | None = 0.0) -> list[Stored]:
         """Up to `limit` messages behind a place, (rank, lookup id), which stay in the queue; an empty list if none came
         within `timeout` seconds, None for ever."""
-        deadline = time.monotonic() + patience(timeout)
-        while True:
-            self._store.changed()  # before looking, so that nothing slips in between
-            found = self._store.messages.peek(self.identifier, limit, place, self._client.now())
-            left = deadline - time.monotonic()
-            if found or left <= 0:
-                return found
-            self._store.wait(min(left, LOOK_AGAIN_S))
+        return self._client.reads.look(self.identifier, place, limit, patience(timeout))
 
 
 class Transaction:
@@ -243,14 +219,15 @@ class Client:
         clock: Callable[[], float] = time.time,
         look: bool = False,
     ) -> None:
-        self.store = open_to_look(folder) if look else Store(folder, create=create, clock=clock)
-        self.config: Callable[[], Config] = Current(self.store)
-        self.access = Remote(self.store, Direct(self.store, self.now, self.config))
         self.is_open = True
         self._clock = clock
+        store = open_to_look(folder) if look else Store(folder, create=create, clock=clock)
+        config = Current(store)
+        self.reads: Reads = Here(store, self.now, config)
+        self.access: Access = Remote(store, Direct(store, self.now, config))
 
     def __repr__(self) -> str:
-        return f"<Client of {str(self.store.folder)!r}{'' if self.is_open else ', closed'}>"
+        return f"<Client of {self.reads.place!r}{'' if self.is_open else ', closed'}>"
 
     def __enter__(self) -> Client:
         return self
@@ -262,7 +239,15 @@ class Client:
         """Close the store; an unfinished receive is put back."""
         self.is_open = False
         self.access.close()
-        self.store.close()
+
+    @property
+    def store(self) -> Store:
+        """The store itself. Raises StoreError if it is elsewhere."""
+        return self.reads.store
+
+    def config(self) -> Config:
+        """What its configuration means now. Raises StoreError if it is elsewhere."""
+        return self.reads.config()
 
     def now(self) -> int:
         """Seconds since 1970."""
@@ -278,18 +263,15 @@ class Client:
 
     def queue(self, name: str) -> Queue:
         """An existing queue; raises BadName, NoSuchQueue, StoreError for one that is not open to applications."""
-        return Queue(self, open_queue(self.store, name))
+        return Queue(self, self.reads.queue(name))
 
     def purge_queue(self, name: str) -> int:
         """Remove all messages that a queue has now, those in an unfinished receive when that ends without a commit
         (B-340); how many. Senders that asked for it are told. Raises BadName, NoSuchQueue.
 
-        In pieces (`pieces.py`): if it is killed, a part is gone, and its senders know.
+        In pieces (`emptying.py`): if it is killed, a part is gone, and its senders know.
         """
-        queue = self.store.queues.named(name)
-        last = self.store.messages.last_lookup_id()
-        removed = in_pieces(self.store, lambda limit: self.outcomes().empty(queue, confirm.NACK_Q_PURGED, limit, last))
-        return removed + self.store.messages.mark_purged(queue.identifier, last)
+        return emptying.purge(self.store, self.outcomes, name)
 
     def delete_queue(self, name: str, only_empty: bool = False) -> int:
         """Remove a private queue, its sub-queue and their messages; how many there were. Senders that asked for it are
@@ -298,27 +280,7 @@ class Client:
         Raises BadName, NoSuchQueue, StoreError for a system queue or while messages are being received from it;
         QueueNotEmpty if only_empty and a message is in it. In pieces, as a purge: the queue goes with the last one.
         """
-        removed = 0
-        if not only_empty:
-            last = self.store.messages.last_lookup_id()
-            removed = sum(
-                in_pieces(
-                    self.store,
-                    lambda limit, one=one: self.outcomes().empty(  # type: ignore[misc]
-                        one, confirm.NACK_Q_DELETED, limit, last
-                    ),
-                )
-                for one in _deletable(self.store, name)
-            )
-        with self.store.transaction():
-            queues = _deletable(self.store, name)
-            if only_empty and (count := sum(one.messages for one in queues)):
-                raise QueueNotEmpty(f"{counted(count, 'message')} in {queues[0].name} would be deleted, too")
-            for one in queues:
-                while gone := self.outcomes().empty(one, confirm.NACK_Q_DELETED, CHUNK):  # what has come since
-                    removed += gone
-                self.store.queues.remove(one.identifier)
-        return removed
+        return emptying.delete(self.store, self.outcomes, name, only_empty)
 
     def send(
         self,
@@ -374,27 +336,20 @@ class Client:
         if message.response_queue is None:
             raise ValueError(f"the message {message.message_key} names no response queue: no answer is expected")
         name, host = outcome.destination(message.response_queue)
-        if isinstance(name, PrivateQueueFormatNameId) and host == self.store.guid:
-            queue = self.store.queues.find(name.private_queue_identifier)
-            if queue is None:
-                raise NoSuchQueue(f"the response queue of the message {message.message_key} is not there any more")
-            return queue.name
+        if isinstance(name, PrivateQueueFormatNameId) and host == self.reads.guid:
+            try:
+                return self.reads.queue(name.private_queue_identifier).name
+            except NoSuchQueue:
+                said = f"the response queue of the message {message.message_key} is not there any more"
+                raise NoSuchQueue(said) from None
         return message.response_queue
 
     def last_discarded(self, destination: str) -> int:
         """The class that ended the latest transactional message to this destination elsewhere, if it was not delivered
         and is in no dead-letter queue; 0 if it was, or none has ended."""
-        return self.store.outgoing.discarded(names.destination(destination).lower())
+        return self.reads.last_discarded(destination)
 
     def state(self, message_id: int) -> confirm.Conclusion | None:
         """What is known of a transactional message that was sent here (C-80 to C-87); None: nothing, it was never sent
         from this store, or ended longer ago than the store remembers."""
-        settings = self.config().confirmation
-        waiting = self.store.outgoing.waiting_own(message_id)
-        if waiting is None and self.store.messages.own(message_id) is not None:
-            return confirm.Conclusion(confirm.STORED, 0)
-        # last: a message that ends between these questions has its outcome by now
-        record = waiting.confirmation if waiting is not None else self.store.memory.outcome(message_id)
-        if record is None:
-            return None
-        return Confirmation(array("I", record), settings).conclusion()
+        return self.reads.state(message_id)

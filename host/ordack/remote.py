@@ -153,10 +153,11 @@ class Remote:
                 self._connection = None
 
     def close(self) -> None:
-        """As Access has it."""
+        """As Access has it; the store is closed, too."""
         if self._connection:
             self._connection.close()
             self._connection = None
+        self._store.close()
 
     def _connected(self) -> _Connection | None:
         """The connection to `serve`; None if there is none, or if `serve` would have to wait for this process."""

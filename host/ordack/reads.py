@@ -1,0 +1,104 @@
+"""What a client looks at, and does not change. `Here` looks into a store that this process has opened; `away.Away` has
+an `ordack serve` look, at an address, which does that with a `Here`."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable
+from typing import Protocol
+
+from mqqb import confirm
+from mqqb.confirm import Confirmation
+
+from ordack import names
+from ordack.commits import LOOK_AGAIN_S
+from ordack.config import Config
+from ordack.sending import open_queue
+from ordack.store import Store
+from ordack.store.messages import Stored
+from ordack.store.queues import NoSuchQueue, Queue
+
+
+class Reads(Protocol):
+    """The ways to look. All methods raise StoreError and its kinds. place: where the store is, for people."""
+
+    place: str
+
+    @property
+    def store(self) -> Store:
+        """The store itself. Raises StoreError if it is elsewhere."""
+
+    @property
+    def guid(self) -> bytes:
+        """Identifier of its queue manager, 16 bytes."""
+
+    def config(self) -> Config:
+        """What its configuration means now. Raises StoreError if it is elsewhere."""
+
+    def poison_after(self) -> int | None:
+        """What a receive from a private queue is to have as Wanted.poison_after."""
+
+    def queue(self, name: str | int) -> Queue:
+        """The queue of this name, which is open to applications, or with this identifier. Raises BadName,
+        NoSuchQueue."""
+
+    def look(self, queue: int, place: tuple[int, int], limit: int, timeout: float) -> list[Stored]:
+        """Up to `limit` messages of a queue behind a place, (rank, lookup id), which stay in it; an empty list if none
+        came within `timeout` seconds."""
+
+    def state(self, message_id: int) -> confirm.Conclusion | None:
+        """As Client.state."""
+
+    def last_discarded(self, destination: str) -> int:
+        """As Client.last_discarded."""
+
+
+class Here:
+    """A store that this process has opened. now: gives seconds since 1970. config: what its configuration means."""
+
+    def __init__(self, store: Store, now: Callable[[], int], config: Callable[[], Config]) -> None:
+        self.place = str(store.folder)
+        self.store = store
+        self.config = config
+        self._now = now
+
+    @property
+    def guid(self) -> bytes:
+        """As Reads has it, and all that follows."""
+        return self.store.guid
+
+    def poison_after(self) -> int | None:
+        return self.config().poison_after
+
+    def queue(self, name: str | int) -> Queue:
+        if isinstance(name, str):
+            return open_queue(self.store, name)
+        found = self.store.queues.find(name)
+        if found is None:
+            raise NoSuchQueue(f"there is no queue {name} any more")
+        return found
+
+    def look(self, queue: int, place: tuple[int, int], limit: int, timeout: float) -> list[Stored]:
+        deadline = time.monotonic() + timeout
+        while True:
+            self.store.changed()  # before looking, so that nothing slips in between
+            found = self.store.messages.peek(queue, limit, place, self._now())
+            left = deadline - time.monotonic()
+            if found or left <= 0:
+                return found
+            self.store.wait(min(left, LOOK_AGAIN_S))
+
+    def state(self, message_id: int) -> confirm.Conclusion | None:
+        settings = self.config().confirmation
+        waiting = self.store.outgoing.waiting_own(message_id)
+        if waiting is None and self.store.messages.own(message_id) is not None:
+            return confirm.Conclusion(confirm.STORED, 0)
+        # last: a message that ends between these questions has its outcome by now
+        record = waiting.confirmation if waiting is not None else self.store.memory.outcome(message_id)
+        if record is None:
+            return None
+        return Confirmation(array("I", record), settings).conclusion()
+
+    def last_discarded(self, destination: str) -> int:
+        return self.store.outgoing.discarded(names.destination(destination).lower())
