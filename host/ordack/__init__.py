@@ -1,15 +1,19 @@
-"""ordack: a queue manager for the MSMQ binary protocol, and the Python API of applications on the same machine.
+"""ordack: a queue manager for the MSMQ binary protocol, and the Python API of applications.
 
 with ordack.connect("/var/lib/ordack") as client: ...
+with ordack.connect("tls://plant:1804", certificate=..., key=..., authority=...) as client: ...
 async with ordack.connect_async("/var/lib/ordack") as client: ...
 """
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ordack.away import StoreUnreachable
 from ordack.client import Client, Queue, Transaction
+from ordack.config import TlsFiles
 from ordack.formatters import Body, BodyError
 from ordack.message import Message
 from ordack.names import BadName
@@ -41,19 +45,36 @@ __all__ = [
     "StoreError",
     "StoreFull",
     "StoreUnknown",
+    "StoreUnreachable",
     "Transaction",
     "connect",
     "connect_async",
 ]
 
 
-def connect(folder: str | os.PathLike[str]) -> Client:
-    """A Client of the store in `folder`. Raises StoreError if there is none."""
-    return Client(folder)
+File = str | os.PathLike[str]
 
 
-def connect_async(folder: str | os.PathLike[str]) -> AsyncClient:
-    """A Client for asyncio of the store in `folder`; entering it raises StoreError if there is none."""
+def connect(
+    place: File, *, certificate: File | None = None, key: File | None = None, authority: File | None = None
+) -> Client:
+    """A Client of the store in the folder `place`, or of the `ordack serve` that takes applications at the address
+    `tcp://HOST:PORT` or `tls://HOST:PORT`. certificate, key, authority: PEM files for TLS. Raises StoreError if there
+    is none, ValueError for an address or files that cannot be used."""
+    return Client(place, tls=_files(place, certificate, key, authority))
+
+
+def connect_async(
+    place: File, *, certificate: File | None = None, key: File | None = None, authority: File | None = None
+) -> AsyncClient:
+    """A Client for asyncio, as `connect` makes one without; entering it raises what that raises."""
     from ordack.aio import AsyncClient  # who does not use asyncio does not wait for it
 
-    return AsyncClient(folder)
+    return AsyncClient(place, _files(place, certificate, key, authority))
+
+
+def _files(place: File, *files: File | None) -> TlsFiles | None:
+    found = [Path(file) for file in files if file is not None]
+    if found and len(found) < len(files):
+        raise ValueError(f"{place}: certificate, key and authority go together: give all three files")
+    return TlsFiles(*found) if found else None

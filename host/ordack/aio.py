@@ -26,10 +26,12 @@ from typing import ParamSpec, TypeVar, Unpack
 
 from mqqb import confirm
 
-from ordack.client import PAGE, Client, Transaction
+from ordack.client import Client, Transaction
+from ordack.config import TlsFiles
 from ordack.message import Message
 from ordack.receiving import Cursor, Empty, Reject, Source, Taken, already_over, nowhere, patience
 from ordack.sending import Further, Letter, Properties, Sent
+from ordack.service import PAGE
 from ordack.store import StoreError
 from ordack.store.messages import FIRST, Stored
 
@@ -44,16 +46,16 @@ Result = TypeVar("Result")
 class _Worker:
     """A thread with a Client."""
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self._folder = folder
+    def __init__(self, make: Callable[[], Client]) -> None:
+        self._make = make
         self._thread = ThreadPoolExecutor(1, "ordack")
         self.is_open = True
         self.client: Client
 
     async def open(self) -> None:
-        """Open the store. Raises StoreError."""
+        """Open the store, or connect. Raises what Client does."""
         try:
-            self.client = await self.call(Client, self._folder)
+            self.client = await self.call(self._make)
         except BaseException:
             self._thread.shutdown(wait=False)
             raise
@@ -394,11 +396,12 @@ class AsyncQueue:
 
 
 class AsyncClient:
-    """An application's access to the store in `folder`, for asyncio: an asynchronous context manager, for any number of
-    tasks. Entering it raises StoreError and its kinds."""
+    """An application's access to a store, for asyncio: an asynchronous context manager, for any number of tasks. place,
+    tls: as Client has folder and tls. Entering it raises StoreError and its kinds, and ValueError, as Client does."""
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self._folder = folder
+    def __init__(self, place: str | os.PathLike[str], tls: TlsFiles | None = None) -> None:
+        self._place = place
+        self._tls = tls
         self._long = asyncio.Semaphore(MOST)
         self._short = asyncio.Semaphore(SHORT)
         self._is_open = True
@@ -407,7 +410,7 @@ class AsyncClient:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
-        return f"<AsyncClient of {str(self._folder)!r}>"
+        return f"<AsyncClient of {str(self._place)!r}>"
 
     async def __aenter__(self) -> AsyncClient:
         self._is_open = True
@@ -443,7 +446,7 @@ class AsyncClient:
         try:
             if self._idle:
                 return self._idle.pop()
-            worker = _Worker(self._folder)
+            worker = _Worker(lambda: Client(self._place, tls=self._tls))
             await worker.open()
         except BaseException:
             limit.release()

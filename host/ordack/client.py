@@ -24,14 +24,16 @@ from mqqb import confirm
 from mqqb.guid_names import PrivateQueueFormatNameId
 
 from ordack import emptying, outcome
+from ordack.away import Away, address_of
 from ordack.commits import Access, Commit, Current, Direct, Wanted
-from ordack.config import Config
+from ordack.config import Config, TlsFiles
 from ordack.message import Message
 from ordack.outcome import Outcomes
 from ordack.reads import Here, Reads
 from ordack.receiving import Cursor, Empty, Received, Receiving, Reject, cannot_reject, patience
 from ordack.remote import Remote
 from ordack.sending import Further, Letter, Properties, Sent, checked, letter_of
+from ordack.service import PAGE
 from ordack.store import Store
 from ordack.store.look import open_to_look
 from ordack.store.messages import FIRST, Stored
@@ -42,8 +44,6 @@ from ordack.store.schema import PRIVATE
 __all__ = [
     "Client", "Cursor", "Empty", "Letter", "Message", "Queue", "Received", "Receiving", "Reject", "Sent", "Transaction",
 ]  # fmt: skip
-
-PAGE = 256  # messages that are looked at together
 
 
 class Queue:
@@ -207,7 +207,9 @@ class Transaction:
 
 class Client:
     """An application's access to the store in `folder`, which is made if `create`. look: only to look at, for who may
-    not write it. Raises StoreError and its kinds.
+    not write it. Or, without a store here, to that of the `ordack serve` at this address, `tcp://HOST:PORT`, or
+    `tls://HOST:PORT` with these files for TLS; the store itself is not to be had there. Raises StoreError and its
+    kinds, ValueError for an address or files that cannot be used.
 
     clock: gives seconds since 1970. Not for use by several threads at once.
     """
@@ -218,13 +220,21 @@ class Client:
         create: bool = False,
         clock: Callable[[], float] = time.time,
         look: bool = False,
+        tls: TlsFiles | None = None,
     ) -> None:
         self.is_open = True
         self._clock = clock
+        self.reads: Reads
+        self.access: Access
+        if address := address_of(folder, tls):
+            if create or look:
+                raise ValueError(f"{address}: `create` and `look` are for the folder of a store, not for an address")
+            self.reads = self.access = Away(address)
+            return
         store = open_to_look(folder) if look else Store(folder, create=create, clock=clock)
         config = Current(store)
-        self.reads: Reads = Here(store, self.now, config)
-        self.access: Access = Remote(store, Direct(store, self.now, config))
+        self.reads = Here(store, self.now, config)
+        self.access = Remote(store, Direct(store, self.now, config))
 
     def __repr__(self) -> str:
         return f"<Client of {self.reads.place!r}{'' if self.is_open else ', closed'}>"

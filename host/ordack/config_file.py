@@ -5,6 +5,7 @@ All that is wrong with a file is told at once, each with the file, the key, the 
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import re
@@ -89,14 +90,16 @@ class Listen(NamedTuple):
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """What a file says. listen, serial, own_names, log_format: empty if it says nothing of them. http: where HTTP is
-    answered, if that is wanted. tls: what it is spoken with. next_hops, tls_hops, public_queues: as in
-    Config. sessions_per_address: networks, and how many sessions each of their addresses may have. queues: who may
-    write to them, by their names in lower case; every_queue: to all others. names: what people call queue managers, by
-    GUID in lower case. capture: the first file. numbers: of settings.NUMBERS, by name."""
+    """What a file says. listen, serial, own_names, log_format: empty if it says nothing of them. applications: where
+    those of other machines are taken. http: where HTTP is answered, if that is wanted. tls: what it is spoken with.
+    next_hops, tls_hops, public_queues: as in Config. sessions_per_address: networks, and how many sessions each of
+    their addresses may have. queues: who may write to them, by their names in lower case; every_queue: to all others.
+    names: what people call queue managers, by GUID in lower case. capture: the first file. numbers: of
+    settings.NUMBERS, by name."""
 
     path: Path | None = None
     listen: tuple[Listen, ...] = ()
+    applications: tuple[Listen, ...] = ()
     tls: TlsFiles | None = None
     serial: tuple[SerialSettings, ...] = ()
     own_names: tuple[str, ...] = ()
@@ -223,6 +226,13 @@ def _host(_setting: Setting, value: object) -> str:
     raise ValueError('write an IP address or the name of a machine, in quotation marks, as "10.0.0.5"')
 
 
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def _hosts(setting: Setting, value: object) -> tuple[str, ...]:
     if isinstance(value, list) and value:
         return tuple(_host(setting, one) for one in value)
@@ -318,7 +328,8 @@ class _Reader:
         self._needs_tls(document, tables)
         return ConfigFile(
             path=self.path,
-            listen=self._listen(tables["listen"]),
+            listen=self._listen("listen", tables["listen"]),
+            applications=self._applications(tables["applications"]),
             tls=tls,
             serial=serial,
             own_names=top.get("own-names", ()),
@@ -415,7 +426,18 @@ class _Reader:
 
     # ---- what takes more than a look at one value
 
-    def _listen(self, given: list[dict[str, Any]]) -> tuple[Listen, ...]:
+    def _applications(self, given: list[dict[str, Any]]) -> tuple[Listen, ...]:
+        for one in given:
+            host = one.get("address", LISTEN[0])
+            if not (one.get("tls") or one.get("allow-plain") or _is_loopback(host)):
+                self.wrong(
+                    f"[[applications]] address = {_shown(host)}",
+                    "it is not this machine's alone, so write tls = true; with allow-plain = true instead anybody on "
+                    "the way reads, changes and takes messages",
+                )
+        return self._listen("applications", [one for one in given if "port" in one])
+
+    def _listen(self, table: str, given: list[dict[str, Any]]) -> tuple[Listen, ...]:
         found = [
             Listen(
                 one.get("address", LISTEN[0]),
@@ -428,10 +450,10 @@ class _Reader:
         ]
         for listen in found:
             if listen.certificates is not None and not listen.tls:
-                self.wrong(f"[[listen]] {listen}", "allow-certificates needs tls = true: without TLS nobody shows one")
+                self.wrong(f"[[{table}]] {listen}", "allow-certificates needs tls = true: without TLS nobody shows one")
         places = [one[:2] for one in found if one.port]
         for place in sorted({format_address(*place) for place in places if places.count(place) > 1}):
-            self.wrong("[[listen]]", f"{place} stands there twice: remove one")
+            self.wrong(f"[[{table}]]", f"{place} stands there twice: remove one")
         return tuple(found)
 
     def _tls(self, given: Mapping[str, str]) -> TlsFiles | None:
@@ -443,7 +465,7 @@ class _Reader:
         """Note what asks for TLS in a file without the table for it."""
         if "tls" in document:
             return
-        asks = ["[[listen]] tls" for one in tables["listen"] if one.get("tls")]
+        asks = [f"[[{name}]] tls" for name in ("listen", "applications") for one in tables[name] if one.get("tls")]
         asks += [
             f"[next-hops] {_key(key)}" for key, value in tables["next-hops"].items() if value.startswith(TLS_SCHEME)
         ]

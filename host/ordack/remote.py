@@ -27,37 +27,56 @@ ATTEMPTS = 5  # to have a commit done, with as many connections
 
 
 class Lost(Exception):
-    """The connection is gone, before an answer has come."""
+    """The connection is gone, before an answer has come. asked: the question may have reached the other end."""
+
+    def __init__(self, asked: bool, why: Exception | None = None) -> None:
+        super().__init__(asked)
+        self.asked = asked
+        self.why = why
 
 
-class _Connection:
-    """A connection to `serve`."""
+class Connection:
+    """A connection to `serve`. guid: of its queue manager."""
 
     def __init__(self, connected: socket.socket, application: bytes) -> None:
         self._socket = connected
         self._buffer = bytearray()
-        self.ask(service.frame(service.HELLO, service.VERSION, application), HELLO_S)
+        self.guid: bytes = self.ask(service.frame(service.HELLO, service.VERSION, application), HELLO_S)
 
     def ask(self, question: bytes, patience: float | None = None) -> Any:
         """Ask, and wait for the answer, ANSWER_S or so many seconds. Raises what it says went wrong, and Lost; after
         whatever leaves it before the answer has come, the connection is of no use, and closed.
         """
         answer: list[Any] | None = None
+        asked = False
         try:
             self._socket.settimeout(ANSWER_S if patience is None else patience)
             self._socket.sendall(question)
+            asked = True
             while answer is None:
                 data = self._socket.recv(1 << 20)
                 if not data:
-                    raise Lost
+                    raise Lost(asked)
                 self._buffer += data
                 answer = next(service.frames(self._buffer), None)
-        except (OSError, service.Malformed):
-            raise Lost from None
+        except (OSError, service.Malformed) as error:
+            raise Lost(asked, error) from None
         finally:
             if answer is None:
                 self._socket.close()
         return service.result_of(answer)
+
+    def has_ended(self, waits: tuple[type[OSError], ...]) -> bool:
+        """Has the other end closed it, while nothing was asked? waits: what `recv` raises as long as it has not."""
+        self._socket.settimeout(0)
+        try:
+            self._socket.recv(1)
+        except waits:
+            return False
+        except OSError:
+            pass
+        self._socket.close()
+        return True
 
     def close(self) -> None:
         """Say that nothing more comes, and close it."""
@@ -78,7 +97,7 @@ class Remote:
         self._direct = direct
         self._application = secrets.token_bytes(service.APPLICATION_SIZE)
         self._number = 0
-        self._connection: _Connection | None = None
+        self._connection: Connection | None = None
         self._avoid_until = 0.0
         self._taken_directly: set[int] = set()
 
@@ -159,7 +178,7 @@ class Remote:
             self._connection = None
         self._store.close()
 
-    def _connected(self) -> _Connection | None:
+    def _connected(self) -> Connection | None:
         """The connection to `serve`; None if there is none, or if `serve` would have to wait for this process."""
         if self._store.in_transaction:
             return None
@@ -168,7 +187,7 @@ class Remote:
             if connected is None:
                 return None
             try:
-                self._connection = _Connection(connected, self._application)
+                self._connection = Connection(connected, self._application)
             except (Lost, StoreError):  # it stops, hangs, has too many, is of another version, or its disk is full
                 self._avoid_until = time.monotonic() + AVOID_S
                 connected.close()

@@ -1,16 +1,20 @@
-"""The protocol between `ordack serve` and the applications on its machine: frames over the Unix socket in the store's
-folder. Only who may write the store may connect to it.
+"""The protocol between `ordack serve` and applications: frames over the Unix socket in the store's folder, to which
+only who may write the store may connect, and over TCP where `[[applications]]` of the configuration file says so.
 
 A frame is its length, four bytes little-endian, and so many bytes of CBOR: an array that begins with what it is. The
 application asks, `serve` answers, one question at a time. When the connection ends, what was taken on it and not
-committed goes back into its queues.
+committed goes back into its queues. So it does when the same application says hello on another one.
 
 | question | answer |
 |---|---|
-| HELLO, VERSION, application | DONE |
+| HELLO, VERSION, application | DONE, GUID of the queue manager |
 | TAKE, queue, limit, counted, poison_after, lookup id, correlation id, milliseconds to wait | DONE, messages |
 | COMMIT, number, keys taken, class, letters | DONE, what became of each letter |
 | PUT_BACK, keys | DONE |
+| QUEUE, its name or identifier | DONE, what `store.queues.Queue` has |
+| LOOK, queue, rank, lookup id, limit, milliseconds to wait | DONE, messages behind that place, which stay |
+| STATE, message id | DONE, what `confirm.Conclusion` has; DONE alone if nothing is known |
+| DISCARDED, destination | DONE, class |
 | BYE | none: the application will not ask about its last commit |
 | any | FAILED, kind of error, text |
 """
@@ -31,14 +35,20 @@ from ordack.commits import Commit, Request, Wanted
 from ordack.names import BadName
 from ordack.sending import Letter
 from ordack.store import StoreBusy, StoreError, StoreFull, StoreUnknown
+from ordack.store.messages import FIRST
 from ordack.store.queues import NoSuchQueue
 
 VERSION = 1
 SOCKET = "serve.sock"
 HELLO, TAKE, COMMIT, PUT_BACK, BYE = "hello", "take", "commit", "put back", "bye"
+QUEUE, LOOK, STATE, DISCARDED = "queue", "look", "state", "discarded"
 DONE, FAILED = "done", "failed"
 LENGTH = struct.Struct("<I")
 FRAME_MAX = 64 << 20  # bytes; what one commit may hold
+HELLO_MAX = 256  # bytes of a frame before it is known who asks
+NAME_MAX = 1000  # characters of what names a queue
+PAGE = 256  # messages that are looked at together
+AS_CONFIGURED = 0  # as Wanted.poison_after: what `serve` goes by
 WAIT_MAX_MS = 60_000
 APPLICATION_SIZE = 16
 CONNECT_S = 5.0  # that `serve` may need to take a connection, if it has many of them to take
@@ -72,12 +82,12 @@ def frame(*content: Any) -> bytes:
     return LENGTH.pack(len(data)) + data
 
 
-def frames(buffer: bytearray) -> Iterator[list[Any]]:
-    """Take what is whole off the buffer, frame by frame. Raises Malformed."""
+def frames(buffer: bytearray, most: int = FRAME_MAX) -> Iterator[list[Any]]:
+    """Take what is whole off the buffer, frame by frame; most: bytes of one. Raises Malformed."""
     while len(buffer) >= LENGTH.size:
         (size,) = LENGTH.unpack_from(buffer)
-        if size > FRAME_MAX:
-            raise Malformed(f"a frame of {size} bytes is announced; {FRAME_MAX} are allowed")
+        if size > most:
+            raise Malformed(f"a frame of {size} bytes is announced; {most} are allowed")
         end = LENGTH.size + size
         if len(buffer) < end:
             return
@@ -124,8 +134,11 @@ def wanted_in(question: list[Any]) -> tuple[Wanted, int]:
         _, queue, limit, counted, poison_after, lookup_id, correlation_id, wait = question
     except ValueError:
         raise Malformed(f"`take` with {len(question)} parts") from None
-    for value in (queue, limit, wait, poison_after or 0, lookup_id or 0):
-        _check_number(value)
+    for value in (queue, limit, wait):
+        check_number(value)
+    for value in (poison_after, lookup_id):
+        if value is not None:
+            check_number(value)
     if not isinstance(correlation_id, (bytes, type(None))):
         raise Malformed("a correlation identifier is no bytes")
     return Wanted(queue, limit, bool(counted), poison_after, lookup_id, correlation_id), min(wait, WAIT_MAX_MS)
@@ -139,10 +152,26 @@ def request_in(question: list[Any], application: bytes) -> Request:
         raise Malformed(f"`commit` with {len(question)} parts") from None
     if not isinstance(letters, list):
         raise Malformed("the letters of a commit are no array")
-    _check_number(number)
-    _check_number(message_class)
+    check_number(number)
+    check_number(message_class)
     commit = Commit(keys_in(taken), message_class, tuple(_letter(fields) for fields in letters))
     return Request(application, number, commit)
+
+
+def look_question(queue: int, place: tuple[int, int], limit: int, timeout: float) -> bytes:
+    """LOOK as a frame. timeout: seconds."""
+    return frame(LOOK, queue, *place, limit, min(round(1000 * timeout), WAIT_MAX_MS))
+
+
+def look_in(question: list[Any]) -> tuple[int, tuple[int, int], int, int]:
+    """What LOOK asks for: queue, place, limit, milliseconds. Raises Malformed."""
+    try:
+        _, queue, rank, lookup_id, limit, wait = question
+    except ValueError:
+        raise Malformed(f"`look` with {len(question)} parts") from None
+    for value, least in ((queue, 0), (rank, FIRST[0]), (lookup_id, FIRST[1]), (limit, 1), (wait, 0)):
+        check_number(value, least)
+    return queue, (rank, lookup_id), min(limit, PAGE), min(wait, WAIT_MAX_MS)
 
 
 def keys_in(keys: object) -> tuple[int, ...]:
@@ -150,13 +179,14 @@ def keys_in(keys: object) -> tuple[int, ...]:
     if not isinstance(keys, list):
         raise Malformed("keys are no array")
     for key in keys:
-        _check_number(key)
+        check_number(key)
     return tuple(keys)
 
 
-def _check_number(value: object) -> None:
-    if not isinstance(value, int) or not 0 <= value < 1 << 62:
-        raise Malformed(f"{value!r:.40} is no number from 0 to 2**62")
+def check_number(value: object, least: int = 0) -> None:
+    """Raise Malformed unless it is a number that the store may have."""
+    if not isinstance(value, int) or not least <= value < 1 << 62:
+        raise Malformed(f"{type(value).__name__} is no number from {least} to 2**62")  # which may be too long to show
 
 
 def _letter(fields: object) -> Letter:

@@ -228,6 +228,32 @@ TABLES = {
         },
         many=True,
     ),
+    "applications": Table(
+        'Where applications of other machines are taken (`ordack.connect("tls://HOST:PORT")`); without any: nowhere. '
+        "They may do what those of this machine may",
+        {
+            "address": Setting(
+                HOST,
+                LISTEN[0],
+                "an address or name of this machine; `0.0.0.0` for every IPv4 address, `::` for every IPv6 address",
+            ),
+            "port": _number(None, 0, 65535, "", "TCP port; 0 picks a free one"),
+            "allow": Setting(NETWORKS, None, "who may connect; without it everybody, with an empty list nobody"),
+            "tls": _flag("TLS, with a certificate of either side; it needs the table `[tls]`"),
+            "allow-certificates": Setting(
+                CERTIFICATES,
+                None,
+                "with TLS, the names of the certificates that may connect; without it each that the authority has "
+                "signed",
+            ),
+            "allow-plain": _flag(
+                "take them without TLS on an address that is not this machine's alone, where anybody on the way reads, "
+                "changes and takes messages"
+            ),
+        },
+        needed=("port",),
+        many=True,
+    ),
     "tls": Table(
         "Who this queue manager is, and whom it believes, where TLS is spoken; `ordack tls` makes such files",
         {

@@ -19,8 +19,8 @@ from ordack.manager import Manager
 from ordack.net import tcp
 from ordack.net.listener import Listener, Listeners
 from ordack.net.record import Recorder
-from ordack.net.tls import Tls
 from ordack.store import Store
+from ordack.tls import Tls
 
 from tests.support.host_peer import body_of
 

@@ -23,7 +23,7 @@ from ordack.client import Client
 from ordack.config import Config, TlsFiles, tls_places
 from ordack.counters import LIMIT, TLS
 from ordack.net import tcp
-from ordack.net.tls import BadTls, Tls
+from ordack.tls import BadTls, Tls
 
 from tests.host.sockets import serving, until
 from tests.support.command import DEADLINE_S, Serve, as_json, ordack, settle

@@ -166,8 +166,8 @@ def check(
 ) -> None:
     """Check a configuration file, and say all that is wrong with it. Exit status 2: it cannot be used."""
     from ordack import config_file
-    from ordack.net.tls import BadTls, Tls
     from ordack.settings import FILE_NAME
+    from ordack.tls import BadTls, Tls
 
     path = file or (config_file.find(store, None) if store else None)
     if path is None:
@@ -223,6 +223,7 @@ def _others(file: ConfigFile) -> dict[str, dict[str, Any]]:
 
     values: dict[str, Any] = {
         "listen": list(map(_listen_text, file.listen)),
+        "applications": list(map(_listen_text, file.applications)),
         "tls": {key: str(path) for key, path in file.tls._asdict().items()} if file.tls else {},
         "sessions-per-address": {str(network): limit for network, limit in file.sessions_per_address},
         "queues": {name: access.shown(file.names) for name, access in file.queues.items()},

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from ordack.config_file import BadConfigFile, ConfigFile, Listen
 from ordack.log import ERROR, INFO, WARNING, Line, Log
-from ordack.net.listener import Listeners
+from ordack.net.listener import BadPlace, Listeners
 from ordack.net.tcp import sessions_for_files
-from ordack.net.tls import BadTls, Tls
 from ordack.notify import Notifier
 from ordack.running import Running
 from ordack.settings import LISTEN
 from ordack.store import Store, StoreError
+from ordack.tls import BadTls, Tls
 
 if TYPE_CHECKING:
     from ordack.manager import Manager
@@ -34,6 +34,7 @@ class Reload:
         store: Store,
         manager: Manager,
         listeners: Listeners,
+        applications: Listeners,
         tls: Tls | None,
         log: Log,
         files: int,
@@ -45,6 +46,7 @@ class Reload:
         self._store = store
         self._manager = manager
         self._listeners = listeners
+        self._applications = applications
         self._tls = tls
         self._log = log
         self._files = files
@@ -76,7 +78,7 @@ class Reload:
                 raise BadConfigFile([f"{before.file.path} is not there any more: put it back, or start `serve` again"])
             running = before.taking_up(file, held)
             tls = self._new_tls(file)
-            await self._listeners.change(file.listen or [Listen(*LISTEN)])
+            await self._listen(file, before.file)
         except (ValueError, StoreError) as error:
             said = error.problems if isinstance(error, BadConfigFile) else [str(error)]
             return [*((problem, ERROR) for problem in said), ("the running settings stay as they were", ERROR)]
@@ -107,6 +109,15 @@ class Reload:
         except StoreError as error:
             told.append((f"applications go by the old names and numbers until the next start: {error}", ERROR))
         return told
+
+    async def _listen(self, file: ConfigFile, before: ConfigFile) -> None:
+        """Listen where this file says, instead of the one before. Raises BadPlace, and is as before then."""
+        await self._applications.change(file.applications)
+        try:
+            await self._listeners.change(file.listen or [Listen(*LISTEN)])
+        except BadPlace:
+            await self._applications.change(before.applications)
+            raise
 
     def _new_tls(self, file: ConfigFile) -> Tls | None:
         """What the files of certificates say now, also those of the same names: they are renewed that way. Raises

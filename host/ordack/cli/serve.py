@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ordack.manager import Manager
     from ordack.net.listener import Listener, Listeners
     from ordack.net.record import Recorder
-    from ordack.net.tls import Tls
     from ordack.running import Running
+    from ordack.tls import Tls
 
 
 ListenOption = Annotated[
@@ -139,9 +139,11 @@ class _Options(NamedTuple):
 
 
 class Sockets(NamedTuple):
-    """What listens for peers, and for HTTP if that is wanted, and what TLS is spoken with."""
+    """What listens for peers, for applications of other machines, and for HTTP if that is wanted, and what TLS is
+    spoken with."""
 
     listeners: Listeners
+    applications: Listeners
     web: Listener | None
     tls: Tls | None
 
@@ -172,14 +174,15 @@ def _serve_store(
     from ordack.running import Running
 
     with contextlib.ExitStack() as stack:
-        listeners = stack.enter_context(_open_listeners(file.listen, log))  # before a store is made for nothing
+        listeners = stack.enter_context(_open_listeners(_places(file, log)))  # before a store is made for nothing
+        applications = stack.enter_context(_open_listeners(file.applications))
         web = stack.enter_context(contextlib.closing(_open_listener(file.http))) if file.http else None
         devices = [(line, _open_serial(line)) for line in file.serial]
         tls = _tls(file)
         opened = stack.enter_context(_open_when_there_is_room(store, log))
         recorder = _recorder(file.capture, file.capture_size, log)
         running = Running(file, {**opened.configuration(), **file.numbers}, options)
-        _run(opened, running, read, Sockets(listeners, web, tls), devices, recorder, log, as_json)
+        _run(opened, running, read, Sockets(listeners, applications, web, tls), devices, recorder, log, as_json)
 
 
 def _with_options(file: ConfigFile, options: _Options) -> ConfigFile:
@@ -214,20 +217,26 @@ def _http_address(text: str) -> Listen:
         raise ValueError(f"--http: {error}") from None
 
 
-def _open_listeners(places: Sequence[Listen], log: Log) -> Listeners:
+def _places(file: ConfigFile, log: Log) -> Sequence[Listen]:
+    """Where to listen for peers."""
     from ordack.config_file import Listen
-    from ordack.net.listener import Listeners
     from ordack.settings import LISTEN
 
-    if not places:
-        places = [Listen(*LISTEN)]
-        log(
-            Line(
-                "connections are taken from this machine alone; to take them from the network, say "
-                f"`--listen 0.0.0.0:{LISTEN[1]}`, or [[listen]] in ordack.toml",
-                INFO,
-            )
+    if file.listen:
+        return file.listen
+    log(
+        Line(
+            "connections are taken from this machine alone; to take them from the network, say "
+            f"`--listen 0.0.0.0:{LISTEN[1]}`, or [[listen]] in ordack.toml",
+            INFO,
         )
+    )
+    return [Listen(*LISTEN)]
+
+
+def _open_listeners(places: Sequence[Listen]) -> Listeners:
+    from ordack.net.listener import Listeners
+
     listeners = []
     for place in places:
         try:
@@ -249,7 +258,7 @@ def _open_listener(place: Listen) -> Listener:
 
 def _tls(file: ConfigFile) -> Tls | None:
     """What TLS is spoken with, if the file says so."""
-    from ordack.net.tls import BadTls, Tls
+    from ordack.tls import BadTls, Tls
 
     if file.tls_hops and not file.tls:
         raise StoreError("--next-hop with tls:// needs the table [tls] in the configuration file; see `ordack tls`")
@@ -280,7 +289,7 @@ def _run(
 ) -> None:
     import asyncio
 
-    listeners, web, _ = sockets
+    listeners, applications, web, _ = sockets
 
     def ready() -> None:
         for listener in listeners:
@@ -293,6 +302,8 @@ def _run(
                 port=line.port,
                 baud=line.baud,
             )
+        for listener in applications:
+            report(as_json, f"applications on {listener}", applications=str(listener))
         if web:
             report(as_json, f"metrics on http://{web}/metrics", http=str(web))
 
@@ -348,7 +359,7 @@ async def _serve(
     from ordack.manager import Manager
     from ordack.net import tcp
 
-    listeners, web, tls = sockets
+    listeners, applications, web, tls = sockets
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     notifier = notify.from_environment(os.environ, log)
@@ -377,11 +388,13 @@ async def _serve(
         tasks.append(asyncio.create_task(pings))
 
     with contextlib.closing(notifier), _watched(manager, web) as files:
-        reload = Reload(read, running, store, manager, listeners, tls, log, files, notifier)
+        reload = Reload(read, running, store, manager, listeners, applications, tls, log, files, notifier)
         tasks = [asyncio.create_task(_count(log)), asyncio.create_task(reload.run())]
         loop.add_signal_handler(signal.SIGHUP, reload.asked.set)
         try:
-            await tcp.serve(manager, listeners, stop, begun, serial, recorder, files, tls=tls)
+            await tcp.serve(
+                manager, listeners, stop, begun, serial, recorder, files, tls=tls, applications=applications
+            )
         finally:
             for task in tasks:
                 task.cancel()

@@ -1,4 +1,5 @@
-"""The Unix socket in the store's folder, on which applications ask `ordack serve` (service.py)."""
+"""Applications ask `ordack serve` (service.py): over the Unix socket in the store's folder, and over the TCP sockets of
+`gate.py`."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from ordack import service
 from ordack.applications import Application, PutBack, Question, Take
 from ordack.log import ERROR
 from ordack.manager import Manager
+from ordack.net.reading import Reading, looking_in
 from ordack.store import StoreBusy, StoreError
 
 APPLICATIONS_MAX = 256  # at a time: each may have a frame of service.FRAME_MAX on the way; and
@@ -29,8 +31,9 @@ class Door:
         self.most = (
             APPLICATIONS_MAX if files == resource.RLIM_INFINITY else min(APPLICATIONS_MAX, files // SHARE_OF_FILES)
         )
+        self.reading = Reading(manager.store.folder)
         self._asked: list[Question] = []
-        self._connections: dict[Application, _Connection] = {}
+        self._connections: dict[Application, Connection] = {}
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
@@ -43,7 +46,7 @@ class Door:
                 f"applications open the store themselves: no socket in {store.folder}, {error.strerror or error}"
             )
             return
-        self._server = await asyncio.get_running_loop().create_unix_server(lambda: _Connection(self), sock=listener)
+        self._server = await asyncio.get_running_loop().create_unix_server(lambda: Connection(self), sock=listener)
 
     def close(self) -> None:
         """Take no connections any more, and end those that there are."""
@@ -52,11 +55,17 @@ class Door:
             self._server.close()
         for connection in list(self._connections.values()):
             connection.transport.close()
+        self.reading.close()
 
-    def enter(self, connection: _Connection, identifier: bytes) -> Application:
-        """An application has said who it is. Raises StoreBusy, StoreError."""
-        if len(self.manager.applications) >= self.most:
-            raise StoreBusy(f"{self.most} applications are connected to `ordack serve`: no more are taken")
+    def enter(self, connection: Connection, identifier: bytes) -> Application:
+        """An application has said who it is. If it has been here, and that has not been seen to end, it ends now: what
+        it has asked for there, and is still on its way, would else happen behind what it asks for here. Raises
+        StoreBusy, StoreError."""
+        for application, other in list(self._connections.items()):
+            if application.identifier == identifier:
+                other.end()
+        if sum(type(other) is type(connection) for other in self._connections.values()) >= self.most:
+            raise StoreBusy(f"{self.most} applications are connected to `ordack serve` this way: no more are taken")
         application = self.manager.applications.connected(identifier)
         self._connections[application] = connection
         return application
@@ -91,14 +100,17 @@ class Door:
         for application, answer in self.manager.applications.answers():
             if connection := self._connections.get(application):
                 connection.answer(answer)
+        self.reading.again()
 
 
-class _Connection(asyncio.Protocol):
-    """One application's connection. It asks the next question when it has the answer to the one before."""
+class Connection(asyncio.Protocol):
+    """One application's connection. It asks the next question when it has the answer to the one before. is_over: no
+    more is taken from it, nor told to it."""
 
     transport: asyncio.Transport
 
     def __init__(self, door: Door) -> None:
+        self.is_over = False
         self._door = door
         self._buffer = bytearray()
         self._application: Application | None = None
@@ -110,29 +122,48 @@ class _Connection(asyncio.Protocol):
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        self._next()
+        if not self.is_over:
+            self._buffer += data
+            self._next()
 
     def answer(self, answer: bytes) -> None:
         """Answer its question."""
-        self.transport.write(answer)
-        self._has_asked = False
+        if not self.is_over:
+            self._has_asked = False
+            self.transport.write(answer)
 
     def connection_lost(self, _error: Exception | None) -> None:
+        self.end()
+
+    def end(self, why: str = "") -> None:
+        """It is over, now; why: what an operator is to be told."""
+        if self.is_over:
+            return
+        self.is_over = True
+        if why:
+            self.tell(why)
         if self._application:
             self._door.leave(self._application, self._for_good)
+        self.transport.abort()
+
+    def tell(self, why: str) -> None:
+        """Tell the operator why it ends."""
+        self._door.manager.operator.tell_seldom(
+            "applications", int(time.time()), f"an application is disconnected: {why}"
+        )
+
+    def refusal(self) -> str:
+        """Why it may not enter; "" if it may."""
+        return ""
 
     def _next(self) -> None:
         try:
-            for question in service.frames(self._buffer):
+            for question in service.frames(self._buffer, service.FRAME_MAX if self._application else service.HELLO_MAX):
                 if self._has_asked:
                     raise service.Malformed("it asks before it has its answer")
                 self._take(question)
         except service.Malformed as error:
-            self._door.manager.operator.tell_seldom(
-                "applications", int(time.time()), f"an application is disconnected: {error}"
-            )
-            self.transport.abort()
+            self.end(str(error))
 
     def _take(self, question: list[Any]) -> None:
         kind = question[0]
@@ -149,22 +180,32 @@ class _Connection(asyncio.Protocol):
             raise service.Malformed("it does not begin with `hello`")
         try:
             if question[1] != service.VERSION or len(question[2]) != service.APPLICATION_SIZE:
-                raise StoreBusy("this `ordack serve` is of another version")
+                raise StoreBusy("this `ordack serve` is of another version: install the same one at both ends")
+            if refusal := self.refusal():
+                raise StoreError(f"this `ordack serve` refuses the application: {refusal}")
             self._application = self._door.enter(self, question[2])
         except StoreError as error:
-            self.transport.write(service.failed(error))
-            self.transport.close()
+            self.refused(error)
         else:
-            self.transport.write(service.frame(service.DONE))
+            self.transport.write(service.frame(service.DONE, self._door.manager.store.guid))
+
+    def refused(self, error: StoreError) -> None:
+        """It may not enter, and is told why."""
+        self.transport.write(service.failed(error))
+        self.transport.close()
 
     def _ask(self, application: Application, kind: str, question: list[Any]) -> None:
         if kind == service.TAKE:
             wanted, wait = service.wanted_in(question)
+            if wanted.poison_after == service.AS_CONFIGURED:
+                wanted = wanted._replace(poison_after=self._door.manager.config.poison_after)
             self._door.ask((application, Take(wanted, time.monotonic_ns() // 1_000_000 + wait)))
         elif kind == service.COMMIT:
             self._door.ask((application, service.request_in(question, application.identifier)))
         elif kind == service.PUT_BACK and len(question) == 2:
             self._door.ask((application, PutBack(service.keys_in(question[1]))))
+        elif looking := looking_in(question):
+            self._door.reading.ask(self, *looking)
         else:
             raise service.Malformed(f"there is no question {kind!r:.40}")
         self._has_asked = True

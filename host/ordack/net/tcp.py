@@ -32,12 +32,15 @@ from ordack.links import Hop, Link
 from ordack.manager import Manager
 from ordack.net.applications import Door
 from ordack.net.connect import TLS_FAILED, Connector, Step
+from ordack.net.gate import Gate
 from ordack.net.listener import BACKLOG, Listener, Listeners
 from ordack.net.ping import Pings
+from ordack.net.reading import FILES as READING_FILES
 from ordack.net.record import RecordedConnection, Recorder
 from ordack.net.serial import SerialPort
-from ordack.net.tls import HANDSHAKE_TIMEOUT_S, SHUT_TIMEOUT_S, Handshake, Tls, name_in, words
+from ordack.net.tls import HANDSHAKE_TIMEOUT_S, SHUT_TIMEOUT_S, Handshake
 from ordack.store import StoreError
+from ordack.tls import Tls, name_in, words
 
 POLL_INTERVAL_S = 0.05  # for timers, and for what other processes put in the store
 ORDER_ACKS_APART_MS = 5  # of all streams: each time costs a look at all that have one to send
@@ -165,6 +168,7 @@ class _Net:
         recorder: Recorder | None,
         between: Between,
         tls: Tls | None,
+        applications: Listeners | None,
     ) -> None:
         self.manager = manager
         self.tls = tls
@@ -175,6 +179,7 @@ class _Net:
         self.connections: dict[Link, _Connection] = {}
         self.serial: dict[Hop, SerialPort] = {}
         self.door = Door(manager, self._wake)
+        self.gate = Gate(self.door, applications or Listeners([]), tls)
         self._loop = asyncio.get_running_loop()
         self._is_awake = False
         self._arrivals: list[tuple[Link, bytes]] = []
@@ -517,6 +522,7 @@ class _Net:
         for settings, device in serial:
             self.open_serial(settings, device)
         await self.door.open()
+        await self.gate.open()
 
     async def close(self) -> None:
         """End every session and wait until the transports are shut."""
@@ -532,6 +538,7 @@ class _Net:
         self.handle()
         self.manager.close()
         self.flush()
+        await self.gate.close()
         self.door.close()
         deadline = self._loop.time() + SHUT_TIMEOUT_S
         while self.connections and self._loop.time() < deadline:
@@ -586,15 +593,16 @@ async def serve(
     other_files: int = 0,
     between: Between = lambda connection, _opened_here: connection,
     tls: Tls | None = None,
+    applications: Listeners | None = None,
 ) -> None:
     """Run the queue manager on these listeners until `stop` is set, then end its sessions.
 
     serial: lines and their open devices; their names are next hops in the Config of the manager. recorder: is told of
     everything that goes over a connection. other_files: that this process may open besides. between: gives what is to
     stand between a TCP connection and its transport. tls: what connections with TLS go by, needed where a listener or
-    one of the Config's tls_hops asks for it. `ready` is called when peers may come. Pings are answered on the
-    listeners' addresses, if the Config says so. Raises StoreError when the store cannot be read any more; whatever
-    else goes wrong ends at most a connection, and is told.
+    one of the Config's tls_hops asks for it. applications: where those of other machines are taken. `ready` is called
+    when peers may come. Pings are answered on the listeners' addresses, if the Config says so. Raises StoreError when
+    the store cannot be read any more; whatever else goes wrong ends at most a connection, and is told.
     """
     loop = asyncio.get_running_loop()
     failed: asyncio.Future[object] = loop.create_future()
@@ -608,8 +616,9 @@ async def serve(
         elif not failed.done():
             failed.set_exception(error)
 
-    net = _Net(manager, listeners, recorder, between, tls)
-    manager.links.max_sessions = sessions_for_files(manager.config.max_sessions, other_files + net.door.most)
+    net = _Net(manager, listeners, recorder, between, tls, applications)
+    of_applications = net.door.most + (net.door.most + READING_FILES if applications and applications.places else 0)
+    manager.links.max_sessions = sessions_for_files(manager.config.max_sessions, other_files + of_applications)
     manager.connections = net.report
     previous = loop.get_exception_handler()
     loop.set_exception_handler(fail)
