@@ -406,7 +406,7 @@ class _Reader:
             return None
 
     def _unknown(self, where: str, table: Table, key: str, value: object) -> None:
-        places = {known: name for name, other in TABLES.items() for known in other.keys}
+        places = {known: name for name, other in reversed(TABLES.items()) for known in other.keys}
         is_table = isinstance(value, dict) or (
             isinstance(value, list) and value and all(isinstance(one, dict) for one in value)
         )

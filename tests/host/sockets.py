@@ -61,6 +61,7 @@ async def serving(
     allow: Networks | None = None,
     tls: Tls | None = None,
     certificates: frozenset[str] | None = None,
+    applications: Listener | None = None,
 ) -> AsyncIterator[Server]:
     log: list[str] = []
     stop, ready = asyncio.Event(), asyncio.Event()
@@ -69,7 +70,15 @@ async def serving(
         store.lock_manager()
         manager = Manager(store, tcp.now(), config, log.append)
         listener = Listener(host, 0, allow, tls is not None, certificates)
-        serving = tcp.serve(manager, Listeners([listener]), stop, ready.set, recorder=recorder, tls=tls)
+        serving = tcp.serve(
+            manager,
+            Listeners([listener]),
+            stop,
+            ready.set,
+            recorder=recorder,
+            tls=tls,
+            applications=Listeners([applications] if applications else []),
+        )
         task = asyncio.create_task(serving)
         await asyncio.wait({task, asyncio.ensure_future(ready.wait())}, return_when=asyncio.FIRST_COMPLETED)
         try:

@@ -13,13 +13,13 @@ from ordack.aio import MOST
 from ordack.client import Client, Empty, Letter, Reject
 from ordack.names import DEAD_XACT
 
-from tests.support.command import DEADLINE_S, Serve
+from tests.support.command import DEADLINE_S, serve_applications
 
 
-@pytest.fixture(params=["alone", "through serve"])
-def folder(request: pytest.FixtureRequest, store: Path) -> Iterator[Path]:
-    serve = Serve(store) if request.param == "through serve" else None
-    yield store
+@pytest.fixture(params=["alone", "through serve", "at an address"])
+def place(request: pytest.FixtureRequest, store: Path) -> Iterator[Path | str]:
+    serve, address = (None, "") if request.param == "alone" else serve_applications(store)
+    yield address if request.param == "at an address" else store
     if serve:
         assert serve.stop()[0] == 0
 
@@ -29,9 +29,9 @@ def _bodies(folder: Path, name: str) -> list[bytes]:
         return [message.body for message in client.queue(name).peek()]
 
 
-def test_it_sends_receives_and_commits_as_the_client_without_asyncio(folder: Path) -> None:
+def test_it_sends_receives_and_commits_as_the_client_without_asyncio(place: Path | str, store: Path) -> None:
     async def work() -> None:
-        async with ordack.connect_async(folder) as client:
+        async with ordack.connect_async(place) as client:
             sent = await client.send("line1", b"1", label="l")
             assert sent.tx_sequence_number == 1
             await client.send_many([Letter("line1", b"2"), Letter("plain", b"3")])
@@ -46,10 +46,10 @@ def test_it_sends_receives_and_commits_as_the_client_without_asyncio(folder: Pat
             await client.queue("line1").send(b"4")
             with pytest.raises(Empty):
                 await _receive(client, "line1", times=2)
-            assert _bodies(folder, "line1") == [b"4"]
+            assert _bodies(store, "line1") == [b"4"]
 
     asyncio.run(work())
-    assert _bodies(folder, "plain") == [b"3", b"1!"]
+    assert _bodies(store, "plain") == [b"3", b"1!"]
 
 
 async def _receive(client: ordack.aio.AsyncClient, name: str, times: int) -> None:
@@ -58,14 +58,14 @@ async def _receive(client: ordack.aio.AsyncClient, name: str, times: int) -> Non
             await transaction.receive(name)
 
 
-def test_what_raises_puts_back_and_what_is_rejected_is_gone(folder: Path) -> None:
+def test_what_raises_puts_back_and_what_is_rejected_is_gone(place: Path | str, store: Path) -> None:
     async def work() -> None:
-        async with ordack.connect_async(folder) as client:
+        async with ordack.connect_async(place) as client:
             await client.send("line1", b"1")
             with pytest.raises(RuntimeError):
                 async with client.queue("line1").receive():
                     raise RuntimeError
-            assert _bodies(folder, "line1") == [b"1"]
+            assert _bodies(store, "line1") == [b"1"]
             async with client.queue("line1").receive() as message:
                 assert message.abort_count == 1
                 raise Reject
@@ -73,13 +73,13 @@ def test_what_raises_puts_back_and_what_is_rejected_is_gone(folder: Path) -> Non
                 await client.send("nowhere", b"x")
 
     asyncio.run(work())
-    assert _bodies(folder, "line1") == []
+    assert _bodies(store, "line1") == []
 
 
-def test_tasks_that_wait_do_not_hold_up_others_and_each_gets_its_own_answer(folder: Path) -> None:
+def test_tasks_that_wait_do_not_hold_up_others_and_each_gets_its_own_answer(place: Path | str, store: Path) -> None:
     async def ask(client: ordack.aio.AsyncClient, number: int) -> bytes:
         sent = await client.send("line1", b"%d" % number, response_queue="plain")
-        with Client(folder) as looker:
+        with Client(store) as looker:
             identifier = looker.store.guid + sent.message_id.to_bytes(4, "little")
         async with client.queue("plain").receive(DEADLINE_S, correlation_id=identifier) as answer:
             return answer.body
@@ -90,7 +90,7 @@ def test_tasks_that_wait_do_not_hold_up_others_and_each_gets_its_own_answer(fold
                 await client.reply(question, question.body + b"!")
 
     async def work() -> list[bytes]:
-        async with ordack.connect_async(folder) as client:
+        async with ordack.connect_async(place) as client:
             count = MOST - 3
             *found, _ = await asyncio.gather(*(ask(client, number) for number in range(count)), answer(client, count))
             return [body for body in found if body]
@@ -98,9 +98,9 @@ def test_tasks_that_wait_do_not_hold_up_others_and_each_gets_its_own_answer(fold
     assert asyncio.run(work()) == [b"%d!" % number for number in range(MOST - 3)]
 
 
-def test_a_task_that_is_cancelled_leaves_every_message_in_its_place(folder: Path) -> None:
+def test_a_task_that_is_cancelled_leaves_every_message_in_its_place(place: Path | str, store: Path) -> None:
     async def work() -> None:
-        async with ordack.connect_async(folder) as client:
+        async with ordack.connect_async(place) as client:
             waiting = asyncio.create_task(_receive(client, "line1", times=1))
             holding = asyncio.Event()
 
@@ -114,15 +114,15 @@ def test_a_task_that_is_cancelled_leaves_every_message_in_its_place(folder: Path
             holder = asyncio.create_task(hold())
             await client.send("plain", b"1")
             await holding.wait()
-            assert _bodies(folder, "plain") == []
+            assert _bodies(store, "plain") == []
             for task in (waiting, holder):
                 task.cancel()
             await asyncio.gather(waiting, holder, return_exceptions=True)
             await client.send("line1", b"2")
 
     asyncio.run(work())
-    assert _bodies(folder, "plain") == [b"1"]
-    assert _bodies(folder, "line1") == [b"2"]
+    assert _bodies(store, "plain") == [b"1"]
+    assert _bodies(store, "line1") == [b"2"]
 
 
 def test_a_store_that_is_not_there_is_said(tmp_path: Path) -> None:
@@ -139,9 +139,11 @@ def test_a_store_that_is_not_there_is_said(tmp_path: Path) -> None:
 # ---- loops and cursors
 
 
-def test_an_async_loop_removes_each_message_and_puts_back_the_one_that_it_is_left_with(folder: Path) -> None:
+def test_an_async_loop_removes_each_message_and_puts_back_the_one_that_it_is_left_with(
+    place: Path | str, store: Path
+) -> None:
     async def work() -> None:
-        async with ordack.connect_async(folder) as client:
+        async with ordack.connect_async(place) as client:
             queue = client.queue("line1")
             await client.send_many([Letter("line1", b"%d" % number, dead_letter=True) for number in range(5)])
             async for message in queue.receive():
@@ -163,8 +165,8 @@ def test_an_async_loop_removes_each_message_and_puts_back_the_one_that_it_is_lef
             assert [message.body async for message in queue.receive(timeout=0.01)] == [b"4"]
 
     asyncio.run(work())
-    assert _bodies(folder, "line1") == []
-    assert _bodies(folder, DEAD_XACT) == [b"2"]
+    assert _bodies(store, "line1") == []
+    assert _bodies(store, DEAD_XACT) == [b"2"]
 
 
 async def _raise_at(queue: ordack.aio.AsyncQueue, body: bytes) -> None:
@@ -245,9 +247,9 @@ def test_as_many_as_can_receive_can_also_answer(store: Path) -> None:
     assert sorted(map(int, _bodies(store, "plain"))) == list(range(MOST))
 
 
-def test_a_cursor_of_asyncio_does_what_the_other_does(folder: Path) -> None:
+def test_a_cursor_of_asyncio_does_what_the_other_does(place: Path | str, store: Path) -> None:
     async def work() -> None:
-        async with ordack.connect_async(folder) as client:
+        async with ordack.connect_async(place) as client:
             queue = client.queue("line1")
             cursor = queue.cursor()
             with pytest.raises(Empty, match="stands on no message yet"):
@@ -271,7 +273,7 @@ def test_a_cursor_of_asyncio_does_what_the_other_does(folder: Path) -> None:
                 assert last.body == b"3"
 
     asyncio.run(work())
-    assert _bodies(folder, "line1") == [b"0", b"2"]
+    assert _bodies(store, "line1") == [b"0", b"2"]
 
 
 def test_queues_are_made_emptied_and_removed(store: Path) -> None:

@@ -34,7 +34,7 @@ from ordack.store.messages import Stored
 from ordack.store.queues import NoSuchQueue
 
 from tests.soak import soak
-from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve
+from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, serve_applications
 from tests.support.host_peer import body_of
 from tests.support.host_world import START, WALL, Host, exchange, peer_of, two_hosts, world_of
 
@@ -569,7 +569,7 @@ def test_a_program_in_a_transaction_of_its_own_does_not_wait_for_serve_which_wai
 def test_one_application_too_many_opens_the_store_itself(store: Path, serve: Serve) -> None:
     with Client(store) as client:
         client.send("plain", b"0")
-        crowd = [remote._Connection(_connected(store), secrets.token_bytes(16)) for _ in range(APPLICATIONS_MAX - 1)]
+        crowd = [remote.Connection(_connected(store), secrets.token_bytes(16)) for _ in range(APPLICATIONS_MAX - 1)]
         with Client(store) as late:
             late.send("plain", b"1")
             assert _last_answer(late) == 0
@@ -655,15 +655,30 @@ _SPOILED = [
             ("commit", 1, [], 0, [["line1", "text"]]),
             ("commit", 1, [], 0, [["line1", b"", "", 3, None, None, None, False, False, None, 0, 7]]),
             ("put back", None),
+            ("take", 1, 1, False, "x", None, None, 0),
+            ("take", 1 << 20000, 1, False, None, None, None, 0),
+            ("queue",),
+            ("queue", None),
+            ("queue", -1),
+            ("queue", "q" * 2000),
+            ("state", "1"),
+            ("discarded", 1),
+            ("look", 1, -1, -1, 1),
+            ("look", 1, -2, -1, 1, 0),
+            ("look", 1, -1, -1, 0, 0),
+            ("look", "q", -1, -1, 1, 0),
         )
     ),
 ]
 
 
-def test_what_is_no_question_ends_its_connection_and_nothing_else(store: Path, serve: Serve) -> None:
+@pytest.mark.parametrize("way", ["in the folder", "at an address"])
+def test_what_is_no_question_ends_its_connection_and_nothing_else(store: Path, way: str) -> None:
+    serve, address = serve_applications(store)
+    place = ("127.0.0.1", int(address.rpartition(":")[2]))
     with Client(store) as client:
         for spoiled in _SPOILED:
-            with _connected(store) as connection:
+            with _connected(store) if way == "in the folder" else socket.create_connection(place) as connection:
                 connection.settimeout(DEADLINE_S)
                 connection.sendall(spoiled)
                 if spoiled.startswith(b"GET"):
@@ -673,7 +688,10 @@ def test_what_is_no_question_ends_its_connection_and_nothing_else(store: Path, s
                         pass
             client.send("plain", b"x")
         assert _last_answer(client) == len(_SPOILED)
-    assert serve.process.poll() is None
+    status, _, said = serve.stop()
+    assert status == 0
+    assert "an application is disconnected: " in said
+    assert "Traceback" not in said
 
 
 def _received(connection: socket.socket) -> bytes:

@@ -65,6 +65,19 @@ def test_all_that_a_file_may_say() -> None:
         address = "::1"
         port = 0
         allow = ["10.0.0.0/8", "10.0.0.5"]
+        [[applications]]
+        port = 1804
+        allow = ["127.0.0.1"]
+        [[applications]]
+        address = "0.0.0.0"
+        port = 1804
+        allow-plain = true
+        [[applications]]
+        address = "::1"
+        port = 1804
+        [[applications]]
+        address = "localhost"
+        port = 1805
         [[serial]]
         port = "/dev/ttyACM0"
         [[serial]]
@@ -99,6 +112,12 @@ def test_all_that_a_file_may_say() -> None:
     assert found == ConfigFile(
         path=FILE,
         listen=(Listen("127.0.0.1", 1801), Listen("::1", 0), Listen("::1", 0, _networks("10.0.0.0/8", "10.0.0.5"))),
+        applications=(
+            Listen("127.0.0.1", 1804, _networks("127.0.0.1")),
+            Listen("0.0.0.0", 1804),
+            Listen("::1", 1804),
+            Listen("localhost", 1805),
+        ),
         sessions_per_address=((parse_network("10.0.0.1"), 1000), (parse_network("fd00::/8"), 5)),
         queues={
             "line1": Access(
@@ -133,7 +152,7 @@ def test_all_that_a_file_may_say() -> None:
         ("AckTimeout = 20000", "AckTimeout: there is no such key here; did you mean AckTimeout, in [settings]?"),
         ("own_names = ['x']", "own_names: there is no such key here; did you mean own-names?"),
         ("[listeners]\nport = 5", "[listeners]: there is no such table; did you mean [[listen]]?"),
-        ("[xyzzy]", "[xyzzy]: there is no such table; there are [[listen]], [tls], [sessions-per-address], "),
+        ("[xyzzy]", "[xyzzy]: there is no such table; there are [[listen]], [[applications]], [tls], "),
         ("[listen]\nport = 5", "[listen]: it may stand there several times: write [[listen]] in double brackets"),
         ("[[listen]]\n[[listen]]\nport = 5\nprt = 5", "[[listen]] number 2 prt: there is no such key here; did"),
         ("[[listen]]\nport = 65536", "[[listen]] port = 65536: write a whole number from 0 to 65535"),
@@ -142,6 +161,11 @@ def test_all_that_a_file_may_say() -> None:
         ("[[listen]]\nport = 1801.0", "[[listen]] port = 1801.0: write a whole number from 0 to 65535"),
         ("[[listen]]\naddress = 'a..b'", '[[listen]] address = "a..b": write an IP address or the name of a machine'),
         ("[[listen]]\n[[listen]]", "[[listen]]: 127.0.0.1:1801 stands there twice"),
+        ("[[applications]]", "[[applications]]: it needs the key port"),
+        ("[[applications]]\nport = 1804\naddress = '0.0.0.0'", "it is not this machine's alone, so write tls = true"),
+        ("[[applications]]\nport = 1804\ntls = true", "[[applications]] tls: it needs the table [tls]"),
+        ("[[applications]]\nport = 5\n[[applications]]\nport = 5", "[[applications]]: 127.0.0.1:5 stands there twice"),
+        ("[[applications]]\nport = 5\nallow-certificates = []", "[[applications]] 127.0.0.1:5: allow-certificates"),
         ("own-names = 'plant'", 'own-names = "plant": write a list of addresses'),
         ("log-format = 'xml'", 'log-format = "xml": write "text" or "json"'),
         ("http = 70000", "http = 70000: write a port from 0 to 65535, as 9180, or an address with it"),

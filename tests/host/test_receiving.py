@@ -21,13 +21,13 @@ from ordack.names import DEAD_XACT
 from ordack.receiving import Receiving
 from ordack.store import StoreError
 
-from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve
+from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, serve_applications
 
 
-@pytest.fixture(params=["alone", "through serve"])
+@pytest.fixture(params=["alone", "through serve", "at an address"])
 def client(request: pytest.FixtureRequest, store: Path) -> Iterator[Client]:
-    serve = Serve(store) if request.param == "through serve" else None
-    with Client(store) as opened:
+    serve, place = (None, str(store)) if request.param == "alone" else serve_applications(store)
+    with Client(place if request.param == "at an address" else store) as opened:
         yield opened
     if serve:
         assert serve.stop()[0] == 0
@@ -51,14 +51,16 @@ def _left(client: Client, name: str = "line1") -> list[bytes]:
 # ---- loops
 
 
-def test_a_loop_removes_each_message_when_it_asks_for_the_next_and_ends_when_none_comes(client: Client) -> None:
+def test_a_loop_removes_each_message_when_it_asks_for_the_next_and_ends_when_none_comes(
+    client: Client, store: Path
+) -> None:
     queue = _fill(client, 3)
     seen = []
     for message in queue.receive(timeout=0.01):
         seen.append(message.body)
         assert _left(client) == [b"%d" % number for number in range(len(seen), 3)]  # what is in hand is hidden
     assert seen == [b"0", b"1", b"2"]
-    with Client(client.store.folder) as other:
+    with Client(store) as other:
         assert _left(other) == []
 
 
@@ -95,7 +97,7 @@ def test_a_loop_that_is_left_puts_the_message_back_that_it_has_and_no_other(
         assert message.abort_count == (message.body == b"1")
 
 
-def test_in_a_loop_each_message_can_end_for_itself(client: Client) -> None:
+def test_in_a_loop_each_message_can_end_for_itself(client: Client, store: Path) -> None:
     queue = _fill(client, 5)
     for message in queue.receive():
         with message:
@@ -103,7 +105,7 @@ def test_in_a_loop_each_message_can_end_for_itself(client: Client) -> None:
                 raise Reject
             if message.body == b"3":
                 break  # its block has ended without an exception: it is dealt with
-        with Client(client.store.folder) as other:
+        with Client(store) as other:
             assert message.body not in _left(other)
     assert _left(client) == [b"4"]
     assert _left(client, DEAD_XACT) == [b"1"]
@@ -211,9 +213,9 @@ def test_a_message_that_cannot_be_removed_any_more_is_said_when_the_loop_asks_fo
     assert _left(alone) == [b"0", b"1"]
 
 
-def test_a_loop_waits_for_what_comes(client: Client) -> None:
+def test_a_loop_waits_for_what_comes(client: Client, store: Path) -> None:
     def send_later() -> None:
-        with Client(client.store.folder) as other:
+        with Client(store) as other:
             other.send_many([Letter("plain", b"1"), Letter("plain", b"2")])
 
     sender = threading.Timer(0.1, send_later)
@@ -284,13 +286,13 @@ def test_a_process_that_is_killed_in_a_loop_loses_nothing(store: Path, served: b
 # ---- cursors
 
 
-def test_a_cursor_keeps_its_place_when_others_receive(client: Client) -> None:
+def test_a_cursor_keeps_its_place_when_others_receive(client: Client, store: Path) -> None:
     queue = _fill(client, 5)
     cursor = queue.cursor()
     assert cursor.peek_current().body == b"0"
     assert cursor.peek_next().body == b"1"
     assert cursor.peek_current().body == b"1"
-    with Client(client.store.folder) as other:
+    with Client(store) as other:
         for number in range(3):
             with other.queue("line1").receive() as message:
                 assert message.body == b"%d" % number
@@ -340,9 +342,9 @@ def test_a_new_cursor_stands_in_front_of_the_first_message(alone: Client) -> Non
     assert _left(alone, "plain") == [b"urgent", b"1", b"2"]
 
 
-def test_a_cursor_waits_for_what_comes(client: Client) -> None:
+def test_a_cursor_waits_for_what_comes(client: Client, store: Path) -> None:
     def send_later() -> None:
-        with Client(client.store.folder) as other:
+        with Client(store) as other:
             other.send("plain", b"late")
 
     sender = threading.Timer(0.1, send_later)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import shutil
 import signal
 import socket
@@ -20,7 +19,7 @@ from ordack import certificates
 from ordack.access import Access
 from ordack.certificates import BadCertificate
 from ordack.client import Client
-from ordack.config import Config, TlsFiles, tls_places
+from ordack.config import Config, tls_places
 from ordack.counters import LIMIT, TLS
 from ordack.net import tcp
 from ordack.tls import BadTls, Tls
@@ -28,38 +27,10 @@ from ordack.tls import BadTls, Tls
 from tests.host.sockets import serving, until
 from tests.support.command import DEADLINE_S, Serve, as_json, ordack, settle
 from tests.support.host_peer import Peer, direct
+from tests.support.plant import Plant
 
 ONE, TWO = bytes([1]) * 16, bytes([2]) * 16
 DENIED = 0x8004
-
-
-class Plant:
-    """A folder of certificates: of a plant with a queue manager `plant` and a board `press-3`, and of another one."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        for authority, names in (("ours", ("plant", "press-3", "press-4")), ("theirs", ("plant", "press-3"))):
-            certificates.init(folder / authority, authority, 1)
-            for name in names:
-                hosts = ["127.0.0.1", "localhost"] if name == "plant" else []
-                certificates.issue(folder / authority, name, hosts, 1, board=True)
-
-    def files(self, name: str, authority: str = "ours", believed: str = "ours") -> TlsFiles:
-        return TlsFiles(
-            self.folder / authority / f"{name}.pem",
-            self.folder / authority / f"{name}.key",
-            self.folder / believed / "ca.pem",
-        )
-
-    def client(self, name: str = "press-3", authority: str = "ours", believed: str = "ours") -> ssl.SSLContext:
-        context = Tls(self.files(name, authority, believed)).client
-        context.check_hostname = False
-        return context
-
-    def table(self, name: str) -> str:
-        """What a configuration file says of TLS."""
-        files = self.files(name)
-        return "[tls]\n" + "".join(f"{key} = {json.dumps(str(path))}\n" for key, path in files._asdict().items())
 
 
 @pytest.fixture(scope="module")

@@ -9,25 +9,35 @@ from pathlib import Path
 
 import pytest
 from mqqb import guids
+from ordack.away import Away
 from ordack.client import Client, Empty, Letter, Message, Reject
 from ordack.names import DEAD_XACT
+from ordack.remote import Remote
 from ordack.sending import Sent
 from ordack.store import StoreError, StoreFull
 from ordack.store.queues import NoSuchQueue
 
-from tests.support.command import DEADLINE_S, Serve
+from tests.support.command import DEADLINE_S, serve_applications
 from tests.support.host_world import two_hosts
 
 AWAY = "DIRECT=OS:plant\\private$\\line1"
 
 
-@pytest.fixture(params=["alone", "through serve"])
-def client(request: pytest.FixtureRequest, store: Path) -> Iterator[Client]:
-    serve = Serve(store) if request.param == "through serve" else None
+@pytest.fixture
+def own(store: Path) -> Iterator[Client]:
+    """A client of that store itself."""
     with Client(store) as opened:
-        opened.create_queue("line2", transactional=True)
         yield opened
-        known = opened.store.answers.find(opened.access._application)
+
+
+@pytest.fixture(params=["alone", "through serve", "at an address"])
+def client(request: pytest.FixtureRequest, store: Path, own: Client) -> Iterator[Client]:
+    own.create_queue("line2", transactional=True)
+    serve, place = (None, str(store)) if request.param == "alone" else serve_applications(store)
+    with Client(place if request.param == "at an address" else store) as opened:
+        yield opened
+        assert isinstance(opened.access, (Away, Remote))
+        known = own.store.answers.find(opened.access._application)
     if serve:
         assert known, "serve has done nothing"
         serve.stop()
@@ -37,7 +47,7 @@ def _bodies(client: Client, name: str) -> list[bytes]:
     return [message.body for message in client.queue(name).peek()]
 
 
-def test_what_is_received_and_sent_over_several_queues_happens_together(client: Client) -> None:
+def test_what_is_received_and_sent_over_several_queues_happens_together(client: Client, own: Client) -> None:
     client.send_many([Letter("line1", b"1"), Letter("line1", b"2"), Letter("plain", b"3")])
     with client.transaction() as transaction:
         assert transaction.receive("line1").body == b"1"
@@ -51,7 +61,7 @@ def test_what_is_received_and_sent_over_several_queues_happens_together(client: 
     assert _bodies(client, "line2") == [b"4"]
     assert _bodies(client, "plain") == [b"5"]
     assert [sent.delivery for sent in transaction.sent] == ["transactional", "recoverable", "transactional"]
-    assert client.store.outgoing.waiting_own(transaction.sent[2].message_id)
+    assert own.store.outgoing.waiting_own(transaction.sent[2].message_id)
 
 
 @pytest.mark.parametrize("end", ["raises", "no such queue", "out of range", "empty"])
@@ -125,8 +135,8 @@ def test_many_letters_are_sent_in_their_order_and_numbered_without_a_gap(client:
     assert (message.tx_sequence_id, message.tx_sequence_number) == (sent[0].tx_sequence_id, 1)
 
 
-def test_one_letter_that_does_not_fit_sends_none(client: Client) -> None:
-    client.store.queues.set_quota("plain", 1000)
+def test_one_letter_that_does_not_fit_sends_none(client: Client, own: Client) -> None:
+    own.store.queues.set_quota("plain", 1000)
     with pytest.raises(StoreFull, match="quota of 1000 bytes"):
         client.send_many([Letter("line1", b"1"), *[Letter("plain", bytes(300)) for _ in range(3)]])
     assert _bodies(client, "line1") == _bodies(client, "plain") == []
@@ -163,12 +173,12 @@ def _without_place(message: Message) -> str:
 VARYING = ("message_key", "message_id", "sent_time", "arrived", "lookup_id")
 
 
-def test_a_message_has_what_its_sender_gave_it_and_can_be_answered(client: Client) -> None:
+def test_a_message_has_what_its_sender_gave_it_and_can_be_answered(client: Client, own: Client) -> None:
     asked = client.send(
         "line1", b"?", label="question", response_queue="plain", body_type=8, application_tag=77, extension=b"\1\2"
     )
     with client.queue("line1").receive() as question:
-        assert question.identifier == client.store.guid + asked.message_id.to_bytes(4, "little")
+        assert question.identifier == client.reads.guid + asked.message_id.to_bytes(4, "little")
         assert (question.body_type, question.application_tag, question.extension) == (8, 77, b"\1\2")
         client.reply(question, b"!", label="answer")
     with client.queue("plain").receive() as answer:
@@ -179,7 +189,7 @@ def test_a_message_has_what_its_sender_gave_it_and_can_be_answered(client: Clien
         shown = question.as_json()
         assert shown["extension"] == "0102"
         assert shown["response_queue"] == question.response_queue
-    client.delete_queue("plain")
+    own.delete_queue("plain")
     with pytest.raises(NoSuchQueue, match="not there any more"):
         client.reply(question, b"!")
 
@@ -192,7 +202,7 @@ def test_a_message_is_received_by_what_it_answers_or_by_its_lookup_id_and_the_ot
             client.reply(question, b"!" + question.body)
     plain = client.queue("plain")
     for number in (1, 2, 0):
-        identifier = client.store.guid + questions[number].message_id.to_bytes(4, "little")
+        identifier = client.reads.guid + questions[number].message_id.to_bytes(4, "little")
         with plain.receive(correlation_id=identifier) as answer:
             assert answer.body == b"!?%d" % number
         with pytest.raises(Empty), plain.receive(timeout=0.01, correlation_id=identifier):
@@ -208,11 +218,11 @@ def test_a_message_is_received_by_what_it_answers_or_by_its_lookup_id_and_the_ot
     assert len(_bodies(client, "plain")) == 2
 
 
-def test_who_waits_for_an_answer_gets_no_other_message(client: Client) -> None:
+def test_who_waits_for_an_answer_gets_no_other_message(client: Client, store: Path) -> None:
     identifier = bytes(range(20))
 
     def send_later() -> None:
-        with Client(client.store.folder) as other:
+        with Client(store) as other:
             other.send("plain", b"other")
             other.send("plain", b"answer", correlation_id=identifier)
 

@@ -188,6 +188,14 @@ class Serve:
         return self.process.returncode, output, errors
 
 
+def serve_applications(store: Path, more: str = "", port: int = 0) -> tuple[Serve, str]:
+    """An `ordack serve` that takes applications over TCP, and where; more: what its file says besides."""
+    (store / "ordack.toml").write_text(f"[[applications]]\nport = {port}\n{more}")
+    serve = Serve(store)
+    assert serve.process.stdout
+    return serve, f"tcp://{serve.process.stdout.readline().split()[-1]}"
+
+
 def serve_in_shell(store: Path, before: str = "", after: str = "") -> subprocess.Popen[str]:
     """An `ordack serve` that a shell has become, with what stands in its line before and after the command."""
     return subprocess.Popen(

@@ -174,8 +174,8 @@ def _serve_store(
     from ordack.running import Running
 
     with contextlib.ExitStack() as stack:
-        listeners = stack.enter_context(_open_listeners(_places(file, log)))  # before a store is made for nothing
-        applications = stack.enter_context(_open_listeners(file.applications))
+        listeners = stack.enter_context(_open_listeners(file.listen, log))  # before a store is made for nothing
+        applications = stack.enter_context(_all_open(file.applications))
         web = stack.enter_context(contextlib.closing(_open_listener(file.http))) if file.http else None
         devices = [(line, _open_serial(line)) for line in file.serial]
         tls = _tls(file)
@@ -217,13 +217,12 @@ def _http_address(text: str) -> Listen:
         raise ValueError(f"--http: {error}") from None
 
 
-def _places(file: ConfigFile, log: Log) -> Sequence[Listen]:
-    """Where to listen for peers."""
+def _open_listeners(places: Sequence[Listen], log: Log) -> Listeners:
     from ordack.config_file import Listen
     from ordack.settings import LISTEN
 
-    if file.listen:
-        return file.listen
+    if places:
+        return _all_open(places)
     log(
         Line(
             "connections are taken from this machine alone; to take them from the network, say "
@@ -231,10 +230,10 @@ def _places(file: ConfigFile, log: Log) -> Sequence[Listen]:
             INFO,
         )
     )
-    return [Listen(*LISTEN)]
+    return _all_open([Listen(*LISTEN)])
 
 
-def _open_listeners(places: Sequence[Listen]) -> Listeners:
+def _all_open(places: Sequence[Listen]) -> Listeners:
     from ordack.net.listener import Listeners
 
     listeners = []
