@@ -4,6 +4,7 @@ connection breaks and whoever is killed, and nobody who connects there can harm 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import secrets
 import signal
@@ -24,10 +25,15 @@ from ordack import away, service
 from ordack.away import StoreUnreachable
 from ordack.client import Client, Letter, Transaction
 from ordack.commits import Commit, Request, Wanted
-from ordack.store import StoreError, StoreUnknown
+from ordack.config import Config
+from ordack.net import applications, gate
+from ordack.net.listener import Listener
+from ordack.reads import Here
+from ordack.store import StoreBusy, StoreError, StoreUnknown
 
-from tests.host.sockets import free_port
+from tests.host.sockets import Server, free_port, serving, until
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, serve_applications
+from tests.support.command import ordack as command
 from tests.support.plant import Plant
 
 PARTS = {"before it": 0.0, "half-way": 0.5, "behind it": 1.0}
@@ -476,3 +482,245 @@ def test_who_speaks_tls_where_none_is_spoken_hears_so(served: tuple[Serve, str],
         ordack.connect(served[1].replace("tcp", "tls"), **_tls(plant))
     _, _, said = served[0].stop()
     assert said.count("an application is disconnected: a frame of") == 1
+
+
+# ---- who means harm, or is broken
+
+
+class Guest:
+    """A connection to the gate of a server in this event loop."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    @classmethod
+    async def come(cls, port: int, application: bytes | None = None) -> Guest:
+        guest = cls(*await asyncio.open_connection("127.0.0.1", port, limit=1 << 30))
+        if application:
+            await guest.ask(service.frame(service.HELLO, service.VERSION, application))
+        return guest
+
+    async def ask(self, question: bytes) -> Any:
+        self.writer.write(question)
+        (size,) = service.LENGTH.unpack(await self.reader.readexactly(service.LENGTH.size))
+        (answer,) = service.frames(bytearray(service.LENGTH.pack(size) + await self.reader.readexactly(size)))
+        return service.result_of(answer)
+
+    async def is_shut_out(self) -> None:
+        """Wait for the end of it."""
+        async with asyncio.timeout(DEADLINE_S):
+            with suppress(ConnectionError):
+                while await self.reader.read(1 << 16):
+                    pass
+        self.writer.close()
+
+
+async def _silent(port: int) -> Guest:
+    return await Guest.come(port)
+
+
+async def _drips(port: int) -> Guest:
+    guest = await Guest.come(port, bytes(16))
+    guest.writer.write(service.LENGTH.pack(1000) + b"x")
+    return guest
+
+
+async def _too_large(port: int) -> Guest:
+    guest = await Guest.come(port, bytes(16))
+    guest.writer.write(service.LENGTH.pack(service.FRAME_MAX + 1))
+    return guest
+
+
+async def _large_before_hello(port: int) -> Guest:
+    guest = await Guest.come(port)
+    guest.writer.write(service.LENGTH.pack(service.HELLO_MAX + 1))
+    return guest
+
+
+async def _of_another_version(port: int) -> Guest:
+    guest = await Guest.come(port)
+    with pytest.raises(StoreBusy, match="of another version: install the same one at both ends"):
+        await guest.ask(service.frame(service.HELLO, service.VERSION + 1, bytes(16)))
+    return guest
+
+
+async def _one_too_many(port: int) -> Guest:
+    kept = [await Guest.come(port, bytes([number]) * 16) for number in range(1, 3)]
+    guest = await Guest.come(port)
+    with pytest.raises(StoreBusy, match="2 applications are connected to `ordack serve` this way"):
+        await guest.ask(service.frame(service.HELLO, service.VERSION, bytes(16)))
+    for one in kept:
+        one.writer.close()
+    return guest
+
+
+async def _half_too_much(port: int) -> Guest:
+    little, much = await Guest.come(port, bytes([1]) * 16), await Guest.come(port, bytes([2]) * 16)
+    little.writer.write(service.LENGTH.pack(1000) + bytes(500))
+    much.writer.write(service.LENGTH.pack(4 << 20) + bytes(2 << 20))
+    await much.is_shut_out()
+    little.writer.write(bytes(500))  # which is no question
+    return little
+
+
+async def _does_not_read(port: int) -> Guest:
+    guest = await Guest.come(port, bytes(16))
+    guest.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    guest.writer.write(service.look_question(_QUEUE, (-1, -1), 256, 0))
+    return guest
+
+
+async def _asks_before_it_has_read(port: int) -> Guest:
+    guest = await _does_not_read(port)
+    await asyncio.to_thread(_UNREAD.wait, DEADLINE_S)
+    guest.writer.write(service.look_question(_QUEUE, (-1, -1), 256, 0))
+    return guest
+
+
+_QUEUE = 0
+_UNREAD = threading.Event()
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (_silent, "it has not said who it is in time"),
+        (_drips, "its question does not come to an end"),
+        (_too_large, f"a frame of {service.FRAME_MAX + 1} bytes is announced"),
+        (_large_before_hello, f"a frame of {service.HELLO_MAX + 1} bytes is announced"),
+        (_of_another_version, "this `ordack serve` is of another version"),
+        (_one_too_many, "2 applications are connected to `ordack serve` this way: no more are taken"),
+        (_half_too_much, "bytes of a question that is not complete, and all have too many"),
+        (_does_not_read, "it does not read its answer"),
+        (_asks_before_it_has_read, "it asks before it has read its answer"),
+    ],
+)
+def test_who_breaks_a_bound_is_shut_out_with_a_sentence_and_nobody_else_is_harmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: Callable[[int], Any], said: str
+) -> None:
+    monkeypatch.setattr(gate, "HELLO_S", 0.3)
+    monkeypatch.setattr(gate, "PART_S", 60 if harm is _asks_before_it_has_read else 0.3)
+    monkeypatch.setattr(applications, "APPLICATIONS_MAX", 2 if harm is _one_too_many else 256)
+    pause = gate.Visitor.pause_writing
+    monkeypatch.setattr(gate.Visitor, "pause_writing", lambda visitor: (pause(visitor), _UNREAD.set()))
+
+    async def run() -> None:
+        global _QUEUE
+        listener = Listener("127.0.0.1", 0)
+        async with serving(tmp_path, Config(max_half_received=1 << 20), applications=listener) as server:
+            with Client(tmp_path) as client:
+                _QUEUE = client.create_queue("large").identifier
+                client.send_many([Letter("large", bytes(3 << 20))] * 3)
+            _UNREAD.clear()
+            guest = await harm(listener.place[1])
+            if harm in (_does_not_read, _asks_before_it_has_read):
+                await until(lambda: any(said in line for line in server.log))
+                guest.writer.transport.abort()
+            else:
+                await guest.is_shut_out()
+            told = [line for line in server.log if said in line]
+            assert len(told) == 1
+            assert told[0].startswith("127.0.0.1: an application is disconnected: ")
+            await _works(listener.place[1], server)
+
+    asyncio.run(run())
+
+
+async def _works(port: int, server: Server) -> None:
+    """An honest application is served, and nobody is left."""
+
+    def work() -> None:
+        with Client(f"tcp://127.0.0.1:{port}") as client:
+            client.send("line1", b"1")
+            with client.queue("line1").receive() as message:
+                assert message.body == b"1"
+
+    async with asyncio.timeout(DEADLINE_S):
+        await until(lambda: len(server.manager.applications) <= 1)
+        await asyncio.to_thread(work)
+        await until(lambda: not len(server.manager.applications))
+
+
+def test_who_looks_keeps_nobody_waiting_who_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looking, go_on = threading.Event(), threading.Event()
+    look = Here.look
+
+    def slow(here: Here, *arguments: Any) -> Any:
+        looking.set()
+        assert go_on.wait(DEADLINE_S)
+        return look(here, *arguments)
+
+    async def run() -> None:
+        listener = Listener("127.0.0.1", 0)
+        async with serving(tmp_path, Config(), applications=listener), asyncio.timeout(DEADLINE_S):
+            slow_one = await Guest.come(listener.place[1], bytes([1]) * 16)
+            quick_one = await Guest.come(listener.place[1], bytes([2]) * 16)
+            queue = (await quick_one.ask(service.frame(service.QUEUE, "line1")))[0]
+            monkeypatch.setattr(Here, "look", slow)
+            looked = asyncio.create_task(slow_one.ask(service.look_question(queue, (-1, -1), 1, 0)))
+            await asyncio.to_thread(looking.wait, DEADLINE_S)
+            for number in range(1, 4):
+                commit = Request(bytes([2]) * 16, number, Commit(letters=(Letter("line1", b"%d" % number),)))
+                await quick_one.ask(service.commit_question(commit))
+            assert not looked.done()
+            go_on.set()
+            assert len(await looked) == 1
+            for guest in (slow_one, quick_one):
+                guest.writer.close()
+
+    asyncio.run(run())
+
+
+# ---- while serve runs
+
+
+def test_a_reload_opens_and_closes_the_door_and_ends_who_may_not_connect_any_more(store: Path) -> None:
+    peers = "[[listen]]\nport = 0\n"
+    serve, address = serve_applications(store, peers, listen=None)
+    file = store / "ordack.toml"
+    try:
+        with Client(address) as client:
+            client.send("line1", b"1")
+            held = Transaction(client)
+            held.receive("line1")
+            other = free_port(socket.SOCK_STREAM)
+            file.write_text(f"[[applications]]\nport = 0\nallow = []\n[[applications]]\nport = {other}\n{peers}")
+            _reload(serve, "taken up: applications")
+            with Client(f"tcp://127.0.0.1:{other}") as newer, newer.queue("line1").receive(DEADLINE_S) as message:
+                assert (message.body, message.abort_count) == (b"1", 1)  # it was put back
+            with pytest.raises(StoreError, match="refuses the application: it is not in the allow-list"):
+                client.send("line1", b"2")
+        file.write_text(f"[[applications]]\nport = 0\n{peers}address = '203.0.113.1'\n")
+        _reload(serve, "cannot listen on 203.0.113.1")
+        with Client(f"tcp://127.0.0.1:{other}") as client:
+            client.send("line1", b"3")
+        file.write_text(peers)
+        _reload(serve, "taken up: applications")
+        with pytest.raises(StoreUnreachable):
+            Client(f"tcp://127.0.0.1:{other}")
+        assert _bodies(store, "line1") == [b"3"]
+    finally:
+        serve.stop()
+
+
+def _reload(serve: Serve, said: str) -> None:
+    assert serve.process.stderr
+    os.kill(serve.process.pid, signal.SIGHUP)
+    for line in serve.process.stderr:
+        if said in line:
+            return
+    raise AssertionError(said)
+
+
+def test_config_check_knows_the_door(tmp_path: Path) -> None:
+    file = tmp_path / "ordack.toml"
+    file.write_text("[[applications]]\naddress = '10.0.0.5'\nport = 1804\n")
+    done = command("config", "check", file)
+    assert done.returncode == 2
+    assert '[[applications]] address = "10.0.0.5": it is not this machine\'s alone, so write tls = true' in done.stderr
+    file.write_text("[[applications]]\naddress = '10.0.0.5'\nport = 1804\nallow-plain = true\n")
+    assert command("config", "check", file).returncode == 0
+    with Client(tmp_path, create=True):
+        shown = command("config", "show", "--store", tmp_path)
+    assert "10.0.0.5:1804" in shown.stdout

@@ -121,6 +121,8 @@ def test_every_part_of_a_file_is_a_difference_when_it_has_changed() -> None:
         log-format = "json"
         http = 9180
         [[listen]]
+        [[applications]]
+        port = 1804
         [tls]
         certificate = "plant.pem"
         key = "plant.key"

@@ -188,10 +188,12 @@ class Serve:
         return self.process.returncode, output, errors
 
 
-def serve_applications(store: Path, more: str = "", port: int = 0) -> tuple[Serve, str]:
+def serve_applications(
+    store: Path, more: str = "", port: int = 0, listen: str | None = "127.0.0.1:0"
+) -> tuple[Serve, str]:
     """An `ordack serve` that takes applications over TCP, and where; more: what its file says besides."""
     (store / "ordack.toml").write_text(f"[[applications]]\nport = {port}\n{more}")
-    serve = Serve(store)
+    serve = Serve(store, listen=listen)
     assert serve.process.stdout
     return serve, f"tcp://{serve.process.stdout.readline().split()[-1]}"
 
