@@ -24,13 +24,15 @@ class Clock:
     def __init__(self) -> None:
         self._booted: int | None = None  # when, as the clock has it
 
-    def watch(self, now: int, wall: int, move: Callable[[int, int, int], object]) -> None:
-        """Call move(first, last, step) if what was sent between first and last was sent `step` seconds later. If that
-        raises it is called again next time."""
+    def watch(
+        self, now: int, wall: int, move: Callable[[int, int, int], object], move_early: Callable[[int], object]
+    ) -> None:
+        """Call move(first, last, step) if what was sent between first and last was sent `step` seconds later, and
+        move_early(step) if what was sent before FIRST was. If that raises it is called again next time."""
         booted = wall - now // 1000
         before = self._booted
         if before is None and wall >= FIRST:
-            move(0, FIRST, booted)  # by commands, or before the last stop
+            move_early(booted)  # by commands, or before the last stop
         elif before is not None and booted - before > STEP:
             move(before, before + now // 1000, booted - before)
         self._booted = booted

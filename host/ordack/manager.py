@@ -374,7 +374,7 @@ class Manager:
             if not session.can_send() or not (queue.returns or (link.writable and link.pace.has_room)):
                 break
             if entry.tx_sequence_number:
-                self.outgoing.may_transmit(queue)
+                self.outgoing.may_transmit(queue, key_of(entry))
             packet, until = reading.packet(queue.identifier, key_of(entry))
             if wall > until:
                 due = self.store.outgoing.waiting([key_of(entry)])
@@ -440,7 +440,11 @@ class Manager:
             self.store.move(first, last, step)
             self._duplicates.load()
 
-        self._clock.watch(now, wall, move)
+        def move_early(step: int) -> None:
+            self.store.move_early(step)
+            self._duplicates.load()
+
+        self._clock.watch(now, wall, move, move_early)
 
     def _look_around(self, now: int, wall: int) -> None:
         """Once in a second: what time itself does to messages, and what others may see of it."""

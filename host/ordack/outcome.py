@@ -22,6 +22,7 @@ from mqqb.destination import ENCRYPTED_BODY
 from mqqb.parse import names_end
 from mqqb.parse import parse as parse_packet
 
+from ordack import clock
 from ordack.config import Config, split_direct
 from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
 from ordack.store import Store
@@ -139,6 +140,8 @@ class Outcomes:
         self.now = now
         self.config = config
         self.sent = False
+        if now < clock.FIRST:
+            store.note_early()
 
     @cached_property
     def _room(self) -> Room:

@@ -6,7 +6,6 @@ milliseconds.
 
 from __future__ import annotations
 
-import gc
 import itertools
 from array import array
 from collections.abc import Collection, Iterable, Iterator
@@ -21,9 +20,10 @@ from ordack.links import Hop, Link, Links
 from ordack.routing import Routing, Way
 from ordack.store import Store
 from ordack.store.outgoing import Added, NewOutgoing, Outgoing, OutgoingEntry, Packet, Waiting
-from ordack.tables import LongStream, key_of
+from ordack.tables import LongStream, Rows, key_of
 
 ROWS = 500  # that are read at once, to bound memory, or of which one transaction notes how far they have come
+SENT_AHEAD = 10_000  # keys for which the store is told at once that they may be transmitted
 
 
 class OutgoingQueue:
@@ -31,14 +31,14 @@ class OutgoingQueue:
 
     returns: it holds what goes back to a peer, rather than messages sent here. rejections: key of the last FinalAck in
     it that rejected a message. turn: see Turns. transmitted: keys of transactional messages that were sent since the
-    store was told that any may be (told_open). watched: the one of which it is measured when its OrderAck comes: its
-    key, and when it was sent first.
+    store was told that those up to `sent_to` may be. watched: the one of which it is measured when its OrderAck comes:
+    its key, and when it was sent first.
     """
 
-    def __init__(self, row: Outgoing, way: Way, config: Config) -> None:
+    def __init__(self, row: Outgoing, way: Way, config: Config, rows: Rows) -> None:
         self.identifier = row.identifier
         self.format_name = row.format_name
-        self.stream = LongStream(array("I", row.record), config.resend_intervals, rolls=False)
+        self.stream = LongStream(array("I", row.record), config.resend_intervals, rows)
         _, self.peer, self.routed = way
         self.hop: Hop | None = None
         self.returns = outcome.is_return_queue(row.format_name)
@@ -48,7 +48,7 @@ class OutgoingQueue:
         self.resends = row.resends
         self.rejections = 0
         self.transmitted: set[int] = set()
-        self.told_open = False
+        self.sent_to = 0
         self.watched: tuple[int, int] | None = None
         self._highest = 0  # key of the transactional messages that were sent
 
@@ -73,7 +73,7 @@ class OutgoingQueue:
     @property
     def is_needed(self) -> bool:
         """Is there something to send, or an answer to wait for, which a peer may be unable to bring unasked (B-414)?"""
-        return bool(self.stream.table or self.stream.awaiting_final_ack)
+        return bool(self.stream.table or self.stream.behind or self.stream.awaiting_final_ack)
 
     @property
     def rejecting(self) -> list[Link | None]:
@@ -82,6 +82,23 @@ class OutgoingQueue:
             self.link if entry.awaiting_ack or entry.received_session_ack else None
             for entry in itertools.takewhile(lambda entry: key_of(entry) <= self.rejections, self.stream.table)
         ]
+
+
+class _Rows:
+    """The messages of one outgoing queue in the store; see tables.Rows."""
+
+    def __init__(self, queues: OutgoingQueues, store: Store, identifier: int) -> None:
+        self._queues = queues
+        self._store = store
+        self._identifier = identifier
+
+    def after(self, key: int, limit: int) -> list[Entry]:
+        rows = self._store.outgoing.to_be_sent(self._identifier, key, self._queues.last_key, limit)
+        return [_entry(row) for row in rows]
+
+    def last(self) -> list[Entry]:
+        rows = self._store.outgoing.last_to_be_sent(self._identifier, self._queues.last_key, 2)
+        return [_entry(row) for row in rows]
 
 
 class OutgoingQueues:
@@ -105,6 +122,7 @@ class OutgoingQueues:
         self._news: dict[OutgoingQueue, None] = {}  # something was put in these
         self.at_hand: dict[int, tuple[Packet, int]] = {}
         self.last_key = 0
+        self._is_loaded = False
 
     def __iter__(self) -> Iterator[OutgoingQueue]:
         return iter(self._queues.values())
@@ -142,6 +160,9 @@ class OutgoingQueues:
 
     def refresh(self) -> None:
         """Take up what other processes have changed: what is in outgoing queues, how far that is numbered."""
+        if not self._is_loaded:
+            self._begin()
+            return
         for row in self._store.outgoing.queues():
             known = self._queues.get(row.identifier)
             if known:
@@ -151,6 +172,23 @@ class OutgoingQueues:
             else:
                 self._add(row)
         self._load_entries()
+
+    def _begin(self) -> None:
+        """Take up all outgoing queues; see LongStream of what is left in the store."""
+        self.last_key = self._store.outgoing.last_key()
+        for row in self._store.outgoing.queues():
+            self._add(row)
+            queue = self._queues[row.identifier]
+            self._news[queue] = None
+            aside = self._store.outgoing.aside(row.identifier)
+            held = [_entry(message) for message in aside if message.held]
+            queue.stream.hold_again(held)
+            limit = LongStream.ahead if all(message.number for message in aside) else -1
+            rows = self._store.outgoing.to_be_sent(row.identifier, 0, self.last_key, limit)
+            for _, alike in itertools.groupby(rows, _kind):
+                queue.stream.extend([_entry(message) for message in alike])
+            queue.stream.more_behind(row.messages - len(held) - len(rows))
+        self._is_loaded = True
 
     def take_up(self) -> None:
         """Have in memory what was put in outgoing queues in this transaction."""
@@ -174,13 +212,16 @@ class OutgoingQueues:
             if keys.start != self.last_key + 1:  # something else has come between, perhaps in queues that are new
                 self.take_up()
                 return
-            for (outgoing, _), entries in itertools.groupby(
-                zip(keys, messages, strict=True), lambda added: (added[1].outgoing, added[1].priority)
+            for (outgoing, transactional, _), group in itertools.groupby(
+                zip(keys, messages, strict=True),
+                lambda added: (added[1].outgoing, added[1].number > 0, added[1].priority),
             ):
+                alike = list(group)
                 queue = self._queues[outgoing]
                 self._news[queue] = None
-                queue.stream.extend([_new_entry(key, message) for key, message in entries])
-            self.last_key = keys[-1]
+                count = queue.stream.admit(len(alike), transactional)
+                queue.stream.extend([_new_entry(key, message) for key, message in alike[:count]])
+                self.last_key = alike[-1][0]
             for key, message in zip(keys, messages, strict=True):
                 self.at_hand[key] = message.packet, message.send_until
 
@@ -216,7 +257,8 @@ class OutgoingQueues:
 
     def _add(self, row: Outgoing) -> None:
         way = self._routing.way(row.format_name)
-        queue = self._queues[row.identifier] = OutgoingQueue(row, way, self._config)
+        rows = _Rows(self, self._store, row.identifier)
+        queue = self._queues[row.identifier] = OutgoingQueue(row, way, self._config, rows)
         if queue.peer:
             self._by_peer.setdefault(queue.peer, []).append(queue)
             if queue.returns:
@@ -226,21 +268,17 @@ class OutgoingQueues:
         self._attach(queue)
 
     def _load_entries(self) -> None:
-        was_enabled = gc.isenabled()
-        gc.disable()  # a million entries are no garbage, and looking at them again and again takes a third of the time
-        try:
-            while rows := self._store.outgoing.messages(self.last_key, ROWS):
-                for (outgoing, _, held), alike in itertools.groupby(rows, _kind):
-                    queue = self._queues[outgoing]
-                    self._news[queue] = None
-                    if held:
-                        queue.stream.hold_again([_entry(row) for row in alike])
-                    else:
-                        queue.stream.extend([_entry(row) for row in alike])
-                self.last_key = rows[-1].key
-        finally:
-            if was_enabled:
-                gc.enable()
+        while rows := self._store.outgoing.messages(self.last_key, ROWS):
+            for (outgoing, transactional, _, held), group in itertools.groupby(rows, _kind):
+                alike = list(group)
+                queue = self._queues[outgoing]
+                self._news[queue] = None
+                if held:
+                    queue.stream.hold_again([_entry(row) for row in alike])
+                else:
+                    count = queue.stream.admit(len(alike), transactional)
+                    queue.stream.extend([_entry(row) for row in alike[:count]])
+                self.last_key = alike[-1].key
 
     def save(self, moved: Iterable[OutgoingQueue]) -> None:
         """Write how far these streams are; one that is empty begins a new sequence in the same transaction (B-096)."""
@@ -269,11 +307,14 @@ class OutgoingQueues:
     def entries(self, keys: Iterable[int], messages: Iterable[Waiting]) -> list[tuple[OutgoingQueue, list[Entry]]]:
         """The entries with these keys, among those of these messages, by outgoing queue."""
         wanted = set(keys)
-        by_queue: dict[int, list[int]] = {}
+        by_queue: dict[int, dict[int, Waiting]] = {}
         for waiting in messages:
             if waiting.key in wanted:
-                by_queue.setdefault(waiting.outgoing, []).append(waiting.key)
-        return [(self[identifier], self[identifier].stream.entries(its)) for identifier, its in by_queue.items()]
+                by_queue.setdefault(waiting.outgoing, {})[waiting.key] = waiting
+        return [
+            (self[identifier], self[identifier].stream.entries(its, _waiting_entry))
+            for identifier, its in by_queue.items()
+        ]
 
     # ---- which session serves them
 
@@ -366,33 +407,33 @@ class OutgoingQueues:
             return None
         return Confirmation(array("I", waiting.confirmation), self._config.confirmation)
 
-    def may_transmit(self, queue: OutgoingQueue) -> None:
-        """Tell the store that transactional messages of it leave from now on."""
-        if not queue.told_open:
-            self._store.outgoing.set_session_open(queue.identifier, True)
-            queue.told_open = True
+    def may_transmit(self, queue: OutgoingQueue, key: int) -> None:
+        """Tell the store that this transactional message of it leaves, and some that follow."""
+        if key > queue.sent_to:
+            queue.sent_to = key + SENT_AHEAD
+            self._store.outgoing.set_sent_to(queue.identifier, queue.sent_to)
 
     def _note_interrupted(self) -> None:
         """Anything may have been sent of queues that sessions served to the end: nobody can say of it any more that it
         was never sent."""
-        last = self._store.outgoing.last_key()
+        newest = self._store.outgoing.last_key()
         for row in self._store.outgoing.queues():
-            if row.session_open:
-                after = 0
+            if row.sent_to:
+                after, last = 0, min(row.sent_to, newest)
                 while messages := self._store.outgoing.waiting_in(row.identifier, after, last, ROWS):
                     self._save_sent(messages)
                     after = messages[-1].key
-                self._store.outgoing.set_session_open(row.identifier, False)
+                self._store.outgoing.set_sent_to(row.identifier, 0)
 
     def note_closed(self) -> None:
         """Note which messages were transmitted in sessions that are over, so that no other one is in doubt (C-83)."""
         for queue in self:
-            if queue.told_open and queue.link is None:
+            if queue.sent_to and queue.link is None:
                 keys = sorted(queue.transmitted)
                 for first in range(0, len(keys), ROWS):
                     self._save_sent(self._store.outgoing.waiting(keys[first : first + ROWS]))
-                self._store.outgoing.set_session_open(queue.identifier, False)
-                queue.told_open = False
+                self._store.outgoing.set_sent_to(queue.identifier, 0)
+                queue.sent_to = 0
                 queue.transmitted.clear()
 
     def _save_sent(self, messages: Iterable[Waiting]) -> None:
@@ -424,9 +465,19 @@ def _new_entry(key: int, message: NewOutgoing) -> Entry:
     )
 
 
-def _kind(row: OutgoingEntry) -> tuple[int, int, int]:
+def _kind(row: OutgoingEntry) -> tuple[int, bool, int, int]:
     """What goes into one place together."""
-    return row.outgoing, row.priority, row.held
+    return row.outgoing, row.number > 0, row.priority, row.held
+
+
+def _waiting_entry(waiting: Waiting) -> Entry:
+    return Entry(
+        waiting.key,
+        waiting.message_id,
+        journal=bool(waiting.journal),
+        tx_sequence_id=waiting.time_stamp << 32 | waiting.ordinal,
+        tx_sequence_number=waiting.number,
+    )
 
 
 def _entry(row: OutgoingEntry) -> Entry:

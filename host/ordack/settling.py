@@ -29,6 +29,7 @@ class _Answers:
 
     def __init__(self, settling: Settling, batch: Batch, now: int) -> None:
         self.strangers = settling.strangers
+        self.ended: list[OutgoingQueue] = []  # in which messages have ended
         self._settling = settling
         self._batch = batch
         self._now = now
@@ -37,6 +38,8 @@ class _Answers:
         took = None if message_class else queue.order_acked(entries, self._now)
         if took is not None:
             self._batch.order_acked.append(took)
+        if message_class:
+            self.ended.append(queue)
         for entry in entries:
             self._batch.answer(queue, entry, message_class)
         self._batch.moved[queue] = None
@@ -66,8 +69,12 @@ class Settling:
 
     def order_ack(self, batch: Batch, link: Link, packet: reader.OrderAck, now: int) -> None:
         """An OrderAck has come (B-230 to B-237)."""
-        of_peer = (queue for queue in self._outgoing if queue.link and queue.link.peer == link.peer)
-        source.order_ack(_Answers(self, batch, now), packet.body, self._outgoing, of_peer, now)
+        while True:
+            answers = _Answers(self, batch, now)
+            of_peer = (queue for queue in self._outgoing if queue.link and queue.link.peer == link.peer)
+            source.order_ack(answers, packet.body, self._outgoing, of_peer, now)
+            if not any(queue.stream.behind for queue in answers.ended):  # else more may be over
+                return
 
     def final_ack(self, batch: Batch, packet: headers.FinalAck, now: int) -> None:
         """A FinalAck has come (B-241 to B-245)."""

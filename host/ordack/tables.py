@@ -1,14 +1,32 @@
-"""An outgoing message table that may have a million places: whatever is taken out of it, nobody walks over the rest."""
+"""An outgoing message table that may have a million places: whatever is taken out of it, nobody walks over the rest.
+
+What is far from being sent stays in the store: memory and the time of a start are those of what is sent next.
+"""
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeVar
 
 from mqqb import core
+from mqqb.headers import FinalAckBody
 from mqqb.reader import OrderAckBody
-from mqqb.streams import Entry, OutgoingStream
+from mqqb.streams import Entry, OutgoingStream, position
 from mqqb.transfer import TransferInfo
+
+Message = TypeVar("Message")
+
+
+class Rows(Protocol):
+    """The messages of an outgoing queue that are in the store and known here."""
+
+    def after(self, key: int, limit: int) -> list[Entry]:
+        """Up to `limit` of those behind this key that are to be sent, in their order."""
+
+    def last(self) -> list[Entry]:
+        """The last two that are to be sent, in their order."""
 
 
 def key_of(entry: Entry) -> int:
@@ -19,22 +37,99 @@ def key_of(entry: Entry) -> int:
 
 class LongStream(OutgoingStream):
     """An OutgoingStream whose entries have the keys of the store, which rise along the table, and that does not begin
-    new sequences by itself. numbered: how many in the table are transactional."""
+    new sequences by itself.
 
-    numbered = 0
+    behind: how many transactional messages follow the last one of the table, and are only in the store; none, where
+    messages that are not transactional follow. numbered: how many transactional ones are in the table and behind it.
+    ahead: so many that are still to be sent are in memory; as many more are read when there are fewer than `low`.
+    """
+
+    ahead = 1000
+    low = 500
+
+    def __init__(self, record: array[int], intervals: tuple[int, ...], rows: Rows) -> None:
+        super().__init__(record, intervals, rolls=False)
+        self.numbered = 0
+        self.behind = 0
+        self._rows = rows
+        self._end = 0  # the highest key that the table has had
+
+    def admit(self, count: int, transactional: bool) -> int:
+        """So many messages follow, all of them transactional or none: how many of them go to the table (`extend`); the
+        others are behind it."""
+        room = count
+        if transactional:
+            room = 0 if self.behind else min(count, max(self.ahead - self._unsent(), 0))
+        elif self.behind:
+            self._fetch(self.behind)
+        self.more_behind(count - room)
+        return room
+
+    def more_behind(self, count: int) -> None:
+        """So many transactional messages follow in the store alone."""
+        self.behind += count
+        self.numbered += count
 
     def append(self, entry: Entry) -> None:
         """As OutgoingStream.append."""
         super().append(entry)
         self.numbered += entry.tx_sequence_number > 0
+        self._end = key_of(entry)
 
     def extend(self, entries: list[Entry]) -> None:
         """As `append`, for each of these, which are all of one priority."""
-        self.append(entries[0])
-        for entry in entries[1:]:
-            entry.stream = self
-        self.table += entries[1:]
-        self.numbered += sum(entry.tx_sequence_number > 0 for entry in entries[1:])
+        if entries:
+            self.append(entries[0])
+            for entry in entries[1:]:
+                entry.stream = self
+            self.table += entries[1:]
+            self.numbered += sum(entry.tx_sequence_number > 0 for entry in entries[1:])
+            self._end = key_of(entries[-1])
+
+    def _unsent(self) -> int:
+        """How many of the lowest priority, and with them others behind the first of these, are to be sent."""
+        if not self._cursors or self._cursors[-1][0]:
+            return 0
+        return len(self.table) - self._cursors[-1][1]
+
+    def _fetch(self, count: int = 0) -> None:
+        """Have so many more in the table, `ahead` if nobody says how many."""
+        count = count or self.ahead
+        entries = self._rows.after(self._end, count)
+        gone = self.behind if len(entries) < count else len(entries)
+        self.behind -= gone
+        self.numbered -= gone
+        self.extend(entries)
+
+    def _reach(self, tx_sequence_id: int, number: int) -> None:
+        """Have all in the table that was given up to this number."""
+        given = (tx_sequence_id, number) < (self.tx_sequence_id, self.record[core.OUTGOING_NUMBER])
+        while self.behind and given and (not self.table or position(self.table[-1]) <= (tx_sequence_id, number)):
+            self._fetch()
+
+    def next_to_send(self) -> Entry | None:
+        """As OutgoingStream.next_to_send."""
+        if self.behind and self._unsent() < self.low:
+            self._fetch()
+        entry = super().next_to_send()
+        if entry is None and self.behind and not self._unsent():  # where others are sent in between
+            self._fetch()
+            entry = super().next_to_send()
+        return entry
+
+    def order_ack(self, body: OrderAckBody, now: int) -> list[Entry]:
+        """As OutgoingStream.order_ack. What was sent before a start need not be in the table yet."""
+        if self.behind:
+            self._reach(body.tx_sequence_id, body.fields[core.ACK_NUMBER])
+        return super().order_ack(body, now)
+
+    def final_ack(self, body: FinalAckBody, now: int) -> Entry | None:
+        """As OutgoingStream.final_ack, of a message that the store has."""
+        found = super().final_ack(body, now)
+        if found is None and self.behind:
+            self._reach(body.tx_sequence_id, body.fields[core.ACK_NUMBER])
+            found = super().final_ack(body, now)
+        return found
 
     def hold_again(self, entries: list[Entry]) -> None:
         """These are not to be sent any more, and no OrderAck can prove them stored: at the start."""
@@ -52,25 +147,38 @@ class LongStream(OutgoingStream):
 
     def is_progress(self, body: OrderAckBody) -> bool:
         """As OutgoingStream.is_progress. Each of many streams is asked, and as a rule this tells."""
-        time_stamp = self.record[core.OUTGOING_TIME_STAMP]
-        return time_stamp == body.fields[core.ACK_TIME_STAMP] and super().is_progress(body)
+        if self.record[core.OUTGOING_TIME_STAMP] != body.fields[core.ACK_TIME_STAMP]:
+            return False
+        self._have_the_first()
+        return super().is_progress(body)
 
-    def entries(self, keys: Iterable[int]) -> list[Entry]:
-        """The entries with these keys: those in the table, then those that await their FinalAck."""
-        others = set(keys)
+    def _have_the_first(self) -> None:
+        if self.behind and not self.table:
+            self._fetch()
+
+    def entries(self, messages: Mapping[int, Message], entry: Callable[[Message], Entry]) -> list[Entry]:
+        """The entries of these messages, by their keys: those in the table, then those that await their FinalAck, then
+        new ones for those behind the table, made by `entry`, that are about to be taken out or held."""
+        others = set(messages)
         found = [self.table[place] for place in self._places(sorted(others))]
         others.difference_update(key_of(entry) for entry in found)
-        for entry in self.awaiting_final_ack if others else ():
-            if entry.key in others:
-                found.append(entry)
-                others.remove(entry.key)
+        for awaiting in self.awaiting_final_ack if others else ():
+            if awaiting.key in others:
+                found.append(awaiting)
+                others.remove(key_of(awaiting))
                 if not others:
                     break
-        return found
+        return found + [entry(messages[key]) for key in sorted(others) if key > self._end] if self.behind else found
 
     def transfer_info(self) -> TransferInfo:
         """How far the stream is, for an operator."""
-        return TransferInfo(self, self.numbered)
+        self._have_the_first()
+        info = TransferInfo(self, self.numbered)
+        if self.behind and (last := self._rows.last()):
+            number = last[-1].tx_sequence_number
+            same = len(last) > 1 and last[0].tx_sequence_id == last[1].tx_sequence_id
+            info.last_non_ack = last[-1].tx_sequence_id, number, last[0].tx_sequence_number if same else 0
+        return info
 
     def _take(self, entries: list[Entry]) -> int:
         table = self.table
@@ -82,9 +190,19 @@ class LongStream(OutgoingStream):
             for cursor in self._cursors:
                 cursor[1] -= bisect_left(places, cursor[1])
             table[first:end] = [table[place] for place in range(first, end) if place not in gone]
+        behind = self._take_behind(entries) if self.behind else 0
         if not self.numbered:
             self._resend_time = None  # B-240
-        return len(places)
+        return len(places) + behind
+
+    def _take_behind(self, entries: list[Entry]) -> int:
+        """Count those that `entries` has made for this, and that are in no table."""
+        unknown = [entry for entry in entries if entry.stream is None]
+        for entry in unknown:
+            entry.stream = self
+        self.behind -= len(unknown)
+        self.numbered -= len(unknown)
+        return len(unknown)
 
     def _places(self, keys: list[int]) -> list[int]:
         """Where the entries with these keys, which rise, are in the table; those that are in it."""

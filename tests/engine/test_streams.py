@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from mqqb import build, core, parse, reader, streams
 from mqqb.destination import IncomingStream
 from mqqb.transfer import TransferInfo
-from ordack.tables import LongStream
+from ordack.tables import LongStream, key_of
 
 PACKET = bytes(build.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional"))
 OFFSET = parse.transaction_offset(PACKET)
@@ -219,7 +219,14 @@ class LongModel(Model):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stream = LongStream(streams.OutgoingStream.new(5), rolls=False)
+        self.stream = LongStream(streams.OutgoingStream.new(5), streams.RESEND_INTERVALS, self)
+        self.rows: list[streams.Entry] = []  # in the store
+
+    def after(self, key: int, limit: int) -> list[streams.Entry]:
+        return [row for row in self.rows if key_of(row) > key][:limit]
+
+    def last(self) -> list[streams.Entry]:
+        return self.rows[-2:]
 
     @precondition(lambda self: False)
     @rule()
@@ -232,16 +239,104 @@ class LongModel(Model):
         if not self.stream.numbered:
             core.roll(self.stream.record)
         entries = [*self.table, *self.awaiting]
-        assert sorted(_ids(self.stream.entries(entry.key for entry in entries))) == sorted(_ids(entries))
+        found = self.stream.entries({key_of(entry): entry for entry in entries}, lambda entry: entry)
+        assert sorted(_ids(found)) == sorted(_ids(entries))
         super().both_agree()
 
 
 LongModel.TestCase.settings = Model.TestCase.settings
 
 
+class TailModel(LongModel):
+    """The same, with almost nothing of what waits in memory; the rest is in `rows`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stream.ahead, self.stream.low = 3, 2
+
+    def _append(self, entry: streams.Entry) -> None:
+        count = self.stream.admit(1, entry.tx_sequence_number > 0)
+        self.stream.extend([entry][:count])
+        self.table.append(entry)
+        self.rows.append(entry)
+
+    @rule(priority=st.integers(0, 7), count=st.integers(1, 3))
+    def append(self, priority: int, count: int) -> None:
+        for _ in range(count):
+            key = self._key()
+            self._append(streams.Entry(key, key, False, priority=priority))
+
+    @rule(journal=st.booleans(), count=st.integers(1, 9))
+    def number(self, journal: bool, count: int) -> None:
+        for _ in range(count):
+            record = self.stream.record
+            number = record[core.OUTGOING_NUMBER]
+            record[core.OUTGOING_NUMBER] += 1
+            key = self._key()
+            self._append(streams.Entry(key, key, True, journal, self.stream.tx_sequence_id, number))
+
+    @invariant()
+    def both_agree(self) -> None:
+        self.rows = list(self.table)
+        stream = self.stream
+        size = len(stream.table)
+        in_memory, behind = self.table[:size], self.table[size:]
+        assert stream.table == in_memory
+        assert stream.behind == len(behind)
+        assert all(entry.tx_sequence_number and entry.stream is None for entry in behind)
+        self.highest = stream.tx_sequence_id
+        numbered = [entry for entry in self.table if entry.tx_sequence_number]
+        assert stream.numbered == len(numbered)
+        if not numbered:
+            core.roll(stream.record)
+            assert stream.next_timeout() is None
+        assert sorted(_ids(stream.awaiting_final_ack)) == sorted(_ids(self.awaiting))
+        entries = [*self.table, *self.awaiting]
+        found = stream.entries({key_of(entry): entry for entry in entries}, lambda entry: entry)
+        assert sorted(_ids(found)) == sorted(_ids(entries))
+        info = stream.transfer_info()
+        assert (info.no_ack_count, info.no_read_count) == (len(numbered), len(self.awaiting))
+        last = numbered[-1] if numbered else None
+        assert (info.last_non_ack or (0, 0))[:2] == ((last.tx_sequence_id, last.tx_sequence_number) if last else (0, 0))
+
+
+TailModel.TestCase.settings = Model.TestCase.settings
+
+
+@pytest.mark.rule("B-093", "B-096", "B-220", "B-235", "B-240", "B-305", "B-310", "B-316", "B-318")
+class TestTailModel(TailModel.TestCase):  # type: ignore[misc,name-defined]
+    pass
+
+
 @pytest.mark.rule("B-220", "B-235", "B-240", "B-305", "B-310", "B-316", "B-318")
 class TestLongModel(LongModel.TestCase):  # type: ignore[misc,name-defined]
     pass
+
+
+@pytest.mark.rule("B-096", "B-235")
+def test_of_a_long_table_only_what_is_sent_next_is_in_memory() -> None:
+    count = 20_000
+    rows = [streams.Entry(key, key, True, False, 5 << 32 | 1, key) for key in range(1, count + 1)]
+
+    class Store:
+        def after(self, key: int, limit: int) -> list[streams.Entry]:
+            return rows[key : key + limit]
+
+        def last(self) -> list[streams.Entry]:
+            return rows[-2:]
+
+    stream = LongStream(array("I", (1, 5, count + 1, 0)), streams.RESEND_INTERVALS, Store())
+    stream.extend(rows[: stream.admit(count, True)])
+    unacknowledged = 200
+    for key in range(1, count + 1):
+        entry = stream.next_to_send()
+        assert entry is rows[key - 1]
+        entry.awaiting_ack = True
+        if key % unacknowledged == 0:
+            covered = stream.order_ack(ends.order_ack_body(5 << 32 | 1, key), 0)
+            assert covered == rows[key - unacknowledged : key]
+        assert len(stream.table) <= stream.ahead + stream.low + unacknowledged
+    assert (stream.numbered, stream.behind, stream.next_to_send()) == (0, 0, None)
 
 
 class _Counting(list[streams.Entry]):

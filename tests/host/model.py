@@ -55,6 +55,7 @@ from ordack.returns import indispensable
 from ordack.sending import ACKNOWLEDGE
 from ordack.store import Store, StoreError
 from ordack.store.schema import FILE_NAME, NEVER
+from ordack.tables import LongStream
 
 from tests.host.model_lines import Sendable, Sending, Violation
 from tests.support.host_peer import Peer
@@ -602,6 +603,8 @@ class World:
         self.limited = False  # a quota was set: there may have been no room for an administration acknowledgement
         self.wrap = (0, 0, 0, 0)
         self.walls = [(0, START)]  # step, what the wall clock said then
+        self._in_memory = LongStream.ahead, LongStream.low
+        LongStream.ahead, LongStream.low = 2, 1  # so that much of what waits is in the stores alone
         self.folder = Path(tempfile.mkdtemp(prefix="ordack-model-", dir=_template(0).parent))
         self.hosts = []
         for index in range(size):
@@ -611,6 +614,7 @@ class World:
             host.look()
 
     def close(self) -> None:
+        LongStream.ahead, LongStream.low = self._in_memory
         for host in self.hosts:
             host.close()
         shutil.rmtree(self.folder)

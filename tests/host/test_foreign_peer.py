@@ -1400,6 +1400,7 @@ def test_what_is_for_another_sequence_or_message_settles_nothing(hop: Hop, wrong
         (seen,) = line.messages(1)
         assert seen.tx
         line.send(acknowledgement(hop.guid, seen.tx))
+        line.works()
         hop.order(b"two", b"three")
         two, three = line.messages(2)
         stream = three.tx

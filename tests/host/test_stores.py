@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -540,9 +541,11 @@ def test_a_check_of_a_damaged_store_says_so_and_ends_with_1(
 
 
 def _older(store: Path, version: int) -> None:
-    """Make the store one of this version, 8 or 6."""
+    """Make the store one of this version, 9, 8 or 6."""
     database = apsw.Connection(str(store / FILE_NAME))
-    database.execute("DROP TABLE answers; ALTER TABLE outcomes DROP COLUMN destination")
+    database.execute("DROP INDEX outgoing_messages_aside; ALTER TABLE outgoing RENAME COLUMN sent_to TO session_open")
+    if version < 9:
+        database.execute("DROP TABLE answers; ALTER TABLE outcomes DROP COLUMN destination")
     if version == 6:
         database.execute("ALTER TABLE messages DROP COLUMN aborts; ALTER TABLE outgoing DROP COLUMN discarded")
     database.pragma("user_version", version)
@@ -586,10 +589,21 @@ def test_what_an_upgrade_would_do_is_said_before_and_after_and_only_it_does_it(s
     assert _bodies(tmp_path / "again") == [b"0", b"1", b"2"]
 
 
+def _tables(store: Path) -> set[tuple[str, str, str]]:
+    """All that a store consists of: kind, name, columns or text."""
+    with contextlib.closing(apsw.Connection(str(store / FILE_NAME))) as database:
+        return {
+            (kind, name, str(sorted(database.pragma("table_info", name))) if kind == "table" else " ".join(sql.split()))
+            for kind, name, sql in database.execute("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL")
+        }
+
+
 def test_a_store_of_the_version_before_is_upgraded_when_it_is_opened(store: Path) -> None:
+    before = _tables(store)
     _older(store, FORMAT_VERSION - 1)
     assert _bodies(store) == [b"0", b"1", b"2"]
     assert _version(store) == FORMAT_VERSION
+    assert _tables(store) == before
 
 
 @pytest.mark.parametrize("version", [8, 6])

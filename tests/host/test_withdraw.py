@@ -12,6 +12,7 @@ from mqqb.session import Session
 from ordack.config import Config
 from ordack.store import Store
 from ordack.store.database import Database
+from ordack.store.schema import NEVER
 
 from tests.support.host_world import HERE, Host, World, exchange, world_of
 
@@ -81,7 +82,7 @@ def _life(folder: Path, patch: pytest.MonkeyPatch, moment: int, held: bool) -> t
     world.collect()
     world.deliver(1 << 20)
     for queue in sender.store.outgoing.queues():
-        sender.store.outgoing.set_session_open(queue.identifier, True)
+        sender.store.outgoing.set_sent_to(queue.identifier, NEVER)
     operator = Operator(patch, folder / "sender", moment)
     sender.restart(world.now, snapshot=True)
     with sender.client() as client:

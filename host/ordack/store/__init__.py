@@ -23,7 +23,7 @@ from typing import Any
 
 from mqqb.confirm import SENT_TIME
 
-from ordack.clock import SENT_TIME_AT, sent_time
+from ordack.clock import FIRST, SENT_TIME_AT, sent_time
 from ordack.store.answers import Answers
 from ordack.store.database import (
     BUSY_TIMEOUT_S,
@@ -178,6 +178,7 @@ class Store:
         with self.transaction():
             self.guid = secrets.token_bytes(16)
             self._database.all("UPDATE settings SET value = ? WHERE name = 'guid'", (self.guid,))
+            self.outgoing.note_foreign()
         return self.guid
 
     def usage(self) -> int:
@@ -195,6 +196,16 @@ class Store:
         except OSError as error:
             raise StoreError(f"cannot look at {self.path}: {error.strerror}") from None
         return room(quota, self.usage(), Disk(size, free, file, page * pages, page * unused, log))
+
+    def note_early(self) -> None:
+        """Something is about to be stored while the clock is not set."""
+        self._database.all("INSERT OR IGNORE INTO settings VALUES ('early', 1)")
+
+    def move_early(self, step: int) -> None:
+        """As `move`, of all that was stored before the clock was set."""
+        if self._database.one("SELECT 1 FROM settings WHERE name = 'early'"):
+            self.move(0, FIRST, step)
+            self._database.all("DELETE FROM settings WHERE name = 'early'")
 
     def move(self, first: int, last: int, step: int) -> None:
         """What was sent here between these times, seconds since 1970, was sent so many seconds later; what came then

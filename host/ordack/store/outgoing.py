@@ -15,15 +15,17 @@ READ_AHEAD_BYTES = 16 << 10  # if they are not larger
 
 
 class Outgoing(NamedTuple):
-    """One outgoing queue and its stream's state (B-056, B-057). `record`: the words of mqqb_outgoing. `resends`: how
-    often an operator has asked for one (B-425)."""
+    """One outgoing queue and its stream's state (B-056, B-057). `record`: the words of mqqb_outgoing. `sent_to`:
+    messages with keys up to this may have been transmitted. `resends`: how often an operator has asked for one
+    (B-425). `messages`: how many are in it."""
 
     identifier: int
     format_name: str
     record: tuple[int, ...]
     on_hold: bool = False
-    session_open: bool = False
+    sent_to: int = 0
     resends: int = 0
+    messages: int = 0
     address: str | None = None
 
 
@@ -105,6 +107,9 @@ class Waiting(NamedTuple):
     confirmation: bytes | None
     dead_letter: str | None
     deleted: int
+    ordinal: int
+    time_stamp: int
+    number: int
 
 
 class Reading:
@@ -151,9 +156,9 @@ class OutgoingQueues:
 
     def _queues(self, where: str, arguments: Sequence[Any] = ()) -> list[Outgoing]:
         return [
-            Outgoing(row[0], row[1], row[6:], bool(row[2]), bool(row[3]), *row[4:6])
+            Outgoing(row[0], row[1], row[7:], bool(row[2]), *row[3:7])
             for row in self._db.all(
-                "SELECT id, format_name, on_hold, session_open, resends, "
+                "SELECT id, format_name, on_hold, sent_to, resends, messages, "
                 "address, ordinal, time_stamp, number, last_ack "
                 "FROM outgoing WHERE " + where,
                 arguments,
@@ -259,9 +264,10 @@ class OutgoingQueues:
         found: int | None = self._db.one("SELECT discarded FROM outgoing WHERE format_name = ?", (format_name,))
         return found or 0
 
-    def set_session_open(self, outgoing: int, session_open: bool) -> None:
-        """Note that what is in an outgoing queue may be transmitted from now on, or is not any more."""
-        self._db.all("UPDATE outgoing SET session_open = ? WHERE id = ?", (session_open, outgoing))
+    def set_sent_to(self, outgoing: int, key: int) -> None:
+        """Note that messages of an outgoing queue with keys up to this may be transmitted from now on; 0: none is any
+        more."""
+        self._db.all("UPDATE outgoing SET sent_to = ? WHERE id = ?", (key, outgoing))
 
     def depths(self) -> list[OutgoingDepth]:
         """How full the outgoing queues are. Costs no look at each message, as `counts` does."""
@@ -311,12 +317,35 @@ class OutgoingQueues:
 
     def messages(self, after: int = 0, limit: int = -1) -> list[OutgoingEntry]:
         """What is in all outgoing queues with a key above `after`, in order of sending, `limit` at most."""
+        return self._entries("id > ? ORDER BY id LIMIT ?", (after, limit))
+
+    def messages_in(self, outgoing: int, after: int = 0, last: int = NEVER, limit: int = -1) -> list[OutgoingEntry]:
+        """What is in an outgoing queue with a key above `after` up to `last`, in order of sending, `limit` at most."""
+        return self._entries("outgoing = ? AND id > ? AND id <= ? ORDER BY id LIMIT ?", (outgoing, after, last, limit))
+
+    def to_be_sent(self, outgoing: int, after: int, last: int, limit: int) -> list[OutgoingEntry]:
+        """As messages_in, without what is held."""
+        return self._entries(
+            "outgoing = ? AND id > ? AND id <= ? AND NOT held ORDER BY id LIMIT ?", (outgoing, after, last, limit)
+        )
+
+    def last_to_be_sent(self, outgoing: int, last: int, limit: int) -> list[OutgoingEntry]:
+        """The last so many of those with keys up to `last`, in order of sending."""
+        return self._entries("outgoing = ? AND id <= ? AND NOT held ORDER BY id DESC LIMIT ?", (outgoing, last, limit))[
+            ::-1
+        ]
+
+    def aside(self, outgoing: int) -> list[OutgoingEntry]:
+        """What is held in an outgoing queue, or not transactional. Costs no look at what is neither."""
+        return self._entries("(held OR number = 0) AND outgoing = ? ORDER BY id", (outgoing,))
+
+    def _entries(self, where: str, arguments: Sequence[Any]) -> list[OutgoingEntry]:
         return [
             OutgoingEntry(*row)
             for row in self._db.all(
                 "SELECT id, outgoing, message_id, ordinal, time_stamp, number, recoverable, journal, priority, held, "
-                "held AND substr(confirmation, 1, 1) = x'4F' FROM outgoing_messages WHERE id > ? ORDER BY id LIMIT ?",
-                (after, limit),
+                "held AND substr(confirmation, 1, 1) = x'4F' FROM outgoing_messages WHERE " + where,
+                arguments,
             )
         ]
 
@@ -373,17 +402,26 @@ class OutgoingQueues:
 
     def foreign(self, guid: bytes, limit: int) -> list[Waiting]:
         """Up to `limit` outgoing messages that were sent here when the queue manager had another identifier than guid
-        (C-30)."""
-        return self._waiting(
+        (C-30). All are looked at if it has ever got another one, until there are no such messages."""
+        if not self._db.one("SELECT 1 FROM settings WHERE name = 'foreign'"):
+            return []
+        found = self._waiting(
             "own AND confirmation IS NOT NULL AND substr(packet, 17, 16) <> ? ORDER BY id LIMIT ?", (guid, limit)
         )
+        if not found:
+            self._db.all("DELETE FROM settings WHERE name = 'foreign'")
+        return found
+
+    def note_foreign(self) -> None:
+        """The queue manager has got another identifier."""
+        self._db.all("INSERT OR IGNORE INTO settings VALUES ('foreign', 1)")
 
     def _waiting(self, where: str, arguments: Sequence[Any]) -> list[Waiting]:
         return [
             Waiting(*row)
             for row in self._db.all(
-                "SELECT id, outgoing, message_id, own, journal, send_until, due, confirmation, dead_letter, deleted "
-                "FROM outgoing_messages WHERE " + where,
+                "SELECT id, outgoing, message_id, own, journal, send_until, due, confirmation, dead_letter, deleted, "
+                "ordinal, time_stamp, number FROM outgoing_messages WHERE " + where,
                 arguments,
             )
         ]

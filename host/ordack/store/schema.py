@@ -43,6 +43,7 @@ CREATE TABLE answers (                           -- the last commit of each appl
     answer BLOB NOT NULL,
     time INTEGER NOT NULL) WITHOUT ROWID;        -- seconds since 1970
 """
+ASIDE = "CREATE INDEX outgoing_messages_aside ON outgoing_messages (outgoing, id) WHERE held OR number = 0;"
 DESTINATION = "ALTER TABLE outcomes ADD COLUMN destination TEXT;"
 UPGRADES = {  # what makes the next version of one
     3: EXPORTS,
@@ -54,7 +55,11 @@ UPGRADES = {  # what makes the next version of one
     9: "".join(
         f"DROP TRIGGER IF EXISTS {name};"
         for name in ("message_added", "message_removed", "message_moved", "outgoing_added", "outgoing_removed")
-    ),
+    )
+    + "ALTER TABLE outgoing RENAME COLUMN session_open TO sent_to;"
+    + f"UPDATE outgoing SET sent_to = {NEVER} WHERE sent_to;"
+    + "INSERT INTO settings VALUES ('foreign', 1), ('early', 1);"
+    + ASIDE,
 }
 CHANGES = {  # what the next version has in addition
     3: "how far exports have come",
@@ -63,7 +68,7 @@ CHANGES = {  # what the next version has in addition
     6: "how often a receive of a message was begun",
     7: "why the latest message to a destination was lost",
     8: "the last commits of applications, and where messages should have gone",
-    9: "counts of messages that cost less",
+    9: "counts of messages that cost less, and starts that do not look at all messages",
 }
 
 SCHEMA = (
@@ -111,7 +116,7 @@ CREATE TABLE outgoing (
     format_name TEXT NOT NULL UNIQUE COLLATE NOCASE,
     ordinal INTEGER NOT NULL, time_stamp INTEGER NOT NULL, number INTEGER NOT NULL, last_ack INTEGER NOT NULL,
     on_hold INTEGER NOT NULL DEFAULT 0,
-    session_open INTEGER NOT NULL DEFAULT 0,     -- what is in it may have been transmitted
+    sent_to INTEGER NOT NULL DEFAULT 0,          -- messages up to this one may have been transmitted
     resends INTEGER NOT NULL DEFAULT 0,          -- how often an operator has asked for one
     discarded INTEGER NOT NULL DEFAULT 0,        -- class of the latest message that has ended, if it is lost
     address TEXT,                                -- where the peer was last, if the queue is for one
@@ -136,6 +141,9 @@ CREATE TABLE outgoing_messages (
 CREATE INDEX outgoing_messages_order ON outgoing_messages (outgoing, id);
 CREATE INDEX outgoing_messages_own ON outgoing_messages (message_id) WHERE own;
 CREATE INDEX outgoing_messages_due ON outgoing_messages (due) WHERE due IS NOT NULL;
+"""
+    + ASIDE
+    + """
 CREATE TABLE outcomes (                          -- of transactional messages sent here that have ended
     message_id INTEGER PRIMARY KEY,
     confirmation BLOB NOT NULL,
