@@ -32,6 +32,7 @@ from ordack.routing import Routing
 from ordack.store import Store
 from ordack.store.messages import NewMessage
 from ordack.store.queues import Queue
+from ordack.store.schema import correlation_of
 
 LOWEST_PRIORITY_RANK = 7
 FINAL_ACK_BYTES = 512  # at most, with the longest address
@@ -265,8 +266,9 @@ class Acceptance:
         priority = 0 if message.transaction is not None else message.base.flags & core.BASE_PR  # B-287
         rank = LOWEST_PRIORITY_RANK - priority
         peer, address = (back.peer, back.address) if wanted else (None, None)
+        correlation = correlation_of(message)
         batch.messages += [
-            NewMessage(queue.identifier, rank, packet, expires, wanted, peer, address)
+            NewMessage(queue.identifier, rank, packet, expires, wanted, peer, address, correlation=correlation)
             for packet, expires in zip(packets, expire, strict=True)
         ]
         batch.queued[queue.identifier] = batch.queued.get(queue.identifier, 0) + size

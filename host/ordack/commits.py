@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 import cbor2
 from mqqb import confirm
 
-from ordack import names, outcome
+from ordack import names
 from ordack.config import Config
 from ordack.outcome import Outcomes
 from ordack.sending import Letter, Sending, Sent
@@ -151,13 +151,7 @@ class Direct:
 
 def take(store: Store, wanted: Wanted, now: int) -> list[Stored]:
     """Take what is there of it. now: seconds since 1970."""
-    selection = Selection(wanted.lookup_id)
-    if wanted.correlation_id is not None:
-
-        def answers(packet: bytes) -> bool:
-            return bytes(outcome.parse(packet).properties.correlation_id) == wanted.correlation_id
-
-        selection = Selection(wanted.lookup_id, wanted.correlation_id, answers)
+    selection = Selection(wanted.lookup_id, wanted.correlation_id)
     return store.messages.begin_receive(wanted.queue, wanted.limit, now, wanted.counted, wanted.poison_after, selection)
 
 

@@ -31,7 +31,7 @@ from ordack.store.messages import Leaving, NewMessage
 from ordack.store.outgoing import NewOutgoing, Waiting
 from ordack.store.queues import Queue
 from ordack.store.room import Room
-from ordack.store.schema import NEVER, ORDER_QUEUE_ID, PRIVATE
+from ordack.store.schema import NEVER, ORDER_QUEUE_ID, PRIVATE, correlation_of
 
 # What the removal of a message leads to, bits of NewMessage.wants.
 FINAL_ACK = 1  # to the queue manager that sent it (B-116)
@@ -293,7 +293,10 @@ class Outcomes:
             build.set_message_class(copied, message_class)
         priority = copied[2] & core.BASE_PR
         self.room -= len(packet)
-        self.store.messages.add([NewMessage(queue.identifier, 7 - priority, copied, in_doubt=in_doubt)])
+        correlation = correlation_of(parse(copied))
+        self.store.messages.add(
+            [NewMessage(queue.identifier, 7 - priority, copied, in_doubt=in_doubt, correlation=correlation)]
+        )
         return True
 
     # ---- acknowledgements
@@ -430,7 +433,8 @@ class Outcomes:
         if isinstance(queue, Queue):
             if queue.has_room(len(packet)):
                 self.room -= len(packet)
-                self.store.messages.add([NewMessage(queue.identifier, 7 - priority, packet)])
+                correlation = correlation_of(parse(packet))
+                self.store.messages.add([NewMessage(queue.identifier, 7 - priority, packet, correlation=correlation)])
         elif isinstance(name, names.DirectQueueFormatName):
             self._file(guids.format_name(name).lower(), message_id, packet, recoverable, priority)
         elif back is not None and host == source:

@@ -22,7 +22,7 @@ from ordack.store.database import legible
 from ordack.store.messages import NewMessage
 from ordack.store.outgoing import Added, NewOutgoing, Outgoing
 from ordack.store.queues import Queue
-from ordack.store.schema import CLOSED_QUEUES, PRIVATE, SUBQUEUE, SYSTEM
+from ordack.store.schema import CLOSED_QUEUES, PRIVATE, SUBQUEUE, SYSTEM, correlation_of
 
 TIME_MAX = 0xFFFFFFFE  # seconds
 LABEL_MAX = 249
@@ -179,6 +179,7 @@ class _Pattern:
         self.rank = 7 - (packet[2] & core.BASE_PR)
         self.expires = outcome.expires(message, now)
         self.wants = outcome.wants(message, own=bool(self.transaction_at))
+        self.correlation = correlation_of(message)
         self.is_told = bool(message.properties.flags & headers.WANT_PA)
         self.is_copied = bool(not self.transaction_at and user.flags & core.USER_JP)
         self.journal = (user.flags & (core.USER_JN | core.USER_JP)) // core.USER_JN
@@ -358,6 +359,7 @@ class Sending:
                     pattern.wants,
                     own=own,
                     dead_letter=pattern.dead_letter,
+                    correlation=pattern.correlation,
                 )
             )
             if pattern.is_told or pattern.is_copied:

@@ -59,7 +59,7 @@ from ordack.tables import LongStream
 
 from tests.host.model_lines import Sendable, Sending, Violation
 from tests.support.host_peer import Peer
-from tests.support.host_world import check_alarms, wrong_counts
+from tests.support.host_world import check_alarms, wrong_columns
 
 START = 1_800_000_000  # of the wall clock
 QUEUES = ("tx", "tx2", "plain", "later")
@@ -963,6 +963,7 @@ class World:
             journal=bool(journal & 2),
             acknowledge=ACKNOWLEDGE if message.acknowledge else (),
             administration_queue=ADMIN if message.acknowledge else None,
+            correlation_id=bytes([options % 3]) * 20,
         )
         self.figures["sent"] += 1
         message.message_id = sent.message_id
@@ -1153,7 +1154,7 @@ class World:
             host.restart(reboot=False)
         self._collect(host)
         host.is_busy = False
-        if wrong := wrong_counts(host.monitor):
+        if wrong := wrong_columns(host.monitor):
             raise Violation(f"the counts of a store are wrong: {wrong}")
         host.recall()
 

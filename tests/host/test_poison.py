@@ -6,16 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-import apsw
 import pytest
 from mqqb import names
 from ordack.client import Client, Empty
 from ordack.pipeline.export import Exporter
 from ordack.store import Store, StoreError
-from ordack.store.schema import FILE_NAME
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, converse, ordack
 from tests.support.host_peer import Peer
+from tests.support.host_world import older
 
 pytestmark = pytest.mark.slow
 
@@ -141,13 +140,7 @@ def test_nobody_sends_to_a_sub_queue_over_the_network(store: Path) -> None:
 
 def test_a_store_of_version_6_is_upgraded(store: Path) -> None:
     _fill(store, 3)
-    database = apsw.Connection(str(store / FILE_NAME))
-    database.execute(
-        "ALTER TABLE messages DROP COLUMN aborts; "
-        "ALTER TABLE outgoing DROP COLUMN discarded; DROP TABLE answers; "
-        "ALTER TABLE outcomes DROP COLUMN destination; PRAGMA user_version = 6"
-    )
-    database.close()
+    older(store, 6)
     as_json("store", "upgrade", "--store", store)
     as_json("config", "--store", store, "PoisonAfter", "1")
     assert _consume(store, "1") == (-9, [])

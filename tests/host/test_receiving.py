@@ -244,6 +244,43 @@ def test_a_loop_over_answers_leaves_all_else(alone: Client) -> None:
     assert len(_left(alone, "plain")) == 2
 
 
+def _steps(folder: Path, others: int, correlation_id: bytes) -> int:
+    """The steps of SQLite's machine to receive the last message of a queue, by its correlation identifier, and to find
+    that there is no other one."""
+    with Client(folder, create=True) as client:
+        queue = client.create_queue("plain")
+        with client.store.transaction():
+            for number in range(others):
+                client.send(
+                    "plain", b"other", correlation_id=bytes([number % 250 + 1] * 20) if number % 3 else bytes(20)
+                )
+            client.send("plain", b"meant", correlation_id=correlation_id)
+        steps = 0
+
+        def step() -> bool:
+            nonlocal steps
+            steps += 1
+            return False
+
+        client.store._database.connection.set_progress_handler(step, 10)
+        assert [message.body for message in queue.receive(correlation_id=correlation_id)] == [b"meant"]
+        client.store._database.connection.set_progress_handler(None)
+    return steps
+
+
+def test_an_answer_is_found_at_once_whatever_waits_in_its_queue(tmp_path: Path) -> None:
+    few = _steps(tmp_path / "few", 30, b"\xff" * 20)
+    assert _steps(tmp_path / "many", 3000, b"\xff" * 20) <= 1.2 * few + 5
+
+
+def test_messages_that_answer_nothing_have_a_correlation_identifier_too(alone: Client) -> None:
+    alone.send("plain", b"answer", correlation_id=b"1" * 20)
+    alone.send("plain", b"no answer")
+    with alone.queue("plain").receive(correlation_id=bytes(20)) as message:
+        assert message.body == b"no answer"
+    assert _left(alone, "plain") == [b"answer"]
+
+
 LOOP = """
 import sys
 from ordack.client import Client

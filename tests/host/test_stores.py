@@ -25,6 +25,7 @@ from ordack.store.schema import CHANGES, FILE_NAME, FORMAT_VERSION, UPGRADES
 
 from hil.signals import heed
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, ordack
+from tests.support.host_world import older
 
 pytestmark = pytest.mark.slow
 
@@ -540,18 +541,6 @@ def test_a_check_of_a_damaged_store_says_so_and_ends_with_1(
     assert "whole" not in done.stdout
 
 
-def _older(store: Path, version: int) -> None:
-    """Make the store one of this version, 9, 8 or 6."""
-    database = apsw.Connection(str(store / FILE_NAME))
-    database.execute("DROP INDEX outgoing_messages_aside; ALTER TABLE outgoing RENAME COLUMN sent_to TO session_open")
-    if version < 9:
-        database.execute("DROP TABLE answers; ALTER TABLE outcomes DROP COLUMN destination")
-    if version == 6:
-        database.execute("ALTER TABLE messages DROP COLUMN aborts; ALTER TABLE outgoing DROP COLUMN discarded")
-    database.pragma("user_version", version)
-    database.close()
-
-
 def _version(store: Path) -> int:
     database = apsw.Connection(str(store / FILE_NAME), flags=apsw.SQLITE_OPEN_READONLY)
     found = database.pragma("user_version")
@@ -561,7 +550,7 @@ def _version(store: Path) -> int:
 
 
 def test_what_an_upgrade_would_do_is_said_before_and_after_and_only_it_does_it(store: Path, tmp_path: Path) -> None:
-    _older(store, 6)
+    older(store, 6)
     before = (store / FILE_NAME).read_bytes()
     done = ordack("store", "upgrade", "--store", store, "--check")
     assert done.returncode == 3
@@ -600,15 +589,21 @@ def _tables(store: Path) -> set[tuple[str, str, str]]:
 
 def test_a_store_of_the_version_before_is_upgraded_when_it_is_opened(store: Path) -> None:
     before = _tables(store)
-    _older(store, FORMAT_VERSION - 1)
+    with Client(store) as client:
+        client.create_queue("answers")
+        client.send("answers", b"no answer")
+        client.send("answers", b"answer", correlation_id=b"1" * 20)
+    older(store, FORMAT_VERSION - 1)
     assert _bodies(store) == [b"0", b"1", b"2"]
+    with Client(store) as client, client.queue("answers").receive(correlation_id=b"1" * 20) as message:
+        assert message.body == b"answer"
     assert _version(store) == FORMAT_VERSION
     assert _tables(store) == before
 
 
 @pytest.mark.parametrize("version", [8, 6])
 def test_no_store_is_upgraded_under_a_queue_manager_of_another_version(store: Path, version: int) -> None:
-    _older(store, version)
+    older(store, version)
     with (store / SERVE_LOCK).open("w") as lock:  # as a `serve` of that version has it
         fcntl.flock(lock, fcntl.LOCK_EX)
         _refused("an `ordack serve` of another version runs on it", "store", "upgrade", "--store", store)
@@ -627,7 +622,7 @@ def test_what_cannot_be_upgraded_is_told_and_left_alone(large: Path, tmp_path: P
     _newer(large / FILE_NAME)
     for arguments in ([], ["--check"]):
         _refused("use a newer one", "store", "upgrade", "--store", large, *arguments)
-    _older(large, 6)
+    older(large, 6)
     _miscounted(large / FILE_NAME)
     _refused("is damaged, and was not upgraded", "store", "upgrade", "--store", large)
     assert _version(large) == 6

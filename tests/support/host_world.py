@@ -15,7 +15,7 @@ from ordack.config import Config
 from ordack.links import Hop, Link
 from ordack.manager import Manager
 from ordack.store import Store
-from ordack.store.schema import FILE_NAME
+from ordack.store.schema import FILE_NAME, correlation_in
 
 from tests.support.host_peer import Peer, body_of, direct
 
@@ -125,9 +125,14 @@ def check_alarms(manager: Manager) -> None:
             assert due is None or link.alarms[-1] <= due
 
 
-def wrong_counts(store: apsw.Connection) -> list[str]:
-    """What the database of a store says of how full its queues are, and is not so."""
-    return [
+def wrong_columns(store: apsw.Connection) -> list[str]:
+    """What the database of a store says of its messages and of how full its queues are, and is not so."""
+    wrong = [
+        f"correlation of {key}: {correlation!r}"
+        for key, packet, correlation in store.execute("SELECT lookup_id, packet, correlation FROM messages")
+        if correlation_in(packet) != correlation
+    ]
+    return wrong + [
         f"{queues}: {row}"
         for queues, messages, of in (("queues", "messages", "queue"), ("outgoing", "outgoing_messages", "outgoing"))
         for row in store.execute(
@@ -135,6 +140,21 @@ def wrong_counts(store: apsw.Connection) -> list[str]:
             f"FROM {queues} AS q LEFT JOIN {messages} AS m ON m.{of} = q.id GROUP BY q.id"
         )
     ]
+
+
+def older(store: Path, version: int) -> None:
+    """Make a store one of this version, 9, 8 or 6."""
+    database = apsw.Connection(str(store / FILE_NAME))
+    database.execute(
+        "DROP INDEX messages_answering; ALTER TABLE messages DROP COLUMN correlation; "
+        "DROP INDEX outgoing_messages_aside; ALTER TABLE outgoing RENAME COLUMN sent_to TO session_open"
+    )
+    if version < 9:
+        database.execute("DROP TABLE answers; ALTER TABLE outcomes DROP COLUMN destination")
+    if version < 8:
+        database.execute("ALTER TABLE messages DROP COLUMN aborts; ALTER TABLE outgoing DROP COLUMN discarded")
+    database.pragma("user_version", version)
+    database.close()
 
 
 class Wire:

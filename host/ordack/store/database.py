@@ -22,6 +22,7 @@ from ordack.store.schema import (
     SYSTEM,
     SYSTEM_QUEUES,
     UPGRADES,
+    correlation_in,
 )
 from ordack.store.write_ahead import WriteAheadLog, patience
 
@@ -212,6 +213,7 @@ class Database:
             raise StoreError(f"{of}: `ordack store upgrade --store {self.folder}` upgrades it; make a backup before")
         if self._is_served():
             raise StoreBusy(f"{of}: an `ordack serve` of another version runs on it, stop that first")
+        self.connection.create_scalar_function("correlation_in", cast(Any, correlation_in), 1)
         for step in range(version, FORMAT_VERSION):
             self.connection.execute(UPGRADES[step])
         self.connection.pragma("user_version", FORMAT_VERSION)

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ordack.store.database import Database, StoreError, StoreUnknown, first_piece
@@ -18,6 +18,7 @@ RANKS = range(8)  # 7 - priority
 ANY = 0  # no queue has this identifier
 FIRST = (-1, -1)  # the place in front of all messages
 BY_LOOKUP_ID = "NOT INDEXED WHERE receiver IS NULL"  # by the primary key alone: without a walk over the queue
+BY_CORRELATION = "INDEXED BY messages_answering WHERE correlation IS NOT NULL AND receiver IS NULL"
 QUEUES_OF = "SELECT queue, length(packet) FROM messages WHERE lookup_id IN (SELECT value FROM json_each(?))"
 
 
@@ -34,7 +35,8 @@ class Stored(NamedTuple):
 
 
 class NewMessage(NamedTuple):
-    """A message to put in a queue. `rank` is 7 - priority; the others are the columns of the table."""
+    """A message to put in a queue. `rank` is 7 - priority; the others are the columns of the table. correlation: as
+    `correlation_of` has it."""
 
     queue: int
     rank: int
@@ -46,15 +48,15 @@ class NewMessage(NamedTuple):
     own: int | None = None
     in_doubt: bool = False
     dead_letter: str | None = None
+    correlation: bytes | None = None
 
 
 class Selection(NamedTuple):
-    """Which messages of a queue are meant: the one with this lookup id, if one is given; those whose packets hold these
-    bytes and are meant by `is_meant`."""
+    """Which messages of a queue are meant: the one with this lookup id, if one is given; those with this correlation
+    identifier, 20 bytes."""
 
     lookup_id: int | None = None
-    holding: bytes = b""
-    is_meant: Callable[[bytes], bool] = lambda _packet: True
+    correlation_id: bytes | None = None
 
 
 EVERY = Selection()
@@ -173,7 +175,7 @@ class Messages:
         with self._db.transaction():
             self._db.many(
                 "INSERT INTO messages (arrived, queue, rank, packet, expires, wants, peer, address, own, in_doubt, "
-                "dead_letter) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "dead_letter, correlation) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 rows,
             )
             self._db.tally("queues", come=[(row[1], len(row[3])) for row in rows])
@@ -343,25 +345,28 @@ class Messages:
     ) -> list[Stored]:
         found: list[Stored] = []
         size = 0
+        correlation = selection.correlation_id
+        where = self._available()
+        if selection.lookup_id is not None:
+            where = BY_LOOKUP_ID
+        elif correlation is not None and any(correlation):
+            where = BY_CORRELATION
         sql = (
-            "SELECT rank, lookup_id, arrived, in_doubt, packet, aborts FROM messages "
-            + (self._available() if selection.lookup_id is None else BY_LOOKUP_ID)
-            + " AND queue = ? AND (rank, lookup_id) > (?, ?) AND NOT purged AND (expires IS NULL OR expires > ?)"
+            f"SELECT rank, lookup_id, arrived, in_doubt, packet, aborts FROM messages {where} "
+            "AND queue = ? AND (rank, lookup_id) > (?, ?) AND NOT purged AND (expires IS NULL OR expires > ?)"
         )
         values: tuple[object, ...] = (queue, *after, now)
-        if selection != EVERY:
-            sql += " AND (? = x'' OR instr(packet, ?))"
-            values += selection.holding, selection.holding
+        if correlation is not None:
+            sql += " AND correlation IS ?"
+            values += (correlation if any(correlation) else None,)
         if selection.lookup_id is not None:
             sql += " AND lookup_id = ?"
             values += (selection.lookup_id,)
-        most = limit if selection == EVERY else -1
         with self._db.errors():
-            for row in self._db.connection.execute(sql + " ORDER BY rank, lookup_id LIMIT ?", (*values, most)):
-                if selection.is_meant(row[4]):
-                    found.append(Stored(*row))
-                    size += len(found[-1].packet)
-                if len(found) == limit or size >= RECEIVE_BYTES:
+            for row in self._db.connection.execute(sql + " ORDER BY rank, lookup_id LIMIT ?", (*values, limit)):
+                found.append(Stored(*row))
+                size += len(found[-1].packet)
+                if size >= RECEIVE_BYTES:
                     break
         return found
 

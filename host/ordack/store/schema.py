@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mqqb import headers, parse, reader
+
 from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
 
 FORMAT_VERSION = 10
@@ -43,6 +45,10 @@ CREATE TABLE answers (                           -- the last commit of each appl
     answer BLOB NOT NULL,
     time INTEGER NOT NULL) WITHOUT ROWID;        -- seconds since 1970
 """
+ANSWERING = (
+    "CREATE INDEX messages_answering ON messages (queue, correlation, rank, lookup_id) "
+    "WHERE correlation IS NOT NULL AND receiver IS NULL;"
+)
 ASIDE = "CREATE INDEX outgoing_messages_aside ON outgoing_messages (outgoing, id) WHERE held OR number = 0;"
 DESTINATION = "ALTER TABLE outcomes ADD COLUMN destination TEXT;"
 UPGRADES = {  # what makes the next version of one
@@ -59,7 +65,10 @@ UPGRADES = {  # what makes the next version of one
     + "ALTER TABLE outgoing RENAME COLUMN session_open TO sent_to;"
     + f"UPDATE outgoing SET sent_to = {NEVER} WHERE sent_to;"
     + "INSERT INTO settings VALUES ('foreign', 1), ('early', 1);"
-    + ASIDE,
+    + ASIDE
+    + "ALTER TABLE messages ADD COLUMN correlation BLOB;"
+    + "UPDATE messages SET correlation = correlation_in(packet);"
+    + ANSWERING,
 }
 CHANGES = {  # what the next version has in addition
     3: "how far exports have come",
@@ -68,7 +77,7 @@ CHANGES = {  # what the next version has in addition
     6: "how often a receive of a message was begun",
     7: "why the latest message to a destination was lost",
     8: "the last commits of applications, and where messages should have gone",
-    9: "counts of messages that cost less, and starts that do not look at all messages",
+    9: "counts, starts and receives by correlation identifier that do not look at all messages",
 }
 
 SCHEMA = (
@@ -98,12 +107,16 @@ CREATE TABLE messages (
     purged INTEGER NOT NULL DEFAULT 0,           -- it goes when its receive ends without a commit
     in_doubt INTEGER NOT NULL DEFAULT 0,         -- of a dead letter: it may have been received all the same
     aborts INTEGER NOT NULL DEFAULT 0,           -- how often a receive of it by an application was begun
-    packet BLOB NOT NULL);
+    packet BLOB NOT NULL,
+    correlation BLOB);                           -- CorrelationID of the packet; NULL: it is zero
 CREATE INDEX messages_expiry ON messages (expires) WHERE expires IS NOT NULL;
 CREATE INDEX messages_purged ON messages (lookup_id) WHERE purged;
 CREATE INDEX messages_own ON messages (own) WHERE own IS NOT NULL;
 CREATE INDEX messages_order ON messages (queue, rank, lookup_id) WHERE receiver IS NULL;
 CREATE INDEX messages_received ON messages (receiver) WHERE receiver IS NOT NULL;
+"""
+    + ANSWERING
+    + """
 CREATE TABLE incoming (
     source BLOB NOT NULL,
     destination TEXT NOT NULL,                   -- the name that the source's stream has, see Manager
@@ -156,3 +169,19 @@ CREATE TABLE history (
     + EXPORTS
     + ANSWERS
 )
+
+
+def correlation_of(message: headers.UserMessage) -> bytes | None:
+    """What `messages.correlation` has for a message."""
+    identifier = bytes(message.properties.correlation_id)
+    return identifier if any(identifier) else None
+
+
+def correlation_in(packet: bytes) -> bytes | None:
+    """The same for a packet; an upgrade calls it."""
+    try:
+        found = parse.parse(packet)
+    except ValueError:
+        return None
+    message = found.message if isinstance(found, (reader.OrderAck, headers.FinalAck)) else found
+    return correlation_of(message) if isinstance(message, headers.UserMessage) else None
