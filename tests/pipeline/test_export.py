@@ -54,6 +54,7 @@ from ordack.store.schema import SYSTEM_QUEUES
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, as_json, ordack
 from tests.support.faulty_disk import FaultyDisk, after_power_cut, faulty_disk
+from tests.support.host_world import older
 from tests.support.packets import acknowledgments, user_messages
 
 PEER = b"p" * 16
@@ -1216,14 +1217,8 @@ def test_a_restored_store_does_not_go_on_in_the_folder(store: Path, to: Path, tm
 def test_a_store_of_the_format_before_is_upgraded(store: Path, to: Path) -> None:
     ids = _fill(store, 2)
     with Store(store) as opened:
-        opened._database.connection.execute(
-            "DROP TABLE exports; DROP TABLE answers; "
-            "ALTER TABLE messages DROP COLUMN aborts; ALTER TABLE outcomes DROP COLUMN destination"
-        )
-        opened._database.connection.execute("UPDATE messages SET arrived = 1700000000")
-        opened._database.connection.execute("ALTER TABLE incoming DROP COLUMN order_ack_limit")
-        opened._database.connection.execute("ALTER TABLE outgoing DROP COLUMN discarded")
-        opened._database.connection.pragma("user_version", 3)
+        opened._database.connection.execute("UPDATE messages SET arrived = 1700000000 * 1000000")
+    older(store, 3)
     with pytest.raises(StoreError, match="`ordack store upgrade"):
         Store(store)
     upgrade(store)

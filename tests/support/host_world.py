@@ -143,7 +143,7 @@ def wrong_columns(store: apsw.Connection) -> list[str]:
 
 
 def older(store: Path, version: int) -> None:
-    """Make a store one of this version, 9, 8 or 6."""
+    """Make a store one of this version, 9, 8, 6 or 3."""
     database = apsw.Connection(str(store / FILE_NAME))
     database.execute(
         "DROP INDEX messages_answering; ALTER TABLE messages DROP COLUMN correlation; "
@@ -153,6 +153,9 @@ def older(store: Path, version: int) -> None:
         database.execute("DROP TABLE answers; ALTER TABLE outcomes DROP COLUMN destination")
     if version < 8:
         database.execute("ALTER TABLE messages DROP COLUMN aborts; ALTER TABLE outgoing DROP COLUMN discarded")
+    if version < 6:
+        database.execute("DROP TABLE exports; ALTER TABLE incoming DROP COLUMN order_ack_limit")
+        database.execute("UPDATE messages SET arrived = arrived / 1000000")
     database.pragma("user_version", version)
     database.close()
 
