@@ -1,4 +1,4 @@
-"""What time ends, a piece at a time: sessions and other processes have their turn in between.
+"""What time ends, and what it leaves over, a piece at a time: sessions and other processes have their turn in between.
 
 Times: `now` monotonic milliseconds, `wall` seconds since 1970.
 """
@@ -64,6 +64,9 @@ class Deadlines:
             end(lambda batch, limit: batch.outcomes.remove_over(limit))
         if self._old_outcomes:
             end(lambda _batch, limit: self._store.memory.forget_outcomes(self._old_outcomes, limit))
+        self._store.free_pages.watch(now)
+        if self._store.free_pages.too_many:
+            end(lambda _batch, limit: self._store.free_pages.give_back(limit))
 
     def _end_some(self, batch: Batch, wall: int, limit: int) -> int:
         keys = first_piece(self._due[: -limit - 1 : -1])

@@ -35,6 +35,7 @@ from ordack.store.database import (
     StoreUnknown,
 )
 from ordack.store.exports import Exports
+from ordack.store.free_pages import FreePages
 from ordack.store.locks import SERVE_LOCK, Locks
 from ordack.store.memory import Memory
 from ordack.store.messages import Messages
@@ -58,7 +59,8 @@ class Store:
 
     queues, messages: what is here. outgoing: what is on its way. memory: how far streams have come, how messages have
     ended. numbers: MessageIDs and sequences. exports: what left as segments. answers: what applications were told last.
-    work: what this object has written. guid: QueueManager.Identifier (B-023), 16 wire bytes.
+    free_pages: what messages have left of the file. work: what this object has written. guid: QueueManager.Identifier
+    (B-023), 16 wire bytes.
     """
 
     # A store that is only looked at has others.
@@ -88,6 +90,7 @@ class Store:
         self.memory = Memory(database)
         self.exports = Exports(database)
         self.answers = Answers(database)
+        self.free_pages = FreePages(database)
 
     def close(self) -> None:
         """Put back what this store object had received without finishing, and close. Closing twice is fine."""

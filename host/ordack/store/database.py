@@ -18,6 +18,7 @@ from ordack.store.schema import (
     FILE_NAME,
     FIRST_PRIVATE_ID,
     FORMAT_VERSION,
+    INCREMENTAL,
     SCHEMA,
     SYSTEM,
     SYSTEM_QUEUES,
@@ -165,6 +166,8 @@ class Database:
             self.connection.pragma("temp_store", "memory")  # another file system may be full
             if self._check_program():
                 self._check_version()
+            else:
+                self.connection.pragma("auto_vacuum", INCREMENTAL)  # before anything is in the file
             self._use_write_ahead_log(time.monotonic() + busy_timeout)
             self._log = WriteAheadLog(self.connection, self.path, busy, self.work)
         with self.transaction():

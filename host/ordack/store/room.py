@@ -41,9 +41,9 @@ def reserve(size: int) -> int:
 def room(quota: int, used: int, disk: Disk) -> Room:
     """What may still be stored. quota, used: bytes of packets.
 
-    Pages that messages have left are room: the file never gets smaller. What is written to them goes to the log first,
-    which needs the disk, and pages that are only in the log yet will make the file longer. What the log has it gives
-    back, and needs it again: that is in what is kept back.
+    Pages that messages have left are room; some stay free for long before the file gets smaller. What is written to
+    them goes to the log first, which needs the disk, and pages that are only in the log yet will make the file longer.
+    What the log has it gives back, and needs it again: that is in what is kept back.
     """
     free = disk.free - max(disk.planned - disk.file, 0)
     in_the_end = free + disk.unused + disk.log

@@ -9,6 +9,7 @@ from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
 FORMAT_VERSION = 10
 APPLICATION_ID = 0x4C494F52  # in the file's header, so that no other program's database is taken for a store
 FILE_NAME = "ordack.sqlite"
+INCREMENTAL = 2  # of PRAGMA auto_vacuum: pages that are free can be given back, see free_pages.py
 
 PRIVATE = 0
 SYSTEM = 1
