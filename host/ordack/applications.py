@@ -13,10 +13,11 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from ordack import service
-from ordack.commits import Request, Wanted, carry_out, take
+from ordack.commits import Emptying, Request, Wanted, carry_out, take
 from ordack.log import ERROR, Operator
 from ordack.outcome import Outcomes
 from ordack.outgoing import OutgoingQueues
+from ordack.pieces import CHUNK, PIECE_S, piece
 from ordack.store import Store, StoreError
 from ordack.store.messages import ANY, Stored
 from ordack.store.outgoing import Added
@@ -44,7 +45,11 @@ class PutBack(NamedTuple):
     keys: tuple[int, ...]
 
 
-Question = tuple[Application, Take | PutBack | Request]
+Asked = Take | PutBack | Request | Emptying
+Question = tuple[Application, Asked]
+REMOVED_AT_ONCE = 400  # messages of a queue that is emptied
+REMOVED_S = 0.001  # in a transaction, or half as long as the disk takes for it: others wait for both
+TOLD_CHUNK = 10  # messages between two looks at the clock, if something follows when they go
 
 
 class _Done(NamedTuple):
@@ -118,8 +123,20 @@ class Applications:
 
     # ---- in a transaction
 
-    def decide(self, outcomes: Outcomes, questions: Sequence[Question], now: int) -> None:
-        """Do what is asked for."""
+    def must_last(self, questions: Sequence[Question]) -> bool:
+        """Must what is asked for be on the disk before it is answered? What is taken or put back need not; nor messages
+        that go from a queue that is emptied, as long as nobody is told of it, and more are to go."""
+        return any(
+            isinstance(question, Request) or (isinstance(question, Emptying) and self._is_told(question))
+            for _, question in questions
+        )
+
+    def _is_told(self, emptying: Emptying) -> bool:
+        wants = self._store.messages.wants(emptying.queue, REMOVED_AT_ONCE, emptying.last)
+        return not wants or any(wants)
+
+    def decide(self, outcomes: Outcomes, questions: Sequence[Question], now: int, durable: bool) -> None:
+        """Do what is asked for. durable: will the transaction be?"""
         self._done = []
         if self._returning:
             self._store.messages.put_back(self._returning)
@@ -127,11 +144,9 @@ class Applications:
             self._store.answers.forget(identifier)
         for application, question in questions:
             if application in self._connected:
-                self._answer(outcomes, application, question, now)
+                self._answer(outcomes, application, question, now, durable)
 
-    def _answer(
-        self, outcomes: Outcomes, application: Application, question: Take | PutBack | Request, now: int
-    ) -> None:
+    def _answer(self, outcomes: Outcomes, application: Application, question: Asked, now: int, durable: bool) -> None:
         stored: Collection[Added] = ()
         try:
             with self._store.attempt():
@@ -140,6 +155,9 @@ class Applications:
                     answer = service.frame(service.DONE, sent)
                     taken = question.commit.taken
                     done = _Done(application, answer, released=taken, sent=len(sent), removed=len(taken))
+                elif isinstance(question, Emptying):
+                    removed, is_all = self._empty(outcomes, question, durable)
+                    done = _Done(application, service.frame(service.DONE, (removed, is_all)), removed=removed)
                 elif isinstance(question, PutBack):
                     keys = application.held.intersection(question.keys)
                     self._store.messages.put_back(keys)
@@ -159,7 +177,28 @@ class Applications:
             self._done.append(done)
             self._outgoing.fed(stored)
 
-    def _refuse(self, application: Application, question: Take | PutBack | Request, error: Exception) -> None:
+    def _empty(self, outcomes: Outcomes, emptying: Emptying, durable: bool) -> tuple[int, bool]:
+        """Remove some messages: how many, and whether that was all."""
+        queue, message_class, last, marks = emptying
+        is_told = self._is_told(emptying)
+        if is_told and not durable:  # another process has put something there just now
+            return 0, False
+        left = REMOVED_AT_ONCE
+
+        def remove(limit: int) -> int:
+            nonlocal left
+            done = outcomes.empty(queue, message_class, min(limit, left), last)
+            left -= done
+            return done
+
+        seconds = min(max(REMOVED_S, self._store.work.commit_us / 2e6), PIECE_S)
+        removed, _ = piece(remove, seconds, TOLD_CHUNK if is_told else CHUNK)
+        if removed:
+            return removed, False
+        self._store.touch()
+        return self._store.messages.mark_purged(queue, last) if marks else 0, True
+
+    def _refuse(self, application: Application, question: Asked, error: Exception) -> None:
         """Nothing of what it has asked for was done; what it was to remove goes back."""
         keys: set[int] = set()
         if isinstance(question, Request):

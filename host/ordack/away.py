@@ -17,7 +17,7 @@ from typing import NamedTuple
 from mqqb import confirm
 
 from ordack import service
-from ordack.commits import Commit, Current, Request, Wanted, unknown
+from ordack.commits import Commit, Current, Emptying, Request, Wanted, unknown
 from ordack.config import TLS_SCHEME, Config, TlsFiles, check_host, format_address, parse_address
 from ordack.remote import ANSWER_S, ATTEMPTS, HELLO_S, WAIT_S, Connection, Lost
 from ordack.sending import Sent
@@ -214,6 +214,9 @@ class Away:
             except Lost:  # they are back
                 self._connection = None
 
+    def empty(self, emptying: Emptying) -> int:  # noqa: ARG002 - Access has it
+        raise self._not_here()
+
     def close(self) -> None:
         self._is_open = False
         if self._connection:
@@ -224,7 +227,10 @@ class Away:
 
     @property
     def store(self) -> Store:
-        raise StoreError(
+        raise self._not_here()
+
+    def _not_here(self) -> StoreError:
+        return StoreError(
             f"{self.place} is the address of an `ordack serve`: what is done to its store itself, as to make, empty or "
             "delete queues and to back it up, is done on its own machine, with the command `ordack`"
         )

@@ -281,7 +281,7 @@ class Client:
 
         In pieces (`emptying.py`): if it is killed, a part is gone, and its senders know.
         """
-        return emptying.purge(self.store, self.outcomes, name)
+        return emptying.purge(self.store, self.access, name)
 
     def delete_queue(self, name: str, only_empty: bool = False) -> int:
         """Remove a private queue, its sub-queue and their messages; how many there were. Senders that asked for it are
@@ -290,7 +290,7 @@ class Client:
         Raises BadName, NoSuchQueue, StoreError for a system queue or while messages are being received from it;
         QueueNotEmpty if only_empty and a message is in it. In pieces, as a purge: the queue goes with the last one.
         """
-        return emptying.delete(self.store, self.outcomes, name, only_empty)
+        return emptying.delete(self.store, self.access, self.outcomes, name, only_empty)
 
     def send(
         self,

@@ -20,6 +20,7 @@ from mqqb import confirm
 from ordack import names
 from ordack.config import Config
 from ordack.outcome import Outcomes
+from ordack.pieces import in_pieces
 from ordack.sending import Letter, Sending, Sent
 from ordack.store import Store, StoreError, StoreUnknown
 from ordack.store.messages import Selection, Stored
@@ -39,6 +40,16 @@ class Wanted(NamedTuple):
     poison_after: int | None = None
     lookup_id: int | None = None
     correlation_id: bytes | None = None
+
+
+class Emptying(NamedTuple):
+    """What is to be removed: the messages of the queue with this identifier whose lookup id is not above `last`, for
+    the reason that the class says. marks: those that somebody is receiving go when that ends without a commit."""
+
+    queue: int
+    message_class: int
+    last: int
+    marks: bool
 
 
 class Commit(NamedTuple):
@@ -71,6 +82,10 @@ class Access(Protocol):
 
     def put_back(self, keys: Collection[int]) -> None:
         """Put messages that were taken back in their old places."""
+
+    def empty(self, emptying: Emptying) -> int:
+        """Remove messages, in pieces: if it raises, or this process dies, a part is gone, and its senders know. How
+        many, those that are marked included."""
 
     def close(self) -> None:
         """Put back what was taken, and do no more."""
@@ -144,6 +159,15 @@ class Direct:
         """As Access has it."""
         with contextlib.suppress(StoreError):  # later, then: what the application raises matters more
             self._store.messages.put_back(keys)
+
+    def empty(self, emptying: Emptying) -> int:
+        """As Access has it. Between two pieces others have their turn."""
+        queue, message_class, last, marks = emptying
+
+        def remove(limit: int) -> int:
+            return Outcomes(self._store, self._now(), self._config()).empty(queue, message_class, limit, last)
+
+        return in_pieces(self._store, remove) + (self._store.messages.mark_purged(queue, last) if marks else 0)
 
     def close(self) -> None:
         """Nothing: closing the store does it."""

@@ -36,11 +36,12 @@ class Spread:
 
 class DiskWork:
     """What one open store has written. commits: transactions with a change, by microseconds that the disk took. syncs:
-    how often SQLite has waited for the disk. checkpoints: copies of the log into the database's file. log_bytes: in
-    the write-ahead log now."""
+    how often SQLite has waited for the disk. commit_us: what the disk took for the last one. checkpoints: copies of the
+    log into the database's file. log_bytes: in the write-ahead log now."""
 
     def __init__(self) -> None:
         self.commits = Spread(MICROSECONDS)
+        self.commit_us = 0
         self.syncs = 0
         self.checkpoints = 0
         self.log_bytes = 0

@@ -1,5 +1,4 @@
-"""Queues are emptied and deleted, in pieces (`pieces.py`): if the process is killed, a part is gone, and its senders
-know. outcomes: gives what follows when messages end now."""
+"""Queues are emptied and deleted, in pieces: if the process is killed, a part is gone, and its senders know."""
 
 from __future__ import annotations
 
@@ -7,40 +6,35 @@ from collections.abc import Callable
 
 from mqqb import confirm
 
+from ordack.commits import Access, Emptying
 from ordack.outcome import Outcomes
-from ordack.pieces import CHUNK, in_pieces
+from ordack.pieces import CHUNK
 from ordack.store import Store, StoreError
 from ordack.store.database import counted
 from ordack.store.queues import Queue, QueueNotEmpty
 from ordack.store.schema import POISON, SYSTEM
 
 
-def purge(store: Store, outcomes: Callable[[], Outcomes], name: str) -> int:
+def purge(store: Store, access: Access, name: str) -> int:
     """As Client.purge_queue."""
     queue = store.queues.named(name)
     last = store.messages.last_lookup_id()
-    removed = in_pieces(store, lambda limit: outcomes().empty(queue, confirm.NACK_Q_PURGED, limit, last))
-    return removed + store.messages.mark_purged(queue.identifier, last)
+    return access.empty(Emptying(queue.identifier, confirm.NACK_Q_PURGED, last, marks=True))
 
 
-def delete(store: Store, outcomes: Callable[[], Outcomes], name: str, only_empty: bool) -> int:
-    """As Client.delete_queue. The queue goes with the last piece."""
+def delete(store: Store, access: Access, outcomes: Callable[[], Outcomes], name: str, only_empty: bool) -> int:
+    """As Client.delete_queue. The queue goes with the last piece. outcomes: gives what follows when messages end."""
     removed = 0
     if not only_empty:
         last = store.messages.last_lookup_id()
-        removed = sum(
-            in_pieces(
-                store,
-                lambda limit, one=one: outcomes().empty(one, confirm.NACK_Q_DELETED, limit, last),  # type: ignore[misc]
-            )
-            for one in _deletable(store, name)
-        )
+        for one in _deletable(store, name):
+            removed += access.empty(Emptying(one.identifier, confirm.NACK_Q_DELETED, last, marks=False))
     with store.transaction():
         queues = _deletable(store, name)
         if only_empty and (count := sum(one.messages for one in queues)):
             raise QueueNotEmpty(f"{counted(count, 'message')} in {queues[0].name} would be deleted, too")
         for one in queues:
-            while gone := outcomes().empty(one, confirm.NACK_Q_DELETED, CHUNK):  # what has come since
+            while gone := outcomes().empty(one.identifier, confirm.NACK_Q_DELETED, CHUNK):  # what has come since
                 removed += gone
             store.queues.remove(one.identifier)
     return removed

@@ -23,7 +23,7 @@ from mqqb.events import Acknowledged, Closed, MessageReceived, Noted, Opened
 
 from ordack import clock, outcome
 from ordack.acceptance import NOT_NOW, Acceptance
-from ordack.applications import Applications, PutBack, Question, Take
+from ordack.applications import Applications, Question
 from ordack.batch import Batch
 from ordack.config import Config
 from ordack.deadlines import Deadlines
@@ -237,7 +237,7 @@ class Manager:
             or self.applications.has_work
             or any(isinstance(event, (MessageReceived, MessageRun, Acknowledged)) for _, event, _ in work)
         ):
-            durable = bool(work) or not all(isinstance(question, (Take, PutBack)) for _, question in questions)
+            durable = bool(work) or self.applications.must_last(questions)
             for link, recoverable, count in self._transact(now, wall, decide, questions, durable).stored:
                 link.session.stored_all(recoverable, count, now)
                 self.links.touch(link)
@@ -258,7 +258,7 @@ class Manager:
         try:
             with self.store.transaction(durable):
                 self._hear()
-                self.applications.decide(batch.outcomes, questions, now)
+                self.applications.decide(batch.outcomes, questions, now, durable)
                 decide(batch)
                 self._write(batch, wall)
         except StoreError as error:

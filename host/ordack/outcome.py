@@ -199,10 +199,10 @@ class Outcomes:
         missed = format_name(user) if confirmation.record[confirm.CLASS] >= confirm.NACK_BAD_DST_Q else None
         self.store.memory.add_outcomes([(user.message_id, record.tobytes(), self.now, missed)])
 
-    def empty(self, queue: Queue, message_class: int, limit: int, last: int = NEVER) -> int:
+    def empty(self, queue: int, message_class: int, limit: int, last: int = NEVER) -> int:
         """Remove messages of a queue that is purged or deleted (B-339, B-340), `limit` at most, none with a lookup id
         above `last`; how many."""
-        keys = self.store.messages.unlocked(queue.identifier, limit, last)
+        keys = self.store.messages.unlocked(queue, limit, last)
         self.remove(keys, message_class)
         return len(keys)
 

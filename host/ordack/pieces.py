@@ -12,14 +12,15 @@ PIECE_S = 0.015  # of work in one transaction, then comes its commit; design: no
 CHUNK = 100  # messages between two looks at the clock
 
 
-def piece(work: Callable[[int], int]) -> tuple[int, bool]:
+def piece(work: Callable[[int], int], seconds: float | None = None, chunk: int = CHUNK) -> tuple[int, bool]:
     """Do `work(so many at most)` again and again, until it finds nothing to do, or the time of a piece is over: how
-    many it has done, and whether there may be more. If it does fewer they are large, and a piece as they are."""
+    many it has done, and whether there may be more. If it does fewer they are large, and a piece as they are. seconds:
+    of a piece, PIECE_S by default."""
     total = 0
-    until = time.monotonic() + PIECE_S
-    while done := work(CHUNK):
+    until = time.monotonic() + (PIECE_S if seconds is None else seconds)
+    while done := work(chunk):
         total += done
-        if done < CHUNK or time.monotonic() >= until:
+        if done < chunk or time.monotonic() >= until:
             return total, True
     return total, False
 

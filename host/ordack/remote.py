@@ -14,7 +14,7 @@ from collections.abc import Collection
 from typing import Any
 
 from ordack import service
-from ordack.commits import LOOK_AGAIN_S, Commit, Direct, Request, Wanted, unknown
+from ordack.commits import LOOK_AGAIN_S, Commit, Direct, Emptying, Request, Wanted, unknown
 from ordack.sending import Sent
 from ordack.store import Store, StoreBusy, StoreError, StoreUnknown
 from ordack.store.messages import Stored
@@ -170,6 +170,23 @@ class Remote:
                 self._connection.ask(service.frame(service.PUT_BACK, there))
             except Lost:  # they are back
                 self._connection = None
+
+    def empty(self, emptying: Emptying) -> int:
+        """As Access has it. `serve` removes a piece between what others want of it."""
+        removed: int = 0
+        lost = 0
+        question = service.empty_question(emptying)
+        while lost < ATTEMPTS and (connection := self._connected()):
+            try:
+                count, is_all = connection.ask(question)
+            except Lost:  # what it has removed is not counted
+                self._connection = None
+                lost += 1
+                continue
+            removed += count
+            if is_all:
+                return removed
+        return removed + self._direct.empty(emptying)
 
     def close(self) -> None:
         """As Access has it; the store is closed, too."""

@@ -11,6 +11,7 @@ committed goes back into its queues. So it does when the same application says h
 | TAKE, queue, limit, counted, poison_after, lookup id, correlation id, milliseconds to wait | DONE, messages |
 | COMMIT, number, keys taken, class, letters | DONE, what became of each letter |
 | PUT_BACK, keys | DONE |
+| EMPTY, queue, class, last lookup id, also mark | DONE, messages removed, and whether that was all: else ask again |
 | QUEUE, its name or identifier | DONE, what `store.queues.Queue` has |
 | LOOK, queue, rank, lookup id, limit, milliseconds to wait | DONE, messages behind that place, which stay |
 | STATE, message id | DONE, what `confirm.Conclusion` has; DONE alone if nothing is known |
@@ -30,8 +31,9 @@ from pathlib import Path
 from typing import Any
 
 import cbor2
+from mqqb import confirm
 
-from ordack.commits import Commit, Request, Wanted
+from ordack.commits import Commit, Emptying, Request, Wanted
 from ordack.names import BadName
 from ordack.sending import Letter
 from ordack.store import StoreBusy, StoreError, StoreFull, StoreUnknown
@@ -40,7 +42,7 @@ from ordack.store.queues import NoSuchQueue
 
 VERSION = 1
 SOCKET = "serve.sock"
-HELLO, TAKE, COMMIT, PUT_BACK, BYE = "hello", "take", "commit", "put back", "bye"
+HELLO, TAKE, COMMIT, PUT_BACK, EMPTY, BYE = "hello", "take", "commit", "put back", "empty", "bye"
 QUEUE, LOOK, STATE, DISCARDED = "queue", "look", "state", "discarded"
 DONE, FAILED = "done", "failed"
 LENGTH = struct.Struct("<I")
@@ -156,6 +158,24 @@ def request_in(question: list[Any], application: bytes) -> Request:
     check_number(message_class)
     commit = Commit(keys_in(taken), message_class, tuple(_letter(fields) for fields in letters))
     return Request(application, number, commit)
+
+
+def empty_question(emptying: Emptying) -> bytes:
+    """EMPTY as a frame."""
+    return frame(EMPTY, *emptying)
+
+
+def emptying_in(question: list[Any]) -> Emptying:
+    """What EMPTY asks for. Raises Malformed."""
+    try:
+        _, queue, message_class, last, marks = question
+    except ValueError:
+        raise Malformed(f"`empty` with {len(question)} parts") from None
+    for value in (queue, last):
+        check_number(value)
+    if message_class not in (confirm.NACK_Q_PURGED, confirm.NACK_Q_DELETED):
+        raise Malformed("the class of `empty` says neither that the queue is purged nor that it is deleted")
+    return Emptying(queue, message_class, last, bool(marks))
 
 
 def look_question(queue: int, place: tuple[int, int], limit: int, timeout: float) -> bytes:

@@ -105,9 +105,10 @@ class Door:
 
 class Connection(asyncio.Protocol):
     """One application's connection. It asks the next question when it has the answer to the one before. is_over: no
-    more is taken from it, nor told to it."""
+    more is taken from it, nor told to it. is_here: it is on this machine, and may do to queues what their owner may."""
 
     transport: asyncio.Transport
+    is_here = True
 
     def __init__(self, door: Door) -> None:
         self.is_over = False
@@ -202,6 +203,8 @@ class Connection(asyncio.Protocol):
             self._door.ask((application, Take(wanted, time.monotonic_ns() // 1_000_000 + wait)))
         elif kind == service.COMMIT:
             self._door.ask((application, service.request_in(question, application.identifier)))
+        elif kind == service.EMPTY and self.is_here:
+            self._door.ask((application, service.emptying_in(question)))
         elif kind == service.PUT_BACK and len(question) == 2:
             self._door.ask((application, PutBack(service.keys_in(question[1]))))
         elif looking := looking_in(question):

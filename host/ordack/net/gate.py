@@ -110,6 +110,8 @@ class Gate:
 class Visitor(Connection):
     """An application's connection that has come over TCP. half: bytes of its question that is not complete."""
 
+    is_here = False
+
     def __init__(self, gate: Gate, listener: Listener) -> None:
         super().__init__(gate.door)
         self.half = 0

@@ -110,6 +110,10 @@ class Store:
         """Within a transaction: what is written inside is undone if an exception leaves it, and nothing else is."""
         return self._database.attempt()
 
+    def touch(self) -> None:
+        """As Database.touch."""
+        self._database.touch()
+
     @property
     def in_transaction(self) -> bool:
         """Is one running? After some errors SQLite has ended it by itself."""

@@ -286,6 +286,18 @@ class Messages:
             )
         return first_piece(found)
 
+    def wants(self, queue: int, limit: int, last: int) -> list[int]:
+        """What follows when those leave that `unlocked` would give (`wants`, see NewMessage), and perhaps some more."""
+        return [
+            wants
+            for rank in RANKS
+            for wants in self._db.column(
+                "SELECT wants FROM messages INDEXED BY messages_order WHERE queue = ? AND rank = ? "
+                "AND receiver IS NULL AND lookup_id <= ? ORDER BY lookup_id LIMIT ?",
+                (queue, rank, last, limit),
+            )
+        ]
+
     def is_free(self, lookup_id: int, queue: int) -> bool:
         """Is this message in that queue, and in no receive?"""
         found = self._db.one(

@@ -1,0 +1,223 @@
+"""A queue is emptied through `ordack serve` while others use it: they have their turn between two pieces, and nothing
+that somebody is told of is undone by a power cut."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mqqb import confirm, headers
+from ordack import service
+from ordack.applications import REMOVED_AT_ONCE, Application, Applications, Question, Take
+from ordack.client import Client, Letter
+from ordack.commits import Commit, Emptying, Request, Wanted
+from ordack.manager import Manager
+from ordack.remote import Connection, Lost
+from ordack.store import StoreError
+
+from tests.support.command import Serve, serve_applications
+from tests.support.host_world import START, WALL, Host
+
+COUNT = 2 * REMOVED_AT_ONCE + 50
+ADMINISTERED = {"acknowledge": headers.WANT_NR, "administration_queue": "plain"}
+
+
+class App:
+    """An application, as the manager of a host sees it."""
+
+    def __init__(self, manager: Manager) -> None:
+        self.manager = manager
+        self.application: Application = manager.applications.connected(secrets.token_bytes(16))
+        self.number = 0
+
+    def empties(self, queue: str, last: int, marks: bool = True) -> Question:
+        identifier = self.manager.store.queues.named(queue).identifier
+        return self.application, Emptying(identifier, confirm.NACK_Q_PURGED, last, marks)
+
+    def sends(self, *letters: Letter) -> Question:
+        self.number += 1
+        return self.application, Request(self.application.identifier, self.number, Commit(letters=letters))
+
+    def takes(self, queue: str, limit: int) -> Question:
+        return self.application, Take(Wanted(self.manager.store.queues.named(queue).identifier, limit), START)
+
+
+def _do(manager: Manager, *questions: Question) -> list[Any]:
+    manager.receive([], START, WALL, questions)
+    told = {
+        application: service.result_of(next(service.frames(bytearray(answer))))
+        for application, answer in manager.applications.answers()
+    }
+    return [told[application] for application, _ in questions]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    made = Host(tmp_path / "host")
+    with made.client() as client:
+        client.create_queue("big")
+    return made
+
+
+def _fill(host: Host, count: int = COUNT, **properties: Any) -> int:
+    """Put messages in the queue; the newest lookup id."""
+    with host.client() as client:
+        client.send_many([Letter("big", b"%d" % number, **properties) for number in range(count)])
+        return client.store.messages.last_lookup_id()
+
+
+@pytest.mark.rule("B-340")
+def test_others_have_their_turn_and_what_they_send_stays(host: Host) -> None:
+    last = _fill(host)
+    manager = host.manager
+    purger, sender = App(manager), App(manager)
+    removed = []
+    is_all = False
+    while not is_all:
+        (count, is_all), (sent,) = _do(
+            manager, purger.empties("big", last), sender.sends(Letter("big", b"new %d" % len(removed)))
+        )
+        assert sent
+        removed.append(count)
+    assert sum(removed) == COUNT
+    assert max(removed) <= REMOVED_AT_ONCE
+    assert host.content("big") == [b"new %d" % number for number in range(len(removed))]
+
+
+@pytest.mark.rule("B-340", "B-343")
+@pytest.mark.parametrize("marks", [True, False])
+def test_what_somebody_is_receiving_goes_when_he_puts_it_back_if_that_is_wanted(host: Host, marks: bool) -> None:
+    last = _fill(host, 5)
+    manager = host.manager
+    purger, receiver = App(manager), App(manager)
+    (taken,) = _do(manager, receiver.takes("big", 2))
+    assert len(taken) == 2
+    assert _do(manager, purger.empties("big", last, marks)) == [[3, False]]
+    assert _do(manager, purger.empties("big", last, marks)) == [[2 if marks else 0, True]]
+    manager.applications.ended(receiver.application, for_good=True)
+    for second in range(3):
+        manager.poll(START + 1000 * second, WALL + second)
+    assert host.content("big") == ([] if marks else [b"0", b"1"])
+
+
+def test_the_disk_is_waited_for_only_where_somebody_is_told_and_at_the_end(host: Host) -> None:
+    """What a power cut may undo then is what nobody knows of yet."""
+    manager = host.manager
+    purger = App(manager)
+    last = _fill(host, REMOVED_AT_ONCE + 1)
+    work = manager.store.work
+    waits = []
+    is_all = False
+    while not is_all:
+        before = work.syncs
+        ((_, is_all),) = _do(manager, purger.empties("big", last))
+        waits.append(work.syncs > before)
+    assert len(waits) > 2
+    assert not any(waits[:-1])
+    assert waits[-1]
+
+    last = _fill(host, 20, **ADMINISTERED)
+    told = 0
+    is_all = False
+    while not is_all:
+        before = work.syncs
+        ((count, is_all),) = _do(manager, purger.empties("big", last))
+        told += count
+        assert len(host.content("plain")) == told
+        assert work.syncs > before
+    assert told == 20
+
+
+@pytest.mark.rule("B-340")
+def test_what_comes_at_the_last_moment_and_is_told_of_waits_for_a_transaction_that_lasts(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process has put it there after it was decided that the disk need not be waited for."""
+    manager = host.manager
+    purger = App(manager)
+    last = _fill(host, 3, **ADMINISTERED)
+    monkeypatch.setattr(Applications, "must_last", lambda *_: False)
+    assert _do(manager, purger.empties("big", last)) == [[0, False]]
+    assert len(host.content("big")) == 3
+    monkeypatch.undo()
+    assert _do(manager, purger.empties("big", last)) == [[3, False]]
+    assert len(host.content("plain")) == 3
+
+
+# ---- through the socket
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    with Client(tmp_path, create=True) as client:
+        client.create_queue("big", transactional=True)
+        client.send_many([Letter("big", b"x")] * COUNT)
+    return tmp_path
+
+
+@pytest.fixture
+def serve(store: Path) -> Iterator[Serve]:
+    running = Serve(store)
+    yield running
+    if running.process.poll() is None:
+        running.stop()
+
+
+@pytest.mark.rule("B-339", "B-340")
+@pytest.mark.parametrize("deleted", [False, True])
+def test_serve_empties_a_queue_for_an_application(store: Path, serve: Serve, deleted: bool) -> None:
+    assert serve.process.poll() is None
+    with Client(store) as client:
+        before = client.store.work.commits.total
+        if deleted:
+            assert client.delete_queue("big") == COUNT
+        else:
+            assert client.purge_queue("big") == COUNT
+            assert client.store.work.commits.total == before  # it has written nothing itself
+            assert list(client.queue("big").peek()) == []
+            client.send("big", b"more")
+            with client.queue("big").receive() as message:
+                assert message.body == b"more"
+
+
+@pytest.mark.rule("B-340")
+@pytest.mark.parametrize("pieces", [0, 1, 3])
+def test_a_serve_that_is_killed_meanwhile_does_not_end_it(
+    store: Path, serve: Serve, pieces: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+    ask = Connection.ask
+
+    def killed(connection: Connection, question: bytes, patience: float | None = None) -> Any:
+        nonlocal asked
+        if service.EMPTY.encode() in question:
+            asked += 1
+            if asked == pieces + 1:
+                serve.process.kill()
+                serve.process.wait()
+        return ask(connection, question, patience)
+
+    monkeypatch.setattr(Connection, "ask", killed)
+    with Client(store) as client:
+        assert client.purge_queue("big") == COUNT
+        assert asked == pieces + 1
+        assert list(client.queue("big").peek()) == []
+
+
+def test_who_comes_from_elsewhere_empties_nothing(store: Path) -> None:
+    serve, address = serve_applications(store)
+    with Client(address) as client:
+        queue = client.queue("big")
+        with pytest.raises(StoreError, match="is done on its own machine"):
+            client.purge_queue("big")
+        emptying = Emptying(queue.identifier, confirm.NACK_Q_PURGED, 1 << 40, marks=True)
+        with pytest.raises(StoreError, match="on its own machine"):
+            client.access.empty(emptying)
+        with pytest.raises(Lost):
+            client.access._connection.ask(service.empty_question(emptying))  # type: ignore[attr-defined]
+        client.access._connection = None  # type: ignore[attr-defined]
+        assert len(list(queue.peek())) == COUNT
+    assert "there is no question 'empty'" in serve.stop()[2]
