@@ -147,11 +147,7 @@ def _check_is_back(error: StoreError) -> None:
 
 def _work(address: str, body: bytes) -> None:
     """Send a message, move it to another queue in a transaction, look at that; as long as it takes."""
-    try:
-        client = Client(address)
-    except StoreUnreachable:
-        client = Client(address)
-    with client:
+    with _connected(address) as client:
         client.send("line1", body)
         while True:
             try:
