@@ -234,7 +234,9 @@ def _count_steps(folder: Path, count: int, newer: int) -> int:
 
         client.store._database.connection.set_progress_handler(step, 10)
         queue = client.store.queues.named("big")
-        removed = in_pieces(client.store, lambda limit: client.outcomes().empty(queue.identifier, NACK_Q_PURGED, limit, last))
+        removed = in_pieces(
+            client.store, lambda limit: client.outcomes().empty(queue.identifier, NACK_Q_PURGED, limit, last)
+        )
         client.store._database.connection.set_progress_handler(None)
         assert removed == count
         assert client.store.queues.named("big").messages == newer
