@@ -16,9 +16,10 @@ from mqqb import guids
 from mqqb.session import OPEN
 
 from ordack.config import Config
-from ordack.counters import ALLOW_LIST, LIMIT, Counters, Peers
+from ordack.counters import ALLOW_LIST, LIMIT, Counters, PeerCounts, Peers
 from ordack.log import ERROR, SAME_AGAIN_S, Operator
 from ordack.pace import Pace
+from ordack.peer_names import PeerNames
 from ordack.prediction import PredictingSession
 from ordack.store import StoreError
 from ordack.turns import Turns
@@ -54,6 +55,12 @@ class Link:
     def name(self) -> str:
         """What people call its peer."""
         return self.hop[0] if self.hop else self.address
+
+    def count_as(self, counts: PeerCounts) -> None:
+        """From now on what it does is counted there."""
+        self.counts.sessions -= 1
+        self.counts = counts
+        self.counts.sessions += 1
 
     @property
     def is_open(self) -> bool:
@@ -181,6 +188,8 @@ class Links:
         if link.was_open or link not in self._links:
             return False
         link.was_open = True
+        if called := PeerNames(self._config.names).of(guids.guid_text(link.peer)):
+            link.count_as(self.counters.peers.of(called))
         same = self._by_guid.setdefault(link.peer, [])
         same.append(link)
         elsewhere = [

@@ -170,7 +170,8 @@ class Metrics:
             "ordack_sessions_ended_total": _labelled(counters.ends.copy().items()),
             "ordack_peer_sessions": _labelled((name, counts.sessions) for name, counts in peers),
             "ordack_peer_in_flight": _labelled(
-                (told["name"], told["in_flight"]) for told in self._manager.shown.get("sessions", ())
+                (told["peer_name"] or told["name"], told["in_flight"])
+                for told in self._manager.shown.get("sessions", ())
             ),
             "ordack_peer_received_total": _labelled((name, counts.received) for name, counts in peers),
             "ordack_peer_received_bytes_total": _labelled((name, counts.received_bytes) for name, counts in peers),

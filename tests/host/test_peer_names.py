@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from mqqb import guids
 from ordack.client import Client
 from ordack.config import Config
+from ordack.metrics import Metrics
 from ordack.peer_names import PeerNames
 
 from tests.support.command import DEADLINE_S, Serve, as_json, converse, ordack
 from tests.support.host_peer import Peer, direct
-from tests.support.host_world import Host
+from tests.support.host_world import Host, exchange, peer_of, world_of
 
 ONE, TWO = bytes([0xAB]) * 16, bytes([2]) * 16  # letters have two cases
 TEXT = guids.guid_text(ONE)
@@ -46,6 +47,32 @@ def test_a_name_stands_behind_its_guid(text: str, shown: str) -> None:
 def test_nothing_else_of_a_text_changes(before: str, behind: str) -> None:
     text = f"{before} {TEXT} {behind}"
     assert NAMES.added(text) == text.replace(TEXT, f"{TEXT} (press 7)")
+
+
+def test_boards_behind_one_address_are_counted_by_their_names(tmp_path: Path) -> None:
+    names = {guids.guid_text(bytes([number]) * 16)[1:-1].lower(): f"press {number}" for number in (1, 2)}
+    host = Host(tmp_path, Config(names=names))
+    boards = [peer_of(number) for number in (1, 2, 3)]
+    world = world_of([host], boards)
+    for board, count in zip(boards, (1, 2, 3), strict=True):
+        for _ in range(count):
+            board.send(b"x")
+    exchange(world)
+    for second in (0, 5):
+        host.manager.poll(world.now + 1000 * second, world.wall + second)
+    shown = Metrics(host.manager).text(host.store)[0].decode()
+    assert 'ordack_peer_received_total{peer="press 1"} 1.0' in shown
+    assert 'ordack_peer_received_total{peer="press 2"} 2.0' in shown
+    assert 'ordack_peer_received_total{peer="10.0.0.9"} 3.0' in shown
+    for peer in ("press 1", "press 2", "10.0.0.9"):
+        assert f'ordack_peer_sessions{{peer="{peer}"}} 1.0' in shown
+        assert f'ordack_peer_in_flight{{peer="{peer}"}}' in shown
+    for wire in list(world.wires):
+        wire.cut()
+    shown = Metrics(host.manager).text(host.store)[0].decode()
+    for peer in ("press 1", "press 2", "10.0.0.9"):
+        assert f'ordack_peer_sessions{{peer="{peer}"}} 0.0' in shown
+    host.store.close()
 
 
 def test_the_log_has_the_name_and_counts_by_the_guid(tmp_path: Path) -> None:
