@@ -98,15 +98,16 @@ programs() {
 
 # ---- Python
 
-# requirements GROUP...: the lines of pyproject.toml; "run" is the package's own needs and its build tools
+# requirements GROUP...: the lines of pyproject.toml; "run" is the package's own needs, its build tools, boards and rig.
+# What names an extra of ordack's own would fetch ordack itself.
 requirements() {
     "$PYTHON" - "$@" <<'PYTHON'
 import sys, tomllib
 with open("pyproject.toml", "rb") as file:
     settings = tomllib.load(file)
 groups = dict(settings["project"]["optional-dependencies"])
-groups["run"] = settings["project"]["dependencies"] + settings["build-system"]["requires"] + groups["hil"]
-print("\n".join(line for group in sys.argv[1:] for line in groups[group]))
+groups["run"] = settings["project"]["dependencies"] + settings["build-system"]["requires"] + groups["boards"] + groups["hil"]
+print("\n".join(line for group in sys.argv[1:] for line in groups[group] if not line.startswith("ordack[")))
 PYTHON
 }
 

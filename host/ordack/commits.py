@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Collection
 from typing import NamedTuple, Protocol
 
-import cbor2
 from mqqb import confirm
 
 from ordack import names
@@ -187,6 +186,8 @@ def carry_out(
     by default all. Raises what Access.commit does."""
     store, commit = outcomes.store, request.commit
     if request.number:
+        import cbor2  # commits without a number need no frames
+
         known = store.answers.find(request.application)
         if known and known.number >= request.number:
             if known.number > request.number or not known.answer:

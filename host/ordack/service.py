@@ -30,7 +30,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import cbor2
 from mqqb import confirm
 
 from ordack.commits import Commit, Emptying, Request, Wanted
@@ -78,6 +77,8 @@ class Malformed(Exception):
 
 def frame(*content: Any) -> bytes:
     """A frame. Raises ValueError if it would be above FRAME_MAX."""
+    import cbor2  # who only works on a store does not wait for it
+
     data = cbor2.dumps(content)
     if len(data) > FRAME_MAX:
         raise ValueError(f"the commit has {len(data)} bytes; one takes at most {FRAME_MAX}: send it in several")
@@ -86,6 +87,8 @@ def frame(*content: Any) -> bytes:
 
 def frames(buffer: bytearray, most: int = FRAME_MAX) -> Iterator[list[Any]]:
     """Take what is whole off the buffer, frame by frame; most: bytes of one. Raises Malformed."""
+    import cbor2
+
     while len(buffer) >= LENGTH.size:
         (size,) = LENGTH.unpack_from(buffer)
         if size > most:

@@ -3,7 +3,6 @@ is not is found."""
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import venv
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance import ROOT
+from tests.support.wheel import make_wheel
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -78,21 +77,9 @@ with ordack.connect("plant") as client:
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An interpreter that has nothing but ordack, unpacked from a wheel of this checkout."""
     folder = tmp_path_factory.mktemp("typing")
-    copy = folder / "checkout"
-    copy.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, copy)
-    for name in ("host", "firmware/mqqb", "c_core"):
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info"))
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, copy],
-        check=True,
-        timeout=1200,
-    )
-    [wheel] = folder.glob("ordack-*.whl")
     venv.create(folder / "venv")
     [packages] = (folder / "venv" / "lib").glob("python*/site-packages")
-    with zipfile.ZipFile(wheel) as archive:
+    with zipfile.ZipFile(make_wheel(folder)) as archive:
         archive.extractall(packages)
     return folder / "venv" / "bin" / "python"
 

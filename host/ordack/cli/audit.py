@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ordack.cli.common import JsonOption, activity, complain, local, report, spark_packages
+from ordack.cli.common import JsonOption, activity, complain, local, needs, report
 from ordack.cli.output import write
 from ordack.store.database import legible
 
@@ -105,7 +105,7 @@ def audit(
         raise typer.BadParameter("give either captures or --follow FOLDER")
     if (follow is None) != (checkpoint is None) or (once and follow is None):
         raise typer.BadParameter("--follow FOLDER and --checkpoint FOLDER go together, and --once with them")
-    with spark_packages():
+    with needs("spark"):
         from pyspark.errors import PySparkException
 
         from ordack.audit import tasks
@@ -181,7 +181,7 @@ def _follow_audit(
     import signal
     import threading
 
-    with spark_packages():
+    with needs("spark"):
         from pyspark.errors import PySparkException
 
         from ordack.audit import files, tasks

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ordack.cli.common import JsonOption, complain, local, local_file, print_table, report, report_done
+from ordack.cli.common import JsonOption, complain, local, local_file, needs, print_table, report, report_done
 from ordack.store import StoreError
 
 app = typer.Typer(no_args_is_help=True, help="Set up, check or rescue a board with MicroPython on a serial port.")
@@ -52,8 +52,9 @@ def board_deploy(
     `ordack board doctor` reports files of two versions; the next deploy repairs them. Exit status: 0 a node can run
     there; 1 not done, or a node cannot run; 5 no board with MicroPython answers.
     """
-    from ordack.boards.deploy import deploy
-    from ordack.boards.repl import attended
+    with needs("boards"):
+        from ordack.boards.deploy import deploy
+        from ordack.boards.repl import attended
 
     with _board_errors(), _progress() as progress:
         version, done = attended(
@@ -92,8 +93,9 @@ def board_doctor(
     The command stops the board's program and starts it again. It changes nothing on the board. Exit status: 0 nothing
     is bad; 1 something is; 5 no board with MicroPython answers.
     """
-    from ordack.boards.doctor import examine
-    from ordack.boards.repl import attended
+    with needs("boards"):
+        from ordack.boards.doctor import examine
+        from ordack.boards.repl import attended
     from ordack.config import parse_address
 
     try:
@@ -135,8 +137,9 @@ def board_rescue(
     board. Exit status: 0 everything could be read; 1 something could not, or nothing was done; 5 no board with
     MicroPython answers.
     """
-    from ordack.boards import rescue
-    from ordack.boards.repl import attended
+    with needs("boards"):
+        from ordack.boards import rescue
+        from ordack.boards.repl import attended
 
     if (port is None) == (folder is None) or (port is not None and to is None):
         raise typer.BadParameter("name a board with --port PORT and the folder for the copy with --to DIR, or a FOLDER")

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
@@ -114,12 +114,12 @@ def activity(description: str) -> Iterator[Callable[[str], None]]:
 
 
 @contextlib.contextmanager
-def spark_packages() -> Iterator[None]:
-    """Wrap imports that need the packages of the extra "spark"."""
+def needs(extra: Literal["boards", "spark"], what: str = "this command") -> Iterator[None]:
+    """Wrap imports that need the packages of an extra. Without them it ends, with status 2."""
     try:
         yield
     except ModuleNotFoundError as error:
-        complain(f"this command needs the package {error.name}: pip install ordack[spark]")
+        complain(f"{what} needs the Python module {error.name}, which is not installed: pip install 'ordack[{extra}]'")
         raise typer.Exit(2) from None
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ordack.cli.common import JsonOption, StoreOption, activity, complain, local, report, report_done, spark_packages
+from ordack.cli.common import JsonOption, StoreOption, activity, complain, local, needs, report, report_done
 from ordack.cli.output import write
 from ordack.store import StoreError
 from ordack.store.database import counted
@@ -47,7 +47,7 @@ def export(
     """
     import signal
 
-    with spark_packages():
+    with needs("spark"):
         from ordack.pipeline.export import Exporter
         from ordack.pipeline.segments import FolderError
     from ordack.client import Client
@@ -142,7 +142,7 @@ def pipeline_ingest(
     status: 0 done; 1 not everything, the next ingest continues; 2 wrong usage, Spark is missing, or unusable input: a
     folder with other files, a table of another checkpoint or with other columns.
     """
-    with spark_packages():
+    with needs("spark"):
         from ordack.pipeline import ingest
         from ordack.pipeline.bodies import SchemaError
         from ordack.pipeline.options import OptionError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from ordack.cli.common import JsonOption, StoreOption, local, log_line, report
+from ordack.cli.common import JsonOption, StoreOption, local, log_line, needs, report
 from ordack.cli.config import ConfigOption, load_file, read_file
 from ordack.cli.output import OutputError
 from ordack.log import ERROR, INFO, Form, Line, Log
@@ -121,6 +121,9 @@ def serve(
         file = _with_options(read_file(store, config), options)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+    if file.serial:
+        with needs("boards", "a serial port"):
+            from serial import Serial  # noqa: F401 - before anything is opened
     with _logging(log_format or Form(file.log_format or Form.TEXT)) as log:
         _serve_store(store, file, read, {} if quota is None else {"quota": quota}, log, as_json)
 

@@ -15,8 +15,8 @@ import struct
 import uuid
 from collections.abc import Callable
 from decimal import Decimal
+from html import escape
 from xml.parsers import expat
-from xml.sax.saxutils import escape
 
 from ordack.formatters import common
 from ordack.formatters.common import BodyError, Kind
@@ -45,7 +45,7 @@ def _matched(form: re.Pattern[str], text: str) -> str:
 def _write_string(text: str) -> str:
     if wrong := _NOT_XML.search(text):
         raise ValueError(f"XML has no {wrong[0]!r}, at {wrong.start()}")
-    return escape(text, {"\r": "&#xD;"})
+    return escape(text, quote=False).replace("\r", "&#xD;")
 
 
 def _whole(code: str) -> Kind[str]:

@@ -16,7 +16,6 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-import serial
 from mqqb.line import ENDED, OPENED, PAYLOAD_MAX, Line
 
 from ordack import log
@@ -37,7 +36,10 @@ def _now() -> int:
 
 
 def open_device(settings: SerialSettings) -> Any:
-    """Open a port: a pyserial object with a file descriptor, which does not block. Raises OSError that says why."""
+    """Open a port: a pyserial object with a file descriptor, which does not block. Raises OSError that says why, and
+    ModuleNotFoundError if pyserial is not installed: it comes with the extra "boards"."""
+    import serial
+
     try:
         device = serial.serial_for_url(settings.port, settings.baud, timeout=0, do_not_open=True)
         if isinstance(device, serial.Serial):

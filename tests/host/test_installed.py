@@ -1,0 +1,103 @@
+"""ordack where it is installed, without a checkout: by pip."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import DEADLINE_S
+from tests.support.wheel import ROOT, make_wheel
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+CONSTRAINTS = ROOT / "tests" / "constraints.txt"
+PLAIN = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ORDACK"))}
+
+
+def pip(python: Path | str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [python, "-m", "pip", "--disable-pip-version-check", *map(str, arguments)]
+    return subprocess.run(command, env=PLAIN, capture_output=True, text=True, timeout=1200, check=False)
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What ordack needs can be had here."""
+    folder = tmp_path_factory.mktemp("registry")
+    asked = pip(sys.executable, "download", "-q", "--no-deps", "-c", CONSTRAINTS, "-d", folder, "h11")
+    if asked.returncode:
+        pytest.skip(f"no registry of packages answers: {asked.stderr.strip().splitlines()[-1]}")
+
+
+@pytest.fixture(scope="module")
+def programs(registry: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an environment's programs, where ordack was installed without an extra."""
+    folder = tmp_path_factory.mktemp("installed")
+    venv.create(folder / "venv", with_pip=True)
+    programs = folder / "venv" / "bin"
+    done = pip(programs / "python", "install", "-q", "-c", CONSTRAINTS, make_wheel(folder))
+    assert done.returncode == 0, done.stderr
+    return programs
+
+
+def run(programs: Path, folder: Path, line: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+    """`ordack` there, in a folder; status: which it must end with."""
+    done = subprocess.run(
+        [programs / "ordack", *line.split()],
+        cwd=folder, env=PLAIN, capture_output=True, text=True, timeout=DEADLINE_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == status, done.stderr
+    return done
+
+
+def test_pip_brings_the_service_alone(programs: Path) -> None:
+    found = {one["name"].lower() for one in json.loads(pip(programs / "python", "list", "--format=json").stdout)}
+    assert {"ordack", "apsw", "cbor2", "h11", "typer"} <= found
+    assert found.isdisjoint(
+        {"mpremote", "pyserial", "cobs", "littlefs-python", "pyspark", "pyarrow", "numpy", "pytest"}
+    )
+
+
+@contextlib.contextmanager
+def served(programs: Path, folder: Path, line: str) -> Iterator[int]:
+    """`ordack serve` there; its port."""
+    command = [programs / "ordack", "serve", "--listen", "127.0.0.1:0", *line.split()]
+    serve = subprocess.Popen(
+        command, cwd=folder, env=PLAIN, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )  # fmt: skip
+    try:
+        assert serve.stdout
+        yield int(serve.stdout.readline().rpartition(":")[2])
+    finally:
+        serve.terminate()
+        _, errors = serve.communicate(timeout=DEADLINE_S)
+    assert (serve.returncode, "Traceback" in errors) == (0, False), errors
+
+
+def test_a_message_comes_from_another_queue_manager_and_is_received(programs: Path, tmp_path: Path) -> None:
+    run(programs, tmp_path, "queue create --store plant line1 --transactional")
+    run(programs, tmp_path, "queue create --store far unused")  # makes the store
+    run(programs, tmp_path, r"send --store far DIRECT=OS:plant\private$\line1 --body 21.5")
+    with served(programs, tmp_path, "--store plant --own-name plant --capture c.pcapng") as port:
+        with served(programs, tmp_path, f"--store far --next-hop plant=127.0.0.1:{port}"):
+            received = run(programs, tmp_path, "receive --store plant line1 --follow --count 1 --json").stdout
+        assert json.loads(received)["body"] == "21.5"
+        status = json.loads(run(programs, tmp_path, "status --store plant --json").stdout)
+        assert [queue["messages"] for queue in status["queues"] if queue["name"] == "line1"] == [0]
+    shown = run(programs, tmp_path, "decode c.pcapng --json").stdout
+    assert "UserMessage" in {json.loads(line)["packet"] for line in shown.splitlines()}
+
+
+@pytest.mark.parametrize(
+    ("line", "extra"),
+    [("board doctor --port /dev/null", "boards"), ("export line1 --store plant --to folder", "spark")],
+)
+def test_what_is_not_there_is_named(programs: Path, tmp_path: Path, line: str, extra: str) -> None:
+    said = run(programs, tmp_path, line, 2).stderr
+    assert said.endswith(f"which is not installed: pip install 'ordack[{extra}]'\n")
