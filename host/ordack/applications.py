@@ -13,8 +13,9 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from ordack import service
-from ordack.commits import Emptying, Request, Wanted, carry_out, take
+from ordack.commits import Emptying, Move, Request, Wanted, carry_out, take
 from ordack.log import ERROR, Operator
+from ordack.moving import move_one
 from ordack.outcome import Outcomes
 from ordack.outgoing import OutgoingQueues
 from ordack.pieces import CHUNK, PIECE_S, piece
@@ -45,7 +46,7 @@ class PutBack(NamedTuple):
     keys: tuple[int, ...]
 
 
-Asked = Take | PutBack | Request | Emptying
+Asked = Take | PutBack | Request | Emptying | Move
 Question = tuple[Application, Asked]
 REMOVED_AT_ONCE = 400  # messages of a queue that is emptied
 REMOVED_S = 0.001  # in a transaction, or half as long as the disk takes for it: others wait for both
@@ -127,7 +128,7 @@ class Applications:
         """Must what is asked for be on the disk before it is answered? What is taken or put back need not; nor messages
         that go from a queue that is emptied, as long as nobody is told of it, and more are to go."""
         return any(
-            isinstance(question, Request) or (isinstance(question, Emptying) and self._is_told(question))
+            isinstance(question, (Request, Move)) or (isinstance(question, Emptying) and self._is_told(question))
             for _, question in questions
         )
 
@@ -158,6 +159,10 @@ class Applications:
                 elif isinstance(question, Emptying):
                     removed, is_all = self._empty(outcomes, question, durable)
                     done = _Done(application, service.frame(service.DONE, (removed, is_all)), removed=removed)
+                elif isinstance(question, Move):
+                    moved, stored = move_one(outcomes, question)
+                    answer = service.frame(service.DONE, moved and (moved.destination, moved.message_id))
+                    done = _Done(application, answer, sent=int(bool(moved)), removed=int(bool(moved)))
                 elif isinstance(question, PutBack):
                     keys = application.held.intersection(question.keys)
                     self._store.messages.put_back(keys)

@@ -51,6 +51,17 @@ class Emptying(NamedTuple):
     marks: bool
 
 
+class Move(NamedTuple):
+    """A message that was kept is to be sent again (moving.py): the one with this lookup id in the queue with this
+    identifier, to this destination, as Letter has it; None: to the one that it had. in_doubt: even if it may have been
+    received."""
+
+    queue: int
+    lookup_id: int
+    destination: str | None = None
+    in_doubt: bool = False
+
+
 class Commit(NamedTuple):
     """What happens together, or not at all: messages that were taken are removed for the reason that the class says,
     and others are sent."""

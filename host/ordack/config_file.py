@@ -91,11 +91,11 @@ class Listen(NamedTuple):
 @dataclass(frozen=True)
 class ConfigFile:
     """What a file says. listen, serial, own_names, log_format: empty if it says nothing of them. applications: where
-    those of other machines are taken. http: where HTTP is answered, if that is wanted. tls: what it is spoken with.
-    next_hops, tls_hops, public_queues: as in Config. sessions_per_address: networks, and how many sessions each of
-    their addresses may have. queues: who may write to them, by their names in lower case; every_queue: to all others.
-    names: what people call queue managers, by GUID in lower case. capture: the first file. numbers: of
-    settings.NUMBERS, by name."""
+    those of other machines are taken. http: where HTTP is answered, if that is wanted; http_names, http_token_file: as
+    settings.TABLES has them. tls: what it is spoken with. next_hops, tls_hops, public_queues: as in Config.
+    sessions_per_address: networks, and how many sessions each of their addresses may have. queues: who may write to
+    them, by their names in lower case; every_queue: to all others. names: what people call queue managers, by GUID in
+    lower case. capture: the first file. numbers: of settings.NUMBERS, by name."""
 
     path: Path | None = None
     listen: tuple[Listen, ...] = ()
@@ -105,6 +105,8 @@ class ConfigFile:
     own_names: tuple[str, ...] = ()
     log_format: str = ""
     http: Listen | None = None
+    http_names: tuple[str, ...] = ()
+    http_token_file: Path | None = None
     next_hops: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     tls_hops: frozenset[tuple[str, int]] = frozenset()
     public_queues: Mapping[str, str] = field(default_factory=dict)
@@ -226,7 +228,8 @@ def _host(_setting: Setting, value: object) -> str:
     raise ValueError('write an IP address or the name of a machine, in quotation marks, as "10.0.0.5"')
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Does this address lead to this machine alone?"""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -335,6 +338,10 @@ class _Reader:
             own_names=top.get("own-names", ()),
             log_format=top.get("log-format", ""),
             http=top.get("http"),
+            http_names=top.get("http-names", ()),
+            http_token_file=self._local("http-token-file", top["http-token-file"])
+            if "http-token-file" in top
+            else None,
             next_hops=hops,
             tls_hops=self._tls_hops(tables["next-hops"], hops),
             public_queues=self._pairs("public-queues", tables, parse_public_queue),
@@ -429,7 +436,7 @@ class _Reader:
     def _applications(self, given: list[dict[str, Any]]) -> tuple[Listen, ...]:
         for one in given:
             host = one.get("address", LISTEN[0])
-            if not (one.get("tls") or one.get("allow-plain") or _is_loopback(host)):
+            if not (one.get("tls") or one.get("allow-plain") or is_loopback(host)):
                 self.wrong(
                     f"[[applications]] address = {_shown(host)}",
                     "it is not this machine's alone, so write tls = true; with allow-plain = true instead anybody on "

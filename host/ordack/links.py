@@ -11,6 +11,7 @@ import itertools
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from mqqb import guids
 from mqqb.session import OPEN
@@ -26,22 +27,26 @@ from ordack.turns import Turns
 
 EVERYDAY_ENDS = ("B-147", "B-163", "B-298")  # idle, stopped, the peer went away: nothing to tell an operator
 
+GONE_MAX = 1000
 Hop = tuple[str, int]
 
 
 class Link:
     """One connection: its session, the peer's IP address or the name of its serial line, and the hop that it leads to,
-    if this side opened it or it is a serial line. certificate: the name in the peer's, "" without TLS. number: no other
-    has it.
+    if this side opened it or it is a serial line. heard: when something came over it last, ms. certificate: the name in
+    the peer's, "" without TLS. number: no other has it.
 
     Set `writable` False while the transport takes no more: acknowledgements still go out, messages wait.
     """
 
-    def __init__(self, number: int, session: PredictingSession, address: str, hop: Hop | None, peers: Peers) -> None:
+    def __init__(
+        self, number: int, session: PredictingSession, address: str, hop: Hop | None, peers: Peers, now: int
+    ) -> None:
         self.number = number
         self.session = session
         self.address = address
         self.hop = hop
+        self.heard = now
         self.certificate = ""
         self.counts = peers.of(self.name)
         self.counts.sessions += 1
@@ -73,14 +78,25 @@ class Link:
         return self.session.remote_guid
 
 
+class Gone(NamedTuple):
+    """A peer without a session: what people called it and its address in its last one, and when it was last heard,
+    ms."""
+
+    name: str
+    address: str
+    heard: int
+
+
 class Links:
     """All connections. guid: of this queue manager. ended: is called with each link whose session is over, once, when
     it is here no more. max_sessions: may be set lower than the Config says. counters: what this queue manager has done.
+    gone: peers that had a session, by GUID; the GONE_MAX that went last. Another thread may copy it.
     """
 
     def __init__(self, guid: bytes, config: Config, operator: Operator, ended: Callable[[Link], None]) -> None:
         self.max_sessions = config.max_sessions
         self.counters = Counters()
+        self.gone: dict[bytes, Gone] = {}
         self._guid = guid
         self._config = config
         self._operator = operator
@@ -103,6 +119,10 @@ class Links:
 
     def __getitem__(self, place: int) -> Link:
         return list(self._links)[place]
+
+    def snapshot(self) -> list[Link]:
+        """All that there are, for another thread."""
+        return list(self._links)
 
     def __len__(self) -> int:
         return len(self._links)
@@ -173,7 +193,7 @@ class Links:
 
     def _add(self, initiator: bool, address: str, hop: Hop | None, now: int, pinged: bool = False) -> Link:
         session = PredictingSession(initiator, self._guid, now, settings=self._config.session)
-        link = Link(next(self._numbers), session, address, hop, self.counters.peers)
+        link = Link(next(self._numbers), session, address, hop, self.counters.peers, now)
         self._links[link] = None
         self._by_number[link.number] = link
         if hop:
@@ -190,6 +210,7 @@ class Links:
         link.was_open = True
         if called := PeerNames(self._config.names).of(guids.guid_text(link.peer)):
             link.count_as(self.counters.peers.of(called))
+        self.gone.pop(link.peer, None)
         same = self._by_guid.setdefault(link.peer, [])
         same.append(link)
         elsewhere = [
@@ -218,6 +239,7 @@ class Links:
     def receive(self, link: Link, data: bytes, now: int) -> list[object]:
         """The events of the session that these bytes make; none if they meet a defect, which ends the link."""
         self.touch(link)
+        link.heard = now
         link.counts.received_bytes += len(data)
         events: list[object] = []
         with self.isolated(link):
@@ -342,4 +364,7 @@ class Links:
             same.remove(link)
             if not same:
                 del self._by_guid[link.peer]
+                if len(self.gone) >= GONE_MAX:
+                    del self.gone[next(iter(self.gone))]
+                self.gone[link.peer] = Gone(link.name, link.address, link.heard)
         self._ended(link)

@@ -65,6 +65,7 @@ METRICS = {
         "gauge", "destination", "Age of the oldest message that is still to be sent"
     ),
     "ordack_outgoing_unacknowledged": About("gauge", "destination", "Transactional messages without an OrderAck"),
+    "ordack_http_refused_total": About("counter", "", "Requests over HTTP with a wrong token"),
     "ordack_sessions_refused_total": About(
         "counter",
         "reason",
@@ -129,6 +130,7 @@ class Metrics:
             "ordack_applications": len(applications),
             "ordack_application_sent_total": applications.sent,
             "ordack_application_removed_total": applications.removed,
+            "ordack_http_refused_total": counters.http_refused,
         }
 
     def _of_queues(self, store: Store) -> dict[str, float | Spread | Numbers]:

@@ -19,9 +19,13 @@ from mqqb.names import QueueName
 
 from ordack import outcome
 from ordack.client import Client, Queue
+from ordack.commits import Move
 from ordack.message import Message
-from ordack.sending import Letter, Sending, delivery_to, target
-from ordack.store import StoreError
+from ordack.outcome import Outcomes
+from ordack.sending import Letter, Sending, delivery_to, open_queue, target
+from ordack.store import Store, StoreError
+from ordack.store.outgoing import Added
+from ordack.store.queues import NoSuchQueue
 from ordack.store.schema import NEVER, POISON
 
 
@@ -60,7 +64,6 @@ def move(client: Client, name: str, target: str | None, selection: Selection, li
     receiving stays. Raises what Client.send raises, about the message that cannot be moved: it stays, and the others.
     """
     queue = client.queue(name)
-    home = queue.name.removesuffix(POISON)
     last = client.store.messages.last_lookup_id()  # one that is sent and fails at once is not taken again
     count = 0
     for message in queue.peek():
@@ -71,41 +74,62 @@ def move(client: Client, name: str, target: str | None, selection: Selection, li
         if message.in_doubt and not selection.in_doubt:
             yield Moved(message, target or message.destination, None)
             continue
-        if home != queue.name:
-            if target is not None and client.queue(target).name != home:
-                raise StoreError(f"messages of {queue.name} can go to {home} only, where they came from")
-            moved = _return(client, queue, home, message)
-        else:
-            moved = _send_again(client, queue, message, message.destination if target is None else target)
+        moved = _moved(client, queue, message, target)
         if moved:
             count += 1
             yield moved
 
 
-def _return(client: Client, queue: Queue, home: str, message: Message) -> Moved | None:
-    there = client.queue(home)
-    if client.store.messages.move(message.lookup_id, queue.identifier, there.identifier):
-        return Moved(message, there.name, message.message_id)
-    return None
-
-
-def _send_again(client: Client, queue: Queue, message: Message, destination: str) -> Moved | None:
-    there, format_name = target(client.store, destination)
-    if there is not None and there.identifier == queue.identifier:
-        raise StoreError(f"a message of {queue.name} was sent to this very queue: name another one for it to go to")
-    letter = _letter(client, message, destination, delivery_to(there, message.delivery if there is None else None))
+def _moved(client: Client, queue: Queue, message: Message, destination: str | None) -> Moved | None:
     with client.store.transaction():
         if not client.store.messages.is_free(message.lookup_id, queue.identifier):
             return None
-        outcomes = client.outcomes()
-        sending = Sending(outcomes)
-        sent = sending.send(letter)
-        sending.write()
-        outcomes.remove([message.lookup_id], confirm.ACK_RECEIVE)
-    return Moved(message, guids.format_name(*outcome.destination(format_name)), sent.message_id)
+        return _move(client.outcomes(), queue.identifier, queue.name, message, destination)[0]
 
 
-def _letter(client: Client, message: Message, destination: str, delivery: str) -> Letter:
+def move_one(outcomes: Outcomes, wanted: Move) -> tuple[Moved | None, list[Added]]:
+    """Move one message in the running transaction: what became of it, None if it is not there any more or somebody is
+    receiving it; and what was put in outgoing queues. Raises what `move` does, and StoreError for one that is in doubt
+    unless that is wanted too."""
+    store = outcomes.store
+    queue = store.queues.find(wanted.queue)
+    if queue is None:
+        raise NoSuchQueue(f"there is no queue {wanted.queue} any more")
+    open_queue(store, queue.name)
+    stored = store.messages.find(queue.identifier, wanted.lookup_id, outcomes.now)
+    if stored is None:
+        return None, []
+    message = Message(stored)
+    if message.in_doubt and not wanted.in_doubt:
+        raise StoreError("it is in doubt: it may have been received, and sent again it can come twice")
+    return _move(outcomes, queue.identifier, queue.name, message, wanted.destination)
+
+
+def _move(
+    outcomes: Outcomes, identifier: int, name: str, message: Message, destination: str | None
+) -> tuple[Moved | None, list[Added]]:
+    """Move a message that is in the queue of this identifier and name, and in no receive."""
+    store = outcomes.store
+    home = name.removesuffix(POISON)
+    if home != name:
+        there = open_queue(store, home)
+        if destination is not None and open_queue(store, destination).identifier != there.identifier:
+            raise StoreError(f"messages of {name} can go to {home} only, where they came from")
+        is_moved = store.messages.move(message.lookup_id, identifier, there.identifier)
+        return Moved(message, there.name, message.message_id) if is_moved else None, []
+    wanted = message.destination if destination is None else destination
+    to, format_name = target(store, wanted)
+    if to is not None and to.identifier == identifier:
+        raise StoreError(f"a message of {name} was sent to this very queue: name another one for it to go to")
+    letter = _letter(store, message, wanted, delivery_to(to, message.delivery if to is None else None))
+    sending = Sending(outcomes)
+    sent = sending.send(letter)
+    sending.write()
+    outcomes.remove([message.lookup_id], confirm.ACK_RECEIVE)
+    return Moved(message, guids.format_name(*outcome.destination(format_name)), sent.message_id), sending.stored
+
+
+def _letter(store: Store, message: Message, destination: str, delivery: str) -> Letter:
     """A new message with what the application has written in this one."""
     content = message.content
     user, properties = content.user, content.properties
@@ -120,18 +144,18 @@ def _letter(client: Client, message: Message, destination: str, delivery: str) -
         bool(user.flags & core.USER_JN),
         bool(user.flags & core.USER_JP),
         acknowledge=properties.flags if user.admin_queue is not None else 0,
-        administration_queue=_seen_from(client, user.admin_queue, message),
+        administration_queue=_seen_from(store, user.admin_queue, message),
         correlation_id=bytes(properties.correlation_id),
-        response_queue=_seen_from(client, user.response_queue, message),
+        response_queue=_seen_from(store, user.response_queue, message),
         body_type=properties.body_type,
         application_tag=properties.application_tag,
         extension=bytes(properties.extension),
     )
 
 
-def _seen_from(client: Client, name: QueueName | None, message: Message) -> QueueName | None:
+def _seen_from(store: Store, name: QueueName | None, message: Message) -> QueueName | None:
     """The same queue in a message that is sent from here: a number alone is one of the machine that has sent it."""
     source = bytes(message.content.user.source_queue_manager)
-    if isinstance(name, guid_names.PrivateQueueFormatNameId) and source != client.store.guid:
+    if isinstance(name, guid_names.PrivateQueueFormatNameId) and source != store.guid:
         return guid_names.PrivateQueueFormatName(source, name.private_queue_identifier)
     return name

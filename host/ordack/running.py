@@ -14,6 +14,8 @@ from ordack.settings import NUMBERS, RESTART
 FIXED = (
     "own_names",
     "http",
+    "http_names",
+    "http_token_file",
     "log_format",
     "serial",
     "next_hops",

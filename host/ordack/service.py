@@ -12,6 +12,7 @@ committed goes back into its queues. So it does when the same application says h
 | COMMIT, number, keys taken, class, letters | DONE, what became of each letter |
 | PUT_BACK, keys | DONE |
 | EMPTY, queue, class, last lookup id, also mark | DONE, messages removed, and whether that was all: else ask again |
+| MOVE, queue, lookup id, destination or nothing, also in doubt | DONE, where it went, new message id; else nothing |
 | QUEUE, its name or identifier | DONE, what `store.queues.Queue` has |
 | LOOK, queue, rank, lookup id, limit, milliseconds to wait | DONE, messages behind that place, which stay |
 | STATE, message id | DONE, what `confirm.Conclusion` has; DONE alone if nothing is known |
@@ -32,7 +33,7 @@ from typing import Any
 
 from mqqb import confirm
 
-from ordack.commits import Commit, Emptying, Request, Wanted
+from ordack.commits import Commit, Emptying, Move, Request, Wanted
 from ordack.names import BadName
 from ordack.sending import Letter
 from ordack.store import StoreBusy, StoreError, StoreFull, StoreUnknown
@@ -41,7 +42,8 @@ from ordack.store.queues import NoSuchQueue
 
 VERSION = 1
 SOCKET = "serve.sock"
-HELLO, TAKE, COMMIT, PUT_BACK, EMPTY, BYE = "hello", "take", "commit", "put back", "empty", "bye"
+HELLO, TAKE, COMMIT, PUT_BACK, BYE = "hello", "take", "commit", "put back", "bye"
+EMPTY, MOVE = "empty", "move"
 QUEUE, LOOK, STATE, DISCARDED = "queue", "look", "state", "discarded"
 DONE, FAILED = "done", "failed"
 LENGTH = struct.Struct("<I")
@@ -179,6 +181,24 @@ def emptying_in(question: list[Any]) -> Emptying:
     if message_class not in (confirm.NACK_Q_PURGED, confirm.NACK_Q_DELETED):
         raise Malformed("the class of `empty` says neither that the queue is purged nor that it is deleted")
     return Emptying(queue, message_class, last, bool(marks))
+
+
+def move_question(move: Move) -> bytes:
+    """MOVE as a frame."""
+    return frame(MOVE, *move)
+
+
+def move_in(question: list[Any]) -> Move:
+    """What MOVE asks for. Raises Malformed."""
+    try:
+        _, queue, lookup_id, destination, in_doubt = question
+    except ValueError:
+        raise Malformed(f"`move` with {len(question)} parts") from None
+    for value in (queue, lookup_id):
+        check_number(value)
+    if not isinstance(destination, (str, type(None))) or len(destination or "") > NAME_MAX:
+        raise Malformed(f"a destination is no text of up to {NAME_MAX} characters")
+    return Move(queue, lookup_id, destination, bool(in_doubt))
 
 
 def look_question(queue: int, place: tuple[int, int], limit: int, timeout: float) -> bytes:

@@ -199,8 +199,22 @@ TABLES = {
             "http": Setting(
                 PLACE,
                 None,
-                "where `/metrics`, `/healthz` and `/status` are answered over HTTP; a port alone is for this machine "
-                "only",
+                "where the web page, `/metrics`, `/healthz` and `/status` are answered over HTTP; a port alone is for "
+                "this machine only",
+                reload=RESTART,
+            ),
+            "http-names": Setting(
+                HOSTS,
+                None,
+                "names by which browsers may open the web page, as that of a reverse proxy, besides IP addresses and "
+                "this machine's own names",
+                reload=RESTART,
+            ),
+            "http-token-file": Setting(
+                PATH,
+                None,
+                "a file that only its owner may read, with a line of 16 to 256 characters; whoever gives that to the "
+                "web page may see dead letters and move them back. Without it nobody can",
                 reload=RESTART,
             ),
             "log-format": Setting(

@@ -6,7 +6,6 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +33,8 @@ from ordack.audit.result import (
     Violation,
 )
 
-CHROMIUM = Path("/usr/bin/chromium")
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+from tests.support.browser import chromium, watch
+
 START = 1_763_700_000_123_456_789
 HOSTILE = (
     "DIRECT=OS:plant\\private$\\<script>document.title='pwned'</script><img src=x onerror=alert(1)>"
@@ -276,15 +269,7 @@ def test_of_nothing_there_is_a_report_too(tmp_path: Path) -> None:
 # ---- in a browser -------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if not CHROMIUM.exists():
-        pytest.skip(f"there is no {CHROMIUM}")
-    with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=ARGUMENTS)
-        yield browser
-        browser.close()
+browser = pytest.fixture(scope="module")(chromium)
 
 
 class Opened:
@@ -292,12 +277,8 @@ class Opened:
 
     def __init__(self, browser: Any, result: Result, path: Path, scheme: str = "light") -> None:
         html_page.write(result, path)
-        self.problems: list[str] = []
         self.page = browser.new_page(color_scheme=scheme)
-        self.page.set_default_timeout(30_000)
-        self.page.on("console", lambda message: self.problems.append(message.text))
-        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.problems.append(dialog.message))
+        self.problems = watch(self.page)
         self.requests: list[str] = []
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(path.as_uri())

@@ -11,8 +11,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from http.client import HTTPConnection, HTTPException, HTTPResponse
+from collections.abc import Iterator
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
 
@@ -32,62 +32,12 @@ from ordack.net import monitor, tcp
 from ordack.net.listener import Listener
 from ordack.store import Store, StoreError
 from ordack.store.look import StoreBeside
-from prometheus_client import Metric
-from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.command import DEADLINE_S, ENVIRONMENT, ROOT, Serve, converse, ordack, serve_in_shell
+from tests.support.command import DEADLINE_S, ENVIRONMENT, ROOT, converse, ordack, serve_in_shell
 from tests.support.faulty_disk import faulty_disk
 from tests.support.host_peer import Peer, direct
 from tests.support.host_world import exchange, send_from, two_hosts
-
-Samples = dict[tuple[str, str], float]  # (name, label) -> value
-
-
-class Watched:
-    """A running `ordack serve --http`."""
-
-    def __init__(self, store: Path, *arguments: str) -> None:
-        self.serve = Serve(store, "--http", "0", *arguments)
-        assert self.serve.process.stdout
-        self.line = self.serve.process.stdout.readline()
-        found = re.search(r"127\.0\.0\.1:(\d+)", self.line)
-        assert found, self.line
-        self.http = int(found[1])
-
-    def get(self, path: str) -> tuple[int, str]:
-        return get(self.http, path)
-
-    def samples(self) -> Samples:
-        return samples_of(self.get("/metrics")[1])
-
-
-def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
-    """Status and body."""
-    with contextlib.closing(HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as connection:
-        connection.request(method, path)
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode()
-
-
-def families_of(text: str) -> list[Metric]:
-    return list(text_string_to_metric_families(text))
-
-
-def samples_of(text: str) -> Samples:
-    return {
-        (sample.name, next((value for name, value in sample.labels.items() if name != "le"), "")): sample.value
-        for family in families_of(text)
-        for sample in family.samples
-        if not sample.name.endswith("_bucket")
-    }
-
-
-def until(true: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + DEADLINE_S
-    while not (found := true()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-    return found
+from tests.support.watched import Samples, Watched, answering, families_of, get, samples_of, until
 
 
 @pytest.fixture
@@ -105,19 +55,6 @@ def watched(store: Path) -> Iterator[Watched]:
     finally:
         running.serve.process.kill()
         running.serve.process.communicate()
-
-
-@contextlib.contextmanager
-def answering(manager: Manager) -> Iterator[int]:
-    """The port on which a queue manager of this process is watched."""
-    told: list[str] = []
-    watching = monitor.Monitor(manager, Listener("127.0.0.1", 0).socket, told.append)
-    watching.start()
-    try:
-        yield int(watching.address.rpartition(":")[2])
-    finally:
-        watching.close()
-    assert told == []
 
 
 # ---- counters --------------------------------------------------------------------------------------------
@@ -511,6 +448,11 @@ def test_a_store_that_cannot_be_read_is_a_problem_and_no_end(tmp_path: Path, mon
             raise StoreError("the disk has gone")
 
         opened: list[StoreBeside] = []
+
+        async def sample_nothing(_self: monitor.Monitor) -> None:
+            """It would open a store, too."""
+
+        monkeypatch.setattr(monitor.Monitor, "_sample", sample_nothing)
         monkeypatch.setattr(monitor, "StoreBeside", lambda folder: opened.append(StoreBeside(folder)) or opened[-1])
         with answering(manager) as port, monkeypatch.context() as broken:
             assert get(port, "/healthz")[0] == 200
@@ -553,7 +495,7 @@ def test_a_long_look_ends_when_serve_does(tmp_path: Path) -> None:
             return beside._database.one(endless)
 
         watching = monitor.Monitor(Manager(store, 0), Listener("127.0.0.1", 0).socket, lambda _line: None)
-        watching._pages[b"/status"]._make = look
+        watching._pages[b"/status"]._show = look
         watching.start()
         with socket.create_connection(("127.0.0.1", int(watching.address.rpartition(":")[2]))) as client:
             client.sendall(b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -600,7 +542,7 @@ def _client(port: int) -> socket.socket:
     ("request_", "status"),
     [
         (b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n", 404),
-        (b"GET / HTTP/1.0\r\n\r\n", 404),
+        (b"GET / HTTP/1.0\r\n\r\n", 200),
         (b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", 405),
         (b"DELETE /status HTTP/1.1\r\nHost: x\r\n\r\n", 405),
         (b"GET /healthz?now=1 HTTP/1.1\r\nHost: x\r\n\r\n", 200),
@@ -766,7 +708,8 @@ def _got(port: int) -> int:
 @pytest.mark.slow
 def test_serve_says_where_it_is_watched(tmp_path: Path) -> None:
     running = Watched(tmp_path / "text")
-    assert running.line == f"metrics on http://127.0.0.1:{running.http}/metrics\n"
+    place = f"http://127.0.0.1:{running.http}"
+    assert running.line == f"web page on {place}/, metrics on {place}/metrics\n"
     assert running.serve.stop()[0] == 0
     as_json = Watched(tmp_path / "json", "--json")
     assert json.loads(as_json.line) == {"http": f"127.0.0.1:{as_json.http}"}

@@ -120,6 +120,8 @@ def test_every_part_of_a_file_is_a_difference_when_it_has_changed() -> None:
         own-names = ["plant"]
         log-format = "json"
         http = 9180
+        http-names = ["plant.example.com"]
+        http-token-file = "http-token"
         [[listen]]
         [[applications]]
         port = 1804
@@ -146,7 +148,7 @@ def test_every_part_of_a_file_is_a_difference_when_it_has_changed() -> None:
         Quota = 5
         """
     told = Running(ConfigFile(), {}, {}).differences(parse(text, Path("x.toml")), {})
-    assert set(told) == {*filter(None, TABLES), "own-names", "log-format", "http", "Quota"} - {"settings"}
+    assert set(told) == {*filter(None, TABLES), *TABLES[""].keys, "Quota"} - {"settings"}
     fields = {one.name for one in dataclasses.fields(ConfigFile)} - {"path", "numbers", "capture_size", "tls_hops"}
     assert {name.replace("-", "_") for name in told} - {"Quota"} == fields
 

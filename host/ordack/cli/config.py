@@ -166,6 +166,7 @@ def check(
 ) -> None:
     """Check a configuration file, and say all that is wrong with it. Exit status 2: it cannot be used."""
     from ordack import config_file
+    from ordack.net.guard import BadToken, read_token
     from ordack.settings import FILE_NAME
     from ordack.tls import BadTls, Tls
 
@@ -178,10 +179,14 @@ def check(
         read = config_file.read(path)
         if read.tls:
             Tls(read.tls)
+        if read.http_token_file:
+            read_token(read.http_token_file)
     except config_file.BadConfigFile as error:
         problems = error.problems
     except BadTls as error:
         problems = [f"{path}: [tls]: {error}"]
+    except BadToken as error:
+        problems = [f"{path}: http-token-file: {error}"]
     if as_json:
         report(True, "", file=str(path), problems=problems)
     elif not problems:
@@ -232,6 +237,8 @@ def _others(file: ConfigFile) -> dict[str, dict[str, Any]]:
         "serial": [f"{line.name}={line.port}@{line.baud}" for line in file.serial],
         "own-names": list(file.own_names),
         "http": str(file.http) if file.http else None,
+        "http-names": list(file.http_names),
+        "http-token-file": str(file.http_token_file) if file.http_token_file else None,
         "log-format": file.log_format,
         "next-hops": {
             name: f"{TLS_SCHEME if hop in file.tls_hops else ''}{format_address(*hop)}"

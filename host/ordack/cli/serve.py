@@ -13,13 +13,14 @@ import typer
 from ordack.cli.common import JsonOption, StoreOption, local, log_line, needs, report
 from ordack.cli.config import ConfigOption, load_file, read_file
 from ordack.cli.output import OutputError
-from ordack.log import ERROR, INFO, Form, Line, Log
+from ordack.log import ERROR, INFO, WARNING, Form, Line, Log
 from ordack.store import Store, StoreError, StoreFull, StoreUnknown
 
 if TYPE_CHECKING:
     from ordack.config import SerialSettings
     from ordack.config_file import ConfigFile, Listen
     from ordack.manager import Manager
+    from ordack.net.guard import Guard
     from ordack.net.listener import Listener, Listeners
     from ordack.net.record import Recorder
     from ordack.running import Running
@@ -79,7 +80,8 @@ HttpOption = Annotated[
     str | None,
     typer.Option(
         metavar="[HOST:]PORT",
-        help="Answer /metrics (Prometheus), /healthz and /status over HTTP; PORT alone is for this machine only.",
+        help="Answer the web page, /metrics (Prometheus), /healthz and /status over HTTP; PORT alone is for this "
+        "machine only.",
     ),
 ]
 LogFormatOption = Annotated[
@@ -142,12 +144,13 @@ class _Options(NamedTuple):
 
 
 class Sockets(NamedTuple):
-    """What listens for peers, for applications of other machines, and for HTTP if that is wanted, and what TLS is
-    spoken with."""
+    """What listens for peers, for applications of other machines, and for HTTP if that is wanted, who may have what
+    there, and what TLS is spoken with."""
 
     listeners: Listeners
     applications: Listeners
     web: Listener | None
+    guard: Guard | None
     tls: Tls | None
 
 
@@ -180,12 +183,13 @@ def _serve_store(
         listeners = stack.enter_context(_open_listeners(file.listen, log))  # before a store is made for nothing
         applications = stack.enter_context(_all_open(file.applications))
         web = stack.enter_context(contextlib.closing(_open_listener(file.http))) if file.http else None
+        guard = _guard(file, log) if web else None
         devices = [(line, _open_serial(line)) for line in file.serial]
         tls = _tls(file)
         opened = stack.enter_context(_open_when_there_is_room(store, log))
         recorder = _recorder(file.capture, file.capture_size, log)
         running = Running(file, {**opened.configuration(), **file.numbers}, options)
-        _run(opened, running, read, Sockets(listeners, applications, web, tls), devices, recorder, log, as_json)
+        _run(opened, running, read, Sockets(listeners, applications, web, guard, tls), devices, recorder, log, as_json)
 
 
 def _with_options(file: ConfigFile, options: _Options) -> ConfigFile:
@@ -270,6 +274,28 @@ def _tls(file: ConfigFile) -> Tls | None:
         raise StoreError(f"[tls]: {error}") from None
 
 
+def _guard(file: ConfigFile, log: Log) -> Guard:
+    """Who may have what over HTTP, as the file says."""
+    from ordack.config_file import is_loopback
+    from ordack.net.guard import BadToken, Guard, read_token
+
+    if file.http_token_file is None:
+        return Guard(file.http_names)
+    try:
+        token = read_token(file.http_token_file)
+    except BadToken as error:
+        raise StoreError(f"http-token-file: {error}") from None
+    if file.http and not is_loopback(file.http.address):
+        log(
+            Line(
+                f"http = {file.http} is not for this machine alone, and HTTP is not encrypted: whoever is on the way "
+                "reads the token of the web page; put a reverse proxy with TLS before it",
+                WARNING,
+            )
+        )
+    return Guard(file.http_names, token)
+
+
 def _recorder(capture: Path | None, size: int, log: Log) -> Recorder | None:
     from ordack.net.record import Recorder
 
@@ -291,7 +317,7 @@ def _run(
 ) -> None:
     import asyncio
 
-    listeners, applications, web, _ = sockets
+    listeners, applications, web, _, _ = sockets
 
     def ready() -> None:
         for listener in listeners:
@@ -307,7 +333,7 @@ def _run(
         for listener in applications:
             report(as_json, f"applications on {listener}", applications=str(listener))
         if web:
-            report(as_json, f"metrics on http://{web}/metrics", http=str(web))
+            report(as_json, f"web page on http://{web}/, metrics on http://{web}/metrics", http=str(web))
 
     asyncio.run(_serve(store, running, read, sockets, ready, devices, recorder, log))
 
@@ -361,7 +387,7 @@ async def _serve(
     from ordack.manager import Manager
     from ordack.net import tcp
 
-    listeners, applications, web, tls = sockets
+    listeners, applications, web, guard, tls = sockets
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     notifier = notify.from_environment(os.environ, log)
@@ -389,7 +415,7 @@ async def _serve(
         pings = notifier.run(lambda: health.restart_helps(manager, loop.time()), lambda: health.sentence(manager))
         tasks.append(asyncio.create_task(pings))
 
-    with contextlib.closing(notifier), _watched(manager, web) as files:
+    with contextlib.closing(notifier), _watched(manager, web, guard) as files:
         reload = Reload(read, running, store, manager, listeners, applications, tls, log, files, notifier)
         tasks = [asyncio.create_task(_count(log)), asyncio.create_task(reload.run())]
         loop.add_signal_handler(signal.SIGHUP, reload.asked.set)
@@ -403,7 +429,7 @@ async def _serve(
 
 
 @contextlib.contextmanager
-def _watched(manager: Manager, web: Listener | None) -> Iterator[int]:
+def _watched(manager: Manager, web: Listener | None, guard: Guard | None) -> Iterator[int]:
     """Answer those who watch the queue manager, on that socket if there is one; how many files that may take."""
     if web is None:
         yield 0
@@ -415,9 +441,9 @@ def _watched(manager: Manager, web: Listener | None) -> Iterator[int]:
     loop = asyncio.get_running_loop()
 
     def tell(text: str) -> None:
-        loop.call_soon_threadsafe(manager.operator.tell, text, ERROR)
+        loop.call_soon_threadsafe(manager.operator.tell, text, ERROR)  # unless it is a Line
 
-    monitor = Monitor(manager, web.socket, tell)
+    monitor = Monitor(manager, web.socket, tell, guard)
     monitor.start()
     try:
         yield FILES

@@ -205,6 +205,8 @@ class Connection(asyncio.Protocol):
             self._door.ask((application, service.request_in(question, application.identifier)))
         elif kind == service.EMPTY and self.is_here:
             self._door.ask((application, service.emptying_in(question)))
+        elif kind == service.MOVE and self.is_here:
+            self._door.ask((application, service.move_in(question)))
         elif kind == service.PUT_BACK and len(question) == 2:
             self._door.ask((application, PutBack(service.keys_in(question[1]))))
         elif looking := looking_in(question):

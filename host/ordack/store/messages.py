@@ -352,6 +352,11 @@ class Messages:
         self._put_back_for_the_dead()
         return self._first(queue, limit, now, after)
 
+    def find(self, queue: int, lookup_id: int, now: int) -> Stored | None:
+        """The message of a queue with this lookup id, which stays in it; None if it is not there, or in a receive."""
+        found = self._first(queue, 1, now, selection=Selection(lookup_id))
+        return found[0] if found else None
+
     def _first(
         self, queue: int, limit: int, now: int, after: tuple[int, int] = FIRST, selection: Selection = EVERY
     ) -> list[Stored]:
@@ -365,21 +370,25 @@ class Messages:
             where = BY_CORRELATION
         sql = (
             f"SELECT rank, lookup_id, arrived, in_doubt, packet, aborts FROM messages {where} "
-            "AND queue = ? AND (rank, lookup_id) > (?, ?) AND NOT purged AND (expires IS NULL OR expires > ?)"
+            "AND queue = ? AND NOT purged AND (expires IS NULL OR expires > ?)"
         )
-        values: tuple[object, ...] = (queue, *after, now)
+        values: tuple[object, ...] = (queue, now)
         if correlation is not None:
             sql += " AND correlation IS ?"
             values += (correlation if any(correlation) else None,)
         if selection.lookup_id is not None:
             sql += " AND lookup_id = ?"
             values += (selection.lookup_id,)
-        with self._db.errors():
-            for row in self._db.connection.execute(sql + " ORDER BY rank, lookup_id LIMIT ?", (*values, limit)):
-                found.append(Stored(*row))
-                size += len(found[-1].packet)
-                if size >= RECEIVE_BYTES:
-                    break
+        behind = [(" AND rank = ? AND lookup_id > ?", after), (" AND rank > ?", after[:1])]
+        with self._db.errors():  # two looks: for (rank, lookup_id) > (?, ?) the index is walked from the rank's first
+            for condition, place in behind[after == FIRST :]:
+                left = limit - len(found)
+                query = f"{sql}{condition} ORDER BY rank, lookup_id LIMIT ?"
+                for row in self._db.connection.execute(query, (*values, *place, left)):
+                    found.append(Stored(*row))
+                    size += len(found[-1].packet)
+                    if size >= RECEIVE_BYTES:
+                        return found
         return found
 
     def _available(self) -> str:

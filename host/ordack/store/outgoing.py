@@ -269,6 +269,11 @@ class OutgoingQueues:
         more."""
         self._db.all("UPDATE outgoing SET sent_to = ? WHERE id = ?", (key, outgoing))
 
+    def total(self) -> int:
+        """Messages in all outgoing queues."""
+        found: int = self._db.one("SELECT coalesce(sum(messages), 0) FROM outgoing")
+        return found
+
     def depths(self) -> list[OutgoingDepth]:
         """How full the outgoing queues are. Costs no look at each message, as `counts` does."""
         return [

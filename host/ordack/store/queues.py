@@ -63,6 +63,11 @@ class Queues:
         )
         return [Queue(row[0], row[1], bool(row[2]), *row[3:]) for row in rows]
 
+    def total(self) -> int:
+        """Messages in all private queues."""
+        found: int = self._db.one("SELECT coalesce(sum(messages), 0) FROM queues WHERE kind = ?", (PRIVATE,))
+        return found
+
     def find(self, name: str | int) -> Queue | None:
         """The queue of this name, which is taken as it is, or identifier; None if there is none."""
         found = self.all("id = ?" if isinstance(name, int) else "name = ?", (name,))
