@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ordack import links
 from ordack.client import Client
 from ordack.commits import Move
 from ordack.config_file import ConfigFile
+from ordack.links import Link
 from ordack.manager import Manager
 from ordack.moving import move_one
 from ordack.names import DEAD_XACT
@@ -223,6 +225,41 @@ def test_who_is_connected_and_who_was_is_shown_by_name(tmp_path: Path) -> None:
         gone = until(lambda: (found := peers()[0])["sessions"] == 0 and found, "it is seen to go")
         assert (gone["name"], gone["guid"]) == (there["name"], there["guid"])
         until(lambda: peers()[0]["silent_s"] > 0.5, "its silence is told")
+
+
+def meet(manager: Manager, number: int) -> Link:
+    """A session with a peer of that number, which has just been opened."""
+    link = manager.accept(f"10.0.0.{number}", 0)
+    assert link
+    peer = Peer(bytes([number]) * 16, direct("line1"))
+    peer.connect(0)
+    while not link.was_open:
+        manager.receive([(link, peer.output(0))], 0, 1_800_000_000)
+        for of, answer, _ in manager.output():
+            if of is link:
+                peer.receive(answer, 0)
+    return link
+
+
+def test_peers_that_have_gone_are_bounded_and_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "GONE_MAX", 3)
+    with Store(tmp_path, create=True) as store:
+        manager = Manager(store, 0)
+
+        def shown() -> dict[str, int]:
+            found = Overview(manager).shown(store, False)["peers"]
+            return {peer["address"]: peer["sessions"] for peer in found}
+
+        for number in range(1, 6):
+            link = meet(manager, number)
+            assert shown()[f"10.0.0.{number}"] == 1
+            manager.lost(link)
+        assert shown() == {"10.0.0.3": 0, "10.0.0.4": 0, "10.0.0.5": 0}
+        again = [meet(manager, 4), meet(manager, 4)]
+        assert shown() == {"10.0.0.3": 0, "10.0.0.4": 2, "10.0.0.5": 0}
+        for link in again:
+            manager.lost(link)
+        assert shown() == {"10.0.0.3": 0, "10.0.0.4": 0, "10.0.0.5": 0}
 
 
 # ---- who may see and do more -----------------------------------------------------------------------------

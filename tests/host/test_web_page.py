@@ -133,7 +133,7 @@ def test_a_dead_letter_is_moved_back_with_the_token(browser: Any, running: Watch
     page.reload()  # the tab keeps the token
     page.wait_for_selector("#queues tbody tr")
     assert "There are none." in page.inner_text("#kept-part")
-    assert page.title() == "ordack"
+    assert page.title() == "(1) ordack"
     assert opened.problems == []
     with Client(running.store) as client:
         assert [message.body for message in client.queue("line1").peek()] == [b"21.5", HOSTILE.encode(), b"\xff\x00"]
@@ -179,6 +179,6 @@ def test_names_that_others_chose_are_text_wherever_they_stand(browser: Any, runn
     for place in ("#verdict", "#queues", "#waiting", "#peers", "#store", "#served", "#tabs"):
         assert HOSTILE in page.inner_text(place), place
     assert page.locator("body img").count() == 0
-    assert page.title() == "ordack"
+    assert page.title() == "(1) ordack"
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert problems == []

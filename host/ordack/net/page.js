@@ -36,6 +36,14 @@ function span(seconds) {
   return `${Math.max(0, Math.round(seconds))} s`;
 }
 
+function reason(text) {  // of an answer that is none: a line, or an object with problems
+  try {
+    return JSON.parse(text).problems.join("; ");
+  } catch {
+    return text.trim();
+  }
+}
+
 function cell(label, className, ...children) {
   const found = make("td", {className}, ...children);
   if (label) found.dataset.label = label;
@@ -89,8 +97,8 @@ function plot(place, samples, lines, least, told) {
   const cursor = draw("line", {class: "cursor", y1: top, y2: height - bottom, visibility: "hidden"});
   const note = draw("text", {y: top + 10, visibility: "hidden"});
   svg.append(cursor, note);
-  svg.addEventListener("pointermove", event => {
-    const at = oldest + (event.offsetX - left) / (width - left - right) * (newest - oldest);
+  const point = () => {
+    const at = oldest + (place.pointed - left) / (width - left - right) * (newest - oldest);
     const one = samples.reduce((best, sample) => Math.abs(sample.time - at) < Math.abs(best.time - at) ? sample : best);
     cursor.setAttribute("x1", x(one.time));
     cursor.setAttribute("x2", x(one.time));
@@ -99,8 +107,16 @@ function plot(place, samples, lines, least, told) {
     note.setAttribute("x", x(one.time) + (isRight ? -6 : 6));
     note.setAttribute("text-anchor", isRight ? "end" : "start");
     for (const part of [cursor, note]) part.setAttribute("visibility", "visible");
+  };
+  svg.addEventListener("pointermove", event => {
+    place.pointed = event.clientX - svg.getBoundingClientRect().left;
+    point();
   });
-  svg.addEventListener("pointerleave", () => [cursor, note].forEach(part => part.setAttribute("visibility", "hidden")));
+  svg.addEventListener("pointerleave", () => {
+    place.pointed = null;
+    for (const part of [cursor, note]) part.setAttribute("visibility", "hidden");
+  });
+  if (samples.length && (place.pointed ?? null) !== null) point();  // it was there before
   place.replaceChildren(...(samples.length ? [svg] : [make("p", {className: "quiet"}, "The first numbers come in a moment.")]));
 }
 
@@ -131,6 +147,7 @@ function remember(queues) {
 
 function verdict(told) {
   const section = $("verdict");
+  document.title = told.problem_count ? `(${count(told.problem_count)}) ordack` : "ordack";
   if (!told.problem_count) {
     section.className = "verdict good";
     section.replaceChildren(make("h2", {}, "All is well"), ...(told.refused ? [make("p", {}, "Refused since the start: " + told.refused)] : []));
@@ -148,7 +165,7 @@ function figures(told) {
   const dead = told.kept.reduce((sum, queue) => sum + queue.messages, 0);
   const rows = [
     ["Messages in queues here", last ? count(last[1]) : "–"],
-    ["To be sent or acknowledged", last ? count(last[2]) : "–"],
+    ["Waiting for others", last ? count(last[2]) : "–"],
     ["Connected", `${count(told.connected)} of ${count(told.peer_count)}`],
     ["Dead letters", count(dead), dead > 0],
     ["A commit takes", milliseconds(told.samples.reduce((mean, sample) => sample[4] ?? mean, null))],
@@ -224,8 +241,8 @@ async function look() {
   clearTimeout(timer);
   const mine = ++asked;
   try {
-    const answer = await fetch("overview", {cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MS)});
-    if (!answer.ok) throw new Error((await answer.text()).trim());
+    const answer = await fetch("overview", {cache: "no-store", signal: AbortSignal.timeout?.(PATIENCE_MS)});
+    if (!answer.ok) throw new Error(reason(await answer.text()));
     const news = await answer.json();
     if (mine !== asked) return;
     if (!told || news.time !== told.time) came = performance.now();
@@ -298,7 +315,7 @@ async function ask(path, options) {
   const answer = await fetch(path, {...options, cache: "no-store", headers: {Authorization: "Bearer " + sessionStorage.getItem(KEY)}});
   const text = await answer.text();
   if (answer.status === 401) forget();
-  if (!answer.ok) throw new Error(text.trim());
+  if (!answer.ok) throw new Error(reason(text));
   return JSON.parse(text);
 }
 
@@ -349,7 +366,7 @@ function letter(row) {
   return make("li", {}, box, make("div", {},
     make("div", {className: "head"},
       make("span", {className: row.label ? "strong" : "quiet"}, row.label || "without a label"),
-      ...(row.class_name ? [make("span", {className: "badge no"}, row.class_name)] : []),
+      ...(row.class ? [make("span", {className: "badge no"}, row.class_name ?? `class ${row.class}`)] : []),
       ...(row.in_doubt ? [make("span", {className: "badge maybe"}, "in doubt")] : []),
       make("span", {className: "small when"}, `${size(row.size)}, sent ${moment(row.sent)}`)),
     ...(row.words ? [make("div", {className: "words"}, row.class_name ? row.words.replace(/ \(class [^)]*\)$/, "") : row.words)] : []),
