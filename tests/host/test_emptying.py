@@ -13,7 +13,7 @@ from mqqb import confirm, headers
 from ordack import service
 from ordack.applications import REMOVED_AT_ONCE, Application, Applications, Question, Take
 from ordack.client import Client, Letter
-from ordack.commits import Commit, Emptying, Request, Wanted
+from ordack.commits import Commit, Emptying, Move, Request, Wanted
 from ordack.manager import Manager
 from ordack.remote import Connection, Lost
 from ordack.store import StoreError
@@ -207,7 +207,7 @@ def test_a_serve_that_is_killed_meanwhile_does_not_end_it(
         assert list(client.queue("big").peek()) == []
 
 
-def test_who_comes_from_elsewhere_empties_nothing(store: Path) -> None:
+def test_who_comes_from_elsewhere_empties_and_moves_nothing(store: Path) -> None:
     serve, address = serve_applications(store)
     with Client(address) as client:
         queue = client.queue("big")
@@ -216,8 +216,12 @@ def test_who_comes_from_elsewhere_empties_nothing(store: Path) -> None:
         emptying = Emptying(queue.identifier, confirm.NACK_Q_PURGED, 1 << 40, marks=True)
         with pytest.raises(StoreError, match="on its own machine"):
             client.access.empty(emptying)
-        with pytest.raises(Lost):
-            client.access._connection.ask(service.empty_question(emptying))  # type: ignore[attr-defined]
-        client.access._connection = None  # type: ignore[attr-defined]
+        first = next(queue.peek()).lookup_id
+        for question in (service.empty_question(emptying), service.move_question(Move(queue.identifier, first))):
+            assert len(list(queue.peek())) == COUNT
+            with pytest.raises(Lost):
+                client.access._connection.ask(question)  # type: ignore[attr-defined]
+            client.access._connection = None  # type: ignore[attr-defined]
         assert len(list(queue.peek())) == COUNT
-    assert "there is no question 'empty'" in serve.stop()[2]
+    said = serve.stop()[2]
+    assert "there is no question 'empty'" in said
