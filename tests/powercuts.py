@@ -1,7 +1,8 @@
-"""Power cuts of an outbox at the writes of its flash, more than in `make test`: python -m tests.powercuts CUTS [SEED]
+"""Power cuts of boards' outboxes and the host's stores, more than in `make test`: python -m tests.powercuts CUTS [SEED]
 
-Most of them in the unix port, in two processes, with other seeds each time; one in a hundred in a Cortex-M3 in QEMU.
-Prints what the scripts print; exits with 1 if one of them failed.
+So many of each, with other seeds each time, two processes at a time: of the outbox at the writes of its flash, most of
+them in the unix port, one in a hundred in a Cortex-M3 in QEMU; of the stores at the operations of their disks
+(host/cuts.py). Prints what the scripts print; exits with 1 if one of them failed.
 """
 
 import random
@@ -34,11 +35,25 @@ def board(cuts: int, seed: int) -> "subprocess.CompletedProcess[str]":
     return on_mps2.run(script, 120 + 10 * cuts * SECONDS_FOR_CUT)
 
 
+def host(cuts: int, seed: int) -> "subprocess.CompletedProcess[str]":
+    """Some cuts of the stores of queue managers."""
+    return subprocess.run(
+        [sys.executable, "-m", "tests.host.cuts", "--cuts", str(cuts), "--seed", str(seed)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60 + cuts * SECONDS_FOR_CUT,
+        check=False,
+    )
+
+
 def main(cuts: int, seed: int) -> int:
-    """Runs about so many cuts; 0 if all were survived."""
+    """Runs about so many cuts of each kind; 0 if all were survived."""
     dice = random.Random(seed)
     print("seed", seed)
-    shares = [(unix, min(CUTS_IN_PROCESS, cuts - done)) for done in range(0, cuts, CUTS_IN_PROCESS)]
+    shares = [
+        (share, min(CUTS_IN_PROCESS, cuts - done)) for done in range(0, cuts, CUTS_IN_PROCESS) for share in (unix, host)
+    ]
     if on_mps2.FIRMWARE.exists():
         shares.insert(0, (board, max(cuts // ON_BOARD, 100)))
     with ThreadPoolExecutor(max_workers=PROCESSES) as pool:

@@ -30,6 +30,14 @@ from ordack.store.write_ahead import WriteAheadLog, patience
 BUSY_TIMEOUT_S = 10.0
 FIRST_WAIT_S = 0.0002
 LAST_WAIT_S = 0.02
+NO_SYNCS = (
+    apsw.SQLITE_IOERR_READ,
+    apsw.SQLITE_IOERR_SHORT_READ,
+    apsw.SQLITE_IOERR_SHMOPEN,
+    apsw.SQLITE_IOERR_SHMSIZE,
+    apsw.SQLITE_IOERR_SHMMAP,
+    apsw.SQLITE_IOERR_SHMLOCK,
+)  # failures after which the log is as it was
 PIECE_BYTES = 1 << 20  # messages that are moved in one transaction: their copies go through the log
 
 
@@ -125,6 +133,7 @@ class Database:
         self.path = self.folder / FILE_NAME
         self.is_new = False  # it was not there before
         self._in_doubt = False  # the last transaction may be in the log
+        self._has_gap = False  # the log may have: the disk has failed
         self._seen_version = -1
         self.rolled_back = 0  # transactions
         self.work = DiskWork()
@@ -150,13 +159,25 @@ class Database:
         try:
             self._prepare(busy_timeout)
         except BaseException:
+            if self._has_gap:
+                self._leave_log()
             self.connection.close()
             raise
 
     def close(self) -> None:
         """Close it. Whatever is asked of it then raises StoreError, but to close it again."""
+        if self._in_doubt or self._has_gap:
+            try:
+                self._end_doubt()
+            except StoreError:
+                self._leave_log()
+        self._in_doubt = self._has_gap = False
         self.connection.close()
         self.connection = cast(apsw.Connection, _Closed(self.path))
+
+    def _leave_log(self) -> None:
+        """Have the log as it is after the end: what may be missing in it is not to be copied."""
+        self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
 
     def _prepare(self, busy_timeout: float) -> None:
         busy = patience(busy_timeout)
@@ -169,8 +190,11 @@ class Database:
             else:
                 self.connection.pragma("auto_vacuum", INCREMENTAL)  # before anything is in the file
             self._use_write_ahead_log(time.monotonic() + busy_timeout)
-            self._log = WriteAheadLog(self.connection, self.path, busy, self.work)
+            self._log = WriteAheadLog(self.connection, self.path, busy, self.work, self._failed)
         with self.transaction():
+            if not self._is_served():  # its queue manager has looked after the log
+                with self.errors():
+                    self._log.write_again()  # nobody may be left who knows that a sync has failed
             if not self.one("SELECT count(*) FROM sqlite_master"):
                 self._fill()
                 self.is_new = True
@@ -244,7 +268,7 @@ class Database:
         if not self.connection.get_autocommit():
             yield
             return
-        if self._in_doubt:
+        if self._in_doubt or self._has_gap:
             self._end_doubt()
         if not durable:
             self._set_synchronous(False)
@@ -255,7 +279,7 @@ class Database:
                 self._commit()
             except BaseException as error:
                 self._roll_back()
-                if isinstance(error, StoreFull):
+                if isinstance(error, StoreFull) and not self._has_gap:
                     self._log.empty()  # for the next one
                 raise
         finally:
@@ -320,18 +344,26 @@ class Database:
             self.connection.execute("ROLLBACK")
 
     def _end_doubt(self) -> None:
-        """Make sure that a transaction whose end is unknown has not happened: the next one takes its place in the log.
-        Raises StoreUnknown."""
+        """Make sure that a transaction whose end is unknown has not happened: the next one takes its place in the log,
+        which is all on the disk then. Raises StoreUnknown."""
         try:
             self.all("BEGIN IMMEDIATE")
             try:
+                with self.errors():
+                    self._log.write_again()
                 self.touch()
                 self.all("COMMIT")
             finally:
                 self._roll_back()
         except StoreError as error:
-            raise StoreUnknown(str(error)) from None
-        self._in_doubt = False
+            if self._in_doubt:
+                raise StoreUnknown(str(error)) from None
+            raise
+        self._in_doubt = self._has_gap = False
+
+    def _failed(self, error: apsw.Error) -> None:
+        """Remember it if this may have been a sync: what was to be synced may be missing on the disk for good."""
+        self._has_gap |= isinstance(error, apsw.IOError) and getattr(error, "extendedresult", 0) not in NO_SYNCS
 
     def touch(self) -> None:
         """Within a transaction: change something, so that its end makes durable what was written before without it."""
@@ -372,6 +404,7 @@ class Database:
                 f"cannot open {self.path}: check the permissions of the folder and of the files in it"
             ) from None
         except apsw.Error as error:
+            self._failed(error)
             if isinstance(error, apsw.IOError) and os.statvfs(self.folder).f_bavail == 0:
                 raise self._full() from None  # no room for the index of the log
             raise StoreError(f"{self.path}: {error}") from error

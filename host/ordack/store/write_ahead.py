@@ -23,6 +23,7 @@ from ordack.store.room import LOG_BYTES, reserve
 BUSY_WAIT_S = 0.001  # between two tries to write; SQLite's own, up to 0.1, let two that write in turn starve a third
 READERS_S = 0.05  # so long a log that is to begin anew waits for those who read from it
 SHORT_LOG_BYTES = 256 << 10  # with less in it a log is not looked at
+COPY_BYTES = 64 << 10  # SQLite writes less than 128 KiB at once
 CHUNK_BYTES = 256 << 10  # the database's file grows and shrinks by so much: not each transaction asks for more
 
 
@@ -42,10 +43,14 @@ def patience(timeout: float) -> Callable[[int], bool]:
     return try_again
 
 
+def _log_of(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
+
+
 def log_bytes(path: Path) -> int:
     """The size of the log of the database in that file, which may have none. Raises OSError."""
     try:
-        return path.with_name(path.name + "-wal").stat().st_size
+        return _log_of(path).stat().st_size
     except FileNotFoundError:
         return 0
 
@@ -58,9 +63,16 @@ def disk_bytes(path: Path) -> tuple[int, int]:
 
 class WriteAheadLog:
     """The log of an open database that has one. path: the database's file; busy: its busy handler. work: is told what
-    is written. is_synced: does a commit sync it?"""
+    is written. failed: is called when a checkpoint has. is_synced: does a commit sync the log?"""
 
-    def __init__(self, database: apsw.Connection, path: Path, busy: Callable[[int], bool], work: DiskWork) -> None:
+    def __init__(
+        self,
+        database: apsw.Connection,
+        path: Path,
+        busy: Callable[[int], bool],
+        work: DiskWork,
+        failed: Callable[[apsw.Error], None],
+    ) -> None:
         self._database = database
         self._path = path
         self._busy = busy
@@ -68,6 +80,7 @@ class WriteAheadLog:
         self._pages = 0  # that were written to the log since it began, as far as this object knows
         self._is_begun = log_bytes(path) > 0
         self.is_synced = True
+        self._failed = failed
         self._page_bytes: int = database.pragma("page_size")
         chunk = ctypes.c_int(CHUNK_BYTES)
         database.file_control("main", apsw.SQLITE_FCNTL_CHUNK_SIZE, ctypes.addressof(chunk))
@@ -88,14 +101,29 @@ class WriteAheadLog:
         except apsw.IOError as error:
             raise apsw.FullError(str(error)) from None
 
+    def write_again(self) -> None:
+        """Write the log once more as it is; the next sync brings it to the disk. To be called in a write transaction,
+        so that nobody adds to it. Raises apsw.Error.
+
+        When a sync has failed, a part of what was written before may be missing on the disk, while all who read it see
+        it, and no later sync brings it there: Linux takes it for written. What follows in the log would be behind a
+        gap, and lost with the power, and a checkpoint that is cut off would leave a database that is damaged."""
+        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_WAL
+        file = apsw.VFSFile(self._database.open_vfs, str(_log_of(self._path)), [flags, 0])
+        try:
+            size = file.xFileSize()
+            for start in range(0, size, COPY_BYTES):
+                file.xWrite(file.xRead(min(COPY_BYTES, size - start), start), start)
+        finally:
+            file.xClose()
+
     def empty(self) -> None:
         """Copy all to the database's file and give the log's room back, unless somebody reads from it for long."""
         self._database.set_busy_handler(patience(READERS_S))
-        with contextlib.suppress(apsw.Error):
-            self._copied(self._database.wal_checkpoint("main", apsw.SQLITE_CHECKPOINT_TRUNCATE)[0])
+        self._copy(apsw.SQLITE_CHECKPOINT_TRUNCATE)
         self._database.set_busy_handler(self._busy)
 
-    def _after_commit(self, database: apsw.Connection, name: str, pages: int) -> int:
+    def _after_commit(self, _database: apsw.Connection, _name: str, pages: int) -> int:
         """Where room is short the log takes a quarter of what is kept back."""
         self._work.syncs += self.is_synced
         if not self._is_begun or pages <= self._pages:
@@ -103,17 +131,22 @@ class WriteAheadLog:
         self._pages, self._is_begun = pages, True
         size = self._work.log_bytes = pages * self._page_bytes
         if size >= SHORT_LOG_BYTES:
-            with contextlib.suppress(apsw.Error, OSError):
+            with contextlib.suppress(OSError):
                 disk, free = disk_bytes(self._path)
                 kept_back = reserve(disk)
                 if size >= kept_back // 4 and free < kept_back:
                     self.empty()
                 elif size >= LOG_BYTES:
-                    self._copied(database.wal_checkpoint(name)[0])
+                    self._copy(apsw.SQLITE_CHECKPOINT_PASSIVE)
         return apsw.SQLITE_OK
 
-    def _copied(self, pages: int) -> None:
-        """A checkpoint was made, which waits for the log and for the database's file. So many pages are in the log."""
+    def _copy(self, mode: int) -> None:
+        """Make a checkpoint, which waits for the log and for the database's file; another time if it fails."""
+        try:
+            pages, _ = self._database.wal_checkpoint("main", mode)
+        except apsw.Error as error:
+            self._failed(error)
+            return
         self._work.checkpoints += 1
         self._work.syncs += 2
         if not pages:

@@ -1,0 +1,258 @@
+"""Power cuts and failing disks under stores at work (cuts.py): 10,000 of them; what follows a sync that failed; and
+that the cuts notice when something is broken."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+import pytest
+from ordack.client import Client
+from ordack.store import Store, StoreError
+from ordack.store.database import Database
+from ordack.store.memory import Memory
+from ordack.store.numbers import Numbers
+from ordack.store.schema import FILE_NAME
+from ordack.store.write_ahead import WriteAheadLog
+
+from tests.host import cuts
+from tests.host.cuts_notes import damage
+from tests.support.power import CUT, IO_ERROR, WAYS, Accident, Inode, Machine, Piece, PowerCut, power
+
+pytestmark = [pytest.mark.slow, pytest.mark.rule("B-098", "B-285")]
+
+BLOCKS = 10
+CUTS = 1000  # in each
+TRIES = 20  # of each accident, with other dice
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_nothing_is_lost_doubled_or_torn_by_power_cuts(block: int) -> None:
+    seed = random.SystemRandom().getrandbits(32)
+    figures: Counter[str] = Counter()
+    episode = 0
+    while figures["cuts"] < CUTS:
+        figures += cuts.play(seed, episode)
+        episode += 1
+    print(f"block {block}, seed {seed}: {dict(figures)}")
+    assert all(
+        figures[name] for name in ("refused", "unknown", "backups", "at sync -wal", "at write -wal", "at write ")
+    )
+
+
+def test_an_episode_can_be_played_again() -> None:
+    assert cuts.play(7, 3) == cuts.play(7, 3)
+
+
+# ---- a sync fails, and what was to be synced is not on the disk, though everybody sees it
+
+
+class Told:
+    """What an application was told on a machine whose disk fails. sent: bodies of which it was told so."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder = folder / str(seed)
+        with Client(self.folder / "new", create=True) as client:
+            client.create_queue("line1", transactional=True)
+            client.create_queue("plain")
+        self.sent: list[bytes] = []
+        self.machine = Machine(self.folder, random.Random(seed))
+        self.machine.goes_on({FILE_NAME: (self.folder / "new" / FILE_NAME).read_bytes()}, self.folder / "disk")
+
+    def send(self, client: Client, body: bytes) -> None:
+        """Send, and note it if it goes well."""
+        with contextlib.suppress(StoreError):
+            client.send("line1", body)
+            self.sent.append(body)
+
+    def fail(self, lasts: int = 1) -> None:
+        """The next sync fails, and so many operations in turn."""
+        self.machine.plan = [Accident(1, IO_ERROR, lasts, "sync")]
+
+    def check(self) -> None:
+        """Whatever of the disk is found when the power goes now."""
+        for way in WAYS:
+            folder = self.folder / way
+            folder.mkdir()
+            for name, content in self.machine.left(way).items():
+                (folder / name).write_bytes(content)
+            with Store(folder) as store:
+                database = store._database.connection
+                assert damage(database) == []
+                bodies = [
+                    body
+                    for body in self.sent
+                    if database.execute("SELECT 1 FROM messages WHERE instr(packet, ?)", (body,)).fetchone()
+                ]
+            assert bodies == self.sent, way
+
+
+def _other_commit(client: Client) -> None:
+    client.send("plain", b"other")
+
+
+def _checkpoint(client: Client) -> None:
+    client.store._database._log.empty()
+
+
+def _statement_alone(client: Client) -> None:
+    client.store.configure("quota", 1 << 20)
+
+
+def _send_after_a_failure(tmp_path: Path, what: Callable[[Client], object]) -> None:
+    for seed in range(TRIES):
+        told = Told(tmp_path, seed)
+        with power() as vfs:
+            vfs.machines.append(told.machine)
+            with Client(told.machine.folder) as client:
+                told.send(client, b"before")
+                client.queue("line1").begin_receive(1, 0)  # which nobody syncs
+                client.queue("plain").begin_receive(1, 0)
+                told.fail()
+                with contextlib.suppress(StoreError):
+                    what(client)
+                assert told.machine.failed == 1
+                told.send(client, b"after")
+                assert told.sent == [b"before", b"after"]
+                told.check()
+
+
+@pytest.mark.parametrize("what", [_other_commit, _checkpoint, _statement_alone])
+def test_what_is_sent_after_a_sync_that_failed_is_behind_no_gap(
+    tmp_path: Path, what: Callable[[Client], object]
+) -> None:
+    _send_after_a_failure(tmp_path, what)
+
+
+def _no_log_is_written_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(WriteAheadLog, "write_again", lambda _self: None)
+
+
+def _a_doubt_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    def broken(self: Database) -> None:
+        self._in_doubt = self._has_gap = False
+
+    patch.setattr(Database, "_end_doubt", broken)
+
+
+@pytest.mark.parametrize("break_it", [_no_log_is_written_again, _a_doubt_is_forgotten])
+def test_a_gap_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, break_it: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    break_it(monkeypatch)
+    with pytest.raises(AssertionError):
+        _send_after_a_failure(tmp_path, _other_commit)
+
+
+def test_what_another_process_sends_is_behind_no_gap_either(tmp_path: Path) -> None:
+    for seed in range(TRIES):
+        told = Told(tmp_path, seed)
+        with power() as vfs:
+            vfs.machines.append(told.machine)
+            client = Client(told.machine.folder)
+            told.send(client, b"before")
+            client.queue("line1").begin_receive(1, 0)
+            told.fail(lasts=100)
+            with pytest.raises(StoreError):
+                client.send("line1", b"lost")
+            with contextlib.suppress(apsw.Error):
+                client.close()
+            told.machine.repaired()
+            with Client(told.machine.folder) as other:
+                told.send(other, b"after")
+                assert told.sent == [b"before", b"after"]
+                told.check()
+
+
+def test_a_store_that_is_closed_after_a_sync_that_failed_is_whole(tmp_path: Path) -> None:
+    """The gap is not copied to the database, of which then a part would be newer than all of the log."""
+    found = 0
+    for seed in range(2 * TRIES):
+        told = Told(tmp_path, seed)
+        with power() as vfs:
+            vfs.machines.append(told.machine)
+            client = Client(told.machine.folder)
+            for number in range(4):
+                told.send(client, b"before %d" % number)
+            client.store._database._log.empty()  # so that the database has pages that are not in the log
+            queue = client.queue("line1")
+            queue.begin_receive(1, 0)
+            queue.begin_receive(2, 0)
+            told.fail(lasts=2)
+            with pytest.raises(StoreError):
+                client.send("plain", b"lost")
+            told.machine.plan = [Accident(told.machine.dice.randint(8, 18), CUT)]
+            with contextlib.suppress(apsw.Error, PowerCut):
+                client.close()
+            found += told.machine.off
+            told.check()
+    assert found
+
+
+# ---- the cuts can fail: broken on purpose, they find it ----------------------------------------------------------
+
+
+def _no_sync_of_a_commit(patch: pytest.MonkeyPatch) -> None:
+    transaction = Database.transaction
+    patch.setattr(Database, "transaction", lambda self, durable=True: transaction(self, False))
+
+
+def _a_disk_that_does_not_sync(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Machine, "sync", lambda *_: None)
+
+
+def _a_stream_is_not_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Memory, "save_incoming", lambda *_: None)
+
+
+def _message_ids_are_given_twice(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Numbers, "reserve_message_ids", lambda _self, count=1: count)
+
+
+def _counts_are_not_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Database, "tally", lambda *_, **__: None)
+
+
+def _play(episodes: int) -> None:
+    for episode in range(episodes):
+        cuts.play(11, episode)
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        _no_sync_of_a_commit,
+        _a_disk_that_does_not_sync,
+        _a_stream_is_not_kept,
+        _message_ids_are_given_twice,
+        _counts_are_not_kept,
+    ],
+)
+def test_what_is_broken_is_found(
+    monkeypatch: pytest.MonkeyPatch, break_it: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    break_it(monkeypatch)
+    with pytest.raises(AssertionError) as raised:
+        _play(150)
+    assert "again: .venv/bin/python -m tests.host.cuts --seed 11 --episode" in "".join(raised.value.__notes__)
+
+
+def test_a_disk_keeps_what_was_synced_and_any_part_of_the_rest() -> None:
+    dice = random.Random(1)
+    seen = set()
+    for _ in range(300):
+        inode = Inode()
+        machine = Machine(Path("/"), dice)
+        inode.loose += [Piece(0, b"first")]
+        machine.sync(inode)
+        inode.loose += [Piece(0, b"A" * 600), Piece(600, b"B" * 600)]
+        for way in WAYS:
+            left = inode.left(dice, way)
+            assert way != "nothing" or left == b"first"
+            assert way != "all" or left == b"A" * 600 + b"B" * 600
+            seen.add((left[:5] == b"AAAAA", left[599:600] == b"A", left[600:601] == b"B", left[1199:] == b"B"))
+    assert len(seen) > 8, "torn, and in any order"
