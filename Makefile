@@ -11,7 +11,7 @@ KILLS ?= 5
 STEPS ?= 1000000
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run hil pipeline test test-fast test-c test-mp lint format size powercuts fuzz mutants model soak audits conformance bench firmware natmod rp2040 clean setup-test setup-bench setup-firmware
+.PHONY: help setup run hil pipeline test test-fast test-c test-mp lint format size powercuts fuzz mutants model soak audits conformance bench deb try-deb firmware natmod rp2040 clean setup-test setup-bench setup-firmware
 
 help: ## this list
 	@awk -F ' *##@? ' '/^##@ / { print "\n" $$2 } /^[a-z0-9-]+:.* ## / { sub(/:.*/, "", $$1); printf "  make %-12s %s\n", $$1, $$2 }' \
@@ -107,6 +107,12 @@ bench: setup-bench ## speed against a peer measured in the same run, as JSON lin
 
 size: setup-test ## code size of the C core on a Cortex-M0+ against its ceilings
 	@$(C_CORE) size
+
+deb: setup ## the queue manager as a Debian package, build/deb/ordack_VERSION_ARCHITECTURE.deb; host/docs/operating.md
+	@PYTHON=$(PYTHON_VENV) host/debian/build.sh build/deb
+
+try-deb: setup-test ## install that package, upgrade and remove it, in a Debian of its own with systemd
+	@$(PYTHON_VENV) -m pytest -q --timeout 3600 tests/host/debian_package.py
 
 firmware: setup-firmware ## MicroPython with our modules for every emulated board, with sizes; firmware/ports/README.md runs them
 	@arm-none-eabi-size build/firmware/mps2-an385/firmware.elf build/firmware/mps2-an385-twin/firmware.elf

@@ -1,4 +1,4 @@
-"""ordack where it is installed, without a checkout: by pip."""
+"""ordack where it is installed by pip, without a checkout."""
 
 from __future__ import annotations
 
