@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.host.test_installed import PLAIN
-from tests.support.wheel import ROOT
+from tests.support.wheel import PLAIN, ROOT
 
 LONG_S = 1200
 

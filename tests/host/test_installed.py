@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import venv
@@ -14,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import DEADLINE_S
-from tests.support.wheel import ROOT, make_wheel
+from tests.support.wheel import PLAIN, ROOT, make_wheel
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 CONSTRAINTS = ROOT / "tests" / "constraints.txt"
-PLAIN = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ORDACK"))}
 
 
 def pip(python: Path | str, *arguments: object) -> subprocess.CompletedProcess[str]:

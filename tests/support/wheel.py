@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+PLAIN = {
+    name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ORDACK"))
+}
 # What goes into a wheel: so a test finds out what is missing here, and nothing is built in the checkout.
 FILES = ("pyproject.toml", "README.md", "LICENSE")
 FOLDERS = ("host", "firmware/mqqb", "c_core")
