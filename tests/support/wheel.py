@@ -9,9 +9,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PLAIN = {
-    name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ORDACK"))
-}
+PLAIN = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ORDACK"))}
 # What goes into a wheel: so a test finds out what is missing here, and nothing is built in the checkout.
 FILES = ("pyproject.toml", "README.md", "LICENSE")
 FOLDERS = ("host", "firmware/mqqb", "c_core")
