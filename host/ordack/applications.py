@@ -18,7 +18,7 @@ from ordack.log import ERROR, Operator
 from ordack.moving import move_one
 from ordack.outcome import Outcomes
 from ordack.outgoing import OutgoingQueues
-from ordack.pieces import CHUNK, PIECE_S, piece
+from ordack.pieces import PIECE_S, piece
 from ordack.store import Store, StoreError
 from ordack.store.messages import ANY, Stored
 from ordack.store.outgoing import Added
@@ -48,9 +48,9 @@ class PutBack(NamedTuple):
 
 Asked = Take | PutBack | Request | Emptying | Move
 Question = tuple[Application, Asked]
-REMOVED_AT_ONCE = 400  # messages of a queue that is emptied
-REMOVED_S = 0.001  # in a transaction, or half as long as the disk takes for it: others wait for both
-TOLD_CHUNK = 10  # messages between two looks at the clock, if something follows when they go
+REMOVED_AT_ONCE = 30  # messages of a queue that is emptied: others wait for them
+TOLD_S = 0.0001  # for those that somebody is told of, or half as long as the disk takes to make that durable
+TOLD_CHUNK = 5  # of them between two looks at the clock
 
 
 class _Done(NamedTuple):
@@ -188,16 +188,11 @@ class Applications:
         is_told = self._is_told(emptying)
         if is_told and not durable:  # another process has put something there just now
             return 0, False
-        left = REMOVED_AT_ONCE
-
-        def remove(limit: int) -> int:
-            nonlocal left
-            done = outcomes.empty(queue, message_class, min(limit, left), last)
-            left -= done
-            return done
-
-        seconds = min(max(REMOVED_S, self._store.work.commit_us / 2e6), PIECE_S)
-        removed, _ = piece(remove, seconds, TOLD_CHUNK if is_told else CHUNK)
+        if is_told:
+            seconds = min(max(TOLD_S, self._store.work.commit_us / 2e6), PIECE_S)
+            removed, _ = piece(lambda limit: outcomes.empty(queue, message_class, limit, last), seconds, TOLD_CHUNK)
+        else:
+            removed = outcomes.empty(queue, message_class, REMOVED_AT_ONCE, last)
         if removed:
             return removed, False
         self._store.touch()

@@ -21,7 +21,7 @@ from ordack.store import StoreError
 from tests.support.command import Serve, serve_applications
 from tests.support.host_world import START, WALL, Host
 
-COUNT = 2 * REMOVED_AT_ONCE + 50
+COUNT = 10 * REMOVED_AT_ONCE + 5
 ADMINISTERED = {"acknowledge": headers.WANT_NR, "administration_queue": "plain"}
 
 
