@@ -18,14 +18,14 @@ from mqqb import confirm, core, guid_names, guids
 from mqqb.names import QueueName
 
 from ordack import outcome
-from ordack.client import Client, Queue
+from ordack.client import Client
 from ordack.commits import Move
 from ordack.message import Message
 from ordack.outcome import Outcomes
 from ordack.sending import Letter, Sending, delivery_to, open_queue, target
 from ordack.store import Store, StoreError
 from ordack.store.outgoing import Added
-from ordack.store.queues import NoSuchQueue
+from ordack.store.queues import NoSuchQueue, Queue
 from ordack.store.schema import NEVER, POISON
 
 
@@ -74,17 +74,12 @@ def move(client: Client, name: str, target: str | None, selection: Selection, li
         if message.in_doubt and not selection.in_doubt:
             yield Moved(message, target or message.destination, None)
             continue
-        moved = _moved(client, queue, message, target)
+        with client.store.transaction():
+            wanted = Move(queue.identifier, message.lookup_id, target, message.in_doubt)
+            moved, _ = move_one(client.outcomes(), wanted)
         if moved:
             count += 1
             yield moved
-
-
-def _moved(client: Client, queue: Queue, message: Message, destination: str | None) -> Moved | None:
-    with client.store.transaction():
-        if not client.store.messages.is_free(message.lookup_id, queue.identifier):
-            return None
-        return _move(client.outcomes(), queue.identifier, queue.name, message, destination)[0]
 
 
 def move_one(outcomes: Outcomes, wanted: Move) -> tuple[Moved | None, list[Added]]:
@@ -102,31 +97,27 @@ def move_one(outcomes: Outcomes, wanted: Move) -> tuple[Moved | None, list[Added
     message = Message(stored)
     if message.in_doubt and not wanted.in_doubt:
         raise StoreError("it is in doubt: it may have been received, and sent again it can come twice")
-    return _move(outcomes, queue.identifier, queue.name, message, wanted.destination)
-
-
-def _move(
-    outcomes: Outcomes, identifier: int, name: str, message: Message, destination: str | None
-) -> tuple[Moved | None, list[Added]]:
-    """Move a message that is in the queue of this identifier and name, and in no receive."""
-    store = outcomes.store
-    home = name.removesuffix(POISON)
-    if home != name:
-        there = open_queue(store, home)
-        if destination is not None and open_queue(store, destination).identifier != there.identifier:
-            raise StoreError(f"messages of {name} can go to {home} only, where they came from")
-        is_moved = store.messages.move(message.lookup_id, identifier, there.identifier)
-        return Moved(message, there.name, message.message_id) if is_moved else None, []
-    wanted = message.destination if destination is None else destination
-    to, format_name = target(store, wanted)
-    if to is not None and to.identifier == identifier:
-        raise StoreError(f"a message of {name} was sent to this very queue: name another one for it to go to")
-    letter = _letter(store, message, wanted, delivery_to(to, message.delivery if to is None else None))
+    if queue.name.endswith(POISON):
+        return _return(store, queue, message, wanted.destination), []
+    destination = message.destination if wanted.destination is None else wanted.destination
+    to, format_name = target(store, destination)
+    if to is not None and to.identifier == queue.identifier:
+        raise StoreError(f"a message of {queue.name} was sent to this very queue: name another one for it to go to")
+    letter = _letter(store, message, destination, delivery_to(to, message.delivery if to is None else None))
     sending = Sending(outcomes)
     sent = sending.send(letter)
     sending.write()
     outcomes.remove([message.lookup_id], confirm.ACK_RECEIVE)
     return Moved(message, guids.format_name(*outcome.destination(format_name)), sent.message_id), sending.stored
+
+
+def _return(store: Store, queue: Queue, message: Message, destination: str | None) -> Moved | None:
+    """Put a poison message back into the queue that its sub-queue belongs to."""
+    home = open_queue(store, queue.name.removesuffix(POISON))
+    if destination is not None and open_queue(store, destination).identifier != home.identifier:
+        raise StoreError(f"messages of {queue.name} can go to {home.name} only, where they came from")
+    is_moved = store.messages.move(message.lookup_id, queue.identifier, home.identifier)
+    return Moved(message, home.name, message.message_id) if is_moved else None
 
 
 def _letter(store: Store, message: Message, destination: str, delivery: str) -> Letter:

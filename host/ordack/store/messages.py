@@ -298,14 +298,6 @@ class Messages:
             )
         ]
 
-    def is_free(self, lookup_id: int, queue: int) -> bool:
-        """Is this message in that queue, and in no receive?"""
-        found = self._db.one(
-            "SELECT 1 FROM messages WHERE lookup_id = ? AND queue = ? AND receiver IS NULL AND NOT purged",
-            (lookup_id, queue),
-        )
-        return found is not None
-
     def move(self, lookup_id: int, queue: int, to: int) -> bool:
         """Put a message of a queue into another one, with all that is to follow when it leaves that. False: it is not
         in the queue any more, or in a receive."""
