@@ -112,6 +112,13 @@ def frames(buffer: bytearray, most: int = FRAME_MAX) -> Iterator[list[Any]]:
 # ---- questions
 
 
+def _parts(question: list[Any], count: int) -> list[Any]:
+    """What follows the kind of a question. Raises Malformed unless it has so many parts."""
+    if len(question) != 1 + count:
+        raise Malformed(f"`{question[0]}` with {len(question)} parts")
+    return question[1:]
+
+
 def commit_question(request: Request) -> bytes:
     """COMMIT as a frame. What is not said of a letter is as Letter has it. Raises ValueError if it is too large."""
     return frame(
@@ -137,10 +144,7 @@ def take_question(wanted: Wanted, timeout: float) -> bytes:
 
 def wanted_in(question: list[Any]) -> tuple[Wanted, int]:
     """What TAKE asks for, and for how many milliseconds. Raises Malformed."""
-    try:
-        _, queue, limit, counted, poison_after, lookup_id, correlation_id, wait = question
-    except ValueError:
-        raise Malformed(f"`take` with {len(question)} parts") from None
+    queue, limit, counted, poison_after, lookup_id, correlation_id, wait = _parts(question, 7)
     for value in (queue, limit, wait):
         check_number(value)
     for value in (poison_after, lookup_id):
@@ -153,10 +157,7 @@ def wanted_in(question: list[Any]) -> tuple[Wanted, int]:
 
 def request_in(question: list[Any], application: bytes) -> Request:
     """What COMMIT asks for. Raises Malformed."""
-    try:
-        _, number, taken, message_class, letters = question
-    except ValueError:
-        raise Malformed(f"`commit` with {len(question)} parts") from None
+    number, taken, message_class, letters = _parts(question, 4)
     if not isinstance(letters, list):
         raise Malformed("the letters of a commit are no array")
     check_number(number)
@@ -172,10 +173,7 @@ def empty_question(emptying: Emptying) -> bytes:
 
 def emptying_in(question: list[Any]) -> Emptying:
     """What EMPTY asks for. Raises Malformed."""
-    try:
-        _, queue, message_class, last, marks = question
-    except ValueError:
-        raise Malformed(f"`empty` with {len(question)} parts") from None
+    queue, message_class, last, marks = _parts(question, 4)
     for value in (queue, last):
         check_number(value)
     if message_class not in (confirm.NACK_Q_PURGED, confirm.NACK_Q_DELETED):
@@ -190,10 +188,7 @@ def move_question(move: Move) -> bytes:
 
 def move_in(question: list[Any]) -> Move:
     """What MOVE asks for. Raises Malformed."""
-    try:
-        _, queue, lookup_id, destination, in_doubt = question
-    except ValueError:
-        raise Malformed(f"`move` with {len(question)} parts") from None
+    queue, lookup_id, destination, in_doubt = _parts(question, 4)
     for value in (queue, lookup_id):
         check_number(value)
     if not isinstance(destination, (str, type(None))) or len(destination or "") > NAME_MAX:
@@ -208,10 +203,7 @@ def look_question(queue: int, place: tuple[int, int], limit: int, timeout: float
 
 def look_in(question: list[Any]) -> tuple[int, tuple[int, int], int, int]:
     """What LOOK asks for: queue, place, limit, milliseconds. Raises Malformed."""
-    try:
-        _, queue, rank, lookup_id, limit, wait = question
-    except ValueError:
-        raise Malformed(f"`look` with {len(question)} parts") from None
+    queue, rank, lookup_id, limit, wait = _parts(question, 5)
     for value, least in ((queue, 0), (rank, FIRST[0]), (lookup_id, FIRST[1]), (limit, 1), (wait, 0)):
         check_number(value, least)
     return queue, (rank, lookup_id), min(limit, PAGE), min(wait, WAIT_MAX_MS)
