@@ -106,12 +106,11 @@ class Peers:
 
 class Counters:
     """What a queue manager has done. batches: transactions with messages from the network, by how many. order_acks:
-    milliseconds from the first transmission of a message to its OrderAck; of each destination one message is watched
-    at a time. sessions_refused: connections, by LIMIT (there were too many), ALLOW_LIST (not from there) or TLS (it was
-    not agreed on). http_refused: requests over HTTP with a wrong
-    token. ends: of sessions, by rule. store_failures: how often the store failed; failure: with these words,
-    at `failed_at`, and nothing was committed since, else "". turned: when the loop last came round. Both are monotonic,
-    the one in milliseconds, the other in seconds."""
+    milliseconds from the first transmission of a message to its OrderAck; of each destination one message is watched at
+    a time. sessions_refused: connections, by LIMIT (there were too many), ALLOW_LIST (not from there) or TLS (it was
+    not agreed on). http_refused: requests over HTTP with a wrong token. ends: of sessions, by rule. store_failures: how
+    often the store failed; failure: with these words, at `failed_at`, and nothing was committed since, else "". turned:
+    when the loop last came round. Both are monotonic, the one in milliseconds, the other in seconds."""
 
     def __init__(self) -> None:
         self.peers = Peers()

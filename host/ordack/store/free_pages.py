@@ -21,26 +21,27 @@ class FreePages:
     def __init__(self, database: Database) -> None:
         self.too_many = 0
         self._db = database
-        self._kept: int = KEPT_BYTES // database.one("PRAGMA page_size")
-        self._least = 0  # that were free since the watch began
+        self._least = 0  # that were to spare since the watch began
         self._until = 0
 
     def watch(self, now: int) -> None:
-        """To be called again and again: see what is free. now: monotonic milliseconds."""
-        free = self._free()
+        """To be called again and again: see what is to spare. now: monotonic milliseconds."""
+        spare = self._spare()
         if now >= self._until:
-            self.too_many = max(self._least - self._kept, 0)
-            self._least, self._until = free, now + WATCHED_MS
-        self._least = min(self._least, free)
+            self.too_many = self._least
+            self._least, self._until = spare, now + WATCHED_MS
+        self._least = min(self._least, spare)
 
     def give_back(self, limit: int) -> int:
         """Within a transaction: give back up to `limit` of the pages that are too many; how many."""
-        pages = min(limit, self.too_many, max(self._free() - self._kept, 0))
+        pages = min(limit, self.too_many, self._spare())
         if pages:
             self._db.all(f"PRAGMA incremental_vacuum({pages})")
         self.too_many = self.too_many - pages if pages else 0
         return pages
 
-    def _free(self) -> int:
+    def _spare(self) -> int:
+        """Pages that are free, but for those that are kept."""
         free: int = self._db.one("PRAGMA freelist_count")
-        return free
+        kept: int = KEPT_BYTES // self._db.one("PRAGMA page_size")
+        return max(free - kept, 0)
