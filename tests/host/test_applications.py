@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mqqb import confirm, headers
 from ordack import remote, service
-from ordack.applications import Application, PutBack, Question, Take
+from ordack.applications import PutBack
 from ordack.client import Client, Letter, Transaction
 from ordack.commits import Commit, Direct, Request, Wanted, carry_out
 from ordack.config import Config
@@ -33,51 +33,13 @@ from ordack.store import Store, StoreError, StoreFull, StoreUnknown
 from ordack.store.messages import Stored
 from ordack.store.queues import NoSuchQueue
 
+from tests.host.applications import App, do, told_by
 from tests.soak import soak
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, serve_applications
 from tests.support.host_peer import body_of
 from tests.support.host_world import START, WALL, Host, exchange, peer_of, two_hosts, world_of
 
 REMOTE = "DIRECT=OS:plant\\private$\\line1"
-
-
-class App:
-    """An application, as the manager of a host sees it."""
-
-    def __init__(self, manager: Manager) -> None:
-        self.manager = manager
-        self.application = manager.applications.connected(secrets.token_bytes(16))
-        self.number = 0
-        self.answers: list[Any] = []
-
-    def wants(self, queue: str, limit: int = 1, wait: int = 0) -> Question:
-        identifier = self.manager.store.queues.named(queue).identifier
-        return self.application, Take(Wanted(identifier, limit), START + wait)
-
-    def commits(self, *letters: Letter, taken: tuple[int, ...] = (), number: int | None = None) -> Question:
-        self.number += 1
-        commit = Commit(taken, confirm.ACK_RECEIVE, letters)
-        return self.application, Request(self.application.identifier, number or self.number, commit)
-
-
-def _told(manager: Manager) -> dict[Application, list[Any]]:
-    """What each was told since this was asked last: a result, or an error."""
-    told: dict[Application, list[Any]] = {}
-    for application, answer in manager.applications.answers():
-        (content,) = service.frames(bytearray(answer))
-        try:
-            found = service.result_of(content)
-        except (StoreError, ValueError) as error:
-            found = error
-        told.setdefault(application, []).append(found)
-    return told
-
-
-def _do(manager: Manager, *questions: Question, now: int = START) -> list[Any]:
-    """What the askers were told, in the order of the questions; None: nothing yet."""
-    manager.receive([], now, WALL, questions)
-    told = _told(manager)
-    return [told[application].pop(0) if told.get(application) else None for application, _ in questions]
 
 
 def _keys(rows: list[Any]) -> tuple[int, ...]:
@@ -103,10 +65,10 @@ def manager(host: Host) -> Manager:
 
 def test_a_commit_removes_and_sends_all_of_it(host: Host, manager: Manager) -> None:
     app = App(manager)
-    _do(manager, app.commits(Letter("line1", b"1")))
-    (found,) = _do(manager, app.wants("line1"))
+    do(manager, app.commits(Letter("line1", b"1")))
+    (found,) = do(manager, app.wants("line1"))
     assert _bodies(found) == [b"1"]
-    (sent,) = _do(manager, app.commits(Letter("line1", b"2"), Letter("plain", b"3"), taken=_keys(found)))
+    (sent,) = do(manager, app.commits(Letter("line1", b"2"), Letter("plain", b"3"), taken=_keys(found)))
     assert [delivery for _, delivery, _, _ in sent] == ["transactional", "recoverable"]
     assert host.content("line1") == [b"2"]
     assert host.content("plain") == [b"3"]
@@ -114,10 +76,10 @@ def test_a_commit_removes_and_sends_all_of_it(host: Host, manager: Manager) -> N
 
 def test_a_commit_that_fails_changes_nothing_and_the_others_of_its_batch_stand(host: Host, manager: Manager) -> None:
     one, other = App(manager), App(manager)
-    _do(manager, one.commits(Letter("line1", b"1")))
-    (found,) = _do(manager, one.wants("line1"))
+    do(manager, one.commits(Letter("line1", b"1")))
+    (found,) = do(manager, one.wants("line1"))
     asked = Letter("plain", b"told", acknowledge=headers.WANT_PA, administration_queue="plain")  # is written at once
-    failed, stood = _do(
+    failed, stood = do(
         manager,
         one.commits(asked, Letter("line1", b"lost"), Letter("nowhere", b"x"), taken=_keys(found)),
         other.commits(Letter("line1", b"2")),
@@ -126,25 +88,25 @@ def test_a_commit_that_fails_changes_nothing_and_the_others_of_its_batch_stand(h
     assert len(stood) == 1
     assert host.content("plain") == []
     assert host.content("line1") == [b"1", b"2"]
-    (again,) = _do(manager, other.wants("line1", 5))
+    (again,) = do(manager, other.wants("line1", 5))
     assert _bodies(again) == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_commit_happens_once_however_often_it_is_asked_for(host: Host, manager: Manager, times: int) -> None:
     app = App(manager)
-    _do(manager, app.commits(Letter("line1", b"0")))
-    (found,) = _do(manager, app.wants("line1"))
+    do(manager, app.commits(Letter("line1", b"0")))
+    (found,) = do(manager, app.wants("line1"))
     question = app.commits(Letter("line1", b"1"), taken=_keys(found))
-    (first,) = _do(manager, question)
+    (first,) = do(manager, question)
     manager.applications.ended(app.application, for_good=False)
     for _ in range(times):
         again = App(manager)
-        (same,) = _do(manager, (again.application, question[1]))
+        (same,) = do(manager, (again.application, question[1]))
         assert same == first
     assert host.content("line1") == [b"1"]
     older = Request(app.application.identifier, app.number - 1, Commit(letters=(Letter("line1", b"0"),)))
-    (refused,) = _do(manager, (again.application, older))
+    (refused,) = do(manager, (again.application, older))
     assert "given up" in str(refused)
     assert host.content("line1") == [b"1"]
 
@@ -157,8 +119,8 @@ def test_a_commit_takes_what_its_sender_wants_to_hear_of_and_sends_elsewhere(tmp
     world.pass_time(100)
     exchange(world)
     app = App(receiver.manager)
-    (found,) = _do(receiver.manager, app.wants("line1"))
-    (sent,) = _do(receiver.manager, app.commits(Letter("DIRECT=OS:elsewhere\\private$\\a", b"2"), taken=_keys(found)))
+    (found,) = do(receiver.manager, app.wants("line1"))
+    (sent,) = do(receiver.manager, app.commits(Letter("DIRECT=OS:elsewhere\\private$\\a", b"2"), taken=_keys(found)))
     assert [one[1] for one in sent] == ["transactional"]
     exchange(world)
     world.settle(lambda: not sender.store.outgoing.messages())
@@ -167,22 +129,22 @@ def test_a_commit_takes_what_its_sender_wants_to_hear_of_and_sends_elsewhere(tmp
 
 def test_what_another_application_has_taken_cannot_be_removed(host: Host, manager: Manager) -> None:
     one, other = App(manager), App(manager)
-    _do(manager, one.commits(Letter("line1", b"1")))
-    (found,) = _do(manager, one.wants("line1"))
-    (refused,) = _do(manager, other.commits(taken=_keys(found)))
+    do(manager, one.commits(Letter("line1", b"1")))
+    (found,) = do(manager, one.wants("line1"))
+    (refused,) = do(manager, other.commits(taken=_keys(found)))
     assert "cannot be completed" in str(refused)
-    (none,) = _do(manager, (other.application, PutBack(_keys(found))))
+    (none,) = do(manager, (other.application, PutBack(_keys(found))))
     assert none is None
-    (nothing,) = _do(manager, other.wants("line1"))
+    (nothing,) = do(manager, other.wants("line1"))
     assert nothing == []
-    (done,) = _do(manager, one.commits(taken=_keys(found)))
+    (done,) = do(manager, one.commits(taken=_keys(found)))
     assert done == []
 
 
 def test_two_commits_of_one_batch_share_the_room_that_there_is(tmp_path: Path) -> None:
     host = Host(tmp_path / "host", Config(quota=3000))
     one, other = App(host.manager), App(host.manager)
-    sent, refused = _do(
+    sent, refused = do(
         host.manager, one.commits(Letter("plain", bytes(2000))), other.commits(Letter("plain", bytes(2000)))
     )
     assert len(sent) == 1
@@ -195,17 +157,17 @@ def test_two_commits_of_one_batch_share_the_room_that_there_is(tmp_path: Path) -
 
 def test_who_waits_gets_a_message_in_the_transaction_that_brings_it(host: Host, manager: Manager) -> None:
     first, second, sender = App(manager), App(manager), App(manager)
-    assert _do(manager, first.wants("line1", wait=5000), second.wants("line1", wait=5000)) == [None, None]
+    assert do(manager, first.wants("line1", wait=5000), second.wants("line1", wait=5000)) == [None, None]
     manager.receive([], START, WALL, [sender.commits(Letter("line1", b"1"))])
-    told = _told(manager)
+    told = told_by(manager)
     assert _bodies(told[first.application][0]) == [b"1"]
     assert second.application not in told
     manager.receive([], START, WALL, [sender.commits(Letter("line1", b"2"))])
-    told = _told(manager)
+    told = told_by(manager)
     assert _bodies(told[second.application][0]) == [b"2"]
     assert first.application not in told  # it has what it asked for
     manager.receive([], START, WALL, [sender.commits(Letter("line1", b"3"))])
-    assert set(_told(manager)) == {sender.application}
+    assert set(told_by(manager)) == {sender.application}
     assert host.content("line1") == [b"3"]
 
 
@@ -213,10 +175,10 @@ def test_who_waits_gets_what_comes_from_the_network(host: Host, manager: Manager
     app = App(manager)
     peer = peer_of(3)
     world = world_of([host], [peer])
-    assert _do(manager, app.wants("line1", 5, wait=5000)) == [None]
+    assert do(manager, app.wants("line1", 5, wait=5000)) == [None]
     peer.send(b"1")
     exchange(world)
-    assert _bodies(_told(manager)[app.application][0]) == [b"1"]
+    assert _bodies(told_by(manager)[app.application][0]) == [b"1"]
 
 
 def test_who_waits_gets_what_another_process_has_sent_put_back_or_died_with(host: Host, manager: Manager) -> None:
@@ -225,12 +187,12 @@ def test_who_waits_gets_what_another_process_has_sent_put_back_or_died_with(host
     for number, (give, wall) in enumerate(
         ((_send_directly, WALL), (_put_back_directly, WALL), (_die_with_it, WALL + 3))
     ):
-        assert _do(manager, app.wants("line1", wait=5000)) == [None]
+        assert do(manager, app.wants("line1", wait=5000)) == [None]
         give(host, b"%d" % number)
         manager.poll(START, wall)
-        (found,) = _told(manager)[app.application]
+        (found,) = told_by(manager)[app.application]
         assert _bodies(found) == [b"%d" % number]
-        _do(manager, app.commits(taken=_keys(found)))
+        do(manager, app.commits(taken=_keys(found)))
 
 
 def _send_directly(host: Host, body: bytes) -> None:
@@ -243,7 +205,7 @@ def _put_back_directly(host: Host, body: bytes) -> None:
         client.send("line1", body)
         stored = client.queue("line1").begin_receive(1, 0)
         host.manager.poll(START, WALL)
-        assert not _told(host.manager)
+        assert not told_by(host.manager)
         client.queue("line1").put_back([stored[0].lookup_id])
 
 
@@ -252,49 +214,49 @@ def _die_with_it(host: Host, body: bytes) -> None:
     dying.send("line1", body)
     assert dying.queue("line1").begin_receive(1, 0)
     host.manager.poll(START, WALL + 2)
-    assert not _told(host.manager)
+    assert not told_by(host.manager)
     dying.store._locks.close()  # as the kernel does, which changes nothing in the store
 
 
 def test_who_has_waited_long_enough_is_told_that_there_is_nothing(host: Host, manager: Manager) -> None:
     app = App(manager)
-    assert _do(manager, app.wants("line1", wait=5000)) == [None]
+    assert do(manager, app.wants("line1", wait=5000)) == [None]
     manager.poll(START + 4999, WALL)
-    assert not _told(manager)
+    assert not told_by(manager)
     manager.poll(START + 5000, WALL)
-    assert _told(manager) == {app.application: [[]]}
+    assert told_by(manager) == {app.application: [[]]}
     _send_directly(host, b"1")
     manager.poll(START + 5050, WALL)
-    assert not _told(manager)
+    assert not told_by(manager)
     assert host.content("line1") == [b"1"]
 
 
 def test_what_an_application_had_that_has_gone_is_for_the_next_one_in_its_old_place(manager: Manager) -> None:
     gone, waiting, other = App(manager), App(manager), App(manager)
-    _do(manager, gone.commits(*(Letter("line1", b"%d" % number) for number in range(4))))
-    _do(manager, gone.wants("line1", 2))
-    assert _do(manager, waiting.wants("plain", wait=5000)) == [None]
+    do(manager, gone.commits(*(Letter("line1", b"%d" % number) for number in range(4))))
+    do(manager, gone.wants("line1", 2))
+    assert do(manager, waiting.wants("plain", wait=5000)) == [None]
     manager.applications.ended(gone.application, for_good=True)
     manager.applications.ended(waiting.application, for_good=True)
     assert manager.applications.has_work
     manager.poll(START, WALL)
     assert not manager.applications.has_work
-    (found,) = _do(manager, other.wants("line1", 9))
+    (found,) = do(manager, other.wants("line1", 9))
     assert _bodies(found) == [b"0", b"1", b"2", b"3"]
-    _do(manager, other.commits(Letter("plain", b"x")))
-    assert not _told(manager)  # who has gone waits no more
+    do(manager, other.commits(Letter("plain", b"x")))
+    assert not told_by(manager)  # who has gone waits no more
 
 
 def test_only_the_last_answer_of_an_application_that_may_ask_again_is_kept(manager: Manager) -> None:
     app = App(manager)
     for number in range(3):
-        _do(manager, app.commits(Letter("plain", b"%d" % number)))
+        do(manager, app.commits(Letter("plain", b"%d" % number)))
     kept = manager.store.answers.find(app.application.identifier)
     assert kept
     assert kept.number == 3
     manager.applications.ended(app.application, for_good=True)
     other = App(manager)
-    _do(manager, other.commits(Letter("plain", b"x")))
+    do(manager, other.commits(Letter("plain", b"x")))
     assert manager.store.answers.find(app.application.identifier) is None
     later = START + 1000 * (manager.config.history_lifetime + 1)
     manager.poll(later, WALL + 86_000)
@@ -309,10 +271,10 @@ def test_only_the_last_answer_of_an_application_that_may_ask_again_is_kept(manag
 def test_a_commit_to_another_queue_manager_leaves_at_once_on_the_session_that_is_there(tmp_path: Path) -> None:
     world, receiver, sender = two_hosts(tmp_path)
     app = App(sender.manager)
-    _do(sender.manager, app.commits(Letter(REMOTE, b"1")))
+    do(sender.manager, app.commits(Letter(REMOTE, b"1")))
     world.settle(lambda: receiver.content("line1") == [b"1"])
     exchange(world)  # nothing is on its way any more
-    _do(sender.manager, app.commits(Letter(REMOTE, b"2")))
+    do(sender.manager, app.commits(Letter(REMOTE, b"2")))
     world.collect()
     assert any(wire.to_host for wire in world.wires)  # without a poll, or anything that comes
     exchange(world)
@@ -336,7 +298,7 @@ def test_acknowledgements_and_commits_in_one_batch_keep_the_numbers_of_a_stream(
             asked.append(app.commits(Letter(REMOTE, expected[-1])))
         take(arrivals, now, wall, asked, lazily)
 
-    _do(sender.manager, app.commits(Letter(REMOTE, b"first")))
+    do(sender.manager, app.commits(Letter(REMOTE, b"first")))
     sender.manager.receive = with_a_commit  # type: ignore[method-assign]
     world.settle(lambda: len(expected) == 40 and len(receiver.content("line1")) == 41)
     assert receiver.content("line1") == [b"first", *expected]
@@ -353,15 +315,15 @@ def test_a_commit_that_the_store_refuses_in_the_end_was_never_sent_and_sessions_
 ) -> None:
     world, receiver, sender = two_hosts(tmp_path)
     app = App(sender.manager)
-    _do(sender.manager, app.commits(Letter(REMOTE, b"1")))
+    do(sender.manager, app.commits(Letter(REMOTE, b"1")))
     world.settle(lambda: receiver.content("line1") == [b"1"])
     session = sender.manager.outgoing
     links = list(sender.manager.links)
     _fail_once(monkeypatch, sender.store, StoreFull("the disk is full"))
-    (refused,) = _do(sender.manager, app.commits(Letter(REMOTE, b"lost")))
+    (refused,) = do(sender.manager, app.commits(Letter(REMOTE, b"lost")))
     assert isinstance(refused, StoreFull)
     exchange(world)
-    (sent,) = _do(sender.manager, app.commits(Letter(REMOTE, b"2")))
+    (sent,) = do(sender.manager, app.commits(Letter(REMOTE, b"2")))
     assert len(sent) == 1
     world.settle(lambda: receiver.content("line1") == [b"1", b"2"] and not _waiting(sender))
     assert list(sender.manager.links) == links
@@ -389,8 +351,8 @@ def test_what_has_come_from_the_network_is_stored_although_a_commit_of_its_batch
     world = world_of([host], [peer])
     exchange(world)
     app = App(host.manager)
-    _do(host.manager, app.commits(Letter("plain", b"0")))
-    (found,) = _do(host.manager, app.wants("plain"))
+    do(host.manager, app.commits(Letter("plain", b"0")))
+    (found,) = do(host.manager, app.wants("plain"))
     peer.send(b"1")
     take = host.manager.receive
 
@@ -402,7 +364,7 @@ def test_what_has_come_from_the_network_is_stored_although_a_commit_of_its_batch
     host.manager.receive = together  # type: ignore[method-assign]
     exchange(world)
     assert host.content("line1") == [b"1"]
-    (refused,) = _told(host.manager)[app.application]
+    (refused,) = told_by(host.manager)[app.application]
     assert isinstance(refused, StoreFull)
     assert len(list(host.manager.links)) == 1
     host.manager.poll(START, WALL)
@@ -425,7 +387,7 @@ def test_a_defect_that_the_network_has_met_does_not_cost_a_commit(host: Host, mo
     )
     exchange(world)
     assert host.content("plain") == [b"2"]
-    assert len(_told(host.manager)[app.application][0]) == 1
+    assert len(told_by(host.manager)[app.application][0]) == 1
 
 
 def _defect(*_arguments: Any) -> str:
@@ -437,7 +399,7 @@ def test_a_defect_that_an_application_has_met_is_told_and_costs_the_others_nothi
 ) -> None:
     one, other = App(host.manager), App(host.manager)
     monkeypatch.setattr("ordack.sending.delivery_to", _defect)
-    failed, stood = _do(host.manager, one.commits(Letter("plain", b"1")), other.commits())
+    failed, stood = do(host.manager, one.commits(Letter("plain", b"1")), other.commits())
     assert "defect" in str(failed)
     assert stood == []
     assert any("defect" in line for line in host.log)
@@ -916,11 +878,11 @@ def test_whatever_is_killed_under_load_each_message_arrives_once_in_order(tmp_pa
 def test_what_is_sent_right_after_a_pause_waits(tmp_path: Path) -> None:
     world, receiver, sender = two_hosts(tmp_path)
     app = App(sender.manager)
-    _do(sender.manager, app.commits(Letter(REMOTE, b"1")))
+    do(sender.manager, app.commits(Letter(REMOTE, b"1")))
     world.settle(lambda: receiver.content("line1") == [b"1"])
     with sender.client() as operator:
         assert operator.store.outgoing.set_on_hold(REMOTE.lower(), True)
-    _do(sender.manager, app.commits(Letter(REMOTE, b"2")))  # before the next poll
+    do(sender.manager, app.commits(Letter(REMOTE, b"2")))  # before the next poll
     exchange(world)
     assert receiver.content("line1") == [b"1"]
     with sender.client() as operator:

@@ -3,7 +3,6 @@ that somebody is told of is undone by a power cut."""
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,47 +10,18 @@ from typing import Any
 import pytest
 from mqqb import confirm, headers
 from ordack import service
-from ordack.applications import REMOVED_AT_ONCE, Application, Applications, Question, Take
+from ordack.applications import REMOVED_AT_ONCE, Applications
 from ordack.client import Client, Letter
-from ordack.commits import Commit, Emptying, Move, Request, Wanted
-from ordack.manager import Manager
+from ordack.commits import Emptying, Move
 from ordack.remote import Connection, Lost
 from ordack.store import StoreError
 
+from tests.host.applications import App, do
 from tests.support.command import Serve, serve_applications
 from tests.support.host_world import START, WALL, Host
 
 COUNT = 10 * REMOVED_AT_ONCE + 5
 ADMINISTERED = {"acknowledge": headers.WANT_NR, "administration_queue": "plain"}
-
-
-class App:
-    """An application, as the manager of a host sees it."""
-
-    def __init__(self, manager: Manager) -> None:
-        self.manager = manager
-        self.application: Application = manager.applications.connected(secrets.token_bytes(16))
-        self.number = 0
-
-    def empties(self, queue: str, last: int, marks: bool = True) -> Question:
-        identifier = self.manager.store.queues.named(queue).identifier
-        return self.application, Emptying(identifier, confirm.NACK_Q_PURGED, last, marks)
-
-    def sends(self, *letters: Letter) -> Question:
-        self.number += 1
-        return self.application, Request(self.application.identifier, self.number, Commit(letters=letters))
-
-    def takes(self, queue: str, limit: int) -> Question:
-        return self.application, Take(Wanted(self.manager.store.queues.named(queue).identifier, limit), START)
-
-
-def _do(manager: Manager, *questions: Question) -> list[Any]:
-    manager.receive([], START, WALL, questions)
-    told = {
-        application: service.result_of(next(service.frames(bytearray(answer))))
-        for application, answer in manager.applications.answers()
-    }
-    return [told[application] for application, _ in questions]
 
 
 @pytest.fixture
@@ -77,8 +47,8 @@ def test_others_have_their_turn_and_what_they_send_stays(host: Host) -> None:
     removed = []
     is_all = False
     while not is_all:
-        (count, is_all), (sent,) = _do(
-            manager, purger.empties("big", last), sender.sends(Letter("big", b"new %d" % len(removed)))
+        (count, is_all), (sent,) = do(
+            manager, purger.empties("big", last), sender.commits(Letter("big", b"new %d" % len(removed)))
         )
         assert sent
         removed.append(count)
@@ -93,10 +63,10 @@ def test_what_somebody_is_receiving_goes_when_he_puts_it_back_if_that_is_wanted(
     last = _fill(host, 5)
     manager = host.manager
     purger, receiver = App(manager), App(manager)
-    (taken,) = _do(manager, receiver.takes("big", 2))
+    (taken,) = do(manager, receiver.wants("big", 2))
     assert len(taken) == 2
-    assert _do(manager, purger.empties("big", last, marks)) == [[3, False]]
-    assert _do(manager, purger.empties("big", last, marks)) == [[2 if marks else 0, True]]
+    assert do(manager, purger.empties("big", last, marks)) == [[3, False]]
+    assert do(manager, purger.empties("big", last, marks)) == [[2 if marks else 0, True]]
     manager.applications.ended(receiver.application, for_good=True)
     for second in range(3):
         manager.poll(START + 1000 * second, WALL + second)
@@ -113,7 +83,7 @@ def test_the_disk_is_waited_for_only_where_somebody_is_told_and_at_the_end(host:
     is_all = False
     while not is_all:
         before = work.syncs
-        ((_, is_all),) = _do(manager, purger.empties("big", last))
+        ((_, is_all),) = do(manager, purger.empties("big", last))
         waits.append(work.syncs > before)
     assert len(waits) > 2
     assert not any(waits[:-1])
@@ -124,7 +94,7 @@ def test_the_disk_is_waited_for_only_where_somebody_is_told_and_at_the_end(host:
     is_all = False
     while not is_all:
         before = work.syncs
-        ((count, is_all),) = _do(manager, purger.empties("big", last))
+        ((count, is_all),) = do(manager, purger.empties("big", last))
         told += count
         assert len(host.content("plain")) == told
         assert work.syncs > before
@@ -140,10 +110,10 @@ def test_what_comes_at_the_last_moment_and_is_told_of_waits_for_a_transaction_th
     purger = App(manager)
     last = _fill(host, 3, **ADMINISTERED)
     monkeypatch.setattr(Applications, "must_last", lambda *_: False)
-    assert _do(manager, purger.empties("big", last)) == [[0, False]]
+    assert do(manager, purger.empties("big", last)) == [[0, False]]
     assert len(host.content("big")) == 3
     monkeypatch.undo()
-    assert _do(manager, purger.empties("big", last)) == [[3, False]]
+    assert do(manager, purger.empties("big", last)) == [[3, False]]
     assert len(host.content("plain")) == 3
 
 
