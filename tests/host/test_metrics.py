@@ -37,7 +37,7 @@ from tests.support.command import DEADLINE_S, ENVIRONMENT, ROOT, converse, ordac
 from tests.support.faulty_disk import faulty_disk
 from tests.support.host_peer import Peer, direct
 from tests.support.host_world import exchange, send_from, two_hosts
-from tests.support.watched import Samples, Watched, answering, families_of, get, samples_of, until
+from tests.support.watched import Samples, Watched, answering, families_of, get, samples_of, until, watched_serve
 
 
 @pytest.fixture
@@ -49,12 +49,8 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def watched(store: Path) -> Iterator[Watched]:
-    running = Watched(store)
-    try:
+    with watched_serve(store) as running:
         yield running
-    finally:
-        running.serve.process.kill()
-        running.serve.process.communicate()
 
 
 # ---- counters --------------------------------------------------------------------------------------------

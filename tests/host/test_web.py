@@ -32,7 +32,7 @@ from ordack.store import Store, StoreError
 from tests.support.command import DEADLINE_S, ordack
 from tests.support.dead_letters import HOSTILE, store_with_dead_letters, with_token
 from tests.support.host_peer import Peer, direct
-from tests.support.watched import Watched, answering, until
+from tests.support.watched import Watched, answering, until, watched_serve
 
 TOKEN = "a-token-that-nobody-guesses"
 GIVEN = {"Authorization": f"Bearer {TOKEN}"}
@@ -73,12 +73,8 @@ def page_of(store: Path, guard: Guard | None = None) -> Iterator[int]:
 def serving(store: Path, more: str = "") -> Iterator[Watched]:
     """An `ordack serve` with a token."""
     with_token(store, TOKEN, more)
-    running = Watched(store)
-    try:
+    with watched_serve(store) as running:
         yield running
-    finally:
-        running.serve.process.kill()
-        running.serve.process.communicate()
 
 
 @pytest.fixture

@@ -42,6 +42,17 @@ class Watched:
         return samples_of(self.get("/metrics")[1])
 
 
+@contextlib.contextmanager
+def watched_serve(store: Path, *arguments: str) -> Iterator[Watched]:
+    """One that is killed in the end."""
+    running = Watched(store, *arguments)
+    try:
+        yield running
+    finally:
+        running.serve.process.kill()
+        running.serve.process.communicate()
+
+
 def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
     """Status and body."""
     with contextlib.closing(HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as connection:
