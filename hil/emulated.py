@@ -262,7 +262,7 @@ class Mps2Board(QemuBoard):
 
     def write_flash(self, config: dict[str, object]) -> None:
         link = {"lan": True} if self._network else {"uart": 1, "baud": BAUD, "rxbuf": RXBUF}
-        config = {**config, **link, "capacity": MPS2_OUTBOX, "waiting_max": 2 * self.limits.ahead}
+        config = {**config, **link, "capacity": MPS2_OUTBOX}
         files = {
             "main.py": MAIN.encode(),
             "application.mpy": compiled(self.application, self.target),

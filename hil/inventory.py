@@ -204,7 +204,7 @@ class SerialBoard:
         link: dict[str, object] = {"lan": entry.lan}
         if entry.line is not None:
             link = {"uart": entry.uart, "baud": entry.baud, "rxbuf": entry.rxbuf}
-        config = {**settings, **link, "waiting_max": 2 * entry.ahead}
+        config = {**settings, **link}
         program = compiled(self._application, self.target)
         self._switch(entry.off)
         self._switch(entry.on)

@@ -28,7 +28,7 @@ from node import Node
 from node.uart import UartLink
 
 async def main():
-    node = Node("outbox", capacity=131072, waiting_max=50, connect=UartLink(UART(1, 115200, rxbuf=1024), 1024))
+    node = Node("outbox", capacity=131072, connect=UartLink(UART(1, 115200, rxbuf=1024), 1024))
     queue = node.queue("DIRECT=OS:gateway\\\\private$\\\\line1")
     node.start()
     for number in range(READINGS):

@@ -2,7 +2,7 @@
 
 Runs on MicroPython, where a heap of 64 KiB is enough, and on CPython: `sensor.py config.json`, a JSON object with
     outbox                  folder of the node's outbox
-    capacity, waiting_max   the outbox's bounds, in bytes and messages (the node's own if left out)
+    capacity                the outbox's bound, in bytes (the node's own if left out)
     queue                   format name of the queue where the readings go
     host, port              where the queue manager is found, on a network
     lan                     bring the network up first, by DHCP over Ethernet (false if left out)
@@ -260,7 +260,7 @@ async def open_node(config: "dict[str, Any]") -> "Any":
         connect = (config["host"], config["port"])
         if config.get("lan"):
             await lan_up()
-    bounds: "dict[str, Any]" = {name: config[name] for name in ("capacity", "waiting_max") if name in config}
+    bounds: "dict[str, Any]" = {name: config[name] for name in ("capacity",) if name in config}
     if config.get("clockless"):
         bounds["clock"] = lambda: 0
     return Node(config["outbox"], connect=connect, on_failed=failed, **bounds)

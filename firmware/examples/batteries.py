@@ -9,7 +9,7 @@ def failed(message):  # 0x8000: there is no such queue
     print("not delivered, class", hex(message.conclusion().message_class))
 
 
-node = Node("outbox", capacity=262144, waiting_max=100, on_failed=failed)
+node = Node("outbox", capacity=262144, on_failed=failed)
 line1 = node.queue("DIRECT=TCP:192.168.1.20\\private$\\line1")
 try:  # on flash before the network is tried
     line1.put(b"%d" % machine.ADC(4).read_u16(), label="raw", ttrq=86400)

@@ -10,7 +10,7 @@ network.LAN().active(True)
 
 
 async def main():
-    node = Node("outbox", capacity=65536, waiting_max=16, connect=("10.0.2.2", 1801))
+    node = Node("outbox", capacity=65536, connect=("10.0.2.2", 1801))
     node.start()
     line1 = node.queue("DIRECT=TCP:10.0.2.2\\private$\\line1")
     reading = await line1.send(b"21.5", label="temperature")

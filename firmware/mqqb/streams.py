@@ -121,7 +121,7 @@ class OutgoingStream:
     core.roll does calls `adopt`.
     rolls: whether the stream begins a new sequence by itself once nothing of it is left in the table (B-096). An
     owner whose numbers are given by other processes too says False and calls core.roll in the transaction that finds
-    the stream empty.
+    the stream empty; one that has more than the table says so as long as it has.
     awaiting_final_ack: no longer in the table, but a FinalAck may still settle them (B-055): those with an OrderAck,
     and those that `hold` put there. At start-up the owner appends the stored ones itself.
     """
@@ -135,8 +135,8 @@ class OutgoingStream:
         self.time_of_last_ack = now  # B-062
         self.last_ack_count = 0
         self.resend_interval_index = 0
+        self.rolls = rolls
         self._intervals = intervals
-        self._rolls = rolls
         self._resend_time: "int | None" = None
         # For each priority, highest first: [priority, place in the table before which none of it is to be sent].
         self._cursors: "list[list[int]]" = []
@@ -221,9 +221,15 @@ class OutgoingStream:
 
         Takes no memory, for lack of it may be the reason.
         """
-        assert self.table[-1] is entry, "only the newest number can be taken back"
-        self.table.pop()
+        assert entry.stream is None or self.table[-1] is entry, "only the newest number can be taken back"
+        self.leave_out(entry)
         self.record[core.OUTGOING_NUMBER] = entry.tx_sequence_number
+
+    def leave_out(self, entry: Entry) -> None:
+        """The newest message waits elsewhere, behind the table: its owner appends it later. `rolls` has to be off."""
+        if entry.stream is not None:
+            entry.stream = None
+            self.table.pop()
 
     def append(self, entry: Entry) -> None:
         """Add an entry at the end: one that has no number, or at start-up each stored one, in table order."""
@@ -355,7 +361,7 @@ class OutgoingStream:
                 break
         else:
             self._resend_time = None  # B-240
-            if self._rolls:
+            if self.rolls:
                 core.roll(self.record)  # B-238
         return size - len(table)
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
             """The file system has failed, or a write was interrupted: what was logged since the last sync is lost."""
 
 
-VERSION = const(3)
+VERSION = const(4)
 MAGIC = b"ORDK"
 # magic, version, queues, bytes until the first record, segment, first segment needed, end of the one before,
 # next MessageID, next arrival, highest TimeStamp, starts, sources, has this start sent, GUID; the queues and the
@@ -58,6 +58,7 @@ STATE = const(0xB2)
 QUEUE = const(0xB3)
 STARTED = const(0xB4)
 COPY = const(0xB5)  # as MESSAGE, of one whose first place is given up
+OUT_OF_TURN = const(0xB6)  # as STATE, of a message that ends before those in front of it are taken from the flash
 ARRIVAL = const(0xC1)  # the same four of what was received
 ARRIVAL_STATE = const(0xC2)
 SOURCE = const(0xC3)
@@ -72,8 +73,10 @@ MESSAGE_PREFIX_BYTES = const(40)
 HEAD_BYTES = const(48)  # of a message: all but the packet
 QUEUE_PREFIX_BYTES = const(18)  # queue, counters; the format name follows in UTF-8
 SOURCE_PREFIX_BYTES = const(34)  # source, counters, GUID of the queue manager; the queue's name follows in UTF-8
-STATE_PREFIX = const("<BBHI")  # state, marks, class, T0 or 0: as it was; MessageIDs or numbers of arrivals follow
-STATE_PREFIX_BYTES = const(8)
+# state, marks, class, T0 or 0: as it was, queue or source; MessageIDs or numbers of arrivals follow
+STATE_PREFIX = const("<BBHIH")
+STATE_PREFIX_BYTES = const(10)
+_MESSAGE_FORM = const("<IIHHIIIIIBBHIII")  # all of a message but its packet
 START_BYTES = const(8)
 START = const("<II")  # starts, flags; the board's name follows in UTF-8
 STARTED_SENT = const(1)  # flags of a start: something may have been transmitted;
@@ -296,15 +299,17 @@ else:  # flush() is fsync(), or the sync of the board's file system
 class Stored:
     """Where the log holds a message: its owner's handle. `size`: bytes of the packet. record: its confirmation.
 
-    `segment` is None while the log does not hold it: not yet, not any more, or because writing failed.
+    `segment` is None while the log does not hold it: not yet, not any more, or because writing failed. `queue`: where
+    it goes, of a message.
     """
 
-    __slots__ = ("message_id", "offset", "record", "segment", "size")
+    __slots__ = ("message_id", "offset", "queue", "record", "segment", "size")
     source: "LoggedSource | None" = None
 
     def __init__(self, message_id: int, record: "array[int]") -> None:
         self.message_id = message_id
         self.record = record
+        self.queue: "LoggedQueue | None" = None
         self.segment: "Segment | None" = None
         self.offset = 0
         self.size = 0
@@ -323,12 +328,32 @@ class Arrival(Stored):
         self.source = source
 
 
-class Segment:
-    """One file of the log: `size` in bytes that count, of which it began with `base`, `space` in bytes of a file that
-    does not grow; `handles` of the messages kept in it, which take `live` bytes; `seed` of its CRCs.
+class Restored:
+    """A message that has been taken from the log: what its owner's table needs.
+
+    `sent`: it may have been transmitted, whatever the state in its record is.
     """
 
-    __slots__ = ("base", "handles", "live", "name", "number", "seed", "size", "space")
+    __slots__ = ("flags", "handle", "queue", "sent", "tx_sequence_id", "tx_sequence_number")
+
+    def __init__(
+        self, queue: "LoggedQueue", handle: Stored, flags: int, tx_sequence_id: int, tx_sequence_number: int
+    ) -> None:
+        self.queue = queue
+        self.handle = handle
+        self.flags = flags
+        self.tx_sequence_id = tx_sequence_id
+        self.tx_sequence_number = tx_sequence_number
+        self.sent = False
+
+
+class Segment:
+    """One file of the log: `size` in bytes that count, of which it began with `base`, `space` in bytes of a file that
+    does not grow; `seed` of its CRCs. `handles` of the messages in it that are in memory, and the number of those
+    that are `deferred`; both take `live` bytes.
+    """
+
+    __slots__ = ("base", "deferred", "handles", "live", "name", "number", "seed", "size", "space")
 
     def __init__(self, number: int, seed: int, size: int, space: int) -> None:
         self.number = number
@@ -337,6 +362,7 @@ class Segment:
         self.size = self.base = size
         self.space = space
         self.handles: "list[Stored]" = []
+        self.deferred = 0
         self.live = 0
 
     def bytes(self) -> int:
@@ -366,10 +392,41 @@ def drop(handle: Stored) -> None:
     segment.live -= HEAD_BYTES + handle.size
 
 
-class LoggedQueue:
-    """A destination queue in the log. `record`: its stream's counters after the last message (mqqb_outgoing)."""
+def replace(handle: Stored, other: Stored) -> None:
+    """The other handle takes the place of this one, with all that this one knows."""
+    segment = handle.segment
+    assert segment is not None
+    segment.handles[segment.handles.index(handle)] = other
+    other.record = handle.record
+    other.queue = handle.queue
+    other.size = handle.size
+    other.offset = handle.offset
+    other.segment = segment
+    handle.segment = None
 
-    __slots__ = ("before", "index", "name", "noted", "record", "touched")
+
+class LoggedQueue:
+    """A destination queue in the log. `record`: its stream's counters after the last message (mqqb_outgoing).
+
+    `deferred`: so many of its messages are on the flash only, all behind those in memory. The first one stands at
+    `cursor` and `offset`, or behind that; `first` is a MessageID not behind its own, `last` that of the last one.
+    `ended`: MessageIDs of those behind there that have ended out of turn.
+    """
+
+    __slots__ = (
+        "before",
+        "cursor",
+        "deferred",
+        "ended",
+        "first",
+        "index",
+        "last",
+        "name",
+        "noted",
+        "offset",
+        "record",
+        "touched",
+    )
     guid = b""
     is_replaced = False
 
@@ -379,6 +436,37 @@ class LoggedQueue:
         self.record = self.noted = record
         self.before = array("I", record)  # what is durable of `noted`, if `touched`
         self.touched = False
+        self.deferred = 0
+        self.cursor: "Segment | None" = None
+        self.offset = self.first = self.last = 0
+        self.ended: "set[int]" = set()
+
+    def defer(self, message_id: int, segment: Segment, offset: int, size: int) -> None:
+        """The message that stands there, size bytes with its head, is not kept in memory."""
+        if not self.deferred:
+            self.cursor = segment
+            self.offset = offset
+            self.first = message_id
+        self.last = message_id
+        self.deferred += 1
+        segment.deferred += 1
+        segment.live += size
+
+    def recall(self, message_id: int, segment: Segment, size: int) -> None:
+        """The last message that was deferred is given up: it was never durable."""
+        self.last = message_id - 1 & 0xFFFFFFFF
+        self.deferred -= 1
+        segment.deferred -= 1
+        segment.live -= size
+
+    def may_defer(self, message_id: int) -> bool:
+        """May the message be among those that are deferred?"""
+        return (
+            self.deferred > 0
+            and not is_after(self.first, message_id)
+            and not is_after(message_id, self.last)
+            and message_id not in self.ended
+        )
 
 
 class LoggedSource(LoggedQueue):
@@ -421,7 +509,7 @@ class Log:
         self.capacity = capacity
         self.guid: "bytes | None" = None
         self.segments: "list[Segment]" = []  # the last one is written
-        self.is_held = False  # all of them are needed, also those that keep nothing in memory
+        self.gaps: "list[tuple[str, int, int]]" = []  # what the start could not read: file, begin, end
         self.bytes_written = 0
         self.mended: "list[tuple[str, int, int]]" = []  # flipped bits: file, place, mask
         self.is_ended = False  # nothing may be appended to the current segment any more
@@ -504,6 +592,109 @@ class Log:
             yield self._piece[:count]
             offset += count
             left -= count
+
+    def next_deferred(
+        self, queue: LoggedQueue, segments: "list[Segment]", make: "type[Stored]", until: "int | None" = None
+    ) -> "Restored | None":
+        """Take the first deferred message of the queue into memory. None: it is behind the MessageID `until`.
+
+        segments: those of the log. make: makes its handle. Raises OutboxDamaged, OSError.
+        """
+        while True:
+            segment, offset, fields = self._seek(queue, segments)
+            if until is not None and is_after(fields[4], until):
+                return None
+            restored = None
+            if fields[4] in queue.ended:
+                queue.ended.remove(fields[4])
+            else:
+                restored = self._restore(queue, segment, offset, fields, make)
+            queue.offset = offset + RECORD_BYTES + (fields[1] >> 8)
+            queue.first = fields[4]
+            if restored is not None:
+                return restored
+
+    def find_deferred(
+        self, queue: LoggedQueue, segments: "list[Segment]", make: "type[Stored]", message_id: int
+    ) -> "Restored | None":
+        """Take a message into memory ahead of the others; the owner notes that it has ended. None: it is not there."""
+        found = self._find_deferred(queue, segments, message_id)
+        if found is None:
+            return None
+        queue.ended.add(message_id)
+        return self._restore(queue, *found, make)
+
+    def look_at(self, queue: LoggedQueue, make: "type[Stored]", message_id: int) -> "Stored | None":
+        """A handle of a message that stays deferred, to be read. None: it is not there."""
+        found = self._find_deferred(queue, self.segments, message_id)
+        return None if found is None else _restored(queue, *found, make).handle
+
+    def _find_deferred(
+        self, queue: LoggedQueue, segments: "list[Segment]", message_id: int
+    ) -> "tuple[Segment, int, tuple[int, ...]] | None":
+        at = queue.cursor, queue.offset
+        try:
+            while queue.may_defer(message_id):
+                found = self._seek(queue, segments)
+                number = found[2][4]
+                if number == message_id:
+                    return found
+                if is_after(number, message_id):
+                    break
+                queue.offset = found[1] + RECORD_BYTES + (found[2][1] >> 8)
+            return None
+        finally:
+            queue.cursor, queue.offset = at
+
+    def _restore(
+        self, queue: LoggedQueue, segment: Segment, offset: int, fields: "tuple[int, ...]", make: "type[Stored]"
+    ) -> Restored:
+        restored = _restored(queue, segment, offset, fields, make)
+        segment.handles.append(restored.handle)  # want of memory ends it before anything has changed
+        segment.deferred -= 1
+        queue.deferred -= 1
+        if not queue.deferred:
+            queue.ended.clear()
+        return restored
+
+    def _seek(self, queue: LoggedQueue, segments: "list[Segment]") -> "tuple[Segment, int, tuple[int, ...]]":
+        """Where the next message of a queue stands, from its cursor on, and what its head says."""
+        while True:
+            segment = queue.cursor
+            assert segment is not None
+            offset = queue.offset
+            for name, begin, end in self.gaps:
+                if name == segment.name and offset == begin:
+                    offset = end
+            if offset >= segment.size or not segment.deferred:  # the file may be gone then
+                if segment is segments[-1]:
+                    raise OutboxDamaged(segment.name, offset, "a message is missing")
+                segment = queue.cursor = segments[max(segment.number + 1 - segments[0].number, 0)]
+                queue.offset = segment.base
+                continue
+            head = self._piece[:HEAD_BYTES]
+            count = self.read(segment.name, offset, head)
+            crc, word, index = struct.unpack_from("<IIH", head)
+            end = offset + RECORD_BYTES + (word >> 8)
+            fields = struct.unpack_from(_MESSAGE_FORM, head)
+            if end > segment.size or not self._is_whole(segment, offset, end, min(count, end - offset), crc):
+                raise OutboxDamaged(segment.name, offset, "a record cannot be read back")
+            queue.offset = offset
+            if word & 0xFF & ~AFTER_SYNC == MESSAGE and index == queue.index:
+                return segment, offset, fields
+            queue.offset = end
+
+    def _is_whole(self, segment: Segment, offset: int, end: int, count: int, crc: int) -> bool:
+        """Has a record this CRC? Its first count bytes are in the buffer."""
+        value = crc32(self._piece[4:count], segment.seed)
+        offset += count
+        while offset < end:
+            count = self.read(segment.name, offset, self._piece[: min(_PIECE_BYTES, end - offset)])
+            if not count:
+                return False
+            value = crc32(self._piece[:count], value)
+            offset += count
+        return bool(value == crc)
 
     # ---- writing --------------------------------------------------------------------------------
 
@@ -703,7 +894,7 @@ class Log:
 
     def reclaim(self) -> None:
         """Remove segments that hold nothing any more, oldest first: what became of it stands in them and later ones."""
-        while len(self.segments) > 1 and not self.segments[0].handles and not self.is_held:
+        while len(self.segments) > 1 and not self.segments[0].handles and not self.segments[0].deferred:
             try:
                 self.files.remove(self.segments[0].name)
             except OSError:
@@ -756,6 +947,20 @@ class Log:
         raise OutboxWriteFailed(error)
 
 
+def _restored(
+    queue: LoggedQueue, segment: Segment, offset: int, fields: "tuple[int, ...]", make: "type[Stored]"
+) -> Restored:
+    """The message whose head has these fields."""
+    _, word, _, flags, number, ordinal, stamp, after, _, state, marks, message_class, sent_time, ttrq, ttbr = fields
+    handle = make(number, array("I", (state, marks, sent_time, ttrq, ttbr, message_class)))
+    handle.queue = queue
+    handle.size = (word >> 8) - MESSAGE_PREFIX_BYTES
+    handle.segment = segment
+    handle.offset = offset
+    own = (after - 1) & 0xFFFFFFFF if flags & TRANSACTIONAL else 0
+    return Restored(queue, handle, flags, stamp << 32 | ordinal if own else 0, own)
+
+
 def _unreadable(handle: Stored) -> OutboxDamaged:
     assert handle.segment is not None
     return OutboxDamaged(handle.segment.name, handle.offset, "a message cannot be read back")
@@ -772,6 +977,11 @@ def header_size(things: "list[Any]") -> int:
 def file_name(number: int) -> str:
     """Of a segment."""
     return "{:08x}.log".format(number)
+
+
+def is_after(number: int, other: int) -> bool:
+    """Was this MessageID given after the other one?"""
+    return 0 < number - other & 0xFFFFFFFF < 0x80000000
 
 
 def following(number: int) -> int:

@@ -7,15 +7,25 @@ from node import log
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     import asyncio
+    from array import array
+    from typing import Protocol
+
+    class Follower(Protocol):
+        """A queue with messages on the flash only."""
+
+        def follow(self, message: "Message") -> None:
+            """Somebody asks about it: say what is known, and use this handle when it comes into memory."""
 
 
 class Message(log.Stored):
     """A message on its way, or kept in the dead-letter queue or the journal.
 
-    `error`: what kept it from being accepted. `failure`: what ended delivery while it was on its way.
+    `error`: what kept it from being accepted. `failure`: what ended delivery while it was on its way. One that waits on
+    the flash only, behind many others, is not known to the node any more until somebody asks.
     """
 
     # Of the class, until a message differs: one that waits takes less memory so.
+    elsewhere: "Follower | None" = None  # who knows of it while it waits on the flash only
     error: "Exception | None" = None
     event: "asyncio.Event | None" = None
     failure: "Exception | None" = None
@@ -23,7 +33,7 @@ class Message(log.Stored):
 
     def conclusion(self) -> confirm.Conclusion:
         """What may be said of it now: answer, message_class, in_doubt (C-80 to C-87)."""
-        return confirm.Confirmation(self.record, confirm.Settings()).conclusion()
+        return confirm.Confirmation(self._now(), confirm.Settings()).conclusion()
 
     @property
     def state(self) -> str:
@@ -32,11 +42,11 @@ class Message(log.Stored):
 
     def is_settled(self) -> bool:
         """Is it known whether it is stored at the destination?"""
-        return self.record[confirm.STATE] not in (confirm.Q, confirm.S)
+        return self._now()[confirm.STATE] not in (confirm.Q, confirm.S)
 
     def is_stored(self) -> bool:
         """Does the destination have it, once and in order (OrderAck)?"""
-        message_class = self.record[confirm.CLASS]
+        message_class = self._now()[confirm.CLASS]
         if message_class & confirm.CLASS_NEGATIVE:
             return (
                 bool(message_class & confirm.CLASS_RECEIVING)
@@ -46,11 +56,11 @@ class Message(log.Stored):
 
     def is_received(self) -> bool:
         """Is it known that an application there has received it (positive FinalAck)?"""
-        return self.record[confirm.CLASS] == confirm.ACK_RECEIVE
+        return self._now()[confirm.CLASS] == confirm.ACK_RECEIVE
 
     def is_ended(self) -> bool:
         """Will nothing more be learned of it?"""
-        return self.record[confirm.STATE] not in (confirm.Q, confirm.S, confirm.O)
+        return self._now()[confirm.STATE] not in (confirm.Q, confirm.S, confirm.O)
 
     async def stored(self) -> bool:
         """Wait until the destination has it, once and in order (OrderAck): True. False: it failed before.
@@ -83,6 +93,11 @@ class Message(log.Stored):
         if self.event is not None:
             self.event.set()
             self.event = None
+
+    def _now(self) -> "array[int]":
+        if self.elsewhere is not None:
+            self.elsewhere.follow(self)
+        return self.record
 
     async def _change(self) -> None:
         if self.failure is not None:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from node.inbox import Inbox, Inboxes
     from node.interfaces import Link, Receiver, Waitable
     from node.listener import TcpListener
-    from node.log import LoggedQueue
+    from node.log import LoggedQueue, Restored
     from node.tasks import Tasks
     from node.wait import Waiter
 
@@ -68,6 +68,8 @@ _SESSION_BYTES = const(12288)  # for all else
 _PLACES_MIN = const(8)
 
 _SPARES_MAX = const(64)
+_HOLD_MAX = const(500)  # messages in memory, half of them under way
+OUTCOMES_MAX = const(64)
 _LARGE_HEAP = const(1048576)
 _ENDLESS = const(0xFFFFFFFE)  # a LongLiveTime: without TTRQ a message waits for ever
 _HELD = const(0x80)  # of a record's MARKS, ours: TTBR is over, it is not transmitted any more (C-22)
@@ -115,8 +117,32 @@ class Queue:
         self.draft = compose.Draft(node.guid, destination)
         self.peer = peer
         self.stream = streams.OutgoingStream(array("I", logged.record))
+        self.followed: "dict[int, Message]" = {}  # those on the flash only about which somebody has asked
         self.renewed = False  # its sequence has been begun since the start
         self.sending = 0  # the TxSequenceID of what was sent last; 0: changes of state must be durable before more is
+
+    def held(self) -> int:
+        """So many of its messages are in memory, and under way."""
+        return len(self.stream.table) + len(self.stream.awaiting_final_ack)
+
+    def follow(self, message: Message) -> None:
+        """See message.Follower. Raises OutboxError: it has ended, and what became of it is not known any more."""
+        message_id = message.message_id
+        if self.logged.may_defer(message_id):
+            self.followed[message_id] = message
+            return
+        known = self.node.in_memory(message_id)
+        if known is None:
+            message.record[confirm.STATE] = confirm.GONE
+            message.record[confirm.CLASS] = self.node.outcome(message_id)
+        else:  # from now on the node knows it by this handle
+            for entry in self.stream.table + self.stream.awaiting_final_ack:
+                if entry.key is known:
+                    entry.key = message
+            message.packet = known.packet
+            message.event = known.event
+            log.replace(known, message)
+        message.elsewhere = None
 
     async def send(
         self,
@@ -220,9 +246,15 @@ class Queue:
         node.check_deadlines()  # what expires now makes room; what its sync gives up gives its MessageID back
         label = label or node.outbox.name
         packet = node.packet(self.draft.size(len(body), label))
-        self.draft.write_into(packet, 0, node.next_message_id, body, label, ttrq, ttbr, sent_time, journal_flags)
-        record = confirm.new(sent_time, node.confirmation, flags, ttrq, ttbr)
-        return node.accept(self, packet, record, not sent_time or ttrq != compose.FOREVER or ttbr != compose.FOREVER)
+        may_expire = not sent_time or ttrq != compose.FOREVER or ttbr != compose.FOREVER
+        while True:
+            self.draft.write_into(packet, 0, node.next_message_id, body, label, ttrq, ttbr, sent_time, journal_flags)
+            record = confirm.new(sent_time, node.confirmation, flags, ttrq, ttbr)
+            try:
+                return node.accept(self, packet, record, may_expire)
+            except log.OutboxFull:
+                if not node.expire_more():
+                    raise
 
 
 def _check(body: object, label: str, ttrq: int, ttbr: int, priority: int) -> None:
@@ -252,13 +284,14 @@ class Node:
     connect: (host, port) through which everything goes, or a link (of link.py, or uart.py); None: each queue's own
     address, port 1801. listen: (host, port) where others may connect; None: nowhere. guid: 16 bytes; None: the one in
     the outbox, at first one that nobody has had, so that an erased folder uses no number again. name: of this board,
-    for people: `ordack board doctor` shows it, and it is the label of messages that have none. capacity, waiting_max,
-    segment_size: see outbox.Outbox; waiting_max None: as many as there is memory for now, at most 500. quota:
-    bytes of the dead-letter queue and of the journal, each; None: a quarter of capacity. Neither takes more than a
-    quarter of waiting_max either; then copies are discarded (C-37). starts: how often the board has started, where
-    something outside of the folder counts that. inbox_quota: (bytes, messages) that may wait in all inboxes; None: as
-    in the dead-letter queue. confirmation: the machine's values of the confirmation process; None:
-    the defaults, but without LongLiveTime, so that a message without ttrq waits for ever. clock: gives s since 1970.
+    for people: `ordack board doctor` shows it, and it is the label of messages that have none. capacity, segment_size:
+    see outbox.Outbox; capacity alone bounds how many messages wait. hold: about so many of them are in memory, the half
+    of which is under way; None: as many as there is room for now, at most 500. quota: bytes of the dead-letter queue
+    and of the journal, each; None: a quarter of capacity. Neither takes more than a quarter of `hold` either; then
+    copies are discarded (C-37). starts: how often the board has started, where something outside of the folder counts
+    that. inbox_quota: (bytes, messages) that may wait in all inboxes; None: as in the dead-letter queue. confirmation:
+    the machine's values of the confirmation process; None: the defaults, but without LongLiveTime, so that a message
+    without ttrq waits for ever. clock: gives s since 1970.
     random: gives floats from 0 up to 1, for the back-off. on_failed: called with each message that was dead-lettered
     or discarded, also with one of an earlier life; if the power fails then, once more. files: in place of folder, what
     the outbox writes to. Raises what outbox.Outbox raises; ValueError for a queue in the outbox that cannot be reached.
@@ -270,7 +303,7 @@ class Node:
         connect: "tuple[str, int] | Link | None" = None,
         guid: "bytes | None" = None,
         capacity: int = 4194304,
-        waiting_max: "int | None" = None,
+        hold: "int | None" = None,
         segment_size: int = 65536,
         settings: "session.Settings | None" = None,
         random: "Callable[[], float]" = _random.random,
@@ -285,9 +318,8 @@ class Node:
         name: str = "",
     ) -> None:
         self.heap = _collect_often()  # bytes
-        hold = _places()
-        waiting_max = min(hold, 500) if waiting_max is None else waiting_max
-        copies = capacity // 4 if quota is None else quota, max(waiting_max // 4, 1)
+        self.hold = hold or min(_places(), _HOLD_MAX)
+        copies = capacity // 4 if quota is None else quota, max(self.hold // 4, 1)
         inbox_quota = inbox_quota or copies
         _check_address("connect", connect)
         _check_address("listen", listen)
@@ -296,14 +328,13 @@ class Node:
             guid,
             segment_size,
             capacity,
-            waiting_max,
+            self.hold // 2,
             Message,
             starts,
             2 * inbox_quota[1] + 32,  # as many again may have ended, while their acknowledgements are under way
             _arrival,  # type: ignore[arg-type]
             min(self.heap // _WRITE_SHARE, _WRITE_BYTES_MAX),
             name,
-            hold,
         )
         self.guid: bytes = self.outbox.log.guid  # type: ignore[assignment]  # of this queue manager, 16 bytes
         self.settings = settings
@@ -339,7 +370,10 @@ class Node:
         self._free: "list[bytearray]" = []  # these among them, which may be used again
         self._spare: "streams.Entry | None" = None  # an entry that nothing needs any more; its key is the next such one
         self._spares = 0
-        self._tight = 0
+        self._coming: "Restored | None" = None  # taken from the flash, and not in its stream yet
+        # Classes of the last messages that have ended with one, once there are any of which only the flash knows.
+        self._outcomes: "dict[int, int] | None" = None
+        self._forgotten = False  # some of them
         # What an acknowledgement says, until it is noted: for want of memory it may have to be tried again.
         self._answered: "list[streams.Entry] | None" = None
         self._answer = 0  # the class
@@ -406,6 +440,19 @@ class Node:
 
     def find(self, message_id: int) -> "Message | None":
         """The message of that MessageID, also of an earlier life. None: it is not here any more, or never was."""
+        message = self.in_memory(message_id)
+        for queue in self._queues:
+            if message is None:
+                message = queue.followed.get(message_id)
+            if message is None and self.commit_now():
+                seen: "Any" = self.outbox.log.look_at(queue.logged, Message, message_id)
+                if seen is not None:
+                    message = queue.followed[message_id] = seen
+                    seen.elsewhere = queue
+        return message
+
+    def in_memory(self, message_id: int) -> "Message | None":
+        """As `find`, without a look at what is on the flash only."""
         for message in self._messages():
             if message.message_id == message_id:
                 return message
@@ -475,7 +522,7 @@ class Node:
         try:
             self._settle()
             self.check_deadlines()
-            self._take_more()
+            self._refill()
             now = self.now()
             if self._marked_at is not None and now - self._marked_at >= LAZY_SYNC_MS:
                 self._marked_at = now
@@ -504,7 +551,7 @@ class Node:
             return TICK_MS
         except Exception as error:
             self.error = error
-            for message in self._messages():
+            for message in self._messages() + [one for queue in self._queues for one in queue.followed.values()]:
                 message.failure = error
                 message.tell()
             raise
@@ -599,14 +646,24 @@ class Node:
             entry = stream.number(packet, offset, message, message.message_id, journal, spare)
             assert entry is not None
         flags = log.TRANSACTIONAL | log.RECOVERABLE
+        logged = queue.logged
+        defer = logged.deferred > 0 or queue.held() > self._share()
         try:
-            self.outbox.append(message, queue.logged, flags, stream.record, packet)
+            self.outbox.append(message, logged, flags, stream.record, packet, defer)
         except Exception as error:
             queue.stream.withdraw(entry)
             self._roll_back(error)
             raise
         self.uncommitted.append(entry)
         self.waiting += 1
+        if defer:
+            stream.rolls = False
+            stream.leave_out(entry)
+            message.elsewhere = queue
+            self._outcomes = self._outcomes or {}
+            self._free.append(packet)
+            self._cached += len(packet)
+            return message
         if may_expire or self.confirmation.long_live_time != _ENDLESS:
             self._expect(message)
         size = len(packet)
@@ -742,7 +799,7 @@ class Node:
     def came_late(self, message_id: int, message_class: int) -> None:
         """As mqqb.lives.Storage asks."""
         self.must_commit = True  # its end may not be durable yet
-        message = self.find(message_id)
+        message = self.in_memory(message_id)
         if message is not None and message.record[confirm.STATE] == confirm.X:
             self.stats.late += message_class == confirm.ACK_RECEIVE  # C-34
 
@@ -772,7 +829,12 @@ class Node:
         now = self.time()
         if not now or now < self._due:
             return
+        self._expire(now)
+
+    def _expire(self, now: int) -> bool:
+        """Act on the deadlines of what is in memory. Has any message ended?"""
         message: "Any"
+        has_ended = False
         self.commit_now()  # what is not durable cannot change yet; if that fails it is gone
         if not self._due:  # the clock has become known: that is T0 of all messages that have none
             undated = [message for message in self._messages() if not message.record[confirm.SENT_TIME]]
@@ -794,8 +856,18 @@ class Node:
                     self._expect(message)
             if ended:
                 queue.sending = 0
+                has_ended = True
             queue.stream.remove(ended)
             self._tell([entry.key for entry in ended])
+        return has_ended
+
+    def expire_more(self) -> bool:
+        """Take messages from the flash and act on their deadlines, for there is no room. Has any ended?"""
+        now = self.time()
+        if not now:
+            return False
+        self._refill()
+        return self._due is not None and now >= self._due and self._expire(now)
 
     # ---- inside ---------------------------------------------------------------------------------
 
@@ -825,52 +897,90 @@ class Node:
 
     def _take_restored(self) -> None:
         """Take the messages that the outbox holds since it has read its log."""
+        for queue in self._queues:
+            queue.stream.rolls = not queue.logged.deferred
+            self.waiting += queue.logged.deferred
         for restored in self.outbox.restored:
-            message: "Any" = restored.handle
-            record = message.record
-            state = record[confirm.STATE]
-            if state in (confirm.X, confirm.J):
-                kept = self._kept[state]
-                kept[0] += message.size
-                kept[1] += 1
-                continue
-            stream = self._queues[restored.queue.index].stream
-            entry = streams.Entry(
-                message,
-                message.message_id,
-                bool(restored.flags & log.RECOVERABLE),
-                record[confirm.MARKS] & confirm.JOURNAL_BITS != 0,
-                restored.tx_sequence_id,
-                restored.tx_sequence_number,
-            )
-            if restored.sent:
-                self._confirmation(message).sent()
-            is_waiting = record[confirm.STATE] != confirm.O
-            self.waiting += is_waiting
-            if is_waiting and not record[confirm.MARKS] & _HELD:
-                stream.append(entry)
-            else:
-                stream.awaiting_final_ack.append(entry)
-            self._expect(message)
+            self._take(restored)
         self.outbox.restored = []
-        self.waiting += len(self.outbox.deferred)
 
-    def _take_more(self) -> None:
-        """All messages in memory are settled: take those that the start has left on the flash."""
-        box = self.outbox
-        deferred = len(box.deferred)
-        if deferred and self.waiting == deferred:
-            hold = max(_places() >> self._tight, 1)
-            try:
-                make_arrival: "Any" = _arrival
-                box.more(hold, Message, make_arrival)
-            except log.OutboxWriteFailed:
-                return
-            except MemoryError:
-                self._tight += 1  # with fewer at a time
-                raise
-            self.waiting -= deferred
-            self._take_restored()
+    def _take(self, restored: "Restored") -> None:
+        """Take a message that the outbox has read from its log."""
+        message: "Any" = restored.handle
+        record = message.record
+        state = record[confirm.STATE]
+        if state in (confirm.X, confirm.J):
+            kept = self._kept[state]
+            kept[0] += message.size
+            kept[1] += 1
+            return
+        stream = self._queues[restored.queue.index].stream
+        entry = streams.Entry(
+            message,
+            message.message_id,
+            bool(restored.flags & log.RECOVERABLE),
+            record[confirm.MARKS] & confirm.JOURNAL_BITS != 0,
+            restored.tx_sequence_id,
+            restored.tx_sequence_number,
+        )
+        if restored.sent:
+            self._confirmation(message).sent()
+        is_waiting = record[confirm.STATE] != confirm.O
+        if is_waiting and not record[confirm.MARKS] & _HELD:
+            stream.append(entry)
+        else:
+            stream.awaiting_final_ack.append(entry)
+        self.waiting += is_waiting
+        self._expect(message)
+
+    def _share(self) -> int:
+        """So many messages of a queue may be in memory and under way."""
+        return max(self.hold // (2 * max(len(self._queues), 1)), 1)
+
+    def _refill(self) -> bool:
+        """Take messages from the flash, where few of a queue are left in memory. Has any been taken?
+
+        Want of memory may end it: it goes on from there.
+        """
+        has_taken = False
+        share = self._share()
+        for queue in self._queues:
+            logged = queue.logged
+            is_low = logged.deferred > 0 and 2 * len(queue.stream.table) <= share
+            if self._coming is None and not (is_low and self.commit_now()):
+                continue
+            while self._coming is not None or (logged.deferred and queue.held() < share):
+                if self._coming is None:
+                    self._coming = self.outbox.more(logged)
+                self._take_coming(self._coming)
+                has_taken = True
+        return has_taken
+
+    def _take_coming(self, restored: "Restored") -> None:
+        queue = self._queues[restored.queue.index]
+        asked = queue.followed.get(restored.handle.message_id)
+        if asked is not None:
+            if asked is not restored.handle:
+                log.replace(restored.handle, asked)
+                restored.handle = asked
+                asked.elsewhere = None
+            del queue.followed[asked.message_id]
+        self._take(restored)
+        self._coming = None
+        self.waiting -= 1
+        queue.stream.rolls = not queue.logged.deferred
+
+    def outcome(self, message_id: int) -> int:
+        """The class with which a message has ended that nobody has followed; 0: it is stored at its destination.
+
+        Raises OutboxError: that is not known any more.
+        """
+        outcomes = self._outcomes or {}
+        if self._forgotten and message_id not in outcomes:
+            raise log.OutboxError(
+                "message {} has ended, it is not known how: ask while it waits, or use on_failed".format(message_id)
+            )
+        return outcomes.get(message_id, 0)
 
     def _renew(self, queue: Queue) -> None:
         """Begin a sequence that nobody can have seen (A-22): not with another copy of this log either, if the clock is
@@ -887,8 +997,13 @@ class Node:
             if message.segment is None:
                 if message.packet is not None:
                     _uncache(message, self._free)
-                assert entry.stream is not None
-                entry.stream.withdraw(entry)
+                queue = message.elsewhere
+                if queue is not None:
+                    queue.followed.pop(message.message_id, None)
+                    message.elsewhere = None
+                    queue.stream.rolls = not queue.logged.deferred
+                stream: "Any" = entry.stream or queue.stream
+                stream.withdraw(entry)
                 self.waiting -= 1
                 message.error = error
         self.uncommitted = [entry for entry in self.uncommitted if entry.key.segment is not None]  # type: ignore[attr-defined]
@@ -992,8 +1107,14 @@ class Node:
         """Log what has become of messages, and tell whom it concerns."""
         self.log(messages)
         for message in messages:
+            message_class = message.record[confirm.CLASS]
+            if message_class and self._outcomes is not None:
+                if len(self._outcomes) >= OUTCOMES_MAX:
+                    self._outcomes.clear()
+                    self._forgotten = True
+                self._outcomes[message.message_id] = message_class
             message.tell()
-            if message.record[confirm.CLASS] not in (0, confirm.ACK_RECEIVE) and self._on_failed is not None:
+            if message_class not in (0, confirm.ACK_RECEIVE) and self._on_failed is not None:
                 self._on_failed(message)
 
     def _let_go(self, message: Message) -> None:
@@ -1020,7 +1141,22 @@ class Node:
                     self._count(message, before, action)
                     self._tell([message])
                     return
-        raise ValueError("the message is not on its way")
+        self._give_up_deferred(message)
+
+    def _give_up_deferred(self, message: Message) -> None:
+        queue: "Any" = message.elsewhere
+        restored = None if queue is None else self.outbox.find(queue.logged, message.message_id)
+        if restored is None:
+            raise ValueError("the message is not on its way")
+        queue.followed.pop(message.message_id, None)
+        log.replace(restored.handle, message)
+        message.elsewhere = None
+        queue.stream.rolls = not queue.logged.deferred
+        confirmation = self._confirmation(message)
+        if restored.sent:
+            confirmation.sent()
+        self._count(message, confirm.Q, confirmation.failed(confirm.NACK_DELETED))
+        self._tell([message])
 
     def _check_durable(self) -> None:
         if self._marked_at is not None:

@@ -34,7 +34,6 @@ _STARTS_SHIFT = const(8)  # where a TimeStamp comes from the number of starts: s
 _QUEUE_NAME_MAX = const(486)
 SOURCE_NAME_MAX = const(470)
 _SOURCE_HEAD_BYTES = const(42)  # all of the record but the name; a queue's is smaller
-_EIO = const(5)
 _LARGE_OUT_BYTES = const(8192)  # who has so much need not save
 
 
@@ -44,12 +43,11 @@ def _recover(
     hold: int,
     handle: "type[log.Stored]",
     arrival: "type[log.Arrival]",
-    only: "list[int] | None",
 ) -> "Recovered":
     """As replay.recover. A small board has no memory for the program that does it, once it is done."""
     import node.replay
 
-    found = node.replay.recover(opened, guid, hold, handle, arrival, only)
+    found = node.replay.recover(opened, guid, hold, handle, arrival)
     if len(opened.out) < _LARGE_OUT_BYTES:
         del node.replay
         del sys.modules["node.replay"]
@@ -60,16 +58,15 @@ class Outbox:
     """Messages in a `log`. guid: 16 bytes, the board's; None takes the log's, or a `fresh_guid` if there is none yet.
 
     segment_size: bytes after which a new file is begun, at most a quarter of capacity. capacity: bytes of all files
-    together, beyond which messages are refused. waiting_max: so many may be kept at once, for each needs memory, also
-    at the next start; arrivals_max: so many arrivals. handle: makes the handle of a stored message from its MessageID
-    and record. starts: how often this board has started, 0 to 0xFFFFFF, where somebody else counts that too. arrival:
-    makes the handle of an arrival from its number, record and source. write_bytes: in so much memory records are put
-    together until they are written; less than the default is for small boards, which also give up what only the
-    start needs.
-    hold: so many messages the start takes into memory, those that are sent first; `deferred` has the MessageIDs of the
-    others, which `more` takes when these are gone. Nothing is accepted before that.
+    together, beyond which messages are refused. hold: about so many messages the start takes into memory, of each queue
+    those that are sent first; the others are `deferred` (log.LoggedQueue), until the owner asks for `more`.
+    arrivals_max: so many arrivals may be kept at once, for each needs memory. handle: makes the handle of a stored
+    message from its MessageID and record. starts: how often this board has started, 0 to 0xFFFFFF, where somebody else
+    counts that too. arrival: makes the handle of an arrival from its number, record and source. write_bytes: in so much
+    memory records are put together until they are written; less than the default is for small boards, which also give
+    up what only the start needs.
     `damage`: what the start could not read as it was written, a sentence each.
-    `restored`: the messages that are kept, those of a queue in the order of their numbers, for the owner to take.
+    `restored`: the messages that are kept in memory, those of a queue in the order of their numbers, for the owner.
     Raises OutboxDamaged, OutboxError (another board's folder, another format), OutboxWriteFailed, OSError, ValueError.
     """
 
@@ -79,14 +76,13 @@ class Outbox:
         guid: "bytes | None" = None,
         segment_size: int = 65536,
         capacity: int = 1048576,
-        waiting_max: int = 500,
+        hold: int = 500,
         handle: "type[log.Stored]" = log.Stored,
         starts: int = 0,
         arrivals_max: int = 500,
         arrival: "type[log.Arrival]" = log.Arrival,
         write_bytes: int = 8192,
         name: str = "",
-        hold: int = 1 << 24,
     ) -> None:
         if not 0 <= starts <= _STARTS_MAX:
             raise ValueError("starts is 0 to 0xFFFFFF")
@@ -96,17 +92,18 @@ class Outbox:
             segment_size = max(segment_size, capacity // max(files.files_max - 3, 1))
         segment_size = min(segment_size, capacity // 4)  # room comes back by whole files
         opened = self.log = log.Log(files, segment_size, capacity, write_bytes, self)
-        self.waiting_max = waiting_max
         self.arrivals_max = arrivals_max
         self._sent = False  # in this start something may have been transmitted
         self._start_logged = False
         self._unsynced: "list[log.Stored]" = []  # messages and arrivals that are not durable, in the order of the log
+        self._deferred: "list[log.Stored]" = []  # those of them that are not kept in memory
+        self._handle = handle
         self._touched: "list[log.LoggedQueue]" = []  # and sources, whose counters have changed since the last sync
         # Changes of state that are not durable, a record of STATE each: its kind, the words that are the same, the ids.
         self._marks: "list[tuple[int, bytes, array[int]]]" = []
         self._marks_logged = 0  # how many of them stand in the log
         try:
-            found = _recover(opened, guid, hold, handle, arrival, None)
+            found = _recover(opened, guid, hold, handle, arrival)
             opened.guid = found.guid
             self.next_message_id = self._first_message_id = found.next_message_id  # the first that this start may give
             self._last_message_id = found.last_message_id  # the last before that
@@ -114,9 +111,9 @@ class Outbox:
             self.queues = found.queues
             self.sources = found.sources
             self.restored = found.restored
-            self.live = len(found.restored)  # messages that are kept
+            # Messages that are kept, in memory or on the flash only.
+            self.live = len(found.restored) + sum([queue.deferred for queue in found.queues])
             self.arrivals = len(found.arrivals)  # arrivals that are kept
-            self.deferred = found.deferred
             self.damage = found.damage
             self.starts = max(found.starts + 1, starts)  # of this board, this one included
             self.name = name or found.name  # of the board, for people
@@ -125,7 +122,7 @@ class Outbox:
             # So many of the queues are in the log; so many of them durably; of the sources.
             self._queues_logged = self._queues_synced = len(self.queues)
             self._sources_logged = self._sources_synced = len(self.sources)
-            opened.is_held = len(self.deferred) > 0
+            self._was_sent = found.was_sent  # in some start before this one
             opened.resume(found.segments, found.is_torn, found.useless)
             if not found.segments:
                 self.begin()
@@ -160,26 +157,31 @@ class Outbox:
         self._time_stamp = max(self._time_stamp + 1, now or self.starts << _STARTS_SHIFT)
         return self._time_stamp
 
-    def more(self, hold: int, handle: "type[log.Stored]", arrival: "type[log.Arrival]") -> None:
-        """Take into memory what the start has left on the flash, at most so many: it is `restored` then.
+    def more(self, queue: log.LoggedQueue) -> log.Restored:
+        """Take one of the deferred messages of a queue into memory, that which is sent first.
 
-        Raises as the start does; OutboxWriteFailed: it is to be tried again.
+        Nothing may be logged and not durable. Raises OutboxDamaged, OSError.
         """
-        if not self.sync():
-            raise log.OutboxWriteFailed(OSError(_EIO))
-        opened = self.log
-        found = _recover(opened, opened.guid, hold, handle, arrival, self.deferred)
-        segments = {segment.number: segment for segment in opened.segments}
-        self.restored = found.restored
-        for restored in self.restored:
-            restored.queue = self.queues[restored.queue.index]
-            stored = restored.handle
-            assert stored.segment is not None
-            segments[stored.segment.number].keep(stored, stored.offset)
-            self.live += 1
-        self.deferred = found.deferred
-        opened.is_held = len(self.deferred) > 0
-        opened.reclaim()
+        assert not self._unsynced
+        restored = self.log.next_deferred(queue, self.log.segments, self._handle)
+        assert restored is not None
+        restored.sent = self._may_have_been_sent(restored.handle.message_id)
+        return restored
+
+    def find(self, queue: log.LoggedQueue, message_id: int) -> "log.Restored | None":
+        """Take a deferred message into memory out of turn, for it is about to end. None: the queue has not deferred it.
+
+        As `more`. `change` has to follow.
+        """
+        assert not self._unsynced
+        restored = self.log.find_deferred(queue, self.log.segments, self._handle, message_id)
+        if restored is not None:
+            restored.sent = self._may_have_been_sent(message_id)
+        return restored
+
+    def _may_have_been_sent(self, message_id: int) -> bool:
+        """Of one that is on the flash: where it stood before this start, nobody knows how far an earlier one got."""
+        return self._was_sent and log.is_after(self._first_message_id, message_id)
 
     def queue(self, name: str, now: int = 0) -> log.LoggedQueue:
         """The queue of that format name. A new one gets a `time_stamp(now)`. Raises ValueError for a name too long."""
@@ -211,25 +213,29 @@ class Outbox:
         return source
 
     def append(
-        self, handle: log.Stored, queue: log.LoggedQueue, flags: int, record: "array[int]", packet: "Buffer"
+        self,
+        handle: log.Stored,
+        queue: log.LoggedQueue,
+        flags: int,
+        record: "array[int]",
+        packet: "Buffer",
+        defer: bool = False,
     ) -> None:
         """Log a message as numbered; record: the stream's counters after it. It is accepted only by the next `sync`.
 
+        defer: it is not kept in memory; so are those behind it, as long as the queue has any that is `deferred`.
         Its MessageID is `next_message_id`, which moves on. Raises OutboxFull, OutboxWriteFailed: it is not in the log,
         and the caller takes its number back. Those before it are not concerned, unless their `segment` is None now.
         """
         assert handle.message_id == self.next_message_id
-        if self.live >= self.waiting_max or self.deferred:
-            kept = self.live + len(self.deferred)
-            raise log.OutboxFull(
-                "not accepted, {} messages are kept: send again when some of them are gone".format(kept)
-            )
+        assert defer or not queue.deferred
         self._prepare(len(packet), queue, self._queues_logged)
         while self._queues_logged <= queue.index:  # of which the log does not know
             self._log_counters(log.QUEUE, self.queues[self._queues_logged])
             self._queues_logged += 1
         next_message_id = log.following(handle.message_id)  # now, for want of memory ends it
-        self._log_message(log.MESSAGE, handle, queue, flags, record, packet)
+        handle.queue = queue
+        self._log_message(log.MESSAGE, handle, queue, flags, record, packet, defer)
         self.next_message_id = next_message_id
 
     def arrive(self, handle: log.Stored, source: log.LoggedSource, packet: "Buffer") -> None:
@@ -268,8 +274,14 @@ class Outbox:
             record = handle.record
             state = record[confirm.STATE]
             time = record[confirm.SENT_TIME] if with_time else 0
-            kind = log.STATE if handle.source is None else log.ARRIVAL_STATE
-            prefix = struct.pack(log.STATE_PREFIX, state, record[confirm.MARKS], record[confirm.CLASS], time)
+            thing: "Any" = handle.source or handle.queue
+            if handle.source is not None:
+                kind = log.ARRIVAL_STATE
+            else:
+                kind = log.OUT_OF_TURN if handle.message_id in thing.ended else log.STATE
+            prefix = struct.pack(
+                log.STATE_PREFIX, state, record[confirm.MARKS], record[confirm.CLASS], time, thing.index
+            )
             if last is None or last[0] != kind or last[1] != prefix or len(last[2]) >= _STATE_IDS_MAX:
                 last = kind, prefix, array("I")
                 marks.append(last)
@@ -380,7 +392,7 @@ class Outbox:
         for _ in range(len(opened.segments) - 1):
             size = opened.size
             if (
-                self.deferred
+                opened.segments[0].deferred
                 or len(opened.segments) < 2
                 or size + opened.growth(need) + margin <= opened.capacity
                 or 4 * sum([segment.live for segment in opened.segments]) > 3 * size
@@ -406,9 +418,10 @@ class Outbox:
         flags: int,
         counters: "array[int]",
         packet: "Buffer",
+        defer: bool = False,
     ) -> None:
-        """Log a message and keep it, note its counters. Want of memory leaves the log torn, and the handle's segment is
-        None at once.
+        """Log a message, keep or defer it, note its counters. Want of memory leaves the log torn, and the handle's
+        segment is None at once.
         """
         offset = self.log.put_message(kind, handle, thing.index, flags, counters, packet)
         self._unsynced.append(handle)
@@ -416,12 +429,20 @@ class Outbox:
             core.copy_words(thing.before, thing.noted)
             self._touched.append(thing)
             thing.touched = True
-        self.log.segments[-1].keep(handle, offset)
-        try:
+        segment = self.log.segments[-1]
+        if defer:
+            self._deferred.append(handle)
             core.copy_words(thing.noted, counters)
-        except MemoryError:
-            log.drop(handle)
-            raise
+            thing.defer(handle.message_id, segment, offset, log.HEAD_BYTES + handle.size)
+            handle.segment = segment
+            handle.offset = offset
+        else:
+            segment.keep(handle, offset)
+            try:
+                core.copy_words(thing.noted, counters)
+            except MemoryError:
+                log.drop(handle)
+                raise
         self._count(handle, 1)
         self.log.is_torn = False
 
@@ -481,6 +502,7 @@ class Outbox:
         self._queues_synced = self._queues_logged
         self._sources_synced = self._sources_logged
         self._unsynced.clear()
+        self._deferred.clear()
         for thing in self._touched:
             thing.touched = False
         self._touched.clear()
@@ -500,13 +522,19 @@ class Outbox:
         self._touched = []
         for handle in reversed(self._unsynced):
             if handle.segment is not None:
-                log.drop(handle)
+                if handle in self._deferred:
+                    assert handle.queue is not None
+                    handle.queue.recall(handle.message_id, handle.segment, log.HEAD_BYTES + handle.size)
+                    handle.segment = None
+                else:
+                    log.drop(handle)
                 self._count(handle, -1)
             if handle.source is None:
                 self.next_message_id = handle.message_id
             else:
                 self.next_arrival = handle.message_id
         self._unsynced = []
+        self._deferred = []
         self._marks_logged = 0
         self._queues_logged = self._queues_synced
         self._sources_logged = self._sources_synced

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from node.log import Arrival, LoggedQueue, LoggedSource, Segment, Stored
 
+_VERSION_BEFORE = const(3)  # all of its messages are in memory, and its STATE does not say the queue
+_STATE_PREFIX_BYTES_BEFORE = const(8)
 _MESSAGE_PREFIX = const("<HHIIIIIBBHIII")
 _QUEUE_PREFIX = const("<HIIII")
 _SOURCE_PREFIX = const("<HIIII16s")
@@ -32,6 +34,7 @@ _TYPES = (
     log.QUEUE,
     log.STARTED,
     log.COPY,
+    log.OUT_OF_TURN,
     log.ARRIVAL,
     log.ARRIVAL_STATE,
     log.SOURCE,
@@ -39,34 +42,16 @@ _TYPES = (
 )
 
 
-class Restored:
-    """A message that the log held at start: what its owner's table needs.
-
-    `sent`: it may have been transmitted, whatever the state in its record is.
-    """
-
-    __slots__ = ("flags", "handle", "queue", "sent", "tx_sequence_id", "tx_sequence_number")
-
-    def __init__(
-        self, queue: "LoggedQueue", handle: "Stored", flags: int, tx_sequence_id: int, tx_sequence_number: int
-    ) -> None:
-        self.queue = queue
-        self.handle = handle
-        self.flags = flags
-        self.tx_sequence_id = tx_sequence_id
-        self.tx_sequence_number = tx_sequence_number
-        self.sent = False
-
-
 class Recovered:
     """What a log holds.
 
-    guid: 16 bytes, of the board; name: of it, for people. `restored`: the messages that are kept, those of a queue in
-    the order of their numbers; `deferred`: MessageIDs of others, for which there was no room. `arrivals`: those kept,
+    guid: 16 bytes, of the board; name: of it, for people. `restored`: the messages that are kept in memory, those of a
+    queue in the order of their numbers; the queues know of others, for which there was no room. `arrivals`: those kept,
     in any order. `segments`: the files that count, oldest first; is_torn: nothing may be appended to the last one;
     `useless`: files that hold nothing. `last_message_id` was given last; `next_message_id`, `next_arrival` come next.
     `time_stamp`: the highest that any sequence has. `starts` of the board so far; ahead: in the last one an OrderAck
-    named what was never given. `damage`: what could not be read as it was written, a sentence each.
+    named what was never given; was_sent: in some of them something may have been transmitted. `damage`: what could not
+    be read as it was written, a sentence each.
     """
 
     def __init__(self, guid: "bytes | None") -> None:
@@ -74,8 +59,7 @@ class Recovered:
         self.name = ""
         self.queues: "list[LoggedQueue]" = []
         self.sources: "list[LoggedSource]" = []
-        self.restored: "list[Restored]" = []
-        self.deferred: "list[int]" = []
+        self.restored: "list[log.Restored]" = []
         self.arrivals: "list[Arrival]" = []
         self.segments: "list[Segment]" = []
         self.is_torn = False
@@ -86,6 +70,7 @@ class Recovered:
         self.time_stamp = 0
         self.starts = 0
         self.ahead = False
+        self.was_sent = False
         self.damage: "list[str]" = []
 
 
@@ -124,15 +109,13 @@ def recover(
     hold: int = 1 << 24,
     make: "type[Stored]" = log.Stored,
     make_arrival: "type[Arrival]" = log.Arrival,
-    only: "list[int] | None" = None,
 ) -> Recovered:
     """What the files of a log hold, of which nothing is written now. guid: whose it has to be; None: anybody's.
 
-    hold: so many messages are taken into memory, those that are sent first. make and make_arrival: make the handles.
-    only: MessageIDs; of others nothing is restored. Raises OutboxDamaged, OutboxError (another board's folder, another
-    format), OSError.
+    hold: about so many messages are taken into memory, of each queue those that are sent first. make and make_arrival:
+    make the handles. Raises OutboxDamaged, OutboxError (another board's folder, another format), OSError.
     """
-    replay = _Replay(opened, guid, hold, make, make_arrival, only)
+    replay = _Replay(opened, guid, hold, make, make_arrival)
     replay.read()
     return replay.found
 
@@ -299,47 +282,47 @@ class _Replay:
         hold: int,
         make: "type[Stored]",
         make_arrival: "type[Arrival]",
-        only: "list[int] | None",
     ) -> None:
         self.found = Recovered(guid)
         self._log = opened
         self._files = opened.files
         self._hold = hold
-        self._only = only
         self._make = make
         self._make_arrival = make_arrival
         self._was_sent = False  # in the start that is read something may have been transmitted
-        self._kept: "dict[int, Restored]" = {}
+        self._kept: "dict[int, log.Restored]" = {}
+        self._counts: "dict[int, int]" = {}  # of them, by the indices of queues
         self._arrivals: "dict[int, Arrival]" = {}
         self._records = _Records(opened)
+        self._version = log.VERSION  # of the segment that is read
         self._left_out = 0  # bytes that cannot be read,
         self._gap = 0  # of them those before the record that is next,
         self._gap_from = 0  # and what would have been the first MessageID in there
-        self._first_deferred: "tuple[int, int] | tuple[()]" = ()  # the place of the first message that is
         self._missing: "set[int]" = set()  # MessageIDs that were in there
 
     def read(self) -> None:
         """Take in all files, the oldest first."""
         numbers = _numbers(self._files.names())
-        headers = list(map(self._read_header, numbers))
+        last = self._read_header(numbers[-1]) if numbers else None
         unfinished = 0
-        if headers and headers[-1] is None:  # the cut came while it was begun; nothing can be in it yet
-            headers.pop()
+        if numbers and last is None:  # the cut came while it was begun; nothing can be in it yet
             unfinished = numbers.pop()
-        first = headers[-1][5] if headers and headers[-1] is not None else 0
+            last = self._read_header(numbers[-1]) if numbers else None
+        first = last[5] if last is not None else 0
         stale = [number for number in numbers if number < first]
         torn = False
         numbers = numbers[len(stale) :]
-        headers = headers[len(stale) :]
-        for i in range(1, len(numbers)):
-            if numbers[i] != numbers[i - 1] + 1:
-                raise log.OutboxDamaged(log.file_name(numbers[i] - 1), 0, "the file is missing")
-        for i in range(len(numbers)):
-            header = headers[i]
+        following = self._read_header(numbers[0]) if numbers else None
+        for i, number in enumerate(numbers):
+            header = following
             if header is None:
-                raise log.OutboxDamaged(log.file_name(numbers[i]), 0, "the header is broken")
-            following = headers[i + 1] if i + 1 < len(numbers) else None
-            torn = self._replay_segment(numbers[i], header, following)
+                raise log.OutboxDamaged(log.file_name(number), 0, "the header is broken")
+            following = None
+            if number != numbers[-1]:
+                if numbers[i + 1] != number + 1:
+                    raise log.OutboxDamaged(log.file_name(number + 1), 0, "the file is missing")
+                following = self._read_header(number + 1)
+            torn = self._replay_segment(number, header, following)
         found = self.found
         if unfinished:
             name = log.file_name(unfinished)
@@ -351,7 +334,10 @@ class _Replay:
             found.useless.append(name)
         for number in stale:
             found.useless.append(log.file_name(number))
-        found.is_torn = torn
+        # What comes next begins a segment of its own: of this version; and behind a record that is whole only as
+        # mended, for the next start could take that for a torn one as soon as half a record stands behind it.
+        mended = [name for name, _, _ in self._log.mended if found.segments and name == found.segments[-1].name]
+        found.is_torn = torn or self._version == _VERSION_BEFORE or len(mended) > 0
         found.last_message_id = found.next_message_id - 1
         found.arrivals = list(self._arrivals.values())
         if found.damage or self._log.mended:  # now, or by an earlier look
@@ -359,8 +345,7 @@ class _Replay:
         found.restored = sorted(self._kept.values(), key=position)
         for source in found.sources:
             source.noted[:] = source.record
-        if self._only is None:
-            self._jump()
+        self._jump()
 
     def _go_beyond(self) -> None:
         """What could not be read may have said anything: be above all numbers that it can have given."""
@@ -370,6 +355,7 @@ class _Replay:
         found.next_message_id = found.next_message_id + self._left_out & 0xFFFFFFFF or 1
         found.next_arrival = found.next_arrival + self._left_out & 0xFFFFFFFF or 1
         found.starts += 1
+        found.was_sent = True
         for restored in self._kept.values():
             restored.sent = True
 
@@ -419,7 +405,7 @@ class _Replay:
         crc = records.crc(name, 0, base - 4, 0)
         if records.word(name, base - 4) != crc:
             return None
-        if version != log.VERSION:
+        if version not in (log.VERSION, _VERSION_BEFORE):
             raise log.OutboxError(
                 "{} has format version {}, this program knows {}: "
                 "let the program that wrote it deliver what is in it, then empty the folder".format(
@@ -444,6 +430,7 @@ class _Replay:
         if end > size:
             raise log.OutboxDamaged(name, size, "the file is cut short")
         found.segments.append(segment)
+        self._version = header[1]
         offset = log.HEADER_BYTES
         records = self._records
         records.end = 0
@@ -478,6 +465,7 @@ class _Replay:
     def _leave_out(self, segment: "Segment", stop: int) -> None:
         """What stands until there cannot be read."""
         count = stop - segment.size
+        self._log.gaps.append((segment.name, segment.size, stop))
         self._say(segment.name, segment.size, "{} bytes cannot be read".format(count))
         self._left_out += count
         if not self._gap:
@@ -557,24 +545,46 @@ class _Replay:
                 source.record[:] = counters
         else:
             queue = found.queues[index]
-            old = self._kept.pop(number, None)
-            if old is not None:
-                log.drop(old.handle)
-            elif number in found.deferred:
-                found.deferred.remove(number)
             if kind == log.MESSAGE:
                 self._numbered(queue, number, counters)
-            if self._only is not None and number not in self._only:
-                return
+                if queue.deferred or self._is_enough(index):
+                    queue.defer(number, segment, segment.size, log.RECORD_BYTES + size)
+                    return
+            old = self._find(queue, number)
+            if old is not None:
+                log.drop(old.handle)
+                self._lose(number)
             handle = self._make(number, record)
+            handle.queue = queue
             own = (counters[2] - 1) & 0xFFFFFFFF if flags & log.TRANSACTIONAL else 0
             tx_sequence_id = counters[1] << 32 | counters[0] if own else 0
-            restored = self._kept[number] = Restored(queue, handle, flags, tx_sequence_id, own)
-            restored.sent = self._was_sent
+            self._keep(log.Restored(queue, handle, flags, tx_sequence_id, own), self._was_sent)
         handle.size = size - log.MESSAGE_PREFIX_BYTES
         segment.keep(handle, segment.size)
-        if handle.source is None and (self._first_deferred or len(self._kept) > self._hold):
-            self._defer()
+
+    def _is_enough(self, index: int) -> bool:
+        """Are so many messages of a queue in memory that another one is not taken?"""
+        most = max(self._hold // len(self.found.queues), 1)
+        return self._version == log.VERSION and self._counts.get(index, 0) >= most
+
+    def _find(self, queue: "LoggedQueue", number: int) -> "log.Restored | None":
+        """A message of which a record says more: the start before had it in memory, so this one takes it, too."""
+        found = self._kept.get(number)
+        while found is None and queue.may_defer(number):
+            restored = self._log.next_deferred(queue, self.found.segments, self._make, number)
+            if restored is None:
+                break
+            self._keep(restored, self.found.was_sent)
+            found = self._kept.get(number)
+        return found
+
+    def _keep(self, restored: "log.Restored", was_sent: bool) -> None:
+        restored.sent = was_sent
+        self._kept[restored.handle.message_id] = restored
+        self._counts[restored.queue.index] = self._counts.get(restored.queue.index, 0) + 1
+
+    def _lose(self, number: int) -> None:
+        self._counts[self._kept.pop(number).queue.index] -= 1
 
     def _numbered(self, queue: "LoggedQueue", number: int, counters: "array[int]") -> None:
         if self._gap:
@@ -582,45 +592,50 @@ class _Replay:
         self.found.next_message_id = log.following(number)
         self._queue_counters(queue, counters)
 
-    def _defer(self) -> None:
-        """Of the messages that are more than can be held, leave the last one on the flash; and all that are behind it,
-        whatever room there is: what is sent without those before it would count as if they had arrived.
-        """
-        last = max(self._kept.values(), key=position)
-        if len(self._kept) > self._hold or position(last) > self._first_deferred:
-            if not self._first_deferred or position(last) < self._first_deferred:
-                self._first_deferred = position(last)
-            log.drop(last.handle)
-            del self._kept[last.handle.message_id]
-            self.found.deferred.append(last.handle.message_id)
-
     def _apply_state(self, kind: int, payload: memoryview) -> None:
-        state, marks, message_class, sent_time = struct.unpack_from(log.STATE_PREFIX, payload)
-        kept: "Any" = self._kept if kind == log.STATE else self._arrivals
-        for place in range(log.STATE_PREFIX_BYTES, len(payload), 4):
+        state, marks, message_class, sent_time, index = struct.unpack_from(log.STATE_PREFIX, payload)
+        queues = self.found.queues
+        begin = log.STATE_PREFIX_BYTES
+        if self._version == _VERSION_BEFORE:
+            begin = _STATE_PREFIX_BYTES_BEFORE
+            index = 0
+        for place in range(begin, len(payload), 4):
             number = struct.unpack_from("<I", payload, place)[0]
-            found = kept.get(number)
-            if found is None:
-                if state == confirm.GONE:
+            if kind == log.ARRIVAL_STATE:
+                arrival = self._arrivals.get(number)
+                if arrival is not None and self._change(arrival, state, marks, message_class, sent_time):
+                    del self._arrivals[number]
+            elif index < len(queues):
+                if kind == log.OUT_OF_TURN:
+                    self._take_out(queues[index], number)
+                found = self._find(queues[index], number)
+                if found is not None and self._change(found.handle, state, marks, message_class, sent_time):
+                    self._lose(number)
+                elif found is None and state == confirm.GONE:
                     self._missing.discard(number)
-                    if kind == log.STATE and number in self.found.deferred:
-                        self.found.deferred.remove(number)
-                continue
-            handle = getattr(found, "handle", found)
-            record = handle.record
-            record[confirm.STATE] = state
-            record[confirm.MARKS] = marks
-            record[confirm.CLASS] = message_class
-            if sent_time:
-                record[confirm.SENT_TIME] = sent_time
-            if state == confirm.GONE:
-                log.drop(handle)
-                del kept[number]
+
+    def _take_out(self, queue: "LoggedQueue", number: int) -> None:
+        restored = self._log.find_deferred(queue, self.found.segments, self._make, number)
+        if restored is not None:
+            self._keep(restored, self.found.was_sent)
+
+    def _change(self, handle: "Stored", state: int, marks: int, message_class: int, sent_time: int) -> bool:
+        """What has become of a message or arrival. Is it gone?"""
+        record = handle.record
+        record[confirm.STATE] = state
+        record[confirm.MARKS] = marks
+        record[confirm.CLASS] = message_class
+        if sent_time:
+            record[confirm.SENT_TIME] = sent_time
+        if state == confirm.GONE:
+            log.drop(handle)
+        return bool(state == confirm.GONE)
 
     def _started(self, starts: int, flags: int) -> None:
         self.found.starts = starts
         self.found.ahead = bool(flags & log.STARTED_AHEAD)
         self._was_sent = bool(flags & log.STARTED_SENT)
+        self.found.was_sent = self.found.was_sent or self._was_sent
         if flags & log.STARTED_SENT:
             for restored in self._kept.values():
                 restored.sent = True

@@ -110,7 +110,7 @@ OURS = """
 import sys, time
 from node import Node
 folder, port, count, batch = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-board = Node(folder, connect=("127.0.0.1", port), waiting_max=count + 1, capacity=1 << 26)
+board = Node(folder, connect=("127.0.0.1", port), capacity=1 << 26)
 queue = board.queue("DIRECT=TCP:127.0.0.1\\\\private$\\\\bench")
 body = b"x" * 64
 def wait():
@@ -144,7 +144,7 @@ from node import Node, OutboxFull
 folder, port, count, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 rates = [int(rate) for rate in sys.argv[5:]]
 async def main():
-    node = Node(folder, connect=("127.0.0.1", port), waiting_max=100, capacity=262144)
+    node = Node(folder, connect=("127.0.0.1", port), capacity=262144)
     node.start()
     queue = node.queue("DIRECT=TCP:127.0.0.1\\\\private$\\\\bench")
     await (await queue.send(b"21.5")).stored()
@@ -320,7 +320,7 @@ def stored(report: Callable[..., None]) -> None:
                 outbox = folder / f"outbox-{early}"
                 rates = STEADY_RATES[: 3 if early == "0" else None]
                 found[early] = micropython(STORED, f".frozen:{on_mps2.board()}", outbox, port, 20, STEADY_S, *rates)
-    rates = f"unix port, waiting_max=100: rate borne for {STEADY_S} s, of {STEADY_RATES}"
+    rates = f"unix port: rate borne for {STEADY_S} s, of {STEADY_RATES}"
     for figure, bench, unit in (
         ("stored", "unix port, one at a time: p50 until stored() returns", "ms"),
         ("sustained", rates, "readings per second"),

@@ -570,9 +570,10 @@ def test_the_board_is_asked_whether_it_reaches_the_queue_manager(
 @pytest.mark.parametrize(
     ("main", "limits"),
     [
-        (b'Node("outbox", capacity=262144, waiting_max=100)', {"capacity": 262144, "waiting_max": 100}),
-        (b"capacity = 64 * 1024\nwaiting_max=1_000", {"capacity": 65536, "waiting_max": 1000}),
-        (b"capacity=1 << 18, waiting_max=CONFIG['n']", {"capacity": 1 << 18}),
+        (b'Node("outbox", capacity=262_144)', {"capacity": 262144}),
+        (b"capacity = 64 * 1024", {"capacity": 65536}),
+        (b"capacity=1 << 18, name='a'", {"capacity": 1 << 18}),
+        (b"capacity=CONFIG['n']", {}),
         (None, {}),
     ],
 )
@@ -623,10 +624,9 @@ def test_what_is_in_an_outbox_is_told_with_its_reason(tmp_path: Path) -> None:
 
     asyncio.run(fill())
     for limits, said in (
-        ({"waiting_max": 3}, "3 messages; full, waiting_max lets 3 be kept"),
-        ({"waiting_max": 4, "capacity": 700}, r"3 messages; full, \d+ bytes of its capacity, 700, are used"),
+        ({"capacity": 700}, r"3 messages; full, \d+ bytes of its capacity, 700, are used"),
         ({"flash": 700}, r"3 messages; full, \d+ bytes that the flash has for it, 700, are used"),
-        ({"waiting_max": 4, "capacity": 4096, "flash": 65536}, "3 messages"),
+        ({"capacity": 4096, "flash": 65536}, "3 messages"),
     ):
         check = told(limits=limits)["outbox"]
         assert re.fullmatch("outbox: " + said, check.text), check.text

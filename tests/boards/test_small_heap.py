@@ -17,7 +17,7 @@ MICROPYTHON = ROOT / "build" / "firmware" / "unix" / "micropython"  # with our m
 pytestmark = pytest.mark.skipif(not MICROPYTHON.exists(), reason="make firmware builds the MicroPython of this test")
 FILL = """
 from node import Node, OutboxFull
-node = Node("outbox")
+node = Node("outbox", capacity=400000)
 queue = node.queue("DIRECT=TCP:127.0.0.1\\\\private$\\\\line1")
 print("found", node.waiting)
 count = 0
@@ -30,7 +30,7 @@ except OutboxFull:
 """
 MORE = """
 from node import Node
-node = Node("outbox", segment_size=8192, waiting_max=600)
+node = Node("outbox", segment_size=8192)
 queue = node.queue("DIRECT=TCP:127.0.0.1\\\\private$\\\\line1")
 for _ in range(160):
     queue.put(b"%d" % (node.waiting + 1) + bytes(60))
@@ -41,16 +41,10 @@ from node import Node, OutboxFull
 node = Node("outbox", connect=("127.0.0.1", int(sys.argv[1])))
 queue = node.queue("DIRECT=TCP:127.0.0.1\\\\private$\\\\line1")
 print("found", node.waiting)
-held = len(node.outbox.deferred)
-if held:
-    try:
-        queue.put(b"too early")
-    except OutboxFull:
-        print("full")
-node.wait(lambda: not node.waiting, 60000)
+print("on the flash", queue.logged.deferred)
 message = queue.put(b"last")
-print("left", node.waiting - 1, held, message.is_settled())
-node.wait(message.is_stored, 20000)
+node.wait(message.is_stored, 60000)
+print("left", node.waiting)
 print("sent", node.stats.sent)
 """
 
@@ -81,7 +75,7 @@ def board(tmp_path: Path, heap: int, program: str, *arguments: object) -> list[s
 
 
 def received(tmp_path: Path) -> list[bytes]:
-    with Client(tmp_path / "store") as client, client.queue("line1").receive_batch(1000, 1) as messages:
+    with Client(tmp_path / "store") as client, client.queue("line1").receive_batch(5000, 1) as messages:
         return [message.body.rstrip(b"\0") for message in messages]
 
 
@@ -89,7 +83,7 @@ def received(tmp_path: Path) -> list[bytes]:
 def test_what_is_accepted_can_be_started_with(tmp_path: Path, heap: int, port: int) -> None:
     found, accepted = board(tmp_path, heap, FILL)
     count = int(accepted.split()[1])
-    assert (found, count > 30) == ("found 0", True), accepted
+    assert (found, count > 1000) == ("found 0", True), accepted
     for _ in range(2):
         assert board(tmp_path, heap, FILL)[0] == f"found {count}"
     assert board(tmp_path, heap, DELIVER, port)[0] == f"found {count}"
@@ -109,7 +103,7 @@ def test_what_is_more_than_the_heap_can_hold_is_delivered_in_order(tmp_path: Pat
             env={"PYTHONPATH": str(ROOT / "firmware"), "PATH": os.defpath},
         )
     lines = board(tmp_path, heap, DELIVER, port)
-    assert lines[:2] == ["found 480", "full"]
-    assert lines[2].startswith("left 0 ")
-    assert int(lines[2].split()[2]) > 200
+    assert lines[0] == "found 480"
+    assert int(lines[1].split()[-1]) > 400
+    assert lines[2] == "left 0"
     assert received(tmp_path) == [b"%d" % k for k in range(1, 481)] + [b"last"]

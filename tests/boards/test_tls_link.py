@@ -26,7 +26,7 @@ from node.tls import TlsLink
 with open("given.json") as file:
     given = json.load(file)
 link = TlsLink("127.0.0.1", given["port"], given["authority"], given["certificate"], given["key"], given["name"])
-node = Node("outbox", connect=link, waiting_max=200)
+node = Node("outbox", connect=link)
 line1 = node.queue("DIRECT=OS:plant\\private$\\line1")
 if node.waiting == 0:
     for number in range(given["count"]):

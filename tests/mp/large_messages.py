@@ -17,7 +17,7 @@ lan = network.LAN()
 lan.active(True)
 while not lan.isconnected():
     time.sleep_ms(5)
-board = node.Node("/flash/outbox", connect=("10.0.2.2", int(mps2.setting("port"))), waiting_max=16)
+board = node.Node("/flash/outbox", connect=("10.0.2.2", int(mps2.setting("port"))))
 queue = board.queue("DIRECT=TCP:10.0.2.2\\private$\\line1")
 queue.put(b"first")
 while board.waiting:

@@ -8,7 +8,7 @@ import errno
 from array import array
 
 from mqqb import confirm
-from node import log, outbox
+from node import log, outbox, replay
 
 log.jump = bytes  # MessageIDs and sequences go on as if there had been no start; jumps have tests of their own
 CONFIRMATION = confirm.Settings()
@@ -160,6 +160,7 @@ class Sent:
         self.name = name
         self.handle = handle
         self.facts = (name, handle.message_id, tx_sequence_id, number, bytes(packet))
+        self.is_cold = False  # on the flash only
         self.records = [bytes(handle.record)]  # the oldest is durable, any newer one may be
         self.logged = 0  # this one will be durable with the next sync
 
@@ -310,11 +311,13 @@ class Inward:
 class World:
     """An application that sends, is acknowledged, rolls over, renews, and knows what has to and may survive a cut."""
 
-    def __init__(self, disk, dice, sizes=(0, 3, 17, 40), segment_size=500, capacity=100000):
+    def __init__(self, disk, dice, sizes=(0, 3, 17, 40), segment_size=500, capacity=100000, hold=100):
         self.dice = dice
         self.sizes = sizes
         self.segment_size = segment_size
         self.capacity = capacity
+        self.found = 0  # out of turn
+        self.hold = hold  # of so many messages of each queue in memory the others are left on the flash
         self.serial = 0
         self.starts = 0
         self.by_id = {}  # released, that is accepted or restored: MessageID -> facts
@@ -334,7 +337,7 @@ class World:
 
     def open(self, disk):
         self.disk = disk
-        self.outbox = outbox.Outbox(disk, GUID, self.segment_size, self.capacity, waiting_max=100)
+        self.outbox = outbox.Outbox(disk, GUID, self.segment_size, self.capacity, self.hold)
         must = [sent.facts for name in self.tables for sent in self.tables[name] if sent not in self.unsynced]
         may = [sent.facts for sent in self.gone + self.unsynced + self.failed]
         records = {}
@@ -345,8 +348,12 @@ class World:
         self.starts = max(self.starts, self.outbox.starts - 1)
         seen = []
         tables = {name: [] for name in NAMES}
-        packets = [bytes(self.outbox.log.load(restored.handle)) for restored in self.outbox.restored]
-        for restored, packet in zip(self.outbox.restored, packets):
+        # All of them, as a start with memory for them would find them.
+        every = log.Log(disk, 0, 0, 1024, None)
+        found = replay.recover(every) if self.hold < 100 else self.outbox
+        every = self.outbox.log if found is self.outbox else every
+        packets = [bytes(every.load(restored.handle)) for restored in found.restored]
+        for restored, packet in zip(found.restored, packets):
             name = restored.queue.name
             sent = Sent(name, restored.handle, restored.tx_sequence_id, restored.tx_sequence_number, packet)
             assert sent.facts in must or sent.facts in may, ("came from nowhere", sent.facts)
@@ -367,6 +374,7 @@ class World:
                 assert other not in seen, ("it was gone before a message that is there", other, facts)
         self.inward.open(self.outbox)
         self.tables = tables
+        self._check_memory()
         self.unsynced = []
         self.failed = []
         self.gone = []
@@ -382,6 +390,55 @@ class World:
         for message_id in self.by_id:
             assert message_id < self.outbox.next_message_id, "a MessageID would be used again"
 
+    def _check_memory(self):
+        """Of each queue no more is in memory than there was, and what is on the flash only is behind it."""
+        warm = {restored.handle.message_id: restored for restored in self.outbox.restored}
+        for name in NAMES:
+            for sent in self.tables[name]:
+                sent.is_cold = sent.facts[1] not in warm
+                if not sent.is_cold:
+                    self._warm(sent, warm.pop(sent.facts[1]))
+            cold = [sent for sent in self.tables[name] if sent.is_cold]
+            kept = len(self.tables[name]) - len(cold)
+            assert len(cold) == self.outbox.queue(name).deferred, "what is on the flash is not counted"
+            # A start takes as many as were in memory, of which those that had been copied stand behind all others.
+            assert kept <= 2 * self.hold + self.found, (kept, "of a queue are in memory")
+            for sent in self.tables[name]:
+                if not sent.is_cold and cold and sent.facts[1] > cold[0].facts[1]:
+                    assert sent.handle.record[confirm.STATE] in (ord("X"), ord("J")), "out of turn"
+        assert not warm, "it is in memory, and a start with more memory does not find it"
+
+    def _warm(self, sent, restored):
+        """The message is in memory from now on."""
+        assert bytes(self.outbox.log.load(restored.handle)) == sent.facts[4], "another message came from the flash"
+        assert (restored.tx_sequence_id, restored.tx_sequence_number) == sent.facts[2:4]
+        sent.handle = restored.handle
+        sent.is_cold = False
+        if restored.sent:
+            self._sent(sent)
+        assert bytes(restored.handle.record) in sent.records, "a record of no time"
+
+    def take_from_flash(self, name):
+        """What the owner of an outbox does when there is memory again; and sometimes out of turn."""
+        queue = self.outbox.queue(name)
+        table = self.tables[name]
+        cold = [sent for sent in table if sent.is_cold]
+        if not cold or self.unsynced or self.inward.unsynced:
+            return
+        room = self.hold - (len(table) - len(cold))
+        if room > 0:
+            found = [self.outbox.more(queue) for _ in cold[: 1 + self.dice.below(room)]]
+            assert [one.handle.message_id for one in found] == [sent.facts[1] for sent in cold[: len(found)]]
+            for sent, restored in zip(cold, found):
+                self._warm(sent, restored)
+            del cold[: len(found)]
+        if cold and self.dice.below(3) == 0:
+            sent = cold[self.dice.below(len(cold))]
+            self._warm(sent, self.outbox.find(queue, sent.facts[1]))
+            self.found += 1
+            self.change([sent], "failed", 0x8001)
+            assert self.outbox.find(queue, sent.facts[1]) is None, "it was found twice"
+
     def check_cut(self, how, partial):
         """Would everything be there if the power went now? Does not change this world."""
         self.fork().open(self.disk.after_cut(how, self.dice, partial))
@@ -394,6 +451,8 @@ class World:
             "sizes",
             "segment_size",
             "capacity",
+            "found",
+            "hold",
             "serial",
             "starts",
             "unsynced",
@@ -414,7 +473,8 @@ class World:
     def act(self):
         """One random action."""
         name = NAMES[self.dice.below(len(NAMES))]
-        some = [sent for sent in self.tables[name] if sent not in self.unsynced]
+        self.take_from_flash(name)
+        some = [sent for sent in self.tables[name] if sent not in self.unsynced and not sent.is_cold]
         one = some[self.dice.below(len(some)) :][:1] if some else []
         what = self.dice.below(22)
         if what < 7:
@@ -478,8 +538,10 @@ class World:
             flags = log.TRANSACTIONAL | log.RECOVERABLE
             queue = self.outbox.queue(name)
             self.after[sent.facts] = [gone.facts for gone in self.gone]
+            warm = [one for one in self.tables[name] if not one.is_cold]
+            sent.is_cold = queue.deferred > 0 or len(warm) > self.hold
             try:
-                self.outbox.append(handle, queue, flags, record, packet)
+                self.outbox.append(handle, queue, flags, record, packet, sent.is_cold)
                 self._cut_off()
             except log.OutboxFull:
                 self.refused += 1

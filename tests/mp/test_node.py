@@ -317,7 +317,7 @@ def a_clock_that_is_lost_again_ends_nothing():
 def a_full_quota_discards_the_copy_and_says_so():
     """C-37, B-397: of each queue by itself, by bytes and by count, over restarts; the rest goes on."""
     size = len(build.user_message(power.GUID, 1, names.parse_format_name(LINE), b"", delivery="transactional"))
-    for options in ({"quota": 2 * size}, {"waiting_max": 8}):
+    for options in ({"quota": 2 * size}, {"hold": 8}):
         board = Board(**options)
         for k in range(4):
             board.send(journal=JN | JP)
@@ -638,45 +638,109 @@ def who_is_ahead_is_told_once_and_overtaken():
 
 
 def what_cannot_be_held_is_taken_later_in_order():
-    """Each start has four places, and so has each taking."""
-    places = node_module._places
-    node_module._places = lambda: 4
-    try:
-        board = Board(segment_size=800, waiting_max=40)
-        sent = [board.send(b"%d" % k, journal=JN if k % 5 == 0 else 0).message_id for k in range(14)]
-        board.restart()
-        assert len(board.node.outbox.deferred) == 10
-        assert board.node.waiting == 14
-        numbers = []
-        failed = None
-        for turn in range(40):
-            if not board.node.waiting:
-                break
-            for packet in board.transmit():
-                number = packet.transaction.tx_sequence_id, packet.transaction.fields[core.TX_NUMBER]
-                numbers.append(number)
+    """Memory for two messages under way: the others wait on the flash, over a restart and in the order of numbers."""
+    board = Board(segment_size=800, hold=4)
+    sent = [board.send(b"%d" % k, journal=JN if k % 5 == 0 else 0).message_id for k in range(14)]
+    assert len(board.queue.stream.table) <= 3
+    numbers = []
+    for turn in range(40):
+        assert board.node.waiting == board.queue.logged.deferred + len(board.queue.stream.table)
+        if not board.node.waiting:
+            break
+        for packet in board.transmit():
+            number = packet.transaction.tx_sequence_id, packet.transaction.fields[core.TX_NUMBER]
+            numbers.append(number + (bytes(packet.properties.body),))
+            if turn != 3:
                 board.order_ack(*number)
-            if turn == 1:
-                board.restart()
-                board.transmit()
-            for k in sent:
-                if board.state(k) == "O":
-                    board.final_ack(k, 0x4000)
-            if board.node.outbox.deferred:
-                try:
-                    board.send(b"too early")
-                except log.OutboxFull:
-                    failed = True
-            board.node._take_more()
-        assert failed
-        assert board.node.waiting == 0
-        first = [number for k, number in enumerate(numbers) if number not in numbers[:k]]
-        assert [number[1] for number in first] == list(range(1, 15)), numbers
-        board.send(b"new")
-        board.restart()
-        assert board.node.waiting == 1
-    finally:
-        node_module._places = places
+        if turn in (1, 3):
+            board.restart()
+        for k in sent:
+            if board.state(k) == "O":
+                board.final_ack(k, 0x4000)
+        if turn == 5:
+            sent.append(board.send(b"14").message_id)
+        board.node._refill()
+        assert board.queue.held() <= 4
+    assert board.node.waiting == 0
+    first = [number for k, number in enumerate(numbers) if number not in numbers[:k]]
+    assert [number[1] for number in first] == list(range(1, 15)) + [1], (
+        numbers
+    )  # the last one after a start: another sequence
+    assert [number[2] for number in first] == [b"%d" % k for k in range(15)]
+    assert board.node.outbox.live == 0
+
+
+def the_handle_of_a_message_on_the_flash_says_what_became_of_it():
+    """Asked before, while, and after it is in memory; one is given up, one dead-lettered, one discarded."""
+    board = Board(hold=4)
+    sent = [board.send(b"%d" % k, journal=JN if k == 7 else 0) for k in range(12)]
+    early, found, given_up = sent[6], board.node.find(9), sent[10]
+    assert not early.is_settled()
+    assert bytes(board.node.read(found).properties.body) == b"8"
+    assert board.node.find(99) is None
+    board.node.delete_now(given_up)
+    assert (given_up.state, given_up.is_stored()) == ("discarded", False)
+    assert board.told == [(11, 0x8001)]
+    assert board.node.waiting == 11
+    for _ in range(40):
+        for packet in board.transmit():
+            number = packet.transaction.tx_sequence_id, packet.transaction.fields[core.TX_NUMBER]
+            message_id = packet.user.fields[core.USER_MESSAGE_ID]
+            if message_id == 5:
+                board.node._refill()
+                assert sent[6].is_settled() is False
+            board.order_ack(*number)
+            if message_id == 8:
+                board.final_ack(8, 0xC001)
+        board.node._refill()
+    assert board.node.waiting == 0
+    for k, message in enumerate(sent):
+        assert (message.is_settled(), message.is_ended()) == (True, True), k
+        assert message.is_stored() == (k != 10), k
+    assert found.is_stored()
+    assert board.node.find(9) is None
+    assert sent[7].state == "dead-lettered"
+    assert board.node.dead_letters() == [sent[7]]
+    assert board.transmit() == []
+
+
+def what_nobody_followed_and_nobody_remembers_is_not_guessed():
+    board = Board(hold=4)
+    sent = [board.send(b"", ttrq=5) for _ in range(node_module.OUTCOMES_MAX + 20)]
+    board.time = 10
+    while board.node.expire_more():
+        pass
+    assert board.node.waiting == 0
+    assert len(board.told) == len(sent)
+    assert sent[-1].state == "discarded"
+    told = ""
+    try:
+        sent[5].is_stored()
+    except log.OutboxError as error:
+        told = str(error)
+    assert "message 6 has ended" in told
+
+
+def what_has_expired_on_the_flash_makes_room():
+    """C-33: more than fits, all too late: the first that is refused room has it made."""
+    board = Board(hold=4, capacity=8000, segment_size=1000)
+    count = 0
+    try:
+        while True:
+            board.send(bytes(60), ttrq=50)
+            count += 1
+    except log.OutboxFull:
+        pass
+    assert (count > 20, board.queue.held() <= 3, board.told) == (True, True, [])
+    board.time = 60
+    board.send(b"new")
+    assert board.told == [(k + 1, 0x8002) for k in range(len(board.told))], board.told
+    assert 0 < len(board.told) < count, "a segment's worth is enough"
+    board.node._refill()
+    while board.node.expire_more():
+        pass
+    assert len(board.told) == count
+    assert board.node.waiting == 1
 
 
 def a_sequence_that_is_used_up_is_followed_by_another():
@@ -808,6 +872,9 @@ OTHERS = (
     an_emptied_folder_is_another_queue_manager,
     who_is_ahead_is_told_once_and_overtaken,
     what_cannot_be_held_is_taken_later_in_order,
+    what_has_expired_on_the_flash_makes_room,
+    what_nobody_followed_and_nobody_remembers_is_not_guessed,
+    the_handle_of_a_message_on_the_flash_says_what_became_of_it,
     a_sequence_that_is_used_up_is_followed_by_another,
     a_node_closes_although_its_link_becomes_ready_at_that_moment,
     power_goes_at_every_change_of_the_disk,

@@ -224,7 +224,7 @@ ON_A_CORTEX = """
 import mps2, network, time
 from node import Node
 network.LAN().active(True)
-node = Node("outbox", guid=bytes(range(16)), connect=("10.0.2.2", PORT), capacity=65536, waiting_max=16)
+node = Node("outbox", guid=bytes(range(16)), connect=("10.0.2.2", PORT), capacity=65536)
 inbox = node.inbox("commands", 0x1F)
 while True:
     node.wait(lambda: len(inbox), 1000)

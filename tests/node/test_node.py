@@ -49,9 +49,9 @@ def test_a_message_is_accepted_then_stored(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("A-08", "A-45", "B-158", "B-217", "B-297", "B-299", "B-301", "B-317", "B-318")
-@given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=8)
-def test_every_message_once_and_in_order_over_a_link_that_keeps_breaking(seed: int) -> None:
+@given(seed=st.integers(0, 2**32 - 1), hold=st.sampled_from((2, 8, 500)))
+@settings(max_examples=12)
+def test_every_message_once_and_in_order_over_a_link_that_keeps_breaking(seed: int, hold: int) -> None:
     dice = random.Random(seed)
     sizes = [dice.choice((0, 20, 300, 5000)) for _ in range(40)]
     handshake = 1500  # bytes; not too many cuts in it, for each doubles the wait
@@ -59,7 +59,7 @@ def test_every_message_once_and_in_order_over_a_link_that_keeps_breaking(seed: i
 
     async def main() -> None:
         destination = await Destination(next_cut=lambda: next(cuts, None)).start()
-        node = make(destination, files=power.Disk())
+        node = make(destination, files=power.Disk(), hold=hold)
         queue = node.queue(LINE)
         sent = [await queue.send(b"%d " % k + bytes(size)) for k, size in enumerate(sizes)]
         for message in sent:

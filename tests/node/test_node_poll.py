@@ -141,14 +141,14 @@ def test_what_the_disk_refuses_is_not_put(step: str) -> None:
 
 
 def test_of_a_batch_that_does_not_fit_the_beginning_is_accepted() -> None:
-    node = Node("", files=power.Disk(), waiting_max=3)
+    node = Node("", files=power.Disk(), capacity=1300)
     with pytest.raises(OutboxFull):
         node.queue(LINE).put_all([b"0", b"1", b"2", b"3"])
     assert node.next_message_id == 4
     assert (node.stats.accepted, node.waiting) == (3, 3)
 
     async def main() -> None:
-        node = Node("", files=power.Disk(), waiting_max=3)
+        node = Node("", files=power.Disk(), capacity=1300)
         sent = await node.queue(LINE).send_all([b"0", b"1"])
         assert [message.message_id for message in sent] == [1, 2]
         with pytest.raises(OutboxFull):
@@ -741,7 +741,7 @@ def test_too_little_memory_to_watch_a_link_ends_nothing(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("is_done", [False, True])
-@pytest.mark.parametrize("where", ["check_deadlines", "_take_more", "log"])
+@pytest.mark.parametrize("where", ["check_deadlines", "_refill", "log"])
 def test_too_little_memory_ends_nothing_and_leaves_nothing_behind(where: str, is_done: bool) -> None:
     with elsewhere() as destination:
         node = reach(destination)

@@ -25,7 +25,7 @@ def failed(message):  # 0x8000: there is no such queue
 
 
 async def main():
-    node = Node("outbox", name="press 7", capacity=262144, waiting_max=100, on_failed=failed)
+    node = Node("outbox", name="press 7", capacity=262144, on_failed=failed)
     line1 = node.queue(config["queue"])
     node.start()
     services = asyncio.create_task(network())

@@ -241,12 +241,12 @@ def _outbox(
 
 
 def _limits(board: Board, info: Info) -> dict[str, int]:
-    """What main.py gives a Node as capacity and waiting_max, where it says so in figures."""
+    """What main.py gives a Node as capacity, where it says so in figures."""
     try:
         main = board.read(info.root("main.py")).decode(errors="replace")
     except FileNotFoundError:
         return {}
-    found = re.findall(r"\b(capacity|waiting_max)\s*=\s*(\d[\d_]*)(?:\s*(\*|<<)\s*(\d+))?", main)
+    found = re.findall(r"\b(capacity)\s*=\s*(\d[\d_]*)(?:\s*(\*|<<)\s*(\d+))?", main)
     return {
         name: int(number) * int(more) if by == "*" else int(number) << int(more or 0)
         for name, number, by, more in found

@@ -44,10 +44,8 @@ def node_modules() -> tuple[Any, Any]:
     return log, replay
 
 
-def _full(limits: Mapping[str, int], kept: int, size: int) -> str:
-    """Why an outbox takes nothing more; "" if it does. limits: as in read_outbox. kept: messages. size: bytes."""
-    if kept >= limits.get("waiting_max", kept + 1):
-        return f"full, waiting_max lets {limits['waiting_max']} be kept"
+def _full(limits: Mapping[str, int], size: int) -> str:
+    """Why an outbox takes nothing more; "" if it does. limits: as in read_outbox. size: bytes."""
     for name, text in (("capacity", "of its capacity"), ("flash", "that the flash has for it")):
         if name in limits and size + SMALL_MESSAGE > limits[name]:
             return f"full, {size} bytes {text}, {limits[name]}, are used"
@@ -63,8 +61,8 @@ def read_outbox(
     reached: Check | None = None,
     limits: Mapping[str, int] = {},
 ) -> Iterator[Check]:
-    """Say what is in a copy of an outbox. now: s since 1970. limits: waiting_max, capacity and flash (bytes that it can
-    have), as far as they are known."""
+    """Say what is in a copy of an outbox. now: s since 1970. limits: capacity and flash (bytes that it can have), as
+    far as they are known."""
     try:
         log, replay = node_modules()
     except ImportError:
@@ -93,7 +91,7 @@ def read_outbox(
     emptied = takewhile(lambda segment: not segment.handles, found.segments[:-1])  # the next start removes them
     used = sum(segment.bytes() for segment in found.segments) - sum(segment.bytes() for segment in emptied)
     untaken = sum(arrival.record[confirm.STATE] == log.RECEIVED for arrival in found.arrivals)
-    full = _full(limits, kept, used)
+    full = _full(limits, used)
     yield Check(
         "outbox",
         "bad" if full else "ok",
