@@ -17,7 +17,12 @@ from tests import on_mps2
 ROOT = Path(__file__).resolve().parent.parent
 # Build folder -> what core.implementation must say there; else the same core would be tested twice.
 BUILDS = {"unix-c": "c-module", "unix-twin": "python"}
-WITHOUT_CORE = ("test_flash.py", "test_services.py")  # files and sockets: a core has next to nothing to do in these
+WITHOUT_CORE = (
+    "test_flash.py",
+    "test_names.py",
+    "test_services.py",
+    "test_wifi.py",
+)  # files and sockets: a core has next to nothing to do in these
 # Boards in QEMU (see firmware/ports), with the C core, and the tests that another processor could make fail.
 BOARDS = {
     "pi": ("test_core.py", "test_traces.py"),

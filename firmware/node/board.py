@@ -1,7 +1,6 @@
-"""What a real board needs around the node: Wi-Fi, the time, deep sleep, a watchdog. Each part works alone.
+"""What a real board needs around the node: Wi-Fi (node.wifi), the time, deep sleep, a watchdog. Each part works alone.
 
-Nothing here waits longer than it says, except to look up a host name (link.look_up). The hardware's interfaces come
-from `machine` and `network`, or are arguments.
+Nothing here waits longer than it says. The hardware's interfaces come from `machine` and `network`, or are arguments.
 """
 
 import os
@@ -16,7 +15,8 @@ except ImportError:  # a board without a network
 from mqqb import confirm, const
 
 from node import link, log
-from node.clock import CLOCK_SET, UNIX_EPOCH, ticks_diff, ticks_ms
+from node.clock import CLOCK_SET, UNIX_EPOCH
+from node.timer import Timer
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -24,31 +24,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from node.node import Node
+    from node.wifi import Wifi as Wifi
 
 NTP_PORT = 123
 _NTP_BYTES = const(48)
 _NTP_EPOCH = const(2208988800)  # s from 1900, where NTP counts from, to 1970
 _NTP_ERA = const(0x100000000)  # its seconds begin anew after so many, in 2036
-_GOT_REASON = const(200)  # status of ESP32's WLAN from here to 999: why it is not connected
-
-
-class _Timer:
-    """Says once when it is over; nothing else can be told of time that wraps."""
-
-    def __init__(self) -> None:
-        self._began = ticks_ms()
-        self._length = 0
-
-    def start(self, length: int) -> None:
-        """length: ms, at most six days."""
-        self._began = ticks_ms()
-        self._length = length
-
-    def left(self) -> int:
-        """ms until it is over, 0 from then on."""
-        if self._length and ticks_diff(ticks_ms(), self._began) >= self._length:
-            self._length = 0
-        return self._length and self._length - ticks_diff(ticks_ms(), self._began)
 
 
 def guid() -> None:
@@ -57,86 +38,19 @@ def guid() -> None:
     """
 
 
-class Wifi:
-    """Keeps a station associated. `poll` every second or more often; it never waits.
+def __getattr__(name: str) -> "Any":
+    if name == "Wifi":
+        from node.wifi import Wifi  # not before a program uses it
 
-    attempt_ms: after that an attempt has failed. Between attempts it waits first_ms, then twice as long each time, up
-    to limit_ms; an association that was lost is begun anew at once. `losses` counts these. wlan: in place of
-    network.WLAN(network.STA_IF).
-    """
-
-    def __init__(
-        self,
-        ssid: str,
-        password: str,
-        wlan: "Any" = None,
-        attempt_ms: int = 15000,
-        first_ms: int = 500,
-        limit_ms: int = 60000,
-    ) -> None:
-        if wlan is None:
-            import network  # type: ignore[import-not-found,unused-ignore]
-
-            wlan = network.WLAN(network.STA_IF)
-        self.wlan = wlan
-        self.losses = 0
-        self.attempts = 0
-        self._ssid = ssid
-        self._password = password
-        self._attempt_ms = attempt_ms
-        self._first_ms = first_ms
-        self._limit_ms = limit_ms
-        self._wait_ms = first_ms
-        self._timer = _Timer()
-        self._is_trying = False
-        self._was_connected = False
-
-    def poll(self) -> bool:
-        """Do what can be done now; is there a connection?"""
-        if self.wlan.isconnected():
-            self._is_trying = False
-            self._was_connected = True
-            self._wait_ms = self._first_ms
-            self._timer.start(0)
-            return True
-        if self._was_connected:
-            self._was_connected = False
-            self.losses += 1
-        if self._is_trying:
-            status = self.wlan.status()
-            if self._timer.left() and status >= 0 and not _GOT_REASON <= status < 1000:
-                return False
-            self._fail()
-        elif not self._timer.left():
-            self._try()
-        return False
-
-    def _try(self) -> None:
-        self._is_trying = True
-        self.attempts += 1
-        self._timer.start(self._attempt_ms)
-        try:
-            self.wlan.active(True)
-            self.wlan.connect(self._ssid, self._password)
-        except OSError:  # it is busy with an attempt of its own
-            self._fail()
-
-    def _fail(self) -> None:
-        self._is_trying = False
-        try:
-            self.wlan.disconnect()
-        except OSError:
-            pass
-        self._timer.start(self._wait_ms)
-        self._wait_ms = min(2 * self._wait_ms, self._limit_ms)
+        return Wifi
+    raise AttributeError(name)
 
 
 class NetworkTime:
     """Sets the clock of a board by SNTP (RFC 4330), again every interval_s. `poll` it as the node; it never waits.
 
-    host: the address of an NTP server; a name is looked up, which blocks (link.look_up). `time`: what it said last, s
-    since 1970; 0: nothing yet. set_clock: takes that; None: the board's RTC. answer_ms: after that a request is lost,
-    and repeated after retry_ms.
+    host: the address or the name of an NTP server. `time`: what it said last, s since 1970; 0: nothing yet. set_clock:
+    takes that; None: the board's RTC. answer_ms: after that a request is lost, and repeated after retry_ms.
     """
 
     def __init__(
@@ -155,10 +69,11 @@ class NetworkTime:
         self._answer_ms = answer_ms
         self._retry_ms = retry_ms
         self._set_clock = set_clock or _set_rtc
+        self._looking: "Any" = None  # a dns.Lookup
         self._socket: "Any" = None
         self._cookie = b""
         self._again = False  # the last request had no answer
-        self._timer = _Timer()
+        self._timer = Timer()
 
     def poll(self) -> bool:
         """Do what can be done now; was the clock set just now? A network that is down is no error, only no answer."""
@@ -187,22 +102,34 @@ class NetworkTime:
         self._end(self._retry_ms)
 
     def _ask(self) -> None:
-        self._timer.start(self._answer_ms)
+        """Send a request, when the address of the host is known."""
         try:
-            address = link.look_up(self._host, self._port, socket.SOCK_DGRAM, self._again)[-1]
+            address: "Any" = self._host
+            if not link.is_address(self._host):
+                if self._looking is None:
+                    from node.dns import Lookup  # not before a program uses a name
+
+                    self._looking = Lookup(self._host, self._again)
+                address = self._looking.poll()
+                if address is None:
+                    return
+            self._timer.start(self._answer_ms)
             self._again = True
-            self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            entry = socket.getaddrinfo(address, self._port)[0]
+            self._socket = socket.socket(entry[0], socket.SOCK_DGRAM)
             self._socket.setblocking(False)
             self._cookie = os.urandom(8)
             request = b"\x23" + bytes(39) + self._cookie  # version 4, a client; the server repeats the cookie
-            self._socket.sendto(request, address)
+            self._socket.sendto(request, entry[-1])
+            self._looking = None
         except OSError:
             self._end(self._retry_ms)
 
     def _end(self, wait: int) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        for part in (self._looking, self._socket):
+            if part is not None:
+                part.close()
+        self._looking = self._socket = None
         self._timer.start(wait)
 
     def _said(self, answer: bytes) -> int:
@@ -224,7 +151,7 @@ def set_clock(host: str, timeout_ms: int = 5000, **options: "Any") -> bool:
     host, options: as NetworkTime has them.
     """
     network_time = NetworkTime(host, **options)
-    timer = _Timer()
+    timer = Timer()
     timer.start(timeout_ms)
     try:
         while not network_time.poll():
@@ -281,8 +208,7 @@ def deep_sleep(
 
 class Watchdog:
     """Feeds the hardware's watchdog while the node is well: a node that has failed for good, or a program that hangs,
-    resets the board. timeout_ms: at most 8388 on RP2. wdt: in place of machine.WDT. A name's look-up begins
-    with all of timeout_ms.
+    resets the board. timeout_ms: at most 8388 on RP2. wdt: in place of machine.WDT.
 
     In a program without asyncio call `poll` in place of Node.poll, and `wait` in place of Node.wait. With asyncio run
     `watch` in a task.
@@ -296,7 +222,6 @@ class Watchdog:
         self._node = node
         self._timeout_ms = timeout_ms
         self._wdt = wdt
-        link.before_look_up = self.feed
 
     def feed(self) -> None:
         """Feed it, unless the node has failed."""

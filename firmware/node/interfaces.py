@@ -8,8 +8,8 @@ from node.outbox import Outbox
 
 
 class Waitable(Protocol):
-    """stream: what select.poll waits on until there is something to read; None while closed, else always the same.
-    wants_write: it also waits until `stream` can be written.
+    """stream: what select.poll waits on until there is something to read, always the same; None while closed, and while
+    a name is looked up. wants_write: it also waits until `stream` can be written.
     """
 
     stream: Any

@@ -1,6 +1,6 @@
 """Links carry bytes to the peer without waiting. This module has TcpLink; uart.UartLink is another.
 
-interfaces.Link says what each method does. Nothing here waits, except to look up a host name (`look_up`).
+interfaces.Link says what each method does.
 """
 
 import errno
@@ -30,34 +30,10 @@ _SEND_BYTES = const(16384)
 _TCP_NODELAY = getattr(socket, "TCP_NODELAY", 1)  # lwIP has a number of its own
 
 
-_names: "dict[Any, Any]" = {}  # (host, port, kind) -> (what was found, when in ticks, ms without another look-up)
-before_look_up: "Callable[[], Any]" = int  # or a watchdog's feed
-
-
-def look_up(host: str, port: int, kind: int, again: bool) -> "Any":
-    """What getaddrinfo says first. Raises OSError: it is not known, or not yet looked up again.
-
-    An address is known at once. A name blocks as long as the board's resolver does (lwIP with a dead server: 7 s), at
-    most a tenth of the time: it is looked up once, and again only if there is nothing at what was found (again).
-    """
-    key = (host, port, kind)
-    found, when, pause = _names.get(key, (None, 0, 0))
-    began = ticks_ms()
-    if not found or again:
-        try:
-            if 0 <= ticks_diff(began, when) < pause:
-                raise OSError(errno.EHOSTUNREACH)
-            before_look_up()
-            try:
-                found = socket.getaddrinfo(host, port, 0, kind)[0]
-            finally:
-                pause = 9 * ticks_diff(ticks_ms(), began)
-                if pause > 99 or (found and max(host) > "9"):  # an address needs no look-up
-                    _names[key] = (found, ticks_ms(), pause)
-        except OSError:
-            if not found:
-                raise
-    return found
+def is_address(host: str) -> bool:
+    """Is it an IP address, which needs no look-up, and not a name?"""
+    parts = host.split(".")
+    return ":" in host or (len(parts) == 4 and all(part.isdigit() and int(part) < 256 for part in parts))
 
 
 class Backoff:
@@ -84,7 +60,7 @@ class Backoff:
 
 
 class TcpLink:
-    """A TCP connection to host and port (B-001). `open` looks a host name up (`look_up`).
+    """A TCP connection to host and port (B-001). While the name of a host is looked up, `stream` is None.
 
     accepted: a connection that is there already; it cannot be opened again.
     """
@@ -94,13 +70,30 @@ class TcpLink:
         self.port = port
         self.stream: "Any" = accepted
         self.wants_write = False
+        self._looking: "Any" = None  # a dns.Lookup
         self._connecting: "Any" = None  # a poll object
         self._again = False  # the last attempt has failed
         self._began: "Any" = 0  # ticks
 
     def open(self) -> None:
         """Begin to connect."""
-        family, kind, protocol, _, address = look_up(self.host, self.port, socket.SOCK_STREAM, self._again)
+        if is_address(self.host):
+            self._connect(self.host)
+            return
+        from node.dns import Lookup  # not before a program uses a name
+
+        self._looking = Lookup(self.host, self._again)
+        self._look()
+
+    def _look(self) -> None:
+        """Connect if the address of the host is known by now."""
+        address = self._looking.poll()
+        if address is not None:
+            self._looking = None
+            self._connect(address)
+
+    def _connect(self, host: str) -> None:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, self.port, 0, socket.SOCK_STREAM)[0]
         self._again = True
         stream = socket.socket(family, kind, protocol)
         self.stream = stream
@@ -116,7 +109,9 @@ class TcpLink:
                 raise
 
     def is_open(self) -> bool:
-        """Is it connected? Raises OSError if it was refused, or after CONNECT_TIMEOUT_S."""
+        """Is it connected? Raises OSError if it was refused, or after CONNECT_TIMEOUT_S; if there is no address."""
+        if self._looking is not None:
+            self._look()
         if self._connecting is None:
             return self.stream is not None
         ready = self._connecting.poll(0)
@@ -152,7 +147,9 @@ class TcpLink:
     def close(self) -> None:
         """See interfaces.Link."""
         stream = self.stream
-        self.stream = self._connecting = None
+        if self._looking is not None:
+            self._looking.close()
+        self.stream = self._connecting = self._looking = None
         self.wants_write = False
         if stream is not None:
             stream.close()

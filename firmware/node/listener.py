@@ -5,7 +5,7 @@ import socket
 
 from mqqb import const
 
-from node.link import TcpLink, look_up, set_up
+from node.link import TcpLink, is_address, set_up
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
 class TcpListener:
     """A TCP port on which others connect to this node (B-001). host: an own address, 0.0.0.0 for all. backoff: between
-    attempts to open it.
+    attempts to open it. Raises ValueError: the host is no address.
     """
 
     def __init__(self, host: str, port: int, backoff: "Backoff") -> None:
+        if not is_address(host):
+            raise ValueError("listen is at an address of this board or 0.0.0.0, not at a name: " + host)
         self.host = host
         self.port = port
         self.stream: "Any" = None
@@ -47,7 +49,7 @@ class TcpListener:
 
     def open(self) -> None:
         """Begin to listen. Raises OSError."""
-        family, kind, protocol, _, address = look_up(self.host, self.port, socket.SOCK_STREAM, True)
+        family, kind, protocol, _, address = socket.getaddrinfo(self.host, self.port, 0, socket.SOCK_STREAM)[0]
         stream = socket.socket(family, kind, protocol)
         try:
             stream.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

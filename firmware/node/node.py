@@ -13,8 +13,8 @@ or without asyncio
     node.poll()                               # now and then: does what can be done now, and does not wait
     node.wait(message.is_settled, 5000)       # or this: polls, and sleeps in between
 
-No call but `wait` lasts longer than a few operations of the file system (see `poll`) and, where a link connects by a
-host name, its look-up: a watchdog that is fed around them may be short.
+No call but `wait` lasts longer than a few operations of the file system (see `poll`), whatever network and name servers
+do: a watchdog that is fed around them may be short.
 
 Messages are transactional. They are numbered once, when they are accepted, and keep their numbers over cuts of the link
 and of the power until the destination has acknowledged them (B-317, A-08, B-098). What becomes of each is decided by
@@ -407,6 +407,12 @@ class Node:
     def damage(self) -> "list[str]":
         """What this start could not read of the outbox as it was written, a sentence each."""
         return self.outbox.damage
+
+    @property
+    def is_unheard(self) -> bool:
+        """Does nobody in the network answer, not even to refuse, although there is something to send?"""
+        peers = [peer for peer in self._peers if peer.address]
+        return bool([peer for peer in peers if peer.is_unheard] and not [peer for peer in peers if peer.session])
 
     def queue(self, name: str) -> Queue:
         """The queue of a direct format name, DIRECT=TCP:10.0.0.5\\private$\\line1. Raises ValueError for others.

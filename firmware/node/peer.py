@@ -1,5 +1,6 @@
 """One peer: the link to it, the session over the link, and the queues whose messages go there."""
 
+import errno
 import gc
 
 from mqqb import compose, const, events, names, session
@@ -18,6 +19,7 @@ WRITE_BYTES = 8192  # so much is put together for one write, or
 _HEAP_SHARE = const(128)  # one part of the heap in so many, whatever is less, but
 _HANDSHAKE_BYTES = const(592)  # at least so much, and
 _FROM_HERE_BYTES = const(1088)  # so much where acknowledgements go out: two of the longest format names fit into it
+_UNHEARD = ((errno.ETIMEDOUT,), (errno.EHOSTUNREACH,), (errno.ECONNABORTED,))  # nobody answered
 _FULL_MS = const(5000)  # at most, that a session goes on the other way when something it brought has found no room
 
 
@@ -25,8 +27,8 @@ class Peer:
     """A session with another queue manager, as often as it is needed, and what it carries.
 
     backoff: between attempts of this side to connect; None: `link` is a connection that has come. `remote_guid`: of the
-    queue manager that answered last (A-39). `reason`: why the last session or attempt ended. `session`: None while
-    there is none.
+    queue manager that answered last (A-39). `reason`: why the last session or attempt ended. `is_unheard`: nobody has
+    answered it, not even to refuse. `session`: None while there is none.
     """
 
     def __init__(self, source: "Source", link: "Link", backoff: "Backoff | None") -> None:
@@ -35,6 +37,7 @@ class Peer:
         self.queues: "list[Stream]" = []
         self.remote_guid = names.NULL_GUID
         self.reason = ""
+        self.is_unheard = False
         self.session: "session.Session | None" = None
         self.backoff = backoff
         self._is_opening = False
@@ -81,6 +84,7 @@ class Peer:
                 return TICK_MS if self._is_opening or wait <= 0 else min(wait, TICK_MS)
             return self._converse(now)
         except OSError as error:
+            self.is_unheard = error.args[:1] in _UNHEARD
             self.end(now, str(error))
         except MemoryError as error:  # nothing is lost by another attempt, and it needs less
             self._write_bytes //= 2
@@ -118,13 +122,16 @@ class Peer:
     def _connect(self, now: int) -> bool:
         """Go on towards a session if one is needed; True when the handshake begins."""
         if not self._is_opening:
-            if now < self._again_at or not self._is_needed():
+            if now < self._again_at:
+                return False
+            if not self._is_needed():
+                self.is_unheard = False
                 return False
             self._is_opening = True
             self.link.open()
         if not self.link.is_open():
             return False
-        self._is_opening = False
+        self._is_opening = self.is_unheard = False
         self._begin(now)
         return True
 

@@ -11,123 +11,13 @@ import sys
 sys.path.insert(0, "tests/mp")
 
 import power
+import virtual
 from engine_cases import run_calls
 from inbox_world import Sender, World
-from node import Node, board, link, log, replay
+from node import Node, board, log, replay
+from virtual import Ticks
 
 T0 = 1800000000
-
-
-class Ticks:
-    """Time passes when a test says so."""
-
-    def __init__(self):
-        self.now = (1 << 29) - 5000  # where MicroPython's ticks wrap on a small board is not far
-        board.ticks_ms = link.ticks_ms = lambda: self.now
-        board.ticks_diff = link.ticks_diff = lambda later, earlier: later - earlier
-
-
-class Wlan:
-    """A station: what its driver says is up to the test."""
-
-    def __init__(self):
-        self.calls = []
-        self.connected = False
-        self.state = 1  # STAT_CONNECTING
-        self.error = None
-
-    def active(self, on):
-        self.calls.append("active")
-
-    def connect(self, ssid, password):
-        assert (ssid, password) == ("plant", "secret")
-        if self.error is not None:
-            raise self.error
-        self.calls.append("connect")
-
-    def disconnect(self):
-        self.calls.append("disconnect")
-
-    def isconnected(self):
-        return self.connected
-
-    def status(self):
-        return self.state
-
-
-def keeper(ticks):
-    wlan = Wlan()
-    return wlan, board.Wifi("plant", "secret", wlan, attempt_ms=1000, first_ms=100, limit_ms=400)
-
-
-def wifi_connects_once_and_waits():
-    ticks = Ticks()
-    wlan, wifi = keeper(ticks)
-    for _ in range(10):
-        assert not wifi.poll()
-        ticks.now += 50
-    assert wlan.calls == ["active", "connect"]
-    wlan.connected = True
-    assert wifi.poll()
-    assert wifi.losses == 0
-
-
-def wifi_tries_again_later_and_later():
-    ticks = Ticks()
-    wlan, wifi = keeper(ticks)
-    began = []
-    for _ in range(8000):
-        before = wlan.calls.count("connect")
-        wifi.poll()
-        if wlan.calls.count("connect") > before:
-            began.append(ticks.now)
-        ticks.now += 1
-    waits = [began[k + 1] - began[k] for k in range(4)]
-    assert waits == [1100, 1200, 1400, 1400], waits
-    assert wlan.calls[:5] == ["active", "connect", "disconnect", "active", "connect"]
-
-
-def wifi_that_is_refused_does_not_wait_for_the_end_of_the_attempt():
-    for state in (-1, -3, 201, 202):
-        ticks = Ticks()
-        wlan, wifi = keeper(ticks)
-        wifi.poll()
-        wlan.state = state
-        wifi.poll()
-        assert wlan.calls[-1] == "disconnect", state
-        ticks.now += 101
-        wifi.poll()
-        assert wifi.attempts == 2
-    ticks = Ticks()
-    wlan, wifi = keeper(ticks)
-    wlan.error = OSError(16)
-    wifi.poll()
-    assert wifi.attempts == 1
-    wifi.poll()
-    assert wifi.attempts == 1
-    ticks.now += 101
-    wlan.error = None
-    wifi.poll()
-    assert wifi.attempts == 2
-
-
-def wifi_that_is_lost_is_begun_anew_at_once():
-    ticks = Ticks()
-    wlan, wifi = keeper(ticks)
-    for _ in range(3000):  # the wait has grown
-        wifi.poll()
-        ticks.now += 1
-    wlan.connected = True
-    wifi.poll()
-    wlan.connected = False
-    before = wifi.attempts
-    wifi.poll()
-    assert (wifi.losses, wifi.attempts) == (1, before + 1)
-    ticks.now += 1001
-    wifi.poll()
-    ticks.now += 101
-    wifi.poll()
-    assert wifi.attempts == before + 2, "the wait is short again"
 
 
 def a_guid_is_of_the_chip_and_of_a_nonce():
@@ -266,185 +156,6 @@ def the_time_is_asked_for_again():
     server.close()
 
 
-class Resolver:
-    """In place of the module socket of node.link: names take ms to be looked up, addresses take nothing."""
-
-    def __init__(self, ticks, ms, fails):
-        self.ticks = ticks
-        self.ms = ms
-        self.fails = fails
-        self.names = 0
-
-    def getaddrinfo(self, host, port, *arguments):
-        if host.endswith(".example"):
-            self.names += 1
-            self.ticks.now += self.ms
-            if self.fails:
-                raise OSError(-2)
-            host = "127.0.0.1"
-        return socket.getaddrinfo(host, port, *arguments)
-
-    def __getattr__(self, name):
-        return getattr(socket, name)
-
-
-def resolving(ms, fails, seconds, do):
-    """Call `do` for so many seconds, as often as a node does; (look-ups, the longest call in ms, ms in calls)."""
-    ticks = Ticks()
-    link.socket = resolver = Resolver(ticks, ms, fails)
-    link._names.clear()
-    longest = blocked = 0
-    end = ticks.now + 1000 * seconds
-    try:
-        while ticks.now < end:
-            began = ticks.now
-            do(resolver)
-            took = ticks.now - began
-            longest = max(longest, took)
-            blocked += took
-            ticks.now += 100
-    finally:
-        link.socket = socket
-        link._names.clear()
-    return resolver.names, longest, blocked
-
-
-def opening(host, port=9):
-    """Opens a link to a port where nobody is, again and again."""
-    tcp = link.TcpLink(host, port)
-
-    def do(_):
-        try:
-            if tcp.stream is None:
-                tcp.open()
-            tcp.is_open()
-        except OSError:
-            tcp.close()
-
-    return do
-
-
-def a_name_that_nobody_knows_takes_a_tenth_of_the_time_of_a_link():
-    names, longest, blocked = resolving(7000, True, 3600, opening("gateway.example"))
-    assert longest == 7000
-    assert 40 < names <= 52, names
-    assert blocked <= 3600000 // 10 + 7000
-    assert resolving(7000, True, 3600, opening("127.0.0.1"))[0] == 0
-
-
-def a_name_that_nobody_knows_takes_a_tenth_of_the_time_of_the_clock():
-    asking = board.NetworkTime("clock.example", set_clock=None)
-    names, longest, blocked = resolving(7000, True, 3600, lambda resolver: asking.poll())
-    assert longest == 7000
-    assert 40 < names <= 52, names
-    assert blocked <= 3600000 // 10 + 7000
-
-
-def what_was_looked_up_is_kept_while_somebody_is_there():
-    server = Server(T0)
-    found = []
-    asking = board.NetworkTime("clock.example", server.port, interval_s=60, set_clock=found.append)
-
-    def do(resolver):
-        resolver.fails = bool(resolver.names)  # the DNS server dies after the first
-        asking.poll()
-        server.answer(1 if asking._socket is not None else 0)
-
-    names, longest, _ = resolving(7000, False, 3600, do)
-    assert (names, longest) == (1, 7000)
-    assert len(found) > 40
-    asking.close()
-    server.close()
-
-
-def what_was_looked_up_is_kept_while_the_resolver_fails():
-    opened = []
-    do = opening("gateway.example")
-
-    def count(resolver):
-        resolver.fails = bool(resolver.names)
-        resolver.socket = lambda *kinds: opened.append(1) or socket.socket(*kinds)
-        do(resolver)
-
-    names, _, blocked = resolving(7000, False, 3600, count)
-    assert blocked <= 3600000 // 10 + 7000
-    assert 40 < names <= 52, names
-    assert len(opened) > 1000, "it goes on with the address that it has"
-
-
-def what_was_looked_up_quickly_is_kept_when_the_resolver_dies():
-    ticks = Ticks()
-    link.socket = resolver = Resolver(ticks, 5, False)
-    link._names.clear()
-    try:
-        for _ in range(2):
-            link.look_up("gateway.example", 1801, socket.SOCK_STREAM, False)
-            resolver.ms, resolver.fails = 7000, True
-        assert resolver.names == 1
-    finally:
-        link.socket = socket
-        link._names.clear()
-
-
-def a_resolver_that_answers_at_once_is_asked_each_time():
-    names, _, _ = resolving(1, True, 60, opening("gateway.example"))
-    assert names > 500
-
-
-def a_watchdog_is_fed_before_a_name_is_looked_up():
-    machine = Machine()
-    board.Watchdog(Node("", files=power.Disk(), connect=Nowhere()), wdt=machine)
-    try:
-        resolving(7000, True, 1, opening("gateway.example"))
-    finally:
-        link.before_look_up = int
-    assert machine.told == ["feed"]
-
-
-def a_node_with_a_name_that_nobody_knows_blocks_a_tenth_of_the_time():
-    """With the real time, in both forms."""
-    link.ticks_ms, link.ticks_diff = REAL
-    for with_asyncio in (False, True):
-        link._names.clear()
-        link.socket = slow = Slow()
-        began = link.ticks_ms()
-        try:
-            node = Node("", files=power.Disk(), connect=("gateway.example", 1801))
-            node.queue(power.NAMES[0]).put(b"1")
-            if with_asyncio:
-                asyncio.run(run_for_a_second(node))
-            else:
-                node.wait(lambda: False, 1000)
-        finally:
-            link.socket = socket
-        passed = link.ticks_diff(link.ticks_ms(), began)
-        assert slow.took
-        assert sum(slow.took[:-1]) * 10 <= passed, (slow.took, passed)
-
-
-class Slow:
-    """In place of the module socket of node.link: nothing is found, after 50 ms of real time."""
-
-    def __init__(self):
-        self.took = []
-
-    def getaddrinfo(self, *_):
-        began = link.ticks_ms()
-        while link.ticks_diff(link.ticks_ms(), began) < 50:
-            pass
-        self.took.append(link.ticks_diff(link.ticks_ms(), began))
-        raise OSError(-2)
-
-    def __getattr__(self, name):
-        return getattr(socket, name)
-
-
-async def run_for_a_second(node):
-    node.start()
-    await asyncio.sleep(1)
-    await node.close()
-
-
 class Sleeping:
     """In place of the module time: while a program sleeps, this happens."""
 
@@ -457,7 +168,6 @@ class Sleeping:
 
 
 def the_clock_is_set_within_a_bound():
-    board.ticks_ms, board.ticks_diff = link.ticks_ms, link.ticks_diff = REAL
     found = []
     server = Server(T0)
     real = board.time
@@ -624,25 +334,12 @@ def the_watchdog_is_fed_from_a_task():
     asyncio.run(main())
 
 
-REAL = (board.ticks_ms, board.ticks_diff)
 TESTS = (
-    wifi_connects_once_and_waits,
-    wifi_tries_again_later_and_later,
-    wifi_that_is_refused_does_not_wait_for_the_end_of_the_attempt,
-    wifi_that_is_lost_is_begun_anew_at_once,
     a_guid_is_of_the_chip_and_of_a_nonce,
     the_time_comes_from_the_network,
     answers_that_are_none_set_no_clock,
     the_time_is_asked_for_again,
     the_clock_is_set_within_a_bound,
-    a_name_that_nobody_knows_takes_a_tenth_of_the_time_of_a_link,
-    a_name_that_nobody_knows_takes_a_tenth_of_the_time_of_the_clock,
-    what_was_looked_up_is_kept_while_somebody_is_there,
-    what_was_looked_up_is_kept_while_the_resolver_fails,
-    what_was_looked_up_quickly_is_kept_when_the_resolver_dies,
-    a_resolver_that_answers_at_once_is_asked_each_time,
-    a_watchdog_is_fed_before_a_name_is_looked_up,
-    a_node_with_a_name_that_nobody_knows_blocks_a_tenth_of_the_time,
     the_clock_of_a_board_is_set,
     a_node_sleeps_when_all_is_on_flash_and_goes_on_after_it,
     what_was_received_is_told_before_sleep,
@@ -654,4 +351,4 @@ TESTS = (
 
 
 if __name__ == "__main__":
-    run_calls([(test.__name__, test, (), {}) for test in TESTS])
+    run_calls([(test.__name__, virtual.run, (test,), {}) for test in TESTS])

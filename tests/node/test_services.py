@@ -1,5 +1,5 @@
-"""What a board needs around the node: tests/mp/test_services.py, on CPython; and the programs of
-firmware/examples that use it, on MicroPython."""
+"""What a board needs around the node: tests/mp/test_services.py, test_names.py and test_wifi.py, on CPython; and the
+programs of firmware/examples that use it, on MicroPython."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import test_names
 import test_services as boards
+import test_wifi
+import virtual
 from ordack.client import Client
 
 from firmware.ports.modules import BOARD
 from tests.support.command import ROOT, Serve, ordack
 
+NAMED = [(test.__name__, test) for test in boards.TESTS + test_names.TESTS] + test_wifi.TESTS
 
-@pytest.mark.parametrize("test", boards.TESTS, ids=lambda test: str(test.__name__))
+
+@pytest.mark.parametrize("test", [pytest.param(test, id=name) for name, test in NAMED])
 def test_service(test: Callable[[], None]) -> None:
-    test()
+    virtual.run(test)
 
 
 # ---- the programs of firmware/examples --------------------------------------------------------------
@@ -55,9 +60,17 @@ class WLAN:
     def __init__(self, kind):
         pass
 
+    PM_NONE = 0
+
     def isconnected(self):
         self.tries += 1
         return self.tries > 3
+
+    def ifconfig(self):
+        return ("10.0.0.9", "255.255.255.0", "10.0.0.1", "10.0.0.1")
+
+    def config(self, pm):
+        assert pm == self.PM_NONE
 
     def status(self):
         return 1
