@@ -15,7 +15,7 @@ try:  # on flash before the network is tried
     line1.put(b"%d" % machine.ADC(4).read_u16(), label="raw", ttrq=86400)
 except OutboxFull:
     pass  # yesterday's readings make room
-wifi = Wifi("NETWORK", "PASSWORD")
+wifi = Wifi("NETWORK", "PASSWORD", node=node)
 if node.wait(wifi.poll, 20000):
     set_clock("192.168.1.1", 2000)  # not needed where a battery keeps the clock
 deep_sleep(node, 300000, drain_ms=10000, tell=lambda waits: print(waits.sending, "to send"))

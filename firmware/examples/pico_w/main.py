@@ -11,9 +11,9 @@ with open("config.json") as file:
     config = json.load(file)
 
 
-async def network():
-    wifi = Wifi(config["ssid"], config["password"])
-    clock = NetworkTime("192.168.1.1")  # the address of an NTP server, often the router
+async def network(node):
+    wifi = Wifi(config["ssid"], config["password"], node=node)  # begins anew if nothing passes
+    clock = NetworkTime("192.168.1.1")  # an NTP server, often the router; a name does as well
     while True:
         if wifi.poll():
             clock.poll()
@@ -28,7 +28,7 @@ async def main():
     node = Node("outbox", name="press 7", capacity=262144, on_failed=failed)
     line1 = node.queue(config["queue"])
     node.start()
-    services = asyncio.create_task(network())
+    services = asyncio.create_task(network(node))
     sensor = ADC(4)  # the chip's own thermometer
     while not services.done():
         celsius = 27 - (sensor.read_u16() * 3.3 / 65535 - 0.706) / 0.001721
