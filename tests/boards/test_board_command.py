@@ -32,104 +32,15 @@ from ordack.boards.repl import Board, BoardError, NoBoard
 from ordack.client import Client
 
 from firmware.ports.modules import BOARD
+from tests.boards.m3_board import Machine
 from tests.conformance import ROOT
 from tests.support import command as commands
 
-FIRMWARE = ROOT / "build" / "firmware"
-STOCK = "mps2-an385-stock"  # nothing of ours is frozen in
 SMALL = {
     "mqqb/__init__.py": "",
     "mqqb/core.py": "implementation = 'python'\n",
     "node/__init__.py": "from mqqb import core\n",
 }
-
-
-class Machine:
-    """A board in QEMU. port: what `--port` takes. With `tcp`, its UART is a socket."""
-
-    def __init__(self, folder: Path, firmware: str = STOCK, heap: int = 192, *, tcp: bool = False) -> None:
-        self._folder = folder
-        self._firmware = FIRMWARE / firmware / "firmware.elf"
-        self._heap = heap
-        self._tcp = tcp
-        self.port = ""
-        self.start()
-
-    def start(self) -> None:
-        """Power on, with what the flash held."""
-        flash = self._folder / "flash"
-        with flash.open("ab") as file:
-            file.truncate(16 << 20)
-        uart = "pty"
-        if self._tcp:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                number = free.getsockname()[1]
-            uart, self.port = f"tcp:127.0.0.1:{number},server=on,wait=off", f"socket://127.0.0.1:{number}"
-        self.process = subprocess.Popen(
-            [
-                "qemu-system-arm",
-                "-machine",
-                "mps2-an385,memory-backend=psram",
-                "-object",
-                f"memory-backend-file,id=psram,size=16M,mem-path={flash},share=on",
-                "-display",
-                "none",
-                "-monitor",
-                "none",
-                "-semihosting",
-                "-append",
-                f"heap={self._heap}",
-                "-kernel",
-                str(self._firmware),
-                "-serial",
-                uart,
-                "-nic",
-                "user,model=lan9118",
-                "-d",
-                "cpu_reset",
-                "-D",
-                str(self._folder / "resets"),
-            ],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        assert self.process.stdout
-        if self._tcp:
-            deadline = time.monotonic() + 30
-            while True:
-                with contextlib.suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", number)):
-                    break
-                assert time.monotonic() < deadline
-        else:
-            found = re.search(r"(/dev/\S+)", self.process.stdout.readline())
-            assert found
-            self.port = found[1]
-
-    @property
-    def resets(self) -> int:
-        """How often the processor was reset, by whatever."""
-        return (self._folder / "resets").read_text().count("CPU Reset")
-
-    def cut(self) -> None:
-        """The power fails."""
-        if self.process.returncode is None:
-            self.process.kill()
-            self.process.communicate()
-
-    def hear(self, text: bytes) -> None:
-        """Wait until the board prints this."""
-        with serial.Serial(self.port, timeout=60) as line:
-            assert line.read_until(text).endswith(text)
-
-    def open(self, *, reset: bool = True) -> Board:
-        return Board(self.port).look(reset=reset)
-
-    def checks(self, **arguments: Any) -> dict[str, Check]:
-        with self.open(reset=False) as board:
-            return {check.name: check for check in examine(board, **arguments)}
 
 
 @pytest.fixture
@@ -230,18 +141,19 @@ def test_the_page_for_a_pico_w_leads_to_a_reading(queue: str, tmp_path: Path) ->
     queue's name is told.
     """
     example = ROOT / "firmware" / "examples" / "pico_w"
-    program, settings = ((example / name).read_text() for name in ("main.py", "config.json"))
+    program = (example / "main.py").read_text()
     page = (ROOT / "firmware" / "docs" / "getting-started.md").read_text()
     for command in re.findall(r"ordack board (\w+)", page):
         assert ordack(command, "--help").returncode == 0
-    for name, text in {**STUBS, "config.json": settings.replace("line1", queue)}.items():
+    for name, text in STUBS.items():
         (tmp_path / name).write_text(text)
     with Client(tmp_path / "store", create=True) as client:
         client.create_queue("line1", transactional=True)
     with _serving(tmp_path / "store") as port:
-        (tmp_path / "main.py").write_text(
-            program.replace('Node("outbox", ', f'Node("outbox", connect=("127.0.0.1", {port}), ')
-        )
+        format_name = f"DIRECT=TCP:127.0.0.1\\private$\\{queue}"
+        wanted = {"name": "press-7", "queue": format_name, "host": "127.0.0.1", "port": port}  # as provision writes it
+        (tmp_path / "config.json").write_text(json.dumps({**wanted, "ssid": "NETWORK", "password": "PASSWORD"}))
+        (tmp_path / "main.py").write_text(program)
         board = subprocess.Popen(
             [ROOT / "build" / "micropython" / "unix-c" / "micropython", "main.py"],
             cwd=tmp_path,
@@ -407,7 +319,7 @@ def test_files_take_the_place_of_others_on_fat_too(tmp_path: Path) -> None:
         "disk = Disk()\nvfs.VfsFat.mkfs(disk)\nvfs.mount(vfs.VfsFat(disk), '/fat')\n"
         "for name in ('a', 'a.new', 'b.new', 'old'):\n"
         "    with open('/fat/' + name, 'w') as file:\n        file.write(name)\n"
-        f"exec({deploying._RENAME.format(['/fat/a', '/fat/b'], ['/fat/old', '/fat/older'])!r})\n"
+        f"exec({deploying.RENAME.format(['/fat/a', '/fat/b'], ['/fat/old', '/fat/older'])!r})\n"
         "print(sorted(os.listdir('/fat')), open('/fat/a').read(), open('/fat/b').read())\n"
     )
     done = subprocess.run(
@@ -863,7 +775,7 @@ def test_a_board_without_a_network_is_told_from_a_queue_manager_that_is_off(numb
         def run(self, code: str, timeout: float = 0) -> tuple[str, bytes]:
             return f"no connection: OSError({number},)", b""
 
-    check = doctor._reach(Answering(), "10.0.2.2", 1801)  # type: ignore[arg-type]
+    check = doctor.reach(Answering(), "10.0.2.2", 1801)  # type: ignore[arg-type]
     assert (check.verdict, check.values) == ("bad", {"reached": False})
     assert advice in check.advice
 

@@ -1,4 +1,4 @@
-"""A Pico W that sends its temperature every ten seconds. config.json beside it names the Wi-Fi and the queue."""
+"""A Pico W that sends its temperature every ten seconds, to where `ordack board provision` has told it."""
 
 import asyncio
 import json
@@ -25,7 +25,12 @@ def failed(message):  # 0x8000: there is no such queue
 
 
 async def main():
-    node = Node("outbox", name="press 7", capacity=262144, on_failed=failed)
+    connect = config["host"], config["port"]
+    if "tls" in config:
+        from node.tls import TlsLink
+
+        connect = TlsLink(*connect, **config["tls"])
+    node = Node("outbox", connect=connect, name=config["name"], capacity=262144, on_failed=failed)
     line1 = node.queue(config["queue"])
     node.start()
     services = asyncio.create_task(network(node))

@@ -26,8 +26,8 @@ CHECKOUT = Path(mqqb.__file__).resolve().parents[2]
 _FOLDERS = "import os\nfor p in {!r}:\n try:\n  os.mkdir(p)\n except OSError:\n  pass"
 _NODE = "try:\n import node\n print(repr(''))\nexcept Exception as e:\n print(repr(repr(e)))"
 _MODULE = "try:\n import {}\n print(True)\nexcept Exception:\n print(False)"
-# FAT does not rename over a file.
-_RENAME = """
+# Puts each FILE.new in the place of FILE, then removes others. FAT does not rename over a file.
+RENAME = """
 import os
 for p in {!r}:
     try:
@@ -126,11 +126,11 @@ def deploy(
     if changed or removed or (modules and before != json.loads(json.dumps(complete))):
         _make_room(board, info, [len(files[path]) for path in changed])
         board.run(_FOLDERS.format(_parents([*changed, manifest], info.folder)))
-        _copy_aside(board, {path: files[path] for path in changed}, sums, progress)
+        copy_aside(board, {path: files[path] for path in changed}, sums, progress)
         # From here to the last line a cut leaves a mixture, and the manifest says so.
         if modules:
             _put(board, manifest, {**complete, "complete": False})
-        board.run(_RENAME.format(changed, removed), 30)
+        board.run(RENAME.format(changed, removed), 30)
         if modules:
             _put(board, manifest, complete)
         board.reset()  # what was imported is the old
@@ -147,7 +147,7 @@ def deploy(
     )
 
 
-def _copy_aside(
+def copy_aside(
     board: Board, files: Mapping[str, bytes], sums: Mapping[str, tuple[int, int]], progress: Progress
 ) -> None:
     """Write each file under another name, and check it. sums: size and CRC-32. Raises BoardError."""
@@ -177,7 +177,7 @@ def manifest_of(board: Board, path: str) -> dict[str, Any]:
 
 def _put(board: Board, path: str, value: dict[str, Any]) -> None:
     board.write(f"{path}.new", json.dumps(value).encode())
-    board.run(_RENAME.format([path], []))
+    board.run(RENAME.format([path], []))
 
 
 def _parents(paths: Sequence[str], folder: str) -> list[str]:

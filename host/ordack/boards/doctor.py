@@ -104,7 +104,7 @@ def examine(
         )
     reached = None
     if queue_manager is not None:
-        reached = _reach(board, *queue_manager)
+        reached = reach(board, *queue_manager)
         yield reached
     yield from _outbox(board, info, outbox, clock.verdict == "ok", reached, progress)
 
@@ -192,7 +192,7 @@ def _clock(board: Board) -> Check:
     )
 
 
-def _reach(board: Board, host: str, port: int) -> Check:
+def reach(board: Board, host: str, port: int) -> Check:
     asking = session.Session(True, b"ordack doctor..."[:16], 0)
     asking.connected(0)
     board.run(_REACH)

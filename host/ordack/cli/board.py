@@ -1,8 +1,10 @@
-"""The commands `ordack board`: deploy, doctor and rescue."""
+"""The commands `ordack board`: provision, deploy, doctor and rescue."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from ordack.cli.common import JsonOption, complain, local, local_file, needs, print_table, report, report_done
+from ordack.peer_names import entered
 from ordack.store import StoreError
 
 app = typer.Typer(no_args_is_help=True, help="Set up, check or rescue a board with MicroPython on a serial port.")
@@ -21,7 +24,100 @@ PortOption = Annotated[
         help="Serial port, pseudo-terminal or pyserial URL: /dev/ttyACM0, COM3, socket://HOST:PORT.",
     ),
 ]
+PASSWORD_VARIABLE = "ORDACK_WIFI_PASSWORD"
 BaudOption = Annotated[int, typer.Option(help="Speed of a serial line; USB ports ignore it.")]
+NameOption = Annotated[str, typer.Option(metavar="NAME", help="What people call the board, as press-3.")]
+QueueOption = Annotated[
+    str, typer.Option(metavar="FORMATNAME", help=r"Where it sends: 'DIRECT=TCP:192.168.1.20\private$\line1'.")
+]
+WayOption = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Where the queue manager listens. Default: port 1801 of FORMATNAME."),
+]
+WifiOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SSID",
+        help=f"The Wi-Fi that it joins. The password comes from {PASSWORD_VARIABLE}, the terminal, or the first "
+        "line of standard input; empty: an open Wi-Fi. Default: the one that the board has.",
+    ),
+]
+TlsOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FOLDER", parser=local, help="Speak TLS with ca.der, NAME.der and NAME.key.der from there."),
+]
+TlsNameOption = Annotated[
+    str, typer.Option(metavar="NAME", help="For whom the queue manager's certificate is. Default: HOST.")
+]
+NamesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--store",
+        metavar="FOLDER",
+        parser=local,
+        help="Enter the name in ordack.toml of this store, for status and the log.",
+    ),
+]
+ReplaceOption = Annotated[
+    bool, typer.Option("--replace", help="The board may lose its other name, or TLS; another board may lose this name.")
+]
+OutboxOption = Annotated[str, typer.Option(metavar="FOLDER", help="Folder of the node's outbox on the board.")]
+
+
+@app.command("provision")
+def board_provision(
+    port: PortOption,
+    name: NameOption,
+    queue: QueueOption,
+    queue_manager: WayOption = None,
+    wifi: WifiOption = None,
+    tls: TlsOption = None,
+    tls_name: TlsNameOption = "",
+    store: NamesOption = None,
+    replace: ReplaceOption = False,
+    outbox: OutboxOption = "outbox",
+    baud: BaudOption = 115200,
+    as_json: JsonOption = False,
+) -> None:
+    """Give a board its name, its queue and the way there, and let it send a message, to show that it works.
+
+    Copies ordack's modules, and writes config.json on the board, of which it keeps what it does not know. The new
+    configuration counts when a message from the board is stored in the queue, and not before: whatever fails or is
+    interrupted leaves the one that was there. Run it again then. Exit status: 0 the board is provisioned; 1 it is as it
+    was; 2 wrong usage; 5 no board with MicroPython answers.
+    """
+    with needs("boards"):
+        from ordack.boards import provision as provisioning
+        from ordack.boards.repl import BoardError, attended
+    from ordack.config import format_address, parse_address
+
+    try:
+        provisioning.check_name(name)
+        host = provisioning.host_of(queue)
+        address = (host, 1801) if queue_manager is None else parse_address(queue_manager)
+        files = None if tls is None else (provisioning.tls_files(tls, name), tls_name or address[0])
+        joined = None if wifi is None else provisioning.check_wifi(wifi, _password(wifi))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    entry = _Entry(store, name, replace)
+
+    def accept(guid: str) -> None:
+        try:
+            entry.prepare(guid)
+        except (OSError, ValueError) as error:
+            raise BoardError(f"{entry.path}: {error}") from None
+
+    wanted = provisioning.Wanted(name, queue, *address, joined, files, replace)
+    with _board_errors(), _progress() as progress:
+        done = attended(
+            port, baud, lambda board: provisioning.provision(board, wanted, outbox, accept, progress), reset=True
+        )
+    entry.write()
+    text = f"{name} is provisioned: its message is stored in {queue}; GUID {done.guid}"
+    text += f"; it was {done.before}" if done.before not in ("", name) else ""
+    text += f"; {entry.path} has the name, and a queue manager that runs shows it after SIGHUP" if store else ""
+    values = {"name": name, "queue": queue, "queue_manager": format_address(*address), **done._asdict()}
+    report_done(as_json, "\n".join([text, *done.told]), **values)
 
 
 @app.command("deploy")
@@ -84,7 +180,7 @@ def board_doctor(
     queue_manager: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="Let the board connect to this queue manager.")
     ] = None,
-    outbox: Annotated[str, typer.Option(metavar="FOLDER", help="Folder of the node's outbox on the board.")] = "outbox",
+    outbox: OutboxOption = "outbox",
     baud: BaudOption = 115200,
     as_json: JsonOption = False,
 ) -> None:
@@ -127,7 +223,7 @@ def board_rescue(
         str | None, typer.Option(metavar="PORT", help="The board: serial port, pseudo-terminal or pyserial URL.")
     ] = None,
     to: Annotated[Path | None, typer.Option(metavar="DIR", parser=local, help="New folder for the copy.")] = None,
-    outbox: Annotated[str, typer.Option(metavar="FOLDER", help="Folder of the node's outbox on the board.")] = "outbox",
+    outbox: OutboxOption = "outbox",
     baud: BaudOption = 115200,
     as_json: JsonOption = False,
 ) -> None:
@@ -160,6 +256,39 @@ def board_rescue(
     report(as_json, "\n".join([f"{len(found)} messages; {about}", *summary["damage"]]), **summary, messages=len(found))
     if summary["damage"]:
         raise typer.Exit(1)
+
+
+def _password(wifi: str) -> str:
+    """The password of the Wi-Fi, from where no history of a shell and no list of processes has it."""
+    if (given := os.environ.get(PASSWORD_VARIABLE)) is not None:
+        return given
+    if sys.stdin is not None and sys.stdin.isatty():
+        return str(typer.prompt(f"Password of {wifi}", default="", hide_input=True, show_default=False, err=True))
+    if sys.stdin is None or not (line := sys.stdin.readline()):
+        raise ValueError(f"there is no password for {wifi}: set {PASSWORD_VARIABLE}, or write it to standard input")
+    return line.rstrip("\r\n")
+
+
+class _Entry:
+    """A board's name in the ordack.toml of a store, if one was named."""
+
+    def __init__(self, store: Path | None, name: str, replace: bool) -> None:
+        self.path = None if store is None else store / "ordack.toml"
+        self._name = name
+        self._replace = replace
+        self._text = ""
+
+    def prepare(self, guid: str) -> None:
+        """Raises OSError, ValueError: the name cannot be entered."""
+        if self.path is not None:
+            before = self.path.read_text("utf-8") if self.path.exists() else ""
+            self._text = entered(before, guid, self._name, replace=self._replace)
+            self.path.with_suffix(".new").write_text(self._text, "utf-8")
+
+    def write(self) -> None:
+        """Let it count."""
+        if self.path is not None:
+            self.path.with_suffix(".new").replace(self.path)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,314 @@
+"""Gives a board its name, its queue and the way there, and shows that it works (`ordack board provision`).
+
+The new configuration is written beside config.json, and the board tries it as it is: it joins the Wi-Fi, reaches the
+queue manager, and sends a message through a node. Only when that message is stored does one renaming put the new file
+in place of the old. Whatever fails or is cut off before it leaves the board configured as it was. FAT cannot rename
+over a file: a power cut in the renaming leaves the new file alone under its other name, where the next run finds it.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mqqb import guids, names
+
+from ordack import classes
+from ordack.boards.deploy import RENAME, copy_aside, deploy
+from ordack.boards.doctor import reach
+from ordack.boards.repl import Board, BoardError, Progress
+from ordack.config import split_direct
+
+CONFIG = "config.json"
+JOIN_S, STORE_S = 30, 60
+NAME_MAX, NAME_BYTES_MAX = 64, 100  # characters in [names] of ordack.toml, bytes in a board's outbox
+SSID_BYTES_MAX, PASSWORD_BYTES = 32, range(8, 65)
+_OURS = re.compile(r".*/(?:authority|certificate|key)-[0-9a-f]{8}\.der")
+TLS_FILES = {"authority": "ca.der", "certificate": "{}.der", "key": "{}.key.der"}
+
+# 0: joined; 1: it is not there; 2: the password is wrong; 3: something else, and the driver's number for it; 4: there
+# is no Wi-Fi.
+_JOIN = """
+def _join(ssid, password, seconds):
+    import time
+    try:
+        import network
+        network.WLAN
+    except (ImportError, AttributeError):
+        return (4, 0)
+    from node.board import Wifi
+    wifi = Wifi(ssid, password)
+    wlan = wifi.wlan
+    wlan.active(True)
+    wlan.disconnect()  # from where the configuration before led
+    began = time.ticks_ms()
+    result = 3
+    number = 0
+    while time.ticks_diff(time.ticks_ms(), began) < 1000 * seconds and (result == 3 or wifi.attempts < 3):
+        _feed()
+        if wifi.poll():
+            return (0, 0)
+        time.sleep_ms(20)
+        status = wlan.status()
+        if status < 0 or 200 <= status < 1000:
+            number = status
+            absent = getattr(network, 'STAT_NO_AP_FOUND', -2)
+            refused = (getattr(network, 'STAT_WRONG_PASSWORD', -3), 204)
+            result = 1 if status == absent else 2 if status in refused else 3
+    return (result, number)
+"""
+_SEND = """
+def _send(path, folder, seconds):
+    import json
+    from node import Node
+    with open(path) as file:
+        config = json.load(file)
+    connect = config['host'], config['port']
+    if 'tls' in config:
+        from node.tls import TlsLink
+        connect = TlsLink(*connect, **config['tls'])
+    node = Node(folder, connect=connect, name=config['name'])
+    try:
+        queue = node.queue(config['queue'])
+        before = node.waiting
+        message = queue.put(b'provisioned')
+        def settled():
+            _feed()
+            return message.is_settled()
+        in_time = node.wait(settled, 1000 * seconds)
+        reason = queue.peer.reason
+        if not in_time:
+            node.delete_now(message)
+        said = message.conclusion()
+        return (node.guid, message.is_stored(), said.message_class, in_time, before, str(reason), node.damage,
+            node.outbox.ahead)
+    finally:
+        node.close_now()
+"""
+
+
+class Wanted(NamedTuple):
+    """What a board is to be. wifi: its name and password; None: as the board has it. tls: files by their
+    roles, and for whom the queue manager's certificate has to be; None: no TLS. replace: a board that has another name
+    may get this one, and one with TLS may lose it.
+    """
+
+    name: str
+    queue: str
+    host: str
+    port: int
+    wifi: tuple[str, str] | None = None
+    tls: tuple[dict[str, bytes], str] | None = None
+    replace: bool = False
+
+
+class Provisioned(NamedTuple):
+    """What was done. before: the name that the board had, or empty. told: what the board says of its outbox."""
+
+    guid: str
+    before: str
+    copied: list[str]
+    told: list[str]
+
+
+def check_name(name: str) -> None:
+    """Raises ValueError: it cannot be a board's name."""
+    if not 1 <= len(name) <= NAME_MAX or len(name.encode()) > NAME_BYTES_MAX:
+        raise ValueError(
+            f"the name {name!r} has {len(name)} characters, {len(name.encode())} bytes: give one of 1 to {NAME_MAX} "
+            f"characters, at most {NAME_BYTES_MAX} bytes"
+        )
+    if not name.isprintable() or name != name.strip():
+        raise ValueError(f"the name {name!r} has a character that cannot be seen: leave it out")
+
+
+def host_of(text: str) -> str:
+    """The host in a direct format name of a queue on another machine. Raises ValueError: it is none."""
+    like = r"write it in single quotes, as 'DIRECT=TCP:192.168.1.20\private$\line1'"
+    if "\\" not in text:
+        raise ValueError(f"the queue {text!r} has no backslash, perhaps because a shell took it away: {like}")
+    if "\\\\" in text:
+        raise ValueError(f"the queue {text!r} has two backslashes where there is one (Python writes two): {like}")
+    match = re.fullmatch(r"DIRECT=(?:TCP|OS):([^\\\s/]+)\\.+", text, re.IGNORECASE)
+    if match is None or (match[1].count(":") == 1) or not text.isprintable():
+        raise ValueError(f"the queue {text!r} is no direct format name of a queue: {like}")
+    if match[1] in (".", "localhost"):
+        raise ValueError(f"the queue {text!r} is on the machine {match[1]}, which is the board itself: {like}")
+    try:
+        names.parse_format_name(text)
+    except ValueError as error:
+        raise ValueError(f"the queue {text!r}: {error}; {like}") from None
+    return match[1]
+
+
+def check_wifi(ssid: str, password: str) -> tuple[str, str]:
+    """A Wi-Fi and its password; an empty one is of an open network. Raises ValueError, which does not show it."""
+    if not 1 <= len(ssid.encode()) <= SSID_BYTES_MAX:
+        raise ValueError(f"the Wi-Fi {ssid!r} has {len(ssid.encode())} bytes: a name has 1 to {SSID_BYTES_MAX}")
+    if password and len(password.encode()) not in PASSWORD_BYTES:
+        raise ValueError(
+            f"the password of the Wi-Fi {ssid!r} has {len(password.encode())} bytes: it has 8 to 64, an open Wi-Fi none"
+        )
+    return ssid, password
+
+
+def provision(
+    board: Board,
+    wanted: Wanted,
+    outbox: str = "outbox",
+    accept: Callable[[str], None] = lambda _: None,
+    progress: Progress = lambda *_: None,
+) -> Provisioned:
+    """Do all of it, or nothing but to copy modules. accept: is told the board's GUID before the configuration counts,
+    and may raise. Raises BoardError, NoBoard and what `accept` raises.
+    """
+    path = board.info.root(CONFIG)
+    before = _config_of(board, path)
+    _check_place(wanted, before)
+    done = deploy(board, progress=progress)
+    if done.problem:
+        raise BoardError(f"a node cannot start on the board: {done.problem}; `ordack board doctor` says more")
+    config = {
+        **{key: value for key, value in before.items() if key != "tls"},
+        "name": wanted.name,
+        "queue": wanted.queue,
+        "host": wanted.host,
+        "port": wanted.port,
+    }
+    if wanted.wifi is not None:
+        config |= dict(zip(("ssid", "password"), wanted.wifi, strict=True))
+    placed: dict[str, bytes] = {}
+    if wanted.tls is not None:
+        _check_tls(board)
+        files, called = wanted.tls
+        # Named by their contents: until config.json is renamed, the board keeps those it has.
+        places = {role: board.info.root(f"{role}-{binascii.crc32(data):08x}.der") for role, data in files.items()}
+        placed = {places[role]: data for role, data in files.items()}
+        config["tls"] = {**places, "name": called}
+    tls = before.get("tls")
+    old = set(filter(_OURS.fullmatch, map(str, tls.values()))) if isinstance(tls, dict) else set()
+    with _taken_back(board, [f"{path}.new", *(place for place in placed if place not in old)]):
+        written = {**placed, path: json.dumps(config).encode()}
+        copy_aside(
+            board, written, {place: (len(data), binascii.crc32(data)) for place, data in written.items()}, progress
+        )
+        board.run(RENAME.format(list(placed), []), 30)
+        guid, told = _try(board, wanted, config, f"{path}.new", outbox)
+        accept(guid)
+    board.run(RENAME.format([path], sorted(old - set(placed))), 30)
+    return Provisioned(guid, before.get("name", ""), done.copied, told)
+
+
+def _check_place(wanted: Wanted, before: dict[str, Any]) -> None:
+    """May this board become that? Raises BoardError."""
+    name = before.get("name") or wanted.name
+    if name != wanted.name and not wanted.replace:
+        raise BoardError(
+            f"the board has the name {name!r}, which is not {wanted.name!r}: is it the right board? "
+            "--replace gives it the new name"
+        )
+    if before.get("tls") and wanted.tls is None and not wanted.replace:
+        raise BoardError(
+            "the board speaks TLS: name the folder of its certificate with --tls; --replace ends TLS there"
+        )
+
+
+def _config_of(board: Board, path: str) -> dict[str, Any]:
+    """What config.json says, {} if there is none. Raises BoardError."""
+    for place in (path, f"{path}.new"):
+        with suppress(FileNotFoundError):
+            try:
+                config = json.loads(board.read(place))
+            except ValueError:
+                config = None
+            if isinstance(config, dict):
+                return config if place == path else {**config, "name": ""}  # which was not in force
+            if place == path:
+                raise BoardError(f"{path} on the board is no JSON object: repair it, or remove it from the board")
+    return {}
+
+
+def tls_files(folder: Path, name: str) -> dict[str, bytes]:
+    """What `ordack tls` has made for this board, by roles. Raises ValueError."""
+    found = {}
+    for role, place in TLS_FILES.items():
+        file = folder / place.format(name)
+        try:
+            found[role] = file.read_bytes()
+        except OSError as error:
+            raise ValueError(
+                f"{file}: {error.strerror}; `ordack tls certificate {folder} {name} --board` makes the files of a board"
+            ) from None
+    return found
+
+
+def _check_tls(board: Board) -> None:
+    if not board.run("try:\n import tls\n print(True)\nexcept ImportError:\n print(False)"):
+        raise BoardError(
+            "the board's MicroPython has no TLS: give it a firmware with the module tls, or leave out --tls"
+        )
+
+
+@contextmanager
+def _taken_back(board: Board, paths: list[str]) -> Iterator[None]:
+    """What was written is removed if it does not come into force."""
+    try:
+        yield
+    except BaseException:
+        with suppress(BoardError):  # it may have gone; then the next run writes them anew
+            board.run(RENAME.format([], paths))
+        raise
+
+
+def _try(board: Board, wanted: Wanted, config: dict[str, Any], path: str, outbox: str) -> tuple[str, list[str]]:
+    """Let the board go the way that the file at `path` says; its GUID, and what it says. Raises BoardError."""
+    board.reset()
+    if "ssid" in config:
+        _join(board, config["ssid"], config.get("password", ""))
+    where = f"{wanted.host}:{wanted.port}"
+    if wanted.tls is None:
+        reached = reach(board, wanted.host, wanted.port)
+        if reached.verdict != "ok":
+            raise BoardError(f"the board does not reach the queue manager {reached.text}; {reached.advice}")
+    board.run(_SEND)
+    folder = outbox if outbox.startswith("/") else board.info.root(outbox)
+    guid, stored, number, in_time, waiting, reason, damage, ahead = board.run(
+        f"print(_send({path!r}, {folder!r}, {STORE_S}))", 2 * STORE_S
+    )
+    if not stored:
+        raise BoardError(_why(wanted, where, number if in_time else 0, waiting, reason))
+    told = [
+        *damage,
+        *(["an acknowledgement named what this outbox never gave: a copy of it is in use"] if ahead else []),
+    ]
+    return guids.guid_text(guid), told
+
+
+def _join(board: Board, ssid: str, password: str) -> None:
+    board.run(_JOIN)
+    result, number = board.run(f"print(_join({ssid!r}, {password!r}, {JOIN_S}))", 2 * JOIN_S)
+    if result:
+        why = (
+            f"no Wi-Fi of the name {ssid!r} is there: is it spelled right, is it one of 2.4 GHz?",
+            f"the Wi-Fi {ssid!r} refuses the password: type it again",
+            f"the Wi-Fi {ssid!r} was not joined within {JOIN_S} s: is the password right, is it in reach? ({number})",
+            f"this board has no Wi-Fi, and is to join {ssid!r}: leave out --wifi, and ssid in its config.json",
+        )
+        raise BoardError(why[result - 1])
+
+
+def _why(wanted: Wanted, where: str, number: int, waiting: int, reason: str) -> str:
+    """Why the message was not stored, and what to do."""
+    if number:
+        text = f"the queue {wanted.queue}: {where} refuses the message: {classes.words(number, wanted.queue)}"
+        host, _, queue = wanted.queue.partition("\\")
+        if split_direct(wanted.queue) is None:
+            text += f"; this names a public queue: is {host}\\private$\\{queue} meant?"
+        return text
+    text = f"the queue manager at {where} did not store the message within {STORE_S} s: {reason or 'it said nothing'}"
+    return f"{text}; {waiting} older messages wait on the board" if waiting else text

@@ -1,0 +1,448 @@
+"""`ordack board provision`: on the unix port and a Cortex-M3. A board is what it was, or what it is to be."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ordack import certificates
+from ordack.boards import provision as provisioning
+from ordack.boards import repl
+from ordack.boards.check import Check
+from ordack.boards.provision import Wanted, provision
+from ordack.boards.repl import Board, BoardError
+from ordack.cli.board import PASSWORD_VARIABLE
+from ordack.client import Client
+from ordack.peer_names import entered
+
+from tests.boards.m3_board import Machine
+from tests.boards.unix_board import UnixBoard
+from tests.support import command as commands
+from tests.support.command import ENVIRONMENT, Serve, as_json
+
+QUEUE = "DIRECT=TCP:127.0.0.1\\private$\\line1"
+OLD = {"name": "press-3", "queue": "DIRECT=TCP:10.0.0.9\\private$\\old", "ssid": "hall", "password": "x" * 8, "pin": 7}
+NETWORK = """
+import json
+STA_IF = 0
+with open('air.json') as file:
+    air = json.load(file)
+class WLAN:
+    def __init__(self, kind):
+        self.joined = 'hall before'
+        self.said = 0
+    def active(self, on):
+        pass
+    def isconnected(self):
+        return self.joined == 'now'
+    def status(self):
+        return self.said
+    def disconnect(self):
+        self.joined = ''
+    def connect(self, ssid, password):
+        self.said = 3 if air.get(ssid) == password else -3 if ssid in air else -2
+        if self.said == 3:
+            self.joined = 'now'
+"""
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Iterator[UnixBoard]:
+    board = UnixBoard(tmp_path / "flash")
+    yield board
+    board.close()
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    with Client(tmp_path / "store", create=True) as client:
+        client.create_queue("line1", transactional=True)
+    running = Serve(tmp_path / "store")
+    yield running
+    running.stop()
+
+
+def run(board: UnixBoard | Machine, port: int, *more: object, **how: Any) -> subprocess.CompletedProcess[str]:
+    given = ("--port", board.port, "--name", "press-3", "--queue", QUEUE, "--queue-manager", f"127.0.0.1:{port}")
+    return commands.ordack("board", "provision", *given, *more, **{"seconds": 90, **how})
+
+
+def config(board: UnixBoard) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((board.folder / "config.json").read_text())
+    return found
+
+
+def files_of(board: UnixBoard) -> list[str]:
+    return sorted(path.name for path in board.folder.iterdir())
+
+
+def bodies(store: Path) -> list[tuple[bytes, str]]:
+    with Client(store) as client:
+        return [(message.body, message.label) for message in client.queue("line1").peek()]
+
+
+# ---- it works ---------------------------------------------------------------------------------------
+
+
+def test_a_stock_board_is_provisioned(tmp_path: Path, serve: Serve) -> None:
+    (tmp_path / "board").mkdir()
+    board = Machine(tmp_path / "board")
+    try:
+        with board.open() as opened:
+            opened.write(
+                "/flash/boot.py",
+                b"import network, time\nlan = network.LAN()\nlan.active(True)\n"
+                b"while not lan.isconnected():\n    time.sleep_ms(10)\n",
+            )
+        queue = "DIRECT=TCP:10.0.2.2\\private$\\line1"
+        given = (
+            "--port",
+            board.port,
+            "--name",
+            "press-3",
+            "--queue",
+            queue,
+            "--queue-manager",
+            f"10.0.2.2:{serve.port}",
+        )
+        done = commands.ordack("board", "provision", *given, "--json", seconds=90)
+        assert done.returncode == 0, done.stderr
+        report = json.loads(done.stdout)
+        assert (report["name"], report["queue"], report["before"], report["told"]) == ("press-3", queue, "", [])
+        assert "/flash/node/node.mpy" in report["copied"]
+        [message] = as_json("receive", "--store", tmp_path / "store", "line1", "--peek")
+        assert (message["source"], message["label"]) == (report["guid"], "press-3")
+        with board.open() as opened:
+            assert json.loads(opened.read("/flash/config.json")) == {
+                "name": "press-3",
+                "queue": queue,
+                "host": "10.0.2.2",
+                "port": serve.port,
+            }
+        again = commands.ordack("board", "provision", *given, seconds=90)
+        assert again.returncode == 0, again.stderr
+        assert again.stdout.startswith(
+            f"press-3 is provisioned: its message is stored in {queue}; GUID {report['guid']}"
+        )
+    finally:
+        board.cut()
+    assert [label for _, label in bodies(tmp_path / "store")] == ["press-3"] * 2
+
+
+def test_a_second_run_keeps_what_it_does_not_know(board: UnixBoard, serve: Serve, tmp_path: Path) -> None:
+    (board.folder / "network.py").write_text(NETWORK)
+    (board.folder / "air.json").write_text('{"hall": "xxxxxxxx"}')
+    (board.folder / "config.json").write_text(json.dumps(OLD))
+    done = run(board, serve.port)
+    assert done.returncode == 0, done.stderr
+    assert config(board) == {**OLD, "queue": QUEUE, "host": "127.0.0.1", "port": serve.port}
+    assert bodies(tmp_path / "store") == [(b"provisioned", "press-3")]
+    assert files_of(board) == ["air.json", "config.json", "network.py", "outbox"]
+
+
+def test_another_name_needs_a_word(board: UnixBoard, serve: Serve, tmp_path: Path) -> None:
+    (board.folder / "config.json").write_text('{"name": "press-2"}')
+    done = run(board, serve.port)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "the board has the name 'press-2', which is not 'press-3'" in done.stderr
+    assert "--replace" in done.stderr
+    assert config(board) == {"name": "press-2"}
+    assert bodies(tmp_path / "store") == []
+    done = run(board, serve.port, "--replace")
+    assert done.returncode == 0, done.stderr
+    assert "it was press-2" in done.stdout
+    assert config(board)["name"] == "press-3"
+
+
+def test_the_name_goes_into_the_file_of_the_store(board: UnixBoard, serve: Serve, tmp_path: Path) -> None:
+    file = tmp_path / "store" / "ordack.toml"
+    other = "{00000000-0000-0000-0000-000000000001}"
+    text = f'# ours\n[names]\n"{other}" = "press-3"  # gone\n[settings]\nPoisonAfter = 5\n'
+    file.write_text(text)
+    done = run(board, serve.port, "--store", tmp_path / "store")
+    assert done.returncode == 1
+    assert f"the name 'press-3' stands for {other}" in done.stderr
+    assert (file.read_text(), files_of(board)) == (text, ["outbox"]), "nothing is half done"
+    done = run(board, serve.port, "--store", tmp_path / "store", "--replace", "--json")
+    assert done.returncode == 0, done.stderr
+    guid = json.loads(done.stdout)["guid"]
+    assert file.read_text() == f'# ours\n[names]\n"{guid}" = "press-3"\n[settings]\nPoisonAfter = 5\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("", '[names]\n"{G}" = "press 3"\n'),
+        ("http-names = ['a']\n", 'http-names = [\'a\']\n\n[names]\n"{G}" = "press 3"\n'),
+        ("[names] # all\n'g' = 'old'\n", '[names] # all\n"{G}" = "press 3"\n'),
+        ("[names]\n'{H}' = 'press 2'\n[tls]\n", "[names]\n\"{G}\" = \"press 3\"\n'{H}' = 'press 2'\n[tls]\n"),
+    ],
+)
+def test_a_name_is_entered_and_all_else_stays(text: str, wanted: str) -> None:
+    assert entered(text, "{G}", "press 3", replace=False) == wanted
+    assert entered(wanted, "{G}", "press 3", replace=False) == wanted
+
+
+def test_what_cannot_be_edited_is_left_to_a_person() -> None:
+    with pytest.raises(ValueError, match=r'by hand: in the table \[names\], "{G}" = "press 3"'):
+        entered("names = {'{H}' = 'press 2'}\n", "{G}", "press 3", replace=False)
+
+
+# ---- Wi-Fi ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["variable", "input"])
+def test_it_joins_the_wifi_and_no_argument_has_the_password(
+    board: UnixBoard, serve: Serve, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (board.folder / "network.py").write_text(NETWORK)
+    (board.folder / "air.json").write_text(json.dumps({"hall 2": "geheim ü 1"}))
+    if way == "variable":
+        monkeypatch.setitem(ENVIRONMENT, PASSWORD_VARIABLE, "geheim ü 1")
+        done = run(board, serve.port, "--wifi", "hall 2")
+    else:
+        done = run(board, serve.port, "--wifi", "hall 2", stdin="geheim ü 1\n".encode())
+    assert done.returncode == 0, done.stderr
+    assert (config(board)["ssid"], config(board)["password"]) == ("hall 2", "geheim ü 1")
+    assert "geheim" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("ssid", "driver", "said"),
+    [
+        ("hall 2", NETWORK, "the Wi-Fi 'hall 2' refuses the password"),
+        ("hall 3", NETWORK, "no Wi-Fi of the name 'hall 3' is there"),
+        ("hall 2", "", "this board has no Wi-Fi, and is to join 'hall 2'"),
+    ],
+)
+def test_a_wifi_that_cannot_be_joined(
+    board: UnixBoard, serve: Serve, tmp_path: Path, ssid: str, driver: str, said: str
+) -> None:
+    (board.folder / "network.py").write_text(driver)
+    (board.folder / "air.json").write_text('{"hall 2": "what else"}')
+    (board.folder / "config.json").write_text(json.dumps(OLD))
+    done = run(board, serve.port, "--wifi", ssid, stdin=b"mistyped\n")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert said in done.stderr
+    assert "mistyped" not in done.stderr
+    assert config(board) == OLD
+    assert not (board.folder / "config.json.new").exists()
+    assert bodies(tmp_path / "store") == []
+
+
+def test_a_terminal_is_asked_for_the_password() -> None:
+    child, terminal = pty.fork()
+    if not child:
+        words = ["--port", "/dev/none", "--name", "a", "--queue", QUEUE, "--wifi", "hall 2"]
+        os.execve(sys.executable, [sys.executable, "-m", "ordack", "board", "provision", *words], ENVIRONMENT)
+    said = b""
+    with contextlib.suppress(OSError):  # it has ended
+        while data := os.read(terminal, 1024):
+            said += data
+            if said.endswith(b"Password of hall 2: "):
+                os.write(terminal, b"a secret\n")
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5, said
+    assert b"there is no port /dev/none" in said
+    assert b"a secret" not in said
+
+
+# ---- TLS --------------------------------------------------------------------------------------------
+
+
+def test_tls_is_spoken_from_the_moment_the_files_count(
+    board: UnixBoard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "tls"
+    certificates.init(folder, "ordack", 1)
+    certificates.issue(folder, "plant", [], 1)
+    certificates.issue(folder, "press-3", [], 1, board=True)
+    with Client(tmp_path / "store", create=True) as client:
+        client.create_queue("line1", transactional=True)
+    (tmp_path / "store" / "ordack.toml").write_text(
+        "[tls]\ncertificate = '../tls/plant.pem'\nkey = '../tls/plant.key'\nauthority = '../tls/ca.pem'\n"
+        "[[listen]]\nport = 0\ntls = true\nallow-certificates = ['press-3']\n"
+    )
+    running = Serve(tmp_path / "store", listen=None)
+    try:
+        files = provisioning.tls_files(folder, "press-3")
+        wrong = Wanted("press-3", QUEUE, "127.0.0.1", running.port, tls=(files, "plant-2"))
+        with monkeypatch.context() as patch:
+            patch.setattr(provisioning, "STORE_S", 2)
+            with pytest.raises(BoardError, match="ertificate"):
+                repl.attended(board.port, 115200, lambda there: provision(there, wrong), reset=True)
+        assert files_of(board) == ["outbox"], "neither a file of TLS nor a configuration stays"
+        done = run(board, running.port, "--tls", folder, "--tls-name", "plant")
+        assert done.returncode == 0, done.stderr
+        first = config(board)["tls"]
+        assert Path(first["key"]).read_bytes() == (folder / "press-3.key.der").read_bytes()
+        plain = run(board, running.port)
+        assert plain.returncode == 1
+        assert "the board speaks TLS" in plain.stderr
+        assert config(board)["tls"] == first
+        certificates.issue(folder, "press-3", [], 1, board=True, renew=True)
+        again = run(board, running.port, "--tls", folder, "--tls-name", "plant")
+        assert again.returncode == 0, again.stderr
+        second = config(board)["tls"]
+        there = sorted(str(path) for path in board.folder.glob("*.der"))
+        assert there == sorted({second["authority"], second["certificate"], second["key"]}), "the old ones are gone"
+        assert second["key"] != first["key"]
+        assert bodies(tmp_path / "store") == [(b"provisioned", "press-3")] * 2
+    finally:
+        running.stop()
+
+
+def test_a_board_without_tls_and_files_that_are_not_there(tmp_path: Path) -> None:
+    done = commands.ordack(
+        *("board", "provision", "--port", "x", "--name", "press-3", "--queue", QUEUE, "--tls", tmp_path / "tls")
+    )
+    assert done.returncode == 2
+    assert "ca.der: No such file" in " ".join(done.stderr.split())
+    assert "press-3 --board" in " ".join(done.stderr.split())
+
+
+# ---- what is wrong is said --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--name", "x" * 65, "65 characters"),
+        ("--name", "ü" * 51, "102 bytes"),
+        ("--name", "", "0 characters"),
+        ("--name", "press\n3", "cannot be seen"),
+        ("--queue", "DIRECT=TCP:10.0.0.5private$line1", "no backslash, perhaps because a shell took it away"),
+        ("--queue", "DIRECT=TCP:10.0.0.5\\\\private$\\\\line1", "two backslashes where there is one"),
+        ("--queue", "line1\\", "no direct format name"),
+        ("--queue", "PRIVATE=00000000-0000-0000-0000-000000000001\\7", "no direct format name"),
+        ("--queue", "DIRECT=TCP:10.0.0.5:1801\\private$\\line1", "no direct format name"),
+        ("--queue", "DIRECT=TCP:10.0.0.5\\private$\\a\\b", "PROTOCOL:address"),
+        ("--queue", "DIRECT=OS:.\\private$\\line1", "the board itself"),
+        ("--queue-manager", "10.0.0.5", "is not HOST:PORT"),
+        ("--wifi", "x" * 33, "33 bytes"),
+        ("--wifi", "hall", "has 5 bytes: it has 8 to 64"),
+    ],
+)
+def test_what_is_mistyped_is_told_before_a_board_is_asked(option: str, value: str, said: str) -> None:
+    given = {"--port": "/dev/none", "--name": "press-3", "--queue": QUEUE, option: value}
+    done = commands.ordack(
+        "board", "provision", *(word for pair in given.items() for word in pair), stdin=b"short\n", seconds=90
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in " ".join(done.stderr.replace("│", " ").split())
+    assert "short" not in done.stderr
+
+
+def test_no_port_and_no_password() -> None:
+    given = ("--port", "/dev/none", "--name", "press-3", "--queue", QUEUE)
+    done = commands.ordack("board", "provision", *given)
+    assert done.returncode == 5
+    assert "there is no port /dev/none" in done.stderr
+    done = commands.ordack("board", "provision", *given, "--wifi", "hall", stdin=b"")
+    assert done.returncode == 2
+    assert PASSWORD_VARIABLE in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("queue", "said"),
+    [
+        ("DIRECT=TCP:127.0.0.1\\private$\\lime1", "there is no queue lime1 at 127.0.0.1; make it there, or correct"),
+        ("DIRECT=TCP:127.0.0.1\\line1", "public queue: is DIRECT=TCP:127.0.0.1\\private$\\line1 meant?"),
+    ],
+)
+def test_a_queue_that_is_not_there(board: UnixBoard, serve: Serve, tmp_path: Path, queue: str, said: str) -> None:
+    (board.folder / "config.json").write_text('{"pin": 7}')
+    done = run(board, serve.port, "--queue", queue)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"the queue {queue}: " in done.stderr
+    assert said in done.stderr
+    assert "0x8000" in done.stderr
+    assert config(board) == {"pin": 7}
+    waiting = json.loads(commands.ordack("board", "rescue", board.folder / "outbox", "--json").stdout.splitlines()[-1])
+    assert waiting["messages"] == 0, "nothing is left to be sent"
+    assert bodies(tmp_path / "store") == []
+
+
+def test_a_queue_manager_that_does_not_answer(board: UnixBoard) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        number = closed.getsockname()[1]
+    done = run(board, number)
+    assert done.returncode == 1
+    assert f"does not reach the queue manager 127.0.0.1:{number}: no connection" in done.stderr
+    assert "ordack serve" in done.stderr
+    assert files_of(board) == []
+
+
+def test_a_message_that_is_not_stored_in_time_is_given_up(
+    board: UnixBoard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind a port that takes connections, and says nothing."""
+    monkeypatch.setattr(provisioning, "STORE_S", 1)
+    monkeypatch.setattr(provisioning, "reach", lambda *_: Check("", "ok", ""))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        wanted = Wanted("press-3", QUEUE, *silent.getsockname())
+        with pytest.raises(BoardError, match="did not store the message within 1 s"):
+            repl.attended(board.port, 115200, lambda there: provision(there, wanted), reset=True)
+    assert files_of(board) == ["outbox"]
+    done = commands.ordack("board", "rescue", board.folder / "outbox", "--json")
+    assert json.loads(done.stdout.splitlines()[-1])["messages"] == 0
+
+
+def test_a_configuration_that_is_none_is_not_overwritten(board: UnixBoard, serve: Serve) -> None:
+    (board.folder / "config.json").write_text("ssid = hall\n")
+    done = run(board, serve.port)
+    assert done.returncode == 1
+    assert "config.json on the board is no JSON object" in done.stderr
+    assert (board.folder / "config.json").read_text() == "ssid = hall\n"
+
+
+# ---- cut off ----------------------------------------------------------------------------------------
+
+
+class Cut(Exception):
+    """The power failed."""
+
+
+def test_a_power_cut_at_any_step_leaves_the_old_or_the_new(
+    board: UnixBoard, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = Wanted("press-3", QUEUE, "127.0.0.1", serve.port)
+    new = {"pin": 7, "name": "press-3", "queue": QUEUE, "host": "127.0.0.1", "port": serve.port}
+    work: Callable[[Board], Any] = lambda there: provision(there, wanted)  # noqa: E731
+    seen, run_there = set(), Board.run
+    for step in range(1, 60):
+        (board.folder / "config.json").write_text('{"pin": 7}')
+        left = step
+
+        def cut(self: Board, code: str, seconds: float = 10) -> Any:
+            nonlocal left
+            left -= 1
+            if left <= 0:
+                board.cut()
+                raise Cut
+            return run_there(self, code, seconds)
+
+        with monkeypatch.context() as patch, contextlib.suppress(Cut):
+            patch.setattr(Board, "run", cut)
+            repl.attended(board.port, 115200, work, reset=True)
+        found = config(board)
+        assert found in ({"pin": 7}, new)
+        seen.add("old" if found == {"pin": 7} else "new")
+        if left > 0:
+            break
+        board.start()
+    assert seen == {"old", "new"}
+    (board.folder / "config.json").write_text('{"pin": 7}')
+    (board.folder / "config.json").rename(board.folder / "config.json.new")  # a cut in FAT's renaming
+    repl.attended(board.port, 115200, work, reset=True)
+    assert config(board) == new
+    assert {label for _, label in bodies(tmp_path / "store")} == {"press-3"}
