@@ -1474,6 +1474,25 @@ def test_the_text_fits_a_terminal_and_counts_one_as_one(tmp_path: Path, wire: Wi
         assert len(figures) == len(table[0]) <= 80
 
 
+def test_senders_have_the_names_that_people_know(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    capture = capture_generator.generate(21, tmp_path, violations=False, faults=[])
+    guid = tasks.run(capture.paths).senders[0].source_queue_manager
+    (tmp_path / "ordack.toml").write_text(f"[names]\n'{guid}' = 'press-3'\n")
+    given = ("audit", *capture.paths, "--out", tmp_path / "out", "--html", tmp_path / "page.html", "--no-spark")
+    done = ordack(*given, "--names", tmp_path / "ordack.toml")
+    assert f"{guid} (press-3) to " in done.stdout
+    assert f"{guid} (press-3)" in (tmp_path / "page.html").read_text()
+    senders = pq.read_table(tmp_path / "out" / "senders.parquet").to_pylist()
+    assert {row["source_queue_manager"]: row["name"] for row in senders if row["name"]} == {guid: "press-3"}
+    assert len(senders) > 1
+    (tmp_path / "ordack.toml").write_text("[names]\n'press-3' = 'press-3'\n")
+    done = ordack(*given, "--names", tmp_path / "ordack.toml")
+    assert done.returncode == 2
+    assert "what is named is a GUID" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("option", "path", "text"),
     [

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ordack.audit.result import Latency, Packet, Result, SequenceId, StreamKey, Unknown, Violation, count_text
+from ordack.peer_names import PeerNames
 from ordack.store.database import legible
 
 _TIME = pa.timestamp("ns", "UTC")
@@ -77,6 +78,7 @@ SEQUENCES = pa.schema(
 SENDERS = pa.schema(
     [
         pa.field("source_queue_manager", pa.string()),
+        pa.field("name", pa.string()),
         *(
             pa.field(name, pa.int64())
             for name in ("streams", "messages", "resends", "rejects", "unsettled", "violations", "unknowns")
@@ -170,7 +172,8 @@ def _sequences(result: Result) -> Iterable[dict[str, Any]]:
 def _senders(result: Result) -> Iterable[dict[str, Any]]:
     for report in result.senders:
         yield {
-            **{field.name: getattr(report, field.name) for field in SENDERS if field.name != "latency_ms"},
+            **{field.name: getattr(report, field.name, None) for field in SENDERS},
+            "name": result.names.of(report.source_queue_manager),
             "latency_ms": _latency(report.latency),
         }
 
@@ -231,7 +234,9 @@ def text_of(result: Result, violations_max: int = 20) -> list[str]:
     lines += [f"{path}: {text}" for path, text in result.damages]
     total = sum(summary["violations"].values())
     for item in result.violations[:violations_max]:
-        where = connection_text(result, item.connection) if item.stream is None else stream_text(item.stream)
+        where = (
+            connection_text(result, item.connection) if item.stream is None else stream_text(item.stream, result.names)
+        )
         lines.append(f"{item.kind}: {item.text} [{item.rule}]; {where}")
         lines += [
             f"    {result.paths[packet.file]} frame {packet.frame}, {time_text(packet.time)}" for packet in item.packets
@@ -257,9 +262,9 @@ def _kinds(counts: dict[str, int]) -> str:
     return ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
 
 
-def stream_text(stream: StreamKey) -> str:
+def stream_text(stream: StreamKey, names: PeerNames) -> str:
     """Source and destination of a stream."""
-    return f"{legible(stream.source_queue_manager)} to {legible(stream.destination_queue)}"
+    return names.added(f"{legible(stream.source_queue_manager)} to {legible(stream.destination_queue)}")
 
 
 def streams_text(result: Result, streams_max: int = 20) -> list[str]:
@@ -286,7 +291,7 @@ def streams_text(result: Result, streams_max: int = 20) -> list[str]:
             *(str(sum(counts.values())) for counts in (report.violations, report.unknowns)),
         )
         lines += [
-            stream_text(report.stream),
+            stream_text(report.stream, result.names),
             "  ".join(figure.rjust(len(heading)) for figure, heading in zip(figures, headings, strict=True)),
         ]
     return [*lines, ""]

@@ -37,6 +37,7 @@ from ordack.audit.result import (
     Unknown,
     Violation,
 )
+from ordack.peer_names import PeerNames
 from ordack.store.database import legible
 
 FINDINGS_MAX = 5000  # of violations, and of what is not known, in one report
@@ -352,11 +353,11 @@ def _data(result: Result, violations: int, unknowns: int, outcomes: list[tuple[s
         ),
         "outcomes": outcomes,
         "connections": _columns(
-            [_connection(index, one, at < TIME_LINES_MAX) for at, (index, one) in enumerate(connections)]
+            [_connection(index, one, at < TIME_LINES_MAX, result.names) for at, (index, one) in enumerate(connections)]
         ),
         "connection_count": result.summary["connections"],
     }
-    return {**data, "managers": list(managers), "queues": list(queues)}
+    return {**data, "managers": list(map(result.names.added, managers)), "queues": list(queues)}
 
 
 def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -467,12 +468,12 @@ def _connection_trouble(connection: ConnectionReport) -> tuple[int, ...]:
     return violations, sum(connection.malformed), sum(connection.holes), not connection.syn, -connection.first_time
 
 
-def _connection(index: int, connection: ConnectionReport, with_events: bool) -> dict[str, Any]:
+def _connection(index: int, connection: ConnectionReport, with_events: bool, names: PeerNames) -> dict[str, Any]:
     return {
         "index": index,
         "ends": connection.ends,
         "syn": connection.syn,
-        "managers": connection.queue_managers,
+        "managers": tuple(map(names.added, connection.queue_managers)),
         "first": connection.first_time // 1_000_000,
         "last": connection.last_time // 1_000_000,
         "packets": sum(connection.packets),

@@ -90,6 +90,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
+from ordack.peer_names import PeerNames
 from ordack.store.database import counted
 
 KINDS = (
@@ -312,7 +313,7 @@ class Result:
     damages: (path, text) for what could not be read. violations, unknowns: at most 1,000 of a kind for a stream are
     kept with their packets; the counts in summary and streams are of all. connections: at most the 10,000 that had
     most trouble, by index of the capture; dropped ones are counted in summary. series: of the streams with most
-    trouble, if asked for.
+    trouble, if asked for. names: what people call queue managers.
     """
 
     summary: dict[str, Any]
@@ -326,6 +327,7 @@ class Result:
     histograms: dict[str, dict[float, int]]
     latency: dict[str, Latency]
     series: list[Series] = field(default_factory=list)
+    names: PeerNames = field(default=PeerNames({}), compare=False)
 
     def add_damages(self, damages: Iterable[tuple[str, str]]) -> None:
         """More that could not be read."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ordack.cli.common import JsonOption, activity, complain, local, needs, report
+from ordack.cli.common import JsonOption, activity, complain, local, local_file, needs, report
+from ordack.cli.config import read_file
 from ordack.cli.output import write
+from ordack.peer_names import PeerNames
 from ordack.store.database import legible
 
 if TYPE_CHECKING:
@@ -61,6 +64,10 @@ MasterOption = Annotated[
         "captures of more than 256 MiB."
     ),
 ]
+NamesOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", parser=local_file, help="An ordack.toml whose [names] say what people call senders."),
+]
 FollowOption = Annotated[
     Path | None,
     typer.Option(
@@ -86,6 +93,7 @@ def audit(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", parser=_report_file, help="Write a report with plots, one file.")
     ] = None,
+    names: NamesOption = None,
     master: MasterOption = None,
     no_spark: Annotated[bool, typer.Option("--no-spark", help="Do everything in this process.")] = False,
     follow: FollowOption = None,
@@ -117,8 +125,9 @@ def audit(
             from ordack.audit import html_page  # noqa: F401 - needs packages of its own
     if no_spark and master is not None:
         raise typer.BadParameter("--no-spark and --master exclude each other")
+    known = PeerNames(read_file(None, names).names)
     if follow is not None and checkpoint is not None:
-        _follow_audit(follow, checkpoint, once, None if no_spark else master, out, html, as_json)
+        _follow_audit(follow, checkpoint, once, None if no_spark else master, out, html, known, as_json)
         return
     try:
         files = list(dict.fromkeys(file for path in captures or () for file in find_files(str(path), complain)))
@@ -127,6 +136,7 @@ def audit(
             spark = None if no_spark or (small and master is None) else session(master, "ordack audit")
             result = tasks.run(files, spark=spark, series=html is not None, progress=show)
         tasks.require_packets(result)
+        result = replace(result, names=known)
         _save_audit(result, out, html)
     except (tasks.CaptureUnusable, OptionError, SparkMissing, OSError) as error:
         complain(_in_words(error))
@@ -175,7 +185,14 @@ def _show_audit(result: Result, as_json: bool) -> None:
 
 
 def _follow_audit(
-    folder: Path, checkpoint: Path, once: bool, master: str | None, out: Path | None, html: Path | None, as_json: bool
+    folder: Path,
+    checkpoint: Path,
+    once: bool,
+    master: str | None,
+    out: Path | None,
+    html: Path | None,
+    names: PeerNames,
+    as_json: bool,
 ) -> None:
     """Audit a folder that grows, and report whenever there is something new."""
     import signal
@@ -208,9 +225,10 @@ def _follow_audit(
                 named |= follower.passed_over
                 if once:
                     tasks.require_packets(result)
-                _save_audit(result, out, html)
+                named_result = replace(result, names=names)
+                _save_audit(named_result, out, html)
                 if once:
-                    _show_audit(result, as_json)
+                    _show_audit(named_result, as_json)
                 else:
                     lines = files.text_of(result, 0)
                     report(
