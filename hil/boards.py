@@ -26,7 +26,7 @@ SENSOR = ROOT / "hil" / "sensor.py"
 LOOPBACK = "127.0.0.1"
 POWER = "power"
 RESET = "reset"
-ERASE = "erase"
+MISHAP = "mishap"
 
 _EXIT_DEADLINE_S = 30.0
 
@@ -203,6 +203,12 @@ class Board(Protocol):
         OSError: this rig cannot do that to such a board.
         """
 
+    def put(self, folder: str, files: Path) -> None:
+        """Copy the files of a folder of this machine into one of the flash. As `erase`."""
+
+    def reflash(self) -> None:
+        """Another firmware with another core, and the application anew; every second time the first one. As `erase`."""
+
     def close(self) -> None:
         """Switch off and let go of the board."""
 
@@ -222,8 +228,10 @@ class ProcessBoard:
         folder: Path,
         application: Path = SENSOR,
         limits: Limits | None = None,
+        other: Sequence[str | Path] = (),
     ) -> None:
         self.target = target
+        self._other = [*other, application]
         self.limits = limits or Limits()
         self.log = Log()
         self._command = [*command, application]
@@ -264,6 +272,14 @@ class ProcessBoard:
 
     def erase(self, folder: str, to: Path) -> None:
         (self._folder / folder).rename(to)
+
+    def put(self, folder: str, files: Path) -> None:
+        shutil.copytree(files, self._folder / folder)
+
+    def reflash(self) -> None:
+        if not self._other[1:]:
+            raise OSError(f"board {self.target} has one interpreter only")
+        self._command, self._other = self._other, self._command
 
     def close(self) -> None:
         self.kill()

@@ -27,13 +27,14 @@ from typing import BinaryIO, Protocol
 from rich.console import Console
 
 from hil import sensor
-from hil.boards import ERASE, POWER, RESET, ROOT, SENSOR, Board, BoardMissing, Limits, Log, Process
+from hil.boards import MISHAP, POWER, RESET, ROOT, SENSOR, Board, BoardMissing, Limits, Log, Process
 from hil.faults import TCP_KINDS, CutSchedule, FaultProxy, TcpFaultProxy, plan_cuts
 from hil.report import Comparison, Erased, Figures, View, compare, read_ledger, read_received
 from hil.serial_faults import SERIAL_KINDS, SerialFaultProxy
 from hil.targets import KINDS, open_board
 
 QUEUE = "line1"
+ERASE, ERASE_FIXED, COPY, FLIP, REFLASH = MISHAPS = ("erase", "erase-fixed", "copy", "flip", "reflash")
 VICTIMS = ("board", "queue manager")
 ARTEFACTS = ROOT / "build" / "campaign"
 ORDACK = (str(ROOT / ".venv" / "bin" / "ordack"),)
@@ -44,6 +45,9 @@ OFF_TIME_MAX_S = 0.2
 LISTENING_DEADLINE_S = 60.0
 COMMAND_DEADLINE_S = 60.0
 COUNT_INTERVAL_S = 1.0
+AHEAD = "ahead"
+"""What the node says that has heard of numbers that its outbox never gave."""
+FIXED_GUID = "6f726461636b2d63616d706169676e21"
 HEADER_BYTES = 230
 """What a message of the sensor takes on the link besides its body, at least."""
 
@@ -55,8 +59,10 @@ class CampaignFailed(Exception):
 @dataclass(frozen=True)
 class Settings:
     """What a campaign is to do. `patience_s`: seconds without any progress until it fails; `deadline_s`: seconds for
-    all of it. `max_size` and both times are those of the kind of board if they are None. `erase`: the first, third ...
-    time that the board is killed its outbox is erased, too, and its clock is never set.
+    all of it. `max_size` and both times are those of the kind of board if they are None. `mishap`: one of `MISHAPS`,
+    what befalls the board the first, third ... time that it is killed, too. Its outbox is erased, without a fixed GUID
+    or with one; copied, and from then on put back from that copy; one bit of it is flipped. The clock is never set
+    then. Or another firmware is flashed.
     """
 
     messages: int = 1000
@@ -71,7 +77,7 @@ class Settings:
     header_bytes: int = HEADER_BYTES
     application: Path = SENSOR
     artefacts: Path = ARTEFACTS
-    erase: bool = False
+    mishap: str = ""
 
     def __post_init__(self) -> None:
         if min(self.messages, self.cuts, self.kills, self.seed, self.max_size or 0) < 0:
@@ -230,9 +236,9 @@ class Mortal(Protocol):
 class Victim:
     """Killed and switched on again as planned while a count grows."""
 
-    def __init__(self, name: str, end: Mortal, plan: list[Kill], erase: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, name: str, end: Mortal, plan: list[Kill], mishap: Callable[[], None] = lambda: None) -> None:
         self.name = name
-        self.erase = erase
+        self.mishap = mishap
         self.end = end
         self.kills = 0
         self._plan = plan
@@ -267,8 +273,8 @@ class Victim:
                 self.end.reset()
                 return
             self.end.kill()
-            if kill.way == ERASE:
-                self.erase()
+            if kill.way == MISHAP:
+                self.mishap()
             self._off_until = now + kill.off_s
 
 
@@ -285,6 +291,9 @@ class Progress:
     base: int = 0
     bases: set[int] = field(default_factory=set)
     claimed: set[int] = field(default_factory=set)
+    failed: set[int] = field(default_factory=set)
+    cores: set[str] = field(default_factory=set)
+    told: set[str] = field(default_factory=set)
 
     def read(self, log: Log) -> None:
         """Take in what the log has got since the last time. Lines that are no JSON objects (torn, tracebacks) are
@@ -303,6 +312,9 @@ class Progress:
                 self.accepted = max(self.accepted, said.get("accepted", 0))
                 self.stored = max(self.stored, said.get("stored", 0))
                 self.core = said.get("core", self.core)
+                self.cores.add(self.core)
+                self.failed.update({said.get("message_id", 0)} - {0})
+                self.told.update(said.get("damage", ()), [AHEAD] if said.get("ahead") else ())
                 self.started = self.started or "accepted" in said
                 self.error = said.get("reason", self.error)
 
@@ -319,6 +331,7 @@ class Campaign:
     folder: Path
     progress: Progress = field(default_factory=Progress)
     erased: list[Path] = field(default_factory=list)
+    mishaps: int = 0
     in_queue: int = 0
 
     def figures(self, victims: dict[str, Victim]) -> dict[str, int]:
@@ -337,11 +350,32 @@ class Campaign:
         counts = dict.fromkeys(("sent", "stored", "acknowledged"), settings.messages)
         return {**counts, "cuts": settings.cuts, "restarts": 2 * settings.kills}
 
-    def erase_outbox(self) -> None:
-        """The board is off, and its outbox is gone: what was in it is kept here, for the verdict."""
-        with suppress(FileNotFoundError):  # it had not been made yet
-            self.board.erase("outbox", to := self.folder / f"erased-{len(self.erased) + 1}")
-            self.erased.append(to)
+    def befall(self) -> None:
+        """The board is off, and its mishap happens. An outbox that is gone is kept here, for the verdict."""
+        mishap, first = self.settings.mishap, self.folder / "outbox-1"
+        if mishap == REFLASH:
+            self.board.reflash()
+        else:
+            to = self.folder / f"outbox-{self.mishaps + 1}"
+            try:
+                self.board.erase("outbox", to)
+            except FileNotFoundError:  # it had not been made yet
+                return
+            if mishap == FLIP:
+                self._flip(to)
+            if mishap in (FLIP, COPY):
+                self.board.put("outbox", first if mishap == COPY else to)
+            if mishap in (ERASE, ERASE_FIXED) or (mishap == COPY and to != first):
+                self.erased.append(to)
+        self.mishaps += 1
+
+    def _flip(self, folder: Path) -> None:
+        """One bit of one file, by the seed."""
+        rng = random.Random(f"flip/{self.mishaps}/{self.settings.seed}")
+        file = rng.choice([file for file in sorted(folder.iterdir()) if file.stat().st_size])
+        content = bytearray(file.read_bytes())
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        file.write_bytes(content)
 
     async def held(self) -> frozenset[int]:
         """The readings that waited in the outboxes that were erased."""
@@ -387,8 +421,9 @@ class Campaign:
             "count": settings.messages,
             "max_size": settings.max_size,
             "ahead": self.board.limits.ahead,
-            "erasures": settings.erase,
-            "clockless": settings.erase,
+            "erasures": settings.mishap in (ERASE, ERASE_FIXED, COPY),
+            "clockless": settings.mishap not in ("", REFLASH),
+            "guid": FIXED_GUID if settings.mishap == ERASE_FIXED else "",
         }
         self.board.start({**application, **self.proxy.board_settings(self.board.host)})
         counting = asyncio.create_task(self.count_queue())
@@ -446,7 +481,9 @@ class Campaign:
         received = read_received(await self.manager.command("receive", QUEUE, "--all", "--json"))
         ledger = read_ledger(self.board.read_file(sensor.LEDGER))
         self.progress.read(self.board.log)
-        erased = Erased(await self.held(), frozenset(self.progress.bases), frozenset(self.progress.claimed))
+        failed = {entry.k for entry in ledger if entry.message_id in self.progress.failed}
+        held = frozenset(failed) | await self.held()
+        erased = Erased(held, frozenset(self.progress.bases), frozenset(self.progress.claimed - failed))
         return compare(self.settings.messages, ledger, received, erased), sum(entry.found for entry in ledger)
 
     async def close(self) -> None:
@@ -500,15 +537,13 @@ def _prepare(settings: Settings, folder: Path) -> tuple[Campaign, dict[str, Vict
     settings = settings.for_board(board.limits)
     kinds = TCP_KINDS if board.line is None else SERIAL_KINDS
     cuts = plan_cuts(settings.seed, settings.cuts, settings.traffic(), 2 * settings.kills, kinds)
-    ways = {"board": (ERASE, POWER) if settings.erase else board.ways, "queue manager": (POWER,)}
+    ways = {"board": (MISHAP, POWER) if settings.mishap else board.ways, "queue manager": (POWER,)}
     plans = {name: plan_kills(settings.seed, name, settings.kills, settings.messages, ways[name]) for name in VICTIMS}
     schedule = CutSchedule(cuts)
     manager = QueueManager(settings.ordack, folder)
     campaign = Campaign(settings, board, manager, schedule, proxy_of(board, schedule, settings.seed), folder)
     ends: tuple[Board | QueueManager, ...] = (board, manager)
-    victims = {
-        name: Victim(name, end, plans[name], campaign.erase_outbox) for name, end in zip(VICTIMS, ends, strict=True)
-    }
+    victims = {name: Victim(name, end, plans[name], campaign.befall) for name, end in zip(VICTIMS, ends, strict=True)}
     figures = Figures(settings.seed, settings.board, board.describe(), settings.messages, settings.cuts, settings.kills)
     figures.plan = {
         "cuts": [asdict(cut) for cut in cuts],
@@ -532,6 +567,8 @@ async def _play(campaign: Campaign, victims: dict[str, Victim], figures: Figures
         await campaign.close()
     figures.seconds = time.monotonic() - begun
     figures.core = campaign.progress.core
+    figures.cores, figures.told = (sorted(found) for found in (campaign.progress.cores, campaign.progress.told))
+    figures.mishaps = campaign.mishaps
     figures.cuts = campaign.schedule.made
     figures.board_kills, figures.manager_kills = (victims[name].kills for name in VICTIMS)
     figures.connections = campaign.schedule.connections
@@ -563,7 +600,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> tuple[Settings, bool]:
     parser.add_argument("--patience", type=float, help="seconds without progress (default: by the kind of board)")
     parser.add_argument("--deadline", type=float, help="seconds in all (default: by the kind of board)")
     parser.add_argument(
-        "--erase", action="store_true", help="every second kill of the board erases its outbox; it has no clock"
+        "--mishap", choices=MISHAPS, default="", help="what else happens at every second kill of the board"
     )
     parser.add_argument("--json", action="store_true", help="write the figures to standard output as one JSON object")
     chosen = parser.parse_args(arguments)
@@ -578,7 +615,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> tuple[Settings, bool]:
             chosen.max_size,
             patience_s=chosen.patience,
             deadline_s=chosen.deadline,
-            erase=chosen.erase,
+            mishap=chosen.mishap,
         )
     except ValueError as error:
         parser.error(str(error))

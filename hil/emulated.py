@@ -21,6 +21,7 @@ from hil.boards import LOOPBACK, POWER, RESET, ROOT, SENSOR, Limits, Log, Proces
 
 MPY_CROSS = ROOT / "build" / "micropython" / "mpy-cross" / "mpy-cross"
 MPS2_FIRMWARE = ROOT / "build" / "firmware" / "mps2-an385" / "firmware.elf"
+MPS2_TWIN = ROOT / "build" / "firmware" / "mps2-an385-twin" / "firmware.elf"
 MPS2_PSRAM_SIZE = 16 << 20
 MPS2_FLASH_SIZE = 2 << 20  # at the begin of the PSRAM
 MPS2_BLOCK_SIZE = 4096
@@ -88,6 +89,19 @@ class Flash:
         except FileNotFoundError:
             return b""
 
+    def put(self, files: dict[str, bytes]) -> None:
+        """Write these files, in place of those that are there."""
+        with self._path.open("r+b") as image:
+            content = bytearray(image.read(self._size))
+            system = self._open(content, mount=True)
+            for name, data in files.items():
+                system.makedirs(str(Path(name).parent), exist_ok=True)
+                with system.open(name, "wb") as file:
+                    file.write(data)
+            system.unmount()
+            image.seek(0)
+            image.write(content)
+
     def take(self, folder: str, to: Path) -> None:
         """Move a folder with its files to the new folder `to` of this machine. Raises FileNotFoundError."""
         with self._path.open("r+b") as image:
@@ -129,7 +143,7 @@ class Qemu:
     """A machine in QEMU, its power switch and its reset button. Its standard output goes to `log`."""
 
     def __init__(self, command: Sequence[str | Path], log: Log, folder: Path, control: Path) -> None:
-        self._command = [*command, "-qmp", f"unix:{control},server=on,wait=off"]
+        self.command = [*command, "-qmp", f"unix:{control},server=on,wait=off"]
         self._log = log
         self._folder = folder
         self._control = control
@@ -142,7 +156,7 @@ class Qemu:
 
     def power_up(self) -> None:
         self._life += 1
-        self._process = Process(self._command, self._log, self._life, self._folder)
+        self._process = Process(self.command, self._log, self._life, self._folder)
 
     def kill(self) -> None:
         if self._process is not None:
@@ -202,6 +216,12 @@ class QemuBoard:
 
     def erase(self, folder: str, to: Path) -> None:
         raise OSError(f"{folder} of board {self.target} cannot be erased into {to} by this rig")
+
+    def put(self, folder: str, files: Path) -> None:
+        raise OSError(f"{files} cannot be copied into {folder} of board {self.target} by this rig")
+
+    def reflash(self) -> None:
+        raise OSError(f"board {self.target} cannot be flashed by this rig")
 
     @property
     def alive(self) -> bool:
@@ -263,18 +283,26 @@ class Mps2Board(QemuBoard):
     def write_flash(self, config: dict[str, object]) -> None:
         link = {"lan": True} if self._network else {"uart": 1, "baud": BAUD, "rxbuf": RXBUF}
         config = {**config, **link, "capacity": MPS2_OUTBOX}
-        files = {
+        self._program = {
             "main.py": MAIN.encode(),
             "application.mpy": compiled(self.application, self.target),
             "config.json": json.dumps(config).encode(),
         }
-        self._flash.create(files, MPS2_PSRAM_SIZE)
+        self._flash.create(self._program, MPS2_PSRAM_SIZE)
 
     def read_file(self, name: str) -> bytes:
         return self._flash.read(name)
 
     def erase(self, folder: str, to: Path) -> None:
         self._flash.take(folder, to)
+
+    def put(self, folder: str, files: Path) -> None:
+        self._flash.put({f"{folder}/{file.name}": file.read_bytes() for file in files.iterdir()})
+
+    def reflash(self) -> None:
+        other = {str(MPS2_FIRMWARE): built(MPS2_TWIN, self.target), str(MPS2_TWIN): MPS2_FIRMWARE}
+        self.qemu.command = [other.get(str(word), word) for word in self.qemu.command]
+        self._flash.put(self._program)
 
 
 class PiBoard(QemuBoard):

@@ -239,6 +239,12 @@ class SerialBoard:
     def erase(self, folder: str, to: Path) -> None:
         raise OSError(f"{folder} of board {self.target} cannot be erased into {to} by this rig")
 
+    def put(self, folder: str, files: Path) -> None:
+        raise OSError(f"{files} cannot be copied into {folder} of board {self.target} by this rig")
+
+    def reflash(self) -> None:
+        raise OSError(f"board {self.target} cannot be flashed by this rig")
+
     def read_file(self, name: str) -> bytes:
         self._switch(self._entry.on)
         try:

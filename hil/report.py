@@ -207,6 +207,9 @@ class Figures:
     cuts_asked: int
     kills_asked: int
     core: str = "unknown"
+    cores: list[str] = field(default_factory=list)
+    mishaps: int = 0
+    told: list[str] = field(default_factory=list)
     comparison: Comparison | None = None
     cuts: list[CutMade] = field(default_factory=list)
     plan: dict[str, Any] = field(default_factory=dict)
@@ -257,7 +260,9 @@ class Figures:
         """The table that the campaign ends with."""
         table = Table(title=f"Campaign, seed {self.seed}", show_header=False, title_justify="left")
         table.add_row("board", self.description)
-        table.add_row("core on the board", self.core)
+        table.add_row("core on the board", ", then ".join(self.cores) or self.core)
+        if self.mishaps:
+            table.add_row("mishaps", f"{self.mishaps}; the board says: {'; '.join(self.told) or 'nothing'}")
         if self.comparison:
             table.add_row(
                 "accepted by send()", f"{self.comparison.sent}, {self.found_at_restart} of them found at a restart"

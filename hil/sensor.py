@@ -11,17 +11,19 @@ Runs on MicroPython, where a heap of 64 KiB is enough, and on CPython: `sensor.p
     ahead                   at most so many accepted readings that are not stored yet (64 if left out)
     pace_ms                 pause between readings (0 if left out)
     clockless               the node gets no time, as on a board whose clock is at its epoch (false if left out)
-    erasures                the outbox may be found erased (false if left out)
+    erasures                the outbox may be found erased, or put back from an old copy (false if left out)
+    guid                    the node's GUID in hexadecimal, fixed (its own if left out)
 
 Reading k has the label "reading k", and a body made from `seed` and `k`. The ledger `ledger.txt` has one line per
 accepted reading, `k size crc32 MessageID`, written after `send()` returned. If the power goes between the two, the node
 knows more than the ledger: after the restart the sensor asks the node for the last MessageID and adds the missing
-line, with `found` at its end. If the outbox was erased, the sensor goes on behind the last reading in the ledger, and
-says with `base` behind which one its knowledge of what is stored begins anew.
+line, with `found` at its end. If the outbox was erased, or is older than the ledger, the sensor goes on behind the last
+reading in the ledger, and says with `base` behind which one its knowledge of what is stored begins anew.
 
 Prints JSON lines: {"event": "started", ...} first, {"accepted": n, "stored": n} as the figures grow, {"event": "done"}
 when all is stored, from then on every second, and {"event": "error", "reason": ...} before it gives up, and of a
-reading that was refused.
+reading that was refused; with `erasures` {"event": "failed", "message_id": ...} of one that was, or is in doubt. What
+the node says of its outbox is in `damage` and `ahead` of all but these.
 """
 
 import asyncio
@@ -110,6 +112,16 @@ def last_noted(path: str) -> "tuple[int, int]":
     return int(words[0]), int(words[3])
 
 
+def last_base() -> "tuple[int, int]":
+    """Behind which reading the outbox began anew, and the last MessageID that it had given then; zeros: it did not."""
+    try:
+        with open(BASE, "rb") as file:
+            base, last = file.read().split()
+    except OSError:
+        return 0, 0
+    return int(base), int(last)
+
+
 def without_torn_line(path: str) -> None:
     """Copy the whole lines of a ledger, and put the copy in its place."""
     with open(path, "rb") as ledger, open(path + ".new", "wb") as copy:
@@ -160,13 +172,13 @@ class Sensor:
         last = self.node.last_message_id
         found = False
         if self.config.get("erasures"):
-            if not last:
-                with open(BASE, "wb") as file:
-                    file.write(b"%d" % self.accepted)
-            with open(BASE, "rb") as file:
-                self.base = int(file.read())
+            self.base, begun = last_base()
             if self.base == self.accepted:
-                noted = 0  # by another identity
+                noted = begun  # nothing since
+            if not last or 0 < (noted - last) & 0xFFFFFFFF < 0x80000000:
+                self.base, noted = self.accepted, last
+                with open(BASE, "wb") as file:
+                    file.write(b"%d %d" % (self.base, last))
         if last != noted:
             found = (last - noted) & 0xFFFFFFFF < 0x80000000 and last != 0
             if not found:
@@ -177,14 +189,19 @@ class Sensor:
             self.accepted += 1
             self.note(self.accepted, self.reading(self.accepted), True)
         self.shown = (self.accepted, self.stored())
-        say(event="started", accepted=self.accepted, stored=self.stored(), found=found, base=self.base, core=self.core)
+        self.figures(event="started", found=found, base=self.base, core=self.core)
 
     def show(self) -> None:
         """Print the figures if they have changed."""
         figures = (self.accepted, self.stored())
         if figures != self.shown:
             self.shown = figures
-            say(accepted=figures[0], stored=figures[1])
+            self.figures()
+
+    def figures(self, **more: object) -> None:
+        """Print how far it is, and what the node says of its outbox."""
+        damage, ahead = self.node.damage, self.node.outbox.ahead
+        say(accepted=self.accepted, stored=self.stored(), damage=damage, ahead=ahead, **more)
 
     async def run(self) -> None:
         """Resume, send what is left, wait until all is stored. Raises ValueError as `resume`, and if MessageIDs are
@@ -226,7 +243,7 @@ class Sensor:
 
     def finish(self) -> None:
         """Say that all is done."""
-        say(event="done", accepted=self.accepted, stored=self.stored(), core=self.core)
+        self.figures(event="done", core=self.core)
 
 
 async def lan_up() -> None:
@@ -243,6 +260,11 @@ async def lan_up() -> None:
 def failed(message: "Any") -> None:
     """Say that a reading will not be in the queue."""
     say(event="error", reason="refused, class 0x%04X" % message.conclusion().message_class)
+
+
+def told(message: "Any") -> None:
+    """Say that nobody knows whether a reading is in the queue, or that it is not."""
+    say(event="failed", message_id=message.message_id)
 
 
 async def open_node(config: "dict[str, Any]") -> "Any":
@@ -263,7 +285,10 @@ async def open_node(config: "dict[str, Any]") -> "Any":
     bounds: "dict[str, Any]" = {name: config[name] for name in ("capacity",) if name in config}
     if config.get("clockless"):
         bounds["clock"] = lambda: 0
-    return Node(config["outbox"], connect=connect, on_failed=failed, **bounds)
+    if config.get("guid"):
+        bounds["guid"] = binascii.unhexlify(config["guid"])
+    tell = told if config.get("erasures") else failed
+    return Node(config["outbox"], connect=connect, on_failed=tell, **bounds)
 
 
 async def main(path: str) -> None:

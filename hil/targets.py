@@ -24,6 +24,7 @@ MICROPYTHON = {
     "unix-twin": ROOT / "build" / "micropython" / "unix-twin" / "micropython",
     "pi": ROOT / "build" / "firmware" / "pi" / "micropython",
 }
+TWIN = {"unix": "unix-twin", "unix-twin": "unix"}  # the same board with the other core
 EMULATOR = {"pi": "qemu-aarch64"}
 MPS2 = {"mps2-eth": True, "mps2-uart": False}  # and whether it has a network
 PI_MACHINE = "pi-machine"
@@ -58,4 +59,5 @@ def open_board(target: str, folder: Path, application: Path = SENSOR) -> Board:
         return PiBoard(target, folder, application)
     if target not in KINDS and target in (boards := inventory.load()):
         return inventory.SerialBoard(boards[target], application)
-    return ProcessBoard(target, interpreter(target), folder, application)
+    other = interpreter(TWIN[target]) if target in TWIN else ()
+    return ProcessBoard(target, interpreter(target), folder, application, other=other)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hil import campaign
-from hil.boards import POWER, RESET, ROOT, Line, Log
+from hil.boards import MISHAP, POWER, RESET, ROOT, Line, Log
 from hil.campaign import (
     KILL_DELAY_MAX_S,
     OFF_TIME_MAX_S,
@@ -106,6 +106,14 @@ def test_a_reset_leaves_the_power_on() -> None:
     assert (end.alive, end.resets, victim.kills, victim.finished) == (True, 1, 1, True)
     victim.tick(11, 9.0)
     assert end.resets == 1
+
+
+def test_a_mishap_comes_while_the_power_is_off() -> None:
+    end, seen = StandinEnd(), list[bool]()
+    victim = Victim("board", end, [Kill(10, 0.0, 2.0, MISHAP)], lambda: seen.append(end.alive))
+    victim.tick(10, 1.0)
+    victim.tick(10, 3.1)
+    assert (seen, end.alive) == ([False], True)
 
 
 def test_a_victim_that_dies_by_itself_is_noticed_even_after_the_last_kill() -> None:

@@ -119,3 +119,5 @@ def test_a_folder_is_taken_off_a_flash_and_one_that_is_not_there_is_missing(tmp_
     with pytest.raises(FileNotFoundError):
         flash.take("outbox", tmp_path / "again")
     assert not (tmp_path / "again").exists()
+    flash.put({"outbox/a": b"3", "main.py": b""})
+    assert (flash.read("outbox/a"), flash.read("outbox/b"), flash.read("main.py")) == (b"3", b"", b"")

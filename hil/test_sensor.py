@@ -17,6 +17,7 @@ from hil.boards import FIRMWARE, SENSOR, BoardMissing
 from hil.report import read_ledger
 from hil.targets import MICROPYTHON, interpreter
 
+TOLD = {"damage": ["a bit was flipped"], "ahead": False}
 CONFIG = {"seed": 3, "count": 8, "queue": "DIRECT=TCP:127.0.0.1\\private$\\line1", "ahead": 3}
 
 
@@ -36,6 +37,9 @@ class StandinNode:
         self.most_waiting = 0
         self.looks = 0
         self.cut_in = cut_in
+        self.damage = ["a bit was flipped"]
+        self.outbox = self
+        self.ahead = False
 
     @property
     def next_message_id(self) -> int:
@@ -144,8 +148,9 @@ def test_every_accepted_reading_is_in_the_ledger_once(capsys: pytest.CaptureFixt
     assert [label for _, label in node.accepted] == [f"reading {k}" for k in range(1, 9)]
     assert node.most_waiting == 3
     lines = said(capsys)
-    assert lines[0] == {"event": "started", "accepted": 0, "stored": 0, "found": False, "base": 0, "core": "stand-in"}
-    assert lines[-1] == {"event": "done", "accepted": 8, "stored": 8, "core": "stand-in"}
+    started = {"event": "started", "accepted": 0, "stored": 0, "found": False, "base": 0, "core": "stand-in"}
+    assert lines[0] == {**started, **TOLD}
+    assert lines[-1] == {"event": "done", "accepted": 8, "stored": 8, "core": "stand-in", **TOLD}
     figures = [(line["accepted"], line["stored"]) for line in lines[1:-1]]
     assert sorted(set(figures)) == figures
 
@@ -185,7 +190,7 @@ def test_a_restart_without_a_cut_finds_nothing(capsys: pytest.CaptureFixture[str
     live(StandinNode(node.accepted, stored=8))
     assert ledger() == before
     started = {"event": "started", "accepted": 8, "stored": 8, "found": False, "base": 0, "core": "stand-in"}
-    assert started in said(capsys)
+    assert {**started, **TOLD} in said(capsys)
 
 
 def test_a_node_that_forgot_an_acceptance_is_found_out() -> None:
@@ -206,6 +211,23 @@ def test_after_an_erasure_the_readings_go_on_and_what_is_known_begins_anew(capsy
     assert [entry.k for entry in read_ledger(ledger())] == list(range(1, 9))
     assert [label for _, label in node.accepted] == ["reading 6", "reading 7", "reading 8"]
     assert said(capsys)[0]["base"] == 5
+
+
+def test_after_an_old_copy_too_and_a_cut_before_the_ledger_then(capsys: pytest.CaptureFixture[str]) -> None:
+    node = StandinNode([])
+    live(node, count=5, erasures=True)
+    capsys.readouterr()
+    copy = node.accepted[:3]
+    with pytest.raises(PowerCut):
+        live(StandinNode(copy, cut_in=4), erasures=True)
+    live(StandinNode(copy), erasures=True)
+    assert [(entry.k, entry.found) for entry in read_ledger(ledger())][4:] == [
+        (5, False),
+        (6, True),
+        (7, False),
+        (8, False),
+    ]
+    assert [line["base"] for line in said(capsys) if line.get("event") == "started"] == [5, 5]
 
 
 def test_a_node_that_skips_a_message_id_is_found_out() -> None:
