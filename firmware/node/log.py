@@ -136,6 +136,9 @@ class Files:
     """
 
     files_max = 0  # so many files the folder takes before it grows, which FAT cannot do safely; 0: no such bound
+    bytes_max = 0  # so many bytes all files may have together; 0: nobody knows
+    unit = 1  # a file takes a whole number of so many bytes
+    blank = b"\0"  # what stands where nothing was written yet, in files that do not grow
 
     def __init__(self, folder: str, fixed: "bool | None" = None) -> None:
         self.folder = folder

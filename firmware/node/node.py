@@ -299,7 +299,7 @@ class Node:
 
     def __init__(
         self,
-        folder: str,
+        folder: str = "",
         connect: "tuple[str, int] | Link | None" = None,
         guid: "bytes | None" = None,
         capacity: int = 4194304,
@@ -317,14 +317,16 @@ class Node:
         inbox_quota: "tuple[int, int] | None" = None,
         name: str = "",
     ) -> None:
+        _check_address("connect", connect)
+        _check_address("listen", listen)
+        files = files or log.Files(folder)
+        capacity = min(capacity, files.bytes_max or capacity)
         self.heap = _collect_often()  # bytes
         self.hold = hold or min(_places(), _HOLD_MAX)
         copies = capacity // 4 if quota is None else quota, max(self.hold // 4, 1)
         inbox_quota = inbox_quota or copies
-        _check_address("connect", connect)
-        _check_address("listen", listen)
         self.outbox = outbox.Outbox(
-            files or log.Files(folder),
+            files,
             guid,
             segment_size,
             capacity,

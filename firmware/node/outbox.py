@@ -91,6 +91,7 @@ class Outbox:
         if files.fixed and files.files_max:
             segment_size = max(segment_size, capacity // max(files.files_max - 3, 1))
         segment_size = min(segment_size, capacity // 4)  # room comes back by whole files
+        segment_size = max(segment_size - segment_size % files.unit, files.unit)
         opened = self.log = log.Log(files, segment_size, capacity, write_bytes, self)
         self.arrivals_max = arrivals_max
         self._sent = False  # in this start something may have been transmitted

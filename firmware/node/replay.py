@@ -197,7 +197,7 @@ class _Records:
         blank = self._log.files.fixed
         while blank and offset < end:
             count = self._log.read(name, offset, view[: min(len(view), end - offset)])
-            blank = count > 0 and bytes(view[:count]) == bytes(count)
+            blank = count > 0 and bytes(view[:count]) == count * self._log.files.blank
             offset += count
         return blank
 
