@@ -71,7 +71,7 @@ format: setup-test ## bring every Python and C file into the common form
 
 ##@ Slow proofs
 
-powercuts: setup-test ## outboxes of boards, on LittleFS and FAT, and stores of the host, cut off from power at their writes (SEED= CUTS=)
+powercuts: setup-test ## outboxes of boards, on LittleFS, FAT and raw flash, and stores of the host, cut off from power at their writes (SEED= CUTS=)
 	@$(PYTHON_VENV) -m tests.powercuts $(if $(filter command line environment,$(origin CUTS)),$(CUTS),100000) $(SEED)
 
 fuzz: setup-test ## libFuzzer on the C core and the C of the host (SEED= RUNS=)

@@ -1,12 +1,13 @@
 # Frozen into the firmware of boards: asyncio, the engine and the node. twin: the C core is not in, so its twin must be.
-# tls: MicroPython has the module of that name.
+# tls: MicroPython has the module of that name. raw_flash: the log without a file system, which takes no heap before a
+# program imports it.
 import runpy
 
-options.defaults(twin=False, tls=True)  # noqa: F821
+options.defaults(twin=False, tls=True, raw_flash=True)  # noqa: F821
 include("$(MPY_DIR)/extmod/asyncio")  # noqa: F821
 
 _modules = runpy.run_path("modules.py")
-_names = _modules["of_boards"](twin=options.twin, tls=options.tls)  # noqa: F821
+_names = _modules["of_boards"](twin=options.twin, tls=options.tls, raw_flash=options.raw_flash)  # noqa: F821
 _folder = str(_modules["write"]())
 for _name in ("mqqb", "node"):
     # opt=3: no assertions and no line numbers, which are a tenth of the size.

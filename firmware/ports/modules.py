@@ -31,6 +31,7 @@ HOSTS = {
 }
 TWINS = {"mqqb/core_py.py", "mqqb/line_py.py"}  # not needed beside the C core
 TLS = {"node/tls.py"}
+RAW_FLASH = {"node/raw_flash.py"}
 
 Constants = dict[str, dict[str, "int | str"]]  # module -> name -> value
 
@@ -41,10 +42,10 @@ def sources() -> list[str]:
     return [name for name in found if name not in CPYTHON]
 
 
-def of_boards(*, twin: bool = True, tls: bool = True) -> list[str]:
+def of_boards(*, twin: bool = True, tls: bool = True, raw_flash: bool = True) -> list[str]:
     """The modules that a board needs, as paths in its lib. twin: also those that a C core makes needless. tls: also
-    what is of use only where MicroPython has TLS."""
-    without = HOSTS | (set() if twin else TWINS) | (set() if tls else TLS)
+    what is of use only where MicroPython has TLS. raw_flash: also what keeps the log without a file system."""
+    without = HOSTS | (set() if twin else TWINS) | (set() if tls else TLS) | (set() if raw_flash else RAW_FLASH)
     return [name for name in sources() if name not in without and not _only_states(name)]
 
 

@@ -34,14 +34,14 @@ def keep(part: str, measured: dict[str, float]) -> None:
 # ---- flash
 
 
-def frozen(folder: Path) -> dict[str, int]:
-    """What mpy-tool counts of the modules that boards have."""
+def frozen(folder: Path, names: list[str]) -> dict[str, int]:
+    """What mpy-tool counts of modules."""
     compiled = []
-    for name in modules.of_boards(twin=False, tls=False):
+    for name in names:
         compiled.append(folder / name.replace("/", "-").replace(".py", ".mpy"))
         subprocess.run([MPY_CROSS, "-O3", "-s", name, "-o", compiled[-1], modules.BOARD / name], check=True)
-    names = SOURCE.parent / "unix-twin" / "genhdr" / "qstrdefs.preprocessed.h"
-    tool = [sys.executable, SOURCE / "tools" / "mpy-tool.py", "-f", "-q", names, "-mlongint-impl=mpz", *compiled]
+    known = SOURCE.parent / "unix-twin" / "genhdr" / "qstrdefs.preprocessed.h"
+    tool = [sys.executable, SOURCE / "tools" / "mpy-tool.py", "-f", "-q", known, "-mlongint-impl=mpz", *compiled]
     text = subprocess.run(tool, check=True, capture_output=True, text=True).stdout
     sizes = text[text.index("byte sizes:") :]
 
@@ -55,7 +55,11 @@ def frozen(folder: Path) -> dict[str, int]:
 
 
 def test_flash(tmp_path: Path) -> None:
-    keep("flash", dict(frozen(tmp_path)))
+    keep("flash", dict(frozen(tmp_path, modules.of_boards(twin=False, tls=False, raw_flash=False))))
+
+
+def test_flash_of_raw_flash(tmp_path: Path) -> None:
+    keep("raw_flash", dict(frozen(tmp_path, sorted(modules.RAW_FLASH))))
 
 
 # ---- constants

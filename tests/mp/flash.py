@@ -1,5 +1,5 @@
-"""A flash chip or memory card in RAM that loses power or fails at any write; power cuts of an outbox on a real LittleFS
-or FAT file system over it. Runs on MicroPython only.
+"""Power cuts of an outbox on a flash chip or memory card in RAM (chip.py): on a real LittleFS or FAT file system over
+it, or without one. Runs on MicroPython only.
 
 For each write of a workload, and for bytes of that write, the image that a cut there leaves is mounted, the outbox on
 it opened, everything compared with what power.World knows, and then the application goes on from there.
@@ -12,121 +12,86 @@ import vfs
 sys.path.insert(0, "tests/mp")
 
 import power
-from node import log
+from chip import ERASED, Flash, Lost, Nor
+from node import log, raw_flash
 
-ERASED = 0xFF
 LIFE = "/life"
 CUT = "/cut"
-_EIO = 5
-_COUNT = 4  # ioctl
-_SIZE = 5
-_ERASE = 6
-
-
-class Lost(Exception):
-    """What had to survive a cut did not. Nothing above the flash may catch it, as it does errors of the flash."""
-
-
-class Flash:
-    """A block device. `before(block, offset, data)`, if set, is called before each write, data None for an erase: it
-    may raise PowerCut, or return True for an error; after `off` every call fails. `written` bytes, `erased` blocks.
-    """
-
-    def __init__(self, size, data):
-        self.block_size = size
-        self.data = data
-        self.view = memoryview(data)
-        self.before = None
-        self.off = False
-        self.written = 0
-        self.erased = 0
-
-    def readblocks(self, block, buffer, offset=0):
-        if self.off:
-            return -_EIO
-        start = block * self.block_size + offset
-        buffer[:] = self.view[start : start + len(buffer)]
-        return 0
-
-    def writeblocks(self, block, buffer, offset=None):
-        """With an offset, what is written is erased; without one the device erases for itself, as a card does."""
-        size = self.block_size
-        if offset is not None or len(buffer) == size:
-            return self._write(block, offset or 0, buffer, offset is None)
-        for start in range(0, len(buffer), size):
-            if self._write(block, 0, memoryview(buffer)[start : start + size], True):
-                return -_EIO
-            block += 1
-        return 0
-
-    def ioctl(self, operation, block):
-        if operation == _COUNT:
-            return len(self.data) // self.block_size
-        if operation == _SIZE:
-            return self.block_size
-        if operation == _ERASE:
-            return self._write(block, 0, None, True)
-        return 0
-
-    def _write(self, block, offset, data, erases):
-        if self.off or (self.before is not None and self.before(block, offset, data)):
-            return -_EIO
-        self.erased += erases
-        if data is not None:
-            self.written += len(data)
-        self.put(block, offset, bytes((ERASED,)) * self.block_size if data is None else data)
-        return 0
-
-    def put(self, block, offset, data):
-        start = block * self.block_size + offset
-        self.data[start : start + len(data)] = data
-
-    def copy(self, to=None):
-        """Another chip with the same content; to: one that may be overwritten."""
-        if to is None:
-            return Flash(self.block_size, bytearray(self.data))
-        to.view[:] = self.view
-        return to
 
 
 class Kind:
-    """A file system: `name`, how it is made and mounted. block_size: of the flash, bytes."""
+    """A file system: `name`, how it is made and mounted. block_size: of the flash, bytes. unit: of NOR flash, the bytes
+    that are programmed at once; 0: a card, which writes over what is there. `size` of the flash in tests of cuts.
+    """
 
-    def __init__(self, name, system, block_size, **options):
+    size = 131072
+
+    def __init__(self, name, system, block_size, unit=0, **options):
         self.name = name
         self.system = system
         self.block_size = block_size
+        self.unit = unit
         self.options = options
 
-    def make(self, size=131072):
+    def blank(self, size):
+        data = bytearray(size)
+        for start in range(0, size, self.block_size):
+            data[start : start + self.block_size] = bytes((ERASED,)) * self.block_size
+        return Nor(self.block_size, data, self.unit) if self.unit else Flash(self.block_size, data)
+
+    def make(self, size=0):
         """A flash with an empty file system, size in bytes."""
-        flash = Flash(self.block_size, bytearray(size))
-        for block in range(size // self.block_size):
-            flash.put(block, 0, bytes((ERASED,)) * self.block_size)
+        flash = self.blank(size or self.size)
         self.system.mkfs(flash, **self.options)
         flash.written = flash.erased = 0
         return flash
 
-    def mount(self, flash, place):
-        """Where the outbox's folder will be, on that flash, until `vfs.umount(place)`."""
+    def open(self, flash, place, fixed=None):
+        """The files of the outbox on that flash, until `close(place)`."""
         vfs.mount(self.system(flash, **self.options), place)
-        return place + "/box"
+        try:
+            return log.Files(place + "/box", fixed)
+        except BaseException:
+            vfs.umount(place)
+            raise
+
+    def close(self, place):
+        vfs.umount(place)
 
 
-LITTLEFS = Kind("LittleFS", vfs.VfsLfs2, 4096)
-LITTLEFS_256 = Kind("LittleFS, progsize=256", vfs.VfsLfs2, 4096, progsize=256, readsize=256)
+class Raw(Kind):
+    """No file system. blocks: so few that the ring goes round."""
+
+    def __init__(self, name, block_size, unit, blocks):
+        super().__init__(name, None, block_size, unit)
+        self.size = blocks * block_size
+
+    def make(self, size=0):
+        return self.blank(size or self.size)
+
+    def open(self, flash, place, fixed=None):
+        return raw_flash.RawFlash(flash, self.unit)
+
+    def close(self, place):
+        pass
+
+
+LITTLEFS = Kind("LittleFS", vfs.VfsLfs2, 4096, 32)
+LITTLEFS_256 = Kind("LittleFS, progsize=256", vfs.VfsLfs2, 4096, 256, progsize=256, readsize=256)
 FAT = Kind("FAT", vfs.VfsFat, 512)
+RAW = Raw("Raw flash", 4096, 256, 12)
+RAW_SMALL = Raw("Raw flash, blocks of 512", 512, 32, 32)
 
 
 class Cutter:
     """Runs a workload on a flash, and sees what a cut would leave before each write, and after some of its bytes.
 
-    positions(size, dice): after how many bytes of a write of that size to cut. garbage: the byte at which the power
-    went may be any. fixed: see log.Files. limit: of cuts. count_losses: those that the outbox or the file system
-    reports go to `loud`, the others to `silent`; else they raise Lost. `cuts` so far, `writes`.
+    positions(size, dice): after how many bytes of a write of that size to cut. garbage: see Flash.tear. fixed: see
+    log.Files. limit: of cuts. count_losses: those that the outbox or the file system reports go to `loud`, the others
+    to `silent`; else they raise Lost. warm: so many actions come before the first cut. `cuts` so far, `writes`.
     """
 
-    def __init__(self, kind, seed, positions, limit, garbage=True, fixed=None, count_losses=False, **options):
+    def __init__(self, kind, seed, positions, limit, garbage=True, fixed=None, count_losses=False, warm=0, **options):
         self.kind = kind
         self.seed = seed
         self.dice = power.Dice(seed)
@@ -141,11 +106,13 @@ class Cutter:
         self.loud = []
         self.flash = kind.make()
         self.left = self.flash.copy()
-        folder = kind.mount(self.flash, LIFE)
+        files = kind.open(self.flash, LIFE, fixed)
         try:
-            self.world = power.World(log.Files(folder, fixed), self.dice, **options)
+            self.world = power.World(files, self.dice, **options)
+            for _ in range(warm):
+                self.world.act()
         except BaseException:
-            vfs.umount(LIFE)
+            kind.close(LIFE)
             raise
         self.flash.before = self.cut
 
@@ -159,22 +126,18 @@ class Cutter:
         finally:
             self.flash.before = None
             self.world.outbox.close()
-            vfs.umount(LIFE)
+            self.kind.close(LIFE)
         return self.cuts
 
     def cut(self, block, offset, data):
         self.writes += 1
-        if data is None:
-            data = bytes((ERASED,)) * self.kind.block_size
-        size = len(data)
+        size = self.kind.block_size if data is None else len(data)
         for count in self.positions(size, self.dice):
             if self.cuts >= self.limit:
                 return
             self.cuts += 1
             self.flash.copy(self.left)
-            self.left.put(block, offset, memoryview(data)[:count])
-            if self.garbage and count and self.dice.below(3) == 0:
-                self.left.put(block, offset + count, bytes((self.dice.below(256),)))
+            self.left.tear(block, offset, data, count, self.dice if self.garbage else None)
             try:
                 self.survives()
             except (AssertionError, log.OutboxError, OSError) as error:
@@ -185,21 +148,22 @@ class Cutter:
 
     def survives(self):
         """What is left holds everything that it must, and the application can go on with it, for two more starts."""
-        folder = self.kind.mount(self.left, CUT)
+        files = self.kind.open(self.left, CUT, self.fixed)
         world = self.world.fork()
         world.outbox = self.world.outbox
         try:
-            world.open(log.Files(folder, self.fixed))
+            world.open(files)
             if self.dice.below(4) == 0:
                 world.send(power.NAMES[self.dice.below(2)], 1)
                 world.receive(1)
                 world.act()
                 world.outbox.close()
-                world.open(log.Files(folder, self.fixed))
+                self.kind.close(CUT)
+                world.open(self.kind.open(self.left, CUT, self.fixed))
         finally:
             if world.outbox is not self.world.outbox:
                 world.outbox.close()
-            vfs.umount(CUT)
+            self.kind.close(CUT)
 
 
 class _Death:
@@ -216,8 +180,9 @@ class _Death:
         self.writes -= 1
         if self.writes:
             return False
-        if data is not None and self.tears:
-            self.flash.put(block, offset, memoryview(data)[: self.dice.below(len(data) + 1)])
+        if self.tears:
+            size = self.flash.block_size if data is None else len(data)
+            self.flash.tear(block, offset, data, self.dice.below(size), self.dice)
         self.flash.off = True
         if not self.fails:
             raise power.PowerCut
@@ -236,10 +201,9 @@ def many_lives(kind, seed, lives, **options):
     world = None
     for life in range(lives):
         flash.before = death = _Death(flash, kind is not FAT, dice, 1 + dice.below(60 if life else 600))
-        folder = kind.mount(flash, LIFE)
         files = None
         try:
-            files = log.Files(folder)
+            files = kind.open(flash, LIFE)
             if world is None:
                 world = power.World(files, dice, **options)
             else:
@@ -258,7 +222,8 @@ def many_lives(kind, seed, lives, **options):
                 files.close()
         except OSError:
             pass
-        vfs.umount(LIFE)
+        if files is not None:
+            kind.close(LIFE)
         flash, other = other, flash
     return lives, len(world.by_id)
 

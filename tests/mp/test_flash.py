@@ -1,4 +1,4 @@
-"""Power cuts of an outbox on LittleFS and FAT, at the writes of their block device. Prints `N passed, N failed`.
+"""Power cuts of an outbox on LittleFS, FAT and raw flash, at the writes of a device. Prints `N passed, N failed`.
 
 Arguments: cuts (about so many in all; default CUTS), seed (default: fixed ones; the one used is printed).
 """
@@ -10,8 +10,6 @@ import time
 sys.path.insert(0, "tests/mp")
 
 import flash
-import vfs
-from node import log
 
 CUTS = 6000
 SIZES = (0, 17, 200, 300)
@@ -51,16 +49,28 @@ class Share:
 
 
 SHARES = (
-    Share("every byte of every write", 30, flash.LITTLEFS, flash.every_byte, 12, segment_size=600, capacity=20000),
-    Share("some bytes", 15, flash.LITTLEFS, flash.some_bytes(4), 60, segment_size=1500),
-    Share("some bytes", 15, flash.LITTLEFS_256, flash.some_bytes(4), 60, segment_size=4096),
-    Share("sectors are written or not", 15, flash.FAT, flash.whole_writes, 200, segment_size=1500, capacity=40000),
+    Share("every byte of every write", 20, flash.LITTLEFS, flash.every_byte, 12, segment_size=600, capacity=20000),
+    Share("some bytes", 10, flash.LITTLEFS, flash.some_bytes(4), 60, segment_size=1500),
+    Share("some bytes", 10, flash.LITTLEFS_256, flash.some_bytes(4), 60, segment_size=4096),
+    Share(
+        "every byte of every write",
+        15,
+        flash.RAW_SMALL,
+        flash.every_byte,
+        8,
+        segment_size=1500,
+        capacity=10000,
+        warm=60,
+    ),
+    Share("some bytes", 10, flash.RAW_SMALL, flash.some_bytes(4), 40, segment_size=500, capacity=10000, warm=30),
+    Share("some bytes", 10, flash.RAW, flash.some_bytes(4), 40, segment_size=4096, capacity=36000, warm=90),
+    Share("sectors are written or not", 10, flash.FAT, flash.whole_writes, 200, segment_size=1500, capacity=40000),
     Share(  # the folder must not, nobody could survive that: so few files that it does not
         "the same, files grow", 5, flash.FAT, flash.whole_writes, 200, segment_size=1500, capacity=15000, fixed=False
     ),
     Share(
         "some bytes of a sector",
-        20,
+        10,
         flash.FAT,
         flash.some_bytes(8),
         60,
@@ -74,9 +84,8 @@ SHARES = (
 def files_know_their_file_system(cuts, seed):
     """On FAT they do not grow, nor does their folder: 16 names in a cluster, two of them its own."""
     for kind, fixed, files_max in ((flash.FAT, True, 14), (flash.LITTLEFS, False, 0), (flash.LITTLEFS_256, False, 0)):
-        device = kind.make()
-        files = log.Files(kind.mount(device, flash.LIFE))
-        vfs.umount(flash.LIFE)
+        files = kind.open(kind.make(), flash.LIFE)
+        kind.close(flash.LIFE)
         assert (files.fixed, files.files_max) == (fixed, files_max), kind.name
     return 0
 
@@ -89,8 +98,9 @@ def lives(count, seed):
     released = 0
     done = 0
     while done < count:
-        for kind in (flash.LITTLEFS, flash.LITTLEFS_256, flash.FAT):
-            cuts, messages = flash.many_lives(kind, seed + done, 20, sizes=SIZES, segment_size=1500, capacity=30000)
+        for kind in (flash.LITTLEFS, flash.LITTLEFS_256, flash.FAT, flash.RAW, flash.RAW_SMALL):
+            capacity = min(30000, kind.size // 2)
+            cuts, messages = flash.many_lives(kind, seed + done, 20, sizes=SIZES, segment_size=1500, capacity=capacity)
             done += cuts
             released += messages
             gc.collect()

@@ -1,5 +1,5 @@
-"""What the outbox writes to the flash for each message, and the blocks that are erased for it: the table of
-firmware/docs/storage.md. Runs on MicroPython only: micropython tests/mp/wear.py
+"""What the outbox writes to the flash for each message, the blocks that are erased for it, and for how long: the tables
+of firmware/docs/storage.md. Runs on MicroPython only: micropython -X heapsize=16M tests/mp/wear.py
 """
 
 import sys
@@ -20,20 +20,28 @@ KINDS = (
     flash.LITTLEFS_256,
     flash.FAT,
     flash.Kind("FAT, sectors of 4096", vfs.VfsFat, 4096),
+    flash.RAW,
 )
 BATCHES = (1, 8, 64)
+LIVES = (flash.LITTLEFS_256, flash.RAW)
+SIZES = (1048576, 868352)  # 1 MB; the 848 KB that a Pico W has
+PACKETS = (300, 200)
+CYCLES = 100000
+PACES = (("a second", 1), ("a minute", 60), ("an hour", 3600))
+YEAR = 31557600  # s
+HEADS = " | ".join(["years at 1 " + name for name, _ in PACES])
 
 
-def measure(kind, batch, count=MESSAGES):
+def measure(kind, batch, count=MESSAGES, size=SIZE, packet_size=PACKET, settles=False):
     """(bytes written to the flash for each message, blocks erased for 1,000): sent in batches, one sync for each, and
-    acknowledged, with no sync of its own.
+    acknowledged. settles: with a sync of its own, as when no message follows within node.LAZY_SYNC_MS.
     """
-    device = kind.make(SIZE)
-    files = log.Files(kind.mount(device, flash.LIFE))
-    box = outbox.Outbox(files, bytes(16), segment_size=16384, capacity=SIZE // 2)
+    device = kind.make(size)
+    files = kind.open(device, flash.LIFE)
+    box = outbox.Outbox(files, bytes(16), segment_size=16384, capacity=size // 2)
     queue = box.queue("DIRECT=TCP:10.0.0.5\\private$\\line1")
     counters = array("I", queue.record)
-    packet = bytes(range(50)) * (PACKET // 50)
+    packet = bytes(range(50)) * (packet_size // 50)
     device.written = device.erased = 0
     waiting = []
     for number in range(count):
@@ -46,10 +54,28 @@ def measure(kind, batch, count=MESSAGES):
             for handle in waiting:
                 handle.record[confirm.STATE] = confirm.GONE
             box.change(waiting)
+            if settles:
+                box.sync()
             waiting = []
     box.close()
-    vfs.umount(flash.LIFE)
+    kind.close(flash.LIFE)
     return device.written // count, device.erased * 1000 // count
+
+
+def last():
+    """How many years the flash lasts, one message at a time."""
+    print()
+    print("| file system | packet | flash | blocks erased per 1,000 messages: 1 a second, slower | " + HEADS + " |")
+    print("|" + "---|" * 7)
+    for kind in LIVES:
+        for packet_size in PACKETS:
+            for size in SIZES:
+                erased = [measure(kind, 1, 2000, size, packet_size, settles)[1] for settles in (False, True)]
+                years = [
+                    CYCLES * (size // kind.block_size) * 1000 / erased[pace > 1] * pace / YEAR for _, pace in PACES
+                ]
+                shown = "%d, %d | %.1f | %.0f | %.0f" % tuple(erased + years)
+                print("| %s | %d | %d KB | %s |" % (kind.name, packet_size, size // 1024, shown))
 
 
 def main():
@@ -59,6 +85,7 @@ def main():
         for batch in BATCHES:
             written, erased = measure(kind, batch)
             print("| %s | %d | %d | %d | %d |" % (kind.name, kind.block_size, batch, written, erased))
+    last()
 
 
 if __name__ == "__main__":
