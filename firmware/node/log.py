@@ -608,12 +608,13 @@ class Log:
             if until is not None and is_after(fields[4], until):
                 return None
             restored = None
+            first = following(fields[4])  # before want of memory could end it half-way
             if fields[4] in queue.ended:
                 queue.ended.remove(fields[4])
             else:
                 restored = self._restore(queue, segment, offset, fields, make)
             queue.offset = offset + RECORD_BYTES + (fields[1] >> 8)
-            queue.first = fields[4]
+            queue.first = first
             if restored is not None:
                 return restored
 

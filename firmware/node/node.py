@@ -554,6 +554,9 @@ class Node:
                 due = self.receiver.next_timeout(now)
                 if due is not None:
                     wait = min(wait, max(due - now, 0))
+            for queue in self._queues:
+                if self._is_low(queue):
+                    wait = 0
         except MemoryError:  # nothing is lost by another attempt, when something else may have let go of some
             gc.collect()
             return TICK_MS
@@ -954,8 +957,7 @@ class Node:
         share = self._share()
         for queue in self._queues:
             logged = queue.logged
-            is_low = logged.deferred > 0 and 2 * len(queue.stream.table) <= share
-            if self._coming is None and not (is_low and self.commit_now()):
+            if self._coming is None and not (self._is_low(queue) and self.commit_now()):
                 continue
             while self._coming is not None or (logged.deferred and queue.held() < share):
                 if self._coming is None:
@@ -963,6 +965,11 @@ class Node:
                 self._take_coming(self._coming)
                 has_taken = True
         return has_taken
+
+    def _is_low(self, queue: Queue) -> bool:
+        """Are few of its messages left in memory, and others on the flash?"""
+        share = self._share()
+        return queue.logged.deferred > 0 and 2 * len(queue.stream.table) <= share and queue.held() < share
 
     def _take_coming(self, restored: "Restored") -> None:
         queue = self._queues[restored.queue.index]

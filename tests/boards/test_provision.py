@@ -46,6 +46,8 @@ class WLAN:
         return self.joined == 'now'
     def status(self):
         return self.said
+    def ifconfig(self):
+        return '127.0.0.1', '255.0.0.0', '127.0.0.1', '127.0.0.1'
     def disconnect(self):
         self.joined = ''
     def connect(self, ssid, password):

@@ -704,6 +704,22 @@ def the_handle_of_a_message_on_the_flash_says_what_became_of_it():
     assert board.transmit() == []
 
 
+def whoever_asks_about_a_message_at_any_time_is_answered():
+    """The handles are asked once, in each state of the queue: as many are not settled as wait, and none is forgotten."""
+    for when in range(12):
+        board = Board(hold=8)
+        sent = [board.send(b"%d" % k) for k in range(20)]
+        for turn in range(60):
+            if turn == when:
+                assert [message.is_settled() for message in sent].count(False) == board.node.waiting
+            for packet in board.transmit()[:3]:
+                board.order_ack(packet.transaction.tx_sequence_id, packet.transaction.fields[core.TX_NUMBER])
+            board.node._refill()
+        assert board.node.waiting == 0
+        assert [message.is_stored() for message in sent] == [True] * 20
+        assert board.queue.followed == {}
+
+
 def what_nobody_followed_and_nobody_remembers_is_not_guessed():
     board = Board(hold=4)
     sent = [board.send(b"", ttrq=5) for _ in range(node_module.OUTCOMES_MAX + 20)]
@@ -873,6 +889,7 @@ OTHERS = (
     who_is_ahead_is_told_once_and_overtaken,
     what_cannot_be_held_is_taken_later_in_order,
     what_has_expired_on_the_flash_makes_room,
+    whoever_asks_about_a_message_at_any_time_is_answered,
     what_nobody_followed_and_nobody_remembers_is_not_guessed,
     the_handle_of_a_message_on_the_flash_says_what_became_of_it,
     a_sequence_that_is_used_up_is_followed_by_another,

@@ -19,7 +19,7 @@ def test_as_on_boards(test: Callable[[], None]) -> None:
 def test_a_node_needs_no_folder_and_keeps_to_the_flash() -> None:
     device = boards.blank(64)
     files = boards.open_flash(device)
-    node = Node(files=files, waiting_max=500)
+    node = Node(files=files)
     assert node.outbox.log.capacity == files.bytes_max < 64 * boards.BLOCK
     queue = node.queue(NUMBER)
     sent = 0
@@ -31,6 +31,6 @@ def test_a_node_needs_no_folder_and_keeps_to_the_flash() -> None:
         refusal = str(error)
     assert "bytes are in use" in refusal
     node.close_now()
-    node = Node(files=boards.open_flash(device), waiting_max=500)
+    node = Node(files=boards.open_flash(device))
     assert node.waiting == sent > 50
     node.close_now()
