@@ -705,7 +705,7 @@ def the_handle_of_a_message_on_the_flash_says_what_became_of_it():
 
 
 def whoever_asks_about_a_message_at_any_time_is_answered():
-    """The handles are asked once, in each state of the queue: as many are not settled as wait, and none is forgotten."""
+    """The handles are asked once, in any state of the queue: as many are not settled as wait, none is forgotten."""
     for when in range(12):
         board = Board(hold=8)
         sent = [board.send(b"%d" % k) for k in range(20)]
