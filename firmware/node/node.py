@@ -376,6 +376,7 @@ class Node:
         # Classes of the last messages that have ended with one, once there are any of which only the flash knows.
         self._outcomes: "dict[int, int] | None" = None
         self._forgotten = False  # some of them
+        self._is_expiring = False
         # What an acknowledgement says, until it is noted: for want of memory it may have to be tried again.
         self._answered: "list[streams.Entry] | None" = None
         self._answer = 0  # the class
@@ -875,10 +876,14 @@ class Node:
     def expire_more(self) -> bool:
         """Take messages from the flash and act on their deadlines, for there is no room. Has any ended?"""
         now = self.time()
-        if not now:
+        if not now or self._is_expiring:  # an on_failed that sends again would go as deep as there are messages
             return False
-        self._refill()
-        return self._due is not None and now >= self._due and self._expire(now)
+        self._is_expiring = True
+        try:
+            self._refill()
+            return self._due is not None and now >= self._due and self._expire(now)
+        finally:
+            self._is_expiring = False
 
     # ---- inside ---------------------------------------------------------------------------------
 

@@ -759,6 +759,33 @@ def what_has_expired_on_the_flash_makes_room():
     assert board.node.waiting == 1
 
 
+def who_sends_again_what_has_expired_goes_no_deeper_than_a_call():
+    """On a full flash, from within on_failed: each attempt that is refused stays one refusal."""
+    board = Board(hold=4, capacity=30000, segment_size=4000)
+    depth = [0, 0]
+
+    def again(message):
+        depth[0] += 1
+        depth[1] = max(depth)
+        try:
+            board.node._queues[0].put(bytes(9000), ttrq=50)
+        except log.OutboxFull:
+            pass
+        depth[0] -= 1
+
+    board.node._on_failed = again
+    accepted = 0
+    for _ in range(3):
+        try:
+            while True:
+                board.send(bytes(60), ttrq=50)
+                accepted += 1
+        except log.OutboxFull:
+            board.time += 60
+    assert accepted > 20
+    assert depth == [0, 2], depth
+
+
 def a_sequence_that_is_used_up_is_followed_by_another():
     """A-24."""
     board = Board()
@@ -889,6 +916,7 @@ OTHERS = (
     who_is_ahead_is_told_once_and_overtaken,
     what_cannot_be_held_is_taken_later_in_order,
     what_has_expired_on_the_flash_makes_room,
+    who_sends_again_what_has_expired_goes_no_deeper_than_a_call,
     whoever_asks_about_a_message_at_any_time_is_answered,
     what_nobody_followed_and_nobody_remembers_is_not_guessed,
     the_handle_of_a_message_on_the_flash_says_what_became_of_it,
