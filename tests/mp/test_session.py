@@ -664,6 +664,30 @@ def test_a_number_that_nobody_saw_is_taken_back() -> None:
     assert again.tx_sequence_number == 1
 
 
+@rule("B-096", "B-317", "B-318")
+def test_what_waits_elsewhere_keeps_its_number_and_its_sequence() -> None:
+    stream = streams.OutgoingStream(streams.OutgoingStream.new(7))
+    packet = build.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
+    offset = parse.transaction_offset(packet)
+    first, second, third = [stream.number(packet, offset, k, k) for k in (1, 2, 3)]
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    stream.rolls = False
+    stream.leave_out(third)
+    stream.withdraw(third)
+    assert stream.record[core.OUTGOING_NUMBER] == 3
+    stream.leave_out(second)
+    assert stream.order_ack(ends.order_ack_body(7 << 32 | 1, 1), 0) == [first]
+    assert (stream.table, stream.record[core.OUTGOING_NUMBER]) == ([], 3), "no new sequence while one waits elsewhere"
+    stream.append(second)
+    stream.rolls = True
+    assert stream.next_to_send() is second
+    assert stream.order_ack(ends.order_ack_body(7 << 32 | 1, 2), 0) == [second]
+    assert stream.record[core.OUTGOING_NUMBER] == 1
+    assert stream.tx_sequence_id == 7 << 32 | 2
+
+
 @rule("B-056", "B-230", "B-318", "B-426", "A-04", "A-22")
 def test_entries_of_an_older_sequence_are_kept_apart() -> None:
     """A table restored under a new time stamp: bridging and acknowledgement never cross from one sequence to the
