@@ -637,14 +637,16 @@ class Log:
         self, queue: LoggedQueue, segments: "list[Segment]", message_id: int
     ) -> "tuple[Segment, int, tuple[int, ...]] | None":
         at = queue.cursor, queue.offset
+        left = queue.deferred if queue.may_defer(message_id) else 0
         try:
-            while queue.may_defer(message_id):
+            while left:
                 found = self._seek(queue, segments)
                 number = found[2][4]
                 if number == message_id:
                     return found
                 if is_after(number, message_id):
                     break
+                left -= number not in queue.ended
                 queue.offset = found[1] + RECORD_BYTES + (found[2][1] >> 8)
             return None
         finally:

@@ -33,7 +33,7 @@ class Message(log.Stored):
 
     def conclusion(self) -> confirm.Conclusion:
         """What may be said of it now: answer, message_class, in_doubt (C-80 to C-87)."""
-        return confirm.Confirmation(self._now(), confirm.Settings()).conclusion()
+        return confirm.Confirmation(self.current(), confirm.Settings()).conclusion()
 
     @property
     def state(self) -> str:
@@ -42,11 +42,11 @@ class Message(log.Stored):
 
     def is_settled(self) -> bool:
         """Is it known whether it is stored at the destination?"""
-        return self._now()[confirm.STATE] not in (confirm.Q, confirm.S)
+        return self.current()[confirm.STATE] not in (confirm.Q, confirm.S)
 
     def is_stored(self) -> bool:
         """Does the destination have it, once and in order (OrderAck)?"""
-        message_class = self._now()[confirm.CLASS]
+        message_class = self.current()[confirm.CLASS]
         if message_class & confirm.CLASS_NEGATIVE:
             return (
                 bool(message_class & confirm.CLASS_RECEIVING)
@@ -56,11 +56,11 @@ class Message(log.Stored):
 
     def is_received(self) -> bool:
         """Is it known that an application there has received it (positive FinalAck)?"""
-        return self._now()[confirm.CLASS] == confirm.ACK_RECEIVE
+        return self.current()[confirm.CLASS] == confirm.ACK_RECEIVE
 
     def is_ended(self) -> bool:
         """Will nothing more be learned of it?"""
-        return self._now()[confirm.STATE] not in (confirm.Q, confirm.S, confirm.O)
+        return self.current()[confirm.STATE] not in (confirm.Q, confirm.S, confirm.O)
 
     async def stored(self) -> bool:
         """Wait until the destination has it, once and in order (OrderAck): True. False: it failed before.
@@ -94,7 +94,8 @@ class Message(log.Stored):
             self.event.set()
             self.event = None
 
-    def _now(self) -> "array[int]":
+    def current(self) -> "array[int]":
+        """Its record as it is now, also where it was on the flash only. Raises as `outcome` of Node."""
         if self.elsewhere is not None:
             self.elsewhere.follow(self)
         return self.record

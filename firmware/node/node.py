@@ -480,6 +480,7 @@ class Node:
 
         Raises OutboxDamaged, OSError.
         """
+        message.current()
         data = bytearray(message.size)
         self._load(message, memoryview(data))
         from mqqb import parse  # not before a program reads one
@@ -1138,7 +1139,7 @@ class Node:
                 self._on_failed(message)
 
     def _let_go(self, message: Message) -> None:
-        record = message.record
+        record = message.current()
         state = record[confirm.STATE]
         if state not in (confirm.X, confirm.J) or message.segment is None:
             raise ValueError("the message is neither in the dead-letter queue nor in the journal")
@@ -1151,6 +1152,7 @@ class Node:
 
     def _give_up(self, message: Message) -> None:
         self.commit_now()
+        message.current()
         for queue in self._queues:
             for entry in queue.stream.table + queue.stream.awaiting_final_ack:
                 if entry.key is message:
