@@ -233,6 +233,10 @@ class OutgoingStream:
 
     def append(self, entry: Entry) -> None:
         """Add an entry at the end: one that has no number, or at start-up each stored one, in table order."""
+        record = self.record
+        number = entry.tx_sequence_number
+        if 0 < number <= record[core.OUTGOING_LAST_ACK] and entry.tx_sequence_id == self.tx_sequence_id:
+            record[core.OUTGOING_LAST_ACK] = number - 1  # the OrderAck came before its owner had it here
         entry.stream = self
         place = 0
         for cursor in self._cursors:

@@ -145,6 +145,7 @@ class Files:
         self.fixed = _is_fat(folder) if fixed is None else fixed
         self._tail: "FileIO | None" = None
         self._tail_is_new = False
+        self._tail_name = ""
         self._reader: "FileIO | None" = None
         self._reader_name = ""
         self._reader_end = 0
@@ -201,6 +202,8 @@ class Files:
     def sync(self) -> None:
         """Make the file that is written durable as it is, and its name."""
         assert self._tail is not None
+        if self._reader_name == self._tail_name:
+            self._close_reader()  # LittleFS gives the blocks that it still reads to others
         _sync(self._tail)
         if self._tail_is_new:
             _sync_folder(self.folder)
@@ -239,6 +242,7 @@ class Files:
     def _open(self, name: str, mode: str) -> None:
         if self._tail is not None:
             self._tail.close()
+        self._tail_name = name
         self._tail = open(self._path(name), mode, 0)  # type: ignore[assignment]  # noqa: SIM115 - stays open
         self._tail_is_new = True
 
@@ -626,7 +630,11 @@ class Log:
         if found is None:
             return None
         queue.ended.add(message_id)
-        return self._restore(queue, *found, make)
+        try:
+            return self._restore(queue, *found, make)
+        except MemoryError:
+            queue.ended.remove(message_id)
+            raise
 
     def look_at(self, queue: LoggedQueue, make: "type[Stored]", message_id: int) -> "Stored | None":
         """A handle of a message that stays deferred, to be read. None: it is not there."""

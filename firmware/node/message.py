@@ -25,6 +25,7 @@ class Message(log.Stored):
     """
 
     # Of the class, until a message differs: one that waits takes less memory so.
+    twin: "Message | None" = None  # the handle by which the node knows it
     elsewhere: "Follower | None" = None  # who knows of it while it waits on the flash only
     error: "Exception | None" = None
     event: "asyncio.Event | None" = None
@@ -68,7 +69,7 @@ class Message(log.Stored):
         Raises what ended delivery (Node.error): the message is still in the outbox, and goes out after a restart.
         """
         while not self.is_settled():
-            await self._change()
+            await self.changed()
         return self.is_stored()
 
     async def received(self) -> bool:
@@ -84,7 +85,7 @@ class Message(log.Stored):
         quota is used up); 0: it has ended well. Raises as `stored`.
         """
         while not self.is_ended():
-            await self._change()
+            await self.changed()
         message_class = self.record[confirm.CLASS]
         return 0 if message_class == confirm.ACK_RECEIVE else message_class
 
@@ -98,9 +99,18 @@ class Message(log.Stored):
         """Its record as it is now, also where it was on the flash only. Raises as `outcome` of Node."""
         if self.elsewhere is not None:
             self.elsewhere.follow(self)
-        return self.record
+        return self.record if self.twin is None else self.twin.current()
 
-    async def _change(self) -> None:
+    def known(self) -> "Message":
+        """The handle by which the node knows it, as it is now."""
+        self.current()
+        return self if self.twin is None else self.twin.known()
+
+    async def changed(self) -> None:
+        """Wait until something is known of it. Raises what ended delivery."""
+        if self.twin is not None:
+            await self.twin.changed()
+            return
         if self.failure is not None:
             raise self.failure
         if self.event is None:

@@ -129,19 +129,16 @@ class Queue:
         """See message.Follower. Raises OutboxError: it has ended, and what became of it is not known any more."""
         message_id = message.message_id
         if self.logged.may_defer(message_id):
-            self.followed[message_id] = message
-            return
-        known = self.node.in_memory(message_id)
-        if known is None:
-            message.record[confirm.STATE] = confirm.GONE
-            message.record[confirm.CLASS] = self.node.outcome(message_id)
-        else:  # from now on the node knows it by this handle
-            for entry in self.stream.table + self.stream.awaiting_final_ack:
-                if entry.key is known:
-                    entry.key = message
-            message.packet = known.packet
-            message.event = known.event
-            log.replace(known, message)
+            message.twin = self.followed.setdefault(message_id, message)
+            if message.twin is message:
+                message.twin = None
+                return
+        else:
+            message.twin = self.node.in_memory(message_id)
+            if message.twin is None:
+                message_class = self.node.outcome(message_id)
+                message.record[confirm.STATE] = confirm.GONE
+                message.record[confirm.CLASS] = message_class
         message.elsewhere = None
 
     async def send(
@@ -453,7 +450,8 @@ class Node:
         for queue in self._queues:
             if message is None:
                 message = queue.followed.get(message_id)
-            if message is None and self.commit_now():
+            if message is None:
+                self.commit_now()
                 seen: "Any" = self.outbox.log.look_at(queue.logged, Message, message_id)
                 if seen is not None:
                     message = queue.followed[message_id] = seen
@@ -480,7 +478,7 @@ class Node:
 
         Raises OutboxDamaged, OSError.
         """
-        message.current()
+        message = message.known()
         data = bytearray(message.size)
         self._load(message, memoryview(data))
         from mqqb import parse  # not before a program reads one
@@ -660,7 +658,10 @@ class Node:
             assert entry is not None
         flags = log.TRANSACTIONAL | log.RECOVERABLE
         logged = queue.logged
-        defer = logged.deferred > 0 or queue.held() > self._share()
+        coming = self._coming is not None and self._coming.queue is logged
+        defer = logged.deferred > 0 or coming or queue.held() > self._share()
+        if defer and self._outcomes is None:
+            self._outcomes = {}
         try:
             self.outbox.append(message, logged, flags, stream.record, packet, defer)
         except Exception as error:
@@ -673,7 +674,6 @@ class Node:
             stream.rolls = False
             stream.leave_out(entry)
             message.elsewhere = queue
-            self._outcomes = self._outcomes or {}
             self._free.append(packet)
             self._cached += len(packet)
             return message
@@ -943,12 +943,12 @@ class Node:
         if restored.sent:
             self._confirmation(message).sent()
         is_waiting = record[confirm.STATE] != confirm.O
+        self._expect(message)
         if is_waiting and not record[confirm.MARKS] & _HELD:
             stream.append(entry)
         else:
             stream.awaiting_final_ack.append(entry)
         self.waiting += is_waiting
-        self._expect(message)
 
     def _share(self) -> int:
         """So many messages of a queue may be in memory and under way."""
@@ -959,15 +959,16 @@ class Node:
 
         Want of memory may end it: it goes on from there.
         """
-        has_taken = False
+        has_taken = self._coming is not None
         share = self._share()
+        if self._coming is not None:
+            self._take_coming(self._coming)
         for queue in self._queues:
             logged = queue.logged
-            if self._coming is None and not (self._is_low(queue) and self.commit_now()):
+            if not (self._is_low(queue) and self.commit_now()):
                 continue
-            while self._coming is not None or (logged.deferred and queue.held() < share):
-                if self._coming is None:
-                    self._coming = self.outbox.more(logged)
+            while logged.deferred and queue.held() < share:
+                self._coming = self.outbox.more(logged)
                 self._take_coming(self._coming)
                 has_taken = True
         return has_taken
@@ -979,6 +980,7 @@ class Node:
 
     def _take_coming(self, restored: "Restored") -> None:
         queue = self._queues[restored.queue.index]
+        restored.sent = self.outbox.may_have_been_sent(restored.handle.message_id)
         asked = queue.followed.get(restored.handle.message_id)
         if asked is not None:
             if asked is not restored.handle:
@@ -1127,19 +1129,22 @@ class Node:
     def _tell(self, messages: "list[Any]") -> None:
         """Log what has become of messages, and tell whom it concerns."""
         self.log(messages)
-        for message in messages:
+        for message in messages:  # all, before anybody is told of one and asks for another
             message_class = message.record[confirm.CLASS]
             if message_class and self._outcomes is not None:
                 if len(self._outcomes) >= OUTCOMES_MAX:
-                    self._outcomes.clear()
+                    del self._outcomes[next(iter(self._outcomes))]
                     self._forgotten = True
                 self._outcomes[message.message_id] = message_class
+        for message in messages:
+            message_class = message.record[confirm.CLASS]
             message.tell()
             if message_class not in (0, confirm.ACK_RECEIVE) and self._on_failed is not None:
                 self._on_failed(message)
 
     def _let_go(self, message: Message) -> None:
-        record = message.current()
+        message = message.known()
+        record = message.record
         state = record[confirm.STATE]
         if state not in (confirm.X, confirm.J) or message.segment is None:
             raise ValueError("the message is neither in the dead-letter queue nor in the journal")
@@ -1152,7 +1157,7 @@ class Node:
 
     def _give_up(self, message: Message) -> None:
         self.commit_now()
-        message.current()
+        message = message.known()
         for queue in self._queues:
             for entry in queue.stream.table + queue.stream.awaiting_final_ack:
                 if entry.key is message:
@@ -1175,7 +1180,7 @@ class Node:
         message.elsewhere = None
         queue.stream.rolls = not queue.logged.deferred
         confirmation = self._confirmation(message)
-        if restored.sent:
+        if self.outbox.may_have_been_sent(message.message_id):
             confirmation.sent()
         self._count(message, confirm.Q, confirmation.failed(confirm.NACK_DELETED))
         self._tell([message])

@@ -166,7 +166,6 @@ class Outbox:
         assert not self._unsynced
         restored = self.log.next_deferred(queue, self.log.segments, self._handle)
         assert restored is not None
-        restored.sent = self._may_have_been_sent(restored.handle.message_id)
         return restored
 
     def find(self, queue: log.LoggedQueue, message_id: int) -> "log.Restored | None":
@@ -175,13 +174,10 @@ class Outbox:
         As `more`. `change` has to follow.
         """
         assert not self._unsynced
-        restored = self.log.find_deferred(queue, self.log.segments, self._handle, message_id)
-        if restored is not None:
-            restored.sent = self._may_have_been_sent(message_id)
-        return restored
+        return self.log.find_deferred(queue, self.log.segments, self._handle, message_id)
 
-    def _may_have_been_sent(self, message_id: int) -> bool:
-        """Of one that is on the flash: where it stood before this start, nobody knows how far an earlier one got."""
+    def may_have_been_sent(self, message_id: int) -> bool:
+        """Of one that was deferred: where it stood before this start, nobody knows how far an earlier one got."""
         return self._was_sent and log.is_after(self._first_message_id, message_id)
 
     def queue(self, name: str, now: int = 0) -> log.LoggedQueue:

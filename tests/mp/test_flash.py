@@ -90,6 +90,22 @@ def files_know_their_file_system(cuts, seed):
     return 0
 
 
+def what_was_read_before_is_right_while_the_file_grows(cuts, seed):
+    """LittleFS gives the last block of a file that is synced to others, also while somebody reads the file."""
+    for kind in (flash.LITTLEFS, flash.LITTLEFS_256, flash.FAT):
+        files = kind.open(kind.make(32 * 4096), flash.LIFE)
+        files.begin("a", 40000)
+        found = memoryview(bytearray(100))
+        for written in range(300):
+            files.append(bytes([written & 255]) * 100, 100)
+            files.sync()
+            for place in (0, min(written, 30), min(written, 59)):
+                assert files.read_into("a", 100 * place, found) == 100, kind.name
+                assert bytes(found) == bytes([place & 255]) * 100, kind.name
+        kind.close(flash.LIFE)
+    return 0
+
+
 def cuts_at_writes(cuts, seed):
     return sum([share.run(cuts, seed) for share in SHARES])
 
@@ -113,7 +129,12 @@ def main(cuts, seed):
     done = 0
     failed = 0
     print("seed", seed)
-    for test, count in ((files_know_their_file_system, 0), (cuts_at_writes, cuts), (lives, cuts // 20)):
+    for test, count in (
+        (files_know_their_file_system, 0),
+        (what_was_read_before_is_right_while_the_file_grows, 0),
+        (cuts_at_writes, cuts),
+        (lives, cuts // 20),
+    ):
         try:
             done += test(count, seed)
         except Exception as error:  # noqa: BLE001 - the others go on

@@ -13,7 +13,7 @@ import confirm_cases
 import power
 from confirm_cases import JN, JP, T0
 from engine_cases import run_calls
-from mqqb import acks, build, compose, confirm, core, names, parse
+from mqqb import acks, build, compose, confirm, core, lives, names, parse
 from node import Node, log
 from node import node as node_module
 
@@ -700,7 +700,9 @@ def the_handle_of_a_message_on_the_flash_says_what_became_of_it():
     assert found.is_stored()
     assert board.node.find(9) is None
     assert sent[7].state == "dead-lettered"
-    assert board.node.dead_letters() == [sent[7]]
+    assert [letter.message_id for letter in board.node.dead_letters()] == [8]
+    board.node.take_now(sent[7])
+    assert board.node.dead_letters() == []
     assert board.transmit() == []
 
 
@@ -718,6 +720,110 @@ def whoever_asks_about_a_message_at_any_time_is_answered():
         assert board.node.waiting == 0
         assert [message.is_stored() for message in sent] == [True] * 20
         assert board.queue.followed == {}
+
+
+def _ask_while_one_fails(asks, expire):
+    board = Board(hold=8)
+    first = [board.send(b"%d" % k, ttrq=5 if expire else 1000) for k in range(10)]
+    seen = []
+    board.node._on_failed = lambda one: asks and seen.extend([message.is_stored() for message in first])
+    for _ in range(20):
+        packets = board.transmit()
+        if expire:
+            board.time = 10
+            board.node.check_deadlines()
+        elif packets:
+            lives._end(board.node, board.queue, board.queue.stream.tx_sequence_id + 1, 0)
+        board.node._refill()
+    assert board.node.waiting == board.node.outbox.live == 0
+    assert not any(seen)
+    assert [message.is_stored() for message in first] == [False] * 10
+
+
+def who_asks_about_others_while_one_fails_gets_the_same_answer_as_later():
+    """Several end at once: by their time, and because the destination has passed on to a later sequence."""
+    for asks in (False, True):
+        for expire in (False, True):
+            _ask_while_one_fails(asks, expire)
+
+
+def two_handles_of_one_message_say_the_same():
+    board = Board(hold=4)
+    sent = [board.send(b"%d" % k) for k in range(8)]
+    found = board.node.find(8)
+    assert found is not sent[7]
+    assert not sent[7].is_settled()
+    told = []
+
+    async def wait(message):
+        told.append(await message.stored())
+
+    async def deliver():
+        waiting = [asyncio.create_task(wait(message)) for message in (found, sent[7], sent[6])]
+        await asyncio.sleep(0)
+        while board.node.waiting:
+            board.store()
+            board.node._refill()
+        for task in waiting:
+            await task
+
+    asyncio.run(deliver())
+    assert told == [True] * 3
+
+
+def a_start_with_less_memory_hears_of_what_it_has_on_the_flash():
+    """The OrderAck of the last one comes before that is in memory: it is sent again, and then it counts."""
+    board = Board(hold=10)
+    for k in range(5):
+        board.send(b"%d" % k)
+    sequence = board.transmit()[0].transaction.tx_sequence_id
+    board.restart(hold=8)
+    assert board.queue.logged.deferred == 1
+    board.order_ack(sequence, 5)
+    board.node._refill()
+    assert [packet.properties.body for packet in board.transmit()] == [b"4"]
+    board.order_ack(sequence, 5)
+    assert board.node.waiting == 0
+
+
+def _be_short_of_memory(where, nth):
+    """Deliver six messages, in a node whose method `where` fails at its nth call; their bodies as they went out."""
+    board = Board(hold=4)
+    for k in range(6):
+        board.send(b"%d" % k, ttrq=1000)
+    owner = board.node.outbox if where == "more" else board.node
+    does = getattr(owner, where)
+    calls = [0]
+
+    def short(*arguments):
+        calls[0] += 1
+        if calls[0] == nth:
+            raise MemoryError("memory allocation failed")
+        return does(*arguments)
+
+    bodies = []
+    for _ in range(20):
+        bodies += [bytes(packet.properties.body) for packet in board.transmit()]
+        for entry in list(board.queue.stream.table):
+            board.order_ack(entry.tx_sequence_id, entry.tx_sequence_number)
+        setattr(owner, where, short)
+        try:
+            board.node._refill()
+        except MemoryError:
+            setattr(owner, where, does)
+            board.send(b"between")
+        setattr(owner, where, does)
+    assert board.node.waiting == 0
+    return bodies
+
+
+def want_of_memory_while_one_is_taken_from_the_flash_changes_nothing():
+    """Wherever it strikes: all are sent once, in order, and a message that comes in between goes behind them."""
+    for where in ("_take", "_expect", "_take_coming", "more", "_share"):
+        for nth in range(1, 5):
+            bodies = _be_short_of_memory(where, nth)
+            assert bodies[:6] == [b"%d" % k for k in range(6)], (where, nth, bodies)
+            assert bodies[6:] in ([], [b"between"]), (where, nth, bodies)
 
 
 def what_nobody_followed_and_nobody_remembers_is_not_guessed():
@@ -918,6 +1024,10 @@ OTHERS = (
     what_has_expired_on_the_flash_makes_room,
     who_sends_again_what_has_expired_goes_no_deeper_than_a_call,
     whoever_asks_about_a_message_at_any_time_is_answered,
+    who_asks_about_others_while_one_fails_gets_the_same_answer_as_later,
+    two_handles_of_one_message_say_the_same,
+    a_start_with_less_memory_hears_of_what_it_has_on_the_flash,
+    want_of_memory_while_one_is_taken_from_the_flash_changes_nothing,
     what_nobody_followed_and_nobody_remembers_is_not_guessed,
     the_handle_of_a_message_on_the_flash_says_what_became_of_it,
     a_sequence_that_is_used_up_is_followed_by_another,
