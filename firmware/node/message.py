@@ -86,7 +86,7 @@ class Message(log.Stored):
         """
         while not self.is_ended():
             await self.changed()
-        message_class = self.record[confirm.CLASS]
+        message_class = self.current()[confirm.CLASS]
         return 0 if message_class == confirm.ACK_RECEIVE else message_class
 
     def tell(self) -> None:
@@ -97,13 +97,12 @@ class Message(log.Stored):
 
     def current(self) -> "array[int]":
         """Its record as it is now, also where it was on the flash only. Raises as `outcome` of Node."""
-        if self.elsewhere is not None:
-            self.elsewhere.follow(self)
-        return self.record if self.twin is None else self.twin.current()
+        return self.known().record
 
     def known(self) -> "Message":
-        """The handle by which the node knows it, as it is now."""
-        self.current()
+        """The handle by which the node knows it, as it is now. Raises as `outcome` of Node."""
+        if self.elsewhere is not None:
+            self.elsewhere.follow(self)
         return self if self.twin is None else self.twin.known()
 
     async def changed(self) -> None:

@@ -771,6 +771,20 @@ def two_handles_of_one_message_say_the_same():
     assert told == [True] * 3
 
 
+def each_handle_of_one_message_says_how_it_failed():
+    board = Board(hold=4)
+    sent = [board.send(b"%d" % k, journal=JN) for k in range(8)]
+    found = board.node.find(8)
+    assert not sent[7].is_settled()
+    for message_id in range(1, 9):
+        board.store()
+        board.final_ack(message_id, 0xC001)
+        board.node._refill()
+    for message in (found, sent[7], sent[0]):
+        assert asyncio.run(message.dead_lettered()) == 0xC001
+        assert asyncio.run(message.received()) is False
+
+
 def a_start_with_less_memory_hears_of_what_it_has_on_the_flash():
     """The OrderAck of the last one comes before that is in memory: it is sent again, and then it counts."""
     board = Board(hold=10)
@@ -1026,6 +1040,7 @@ OTHERS = (
     whoever_asks_about_a_message_at_any_time_is_answered,
     who_asks_about_others_while_one_fails_gets_the_same_answer_as_later,
     two_handles_of_one_message_say_the_same,
+    each_handle_of_one_message_says_how_it_failed,
     a_start_with_less_memory_hears_of_what_it_has_on_the_flash,
     want_of_memory_while_one_is_taken_from_the_flash_changes_nothing,
     what_nobody_followed_and_nobody_remembers_is_not_guessed,
