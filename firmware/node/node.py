@@ -125,6 +125,21 @@ class Queue:
         """So many of its messages are in memory, and under way."""
         return len(self.stream.table) + len(self.stream.awaiting_final_ack)
 
+    def note_deferred(self) -> None:
+        """A sequence ends only when nothing of it waits, on the flash either (B-096)."""
+        self.stream.rolls = not self.logged.deferred
+
+    def hand_over(self, restored: "Restored") -> None:
+        """The handle about which somebody has asked takes the place of the one with which it came from the flash."""
+        asked = self.followed.get(restored.handle.message_id)
+        if asked is None:
+            return
+        if asked is not restored.handle:
+            log.replace(restored.handle, asked)
+            restored.handle = asked
+            asked.elsewhere = None
+        del self.followed[asked.message_id]
+
     def follow(self, message: Message) -> None:
         """See message.Follower. Raises OutboxError: it has ended, and what became of it is not known any more."""
         message_id = message.message_id
@@ -671,7 +686,7 @@ class Node:
         self.uncommitted.append(entry)
         self.waiting += 1
         if defer:
-            stream.rolls = False
+            queue.note_deferred()
             stream.leave_out(entry)
             message.elsewhere = queue
             self._free.append(packet)
@@ -915,7 +930,7 @@ class Node:
     def _take_restored(self) -> None:
         """Take the messages that the outbox holds since it has read its log."""
         for queue in self._queues:
-            queue.stream.rolls = not queue.logged.deferred
+            queue.note_deferred()
             self.waiting += queue.logged.deferred
         for restored in self.outbox.restored:
             self._take(restored)
@@ -954,44 +969,37 @@ class Node:
         """So many messages of a queue may be in memory and under way."""
         return max(self.hold // (2 * max(len(self._queues), 1)), 1)
 
-    def _refill(self) -> bool:
-        """Take messages from the flash, where few of a queue are left in memory. Has any been taken?
+    def _refill(self) -> None:
+        """Take messages from the flash, where few of a queue are left in memory.
 
         Want of memory may end it: it goes on from there.
         """
-        has_taken = self._coming is not None
-        share = self._share()
         if self._coming is not None:
             self._take_coming(self._coming)
         for queue in self._queues:
             logged = queue.logged
             if not (self._is_low(queue) and self.commit_now()):
                 continue
+            share = self._share()
             while logged.deferred and queue.held() < share:
                 self._coming = self.outbox.more(logged)
                 self._take_coming(self._coming)
-                has_taken = True
-        return has_taken
 
     def _is_low(self, queue: Queue) -> bool:
         """Are few of its messages left in memory, and others on the flash?"""
+        if not queue.logged.deferred:
+            return False
         share = self._share()
-        return queue.logged.deferred > 0 and 2 * len(queue.stream.table) <= share and queue.held() < share
+        return 2 * len(queue.stream.table) <= share and queue.held() < share
 
     def _take_coming(self, restored: "Restored") -> None:
         queue = self._queues[restored.queue.index]
         restored.sent = self.outbox.may_have_been_sent(restored.handle.message_id)
-        asked = queue.followed.get(restored.handle.message_id)
-        if asked is not None:
-            if asked is not restored.handle:
-                log.replace(restored.handle, asked)
-                restored.handle = asked
-                asked.elsewhere = None
-            del queue.followed[asked.message_id]
+        queue.hand_over(restored)
         self._take(restored)
         self._coming = None
         self.waiting -= 1
-        queue.stream.rolls = not queue.logged.deferred
+        queue.note_deferred()
 
     def outcome(self, message_id: int) -> int:
         """The class with which a message has ended that nobody has followed; 0: it is stored at its destination.
@@ -1024,7 +1032,7 @@ class Node:
                 if queue is not None:
                     queue.followed.pop(message.message_id, None)
                     message.elsewhere = None
-                    queue.stream.rolls = not queue.logged.deferred
+                    queue.note_deferred()
                 stream: "Any" = entry.stream or queue.stream
                 stream.withdraw(entry)
                 self.waiting -= 1
@@ -1175,10 +1183,8 @@ class Node:
         restored = None if queue is None else self.outbox.find(queue.logged, message.message_id)
         if restored is None:
             raise ValueError("the message is not on its way")
-        queue.followed.pop(message.message_id, None)
-        log.replace(restored.handle, message)
-        message.elsewhere = None
-        queue.stream.rolls = not queue.logged.deferred
+        queue.hand_over(restored)
+        queue.note_deferred()
         confirmation = self._confirmation(message)
         if self.outbox.may_have_been_sent(message.message_id):
             confirmation.sent()
