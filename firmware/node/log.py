@@ -76,7 +76,8 @@ SOURCE_PREFIX_BYTES = const(34)  # source, counters, GUID of the queue manager; 
 # state, marks, class, T0 or 0: as it was, queue or source; MessageIDs or numbers of arrivals follow
 STATE_PREFIX = const("<BBHIH")
 STATE_PREFIX_BYTES = const(10)
-_MESSAGE_FORM = const("<IIHHIIIIIBBHIII")  # all of a message but its packet
+# queue or source, flags, number, the stream's four counters, state, marks, class, T0, TTRQ, TTBR
+MESSAGE_PREFIX = const("<HHIIIIIBBHIII")
 START_BYTES = const(8)
 START = const("<II")  # starts, flags; the board's name follows in UTF-8
 STARTED_SENT = const(1)  # flags of a start: something may have been transmitted;
@@ -608,16 +609,17 @@ class Log:
         segments: those of the log. make: makes its handle. Raises OutboxDamaged, OSError.
         """
         while True:
-            segment, offset, fields = self._seek(queue, segments)
-            if until is not None and is_after(fields[4], until):
+            segment, offset, size, fields = self._seek(queue, segments)
+            number = fields[2]
+            if until is not None and is_after(number, until):
                 return None
             restored = None
-            first = following(fields[4])  # before want of memory could end it half-way
-            if fields[4] in queue.ended:
-                queue.ended.remove(fields[4])
+            first = following(number)  # before want of memory could end it half-way
+            if number in queue.ended:
+                queue.ended.remove(number)
             else:
-                restored = self._restore(queue, segment, offset, fields, make)
-            queue.offset = offset + RECORD_BYTES + (fields[1] >> 8)
+                restored = self._restore(queue, segment, offset, size, fields, make)
+            queue.offset = offset + RECORD_BYTES + size
             queue.first = first
             if restored is not None:
                 return restored
@@ -639,40 +641,57 @@ class Log:
     def look_at(self, queue: LoggedQueue, make: "type[Stored]", message_id: int) -> "Stored | None":
         """A handle of a message that stays deferred, to be read. None: it is not there."""
         found = self._find_deferred(queue, self.segments, message_id)
-        return None if found is None else _restored(queue, *found, make).handle
+        if found is None:
+            return None
+        segment, offset, size, fields = found
+        handle = restored_of(queue, size, fields, make).handle
+        handle.segment = segment
+        handle.offset = offset
+        return handle
 
     def _find_deferred(
         self, queue: LoggedQueue, segments: "list[Segment]", message_id: int
-    ) -> "tuple[Segment, int, tuple[int, ...]] | None":
+    ) -> "tuple[Segment, int, int, tuple[int, ...]] | None":
         at = queue.cursor, queue.offset
         left = queue.deferred if queue.may_defer(message_id) else 0
         try:
             while left:
                 found = self._seek(queue, segments)
-                number = found[2][4]
+                _, offset, size, fields = found
+                number = fields[2]
                 if number == message_id:
                     return found
                 if is_after(number, message_id):
                     break
                 left -= number not in queue.ended
-                queue.offset = found[1] + RECORD_BYTES + (found[2][1] >> 8)
+                queue.offset = offset + RECORD_BYTES + size
             return None
         finally:
             queue.cursor, queue.offset = at
 
     def _restore(
-        self, queue: LoggedQueue, segment: Segment, offset: int, fields: "tuple[int, ...]", make: "type[Stored]"
+        self,
+        queue: LoggedQueue,
+        segment: Segment,
+        offset: int,
+        size: int,
+        fields: "tuple[int, ...]",
+        make: "type[Stored]",
     ) -> Restored:
-        restored = _restored(queue, segment, offset, fields, make)
+        restored = restored_of(queue, size, fields, make)
         segment.handles.append(restored.handle)  # want of memory ends it before anything has changed
+        restored.handle.segment = segment
+        restored.handle.offset = offset
         segment.deferred -= 1
         queue.deferred -= 1
         if not queue.deferred:
             queue.ended.clear()
         return restored
 
-    def _seek(self, queue: LoggedQueue, segments: "list[Segment]") -> "tuple[Segment, int, tuple[int, ...]]":
-        """Where the next message of a queue stands, from its cursor on, and what its head says."""
+    def _seek(self, queue: LoggedQueue, segments: "list[Segment]") -> "tuple[Segment, int, int, tuple[int, ...]]":
+        """Where the next message of a queue stands, from its cursor on: segment, offset, bytes of the payload and what
+        its prefix says.
+        """
         while True:
             segment = queue.cursor
             assert segment is not None
@@ -688,27 +707,23 @@ class Log:
                 continue
             head = self._piece[:HEAD_BYTES]
             count = self.read(segment.name, offset, head)
-            crc, word, index = struct.unpack_from("<IIH", head)
-            end = offset + RECORD_BYTES + (word >> 8)
-            fields = struct.unpack_from(_MESSAGE_FORM, head)
-            if end > segment.size or not self._is_whole(segment, offset, end, min(count, end - offset), crc):
+            crc, word = struct.unpack_from("<II", head)
+            fields = struct.unpack_from(MESSAGE_PREFIX, head, RECORD_BYTES)
+            size = word >> 8
+            end = offset + RECORD_BYTES + size
+            count = min(count, end - offset)
+            value = crc32(head[4:count], segment.seed)
+            place = offset + count
+            while count and place < end <= segment.size:
+                count = self.read(segment.name, place, self._piece[: min(_PIECE_BYTES, end - place)])
+                value = crc32(self._piece[:count], value)
+                place += count
+            if place != end or value != crc:
                 raise OutboxDamaged(segment.name, offset, "a record cannot be read back")
             queue.offset = offset
-            if word & 0xFF & ~AFTER_SYNC == MESSAGE and index == queue.index:
-                return segment, offset, fields
+            if word & 0xFF & ~AFTER_SYNC == MESSAGE and fields[0] == queue.index:
+                return segment, offset, size, fields
             queue.offset = end
-
-    def _is_whole(self, segment: Segment, offset: int, end: int, count: int, crc: int) -> bool:
-        """Has a record this CRC? Its first count bytes are in the buffer."""
-        value = crc32(self._piece[4:count], segment.seed)
-        offset += count
-        while offset < end:
-            count = self.read(segment.name, offset, self._piece[: min(_PIECE_BYTES, end - offset)])
-            if not count:
-                return False
-            value = crc32(self._piece[:count], value)
-            offset += count
-        return bool(value == crc)
 
     # ---- writing --------------------------------------------------------------------------------
 
@@ -961,18 +976,20 @@ class Log:
         raise OutboxWriteFailed(error)
 
 
-def _restored(
-    queue: LoggedQueue, segment: Segment, offset: int, fields: "tuple[int, ...]", make: "type[Stored]"
-) -> Restored:
-    """The message whose head has these fields."""
-    _, word, _, flags, number, ordinal, stamp, after, _, state, marks, message_class, sent_time, ttrq, ttbr = fields
-    handle = make(number, array("I", (state, marks, sent_time, ttrq, ttbr, message_class)))
+def confirmation_of(fields: "tuple[int, ...]") -> "array[int]":
+    """The record of a message or arrival whose prefix has these fields."""
+    state, marks, message_class, sent_time, ttrq, ttbr = fields[7:]
+    return array("I", (state, marks, sent_time, ttrq, ttbr, message_class))
+
+
+def restored_of(queue: LoggedQueue, size: int, fields: "tuple[int, ...]", make: "type[Stored]") -> Restored:
+    """The message whose prefix has these fields; its handle has no place yet. size: of the payload, bytes."""
+    _, flags, number, ordinal, time_stamp, after = fields[:6]
+    handle = make(number, confirmation_of(fields))
     handle.queue = queue
-    handle.size = (word >> 8) - MESSAGE_PREFIX_BYTES
-    handle.segment = segment
-    handle.offset = offset
+    handle.size = size - MESSAGE_PREFIX_BYTES
     own = (after - 1) & 0xFFFFFFFF if flags & TRANSACTIONAL else 0
-    return Restored(queue, handle, flags, stamp << 32 | ordinal if own else 0, own)
+    return Restored(queue, handle, flags, time_stamp << 32 | ordinal if own else 0, own)
 
 
 def _unreadable(handle: Stored) -> OutboxDamaged:

@@ -125,10 +125,6 @@ class Queue:
         """So many of its messages are in memory, and under way."""
         return len(self.stream.table) + len(self.stream.awaiting_final_ack)
 
-    def note_deferred(self) -> None:
-        """A sequence ends only when nothing of it waits, on the flash either (B-096)."""
-        self.stream.rolls = not self.logged.deferred
-
     def hand_over(self, restored: "Restored") -> None:
         """The handle about which somebody has asked takes the place of the one with which it came from the flash."""
         asked = self.followed.get(restored.handle.message_id)
@@ -686,7 +682,7 @@ class Node:
         self.uncommitted.append(entry)
         self.waiting += 1
         if defer:
-            queue.note_deferred()
+            stream.rolls = False
             stream.leave_out(entry)
             message.elsewhere = queue
             self._free.append(packet)
@@ -930,7 +926,7 @@ class Node:
     def _take_restored(self) -> None:
         """Take the messages that the outbox holds since it has read its log."""
         for queue in self._queues:
-            queue.note_deferred()
+            queue.stream.rolls = not queue.logged.deferred
             self.waiting += queue.logged.deferred
         for restored in self.outbox.restored:
             self._take(restored)
@@ -999,7 +995,7 @@ class Node:
         self._take(restored)
         self._coming = None
         self.waiting -= 1
-        queue.note_deferred()
+        queue.stream.rolls = not queue.logged.deferred
 
     def outcome(self, message_id: int) -> int:
         """The class with which a message has ended that nobody has followed; 0: it is stored at its destination.
@@ -1032,7 +1028,7 @@ class Node:
                 if queue is not None:
                     queue.followed.pop(message.message_id, None)
                     message.elsewhere = None
-                    queue.note_deferred()
+                    queue.stream.rolls = not queue.logged.deferred
                 stream: "Any" = entry.stream or queue.stream
                 stream.withdraw(entry)
                 self.waiting -= 1
@@ -1184,7 +1180,7 @@ class Node:
         if restored is None:
             raise ValueError("the message is not on its way")
         queue.hand_over(restored)
-        queue.note_deferred()
+        queue.stream.rolls = not queue.logged.deferred
         confirmation = self._confirmation(message)
         if self.outbox.may_have_been_sent(message.message_id):
             confirmation.sent()

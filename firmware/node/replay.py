@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _VERSION_BEFORE = const(3)  # all of its messages are in memory, and its STATE does not say the queue
 _STATE_PREFIX_BYTES_BEFORE = const(8)
-_MESSAGE_PREFIX = const("<HHIIIIIBBHIII")
 _QUEUE_PREFIX = const("<HIIII")
 _SOURCE_PREFIX = const("<HIIII16s")
 _POLYNOMIAL = const(0xEDB88320)  # of the CRC
@@ -526,27 +525,26 @@ class _Replay:
 
     def _apply_message(self, kind: int, payload: memoryview, size: int, segment: "Segment") -> None:
         found = self.found
-        index, flags, number, *rest = struct.unpack_from(_MESSAGE_PREFIX, payload)
+        fields = struct.unpack_from(log.MESSAGE_PREFIX, payload)
+        index, _, number = fields[:3]
         if index >= len(found.sources if kind in (log.ARRIVAL, log.ARRIVAL_COPY) else found.queues):
             self._say(segment.name, segment.size, "the queue of message {} cannot be read".format(number))
             return
-        counters = array("I", rest[:4])
-        state, marks, message_class, sent_time, ttrq, ttbr = rest[4:]
-        record = array("I", (state, marks, sent_time, ttrq, ttbr, message_class))
         handle: "Stored"
         if kind in (log.ARRIVAL, log.ARRIVAL_COPY):
             source = found.sources[index]
             old_arrival = self._arrivals.pop(number, None)
             if old_arrival is not None:
                 log.drop(old_arrival)
-            handle = self._arrivals[number] = self._make_arrival(number, record, source)
+            handle = self._arrivals[number] = self._make_arrival(number, log.confirmation_of(fields), source)
+            handle.size = size - log.MESSAGE_PREFIX_BYTES
             if kind == log.ARRIVAL:
                 found.next_arrival = log.following(number)
-                source.record[:] = counters
+                source.record[:] = array("I", fields[3:7])
         else:
             queue = found.queues[index]
             if kind == log.MESSAGE:
-                self._numbered(queue, number, counters)
+                self._numbered(queue, number, array("I", fields[3:7]))
                 if queue.deferred or self._is_enough(index):
                     queue.defer(number, segment, segment.size, log.RECORD_BYTES + size)
                     return
@@ -554,12 +552,9 @@ class _Replay:
             if old is not None:
                 log.drop(old.handle)
                 self._lose(number)
-            handle = self._make(number, record)
-            handle.queue = queue
-            own = (counters[2] - 1) & 0xFFFFFFFF if flags & log.TRANSACTIONAL else 0
-            tx_sequence_id = counters[1] << 32 | counters[0] if own else 0
-            self._keep(log.Restored(queue, handle, flags, tx_sequence_id, own), self._was_sent)
-        handle.size = size - log.MESSAGE_PREFIX_BYTES
+            restored = log.restored_of(queue, size, fields, self._make)
+            self._keep(restored, self._was_sent)
+            handle = restored.handle
         segment.keep(handle, segment.size)
 
     def _is_enough(self, index: int) -> bool:
