@@ -26,6 +26,7 @@ MPS2_PSRAM_SIZE = 16 << 20
 MPS2_FLASH_SIZE = 2 << 20  # at the begin of the PSRAM
 MPS2_BLOCK_SIZE = 4096
 MPS2_OUTBOX = 262144
+LITTLEFS_UNIT = 32
 MPS2_HEAP_KIB = 64
 PI_FOLDER = ROOT / "build" / "firmware" / "pi"
 PI_DISK_SIZE = 16 << 20
@@ -48,7 +49,11 @@ asyncio.run(application.main("config.json"))
 
 
 class Flash:
-    """A LittleFS in the first `size` bytes of a file: the board's flash, for the host while the board is off."""
+    """A LittleFS in the first `size` bytes of a file: the board's flash, for the host while the board is off.
+
+    Its caches are those of MicroPython's VfsLfs2: a small file that was written with larger ones stands in its folder's
+    block, and LittleFS makes garbage of it while the board has it open.
+    """
 
     def __init__(self, path: Path, size: int, block_size: int) -> None:
         self._path = path
@@ -61,6 +66,9 @@ class Flash:
             mount=mount,
             block_size=self._block_size,
             block_count=self._size // self._block_size,
+            read_size=LITTLEFS_UNIT,
+            prog_size=LITTLEFS_UNIT,
+            cache_size=4 * LITTLEFS_UNIT,
         )
 
     def create(self, files: dict[str, bytes], file_size: int) -> None:

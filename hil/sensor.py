@@ -192,7 +192,9 @@ class Sensor:
         self.figures(event="started", found=found, base=self.base, core=self.core)
 
     def show(self) -> None:
-        """Print the figures if they have changed."""
+        """Print the figures if they have changed. Raises what has ended the node: nobody else would hear of it."""
+        if self.node.error is not None:
+            raise self.node.error
         figures = (self.accepted, self.stored())
         if figures != self.shown:
             self.shown = figures
@@ -205,7 +207,7 @@ class Sensor:
 
     async def run(self) -> None:
         """Resume, send what is left, wait until all is stored. Raises ValueError as `resume`, and if MessageIDs are
-        not in step.
+        not in step; also what has ended the node.
         """
         config = self.config
         self.resume()
@@ -302,8 +304,8 @@ async def main(path: str) -> None:
     node.start()
     try:
         await sensor.run()
-    except ValueError as error:
-        say(event="error", reason=str(error))
+    except Exception as error:
+        say(event="error", reason=str(error) or repr(error))
         raise
     while True:
         await asyncio.sleep(1)

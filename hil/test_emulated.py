@@ -30,6 +30,14 @@ async def main(path):
     with open("lives", "wb") as file:
         file.write(lives + b"x")
         file.flush()
+    try:
+        with open("put/log", "r+b") as file:
+            with open("put/another", "wb"):
+                pass
+            file.seek(0, 2)
+            file.write(b"more")
+    except OSError:
+        pass
     print("life", len(lives) + 1)
     while True:
         time.sleep(0.01)
@@ -77,6 +85,22 @@ def test_a_board_lives_dies_and_lives_again_on_the_same_flash(open_board: Open) 
     board.kill()
     assert board.read_file("lives") == b"xx"
     assert board.read_file("nothing") == b""
+
+
+def test_what_the_rig_puts_on_a_flash_is_whole_when_the_board_has_appended_to_it(
+    open_board: Open, tmp_path: Path
+) -> None:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "log").write_bytes(bytes(range(200)) * 2)
+    board = open_board("mps2-eth")
+    board.start({"name": "bench"})
+    board.log.wait_for(lambda text: "life 1" in text, DEADLINE_S)
+    board.kill()
+    board.put("put", tmp_path / "files")
+    board.power_up()
+    board.log.wait_for(lambda text: "life 2" in text, DEADLINE_S)
+    board.kill()
+    assert board.read_file("put/log") == bytes(range(200)) * 2 + b"more"
 
 
 def test_a_reset_begins_again_with_the_power_on(open_board: Open) -> None:

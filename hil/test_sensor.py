@@ -40,6 +40,7 @@ class StandinNode:
         self.damage = ["a bit was flipped"]
         self.outbox = self
         self.ahead = False
+        self.error: Exception | None = None
 
     @property
     def next_message_id(self) -> int:
@@ -251,3 +252,10 @@ def test_pace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asyncio, "sleep", pause)
     live(StandinNode([]), pace_ms=250)
     assert pauses.count(0.25) == 8
+
+
+def test_a_node_that_has_ended_while_the_sensor_only_waits_is_reported() -> None:
+    node = StandinNode([])
+    node.error = OSError("the flash is gone")
+    with pytest.raises(OSError, match="the flash is gone"):
+        live(node)
