@@ -21,51 +21,43 @@ MAKE = ["make", "--no-print-directory", "SETUP=:"]  # what called us has done th
 SLOWEST = 10  # tests that the summary names; the log of each part has more
 PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=60"]
 TWO = ["-n", "2", "--dist", "worksteal"]  # tests at a time; who has none left takes them from the other
+THREE = ["-n", "3", "--dist", "worksteal"]
 SHOWN_OF_FAILURE = 80  # lines
 
 # Those of these that are not marked slow reach every line of mqqb: only they are slowed down by being traced.
 ENGINE = ["tests/core", "tests/engine"]
+HOST = "tests/host"  # half of all the time
 BOARDS = "tests/boards"  # emulated ones, and what runs on them: more waiting than work
 PIPELINE = "tests/pipeline"  # one Spark session for all of them, which uses both processors by itself
-OTHERS = ["tests", *[f"--ignore={name}" for name in (*ENGINE, BOARDS, PIPELINE)]]
+OTHERS = ["tests", *[f"--ignore={name}" for name in (*ENGINE, HOST, BOARDS, PIPELINE)]]
 DURATION = re.compile(r"([\d.]+)s (?:call|setup|teardown) +(.*)")  # as pytest prints it
-# Name -> commands, run one after another. The parts of a lane follow each other. Two lanes are for two processors.
+# Name -> commands, run one after another. What takes long begins early, but for the pipeline: beside boards and engine
+# a worker of Spark may take 10 s to start, and is given up.
 Part = tuple[str, list[list[str]]]
-LANES: list[list[Part]] = [
-    [
-        (
-            "engine",
-            [
-                [PYTHON, "-m", "coverage", "erase"],
-                [PYTHON, "-m", "coverage", "run", *PYTEST, *TWO, "-m", "not slow", *ENGINE],
-            ],
-        ),
-        (
-            "coverage of mqqb",
-            [
-                [PYTHON, "-m", "coverage", "combine", "-q"],
-                [PYTHON, "-m", "coverage", "report", "--include=firmware/mqqb/*", "--fail-under=100"],
-            ],
-        ),
-        ("python", [[PYTHON, *PYTEST, *TWO, *OTHERS]]),
-        ("conformance", [[PYTHON, "tests/conformance.py", "--check"]]),
-    ],
-    [
-        ("lint", [[*MAKE, "lint"]]),
-        ("C core", [[*MAKE, "test-c"]]),
-        ("mutants", [[*MAKE, "mutants", "SAMPLE=4", "SEED=1"]]),
-        ("MicroPython", [[*MAKE, "test-mp"]]),
-        ("pipeline", [[PYTHON, *PYTEST, PIPELINE]]),  # last: a worker of Spark that takes 10 s to start is given up
-    ],
-    [  # most of these wait more than they work
-        ("boards", [[PYTHON, *PYTEST, *TWO, BOARDS]]),
-        ("rig", [[PYTHON, *PYTEST, "hil"]]),
-        ("engine, slow", [[PYTHON, *PYTEST, *TWO, "-m", "slow", *ENGINE]]),
-    ],
+PARTS: list[Part] = [
+    ("host", [[PYTHON, *PYTEST, *THREE, HOST]]),
+    ("boards", [[PYTHON, *PYTEST, *TWO, BOARDS]]),
+    (
+        "engine",
+        [
+            [PYTHON, "-m", "coverage", "erase"],
+            [PYTHON, "-m", "coverage", "run", *PYTEST, *TWO, "-m", "not slow", *ENGINE],
+            [PYTHON, "-m", "coverage", "combine", "-q"],
+            [PYTHON, "-m", "coverage", "report", "--include=firmware/mqqb/*", "--fail-under=100"],
+        ],
+    ),
+    ("MicroPython", [[*MAKE, "test-mp"]]),
+    ("rig", [[PYTHON, *PYTEST, *TWO, "hil"]]),
+    ("pipeline", [[PYTHON, *PYTEST, PIPELINE]]),
+    ("C core", [[*MAKE, "test-c"]]),
+    ("others", [[PYTHON, *PYTEST, *TWO, *OTHERS]]),
+    ("mutants", [[*MAKE, "mutants", "SAMPLE=4", "SEED=1"]]),
+    ("engine, slow", [[PYTHON, *PYTEST, *TWO, "-m", "slow", *ENGINE]]),
+    ("lint", [[*MAKE, "lint"]]),
+    ("conformance", [[PYTHON, "tests/conformance.py", "--check"]]),
 ]
-FAST: list[list[Part]] = [
-    [("fast", [[PYTHON, *PYTEST, *TWO, "-m", "not slow", *ENGINE, "tests/host"]])],
-]
+AT_A_TIME = 3  # on two processors: most parts wait now and then
+FAST: list[Part] = [("fast", [[PYTHON, *PYTEST, *TWO, "-m", "not slow", *ENGINE, HOST]])]
 
 
 class Verdict(NamedTuple):
@@ -110,12 +102,12 @@ def main() -> int:
     """Runs all parts, whatever fails, and prints the summary; 0 if every part passed."""
     parser = argparse.ArgumentParser(description="run every part of the tests")
     parser.add_argument("--fast", action="store_true", help="core, engine and host, without what is marked slow")
-    lanes = FAST if parser.parse_args().fast else LANES
+    parts = FAST if parser.parse_args().fast else PARTS
     LOGS.mkdir(parents=True, exist_ok=True)
     os.environ["PATH"] = f"{Path(PYTHON).parent}{os.pathsep}{os.environ['PATH']}"
     started = time.monotonic()
-    with ThreadPoolExecutor(max_workers=len(lanes)) as pool:
-        verdicts = [verdict for lane in pool.map(lambda lane: [run(part) for part in lane], lanes) for verdict in lane]
+    with ThreadPoolExecutor(max_workers=AT_A_TIME) as pool:
+        verdicts = list(pool.map(run, parts))
     print(f"\nThe {SLOWEST} slowest tests:")
     for duration, name in sorted((test for verdict in verdicts for test in verdict.slow), reverse=True)[:SLOWEST]:
         print(f"  {duration:6.1f} s  {name}")

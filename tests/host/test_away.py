@@ -597,6 +597,7 @@ def test_who_breaks_a_bound_is_shut_out_with_a_sentence_and_nobody_else_is_harme
 ) -> None:
     monkeypatch.setattr(gate, "HELLO_S", 0.3)
     monkeypatch.setattr(gate, "PART_S", 60 if harm is _asks_before_it_has_read else 0.3)
+    monkeypatch.setattr(gate, "RATE", 1 << 30)
     monkeypatch.setattr(applications, "APPLICATIONS_MAX", 2 if harm is _one_too_many else 256)
     pause = gate.Visitor.pause_writing
     monkeypatch.setattr(gate.Visitor, "pause_writing", lambda visitor: (pause(visitor), _UNREAD.set()))
