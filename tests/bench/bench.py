@@ -1,6 +1,6 @@
 """`make bench`: speed against a peer, measured in the same run, one JSON object a line.
 
-    python -m tests.bench.bench [codec] [messaging] [destination] [drip] [purge] [board] [--rounds N]
+    python -m tests.bench.bench [codec] [messaging] [destination] [drip] [purge] [board] [loss] [--rounds N]
 
 Figures are medians over the rounds; `ratio` is more than 1 where we are faster. Nothing is asserted: machines differ.
 Peers: `struct` and construct for the codec; for the messaging mosquitto at QoS 2, told to save on every change (it does
@@ -602,6 +602,13 @@ def board(rounds: int) -> None:
     bench_board.board(report, rounds)
 
 
+def loss(rounds: int) -> None:
+    """A board: what is lost and repeated through power cuts, link cuts and kills of the server."""
+    from tests.bench import bench_loss
+
+    bench_loss.loss(report, rounds)
+
+
 def main() -> None:
     """Runs the benches named, or all."""
     benches = {
@@ -611,6 +618,7 @@ def main() -> None:
         "drip": drip,
         "purge": purge,
         "board": board,
+        "loss": loss,
     }
     parser = argparse.ArgumentParser(description="speed against a peer, one JSON object a line")
     parser.add_argument("benches", nargs="*", metavar="bench", help=f"{', '.join(benches)}; all by default")
