@@ -1,40 +1,54 @@
-"""A byte stream over a serial line, for both ends: frames, connections, flow control. No input or output, no clock.
+"""A byte stream over a serial line, for both ends: frames, connections, flow control, resends. No input or output, no
+clock.
 
     line = Line(opener, window)   # the board opens, the host accepts
     line.open(now)                # the opener; OPENED comes with the other end's answer
     line.room(), line.received(n) # what came on the wire goes into room(), n bytes of it
     line.read(buffer, now)        # then this, until it gives 0; and check(now) when there is no more
     line.write(data, now)         # the stream's bytes, if OPEN: how many it took
-    line.output(now)              # bytes of `out`, from `out_start`, that are to go on the wire; written(n): they have
+    line.output(now)              # what is to go on the wire, None: nothing; written(n): so many bytes of it have gone
     line.timeout(now)             # check and output again after so many ms at the latest
 
 The promise: on each connection the reader gets a prefix of what the writer wrote, whatever happens to the bytes in
-between; and when the wire is well again a new connection comes up within bounded time. Nothing is sent again here:
-whatever is lost, added or changed ends the connection, and the session above it repeats what was not acknowledged.
+between. What is lost or changed is sent again, and the connection goes on. A wire that carries nothing ends it in
+bounded time; when the wire is well again, a new one comes up in bounded time.
 
 FRAME. Content and its CRC-32 (as zlib's, little-endian), COBS-encoded, then a zero byte: at most FRAME_MAX bytes, so
-no COBS code is 0xFF and the encoding is one byte longer than what it encodes, whatever that is. OPEN, ACCEPT and CLOSE
-have a zero in front too, which ends what stood on the line before. A frame of no bytes is none. Content, little-endian:
+no COBS code is 0xFF and the encoding is one byte longer than what it encodes, whatever that is. All but DATA with
+payload have a zero in front too, which ends what stood on the line before; so has what is sent again. A frame of no
+bytes is none. Content, little-endian:
 
-    u8 kind       1 OPEN or ACCEPT, 2 DATA, 3 CLOSE; 0x80 more if it comes from the end that accepts
+    u8 kind       1 OPEN or ACCEPT, 2 DATA, 3 CLOSE, 4 ASK, 5 MISSING; 0x80 more if it comes from the end that accepts;
+                  0x10 to 0x70 more: the round of DATA and ASK; in MISSING that in which something is missing
     u8 opener     number of the attempt to open, another one for each
     u8 acceptor   number that the accepting end has given the connection; 0 in OPEN
-    u16 number    of DATA in its direction, from 0, modulo 65536; in OPEN and ACCEPT the version, 1; in CLOSE 0
+    u16 number    of DATA with payload in its direction, from 0, modulo 65536; in other DATA and ASK that of the next;
+                  in MISSING the number that this end waits for; in OPEN and ACCEPT 1; in CLOSE 0
     u16 taken     bytes on the wire of all DATA with payload that were taken so far, modulo 65536;
                   in OPEN and ACCEPT the window; in CLOSE 0
-    payload       of DATA; none: it only says what was taken, or that this end is alive
+    payload       of DATA; none: it only says what was taken, or that this end is alive; of OPEN and ACCEPT the format,
+                  u8 2, and u16 bytes of DATA that this end keeps until they are taken
 
 OPEN is sent again, each time with the next number, after OPEN_MS, twice that and so on up to OPEN_LIMIT_MS; ACCEPT
 gives its number back, or is too old. OPEN ends a connection that stands, and begins the next.
 
 FLOW. The window is how many bytes of DATA with payload a receiver has room for, as they are on the wire. The sender
-keeps what was sent and not taken within it, and a frame within half of it. The receiver tells at the latest when half
-of it was taken and not told. Frames without payload need no window: keep RESERVE bytes for them.
+keeps what was sent and not taken within it and within what it can keep, and a frame within half of the window. The
+receiver tells at the latest when half of either was taken and not told. What needs no window finds RESERVE bytes.
 
-ENDS. What is no frame, a number that was not due, DATA of another connection, more taken than was sent, and nothing
-heard for SILENCE_MS end the connection at once; the other end is told with CLOSE. That end sends DATA at least every
-KEEPALIVE_MS, so it hears of it by then too: DATA for a connection that is not there is answered with CLOSE. Without a
-connection everything else is passed over: a line may carry a console before, and noise.
+RESENDS. A receiver takes DATA in the order of their numbers and drops the others. When it sees that one is missing, by
+a higher number or by something that is no frame, it says MISSING, once in each round: the sender begins the next round
+and sends again all that was not taken. A sender of whose frames nothing was taken for ASK_MS, then twice that and so
+on up to KEEPALIVE_MS, says ASK, and is answered with MISSING, or with DATA without payload if all is there.
+
+ENDS. DATA of another connection, more taken than was sent, a frame that was sent again TRIES times, and nothing heard
+for SILENCE_MS end the connection at once; the other end is told with CLOSE. That end says something at least every
+KEEPALIVE_MS, so it hears of it by then too: what belongs to a connection that is not there is answered with CLOSE.
+Without a connection everything else is passed over: a line may carry a console before, and noise.
+
+THE FORMAT BEFORE has no payload in OPEN and ACCEPT, and passes over it; so both formats understand each other. It has
+no ASK, MISSING and rounds. With such an end DATA without payload have numbers of their own too, and nothing is sent
+again: what is no frame, and a number that was not due, end the connection.
 """
 
 import struct
@@ -48,17 +62,18 @@ if TYPE_CHECKING:
 
     Buffer = bytes | bytearray | memoryview
 
-VERSION = 1
 OVERHEAD = 13  # bytes of DATA beside its payload
 PAYLOAD_MAX = 242
 FRAME_MAX = PAYLOAD_MAX + OVERHEAD
 WINDOW_MIN = 64
 WINDOW_MAX = 32767
-RESERVE = 48  # bytes beside the window: as much as frames without payload take in a receiver's buffer
+RESERVE = 48  # bytes beside the window: about as much as frames without payload take in a receiver's buffer
 OPEN_MS = 250
 OPEN_LIMIT_MS = 2000
+ASK_MS = 250
 KEEPALIVE_MS = 2000
 SILENCE_MS = 7000
+TRIES = 16
 
 CLOSED = 0  # what `state` is
 OPENING = 1
@@ -66,13 +81,28 @@ OPEN = 2
 OPENED = -1  # what `read` tells beside payload
 ENDED = -2
 
-_OPEN = 1
-_DATA = 2
-_CLOSE = 3
-_FROM_ACCEPTOR = 0x80
-_HEADER = 7
-_LEAST = _HEADER + 5  # of a frame, without the zero behind it
+_OPEN = const(1)
+_DATA = const(2)
+_CLOSE = const(3)
+_ASK = const(4)
+_MISSING = const(5)
+_ROUNDS = const(0x70)
+_ROUND = const(0x10)
+_FROM_ACCEPTOR = const(0x80)
+_FORMAT = const(2)
+_HEADER = const(7)
+_GREETING = const(3)  # the payload of OPEN and ACCEPT
+_LEAST = const(12)  # bytes of a frame, without the zero behind it
+_BATCH = const(4)  # frames that are made together
+_BATCH_BYTES = const(1020)
+_BASE = const(2)  # where frames begin in the buffer: there are zeros before
 _ZERO = b"\0"
+
+_OWE_CLOSE = const(1)  # what `output` has to do before it goes on
+_OWE_ACCEPT = const(2)
+_OWE_AGAIN = const(4)
+_OWE_MISSING = const(8)
+_OWE_TAKEN = const(16)
 
 
 def _twin() -> object:
@@ -85,32 +115,38 @@ def _twin() -> object:
 _functions: "Any" = core.functions if hasattr(core.functions, "seal") else _twin()
 seal: "Callable[[bytearray, memoryview, int, int], int]" = _functions.seal
 unseal: "Callable[[bytearray, memoryview, int, int], bool]" = _functions.unseal
-_put: "Callable[[bytearray, memoryview, bytearray, Buffer, int, int, int], int]" = _functions.frames
+_put: "Callable[[bytearray, memoryview, int, bytearray, Buffer, int, int, int], int]" = _functions.frames
 
 
 class Line:
     """One end of a line, and its connection, if it has one.
 
     opener: this end opens. window: bytes of DATA that there is room for, WINDOW_MIN to WINDOW_MAX. number: where the
-    numbers of connections begin, best at random. size: of the buffer for what comes, two frames or more. frames: as
-    many go out together, which saves time.
+    numbers of connections begin, best at random. size: of the buffer for what comes, two frames or more. frames: of the
+    largest as many are kept until they are taken, at least 4.
 
-    state: CLOSED, OPENING, OPEN. reason: why the last connection ended. out: what is to go on the wire, from out_start
-    to out_end. keepalive, silence: KEEPALIVE_MS and SILENCE_MS of this end.
+    state: CLOSED, OPENING, OPEN. reason: why the last connection ended. resends: what the last one loses is sent again,
+    for both ends know how to. resent, damaged: frames that this end has sent again, and what came to it that was no
+    frame, since it was made. keepalive, silence: KEEPALIVE_MS and SILENCE_MS of this end.
     """
 
-    def __init__(self, opener: bool, window: int, number: int = 0, size: int = 2 * FRAME_MAX, frames: int = 4) -> None:
-        if not WINDOW_MIN <= window <= WINDOW_MAX or size < 2 * FRAME_MAX:
-            raise ValueError("window or size")
+    def __init__(self, opener: bool, window: int, number: int = 0, size: int = 2 * FRAME_MAX, frames: int = 8) -> None:
+        if not WINDOW_MIN <= window <= WINDOW_MAX or size < 2 * FRAME_MAX or frames < _BATCH:
+            raise ValueError("window, size or frames")
         self.opener = opener
         self.state = CLOSED
         self.reason = ""
+        self.resends = False
+        self.resent = self.damaged = 0
         self.keepalive = KEEPALIVE_MS
         self.silence = SILENCE_MS
-        self.out = bytearray(1 + frames * FRAME_MAX)
-        self.out_start = self.out_end = 0
-        self._out_view = memoryview(self.out)
-        self._frames = frames
+        self._out = bytearray(_BASE + frames * FRAME_MAX)  # DATA with payload
+        self._out_view = memoryview(self._out)
+        self._first = self._next = self._end = _BASE  # in it: what is kept, what is to go on the wire, and to where
+        self._word = bytearray(2 + _HEADER + _GREETING + 5)  # a frame of any other kind,
+        self._word_view = memoryview(self._word)
+        self._word_at = self._word_end = 0  # and what of it is to go on the wire
+        self._owed = 0
         self._head = bytearray(_HEADER)  # of the next DATA
         self._kinds_out = 0 if opener else _FROM_ACCEPTOR  # what is added to the kinds of this end
         self._in = bytearray(size)
@@ -122,17 +158,21 @@ class Line:
         self._payload_wire = 0
         self._window = window
         self._number = number & 0xFF  # that this end has given last
-        self._offer = 0  # the window in an OPEN that was not accepted yet
-        self._accept_owed = False
-        self._close_owed = False
+        self._offer = 0  # the window in an OPEN that was not accepted yet,
+        self._offer_kept = 0  # and what its end keeps, 0 if that sends nothing again
         self._close_opener = self._close_acceptor = 0  # of the connection that is to be closed
         self._open_due = self._open_wait = 0
         self._opener = self._acceptor = 0  # of the connection
-        self._peer_window = self._payload_max = 0
+        self._hold = self._payload_max = 0  # bytes that may be sent and not taken, and of payload in a frame
+        self._tell = 0  # bytes that may be taken and not told
         self._number_in = 0  # of the next DATA
-        self._sent = self._acked = 0  # bytes of DATA with payload: those that went out, those that were then taken
+        self._round_in = 0  # of the last,
+        self._missed = -1  # and that in which MISSING was said
+        self._sent = self._acked = 0  # bytes of DATA with payload: those that were made, those that were then taken
         self._taken = self._told = 0  # and those of the other end: taken here, said to be
         self._heard = self._spoke = 0  # when
+        self._asked = self._ask_wait = 0  # when something was taken, sent again or asked for
+        self._tries = 0
 
     # ---- connections
 
@@ -147,7 +187,7 @@ class Line:
         """End the connection, if there is one. What `output` then gives tells the other end."""
         if self.state == OPEN:
             self._owe_close(self._opener, self._acceptor)
-            self._end(reason)
+            self._over(reason)
         self.state = CLOSED
 
     # ---- what comes
@@ -179,7 +219,10 @@ class Line:
                 if self._filled - self._start < FRAME_MAX:
                     return 0
                 self._start = self._filled
-                return self._fault("no frame")
+                event = self._spoiled()
+                if event:
+                    return event
+                continue
             start = self._start
             self._start = self._searched = end + 1
             if start < end:
@@ -202,80 +245,105 @@ class Line:
     # ---- what goes
 
     def write(self, data: "Buffer", now: int, start: int = 0) -> int:
-        """Put data[start:], or what there is room for, into `out` as payload: how many bytes. 0: the window is used up,
-        or there is something else in it.
+        """Take data[start:], or what there is room for, as payload: how many bytes. 0: the window is used up, or
+        `output` has something else.
         """
         count = len(data) - start
-        if count <= 0 or self.out_end or self.state != OPEN or self._close_owed or self._accept_owed:
+        if count <= 0 or self._next < self._end or self.state != OPEN or self._owed:
             return 0
         most = self._payload_max
         sent = self._sent
-        room = self._peer_window - (sent - self._acked & 0xFFFF)
-        frames = min(room // (most + OVERHEAD), self._frames)
+        held = sent - self._acked & 0xFFFF
+        room = self._hold - held
+        frames = min(room // (most + OVERHEAD), _BATCH)
         if count > frames * most:
             if frames:
                 count = frames * most
             elif count + OVERHEAD > room:
                 return 0
-        self._sent = sent + count + OVERHEAD * ((count + most - 1) // most) & 0xFFFF
-        self._data(data, start, count, now)
+        size = count + OVERHEAD * ((count + most - 1) // most)
+        first, end = self._first, self._end
+        if first == end:
+            self._first = end = _BASE
+        elif end + size > len(self._out):
+            self._out[_BASE : _BASE + end - first] = self._out_view[first:end]
+            self._first = _BASE
+            end = _BASE + end - first
+        if not held:
+            self._asked = now
+            self._ask_wait = ASK_MS
+        self._sent = sent + size & 0xFFFF
+        head = self._head
+        taken = self._told = self._taken
+        head[5] = taken & 0xFF
+        head[6] = taken >> 8
+        self._next = end
+        self._end = _put(self._out, self._out_view, end, head, data, start, count, most)
+        self._spoke = now
         return count
 
-    def output(self, now: int) -> int:
-        """How many bytes of `out` are to go on the wire; tell with `written` how many have."""
-        if self.out_end:
-            pass
-        elif self._close_owed:
-            self._close_owed = False
-            self._greet(_CLOSE, self._close_opener, self._close_acceptor, 0, 0)
-        elif self._accept_owed:
-            self._accept_owed = False
-            self._greet(_OPEN, self._opener, self._acceptor, VERSION, self._window)
-        elif self.state == OPENING:
-            if now >= self._open_due:
-                self._number = self._number + 1 & 0xFF
-                self._greet(_OPEN, self._number, 0, VERSION, self._window)
-                self._open_due = now + self._open_wait
-                self._open_wait = min(2 * self._open_wait, OPEN_LIMIT_MS)
-        elif self.state == OPEN and (
-            2 * (self._taken - self._told & 0xFFFF) >= self._window or now - self._spoke >= self.keepalive
-        ):
-            self._data(_ZERO, 0, 0, now)
-        return self.out_end - self.out_start
+    def output(self, now: int) -> "memoryview | None":
+        """What is to go on the wire, None: nothing. Tell with `written` how many bytes of it have."""
+        at = self._next
+        if not self._word_end:
+            if at < self._end and self._out[at - 1]:  # in the middle of a frame
+                return self._out_view[at : self._out.find(_ZERO, at) + 1]
+            if self._owed or self.state != OPEN or not self._is_quiet(now):
+                self._speak(now)
+                at = self._next
+        if self._word_end:
+            return self._word_view[self._word_at : self._word_end]
+        if at == self._end:
+            return None
+        if at < self._first - 1:
+            at = self._next = self._first - 1  # there is a zero
+        return self._out_view[at : min(self._end, at + _BATCH_BYTES)]
 
     def written(self, count: int) -> None:
-        """So many bytes of `out` have gone on the wire."""
-        self.out_start += count
-        if self.out_start == self.out_end:
-            self.out_start = self.out_end = 0
+        """So many bytes of what `output` gave have gone on the wire."""
+        if self._word_end:
+            self._word_at += count
+            if self._word_at == self._word_end:
+                self._word_end = 0
+            return
+        self._next += count
+        if not self.resends:
+            self._first = self._next
 
     def timeout(self, now: int) -> "int | None":
         """ms until `check` or `output` has something to do by itself, 0 or more; None: nothing is due."""
         if self.state == OPENING:
             return max(self._open_due - now, 0)
         if self.state == OPEN:
-            return max(min(self._spoke + self.keepalive, self._heard + self.silence) - now, 0)
+            due = min(self._spoke + self.keepalive, self._heard + self.silence)
+            if self.resends and self._sent != self._acked:
+                due = min(due, self._asked + self._ask_wait)
+            return max(due - now, 0)
         return None
 
     # ---- inside
 
-    def _begin(self, window: int, now: int) -> None:
-        """A connection begins; window: the other end's."""
-        self._peer_window = window
+    def _begin(self, window: int, kept: int, now: int) -> None:
+        """A connection begins; window, kept: the other end's."""
+        self.resends = kept > 0
+        self._hold = min(window, len(self._out) - _BASE) if kept else window
         self._payload_max = min(PAYLOAD_MAX, window // 2 - OVERHEAD)
-        self._number_in = 0
+        self._tell = (min(self._window, max(kept, WINDOW_MIN)) + 1 if kept else self._window + 1) // 2
+        self._number_in = self._round_in = self._tries = 0
+        self._missed = -1
         struct.pack_into("<BBBHH", self._head, 0, _DATA | self._kinds_out, self._opener, self._acceptor, 0, 0)
         self._sent = self._acked = 0
         self._taken = self._told = 0
         self._heard = self._spoke = now
 
-    def _end(self, reason: str) -> None:
+    def _over(self, reason: str) -> None:
         """The connection is over: nothing of it is read or goes out any more."""
         self.reason = reason
         self.state = CLOSED
-        self._accept_owed = False
+        self._owed &= _OWE_CLOSE
         self._payload = self._payload_end = 0
-        self.out_start = self.out_end = 0
+        self._first = self._next = self._end = _BASE
+        self._word_end = 0
 
     def _fault(self, reason: str) -> int:
         if self.state != OPEN:
@@ -283,8 +351,24 @@ class Line:
         self.close(reason)
         return ENDED
 
+    def _spoiled(self) -> int:
+        """What came is no frame."""
+        if self.state != OPEN:
+            return 0
+        self.damaged += 1
+        if not self.resends:
+            return self._fault("no frame")
+        self._miss(self._round_in)
+        return 0
+
+    def _miss(self, number: int) -> None:
+        """Something of this round is missing."""
+        if number != self._missed:
+            self._missed = number
+            self._owed |= _OWE_MISSING
+
     def _owe_close(self, opener: int, acceptor: int) -> None:
-        self._close_owed = True
+        self._owed |= _OWE_CLOSE
         self._close_opener = opener
         self._close_acceptor = acceptor
 
@@ -292,51 +376,115 @@ class Line:
         """Take a frame: the event that it is, or 0."""
         frame = self._in
         if end - start < _LEAST or not unseal(frame, self._in_view, start, end):
-            return self._fault("no frame")
+            return self._spoiled()
         kind = frame[start + 1] ^ self._kinds_out ^ _FROM_ACCEPTOR
+        of_round = kind & _ROUNDS
+        kind ^= of_round
         opener = frame[start + 2]
         acceptor = frame[start + 3]
         number = frame[start + 4] | frame[start + 5] << 8
         taken = frame[start + 6] | frame[start + 7] << 8
         if kind == _OPEN:
-            return self._greeted(opener, acceptor, number, taken, now)
+            kept = 0
+            if end - start >= _LEAST + _GREETING and frame[start + 8] >= _FORMAT:
+                kept = frame[start + 9] | frame[start + 10] << 8
+            return self._greeted(opener, acceptor, number, taken, kept, now)
         is_ours = self.state == OPEN and opener == self._opener and acceptor == self._acceptor
         if kind == _CLOSE:
             if not is_ours:
                 return 0
-            self._end("closed by the other end")
+            self._over("closed by the other end")
             return ENDED
-        if kind != _DATA or not is_ours:
-            if kind == _DATA and self.state == CLOSED:
+        is_known = _DATA <= kind <= _MISSING
+        if not is_ours or not is_known or (kind != _DATA and not self.resends):
+            if self.state == CLOSED and is_known:
                 self._owe_close(opener, acceptor)
             return self._fault("of another connection")
-        if number != self._number_in:
+        if kind == _MISSING:
+            self._heard = now
+            return self._take(taken, now) or (self._go_back(number) if of_round == self._head[0] & _ROUNDS else 0)
+        ahead = number - self._number_in & 0xFFFF
+        if ahead and not self.resends:
             return self._fault("frames are missing")
-        if self._sent - taken & 0xFFFF > self._sent - self._acked & 0xFFFF:
-            return self._fault("more taken than sent")
-        self._number_in = number + 1 & 0xFFFF
-        self._acked = taken
         self._heard = now
-        self._payload = start + 1 + _HEADER
-        self._payload_end = end - 4
-        self._payload_wire = end - start + 1
+        if ahead >= 0x8000:
+            return 0  # it was there already
+        event = self._take(taken, now)
+        if event:
+            return event
+        self._round_in = of_round
+        if kind == _ASK:
+            self._missed = -1
+            if not ahead:
+                self._owed |= _OWE_TAKEN
+        if ahead:
+            self._miss(of_round)
+        elif end - start > _LEAST or not self.resends:
+            self._number_in = number + 1 & 0xFFFF
+            self._payload = start + 1 + _HEADER
+            self._payload_end = end - 4
+            self._payload_wire = end - start + 1
         return 0
 
-    def _greeted(self, opener: int, acceptor: int, version: int, window: int, now: int) -> int:
+    def _take(self, taken: int, now: int) -> int:
+        """The other end has taken all up to there: forget it. ENDED if that cannot be, else 0."""
+        count = taken - self._acked & 0xFFFF
+        if not count or count >= 0x8000:
+            return 0  # no news
+        if count > self._sent - self._acked & 0xFFFF or (self.resends and self._out[self._first + count - 1]):
+            return self._fault("more taken than sent")
+        self._acked = taken
+        if self.resends:
+            self._first += count
+            self._tries = 0
+            self._asked = now
+            self._ask_wait = ASK_MS
+        return 0
+
+    def _go_back(self, number: int) -> int:
+        """The other end waits for this number: the next round begins. ENDED if that was so too often, else 0."""
+        head = self._head
+        head[0] = head[0] & ~_ROUNDS | head[0] + _ROUND & _ROUNDS
+        self._ask_wait = ASK_MS
+        if number != head[3] | head[4] << 8:
+            self._owed |= _OWE_AGAIN
+            self._tries += 1
+            if self._tries > TRIES:
+                return self._fault("sent again and again, and never taken")
+        return 0
+
+    def _send_again(self, now: int) -> None:
+        """All that was not taken goes on the wire again, in this round."""
+        out, view, head = self._out, self._out_view, self._head
+        taken = self._told = self._taken
+        at = self._first
+        while at < self._end:
+            end = out.find(_ZERO, at)
+            unseal(out, view, at, end)
+            out[at + 1] = head[0]
+            out[at + 6] = taken & 0xFF
+            out[at + 7] = taken >> 8
+            self.resent += at < self._next
+            at = seal(out, view, at, end - 4)
+        self._next = self._first - 1  # there is a zero
+        self._asked = self._spoke = now
+
+    def _greeted(self, opener: int, acceptor: int, version: int, window: int, kept: int, now: int) -> int:
         """OPEN or ACCEPT has come."""
-        if version != VERSION or not WINDOW_MIN <= window <= WINDOW_MAX:
+        if version != 1 or not WINDOW_MIN <= window <= WINDOW_MAX:
             return self._fault("another version")
         if not self.opener:
             self._offer = window
+            self._offer_kept = kept
             if self.state == OPEN:
-                self._end("opened again")
+                self._over("opened again")
                 self._opener = opener
                 return ENDED
             self._opener = opener
         elif self.state == OPENING and opener == self._number:
             self._opener = opener
             self._acceptor = acceptor
-            self._begin(window, now)
+            self._begin(window, kept, now)
             self.state = OPEN
             return OPENED
         elif self.state == OPEN:
@@ -345,21 +493,69 @@ class Line:
 
     def _accept(self, now: int) -> None:
         self._number = self._acceptor = self._number + 1 & 0xFF
-        self._begin(self._offer, now)
+        self._begin(self._offer, self._offer_kept, now)
         self._offer = 0
-        self._accept_owed = True
+        self._owed |= _OWE_ACCEPT
         self.state = OPEN
 
-    def _greet(self, kind: int, opener: int, acceptor: int, number: int, taken: int) -> None:
-        struct.pack_into("<BBBHH", self.out, 2, kind | self._kinds_out, opener, acceptor, number, taken)
-        self.out_start = 0
-        self.out_end = seal(self.out, self._out_view, 1, 2 + _HEADER)
+    def _is_quiet(self, now: int) -> bool:
+        """Is this end of a connection, which owes nothing, to say nothing but its payload?"""
+        return (
+            (self._taken - self._told & 0xFFFF) < self._tell
+            and now - self._spoke < self.keepalive
+            and not (self.resends and self._sent != self._acked and now - self._asked >= self._ask_wait)
+        )
 
-    def _data(self, data: "Buffer", start: int, count: int, now: int) -> None:
+    def _speak(self, now: int) -> None:
+        """Make the frame without payload that is due, if one is; send again what has to be."""
+        owed = self._owed
+        if owed & _OWE_CLOSE:
+            self._owed = owed ^ _OWE_CLOSE
+            self._say(_CLOSE, self._close_opener, self._close_acceptor, 0, 0)
+        elif owed & _OWE_ACCEPT:
+            self._owed = owed ^ _OWE_ACCEPT
+            self._say(_OPEN, self._opener, self._acceptor, 1, self._window, self.resends)
+        elif self.state == OPENING:
+            if now >= self._open_due:
+                self._number = self._number + 1 & 0xFF
+                self._say(_OPEN, self._number, 0, 1, self._window, True)
+                self._open_due = now + self._open_wait
+                self._open_wait = min(2 * self._open_wait, OPEN_LIMIT_MS)
+        elif self.state == OPEN:
+            self._go_on(owed, now)
+
+    def _go_on(self, owed: int, now: int) -> None:
+        """The same, on a connection."""
+        if owed & _OWE_AGAIN:
+            self._send_again(now)
         head = self._head
-        taken = self._told = self._taken
-        head[5] = taken & 0xFF
-        head[6] = taken >> 8
-        self.out_start = 1
-        self.out_end = _put(self.out, self._out_view, head, data, start, count, self._payload_max)
-        self._spoke = now
+        number = head[3] | head[4] << 8
+        kind = _DATA | head[0] & _ROUNDS
+        if owed & _OWE_MISSING:
+            kind = _MISSING | self._round_in
+            number = self._number_in
+        elif self.resends and self._sent != self._acked and now - self._asked >= self._ask_wait:
+            kind ^= _DATA ^ _ASK
+            self._asked = now
+            self._ask_wait = min(2 * self._ask_wait, KEEPALIVE_MS)
+        elif owed & _OWE_TAKEN or not self._is_quiet(now):
+            if not self.resends:
+                struct.pack_into("<H", head, 3, number + 1 & 0xFFFF)
+        else:
+            kind = 0
+        self._owed = 0
+        if kind:
+            self._told = self._taken
+            self._spoke = now
+            self._say(kind, self._opener, self._acceptor, number, self._taken)
+
+    def _say(self, kind: int, opener: int, acceptor: int, number: int, taken: int, greets: bool = False) -> None:
+        word = self._word
+        word[0] = 0
+        struct.pack_into("<BBBHH", word, 2, kind | self._kinds_out, opener, acceptor, number, taken)
+        end = 2 + _HEADER
+        if greets:
+            struct.pack_into("<BH", word, end, _FORMAT, min(len(self._out) - _BASE, WINDOW_MAX))
+            end += _GREETING
+        self._word_at = 0
+        self._word_end = seal(word, self._word_view, 1, end)

@@ -46,12 +46,13 @@ def unseal(buffer: bytearray, view: memoryview, start: int, end: int) -> bool:
     return code == end and crc32(view[start + 1 : end]) == _CRC_OF_ALL
 
 
-def frames(out: bytearray, view: memoryview, head: bytearray, data: "Buffer", start: int, count: int, most: int) -> int:
-    """Put data[start : start + count] into `out` from 1 on, as DATA with at most so much payload each; returns the end.
+def frames(
+    out: bytearray, view: memoryview, at: int, head: bytearray, data: "Buffer", start: int, count: int, most: int
+) -> int:
+    """Put data[start : start + count] into out[at:], as DATA with at most so much payload each; returns the end.
 
     head: their header; its number goes on. Without data one goes out all the same. view: of the whole of `out`.
     """
-    at = 1
     while True:
         size = min(count, most)
         out[at + 1 : at + 1 + _HEADER] = head

@@ -41,7 +41,6 @@ class UartLink:
         self._clock = Clock()
         self._began: "Any" = 0  # ticks
         self.line = line.Line(True, min(rxbuf - line.RESERVE, line.WINDOW_MAX), os.urandom(1)[0])
-        self._out = memoryview(self.line.out)
 
     def open(self) -> None:
         """See interfaces.Link."""
@@ -75,7 +74,7 @@ class UartLink:
             self.line.check(now)
         self._flush()
         if not done and self.line.state != line.OPEN:
-            raise OSError(errno.ECONNRESET)
+            raise OSError(errno.ECONNRESET, self.line.reason)
         return done
 
     def write(self, data: memoryview) -> int:
@@ -91,8 +90,7 @@ class UartLink:
             if not count:
                 break
             done += count
-            out.written(self._uart.write(self._out[out.out_start : out.out_end]) or 0)
-            if out.out_end or ticks_diff(ticks_ms(), began) > WRITE_MS:
+            if not self._flush() or ticks_diff(ticks_ms(), began) > WRITE_MS:
                 self.wants_write = True
                 break
         return done
@@ -110,14 +108,15 @@ class UartLink:
     def _flush(self) -> bool:
         """Put on the wire what the line has to say. False: the UART takes no more now."""
         out = self.line
-        count = out.output(self._clock.now())
-        while count:
-            taken = self._uart.write(self._out[out.out_start : out.out_end]) or 0
+        now = self._clock.now()
+        data = out.output(now)
+        while data is not None:
+            taken = self._uart.write(data) or 0
             out.written(taken)
-            if taken < count:
+            if taken < len(data):
                 self.wants_write = True
                 return False
-            count = out.output(self._clock.now())
+            data = out.output(now)
         self.wants_write = False
         return True
 

@@ -82,9 +82,9 @@ def take(wire: Wire, total: int, framed: bool) -> None:
             if count == line.ENDED:
                 raise RuntimeError(end.reason)
             total -= max(count, 0)
-        while count := end.output(now):
-            wire.uart.sendall(end.out[end.out_start : end.out_end])
-            end.written(count)
+        while data := end.output(now):
+            wire.uart.sendall(data)
+            end.written(len(data))
 
 
 def board_speed(board: SerialTransport, uart: socket.socket, total: int, framed: bool, baud: int) -> int:

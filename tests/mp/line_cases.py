@@ -6,10 +6,22 @@ import line_world as worlds
 from mqqb import line, line_py
 
 
-def joined(window_up=512, window_down=200, number=0, size=512):
+def joined(window_up=512, window_down=200, number=0, size=512, old=0):
     """A world with a connection that has carried bytes both ways."""
-    world = worlds.World(window_up, window_down, number, size)
+    world = worlds.World(window_up, window_down, number, size, old)
     world.recover()
+    return world
+
+
+def settled(old=0):
+    """The same, and nothing is under way."""
+    world = joined(2000, 2000, old=old)
+    for _ in range(4):
+        world.turn(1, 0)
+    if not old:
+        world.wait(line.ASK_MS)
+        for _ in range(4):
+            world.turn(1, 0)
     return world
 
 
@@ -19,6 +31,16 @@ def frame(content):
     buffer[1 : 1 + len(content)] = content
     end = line.seal(buffer, memoryview(buffer), 0, 1 + len(content))
     return bytes(buffer[:end])
+
+
+def kinds(wire):
+    """The kinds of the frames in these bytes, with rounds; None: no frame."""
+    found = []
+    for sealed in bytes(wire).split(b"\0"):
+        content = bytearray(sealed)
+        if content:
+            found.append(content[1] if line.unseal(content, memoryview(content), 0, len(content)) else None)
+    return found
 
 
 def raises(kind, function, *arguments):
@@ -72,8 +94,8 @@ def test_the_core_and_its_twin_make_the_same_frames_of_a_stream():
         count, most = numbers.below(800), 30 + numbers.below(213)
         if numbers.below(4) == 0:
             count = numbers.below(3)
-        end = line._put(one, memoryview(one), heads[0], data, start, count, most)
-        assert end == line_py.frames(other, memoryview(other), heads[1], data, start, count, most)
+        end = line._put(one, memoryview(one), 1, heads[0], data, start, count, most)
+        assert end == line_py.frames(other, memoryview(other), 1, heads[1], data, start, count, most)
         assert one[1:end] == other[1:end]
         assert heads[0] == heads[1]
 
@@ -89,13 +111,24 @@ def test_a_range_that_no_frame_can_have_is_a_mistake():
         assert raises(ValueError, line.unseal, buffer, view, start, end), (start, end)
     assert line.seal(buffer, view, 45, 295) == 300
     head = bytearray(7)
-    for start, count, most in ((0, 288, 242), (1, 300, 242), (0, 1, 0), (0, 1, 243), (301, 0, 1), (-1, 1, 1)):
-        assert raises(ValueError, line._put, buffer, view, head, bytes(300), start, count, most), (start, count, most)
-    assert raises(ValueError, line._put, buffer, view, bytearray(6), b"x", 0, 1, 1)
-    assert line._put(buffer, view, head, bytes(300), 27, 273, 242) == 300
+    for at, start, count, most in (
+        (1, 0, 288, 242),
+        (2, 27, 273, 242),
+        (301, 0, 1, 1),
+        (-1, 0, 1, 1),
+        (1, 1, 300, 242),
+        (1, 0, 1, 0),
+        (1, 0, 1, 243),
+        (1, 301, 0, 1),
+        (1, -1, 1, 1),
+    ):
+        wrong = buffer, view, at, head, bytes(300), start, count, most
+        assert raises(ValueError, line._put, *wrong), wrong[4:]
+    assert raises(ValueError, line._put, buffer, view, 1, bytearray(6), b"x", 0, 1, 1)
+    assert line._put(buffer, view, 1, head, bytes(300), 27, 273, 242) == 300
     buffer = bytearray(1 + 4 * 255)
-    assert line._put(buffer, memoryview(buffer), head, bytes(968), 0, 968, 242) == len(buffer)
-    assert raises(ValueError, line._put, buffer, memoryview(buffer), head, bytes(969), 0, 969, 242)
+    assert line._put(buffer, memoryview(buffer), 1, head, bytes(968), 0, 968, 242) == len(buffer)
+    assert raises(ValueError, line._put, buffer, memoryview(buffer), 1, head, bytes(969), 0, 969, 242)
 
 
 def test_a_frame_with_any_byte_changed_lost_or_added_is_none():
@@ -134,7 +167,7 @@ def test_a_sender_stops_when_the_window_is_used_up_and_goes_on_when_half_is_take
     world.deliver(1)
     sent = 0
     while end.write(300, world.now):
-        sent += end.line.output(world.now)
+        sent += len(end.line.output(world.now))
         world.emit(0)
     assert 0 < sent <= 200
     assert sent > 100
@@ -144,7 +177,7 @@ def test_a_sender_stops_when_the_window_is_used_up_and_goes_on_when_half_is_take
     assert not end.write(1, world.now)
     world.deliver(0)
     world.emit(1)
-    assert len(world.wire[1]) == line.OVERHEAD
+    assert len(world.wire[1]) == line.OVERHEAD + 1
     world.deliver(1)
     assert end.write(10, world.now) == 10
 
@@ -170,13 +203,15 @@ def test_an_open_that_is_lost_is_sent_again_with_another_number_less_and_less_of
     end.open(world.now)
     times, numbers = [], []
     while world.now < 20000:
-        assert (end.timeout(world.now) == 0) == (end.output(world.now) > 0)
-        if end.output(world.now):
+        is_due = end.timeout(world.now) == 0
+        sent = end.output(world.now)
+        assert is_due == (sent is not None)
+        if sent is not None:
             times.append(world.now)
-            sent = bytearray(end.out[1 : end.out_end - 1])
-            assert line.unseal(sent, memoryview(sent), 0, len(sent))
-            numbers.append(sent[2])
-            end.written(end.out_end)
+            content = bytearray(sent[1:-1])
+            assert line.unseal(content, memoryview(content), 0, len(content))
+            numbers.append(content[2])
+            end.written(len(sent))
         world.wait(50)
     assert times[:6] == [0, 250, 750, 1750, 3750, 5750]
     assert numbers == list(range(1, len(numbers) + 1))
@@ -227,47 +262,387 @@ def test_a_close_of_another_connection_is_passed_over():
     assert world.ends[1].line.state == line.CLOSED
 
 
-def ends_with(reason, which, spoil):
-    """Spoil what end `which` has on the wire, two frames of 63 bytes: the connection ends at once, for this reason."""
-    world = joined(2000, 2000)
+def spoiled(which, spoil, old=0):
+    """Spoil what end `which` has on the wire, two frames of 63 bytes."""
+    world = settled(old)
     for _ in range(2):
         world.ends[which].write(50, world.now)
         world.emit(which)
+    assert len(world.wire[which]) == 126
     world.wire[which] = bytearray(spoil(bytes(world.wire[which])))
     world.deliver(which)
-    other = world.ends[1 - which]
-    assert other.line.reason == reason, (other.line.reason, reason)
-    world.emit(1 - which)
-    world.deliver(1 - which)
-    assert world.ends[which].line.reason == "closed by the other end"
-    assert world.recover() < 300
+    return world
 
 
-def test_what_is_spoiled_on_the_wire_ends_the_connection_at_once_and_both_ends_hear():
+NO_FRAMES = (
+    lambda wire: wire[:20] + bytes([wire[20] ^ 0x40]) + wire[21:],
+    lambda wire: wire[:20] + wire[21:],
+    lambda wire: wire[:62] + wire[63:],
+    lambda wire: b"hello\0" + wire,
+    lambda wire: b"\1" * 2000 + wire,
+    lambda wire: wire[:62] + b"\1" * 2000 + wire[63:],
+)
+OUT_OF_TURN = (
+    lambda wire: wire[63:],
+    lambda wire: wire[:63] + wire,
+    lambda wire: wire[63:] + wire[:63],
+)
+
+
+def test_what_is_spoiled_on_the_wire_is_sent_again_at_once():
     for which in (0, 1):
-        for spoil in (
-            lambda wire: wire[:20] + bytes([wire[20] ^ 0x40]) + wire[21:],
-            lambda wire: wire[:20] + wire[21:],
-            lambda wire: wire[:62] + wire[63:],
-            lambda wire: b"hello\0" + wire,
-            lambda wire: b"\1" * 2000 + wire,
-        ):
-            ends_with("no frame", which, spoil)
-        for spoil in (
-            lambda wire: wire[63:],
-            lambda wire: wire[:63] + wire,
-            lambda wire: wire[63:] + wire[:63],
-        ):
-            ends_with("frames are missing", which, spoil)
+        for number, spoil in enumerate(NO_FRAMES + OUT_OF_TURN):
+            world = spoiled(which, spoil)
+            end, other = world.ends[which], world.ends[1 - which]
+            keys = end.key()
+            for _ in range(2):
+                world.emit(1 - which)
+                world.deliver(1 - which)
+                world.emit(which)
+                world.deliver(which)
+            assert other.read[-1][1] == end.written[-1][1], number
+            assert world.connected()
+            assert end.key() == keys
+            assert (other.line.damaged > 0) == (number < len(NO_FRAMES)), number
+            assert end.line.resent == (2, 2, 2, 0, 2, 2, 2, 0, 1)[number], number
+            assert not end.line.damaged
+            assert not other.line.resent
+
+
+def test_what_is_spoiled_before_an_end_that_sends_nothing_again_ends_the_connection_and_both_ends_hear():
+    for old in (1, 2, 3):
+        for which in (0, 1):
+            for number, spoil in enumerate(NO_FRAMES + OUT_OF_TURN):
+                world = spoiled(which, spoil, old)
+                other = world.ends[1 - which]
+                assert other.line.reason == ("no frame" if number < len(NO_FRAMES) else "frames are missing"), number
+                world.emit(1 - which)
+                world.deliver(1 - which)
+                assert world.ends[which].line.reason == "closed by the other end"
+                assert world.recover() < 300
+
+
+def test_both_formats_understand_each_other_and_an_old_end_sees_nothing_new():
+    for old in (0, 1, 2, 3):
+        world = joined(300, 300, old=old)
+        assert [end.line.resends for end in world.ends] == [not old] * 2
+        for _ in range(200):
+            world.turn(100, 200)
+            for wire in world.wire:
+                assert not old or set(kinds(wire)) <= {1, 2, 0x81, 0x82}
+        assert world.ends[0].events == world.ends[1].events == [line.OPENED]
+        for end in world.ends:
+            assert len(end.read[-1][1]) > 200 * 100
+        world.wait(line.SILENCE_MS)
+        world.check(0)
+        world.recover()
+
+
+# What two ends with the format before had on the wire, as they made it when there was no other: who (0 the opener) and
+# what. The opener's window is 200, the other's 300.
+FIRST = struct.pack("<HHHHHHH", 0, 1, 1, 0, 1, 1, 1)
+REPLY = struct.pack("<HHHHHHH", 0, 1, 0, 0, 1, 1, 0)
+MORE = struct.pack("<HHHHHHHHHH", 251, 2, 1, 1, 246, 3, 1, 1, 241, 4)
+BEFORE = (
+    (0, b"\x00\x03\x01\x06\x02\x01\x02\xc8\x05\xf4\r\xddV\x00"),
+    (1, b"\x00\x05\x81\x06\r\x01\x07,\x01\xc9%Nk\x00"),
+    (
+        0,
+        b"\x04\x02\x06\r\x01\x01\x01\x01\x01\x02\x01\x02\x01\x01\x01\x02\x01\x02\x01\x02\x01\x05\xcckT\x08\x00",
+    ),
+    (
+        1,
+        b"\x04\x82\x06\r\x01\x02\x1b\x01\x01\x02\x01\x01\x01\x01\x01\x02\x01\x02\x01\x01\x01\x053\xb9\xc2p\x00",
+    ),
+    (0, b"\x05\x02\x06\r\x01\x02\x1b\x05\x04E\xb05\x00"),
+    (1, b"\x05\x82\x06\r\x01\x02\x1b\x05\xf6\xaf\xa6\xbd\x00"),
+    (
+        0,
+        bytes((5, 2, 6, 13, 2, 2, 27, 2, 251, 2, 2, 2, 1, 2, 1, 2, 246, 2, 3, 2, 1, 2, 1, 2, 241, 2, 4))
+        + bytes((5, 0xCE, 0xF1, 0x43, 0xC7, 0)),
+    ),
+    (0, b"\x00\x04\x03\x06\r\x01\x01\x01\x05O\xe2M\x82\x00"),
+)
+
+
+def said(end, now):
+    """All that an end has for the wire."""
+    sent = b""
+    data = end.output(now)
+    while data is not None:
+        sent += bytes(data)
+        end.written(len(data))
+        data = end.output(now)
+    return sent
+
+
+def test_the_bytes_of_the_format_before_are_what_they_were():
+    for which in (0, 1):
+        end = line.Line(not which, (200, 300)[which], (5, 12)[which])
+        if not which:
+            end.open(0)
+        got = bytearray()
+        buffer = bytearray(100)
+        now = 0
+        for step, (who, wire) in enumerate(BEFORE):
+            now = 2000 if step >= 4 else 0
+            if who != which:
+                end.room()[: len(wire)] = wire
+                end.received(len(wire))
+                count = end.read(buffer, now)
+                while count:
+                    got += buffer[: max(count, 0)]
+                    count = end.read(buffer, now)
+                continue
+            if step in (2, 3, 6):
+                data = {2: FIRST, 3: REPLY, 6: MORE}[step]
+                assert end.write(data, now) == len(data)
+            elif step == 7:
+                end.close()
+            sent = said(end, now)
+            if step == 0:
+                content = bytearray(sent[1:-1])
+                assert line.unseal(content, memoryview(content), 0, len(content))
+                assert content[1:-4] == b"\1\6\0\1\0\xc8\0\2\xf8\7"  # there is a payload now
+            else:
+                assert sent.lstrip(b"\0") == wire.lstrip(b"\0"), (which, step)
+            assert not end.resends
+        assert bytes(got) == (FIRST + MORE if which else REPLY)
+        assert end.state == line.CLOSED
+
+
+def test_what_goes_wrong_before_the_first_answer_is_asked_for():
+    world = settled()
+    end, other = world.ends
+    assert end.write(50, world.now) == 50
+    world.emit(0)
+    world.wire[0] = bytearray()  # all of it is lost, and nothing comes behind it
+    world.wait(line.ASK_MS - 1)
+    world.emit(0)
+    assert not world.wire[0]
+    assert end.line.timeout(world.now) == 1
+    world.wait(1)
+    world.emit(0)
+    assert kinds(world.wire[0]) == [4]
+    world.deliver(0)
+    world.emit(1)
+    assert kinds(world.wire[1]) == [0x85]
+    world.deliver(1)
+    world.emit(0)
+    assert kinds(world.wire[0]) == [0x12]
+    world.deliver(0)
+    assert other.read[-1][1] == end.written[-1][1]
+    assert end.line.resent == 1
+
+
+def test_who_is_not_answered_asks_less_and_less_often_and_ends_after_a_while():
+    world = settled()
+    end = world.ends[0]
+    assert end.write(50, world.now) == 50
+    began = world.now
+    heard = end.line._heard
+    times = []
+    while end.line.state == line.OPEN:
+        world.emit(0)
+        if 4 in kinds(world.wire[0]):
+            times.append(world.now - began)
+        world.wire[0] = bytearray()
+        world.wait(50)
+        world.check(0)
+    assert times[:5] == [250, 750, 1750, 3750, 5750]
+    assert end.line.reason == "nothing heard"
+    assert 0 <= world.now - heard - line.SILENCE_MS < 50
+    world.recover()
+
+
+def test_who_asks_and_lacks_nothing_is_told_what_was_taken():
+    world = settled()
+    end = world.ends[0]
+    assert end.write(50, world.now) == 50
+    world.emit(0)
+    world.deliver(0)
+    assert end.line._sent != end.line._acked
+    world.wait(line.ASK_MS)
+    world.emit(0)
+    world.deliver(0)
+    world.emit(1)
+    assert kinds(world.wire[1]) == [0x82]
+    world.deliver(1)
+    assert end.line._sent == end.line._acked
+    assert end.line.timeout(world.now) == line.KEEPALIVE_MS
+    assert not end.line.resent
+
+
+def test_something_missing_is_said_once_in_a_round_and_heard_once():
+    world = settled()
+    end, other = world.ends
+    for _ in range(5):
+        end.write(50, world.now)
+        world.emit(0)
+    world.wire[0] = world.wire[0][63:]
+    world.deliver(0)
+    world.emit(1)
+    assert kinds(world.wire[1]) == [0x85]
+    world.wire[1] = world.wire[1] + world.wire[1]
+    world.deliver(1)
+    world.emit(0)
+    assert kinds(world.wire[0]) == [0x12] * 5
+    assert world.wire[0][0] == 0  # whatever stands on the line is ended
+    world.wire[0] = world.wire[0][64:]  # the first one again
+    world.deliver(0)
+    world.emit(1)
+    assert kinds(world.wire[1]) == [0x95]
+    world.deliver(1)
+    world.emit(0)
+    assert kinds(world.wire[0]) == [0x22] * 5
+    world.deliver(0)
+    assert other.read[-1][1] == end.written[-1][1]
+    assert end.line.resent == 10
+
+
+def test_an_answer_that_is_lost_is_asked_for_and_rounds_come_again():
+    world = settled()
+    end, other = world.ends
+    for turn in range(20):
+        for _ in range(2):
+            end.write(50, world.now)
+            world.emit(0)
+        world.wire[0] = world.wire[0][63:]
+        world.deliver(0)
+        world.emit(1)
+        world.wire[1] = bytearray()  # MISSING
+        world.wait(line.ASK_MS)
+        world.emit(0)
+        world.deliver(0)
+        world.emit(1)
+        world.deliver(1)
+        world.emit(0)
+        assert kinds(world.wire[0])[-1] == 2 | (turn + 1 & 7) << 4
+        world.deliver(0)
+        assert other.read[-1][1] == end.written[-1][1]
+        world.emit(1)
+        world.deliver(1)
+
+
+def test_what_is_taken_while_it_is_sent_again_is_not_sent_any_more_and_frames_stay_whole():
+    for part in range(200):
+        world = settled()
+        end, other = world.ends
+        acked = end.line._acked
+        for _ in range(3):
+            end.write(50, world.now)
+            world.emit(0)
+        first, world.wire[0] = world.wire[0], bytearray()
+        head = bytes(end.key()) + struct.pack("<H", other.line._number_in)
+        world.arrive(0, frame(b"\x85" + head + struct.pack("<H", acked)))
+        world.emit(0, part)
+        world.arrive(1, first)  # they come after all
+        head = bytes(end.key()) + struct.pack("<H", other.line._head[3] | other.line._head[4] << 8)
+        world.arrive(0, frame(b"\x82" + head + struct.pack("<H", acked + 126 & 0xFFFF)))
+        world.emit(0)
+        sent = kinds(world.wire[0])
+        assert sent == [0x12] * min(3, 1 + (part + 61) // 63), (part, sent)
+        world.deliver(0)
+        world.turn(1, 50)
+        assert not other.line.damaged, part
+        assert other.read[-1][1] == end.written[-1][1]
+
+
+def test_a_frame_that_never_arrives_ends_the_connection():
+    world = settled()
+    end, other = world.ends
+    assert end.write(50, world.now) == 50
+    tries = 0
+    while end.line.state == line.OPEN:
+        world.emit(0)
+        if any(kind & 0x8F == 2 for kind in kinds(world.wire[0])):
+            tries += 1
+            world.wire[0] = bytearray()
+        world.deliver(0)
+        world.emit(1)
+        world.deliver(1)
+        world.wait(50)
+    assert tries == 1 + line.TRIES
+    assert end.line.reason == "sent again and again, and never taken"
+    world.emit(0)
+    world.deliver(0)
+    assert other.line.reason == "closed by the other end"
+    world.recover()
+
+
+def test_older_news_of_what_was_taken_changes_nothing_and_what_was_never_sent_cannot_be_taken():
+    for taken, reason in ((-1, ""), (-30000, ""), (1, "more taken than sent"), (62, "more taken than sent")):
+        world = settled()
+        end = world.ends[0]
+        assert end.write(50, world.now) == 50
+        assert end.write(50, world.now) == 0
+        world.emit(0)
+        acked = end.line._acked
+        number = world.ends[1].line._head[3] | world.ends[1].line._head[4] << 8
+        content = bytes([0x82]) + bytes(end.key()) + struct.pack("<HH", number, acked + taken & 0xFFFF)
+        world.arrive(0, frame(content))
+        assert end.line.reason == reason
+        assert end.line._acked == acked
+
+
+class Decay:
+    """A wire on which one byte in a thousand is lost (kind 0), changed (1), or has another one in front (2)."""
+
+    def __init__(self, kind):
+        self.kind = kind
+        self.numbers = worlds.Random(7 + kind)
+
+    def __call__(self, data):
+        left = bytearray()
+        for value in data:
+            if self.numbers.below(1000):
+                left.append(value)
+            elif self.kind:
+                left.append(value ^ 1 << self.numbers.below(8))
+                if self.kind == 2:
+                    left.append(value)
+        return left
+
+
+def test_a_byte_in_a_thousand_that_is_lost_costs_no_connection():
+    for kind in range(3):
+        world = joined(1000, 500)
+        decay = Decay(kind)
+        for _ in range(300):
+            world.turn(10, 100, decay)
+        for _ in range(100):
+            world.turn(100, 0)
+        assert world.ends[0].events == world.ends[1].events == [line.OPENED]
+        for end, other in (world.ends, world.ends[::-1]):
+            assert other.read[-1][1] == end.written[-1][1]
+            assert len(other.read[-1][1]) > 10000
+            assert end.line.resent > 20
+            assert end.line.damaged > 20
+
+
+def test_a_board_that_is_deaf_for_an_erase_costs_no_connection():
+    for rxbuf in (256, 1024):
+        numbers = worlds.Random(rxbuf)
+        world = joined(16384, rxbuf - line.RESERVE)
+        for turn in range(300):
+            lost = 1 + numbers.below(520) if turn % 10 == 0 else 0
+            world.turn(45, 300, lambda data, lost=lost: data[lost:], (1,))
+        for _ in range(100):
+            world.turn(100, 0)
+        assert world.ends[0].events == world.ends[1].events == [line.OPENED]
+        for end, other in (world.ends, world.ends[::-1]):
+            assert other.read[-1][1] == end.written[-1][1]
+        assert len(world.ends[0].read[-1][1]) > 20000
+        assert world.ends[1].line.resent > 30
 
 
 def test_frames_that_cannot_be_end_the_connection():
     for at, value, reason in (
         (1, 77, "of another connection"),
         (2, 77, "of another connection"),
-        (0, 5, "of another connection"),
+        (0, 6, "of another connection"),
         (0, 0x82, "of another connection"),  # its own, that an echo brings back
-        (5, 77, "more taken than sent"),
+        (6, 77, "more taken than sent"),
         (0, 1, "another version"),
     ):
         world = joined()
@@ -296,6 +671,7 @@ def test_an_open_with_another_version_or_a_window_that_is_none_is_not_answered()
     assert raises(ValueError, line.Line, True, 63)
     assert raises(ValueError, line.Line, True, 32768)
     assert raises(ValueError, line.Line, True, 64, 0, 509)
+    assert raises(ValueError, line.Line, True, 64, 0, 510, 3)
 
 
 def test_an_end_that_has_started_anew_is_told_of_connections_that_it_does_not_have():
@@ -351,8 +727,7 @@ def test_what_was_not_sent_when_a_connection_ends_is_not_sent():
         world.emit(1 - which)
         world.deliver(1 - which)
         assert end.line.reason == "closed by the other end"
-        assert end.line.output(world.now) == 0
-        assert end.line.out_end == 0
+        assert end.line.output(world.now) is None
         world.recover()
 
 
@@ -379,12 +754,14 @@ def test_an_accept_that_was_not_sent_when_its_connection_ends_is_not_sent():
         world.recover()
 
 
-def test_a_frame_without_an_end_ends_the_connection_when_it_is_too_long():
-    world = joined()
-    world.arrive(1, bytes([1]) * (line.FRAME_MAX - 1))
-    assert world.ends[1].line.state == line.OPEN
-    world.arrive(1, b"\1")
-    assert world.ends[1].line.state == line.CLOSED
+def test_a_frame_without_an_end_is_none_when_it_is_too_long():
+    for old in (0, 3):
+        world = joined(old=old)
+        other = world.ends[1].line
+        world.arrive(1, bytes([1]) * (line.FRAME_MAX - 1))
+        assert (other.state, other.damaged) == (line.OPEN, 0)
+        world.arrive(1, b"\1")
+        assert (other.state, other.damaged) == (line.CLOSED if old else line.OPEN, 1)
 
 
 def test_silence_ends_a_connection_and_sending_now_and_then_keeps_it():
@@ -482,7 +859,7 @@ def accidents(seed, steps):
     numbers = worlds.Random(seed)
     windows = (64, 100, 511, 4000, 32767)
     up, down = windows[numbers.below(5)], windows[numbers.below(5)]
-    world = worlds.World(up, down, numbers.below(256), 512 + numbers.below(3000))
+    world = worlds.World(up, down, numbers.below(256), 512 + numbers.below(3000), max(seed % 6 - 2, 0))
     try:
         world.recover()
         for _ in range(steps):

@@ -24,11 +24,21 @@ class Random:
         return (self.state >> 8) % limit
 
 
+class OldLine(line.Line):
+    """An end that has only the format before: it says nothing in OPEN and ACCEPT, and hears nothing there."""
+
+    def _say(self, kind, opener, acceptor, number, taken, greets=False):
+        super()._say(kind, opener, acceptor, number, taken)
+
+    def _greeted(self, opener, acceptor, version, window, kept, now):
+        return super()._greeted(opener, acceptor, version, window, 0, now)
+
+
 class End:
     """One end: a line, what was written on each of its connections, what was read."""
 
-    def __init__(self, opener, window, number, size):
-        self.line = line.Line(opener, window, number, size)
+    def __init__(self, opener, window, number, size, old=False):
+        self.line = (OldLine if old else line.Line)(opener, window, number, size)
         self.opener = opener
         self.written = []  # of each connection: its key, the bytes
         self.read = []
@@ -62,23 +72,29 @@ class End:
 
 
 class World:
-    """Two ends and the wire. wire[0]: what the opener has sent."""
+    """Two ends and the wire. wire[0]: what the opener has sent. old: which ends have the format before: 1 the opener, 2
+    the other, 3 both.
+    """
 
-    def __init__(self, window_up=512, window_down=200, number=0, size=512):
+    def __init__(self, window_up=512, window_down=200, number=0, size=512, old=0):
         self.now = 0
-        self.ends = [End(True, window_down, number, size), End(False, window_up, number + 7, size)]
+        self.ends = [
+            End(True, window_down, number, size, old & 1),
+            End(False, window_up, number + 7, size, old & 2),
+        ]
         self.wire = [bytearray(), bytearray()]
 
     def emit(self, which, limit=1 << 20):
         """Up to so many bytes of what an end has to send go on the wire."""
         end = self.ends[which].line
         while limit > 0:
-            count = min(end.output(self.now), limit)
-            if not count:
+            data = end.output(self.now)
+            if data is None:
                 return
-            self.wire[which] += end.out[end.out_start : end.out_start + count]
-            end.written(count)
-            limit -= count
+            data = bytes(data[:limit])
+            self.wire[which] += data
+            end.written(len(data))
+            limit -= len(data)
 
     def deliver(self, which, limit=1 << 20):
         """Up to so many bytes that end `which` has sent arrive at the other."""
@@ -114,8 +130,8 @@ class World:
         one, other = self.ends
         return one.line.state == other.line.state == line.OPEN and one.key() == other.key()
 
-    def turn(self, ms=10, size=100):
-        """Both ends do what they do all the time, over a good wire."""
+    def turn(self, ms=10, size=100, fault=None, ends=(0, 1)):
+        """Both ends do what they do all the time, over a good wire; or fault(data) is what arrives from `ends`."""
         for which in (0, 1):
             if self.ends[0].line.state == line.CLOSED:
                 self.ends[0].line.open(self.now)
@@ -123,6 +139,8 @@ class World:
             for _ in range(3):
                 if size and self.ends[which].write(size, self.now):
                     self.emit(which)
+            if fault and which in ends:
+                self.wire[which] = bytearray(fault(bytes(self.wire[which])))
             self.deliver(which)
         for which in (0, 1):
             self.check(which)

@@ -252,9 +252,9 @@ class OverUart(World):
                     self.opened()
         super().step()
         while len(self.down.waiting) < UART_BUFFER:
-            if count := self.line.output(self.now):
-                self.down.waiting += self.line.out[self.line.out_start : self.line.out_end]
-                self.line.written(count)
+            if data := self.line.output(self.now):
+                self.down.waiting += data
+                self.line.written(len(data))
             elif taken := self.line.write(bytes(self.pending[: line.PAYLOAD_MAX]), self.now):
                 del self.pending[:taken]
             else:

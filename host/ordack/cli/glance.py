@@ -25,6 +25,15 @@ TRIES = 10  # to look at a store that nobody serves, while others change it
 OTHER_LINES = 12  # of a screen, besides rows: headings, sentences
 
 Part = str | Rows
+_SERIAL_FIGURES = ("baud", "connections", "faults", "resent", "damaged")
+
+
+def _figures(line: Mapping[str, Any]) -> list[str]:
+    """The figures of a serial line; one whose board sends nothing again says so."""
+    found = [str(line.get(key, "")) for key in _SERIAL_FIGURES]
+    if line.get("connections") and not line.get("resends"):
+        found[_SERIAL_FIGURES.index("resent")] = "never"
+    return found
 
 
 def _whom(session: Mapping[str, Any]) -> str:
@@ -57,9 +66,9 @@ def sessions(shown: Mapping[str, Any]) -> list[Rows]:
         found.append(
             Rows(
                 ("serial line", "port", "state", "last end"),
-                ("baud", "connections", "faults"),
+                _SERIAL_FIGURES,
                 [
-                    [str(line[key]) for key in ("host", "serial", "state", "last_end", "baud", "connections", "faults")]
+                    [str(line[key]) for key in ("host", "serial", "state", "last_end")] + _figures(line)
                     for line in shown["serial"]
                 ],
             )

@@ -26,6 +26,8 @@ from ordack.store import StoreError
 RETRY_S = 1.0  # between attempts to open a port that is gone
 WINDOW = 16384  # the kernel keeps more than that for a terminal
 BUFFER_BYTES = 1 << 16
+FRAMES = 64  # of the largest, that are kept until the board has taken them
+WRITE_BYTES = 4 * PAYLOAD_MAX
 WIRE_BYTES = 4096  # about so much is encoded ahead of what the port takes
 HIGH_WATER = 8192  # bytes that wait for the line before messages do
 LOW_WATER = 2048
@@ -119,7 +121,7 @@ class SerialPort:
         self.factory = factory
         self._log = log
         self._loop = asyncio.get_running_loop()
-        self._line = Line(False, WINDOW, secrets.randbelow(256), BUFFER_BYTES)
+        self._line = Line(False, WINDOW, secrets.randbelow(256), BUFFER_BYTES, FRAMES)
         self._room = bytearray(PAYLOAD_MAX)
         self._wire = bytearray()
         self._device: Any = None
@@ -134,7 +136,10 @@ class SerialPort:
         self._use(device)
 
     def report(self) -> dict[str, Any]:
-        """What there is to know of it, ready for JSON. faults: how often what came over the line ended a connection."""
+        """What there is to know of it, ready for JSON. faults: how often what came over the line, or nothing, ended a
+        connection. resent, damaged: frames that this end has sent again, and what came that was no frame, since `serve`
+        began. resends: both ends send again what is lost, on this connection or the last one.
+        """
         state = DISCONNECTED if self._device is None else CONNECTED if self._transport else WAITING
         return {
             "host": self.settings.name,
@@ -144,6 +149,9 @@ class SerialPort:
             "state": state,
             "connections": self._connections,
             "faults": self._faults,
+            "resends": self._line.resends,
+            "resent": self._line.resent,
+            "damaged": self._line.damaged,
             "last_end": self._last_end,
             "next_hops": [],
             "history": [],
@@ -181,12 +189,12 @@ class SerialPort:
         while self._device is not None:
             transport = self._transport
             while len(self._wire) < WIRE_BYTES:
-                count = line.output(now)
-                if count:
-                    self._wire += line.out[line.out_start : line.out_end]
-                    line.written(count)
+                data = line.output(now)
+                if data is not None:
+                    self._wire += data
+                    line.written(len(data))
                     continue
-                taken = line.write(bytes(transport.waiting[:PAYLOAD_MAX]), now) if transport else 0
+                taken = line.write(bytes(transport.waiting[:WRITE_BYTES]), now) if transport else 0
                 if not transport or not taken:
                     break
                 del transport.waiting[:taken]

@@ -467,19 +467,20 @@ static mp_obj_t unseal(size_t count, const mp_obj_t *arguments)
 }
 static MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN(unseal_obj, 4, 4, unseal);
 
-/* frames(out, view of it, head, data, start, count, most) */
+/* frames(out, view of it, at, head, data, start, count, most) */
 static mp_obj_t frames(size_t arguments_count, const mp_obj_t *arguments)
 {
     mp_buffer_info_t out, head, data;
-    mp_uint_t start, count, most, left, bytes = 1;
+    mp_uint_t at, bytes, start, count, most, left;
 
     (void)arguments_count;
     mp_get_buffer_raise(arguments[0], &out, MP_BUFFER_RW);
-    mp_get_buffer_raise(arguments[2], &head, MP_BUFFER_RW);
-    mp_get_buffer_raise(arguments[3], &data, MP_BUFFER_READ);
-    start = number(arguments[4], 0, data.len);
-    count = number(arguments[5], 0, data.len - start);
-    most = number(arguments[6], 1, MQQB_FRAME_MAX - MQQB_FRAME_OVERHEAD - MQQB_FRAME_HEAD);
+    mp_get_buffer_raise(arguments[3], &head, MP_BUFFER_RW);
+    mp_get_buffer_raise(arguments[4], &data, MP_BUFFER_READ);
+    bytes = at = number(arguments[2], 0, out.len);
+    start = number(arguments[5], 0, data.len);
+    count = number(arguments[6], 0, data.len - start);
+    most = number(arguments[7], 1, MQQB_FRAME_MAX - MQQB_FRAME_OVERHEAD - MQQB_FRAME_HEAD);
     for (left = count; left > most; left -= most) { /* without a division: a Cortex-M0 has none */
         bytes += MQQB_FRAME_OVERHEAD + MQQB_FRAME_HEAD + most;
     }
@@ -487,9 +488,9 @@ static mp_obj_t frames(size_t arguments_count, const mp_obj_t *arguments)
         mp_raise_ValueError(MP_ERROR_TEXT("range outside the buffer"));
     }
     return MP_OBJ_NEW_SMALL_INT(
-        1 + mqqb_frames((uint8_t *)out.buf + 1, head.buf, (const uint8_t *)data.buf + start, count, most));
+        at + mqqb_frames((uint8_t *)out.buf + at, head.buf, (const uint8_t *)data.buf + start, count, most));
 }
-static MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN(frames_obj, 7, 7, frames);
+static MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN(frames_obj, 8, 8, frames);
 
 /* The functions, each with its name written out: what collects names reads this file as text. */
 /* lock(file): it is this process's until it ends: the descriptor stays open, for closing any of them would end the lock. OSError
