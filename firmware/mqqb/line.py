@@ -34,7 +34,8 @@ gives its number back, or is too old. OPEN ends a connection that stands, and be
 
 FLOW. The window is how many bytes of DATA with payload a receiver has room for, as they are on the wire. The sender
 keeps what was sent and not taken within it and within what it can keep, and a frame within half of the window. The
-receiver tells at the latest when half of either was taken and not told. What needs no window finds RESERVE bytes.
+receiver tells at the latest when half of the window, or a quarter of what the sender keeps, was taken and not told.
+What needs no window finds RESERVE bytes.
 
 RESENDS. A receiver takes DATA in the order of their numbers and drops the others. When it sees that one is missing, by
 a higher number or by something that is no frame, it says MISSING, once in each round: the sender begins the next round
@@ -93,7 +94,7 @@ _FORMAT = const(2)
 _HEADER = const(7)
 _GREETING = const(3)  # the payload of OPEN and ACCEPT
 _LEAST = const(12)  # bytes of a frame, without the zero behind it
-_BATCH = const(4)  # frames that are made together
+_BATCH = const(8)  # frames that are made together
 _BATCH_BYTES = const(1020)
 _BASE = const(2)  # where frames begin in the buffer: there are zeros before
 _ZERO = b"\0"
@@ -103,6 +104,7 @@ _OWE_ACCEPT = const(2)
 _OWE_AGAIN = const(4)
 _OWE_MISSING = const(8)
 _OWE_TAKEN = const(16)
+_OWE_BEFORE = const(7)  # before it makes DATA, too
 
 
 def _twin() -> object:
@@ -123,7 +125,7 @@ class Line:
 
     opener: this end opens. window: bytes of DATA that there is room for, WINDOW_MIN to WINDOW_MAX. number: where the
     numbers of connections begin, best at random. size: of the buffer for what comes, two frames or more. frames: of the
-    largest as many are kept until they are taken, at least 4.
+    largest as many are kept until they are taken, at least 8.
 
     state: CLOSED, OPENING, OPEN. reason: why the last connection ended. resends: what the last one loses is sent again,
     for both ends know how to. resent, damaged: frames that this end has sent again, and what came to it that was no
@@ -161,7 +163,6 @@ class Line:
         self._offer = 0  # the window in an OPEN that was not accepted yet,
         self._offer_kept = 0  # and what its end keeps, 0 if that sends nothing again
         self._close_opener = self._close_acceptor = 0  # of the connection that is to be closed
-        self._open_due = self._open_wait = 0
         self._opener = self._acceptor = 0  # of the connection
         self._hold = self._payload_max = 0  # bytes that may be sent and not taken, and of payload in a frame
         self._tell = 0  # bytes that may be taken and not told
@@ -170,8 +171,9 @@ class Line:
         self._missed = -1  # and that in which MISSING was said
         self._sent = self._acked = 0  # bytes of DATA with payload: those that were made, those that were then taken
         self._taken = self._told = 0  # and those of the other end: taken here, said to be
-        self._heard = self._spoke = 0  # when
-        self._asked = self._ask_wait = 0  # when something was taken, sent again or asked for
+        self._heard = 0  # when
+        self._due = 0  # when this end has to say something by itself, if it is OPENING or OPEN
+        self._wait = 0  # ms from one OPEN or ASK to the next
         self._tries = 0
 
     # ---- connections
@@ -180,8 +182,8 @@ class Line:
         """Ask for a connection, again and again until there is one, or until close()."""
         self.close()
         self.state = OPENING
-        self._open_due = now
-        self._open_wait = OPEN_MS
+        self._due = now
+        self._wait = OPEN_MS
 
     def close(self, reason: str = "closed here") -> None:
         """End the connection, if there is one. What `output` then gives tells the other end."""
@@ -234,6 +236,8 @@ class Line:
         self._payload += count
         if self._payload == self._payload_end:
             self._taken = self._taken + self._payload_wire & 0xFFFF
+            if self._taken - self._told & 0xFFFF >= self._tell:
+                self._owed |= _OWE_TAKEN
         return count
 
     def check(self, now: int) -> int:
@@ -249,7 +253,7 @@ class Line:
         `output` has something else.
         """
         count = len(data) - start
-        if count <= 0 or self._next < self._end or self.state != OPEN or self._owed:
+        if count <= 0 or self._next < self._end or self.state != OPEN or self._owed & _OWE_BEFORE:
             return 0
         most = self._payload_max
         sent = self._sent
@@ -269,17 +273,17 @@ class Line:
             self._out[_BASE : _BASE + end - first] = self._out_view[first:end]
             self._first = _BASE
             end = _BASE + end - first
-        if not held:
-            self._asked = now
-            self._ask_wait = ASK_MS
+        if not held or not self.resends:
+            self._wait = 2 * ASK_MS
+            self._due = now + (ASK_MS if self.resends else self.keepalive)
         self._sent = sent + size & 0xFFFF
         head = self._head
         taken = self._told = self._taken
+        self._owed &= ~_OWE_TAKEN
         head[5] = taken & 0xFF
         head[6] = taken >> 8
         self._next = end
         self._end = _put(self._out, self._out_view, end, head, data, start, count, most)
-        self._spoke = now
         return count
 
     def output(self, now: int) -> "memoryview | None":
@@ -288,7 +292,7 @@ class Line:
         if not self._word_end:
             if at < self._end and self._out[at - 1]:  # in the middle of a frame
                 return self._out_view[at : self._out.find(_ZERO, at) + 1]
-            if self._owed or self.state != OPEN or not self._is_quiet(now):
+            if self._owed or (now >= self._due and self.state != CLOSED):
                 self._speak(now)
                 at = self._next
         if self._word_end:
@@ -312,14 +316,10 @@ class Line:
 
     def timeout(self, now: int) -> "int | None":
         """ms until `check` or `output` has something to do by itself, 0 or more; None: nothing is due."""
-        if self.state == OPENING:
-            return max(self._open_due - now, 0)
-        if self.state == OPEN:
-            due = min(self._spoke + self.keepalive, self._heard + self.silence)
-            if self.resends and self._sent != self._acked:
-                due = min(due, self._asked + self._ask_wait)
-            return max(due - now, 0)
-        return None
+        if self.state == CLOSED:
+            return None
+        due = min(self._due, self._heard + self.silence) if self.state == OPEN else self._due
+        return max(due - now, 0)
 
     # ---- inside
 
@@ -328,13 +328,14 @@ class Line:
         self.resends = kept > 0
         self._hold = min(window, len(self._out) - _BASE) if kept else window
         self._payload_max = min(PAYLOAD_MAX, window // 2 - OVERHEAD)
-        self._tell = (min(self._window, max(kept, WINDOW_MIN)) + 1 if kept else self._window + 1) // 2
+        self._tell = min((self._window + 1) // 2, max(kept // 4, WINDOW_MIN) if kept else WINDOW_MAX)
         self._number_in = self._round_in = self._tries = 0
         self._missed = -1
         struct.pack_into("<BBBHH", self._head, 0, _DATA | self._kinds_out, self._opener, self._acceptor, 0, 0)
         self._sent = self._acked = 0
         self._taken = self._told = 0
-        self._heard = self._spoke = now
+        self._heard = now
+        self._due = now + self.keepalive
 
     def _over(self, reason: str) -> None:
         """The connection is over: nothing of it is read or goes out any more."""
@@ -437,15 +438,13 @@ class Line:
         if self.resends:
             self._first += count
             self._tries = 0
-            self._asked = now
-            self._ask_wait = ASK_MS
+            self._rest(now)
         return 0
 
     def _go_back(self, number: int) -> int:
         """The other end waits for this number: the next round begins. ENDED if that was so too often, else 0."""
         head = self._head
         head[0] = head[0] & ~_ROUNDS | head[0] + _ROUND & _ROUNDS
-        self._ask_wait = ASK_MS
         if number != head[3] | head[4] << 8:
             self._owed |= _OWE_AGAIN
             self._tries += 1
@@ -467,7 +466,7 @@ class Line:
             self.resent += at < self._next
             at = seal(out, view, at, end - 4)
         self._next = self._first - 1  # there is a zero
-        self._asked = self._spoke = now
+        self._rest(now)
 
     def _greeted(self, opener: int, acceptor: int, version: int, window: int, kept: int, now: int) -> int:
         """OPEN or ACCEPT has come."""
@@ -498,13 +497,10 @@ class Line:
         self._owed |= _OWE_ACCEPT
         self.state = OPEN
 
-    def _is_quiet(self, now: int) -> bool:
-        """Is this end of a connection, which owes nothing, to say nothing but its payload?"""
-        return (
-            (self._taken - self._told & 0xFFFF) < self._tell
-            and now - self._spoke < self.keepalive
-            and not (self.resends and self._sent != self._acked and now - self._asked >= self._ask_wait)
-        )
+    def _rest(self, now: int) -> None:
+        """Say nothing for a while by itself: for so long what was sent may be on its way, or there is nothing."""
+        self._wait = 2 * ASK_MS
+        self._due = now + (ASK_MS if self.resends and self._sent != self._acked else self.keepalive)
 
     def _speak(self, now: int) -> None:
         """Make the frame without payload that is due, if one is; send again what has to be."""
@@ -516,11 +512,11 @@ class Line:
             self._owed = owed ^ _OWE_ACCEPT
             self._say(_OPEN, self._opener, self._acceptor, 1, self._window, self.resends)
         elif self.state == OPENING:
-            if now >= self._open_due:
+            if now >= self._due:
                 self._number = self._number + 1 & 0xFF
                 self._say(_OPEN, self._number, 0, 1, self._window, True)
-                self._open_due = now + self._open_wait
-                self._open_wait = min(2 * self._open_wait, OPEN_LIMIT_MS)
+                self._due = now + self._wait
+                self._wait = min(2 * self._wait, OPEN_LIMIT_MS)
         elif self.state == OPEN:
             self._go_on(owed, now)
 
@@ -531,23 +527,24 @@ class Line:
         head = self._head
         number = head[3] | head[4] << 8
         kind = _DATA | head[0] & _ROUNDS
+        is_due = now >= self._due
+        self._owed = 0
         if owed & _OWE_MISSING:
             kind = _MISSING | self._round_in
             number = self._number_in
-        elif self.resends and self._sent != self._acked and now - self._asked >= self._ask_wait:
+        elif is_due and self.resends and self._sent != self._acked:
             kind ^= _DATA ^ _ASK
-            self._asked = now
-            self._ask_wait = min(2 * self._ask_wait, KEEPALIVE_MS)
-        elif owed & _OWE_TAKEN or not self._is_quiet(now):
+            self._due = now + self._wait
+            self._wait = min(2 * self._wait, KEEPALIVE_MS)
+        elif not is_due and not owed & _OWE_TAKEN:
+            return
+        else:
             if not self.resends:
                 struct.pack_into("<H", head, 3, number + 1 & 0xFFFF)
-        else:
-            kind = 0
-        self._owed = 0
-        if kind:
-            self._told = self._taken
-            self._spoke = now
-            self._say(kind, self._opener, self._acceptor, number, self._taken)
+            if is_due:
+                self._due = now + self.keepalive
+        self._told = self._taken
+        self._say(kind, self._opener, self._acceptor, number, self._taken)
 
     def _say(self, kind: int, opener: int, acceptor: int, number: int, taken: int, greets: bool = False) -> None:
         word = self._word

@@ -6,9 +6,10 @@ The other end is `ordack serve --serial PORT@115200`.
 """
 
 import errno
+import gc
 import os
 
-from mqqb import const, line
+from mqqb import MICROPYTHON, const, line
 
 from node.clock import Clock, ticks_diff, ticks_ms
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 OPEN_TIMEOUT_MS = 10000
 WRITE_MS = 20  # about so long a write goes on
+_FRAME_OF_HEAP = const(8192)  # bytes of free heap, for one frame that is kept until it is taken
 _NOTHING = bytearray(0)
 
 
@@ -40,14 +42,18 @@ class UartLink:
         self._any = getattr(uart, "any", None)
         self._clock = Clock()
         self._began: "Any" = 0  # ticks
-        self.line = line.Line(True, min(rxbuf - line.RESERVE, line.WINDOW_MAX), os.urandom(1)[0])
+        window = min(rxbuf - line.RESERVE, line.WINDOW_MAX)
+        heap = gc.mem_free() if MICROPYTHON else 1 << 20  # type: ignore[attr-defined,unused-ignore]
+        frames = min(max(heap // _FRAME_OF_HEAP, 8), 32)
+        self.line = line.Line(True, window, os.urandom(1)[0], frames=frames)
 
     def open(self) -> None:
         """See interfaces.Link."""
         self.stream = self._uart
         self._began = ticks_ms()
-        self.line.open(self._clock.now())
-        self._flush()
+        now = self._clock.now()
+        self.line.open(now)
+        self._flush(now)
 
     def is_open(self) -> bool:
         """See interfaces.Link. Raises OSError after OPEN_TIMEOUT_MS."""
@@ -55,7 +61,7 @@ class UartLink:
             now = self._clock.now()
             while not self.line.read(_NOTHING, now) and self._fill():
                 pass
-            self._flush()
+            self._flush(now)
             if self.line.state == line.OPENING and ticks_diff(ticks_ms(), self._began) > OPEN_TIMEOUT_MS:
                 raise OSError(errno.ETIMEDOUT)
         return self.line.state == line.OPEN
@@ -72,26 +78,24 @@ class UartLink:
                 break
         if not done:
             self.line.check(now)
-        self._flush()
+        self._flush(now)
         if not done and self.line.state != line.OPEN:
             raise OSError(errno.ECONNRESET, self.line.reason)
         return done
 
     def write(self, data: memoryview) -> int:
         """See interfaces.Link."""
-        if not self._flush():
-            return 0
-        out = self.line
         now = self._clock.now()
+        out = self.line
         began = ticks_ms()
         done = 0
-        while done < len(data):
+        while self._flush(now):
             count = out.write(data, now, done)
             if not count:
                 break
             done += count
-            if not self._flush() or ticks_diff(ticks_ms(), began) > WRITE_MS:
-                self.wants_write = True
+            if ticks_diff(ticks_ms(), began) > WRITE_MS:
+                self.wants_write = not self._flush(now) or done < len(data)
                 break
         return done
 
@@ -100,15 +104,14 @@ class UartLink:
         self.line.close()
         self.stream = None
         try:
-            self._flush()
+            self._flush(self._clock.now())
         except OSError:
             pass
         self.wants_write = False
 
-    def _flush(self) -> bool:
+    def _flush(self, now: int) -> bool:
         """Put on the wire what the line has to say. False: the UART takes no more now."""
         out = self.line
-        now = self._clock.now()
         data = out.output(now)
         while data is not None:
             taken = self._uart.write(data) or 0
@@ -122,13 +125,13 @@ class UartLink:
 
     def _fill(self) -> int:
         """Take what the UART has got: how many bytes, 0 if there are none."""
-        room = self.line.room()
-        if self._any is not None:  # readinto would wait for more than there is
+        if self._any is None:
+            count = self._uart.readinto(self.line.room())
+        else:
             waiting = self._any()
             if not waiting:
                 return 0
-            room = room[:waiting]
-        count = self._uart.readinto(room)
+            count = self._uart.readinto(self.line.room()[:waiting])  # it would wait for more
         if count is None:
             return 0
         if not count:

@@ -1,15 +1,16 @@
-"""How much of a UART's speed the link leaves: bytes a second from a Cortex-M3 in QEMU, by a bare loop and a UartLink.
+"""How much of a UART's speed the link leaves: bytes a second of a Cortex-M3 in QEMU, by a bare loop and a UartLink.
 
-    python -m tests.bench.bench_uart [--rounds N] [--bytes N] [--baud BAUD]
+    python -m tests.bench.bench_uart [--rounds N] [--bytes N]
 
-Both write the same bytes from the same buffer to the same UART, in turns. QEMU's has no baud rate: it takes a byte in
-about a microsecond, so that the board's processor is what limits both. So a second line is measured, whose other end
-takes no more than BAUD / 10 bytes a second, as a real one. JSON lines: medians of what arrives in bytes a second, and
-their ratio. The board's firmware is that of `make firmware`.
+Both carry the same bytes over the same UART, in turns, in either direction. QEMU's has no baud rate: it takes a byte in
+about a microsecond, so that the board's processor is what limits both. So lines are measured whose other end takes and
+gives no more than so many bytes a second, as real ones, with receive buffers of 1024 and 256 bytes. JSON lines: medians
+of what arrives in bytes a second, and their ratio. The board's firmware is that of `make firmware`.
 """
 
 import argparse
 import json
+import select
 import socket
 import statistics
 import subprocess
@@ -27,12 +28,15 @@ from mqqb import line  # noqa: E402
 
 FIRMWARE = ROOT / "build" / "firmware" / "mps2-an385" / "firmware.elf"
 DEADLINE_S = 60
+BAUDS = (115200, 921600)
 START = """
-import time
+import select, time
 from machine import UART
 from node.uart import UartLink
-uart = UART(1, 115200, rxbuf=1024, txbuf=1024)
-link = UartLink(uart, 1024)
+uart = UART(1, 115200, rxbuf=RXBUF, txbuf=1024)
+link = UartLink(uart, RXBUF)
+ready = select.poll()
+ready.register(uart, select.POLLIN)
 into = memoryview(bytearray(512))
 data = memoryview((bytes(range(1, 35)) + bytes(30)) * 32)
 def speed(total, write):
@@ -43,9 +47,17 @@ def speed(total, write):
     while not uart.txdone():
         pass
     print(total * 1000000 // time.ticks_diff(time.ticks_us(), began))
+def hear(total):
+    while total > 0:
+        ready.poll(20)
+        total -= link.readinto(into)
+    link.close()
 def linked(piece):
     link.readinto(into)
-    return link.write(piece)
+    count = link.write(piece)
+    if not count:
+        ready.poll(20)
+    return count
 """
 
 
@@ -87,7 +99,51 @@ def take(wire: Wire, total: int, framed: bool) -> None:
             end.written(len(data))
 
 
-def board_speed(board: SerialTransport, uart: socket.socket, total: int, framed: bool, baud: int) -> int:
+class Pace:
+    """Gives bytes to the board no faster than a line of that many baud."""
+
+    def __init__(self, uart: socket.socket, baud: int) -> None:
+        self.uart = uart
+        self.bytes_per_s = baud / 10
+        self.waiting = bytearray()
+        self._credit, self._before = 0.0, time.monotonic()
+
+    def pump(self) -> None:
+        now = time.monotonic()
+        self._credit += (now - self._before) * self.bytes_per_s
+        self._before = now
+        count = min(int(self._credit), len(self.waiting))
+        self.uart.sendall(self.waiting[:count])
+        del self.waiting[:count]
+        self._credit = self._credit - count if self.waiting else 0.0  # a line does not make up for a pause
+
+
+def give(uart: socket.socket, total: int, baud: int, seconds: list[float]) -> None:
+    """Be the other end, until the board has that many bytes and has ended the connection; how long that took."""
+    end = line.Line(False, 16384, 0, 1 << 16, 64)
+    buffer = memoryview(bytearray(1 << 12))
+    pace = Pace(uart, baud)
+    began = 0.0
+    while end.state == line.OPEN or not began:
+        now = time.monotonic_ns() // 1000000
+        if select.select([uart], [], [], 0.001)[0]:
+            end.received(uart.recv_into(end.room()))
+            while end.read(buffer, now):
+                began = began or time.monotonic()
+        while len(pace.waiting) < 1024:
+            if data := end.output(now):
+                pace.waiting += data
+                end.written(len(data))
+                continue
+            count = end.write(bytes(range(1, 243))[: min(total, 242)], now)
+            if not count:
+                break
+            total -= count
+        pace.pump()
+    seconds.append(time.monotonic() - began)
+
+
+def from_board(board: SerialTransport, uart: socket.socket, total: int, framed: bool, baud: int) -> int:
     """Bytes a second: by the board's clock, or if there is a baud rate by their arrival, for sockets hold some."""
     wire = Wire(uart, baud)
     reader = threading.Thread(target=take, args=(wire, total, framed), daemon=True)
@@ -98,8 +154,18 @@ def board_speed(board: SerialTransport, uart: socket.socket, total: int, framed:
     reader.join(DEADLINE_S)
     seconds = time.monotonic() - wire.began
     if framed:
-        board.exec("link.line.state = 0")  # without a word to the other end, which has gone
+        board.exec("link.close()")
     return round(total / seconds) if baud else int(printed)
+
+
+def to_board(board: SerialTransport, uart: socket.socket, total: int, baud: int) -> int:
+    """Bytes a second, from the board's OPEN to its CLOSE."""
+    seconds: list[float] = []
+    writer = threading.Thread(target=give, args=(uart, total, baud, seconds), daemon=True)
+    writer.start()
+    board.exec(f"link.open()\nwhile not link.is_open(): pass\nhear({total})")
+    writer.join(DEADLINE_S)
+    return round(total / seconds[0])
 
 
 def main() -> None:
@@ -107,7 +173,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--bytes", type=int, default=200000)
-    parser.add_argument("--baud", type=int, default=921600)
     options = parser.parse_args()
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
     command = [
@@ -142,34 +207,36 @@ def main() -> None:
             threading.Thread(target=_join, args=(repl, terminal), daemon=True).start()
             board = SerialTransport(f"socket://127.0.0.1:{repl.getsockname()[1]}")
             board.enter_raw_repl(soft_reset=False)
-            board.exec(START)
-            for baud in (0, options.baud):
-                compare(board, uart, options.rounds if not baud else 2, options.bytes, baud)
+            for rxbuf in (1024, 256):
+                board.exec(f"RXBUF = {rxbuf}\n{START}")
+                if rxbuf == 1024:
+                    compare(board, uart, options.rounds, options.bytes, 0, rxbuf)
+                for baud in BAUDS:
+                    compare(board, uart, 2, min(options.bytes, baud // 5), baud, rxbuf)
         finally:
             qemu.kill()
             qemu.wait()
 
 
-def compare(board: SerialTransport, uart: socket.socket, rounds: int, total: int, baud: int) -> None:
-    """Measure both in turns, print."""
-    bare, linked = [], []
+def compare(board: SerialTransport, uart: socket.socket, rounds: int, total: int, baud: int, rxbuf: int) -> None:
+    """Measure a bare loop and the link in turns, print; the other way there is the line's own speed."""
+    bare, linked, heard = [], [], []
     for _ in range(rounds):
-        bare.append(board_speed(board, uart, total, False, baud))
-        linked.append(board_speed(board, uart, total, True, baud))
-    ratio = statistics.median(linked) / statistics.median(bare)
-    name = f"UART of a Cortex-M3, board to host, {baud or 'no'} baud{'' if baud else ' limit'}"
-    print(
-        json.dumps(
-            {
-                "bench": name,
-                "bare": statistics.median(bare),
-                "link": statistics.median(linked),
-                "ratio": round(ratio, 2),
-                "runs": {"bare": bare, "link": linked},
-            }
-        ),
-        flush=True,
-    )
+        bare.append(from_board(board, uart, total, False, baud))
+        linked.append(from_board(board, uart, total, True, baud))
+        if baud:
+            heard.append(to_board(board, uart, total, baud))
+    told(f"rxbuf {rxbuf}, board to host, {baud or 'no'} baud{'' if baud else ' limit'}", bare, linked)
+    if baud:
+        told(f"rxbuf {rxbuf}, host to board, {baud} baud", [baud // 10], heard)
+
+
+def told(name: str, bare: list[int], linked: list[int]) -> None:
+    """Print a comparison."""
+    line_speed, link_speed = statistics.median(bare), statistics.median(linked)
+    found = {"bench": f"UART of a Cortex-M3, {name}", "bare": line_speed, "link": link_speed}
+    runs = {"bare": bare, "link": linked}
+    print(json.dumps({**found, "ratio": round(link_speed / line_speed, 2), "runs": runs}), flush=True)
 
 
 def _join(listener: socket.socket, terminal: socket.socket) -> None:

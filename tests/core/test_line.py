@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import line_cases
 import line_world as worlds
+import pytest
 from cobs import cobs
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -65,3 +66,63 @@ def test_any_split_of_the_bytes_is_the_same(emitted: list[int], delivered: list[
     world.deliver(0)
     assert len(world.ends[1].read) == before
     assert world.ends[1].read[-1][1] == world.ends[0].written[-1][1]
+
+
+STEPS = 4  # of the simulated wire in a millisecond
+
+
+def speed(baud: int, rxbuf: int, sender: int, board_ms: int, host_ms: int, kept: int = 8) -> float:
+    """What part of the line's speed is payload from end `sender` (0 the board), in 3 s of simulated time.
+
+    Each end looks at its port every so many ms only. kept: frames of the board.
+    """
+    ends = line.Line(True, rxbuf - line.RESERVE, 0, 510, kept), line.Line(False, 16384, 0, 1 << 16, 64)
+    outgoing, arrived = (bytearray(), bytearray()), (bytearray(), bytearray())
+    buffer = bytearray(2000)
+    got, credit = 0, [0.0, 0.0]
+    ends[0].open(0)
+    for step in range(3000 * STEPS):
+        now = step // STEPS
+        for which, period in enumerate((board_ms, host_ms)):
+            if step % (period * STEPS) == 0:
+                got += heard(ends[which], arrived[1 - which], buffer, now)
+                while len(outgoing[which]) < 1024:
+                    if data := ends[which].output(now):
+                        outgoing[which].extend(data)
+                        ends[which].written(len(data))
+                    elif which != sender or not ends[which].write(bytes(range(1, 201)) * 4, now):
+                        break
+            credit[which] = min(credit[which], 1) + baud / 10000 / STEPS
+            count = int(credit[which])
+            credit[which] -= count
+            arrived[which].extend(outgoing[which][:count])
+            assert which == 0 or len(arrived[1]) <= rxbuf, "the board's buffer is full"
+            del outgoing[which][:count]
+    return got / 3 / (baud / 10)
+
+
+def heard(end: line.Line, arrived: bytearray, buffer: bytearray, now: int) -> int:
+    """All that has arrived is read: how many bytes of payload."""
+    got = 0
+    while True:
+        while count := end.read(buffer, now):
+            got += max(count, 0)
+        if not arrived:
+            assert not end.check(now)
+            return got
+        room = end.room()
+        count = min(len(room), len(arrived))
+        room[:count] = arrived[:count]
+        del arrived[:count]
+        end.received(count)
+
+
+@pytest.mark.parametrize(
+    ("baud", "rxbuf", "board_ms", "host_ms"),
+    [(9600, 256, 20, 20), (115200, 256, 2, 2), (115200, 1024, 20, 15), (921600, 1024, 1, 2), (921600, 4096, 5, 5)],
+)
+def test_a_line_carries_four_fifths_of_its_speed_either_way(baud: int, rxbuf: int, board_ms: int, host_ms: int) -> None:
+    for sender in (0, 1):
+        part = speed(baud, rxbuf, sender, board_ms, host_ms)
+        print(("board to host", "host to board")[sender], round(part, 3))
+        assert part >= 0.8
