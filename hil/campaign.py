@@ -294,6 +294,13 @@ class Progress:
     failed: set[int] = field(default_factory=set)
     cores: set[str] = field(default_factory=set)
     told: set[str] = field(default_factory=set)
+    sessions_before: int = 0
+    sessions_now: int = 0
+
+    @property
+    def sessions(self) -> int:
+        """Sessions that the board has had, in all its lives."""
+        return self.sessions_before + self.sessions_now
 
     def read(self, log: Log) -> None:
         """Take in what the log has got since the last time. Lines that are no JSON objects (torn, tracebacks) are
@@ -316,6 +323,9 @@ class Progress:
                 self.failed.update({said.get("message_id", 0)} - {0})
                 self.told.update(said.get("damage", ()), [AHEAD] if said.get("ahead") else ())
                 self.started = self.started or "accepted" in said
+                if said.get("event") == "started":
+                    self.sessions_before, self.sessions_now = self.sessions, 0
+                self.sessions_now = said.get("sessions", self.sessions_now)
                 self.error = said.get("reason", self.error)
 
 
@@ -572,6 +582,7 @@ async def _play(campaign: Campaign, victims: dict[str, Victim], figures: Figures
     figures.cuts = campaign.schedule.made
     figures.board_kills, figures.manager_kills = (victims[name].kills for name in VICTIMS)
     figures.connections = campaign.schedule.connections
+    figures.sessions = campaign.progress.sessions
     figures.refused = campaign.proxy.refused
     figures.bytes_up, figures.bytes_down = campaign.schedule.forwarded.values()
 

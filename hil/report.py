@@ -216,6 +216,7 @@ class Figures:
     board_kills: int = 0
     manager_kills: int = 0
     connections: int = 0
+    sessions: int = 0
     refused: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
@@ -279,6 +280,8 @@ class Figures:
         table.add_row(
             "connections", f"{self.connections}, {self.refused} more refused while the queue manager was down"
         )
+        least = 1 + self.board_kills + self.manager_kills
+        table.add_row("sessions", f"{self.sessions}; the start and the kills need {least}")
         table.add_row("bytes over the link", f"{self.bytes_up:,} up, {self.bytes_down:,} down")
         table.add_row("time", f"{self.seconds:.1f} s")
         return table

@@ -23,7 +23,8 @@ reading in the ledger, and says with `base` behind which one its knowledge of wh
 Prints JSON lines: {"event": "started", ...} first, {"accepted": n, "stored": n} as the figures grow, {"event": "done"}
 when all is stored, from then on every second, and {"event": "error", "reason": ...} before it gives up, and of a
 reading that was refused; with `erasures` {"event": "failed", "message_id": ...} of one that was, or is in doubt. What
-the node says of its outbox is in `damage` and `ahead` of all but these.
+the node says of its outbox is in `damage` and `ahead` of all but these, how many sessions it has had in this life in
+`sessions`.
 """
 
 import asyncio
@@ -201,9 +202,9 @@ class Sensor:
             self.figures()
 
     def figures(self, **more: object) -> None:
-        """Print how far it is, and what the node says of its outbox."""
-        damage, ahead = self.node.damage, self.node.outbox.ahead
-        say(accepted=self.accepted, stored=self.stored(), damage=damage, ahead=ahead, **more)
+        """Print how far it is, and what the node says of its outbox and its sessions."""
+        damage, ahead, sessions = self.node.damage, self.node.outbox.ahead, self.node.stats.connects
+        say(accepted=self.accepted, stored=self.stored(), damage=damage, ahead=ahead, sessions=sessions, **more)
 
     async def run(self) -> None:
         """Resume, send what is left, wait until all is stored. Raises ValueError as `resume`, and if MessageIDs are

@@ -131,15 +131,17 @@ def test_progress_takes_the_highest_figures_and_passes_over_what_is_not_json() -
     for text in (
         "Traceback:",
         '{"event": "started", "accepted": 3, "stored": 1, "core": "c-module"}',
-        '{"accepted": 9, "stored": 4}',
+        '{"accepted": 9, "stored": 4, "sessions": 2}',
         '{"accepted": 10, "sto',
         "[1]",
         "7",
     ):
         log.append(Line(1, text))
     progress.read(log)
-    log.append(Line(2, '{"event": "started", "accepted": 9, "stored": 2}'))
+    log.append(Line(2, '{"event": "started", "accepted": 9, "stored": 2, "sessions": 0}'))
+    log.append(Line(2, '{"accepted": 9, "stored": 2, "sessions": 3}'))
     progress.read(log)
+    assert progress.sessions == 5
     assert (progress.accepted, progress.stored, progress.core, progress.started) == (9, 4, "c-module", True)
     log.append(Line(2, '{"event": "error", "reason": "flash is full"}'))
     assert progress.error is None

@@ -17,7 +17,7 @@ from hil.boards import FIRMWARE, SENSOR, BoardMissing
 from hil.report import read_ledger
 from hil.targets import MICROPYTHON, interpreter
 
-TOLD = {"damage": ["a bit was flipped"], "ahead": False}
+TOLD = {"damage": ["a bit was flipped"], "ahead": False, "sessions": 5}
 CONFIG = {"seed": 3, "count": 8, "queue": "DIRECT=TCP:127.0.0.1\\private$\\line1", "ahead": 3}
 
 
@@ -40,6 +40,8 @@ class StandinNode:
         self.damage = ["a bit was flipped"]
         self.outbox = self
         self.ahead = False
+        self.stats = self
+        self.connects = 5
         self.error: Exception | None = None
 
     @property

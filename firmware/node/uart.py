@@ -29,7 +29,9 @@ class UartLink:
     uart: a machine.UART; or a stream that does not block, such as a file or a socket. What it got while no link was
     open does not matter. rxbuf: the size of its receive buffer in bytes, 112 or more: the other end never has more
     under way than fits in it, so nothing is lost however long the program is busy. Bytes are lost while nothing puts
-    them there: where interrupts stop as long as flash is erased (RP2: 45 ms for 4 KiB). That costs a session.
+    them there: where interrupts stop as long as flash is erased (RP2: 45 ms for 4 KiB). They are sent again.
+
+    What was sent is kept until the other end has it: in a thirty-second of the free heap, 2 to 8 KB.
 
     A machine.UART takes what is written, at most 1020 bytes each time, at once or as fast as it goes out: its txbuf
     and its timeout say which.
@@ -63,7 +65,7 @@ class UartLink:
                 pass
             self._flush(now)
             if self.line.state == line.OPENING and ticks_diff(ticks_ms(), self._began) > OPEN_TIMEOUT_MS:
-                raise OSError(errno.ETIMEDOUT)
+                raise OSError(errno.ETIMEDOUT, "nobody answers on the line")
         return self.line.state == line.OPEN
 
     def readinto(self, buffer: memoryview) -> int:

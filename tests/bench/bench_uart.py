@@ -187,7 +187,7 @@ def main() -> None:
         "-kernel",
         str(FIRMWARE),
         "-append",
-        "heap=128",
+        "heap=192",
         "-nic",
         "none",
     ]
