@@ -26,7 +26,7 @@ def test_a_frame_is_cobs_and_a_zero(content: bytes) -> None:
 
 
 actions = st.tuples(
-    st.sampled_from([0, 1, 2, 3, 4, 5, 6, 10, 14, 15, 16, 17, 18, 6, 10, 18]),
+    st.sampled_from([0, 1, 2, 3, 4, 5, 6, 10, 14, 15, 16, 17, 18, 19, 6, 10, 18]),
     st.integers(0, 1),
     st.integers(0, 600),
     st.integers(1, 40),

@@ -322,7 +322,7 @@ def test_what_came_before_the_end_is_read_and_then_the_end(ends: Ends) -> None:
     ends.host.close()
     ends.answer()
     assert ends.link.readinto(ends.buffer) == 10
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="closed by the other end"):
         ends.link.readinto(ends.buffer)
     with pytest.raises(OSError):
         ends.link.readinto(ends.buffer)
@@ -349,7 +349,7 @@ def test_nobody_answers_an_open_for_ten_seconds(ends: Ends, monkeypatch: pytest.
     ticks[0] = 10000
     assert not ends.link.is_open()
     ticks[0] = 10001
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="nobody answers on the line"):
         ends.link.is_open()
 
 

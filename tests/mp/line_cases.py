@@ -690,6 +690,36 @@ def test_an_end_that_has_started_anew_is_told_of_connections_that_it_does_not_ha
         world.recover()
 
 
+def test_an_end_may_start_anew_at_any_byte():
+    for which in (0, 1):
+        for cut in range(0, 150, 1 + which):
+            world = joined(300, 300)
+            for other in (0, 1):
+                world.ends[other].write(40, world.now)
+                world.emit(other)
+                world.ends[other].write(40, world.now)
+                world.emit(other)
+            world.deliver(1 - which, cut)
+            world.wire[which] = world.wire[which][:cut]  # it was switched off while it sent
+            world.restart(which, 100 + cut)
+            assert world.recover() < 300, cut
+
+
+def test_a_wire_that_is_dead_one_way_ends_the_connection_and_both_ends_say_why():
+    for which in (0, 1):
+        for old in (0, 3):
+            world = settled(old)
+            began = world.now
+            ends = world.ends[which], world.ends[1 - which]
+            keys = ends[0].key()
+            while ends[0].line.state == line.OPEN and ends[0].key() == keys:
+                world.turn(50, 20, lambda data: b"", (which,))
+                assert world.now - began <= line.SILENCE_MS + 200
+            assert ends[1].line.reason == "nothing heard"
+            assert ends[0].line.reason == "closed by the other end"
+            world.recover()
+
+
 def test_an_opener_that_has_started_anew_is_heard_at_once():
     world = joined()
     world.ends[0] = worlds.End(True, 200, 50, 512)
@@ -855,7 +885,7 @@ def test_numbers_may_wrap():
 
 
 def test_a_world_of_accidents():
-    for seed in range(30):
+    for seed in range(36):
         accidents(seed, 150)
 
 
@@ -868,7 +898,7 @@ def accidents(seed, steps):
     try:
         world.recover()
         for _ in range(steps):
-            action = numbers.below(19)
+            action = numbers.below(20)
             if action <= 5 and numbers.below(3):
                 action = 18
             worlds.act(world, action, numbers.below(2), numbers.below(600), 1 + numbers.below(30), numbers.below(256))

@@ -125,6 +125,13 @@ class World:
         """Time passes."""
         self.now += ms
 
+    def restart(self, which, number):
+        """An end was switched off and on: it knows nothing of before, and begins with this number."""
+        before = self.ends[which]
+        fresh = End(before.opener, before.line._window, number, len(before.line._in), isinstance(before.line, OldLine))
+        fresh.written = before.written  # what the other end may still read
+        self.ends[which] = fresh
+
     def connected(self):
         """Both ends have the same connection."""
         one, other = self.ends
@@ -235,6 +242,8 @@ def act(world, action, which, at, count, value):
         world.emit(which, at)
     elif action == 17:
         world.arrive(1 - which, bytes([value]) * count)
+    elif action == 19:
+        world.restart(which, end.line._number + 1 + value % 250)
     else:
         world.turn()
     if world.ends[0].line.state == line.CLOSED and at % 3:
