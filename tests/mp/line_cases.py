@@ -480,8 +480,9 @@ def test_something_missing_is_said_once_in_a_round_and_heard_once():
         end.write(50, world.now)
         world.emit(0)
     world.wire[0] = world.wire[0][63:]
-    world.deliver(0)
-    world.emit(1)
+    while world.wire[0]:
+        world.deliver(0, 63)
+        world.emit(1)
     assert kinds(world.wire[1]) == [0x85]
     world.wire[1] = world.wire[1] + world.wire[1]
     world.deliver(1)
@@ -498,6 +499,47 @@ def test_something_missing_is_said_once_in_a_round_and_heard_once():
     world.deliver(0)
     assert other.read[-1][1] == end.written[-1][1]
     assert end.line.resent == 10
+
+
+def test_what_comes_again_is_passed_over_without_a_word():
+    world = settled()
+    end, other = world.ends
+    end.write(50, world.now)
+    world.emit(0)
+    frames = world.wire[0]
+    world.deliver(0)
+    world.emit(1)
+    world.arrive(1, bytes(frames) + bytes(frames))
+    world.emit(1)
+    assert not world.wire[1]
+    assert other.read[-1][1] == end.written[-1][1]
+
+
+def test_what_is_sent_again_says_what_was_taken_since():
+    world = settled()
+    end, other = world.ends
+    end.write(50, world.now)
+    world.emit(0)
+    world.wire[0] = bytearray()
+    other.write(50, world.now)
+    world.emit(1)
+    world.deliver(1)
+    assert end.line._taken != end.line._told
+    world.arrive(0, frame(b"\x85" + bytes(end.key()) + struct.pack("<HH", other.line._number_in, end.line._acked)))
+    world.emit(0)
+    content = bytearray(bytes(world.wire[0]).strip(b"\0"))
+    assert line.unseal(content, memoryview(content), 0, len(content))
+    assert content[1] == 0x12
+    assert content[6:8] == struct.pack("<H", end.line._taken)
+    assert end.line._taken == end.line._told
+
+
+def test_a_format_that_is_not_known_is_the_one_before_and_a_newer_one_is_this():
+    known = (b"\2\xf8\7", b"\3\1\0")
+    for payload in (b"", b"\2", b"\1\xf8\7", *known):
+        world = worlds.World()
+        world.arrive(1, b"\0" + frame(b"\1\5\0\1\0\0\2" + payload))
+        assert world.ends[1].line.resends == (payload in known), payload
 
 
 def test_an_answer_that_is_lost_is_asked_for_and_rounds_come_again():
