@@ -9,9 +9,10 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from littlefs import LittleFS
 from littlefs.context import UserContext
@@ -20,8 +21,7 @@ from littlefs.errors import LittleFSError
 from hil.boards import LOOPBACK, POWER, RESET, ROOT, SENSOR, Limits, Log, Process, built, program
 
 MPY_CROSS = ROOT / "build" / "micropython" / "mpy-cross" / "mpy-cross"
-MPS2_FIRMWARE = ROOT / "build" / "firmware" / "mps2-an385" / "firmware.elf"
-MPS2_TWIN = ROOT / "build" / "firmware" / "mps2-an385-twin" / "firmware.elf"
+FIRMWARE = ROOT / "build" / "firmware"
 MPS2_PSRAM_SIZE = 16 << 20
 MPS2_FLASH_SIZE = 2 << 20  # at the begin of the PSRAM
 MPS2_BLOCK_SIZE = 4096
@@ -40,12 +40,54 @@ HOST = "10.0.2.2"
 
 _TOOL_DEADLINE_S = 30.0
 _RESET_DEADLINE_S = 10.0
+_RESET_RETRY_S = 0.001
 MAIN = """\
 import asyncio
 import application
 
 asyncio.run(application.main("config.json"))
 """
+
+
+class Chip(NamedTuple):
+    """A microcontroller that QEMU has, with our firmware in the folder `name`. `lan` gives it a network, `line`
+    connects its UART 1 to the character device uart1.
+    """
+
+    name: str
+    processor: str
+    qemu: tuple[str, ...]
+    lan: tuple[str, ...] = ("-nic", "user,model=lan9118")
+    line: tuple[str, ...] = ("-serial", "chardev:uart1")
+
+    @property
+    def firmware(self) -> Path:
+        return FIRMWARE / self.name / "firmware.elf"
+
+    @property
+    def twin(self) -> Path:
+        """The same with the twin of the core."""
+        return FIRMWARE / f"{self.name}-twin" / "firmware.elf"
+
+    def command(self, flash: str | Path, settings: str, firmware: Path | None = None) -> list[str | Path]:
+        """QEMU with this file as its flash, and the words NAME=VALUE for the firmware; without a terminal or links."""
+        memory = f"memory-backend-file,id=psram,size={MPS2_PSRAM_SIZE},mem-path={flash},share=on"
+        command: list[str | Path] = [*self.qemu, "-object", memory, "-display", "none", "-monitor", "none"]
+        return [*command, "-semihosting", "-kernel", firmware or self.firmware, "-append", settings]
+
+    def lan_with(self, mac: str) -> tuple[str, ...]:
+        """`lan` with this address."""
+        return (*self.lan[:-1], f"{self.lan[-1]},mac={mac}")
+
+
+def _mps2(image: str, processor: str) -> Chip:
+    return Chip(f"mps2-{image}", processor, ("qemu-system-arm", "-machine", f"mps2-{image},memory-backend=psram"))
+
+
+M3 = _mps2("an385", "Cortex-M3")
+M4 = _mps2("an386", "Cortex-M4")
+M33 = _mps2("an505", "Cortex-M33")
+CHIPS = (M3, M4, M33)
 
 
 class Flash:
@@ -170,11 +212,25 @@ class Qemu:
         if self._process is not None:
             self._process.kill()
 
+    def _connected(self) -> socket.socket:
+        """A connection to QEMU's control socket, where nobody listens yet if QEMU starts just now. Raises OSError."""
+        end = time.monotonic() + _RESET_DEADLINE_S
+        while True:
+            control = socket.socket(socket.AF_UNIX)
+            control.settimeout(_RESET_DEADLINE_S)
+            try:
+                control.connect(str(self._control))
+            except (FileNotFoundError, ConnectionRefusedError):
+                control.close()
+                if not self.alive or time.monotonic() > end:
+                    raise
+                time.sleep(_RESET_RETRY_S)
+            else:
+                return control
+
     def reset(self) -> None:
         """Press the reset button: the processor begins again, the power stays. Raises OSError if it is off."""
-        with socket.socket(socket.AF_UNIX) as control:
-            control.settimeout(_RESET_DEADLINE_S)
-            control.connect(str(self._control))
+        with self._connected() as control:
             with control.makefile("rw") as lines:
                 for command in (None, "qmp_capabilities", "system_reset"):
                     if command is not None:
@@ -255,7 +311,7 @@ class QemuBoard:
 
 
 class Mps2Board(QemuBoard):
-    """A Cortex-M3, ARM's MPS2 board with image AN385, with a heap of `heap` KiB.
+    """A microcontroller with a heap of `heap` KiB.
 
     With `network` it reaches the queue manager over its Ethernet, else over its UART 1, which hears nothing while the
     flash erases. UART 0 is its log.
@@ -264,29 +320,34 @@ class Mps2Board(QemuBoard):
     ways: tuple[str, ...] = (POWER, RESET)
 
     def __init__(
-        self, target: str, folder: Path, network: bool, application: Path = SENSOR, heap: int = MPS2_HEAP_KIB
+        self,
+        target: str,
+        folder: Path,
+        chip: Chip,
+        network: bool,
+        application: Path = SENSOR,
+        heap: int = MPS2_HEAP_KIB,
     ) -> None:
-        built(MPS2_FIRMWARE, target)
+        built(chip.firmware, target)
+        self._chip = chip
         self._heap = heap
         self._network = network
         self._flash = mps2_flash(folder / "flash")
         super().__init__(target, folder, application, Limits(max_size=1024, ahead=6, deadline_s=1800.0))
 
     def command(self) -> list[str | Path]:
-        flash = f"memory-backend-file,id=psram,size={MPS2_PSRAM_SIZE},mem-path=flash,share=on"
-        command: list[str | Path] = [program("qemu-system-arm", self.target)]
-        command += ["-machine", "mps2-an385,memory-backend=psram", "-object", flash, "-display", "none"]
+        program(self._chip.qemu[0], self.target)
         settings = f"heap={self._heap}" if self._network else f"heap={self._heap} erase_ms={ERASE_MS}"
-        command += ["-monitor", "none", "-semihosting", "-kernel", MPS2_FIRMWARE, "-append", settings]
+        command = self._chip.command("flash", settings)
         command += ["-chardev", "stdio,id=uart0,signal=off", "-serial", "chardev:uart0"]
         if self._network:
-            return [*command, "-nic", "user,model=lan9118"]
+            return [*command, *self._chip.lan]
         self.line = self.sockets / "uart1"
-        return [*command, "-nic", "none", "-chardev", f"socket,id=uart1,path={self.line}", "-serial", "chardev:uart1"]
+        return [*command, "-nic", "none", "-chardev", f"socket,id=uart1,path={self.line}", *self._chip.line]
 
     def describe(self) -> str:
         link = "Ethernet" if self._network else "UART"
-        return f"{self.target}: Cortex-M3 in qemu-system-arm, {self._heap} KiB of heap, over {link}"
+        return f"{self.target}: {self._chip.processor} in {self._chip.qemu[0]}, {self._heap} KiB of heap, over {link}"
 
     def write_flash(self, config: dict[str, object]) -> None:
         link = {"lan": True} if self._network else {"uart": 1, "baud": BAUD, "rxbuf": RXBUF}
@@ -308,7 +369,8 @@ class Mps2Board(QemuBoard):
         self._flash.put({f"{folder}/{file.name}": file.read_bytes() for file in files.iterdir()})
 
     def reflash(self) -> None:
-        other = {str(MPS2_FIRMWARE): built(MPS2_TWIN, self.target), str(MPS2_TWIN): MPS2_FIRMWARE}
+        chip = self._chip
+        other = {str(chip.firmware): built(chip.twin, self.target), str(chip.twin): chip.firmware}
         self.qemu.command = [other.get(str(word), word) for word in self.qemu.command]
         self._flash.put(self._program)
 

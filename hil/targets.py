@@ -8,6 +8,7 @@
 * `pi-machine`: the same in a whole emulated machine with Linux, a disk and a network of its own
 * the name of a board in boards.toml: a real one
 * `mps2-eth`, `mps2-uart`: the firmware of a Cortex-M3 in a whole emulated machine, over Ethernet or a serial line
+* `m4-eth`, `m4-uart`, `m33-eth`, `m33-uart`: the same for a Cortex-M4, and for a Cortex-M33, the core of an RP2350
 """
 
 import shlex
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from hil import inventory
 from hil.boards import ROOT, SENSOR, Board, BoardMissing, ProcessBoard, built, program
-from hil.emulated import Mps2Board, PiBoard
+from hil.emulated import M3, M4, M33, Mps2Board, PiBoard
 
 MICROPYTHON = {
     "unix": ROOT / "build" / "micropython" / "unix-c" / "micropython",
@@ -26,7 +27,11 @@ MICROPYTHON = {
 }
 TWIN = {"unix": "unix-twin", "unix-twin": "unix"}  # the same board with the other core
 EMULATOR = {"pi": "qemu-aarch64"}
-MPS2 = {"mps2-eth": True, "mps2-uart": False}  # and whether it has a network
+MPS2 = {  # the chip, and whether it has a network
+    f"{name}-{link}": (chip, link == "eth")
+    for name, chip in (("mps2", M3), ("m4", M4), ("m33", M33))
+    for link in ("eth", "uart")
+}
 PI_MACHINE = "pi-machine"
 KINDS = (*MICROPYTHON, PI_MACHINE, *MPS2, "cpython")
 
@@ -54,7 +59,7 @@ def interpreter(target: str) -> list[str]:
 def open_board(target: str, folder: Path, application: Path = SENSOR) -> Board:
     """The board that `target` names, switched off, its flash the not yet existing `folder`. Raises BoardMissing."""
     if target in MPS2:
-        return Mps2Board(target, folder, MPS2[target], application)
+        return Mps2Board(target, folder, *MPS2[target], application)
     if target == PI_MACHINE:
         return PiBoard(target, folder, application)
     if target not in KINDS and target in (boards := inventory.load()):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hil.boards import BoardMissing
-from hil.emulated import Flash, Mps2Board, QemuBoard
+from hil.emulated import M3, Flash, Mps2Board, QemuBoard
 
 DEADLINE_S = 60.0
 
@@ -55,7 +55,7 @@ def open_board(tmp_path: Path) -> Iterator[Open]:
 
     def board(kind: str) -> QemuBoard:
         try:
-            opened.append(Mps2Board(kind, tmp_path / "board", True, application))
+            opened.append(Mps2Board(kind, tmp_path / "board", M3, True, application))
         except BoardMissing as reason:
             pytest.skip(str(reason))
         return opened[-1]
@@ -112,6 +112,10 @@ def test_a_reset_begins_again_with_the_power_on(open_board: Open) -> None:
     board.reset()
     assert board.log.wait_for(lambda text: "life 2" in text, DEADLINE_S).life == 1
     assert is_on(board)
+    board.kill()
+    board.power_up()
+    board.reset()  # at once, before QEMU listens to the rig
+    assert board.log.wait_for(lambda text: "life 3" in text, DEADLINE_S).life == 2
 
 
 def test_a_machine_that_ends_by_itself_is_not_alive(open_board: Open) -> None:

@@ -9,10 +9,11 @@ from rich.console import Console
 
 from hil.boards import BoardMissing
 from hil.campaign import AHEAD, COPY, ERASE, FLIP, MISHAPS, ORDACK, REFLASH, Settings, run_campaign
-from hil.targets import KINDS
+from hil.targets import KINDS, MPS2
 
 CORE = {"unix-twin": "python"}
-FORM = {"pi-machine": (30, 6, 1), "mps2-eth": (40, 8, 2), "mps2-uart": (40, 8, 2)}  # machines that take their time
+FORM = {"pi-machine": (30, 6, 1)}  # machines that take their time
+FORM |= {board: (40, 8, 2) if board.startswith("mps2") else (20, 4, 1) for board in MPS2}
 
 
 @pytest.mark.rule("B-056", "B-079", "B-426", "A-22")

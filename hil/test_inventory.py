@@ -20,7 +20,7 @@ from rich.console import Console
 from hil import inventory, targets
 from hil.boards import POWER, RESET, ROOT, SENSOR, BoardMissing
 from hil.campaign import ORDACK, Settings, run_campaign
-from hil.emulated import HOST, MPS2_FIRMWARE, MPS2_PSRAM_SIZE
+from hil.emulated import HOST, M3
 from hil.inventory import Entry, Lock, SerialBoard, find_port, load
 
 DEADLINE_S = 60.0
@@ -170,9 +170,7 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
         self.folder = folder
-        flash = f"memory-backend-file,id=psram,size={MPS2_PSRAM_SIZE},mem-path=flash,share=on"
-        command = ["qemu-system-arm", "-machine", "mps2-an385,memory-backend=psram", "-object", flash]
-        command += ["-display", "none", "-monitor", "none", "-semihosting", "-kernel", str(MPS2_FIRMWARE)]
+        command = [str(word) for word in M3.command("flash", "heap=64")]
         command += ["-serial", "pty", "-nic", "user,model=lan9118"]
         (folder / "command").write_text(json.dumps(command))
         (folder / "switch.py").write_text(SWITCH)
@@ -192,7 +190,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    if not MPS2_FIRMWARE.exists():
+    if not M3.firmware.exists():
         pytest.skip("`make firmware` builds the firmware of this board")
     made = Bench(tmp_path / "bench")
     yield made

@@ -1,4 +1,4 @@
-"""Runs a MicroPython script of this checkout on a Cortex-M3: python -m tests.on_mps2 SCRIPT [HEAP_KIB]
+"""Runs a MicroPython script of this checkout on a board in QEMU: python -m tests.on_mps2 SCRIPT [HEAP_KIB [CHIP]]
 
 The board's flash gets the modules of firmware/ and tests/mp as they are now, in the board's form and compiled, so that
 no firmware has to be built for a change in them; the script itself is compiled on the board. It runs in the checkout's
@@ -11,8 +11,7 @@ import tempfile
 from pathlib import Path
 
 from firmware.ports import modules
-from hil.emulated import MPS2_FIRMWARE as FIRMWARE
-from hil.emulated import MPS2_PSRAM_SIZE, MPY_CROSS, mps2_flash
+from hil.emulated import CHIPS, M3, MPS2_PSRAM_SIZE, MPY_CROSS, Chip, mps2_flash
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAP_KIB = 3800
@@ -58,20 +57,24 @@ def files(script: str) -> "dict[str, bytes]":
     return {**content, "script.py": script.encode(), "main.py": MAIN.encode()}
 
 
-def run(script: str, timeout: float, heap: int = HEAP_KIB, *settings: str) -> "subprocess.CompletedProcess[str]":
+def run(
+    script: str,
+    timeout: float,
+    heap: int = HEAP_KIB,
+    *settings: str,
+    chip: Chip = M3,
+    firmware: "Path | None" = None,
+) -> "subprocess.CompletedProcess[str]":
     """Runs the source text `script`; its output and exit status (1 after an exception).
 
-    heap in KiB; settings are words NAME=VALUE for mps2.setting(). Raises subprocess.TimeoutExpired after `timeout` s.
+    heap in KiB; settings are words NAME=VALUE for mps2.setting(); firmware, if it is not the chip's own. Raises
+    subprocess.TimeoutExpired after `timeout` s.
     """
     with tempfile.TemporaryDirectory() as folder:
         psram = Path(folder) / "psram"
         mps2_flash(psram).create(files(script), MPS2_PSRAM_SIZE)
-        memory = f"memory-backend-file,id=psram,size={MPS2_PSRAM_SIZE},mem-path={psram},share=on"
-        command: list[str | Path] = [
-            *("qemu-system-arm", "-machine", "mps2-an385,memory-backend=psram", "-object", memory),
-            *("-display", "none", "-monitor", "none", "-serial", "stdio", "-semihosting"),
-            *("-kernel", FIRMWARE, "-append", " ".join([f"heap={heap}", *settings])),
-        ]
+        command = chip.command(psram, " ".join([f"heap={heap}", *settings]), firmware)
+        command += ["-serial", "stdio"]
         return subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
@@ -86,7 +89,8 @@ def run(script: str, timeout: float, heap: int = HEAP_KIB, *settings: str) -> "s
 def main() -> int:
     """Runs the script that the command line names."""
     heap = int(sys.argv[2]) if len(sys.argv) > 2 else HEAP_KIB
-    result = run(Path(sys.argv[1]).read_text(encoding="utf-8"), 600, heap)
+    chip = next((chip for chip in CHIPS if chip.name in sys.argv[3:]), M3)
+    result = run(Path(sys.argv[1]).read_text(encoding="utf-8"), 600, heap, chip=chip)
     print(result.stdout, end="")
     return result.returncode
 

@@ -11,6 +11,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from hil.emulated import M3
 from tests import on_mps2, run_mp
 
 PROCESSES = 2
@@ -54,7 +55,7 @@ def main(cuts: int, seed: int) -> int:
     shares = [
         (share, min(CUTS_IN_PROCESS, cuts - done)) for done in range(0, cuts, CUTS_IN_PROCESS) for share in (unix, host)
     ]
-    if on_mps2.FIRMWARE.exists():
+    if M3.firmware.exists():
         shares.insert(0, (board, max(cuts // ON_BOARD, 100)))
     with ThreadPoolExecutor(max_workers=PROCESSES) as pool:
         runs = [pool.submit(share, count, dice.randrange(1, 1 << 30)) for share, count in shares]

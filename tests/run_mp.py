@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from hil import emulated
 from tests import on_mps2
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,8 +24,11 @@ WITHOUT_CORE = (
     "test_services.py",
     "test_wifi.py",
 )  # files and sockets: a core has next to nothing to do in these
-# Boards in QEMU (see firmware/ports), with the C core, and the tests that another processor could make fail.
-BOARDS = {
+# Boards in QEMU (see firmware/ports), with the C core, and the tests that another processor could make fail: all on the
+# Cortex-M3, on its relatives the C core and power cuts.
+CHIPS = {chip.name: chip for chip in emulated.CHIPS}
+BOARDS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(CHIPS, ("test_core.py", "test_flash_of_board.py")),
     "pi": ("test_core.py", "test_traces.py"),
     "mps2-an385": (
         "test_confirm.py",
@@ -35,6 +39,7 @@ BOARDS = {
         "test_traces.py",
     ),
 }
+CUTS_ON_RELATIVE = 80
 TIMEOUT = 900  # seconds for one script, which takes 40 on a machine that has nothing else to do
 WHICH_CORE = "from mqqb import core; print(core.implementation)"
 
@@ -69,15 +74,19 @@ def micropython(build: str, *arguments: str, timeout: float = TIMEOUT) -> "subpr
 
 def which_core(build: str) -> str:
     """What the interpreter of a build says of its core."""
-    result = on_mps2.run(WHICH_CORE, TIMEOUT) if build == "mps2-an385" else micropython(build, "-c", WHICH_CORE)
-    return result.stdout.strip()
+    if build in CHIPS:
+        return on_mps2.run(WHICH_CORE, TIMEOUT, chip=CHIPS[build]).stdout.strip()
+    return micropython(build, "-c", WHICH_CORE).stdout.strip()
 
 
 def run(build: str, script: Path) -> Outcome:
     """Runs one script and reads its closing line."""
     try:
-        if build == "mps2-an385":
-            result = on_mps2.run(script.read_text(encoding="utf-8"), TIMEOUT)
+        if build in CHIPS:
+            settings = () if CHIPS[build] == emulated.M3 else (f"cuts={CUTS_ON_RELATIVE}",)
+            result = on_mps2.run(
+                script.read_text(encoding="utf-8"), TIMEOUT, on_mps2.HEAP_KIB, *settings, chip=CHIPS[build]
+            )
         else:
             result = micropython(build, str(script.relative_to(ROOT)))
     except subprocess.TimeoutExpired as expired:

@@ -246,13 +246,13 @@ frozen_again() {
     echo "$modules" >"$1/modules"
 }
 
-# build_mps2 NAME KEY [SETTING...]
+# build_mps2 NAME KEY [SETTING...]; the board is the second word of the name
 build_mps2() {
-    local folder=$root/build/firmware/$1
+    local folder=$root/build/firmware/$1 board=${1#*-}
     made_for "$folder" "$2"
     frozen_again "$folder"
     shift 2
-    make -j"$cpus" -C firmware/ports/mps2 MPY_DIR="$root/build/micropython/source" BUILD="$folder" \
+    make -j"$cpus" -C firmware/ports/mps2 BOARD="${board%%-*}" MPY_DIR="$root/build/micropython/source" BUILD="$folder" \
         MICROPY_MPYCROSS="$root/build/micropython/mpy-cross/mpy-cross" "$@"
 }
 
@@ -296,13 +296,15 @@ build_pi_machine() {
 
 # A build folder is kept when only our own files change: then a few files are compiled, and it is linked again.
 firmware_part() {
-    local key frozen c
+    local key frozen c board
     frozen=$(digest firmware/mqqb firmware/node firmware/ports/manifest.py firmware/ports/modules.py)
     c=$(digest firmware/ports/usermod c_core)
     step lwip-source "$(cat build/stamps/micropython-source)" fetch_lwip
-    key="$(cat build/stamps/micropython-source) $(recipe build_mps2) $(digest firmware/ports/mps2/Makefile)"
-    step firmware-mps2-an385 "$key $frozen $c $(digest firmware/ports/mps2)" \
-        build_mps2 mps2-an385 "$key" USER_C_MODULES="$root/firmware/ports/usermod"
+    key="$(cat build/stamps/micropython-source) $(recipe build_mps2) $(digest firmware/ports/mps2/{Makefile,boards})"
+    for board in mps2-an385 mps2-an386 mps2-an505; do
+        step "firmware-$board" "$key $frozen $c $(digest firmware/ports/mps2)" \
+            build_mps2 $board "$key" USER_C_MODULES="$root/firmware/ports/usermod"
+    done
     step firmware-mps2-an385-twin "$key $frozen $(digest firmware/ports/mps2)" \
         build_mps2 mps2-an385-twin "$key" FROZEN_MANIFEST=manifest_twin.py
     if for_tests; then # a board that has nothing of ours yet: ordack board deploy is tested on it

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.emulated import MPS2, Machine, write_flash
+from hil.emulated import M3, Chip
+from tests.support.emulated import Machine, write_flash
 
 
 @pytest.fixture
@@ -24,18 +25,18 @@ def machines() -> Iterator[Callable[..., Machine]]:
 
 @pytest.fixture
 def mps2(machines: Callable[..., Machine], tmp_path: Path) -> Callable[..., Machine]:
-    """Starts an MPS2; a flash is made for `main`, else the last one is used again."""
+    """Starts a board, a Cortex-M3 if no other chip is named; a flash is made for `main`, else the last one is used."""
 
-    def start(main: "str | None" = None, *more: str, folder: Path = MPS2, settings: str = "heap=64") -> Machine:
+    def start(
+        main: "str | None" = None,
+        *more: str,
+        chip: Chip = M3,
+        firmware: "Path | None" = None,
+        settings: str = "heap=64",
+    ) -> Machine:
         flash = tmp_path / "flash"
         if main is not None:
             write_flash(flash, main)
-        memory = f"memory-backend-file,id=psram,size=16M,mem-path={flash},share=on"
-        return machines(
-            *("qemu-system-arm", "-machine", "mps2-an385,memory-backend=psram", "-object", memory),
-            *("-display", "none", "-monitor", "none", "-semihosting", "-kernel", folder / "firmware.elf"),
-            *("-append", settings, "-serial", "stdio"),
-            *more,
-        )
+        return machines(*chip.command(flash, settings, firmware), "-serial", "stdio", *more)
 
     return start

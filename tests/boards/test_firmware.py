@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from hil.emulated import CHIPS, M3, Chip
 from tests.conformance import ROOT
-from tests.support.emulated import DEADLINE_S, FIRMWARE, MPS2, TWIN, Machine
+from tests.support.emulated import DEADLINE_S, FIRMWARE, Machine
 
 PI = FIRMWARE / "pi"
 FAULT_STATUS = 3
@@ -25,25 +26,34 @@ FAULT_STATUS = 3
 pytestmark = pytest.mark.timeout(300)
 
 
-# ---- Cortex-M3
+# ---- microcontrollers
+
+every_chip = pytest.mark.parametrize("chip", CHIPS, ids=[chip.name for chip in CHIPS])
 
 
-@pytest.mark.parametrize(("folder", "core"), [(MPS2, "c-module"), (TWIN, "python")])
-def test_mps2_has_its_core_and_its_settings(mps2: Callable[..., Machine], folder: Path, core: str) -> None:
+@pytest.mark.parametrize(
+    ("chip", "firmware", "core"), [*((chip, None, "c-module") for chip in CHIPS), (M3, M3.twin, "python")]
+)
+def test_a_board_has_its_core_and_its_settings(
+    mps2: Callable[..., Machine], chip: Chip, firmware: Path | None, core: str
+) -> None:
     machine = mps2(
-        "import gc, machine, mps2, os, time, node\n"
+        "import gc, machine, math, mps2, os, sys, time, node\n"
         "from mqqb import core\n"
         "print(core.implementation, os.getcwd(), machine.unique_id(), mps2.setting('port'), mps2.setting('por'))\n"
         "gc.collect()\n"
         "print('heap', gc.mem_free() + gc.mem_alloc(), 'year', time.localtime()[0])\n"
+        "print(sys.implementation._machine, math.sqrt(2.25) * 3)\n"
         "mps2.power_off(7)\n",
-        folder=folder,
+        chip=chip,
+        firmware=firmware,
         settings="heap=96 id=e660c0ffee port=1234",
     )
     assert machine.ended() == 7, machine.output
     assert f"{core} /flash b'\\xe6`\\xc0\\xff\\xee' 1234 None" in machine.output
     heap = int(machine.output.split("heap ")[1].split()[0])
     assert 90 << 10 < heap <= 96 << 10
+    assert f"with {chip.processor} 4.5" in machine.output
     assert "year 2000" in machine.output  # no clock, and nobody told it the time
 
 
@@ -57,7 +67,7 @@ def test_mps2_has_a_clock_if_it_is_given_one(mps2: Callable[..., Machine]) -> No
 def test_mps2_starts_with_a_blank_flash_and_without_semihosting(machines: Callable[..., Machine]) -> None:
     machine = machines(
         *("qemu-system-arm", "-machine", "mps2-an385", "-display", "none", "-monitor", "none"),
-        *("-kernel", MPS2 / "firmware.elf", "-serial", "stdio"),
+        *("-kernel", M3.firmware, "-serial", "stdio"),
     )
     machine.until("MicroPython v")
 
@@ -82,18 +92,20 @@ while True:
 """
 
 
-def test_what_mps2_flushed_survives_the_end_of_qemu(mps2: Callable[..., Machine]) -> None:
-    machine = mps2(FILE_MAIN)
+@every_chip
+def test_what_a_board_flushed_survives_the_end_of_qemu(mps2: Callable[..., Machine], chip: Chip) -> None:
+    machine = mps2(FILE_MAIN, chip=chip)
     machine.until("was nothing")
     machine.until("wrote 20")
     machine.kill()
     written = machine.output.rpartition("\n")[0].count("wrote ")  # the last line may be a part of one
-    machine = mps2()
+    machine = mps2(chip=chip)
     was = int(machine.until(" and").split("was ")[1].split()[0])
     assert was >= written >= 20
 
 
-def test_mps2_flash_is_nor_and_the_card_is_fat(mps2: Callable[..., Machine]) -> None:
+@every_chip
+def test_flash_is_nor_and_the_card_is_fat(mps2: Callable[..., Machine], chip: Chip) -> None:
     machine = mps2(
         "import mps2, os, vfs\n"
         "if 'card' in os.listdir('/'):\n"
@@ -118,18 +130,20 @@ def test_mps2_flash_is_nor_and_the_card_is_fat(mps2: Callable[..., Machine]) -> 
         "    file.flush()\n"
         "    print('written')\n"
         "    while True:\n"
-        "        pass\n"
+        "        pass\n",
+        chip=chip,
     )
     machine.until("written")
     assert "flash bytearray(b'\\n\\x00') True" in machine.output
     assert "outside [Errno 5] EIO" in machine.output
     machine.kill()
-    machine = mps2()
+    machine = mps2(chip=chip)
     assert machine.ended() == 0
     assert "card says 21.5" in machine.output
 
 
-def test_mps2_resets_and_knows_why(mps2: Callable[..., Machine]) -> None:
+@every_chip
+def test_a_board_resets_and_knows_why(mps2: Callable[..., Machine], chip: Chip) -> None:
     machine = mps2(
         "import machine, mps2, time\n"
         "names = {getattr(machine, n): n for n in dir(machine) if n.endswith('_RESET')}\n"
@@ -146,7 +160,8 @@ def test_mps2_resets_and_knows_why(mps2: Callable[..., Machine]) -> None:
         "if cause == 'WDT_RESET': machine.soft_reset()\n"
         "machine.RTC().datetime((2026, 11, 21, 0, 12, 34, 56, 0))\n"
         "print(time.localtime()[:5])\n"
-        "machine.mem32[0xf0000000]\n"
+        "machine.mem32[0xf0000000]\n",
+        chip=chip,
     )
     assert machine.ended() == FAULT_STATUS
     causes = [line.split()[1] for line in machine.output.splitlines() if line.startswith("cause ")]
@@ -208,12 +223,13 @@ print("lost some", uart.any())
 """
 
 
-def test_mps2_uart_carries_all_it_has_room_for(mps2: Callable[..., Machine], tmp_path: Path) -> None:
+@every_chip
+def test_a_uart_carries_all_it_has_room_for(mps2: Callable[..., Machine], chip: Chip, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "uart1"))
         server.listen()
         server.settimeout(DEADLINE_S)
-        machine = mps2(ECHO_MAIN, "-chardev", f"socket,id=uart1,path={tmp_path / 'uart1'}", "-serial", "chardev:uart1")
+        machine = mps2(ECHO_MAIN, "-chardev", f"socket,id=uart1,path={tmp_path / 'uart1'}", *chip.line, chip=chip)
         line, _ = server.accept()
     with line:
         line.settimeout(DEADLINE_S)
@@ -317,12 +333,13 @@ mps2.power_off()
 """
 
 
-def test_mps2_reaches_a_server_over_ethernet(mps2: Callable[..., Machine]) -> None:
+@every_chip
+def test_a_board_reaches_a_server_over_ethernet(mps2: Callable[..., Machine], chip: Chip) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         server.settimeout(DEADLINE_S)
         settings = f"port={server.getsockname()[1]} closed={closed.getsockname()[1]}"
-        machine = mps2(LAN_MAIN, "-nic", "user,model=lan9118,mac=52:54:00:00:00:2a", settings=settings)
+        machine = mps2(LAN_MAIN, *chip.lan_with("52:54:00:00:00:2a"), settings=settings, chip=chip)
         connection, _ = server.accept()
         with connection:
             connection.settimeout(DEADLINE_S)
@@ -336,8 +353,9 @@ def test_mps2_reaches_a_server_over_ethernet(mps2: Callable[..., Machine]) -> No
     assert "refused ECONN" in machine.output
 
 
-def test_mps2_sleeps_when_it_has_nothing_to_do(mps2: Callable[..., Machine]) -> None:
-    machine = mps2("import time\nprint('sleeps')\ntime.sleep(1)\nprint('done')\n")
+@every_chip
+def test_a_board_sleeps_when_it_has_nothing_to_do(mps2: Callable[..., Machine], chip: Chip) -> None:
+    machine = mps2("import time\nprint('sleeps')\ntime.sleep(1)\nprint('done')\n", chip=chip)
     machine.until("sleeps")
     before = processor_seconds(machine)
     machine.until("done")

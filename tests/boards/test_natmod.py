@@ -66,10 +66,11 @@ def test_the_checks_of_the_line_pass_on_a_native_module() -> None:
 def test_the_checks_of_the_core_pass_on_a_cortex_m3_with_a_stock_firmware(
     arch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(on_mps2, "FIRMWARE", ROOT / "build" / "firmware" / "mps2-an385-stock" / "firmware.elf")
+    stock = ROOT / "build" / "firmware" / "mps2-an385-stock" / "firmware.elf"
     monkeypatch.setattr(on_mps2, "DATA", (*on_mps2.DATA, f"build/natmod/{arch}/_mqqb.mpy"))
     checks = (ROOT / "tests" / "mp" / "test_core.py").read_text()
-    result = on_mps2.run(f"import sys\nsys.path[:0] = ['tests/mp', 'build/natmod/{arch}']\n{checks}", 100)
+    script = f"import sys\nsys.path[:0] = ['tests/mp', 'build/natmod/{arch}']\n{checks}"
+    result = on_mps2.run(script, 100, firmware=stock)
     assert result.returncode == 0, result.stdout
     assert "core: c-module " in result.stdout
     assert re.search(r"\n\d\d+ passed, 0 failed\s*\Z", result.stdout), result.stdout

@@ -2,11 +2,13 @@
 
 import sys
 
+import mps2
+
 sys.path.insert(0, "tests/mp")
 
 import test_flash
 
-CUTS = 400
+CUTS = int(mps2.setting("cuts") or 400)
 
 if __name__ == "__main__":
     sys.exit(test_flash.main(CUTS, 1001))

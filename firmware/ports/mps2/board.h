@@ -1,4 +1,4 @@
-// board.h: the MPS2 AN385 as QEMU has it, and what the files of this port share.
+// board.h: what the files of this port share.
 #ifndef MPS2_BOARD_H
 #define MPS2_BOARD_H
 
@@ -6,38 +6,36 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// ---- the machine
+#include "machine.h" // from boards/
 
-typedef enum {
-    SysTick_IRQn = -1,
-    UART0_RX_IRQn = 0,
-    UART0_TX_IRQn = 1,
-    UART1_RX_IRQn = 2,
-    UART1_TX_IRQn = 3,
-    UART2_RX_IRQn = 4,
-    UART2_TX_IRQn = 5,
-    ETHERNET_IRQn = 13,
-} IRQn_Type;
-
-#define __NVIC_PRIO_BITS 3
-#define __Vendor_SysTickConfig 0
-#include "core_cm3.h"
-
-#define CLOCK_HZ 25000000u    // of the processor and of SysTick
-#define UART_BASE 0x40004000u // UART0; the others follow at UART_STRIDE
-#define UART_STRIDE 0x1000u
-#define ETHERNET_BASE 0x40200000u
-#define PSRAM_BASE 0x21000000u // in a file of the host's, if QEMU is told so: then it outlives QEMU
 #define PSRAM_SIZE (16u << 20)
 
-// ---- startup.c
+// ---- start.c
 
+// From the processor's own start, with memory as C has it: everything to main().
+__attribute__((noreturn)) void board_start(void);
+// Prints a register of a fault.
+void board_show(const char *name, uint32_t value);
 // Prints why and ends QEMU.
 __attribute__((noreturn)) void board_panic(const char *why);
+
+// ---- arm.c or riscv.c: the processor
+
+void cpu_interrupt(int number, bool on);
+// Sleeps until an interrupt, also until one that is masked.
+void cpu_wait(void);
+__attribute__((noreturn)) void cpu_reset(void);
+// From now on clock_tick() comes every millisecond.
+void cpu_start_ticks(void);
+// Cycles since the last tick that clock_tick() was called for; interrupts must be masked.
+uint32_t cpu_since_tick(void);
+// A call of semihosting; -1 when QEMU was started without it.
+int32_t semihost_call(uint32_t operation, const void *argument);
 
 // ---- clock.c
 
 void clock_init(void);
+void clock_tick(void);
 // Sleep until an interrupt, at most a millisecond; returns at once if board_wake() was called since the last time.
 void board_wait(void);
 void board_wake(void);
@@ -88,7 +86,7 @@ __attribute__((noreturn)) void semihost_exit(int status);
 void random_init(void);
 uint32_t random_word(void);
 
-// ---- ethernet.c
+// ---- network_lan.c
 
 // Passes received frames to lwIP and lets its timers run; called whenever MicroPython waits, and now and then by its VM.
 void ethernet_poll(void);

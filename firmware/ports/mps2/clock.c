@@ -1,4 +1,4 @@
-// clock.c: SysTick every millisecond: time, sleep, and what else has to happen by the clock.
+// clock.c: every millisecond a tick: time, sleep, and what else has to happen by the clock.
 #include "py/mphal.h"
 #include "py/runtime.h"
 #include "shared/timeutils/timeutils.h"
@@ -21,10 +21,10 @@ void clock_init(void)
     if (setting_number("rtc", 0) != 0) {
         seconds_at_start = semihost_time() - SECONDS_1970_TO_2000;
     }
-    SysTick_Config(CYCLES_PER_MS);
+    cpu_start_ticks();
 }
 
-void SysTick_Handler(void)
+void clock_tick(void)
 {
     milliseconds++;
     watchdog_tick();
@@ -42,7 +42,7 @@ void board_wait(void)
     uint32_t state = MICROPY_BEGIN_ATOMIC_SECTION();
 
     if (!awake) {
-        __WFI();
+        cpu_wait();
     }
     awake = false;
     MICROPY_END_ATOMIC_SECTION(state);
@@ -61,15 +61,10 @@ uint64_t clock_ms(void)
 static uint64_t cycles(void)
 {
     uint32_t state = MICROPY_BEGIN_ATOMIC_SECTION();
-    uint32_t left = SysTick->VAL; // counts down
-    uint64_t now = milliseconds;
+    uint64_t now = milliseconds * CYCLES_PER_MS + cpu_since_tick();
 
-    if (SCB->ICSR & SCB_ICSR_PENDSTSET_Msk) { // it has wrapped, and the handler waits for us
-        left = SysTick->VAL;
-        now++;
-    }
     MICROPY_END_ATOMIC_SECTION(state);
-    return now * CYCLES_PER_MS + (CYCLES_PER_MS - 1 - left);
+    return now;
 }
 
 uint32_t clock_seconds(void)

@@ -1,5 +1,5 @@
 // lan9118.c: the LAN9118 by its FIFOs. The interrupt only wakes the processor: frames are fetched when MicroPython waits.
-#include "lan9118.h"
+#include "nic.h"
 
 #include "board.h"
 
@@ -61,7 +61,7 @@ static void mac_write(uint32_t number, uint32_t value)
     mac_command(number);
 }
 
-void lan9118_start(uint8_t mac[6])
+bool nic_start(uint8_t mac[6])
 {
     HARDWARE_CONFIG = HARDWARE_RESET;
     while (HARDWARE_CONFIG & HARDWARE_RESET) {
@@ -78,19 +78,20 @@ void lan9118_start(uint8_t mac[6])
     TX_CONFIG = TX_ON;
     mac_write(MAC_CONTROL, MAC_FULL_DUPLEX | MAC_TX_ENABLE | MAC_RX_ENABLE);
     INTERRUPT_CONFIG = INTERRUPT_PUSH_PULL_HIGH;
-    lan9118_wake_again();
-    NVIC_EnableIRQ(ETHERNET_IRQn);
+    nic_wake_again();
+    cpu_interrupt(ETHERNET_IRQn, true);
+    return true;
 }
 
-void lan9118_stop(void)
+void nic_stop(void)
 {
-    NVIC_DisableIRQ(ETHERNET_IRQn);
+    cpu_interrupt(ETHERNET_IRQn, false);
     INTERRUPT_ENABLE = 0;
     mac_write(MAC_CONTROL, 0);
     TX_CONFIG = 0;
 }
 
-void lan9118_send(const void *frame, size_t size)
+void nic_send(const void *frame, size_t size)
 {
     const uint32_t *words = frame;
 
@@ -104,12 +105,12 @@ void lan9118_send(const void *frame, size_t size)
     }
 }
 
-size_t lan9118_receive(void *frame)
+size_t nic_receive(void *frame)
 {
     while (RX_FIFO_INFO >> 16 & 0xFF) {
         uint32_t status = RX_STATUS;
         size_t size = status >> 16 & 0x3FFF;
-        bool whole = !(status & RX_ERROR) && size > CHECKSUM_BYTES && size <= LAN9118_FRAME_MAX + CHECKSUM_BYTES;
+        bool whole = !(status & RX_ERROR) && size > CHECKSUM_BYTES && size <= NIC_FRAME_MAX + CHECKSUM_BYTES;
         uint32_t *words = frame;
 
         for (size_t i = 0; i < (size + 3) / 4; i++) {
@@ -125,7 +126,7 @@ size_t lan9118_receive(void *frame)
     return 0;
 }
 
-void lan9118_wake_again(void)
+void nic_wake_again(void)
 {
     INTERRUPT_STATUS = INTERRUPT_RX_STATUS_LEVEL;
     INTERRUPT_ENABLE = INTERRUPT_RX_STATUS_LEVEL;

@@ -1,4 +1,4 @@
-// mps2_uart.c: a part of extmod/machine_uart.c: machine.UART for UARTs 1 and 2; 0 is the terminal.
+// mps2_uart.c: a part of extmod/machine_uart.c: machine.UART for all UARTs but 0, the terminal.
 //
 // As on other boards a full receive buffer loses what follows, unless flow=UART.RTS.
 #include "py/mperrno.h"
@@ -32,9 +32,9 @@ struct _machine_uart_obj_t {
 static machine_uart_obj_t objects[UART_COUNT];
 
 // What the garbage collector would not find elsewhere.
-MP_REGISTER_ROOT_POINTER(void *mps2_uart_received[3]);
-MP_REGISTER_ROOT_POINTER(void *mps2_uart_outgoing[3]);
-MP_REGISTER_ROOT_POINTER(void *mps2_uart_irq[3]);
+MP_REGISTER_ROOT_POINTER(void *mps2_uart_received[UART_COUNT]);
+MP_REGISTER_ROOT_POINTER(void *mps2_uart_outgoing[UART_COUNT]);
+MP_REGISTER_ROOT_POINTER(void *mps2_uart_irq[UART_COUNT]);
 
 #define MICROPY_PY_MACHINE_UART_CLASS_CONSTANTS                                                                        \
     {MP_ROM_QSTR(MP_QSTR_RTS), MP_ROM_INT(FLOW_RTS)}, {MP_ROM_QSTR(MP_QSTR_CTS), MP_ROM_INT(FLOW_CTS)},                \
@@ -131,7 +131,10 @@ static void mp_machine_uart_init_helper(machine_uart_obj_t *self, size_t n_args,
     new_ring(&uart->outgoing, &MP_STATE_PORT(mps2_uart_outgoing)[self->number], args[ARG_txbuf].u_int);
     uart->flow_control = self->flow & FLOW_RTS;
     uart->overruns = 0;
-    uart_start(uart, self->baud_rate);
+    if (!uart_start(uart, self->baud_rate)) {
+        mp_machine_uart_deinit(self);
+        mp_raise_OSError(MP_ENODEV);
+    }
 }
 
 static mp_obj_t mp_machine_uart_make_new(const mp_obj_type_t *type, size_t n_args, size_t n_kw, const mp_obj_t *args)
@@ -139,7 +142,7 @@ static mp_obj_t mp_machine_uart_make_new(const mp_obj_type_t *type, size_t n_arg
     mp_arg_check_num(n_args, n_kw, 1, MP_OBJ_FUN_ARGS_MAX, true);
     mp_int_t number = mp_obj_get_int(args[0]);
     if (number < 1 || number >= UART_COUNT) {
-        mp_raise_ValueError(MP_ERROR_TEXT("UART(1) or UART(2)"));
+        mp_raise_ValueError(MP_ERROR_TEXT("no such UART for programs"));
     }
     machine_uart_obj_t *self = &objects[number];
     self->base.type = &machine_uart_type;

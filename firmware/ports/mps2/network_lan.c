@@ -1,6 +1,7 @@
-// network_lan.c: network.LAN: the LAN9118 under lwIP. All of lwIP runs where MicroPython waits, never in an interrupt.
+// network_lan.c: network.LAN: lwIP on the board's network. All of it runs where MicroPython waits, never in an interrupt.
 #include <string.h>
 
+#include "py/mperrno.h"
 #include "py/mphal.h"
 #include "py/runtime.h"
 #include "extmod/modnetwork.h"
@@ -11,7 +12,7 @@
 #include "netif/ethernet.h"
 
 #include "board.h"
-#include "lan9118.h"
+#include "nic.h"
 
 #define TIMERS_EVERY_MS 10
 
@@ -24,7 +25,7 @@ typedef struct {
 static lan_t lan = {.base = {&network_lan_type}};
 
 // A frame with its checksum, as whole words.
-static uint32_t frame[(LAN9118_FRAME_MAX + 4 + 3) / 4];
+static uint32_t frame[(NIC_FRAME_MAX + 4 + 3) / 4];
 
 u32_t sys_now(void)
 {
@@ -35,11 +36,11 @@ u32_t sys_now(void)
 
 static err_t send_frame(struct netif *netif, struct pbuf *packet)
 {
-    if (packet->tot_len > LAN9118_FRAME_MAX) {
+    if (packet->tot_len > NIC_FRAME_MAX) {
         return ERR_BUF;
     }
     pbuf_copy_partial(packet, frame, packet->tot_len, 0);
-    lan9118_send(frame, packet->tot_len);
+    nic_send(frame, packet->tot_len);
     return ERR_OK;
 }
 
@@ -52,8 +53,7 @@ static err_t netif_start(struct netif *netif)
     netif->name[1] = '0';
     netif->hwaddr_len = sizeof(netif->hwaddr);
     netif->flags = NETIF_FLAG_BROADCAST | NETIF_FLAG_ETHARP | NETIF_FLAG_ETHERNET;
-    lan9118_start(netif->hwaddr);
-    return ERR_OK;
+    return nic_start(netif->hwaddr) ? ERR_OK : ERR_IF;
 }
 
 void ethernet_poll(void)
@@ -65,7 +65,7 @@ void ethernet_poll(void)
         return;
     }
     inside = true;
-    for (size_t size; (size = lan9118_receive(frame)) != 0;) {
+    for (size_t size; (size = nic_receive(frame)) != 0;) {
         struct pbuf *packet = pbuf_alloc(PBUF_RAW, size, PBUF_POOL);
         if (packet == NULL) {
             continue; // as if the line had lost it
@@ -75,7 +75,7 @@ void ethernet_poll(void)
             pbuf_free(packet);
         }
     }
-    lan9118_wake_again();
+    nic_wake_again();
     if (clock_ms() >= timers_at) {
         timers_at = clock_ms() + TIMERS_EVERY_MS;
         sys_check_timeouts();
@@ -85,7 +85,9 @@ void ethernet_poll(void)
 
 static void ethernet_up(void)
 {
-    netif_add(&lan.netif, IP4_ADDR_ANY4, IP4_ADDR_ANY4, IP4_ADDR_ANY4, NULL, netif_start, ethernet_input);
+    if (!netif_add(&lan.netif, IP4_ADDR_ANY4, IP4_ADDR_ANY4, IP4_ADDR_ANY4, NULL, netif_start, ethernet_input)) {
+        mp_raise_OSError(MP_ENODEV); // QEMU was started without a network
+    }
     netif_set_hostname(&lan.netif, mod_network_hostname_data);
     netif_set_default(&lan.netif);
     netif_set_up(&lan.netif);
@@ -100,7 +102,7 @@ void ethernet_down(void)
         lan.active = false;
         dhcp_stop(&lan.netif);
         netif_remove(&lan.netif);
-        lan9118_stop();
+        nic_stop();
     }
 }
 

@@ -23,7 +23,7 @@ void reset_init(void)
 void board_reset(reset_cause_t cause)
 {
     left.cause = cause;
-    NVIC_SystemReset();
+    cpu_reset();
 }
 
 void watchdog_feed(uint32_t timeout_ms)

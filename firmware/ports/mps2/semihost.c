@@ -1,4 +1,4 @@
-// semihost.c: ARM semihosting, the calls that QEMU answers for the program that it runs.
+// semihost.c: semihosting, the calls that QEMU answers for the program that it runs.
 #include <string.h>
 
 #include "board.h"
@@ -16,16 +16,6 @@ enum {
 #define MODE_READ_BINARY 1
 #define FAILED (-1)
 
-// -1 when QEMU was started without -semihosting: fault() in startup.c sees to that.
-static int32_t call(uint32_t operation, const void *argument)
-{
-    register uint32_t r0 __asm("r0") = operation;
-    register const void *r1 __asm("r1") = argument;
-
-    __asm volatile("bkpt 0xAB" : "+r"(r0) : "r"(r1) : "memory");
-    return r0;
-}
-
 void semihost_command_line(char *line, size_t size)
 {
     struct {
@@ -33,14 +23,14 @@ void semihost_command_line(char *line, size_t size)
         uint32_t size;
     } argument = {line, size};
 
-    if (call(SYS_GET_CMDLINE, &argument) == FAILED) {
+    if (semihost_call(SYS_GET_CMDLINE, &argument) == FAILED) {
         line[0] = 0;
     }
 }
 
 uint32_t semihost_time(void)
 {
-    int32_t seconds = call(SYS_TIME, NULL);
+    int32_t seconds = semihost_call(SYS_TIME, NULL);
 
     return seconds == FAILED ? 0 : seconds;
 }
@@ -56,13 +46,13 @@ bool semihost_random(void *data, size_t size)
         int32_t file;
         void *data;
         uint32_t size;
-    } read = {call(SYS_OPEN, &open), data, size};
+    } read = {semihost_call(SYS_OPEN, &open), data, size};
 
     if (read.file == FAILED) {
         return false;
     }
-    bool all = call(SYS_READ, &read) == 0; // the bytes that are missing
-    call(SYS_CLOSE, &read.file);
+    bool all = semihost_call(SYS_READ, &read) == 0; // the bytes that are missing
+    semihost_call(SYS_CLOSE, &read.file);
     return all;
 }
 
@@ -70,8 +60,8 @@ void semihost_exit(int status)
 {
     uint32_t argument[2] = {APPLICATION_EXIT, status};
 
-    call(SYS_EXIT_EXTENDED, argument);
+    semihost_call(SYS_EXIT_EXTENDED, argument);
     for (;;) {
-        __WFI();
+        cpu_wait();
     }
 }

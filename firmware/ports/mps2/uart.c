@@ -1,26 +1,10 @@
-// uart.c: the CMSDK UARTs. The hardware holds one byte each way; the rings hold the rest.
+// uart.c: what all boards do with their UARTs. The hardware holds a few bytes each way; the rings hold the rest.
 #include "uart.h"
 
 #include "py/mphal.h"
 #include "py/runtime.h"
 #include "shared/runtime/interrupt_char.h"
 
-typedef struct {
-    volatile uint32_t data, state, control, interrupt, divisor;
-} registers_t;
-
-enum {
-    STATE_OUTGOING_FULL = 1 << 0,
-    STATE_RECEIVED_FULL = 1 << 1,
-    CONTROL_SEND = 1 << 0,
-    CONTROL_RECEIVE = 1 << 1,
-    CONTROL_SEND_INTERRUPT = 1 << 2,
-    CONTROL_RECEIVE_INTERRUPT = 1 << 3,
-    INTERRUPT_SENT = 1 << 0,
-    INTERRUPT_RECEIVED = 1 << 1,
-};
-
-#define DIVISOR_MIN 16 // the hardware's
 #define IDLE_AFTER_MS 2
 #define BITS_PER_BYTE 10
 #define FIFO_BYTES 32 // what an RP2040's hardware holds while nobody comes for it
@@ -36,29 +20,17 @@ uart_t uarts[UART_COUNT] = {
         },
 };
 
-static registers_t *registers(const uart_t *uart)
+bool uart_start(uart_t *uart, uint32_t baud_rate)
 {
-    return (registers_t *)(UART_BASE + (uart - uarts) * UART_STRIDE);
-}
-
-void uart_start(uart_t *uart, uint32_t baud_rate)
-{
-    uint32_t divisor = CLOCK_HZ / baud_rate;
-    int number = uart - uarts;
-
     uart->held = false;
     uart->idle_in = 0;
-    registers(uart)->divisor = divisor < DIVISOR_MIN ? DIVISOR_MIN : divisor;
-    registers(uart)->control = CONTROL_SEND | CONTROL_RECEIVE | CONTROL_RECEIVE_INTERRUPT;
-    NVIC_EnableIRQ(UART0_RX_IRQn + 2 * number);
-    NVIC_EnableIRQ(UART0_TX_IRQn + 2 * number);
+    uart->baud_rate = baud_rate;
+    return line_start(uart - uarts, baud_rate);
 }
 
 void uart_stop(uart_t *uart)
 {
-    registers(uart)->control = 0;
-    NVIC_DisableIRQ(UART0_RX_IRQn + 2 * (uart - uarts));
-    NVIC_DisableIRQ(UART0_TX_IRQn + 2 * (uart - uarts));
+    line_stop(uart - uarts);
     uart->on_received = uart->on_idle = NULL;
     uart->idle_in = 0;
 }
@@ -70,18 +42,18 @@ void uarts_init(void)
 
 // ---- in: interrupts masked
 
-static void receive(uart_t *uart)
+void uart_on_received(uart_t *uart)
 {
-    registers_t *hardware = registers(uart);
+    int number = uart - uarts;
 
-    hardware->interrupt = INTERRUPT_RECEIVED;
-    while (hardware->state & STATE_RECEIVED_FULL) {
+    while (line_has_byte(number)) {
         if (uart->flow_control && ringbuf_free(&uart->received) == 0) {
             uart->held = true; // the byte stays in the hardware, and QEMU holds what would follow it
+            line_listen(number, false);
             break;
         }
-        uint8_t byte = hardware->data;
-        if (uart == &uarts[0] && byte == mp_interrupt_char) {
+        uint8_t byte = line_byte(number);
+        if (number == 0 && byte == mp_interrupt_char) {
             mp_sched_keyboard_interrupt();
         } else if (ringbuf_put(&uart->received, byte) != 0) {
             uart->overruns++;
@@ -90,7 +62,7 @@ static void receive(uart_t *uart)
     uart->idle_in = IDLE_AFTER_MS;
     board_wake();
     if (uart->on_received != NULL) {
-        uart->on_received(uart - uarts);
+        uart->on_received(number);
     }
 }
 
@@ -112,19 +84,18 @@ void uarts_deaf(uint32_t ms)
     uint32_t us;
 
     for (int number = 1; number < UART_COUNT; number++) {
-        NVIC_DisableIRQ(UART0_RX_IRQn + 2 * number);
+        line_listen(number, false);
     }
     while ((us = mp_hal_ticks_us() - begin) < 1000 * ms) {
         for (int number = 1; number < UART_COUNT; number++) {
             uart_t *uart = &uarts[number];
-            registers_t *hardware = registers(uart);
             if (uart->received.buf == NULL || uart->flow_control ||
-                us * (CLOCK_HZ / 1000000) / BITS_PER_BYTE / hardware->divisor <= heard[number]) {
+                (uint64_t)us * uart->baud_rate / (BITS_PER_BYTE * 1000000u) <= heard[number]) {
                 continue;
             }
             heard[number]++;
-            if (hardware->state & STATE_RECEIVED_FULL) {
-                uint8_t byte = hardware->data;
+            if (line_has_byte(number)) {
+                uint8_t byte = line_byte(number);
                 if (++came[number] > FIFO_BYTES || ringbuf_put(&uart->received, byte) != 0) {
                     uart->overruns++;
                 }
@@ -133,7 +104,7 @@ void uarts_deaf(uint32_t ms)
     }
     for (int number = 1; number < UART_COUNT; number++) {
         if (uarts[number].received.buf != NULL) {
-            NVIC_EnableIRQ(UART0_RX_IRQn + 2 * number);
+            line_listen(number, true);
         }
     }
 }
@@ -149,7 +120,8 @@ size_t uart_read(uart_t *uart, void *data, size_t size)
     if (uart->held) {
         uint32_t state = MICROPY_BEGIN_ATOMIC_SECTION();
         uart->held = false;
-        receive(uart);
+        line_listen(uart - uarts, true);
+        uart_on_received(uart);
         MICROPY_END_ATOMIC_SECTION(state);
     }
     return size;
@@ -160,17 +132,16 @@ size_t uart_read(uart_t *uart, void *data, size_t size)
 // Interrupts masked. What the hardware does not take now, its interrupt will come for.
 static void send(uart_t *uart)
 {
-    registers_t *hardware = registers(uart);
+    int number = uart - uarts;
 
-    hardware->interrupt = INTERRUPT_SENT;
-    hardware->control |= CONTROL_SEND_INTERRUPT; // before the look at its state: it may get free right after it
-    while (!(hardware->state & STATE_OUTGOING_FULL)) {
+    line_report_sent(number, true); // before the look at its state: it may get free right after it
+    while (line_takes_byte(number)) {
         int byte = ringbuf_get(&uart->outgoing);
         if (byte < 0) {
-            hardware->control &= ~CONTROL_SEND_INTERRUPT;
+            line_report_sent(number, false);
             break;
         }
-        hardware->data = byte;
+        line_put(number, byte);
     }
 }
 
@@ -194,49 +165,19 @@ size_t uart_write(uart_t *uart, const void *data, size_t size)
 void uart_write_slowly(uart_t *uart, const char *data, size_t size)
 {
     while (size-- != 0) {
-        while (registers(uart)->state & STATE_OUTGOING_FULL) {
+        while (!line_takes_byte(uart - uarts)) {
         }
-        registers(uart)->data = *data++;
+        line_put(uart - uarts, *data++);
     }
 }
 
 bool uart_is_empty(uart_t *uart)
 {
-    return ringbuf_avail(&uart->outgoing) == 0 && !(registers(uart)->state & STATE_OUTGOING_FULL);
+    return ringbuf_avail(&uart->outgoing) == 0 && line_takes_byte(uart - uarts);
 }
 
-static void sent(uart_t *uart)
+void uart_on_sent(uart_t *uart)
 {
     send(uart);
     board_wake();
-}
-
-void UART0_RX_Handler(void)
-{
-    receive(&uarts[0]);
-}
-
-void UART0_TX_Handler(void)
-{
-    sent(&uarts[0]);
-}
-
-void UART1_RX_Handler(void)
-{
-    receive(&uarts[1]);
-}
-
-void UART1_TX_Handler(void)
-{
-    sent(&uarts[1]);
-}
-
-void UART2_RX_Handler(void)
-{
-    receive(&uarts[2]);
-}
-
-void UART2_TX_Handler(void)
-{
-    sent(&uarts[2]);
 }

@@ -1,14 +1,13 @@
-// uart.h: the CMSDK UARTs, each with a ring of received and one of outgoing bytes.
+// uart.h: the UARTs, each with a ring of received and one of outgoing bytes.
 #ifndef MPS2_UART_H
 #define MPS2_UART_H
 
 #include "board.h"
 #include "py/ringbuf.h"
 
-#define UART_COUNT 3 // 0 is the terminal
-
 typedef struct {
     ringbuf_t received, outgoing;
+    uint32_t baud_rate;
     volatile uint32_t overruns; // bytes lost because `received` was full
     volatile bool flow_control; // a full ring holds the sender, as an RTS line would, instead of losing bytes
     volatile bool held;
@@ -24,8 +23,8 @@ extern uart_t uarts[UART_COUNT];
 void uarts_init(void);
 // Every millisecond.
 void uarts_tick(void);
-// `received` and `outgoing` must be there.
-void uart_start(uart_t *uart, uint32_t baud_rate);
+// `received` and `outgoing` must be there. False if the machine was started without this UART.
+bool uart_start(uart_t *uart, uint32_t baud_rate);
 void uart_stop(uart_t *uart);
 // For so long nobody comes for what UARTs 1 and 2 receive, and it is lost: so it is on boards that run from the flash which
 // is erased meanwhile. QEMU has no baud rate, so only as much as could have come is; a line with RTS holds it.
@@ -39,11 +38,21 @@ void uart_write_slowly(uart_t *uart, const char *data, size_t size);
 // True when the last byte has left.
 bool uart_is_empty(uart_t *uart);
 
-void UART0_RX_Handler(void);
-void UART0_TX_Handler(void);
-void UART1_RX_Handler(void);
-void UART1_TX_Handler(void);
-void UART2_RX_Handler(void);
-void UART2_TX_Handler(void);
+// For the hardware's interrupts: bytes have come; it takes bytes.
+void uart_on_received(uart_t *uart);
+void uart_on_sent(uart_t *uart);
+
+// ---- uart_cmsdk.c or uart_16550.c: the hardware of a UART
+
+bool line_start(int number, uint32_t baud_rate);
+void line_stop(int number);
+// Whether its interrupt comes for what is received.
+void line_listen(int number, bool on);
+bool line_has_byte(int number);
+uint8_t line_byte(int number);
+// Whether its interrupt comes when it takes bytes.
+void line_report_sent(int number, bool on);
+bool line_takes_byte(int number);
+void line_put(int number, uint8_t byte);
 
 #endif
