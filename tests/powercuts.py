@@ -1,17 +1,21 @@
 """Power cuts of boards' outboxes and the host's stores, more than in `make test`: python -m tests.powercuts CUTS [SEED]
 
 So many of each, with other seeds each time, two processes at a time: of the outbox at the writes of its flash, most of
-them in the unix port, one in a hundred in a Cortex-M3 in QEMU; of the stores at the operations of their disks
-(host/cuts.py). Prints what the scripts print; exits with 1 if one of them failed.
+them in the unix port, one in a hundred in each microcontroller in QEMU that is here; of the stores at the operations of
+their disks (host/cuts.py). Prints the kinds of cuts and how many there were of each, and whole what a script printed
+that failed; exits with 1 then.
 """
 
 import random
+import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
-from hil.emulated import M3
+from hil.emulated import CHIPS, Chip
 from tests import on_mps2, run_mp
 
 PROCESSES = 2
@@ -28,12 +32,12 @@ def unix(cuts: int, seed: int) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def board(cuts: int, seed: int) -> "subprocess.CompletedProcess[str]":
-    """Some cuts in the Cortex-M3."""
+def board(chip: Chip, cuts: int, seed: int) -> "subprocess.CompletedProcess[str]":
+    """Some cuts in a microcontroller."""
     script = (
         f"import sys\nsys.path.insert(0, 'tests/mp')\nimport test_flash\nsys.exit(test_flash.main({cuts}, {seed}))\n"
     )
-    return on_mps2.run(script, 120 + 10 * cuts * SECONDS_FOR_CUT)
+    return on_mps2.run(script, 120 + 10 * cuts * SECONDS_FOR_CUT, chip=chip)
 
 
 def host(cuts: int, seed: int) -> "subprocess.CompletedProcess[str]":
@@ -48,21 +52,45 @@ def host(cuts: int, seed: int) -> "subprocess.CompletedProcess[str]":
     )
 
 
+def totals(outputs: Iterable[str]) -> list[str]:
+    """The lines of several outputs, each once: of those that differ only in numbers behind the colon, the sums."""
+    sums: dict[tuple[str, str], list[int]] = {}
+    for line in "\n".join(outputs).splitlines():
+        kind, colon, rest = line.partition(":") if ":" in line else re.sub(r"  +", ": ", line.strip()).partition(":")
+        numbers = [int(number) for number in re.findall(r"\d+", rest)]
+        if colon and kind not in ("seed", "seconds", "cuts_per_s") and numbers:
+            form = re.sub(r"\d+", "{}", rest)
+            before = sums.get((kind, form), [0] * len(numbers))
+            sums[kind, form] = [one + other for one, other in zip(before, numbers)]
+    return [f"{kind}:{form.format(*numbers)}" for (kind, form), numbers in sums.items()]
+
+
 def main(cuts: int, seed: int) -> int:
     """Runs about so many cuts of each kind; 0 if all were survived."""
     dice = random.Random(seed)
     print("seed", seed)
-    shares = [
-        (share, min(CUTS_IN_PROCESS, cuts - done)) for done in range(0, cuts, CUTS_IN_PROCESS) for share in (unix, host)
-    ]
-    if M3.firmware.exists():
-        shares.insert(0, (board, max(cuts // ON_BOARD, 100)))
+    pieces = [min(CUTS_IN_PROCESS, cuts - done) for done in range(0, cuts, CUTS_IN_PROCESS)]
+    parts = {
+        **{
+            chip.processor: (partial(board, chip), [max(cuts // ON_BOARD, 100)])
+            for chip in CHIPS
+            if chip.firmware.exists()
+        },
+        "unix port": (unix, pieces),
+        "stores of the host": (host, pieces),
+    }
     with ThreadPoolExecutor(max_workers=PROCESSES) as pool:
-        runs = [pool.submit(share, count, dice.randrange(1, 1 << 30)) for share, count in shares]
-        results = [run.result() for run in runs]
-    for (share, _), result in zip(shares, results):
-        print(f"--- {share.__name__}\n{result.stdout}", end="")
-    return int(any(result.returncode for result in results))
+        runs = {
+            name: [pool.submit(share, count, dice.randrange(1, 1 << 30)) for count in counts]
+            for name, (share, counts) in parts.items()
+        }
+        results = {name: [run.result() for run in some] for name, some in runs.items()}
+    failed = [result for some in results.values() for result in some if result.returncode]
+    for name, some in results.items():
+        print(f"--- {name}", *totals(result.stdout for result in some), sep="\n")
+    for result in failed:
+        print(f"--- FAILED\n{result.stdout}", end="")
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

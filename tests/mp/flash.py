@@ -88,10 +88,25 @@ class Cutter:
 
     positions(size, dice): after how many bytes of a write of that size to cut. garbage: see Flash.tear. fixed: see
     log.Files. limit: of cuts. count_losses: those that the outbox or the file system reports go to `loud`, the others
-    to `silent`; else they raise Lost. warm: so many actions come before the first cut. `cuts` so far, `writes`.
+    to `silent`; else they raise Lost. warm: so many actions come before the first cut. size: of the flash. rots: after
+    the start that follows a cut, and a message, one bit of the log turns, and the next start comes. `cuts` so far,
+    `writes`, `told` of bits, `refused` messages.
     """
 
-    def __init__(self, kind, seed, positions, limit, garbage=True, fixed=None, count_losses=False, warm=0, **options):
+    def __init__(
+        self,
+        kind,
+        seed,
+        positions,
+        limit,
+        garbage=True,
+        fixed=None,
+        count_losses=False,
+        warm=0,
+        size=0,
+        rots=False,
+        **options,
+    ):
         self.kind = kind
         self.seed = seed
         self.dice = power.Dice(seed)
@@ -104,7 +119,10 @@ class Cutter:
         self.writes = 0
         self.silent = []
         self.loud = []
-        self.flash = kind.make()
+        self.rots = rots
+        self.told = 0
+        self.refused = 0
+        self.flash = kind.make(size)
         self.left = self.flash.copy()
         files = kind.open(self.flash, LIFE, fixed)
         try:
@@ -125,6 +143,7 @@ class Cutter:
                 self.world.act()
         finally:
             self.flash.before = None
+            self.refused = self.world.refused
             self.world.outbox.close()
             self.kind.close(LIFE)
         return self.cuts
@@ -153,17 +172,36 @@ class Cutter:
         world.outbox = self.world.outbox
         try:
             world.open(files)
-            if self.dice.below(4) == 0:
+            if self.rots or self.dice.below(4) == 0:
                 world.send(power.NAMES[self.dice.below(2)], 1)
                 world.receive(1)
                 world.act()
                 world.outbox.close()
                 self.kind.close(CUT)
-                world.open(self.kind.open(self.left, CUT, self.fixed))
+                files = self.kind.open(self.left, CUT, self.fixed)
+                world.open(self._rotten(files) if self.rots else files)
+                self.told += "a bit was flipped" in " ".join(world.outbox.damage)
         finally:
             if world.outbox is not self.world.outbox:
                 world.outbox.close()
             self.kind.close(CUT)
+
+    def _rotten(self, files):
+        """The same files, of which one bit reads as another."""
+        names = [name for name in sorted(files.names()) if name.endswith(".log") and files.size(name)]
+        bad = names[self.dice.below(len(names))]
+        place = self.dice.below(files.size(bad))
+        mask = 1 << self.dice.below(8)
+        read_into = files.read_into
+
+        def read(name, offset, buffer):
+            count = read_into(name, offset, buffer)
+            if name == bad and offset <= place < offset + count:
+                buffer[place - offset] ^= mask
+            return count
+
+        files.read_into = read
+        return files
 
 
 class _Death:

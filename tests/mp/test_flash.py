@@ -13,6 +13,12 @@ import flash
 
 CUTS = 6000
 SIZES = (0, 17, 200, 300)
+FULL = {
+    "sizes": (300, 900, 2000),
+    "segment_size": 4096,
+    "capacity": 90000,
+    "warm": 60,
+}  # more than the flash has room for
 
 
 class Share:
@@ -25,36 +31,45 @@ class Share:
         self.positions = positions
         self.actions = actions
         self.options = options
+        options.setdefault("sizes", SIZES)
 
     def run(self, cuts, seed):
         """About so many cuts, in workloads of `actions`."""
         wanted = cuts * self.share // 100
-        done = writes = silent = loud = 0
+        done = writes = silent = loud = told = refused = 0
         while done < wanted:
-            cutter = flash.Cutter(self.kind, seed, self.positions, wanted - done, sizes=SIZES, **self.options)
+            cutter = flash.Cutter(self.kind, seed, self.positions, wanted - done, **self.options)
             done += cutter.run(self.actions)
             writes += cutter.writes
             silent += len(cutter.silent)
             loud += len(cutter.loud)
+            told += cutter.told
+            refused += cutter.refused
             seed += 1
             del cutter
             gc.collect()
-        lost = ""
+        more = ""
+        if self.options.get("rots"):
+            more += ", %d starts tell of a flipped bit" % told
+            assert told or done < 100
+        if self.options.get("size"):
+            more += ", %d times refused" % refused
+            assert refused or done < 100
         if self.options.get("count_losses"):
-            lost = ", %d lost and reported, %d silently" % (loud, silent)
-        print("%s, %s: %d cuts at %d writes%s" % (self.kind.name, self.what, done, writes, lost))
+            more += ", %d lost and reported, %d silently" % (loud, silent)
+        print("%s, %s: %d cuts at %d writes%s" % (self.kind.name, self.what, done, writes, more))
         assert silent == 0
         assert loud * 100 <= done
         return done
 
 
 SHARES = (
-    Share("every byte of every write", 20, flash.LITTLEFS, flash.every_byte, 12, segment_size=600, capacity=20000),
+    Share("every byte of every write", 15, flash.LITTLEFS, flash.every_byte, 12, segment_size=600, capacity=20000),
     Share("some bytes", 10, flash.LITTLEFS, flash.some_bytes(4), 60, segment_size=1500),
-    Share("some bytes", 10, flash.LITTLEFS_256, flash.some_bytes(4), 60, segment_size=4096),
+    Share("some bytes", 8, flash.LITTLEFS_256, flash.some_bytes(4), 60, segment_size=4096),
     Share(
         "every byte of every write",
-        15,
+        12,
         flash.RAW_SMALL,
         flash.every_byte,
         8,
@@ -62,15 +77,15 @@ SHARES = (
         capacity=10000,
         warm=60,
     ),
-    Share("some bytes", 10, flash.RAW_SMALL, flash.some_bytes(4), 40, segment_size=500, capacity=10000, warm=30),
-    Share("some bytes", 10, flash.RAW, flash.some_bytes(4), 40, segment_size=4096, capacity=36000, warm=90),
-    Share("sectors are written or not", 10, flash.FAT, flash.whole_writes, 200, segment_size=1500, capacity=40000),
+    Share("some bytes", 6, flash.RAW_SMALL, flash.some_bytes(4), 40, segment_size=500, capacity=10000, warm=30),
+    Share("some bytes", 8, flash.RAW, flash.some_bytes(4), 40, segment_size=4096, capacity=36000, warm=90),
+    Share("sectors are written or not", 8, flash.FAT, flash.whole_writes, 200, segment_size=1500, capacity=40000),
     Share(  # the folder must not, nobody could survive that: so few files that it does not
         "the same, files grow", 5, flash.FAT, flash.whole_writes, 200, segment_size=1500, capacity=15000, fixed=False
     ),
     Share(
         "some bytes of a sector",
-        10,
+        8,
         flash.FAT,
         flash.some_bytes(8),
         60,
@@ -78,6 +93,12 @@ SHARES = (
         garbage=False,
         count_losses=True,
     ),
+    Share("and a bit flips", 4, flash.LITTLEFS, flash.some_bytes(4), 60, segment_size=1500, rots=True),
+    Share("and a bit flips", 4, flash.RAW, flash.some_bytes(4), 40, segment_size=4096, capacity=36000, rots=True),
+    Share("and a bit flips", 3, flash.FAT, flash.whole_writes, 200, segment_size=1500, capacity=40000, rots=True),
+    Share("the flash is full", 3, flash.LITTLEFS, flash.some_bytes(4), 40, size=10 * 4096, **FULL),
+    Share("the flash is full", 3, flash.RAW, flash.some_bytes(4), 40, size=9 * 4096, **FULL),
+    Share("the flash is full", 3, flash.FAT, flash.whole_writes, 200, size=120 * 512, **FULL),
 )
 
 
