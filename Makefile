@@ -34,7 +34,7 @@ setup-bench:
 setup-firmware:
 	@$(SETUP) firmware
 
-run: $(if $(filter pi% mps2% m4% m33%,$(BOARD)),setup-firmware,setup) ## the main job: readings from a MicroPython arrive once, over a link that keeps breaking (SEED= MESSAGES= CUTS= KILLS= BOARD=)
+run: $(if $(filter pi% mps2% m4% m33% rv32%,$(BOARD)),setup-firmware,setup) ## the main job: readings from a MicroPython arrive once, over a link that keeps breaking (SEED= MESSAGES= CUTS= KILLS= BOARD=)
 	@$(PYTHON_VENV) -m hil.campaign --messages $(MESSAGES) --cuts $(CUTS) --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(if $(BOARD),--board '$(BOARD)')
 
 hil: setup-test ## the guarantees on every board that is here, as a table, also in build/hil.md and build/hil.json (SEED=)
@@ -115,7 +115,7 @@ try-deb: setup-test ## install that package, upgrade and remove it, in a Debian 
 	@$(PYTHON_VENV) -m pytest -q --timeout 3600 tests/host/debian_package.py
 
 firmware: setup-firmware ## MicroPython with our modules for every emulated board, with sizes; firmware/ports/README.md runs them
-	@arm-none-eabi-size $(wildcard build/firmware/mps2-*/firmware.elf)
+	@arm-none-eabi-size $(wildcard build/firmware/*/firmware.elf)
 	@ls -gGh --time-style=+ $(addprefix build/firmware/, unix/micropython pi/micropython pi/kernel pi/initrd.gz)
 
 natmod: setup-test ## what boards with a stock firmware take: native modules of the C core, build/mip for mip and deploy

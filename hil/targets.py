@@ -9,6 +9,7 @@
 * the name of a board in boards.toml: a real one
 * `mps2-eth`, `mps2-uart`: the firmware of a Cortex-M3 in a whole emulated machine, over Ethernet or a serial line
 * `m4-eth`, `m4-uart`, `m33-eth`, `m33-uart`: the same for a Cortex-M4, and for a Cortex-M33, the core of an RP2350
+* `rv32-eth`, `rv32-uart`: the same for a RISC-V processor of 32 bits, as ESP32-C3 and RP2350 have
 """
 
 import shlex
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from hil import inventory
 from hil.boards import ROOT, SENSOR, Board, BoardMissing, ProcessBoard, built, program
-from hil.emulated import M3, M4, M33, Mps2Board, PiBoard
+from hil.emulated import M3, M4, M33, RV32, Mps2Board, PiBoard
 
 MICROPYTHON = {
     "unix": ROOT / "build" / "micropython" / "unix-c" / "micropython",
@@ -29,7 +30,7 @@ TWIN = {"unix": "unix-twin", "unix-twin": "unix"}  # the same board with the oth
 EMULATOR = {"pi": "qemu-aarch64"}
 MPS2 = {  # the chip, and whether it has a network
     f"{name}-{link}": (chip, link == "eth")
-    for name, chip in (("mps2", M3), ("m4", M4), ("m33", M33))
+    for name, chip in (("mps2", M3), ("m4", M4), ("m33", M33), ("rv32", RV32))
     for link in ("eth", "uart")
 }
 PI_MACHINE = "pi-machine"

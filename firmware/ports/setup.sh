@@ -246,9 +246,9 @@ frozen_again() {
     echo "$modules" >"$1/modules"
 }
 
-# build_mps2 NAME KEY [SETTING...]; the board is the second word of the name
+# build_mps2 NAME KEY [SETTING...]; one word of the name is the folder of its board
 build_mps2() {
-    local folder=$root/build/firmware/$1 board=${1#*-}
+    local folder=$root/build/firmware/$1 board=${1#mps2-}
     made_for "$folder" "$2"
     frozen_again "$folder"
     shift 2
@@ -301,7 +301,7 @@ firmware_part() {
     c=$(digest firmware/ports/usermod c_core)
     step lwip-source "$(cat build/stamps/micropython-source)" fetch_lwip
     key="$(cat build/stamps/micropython-source) $(recipe build_mps2) $(digest firmware/ports/mps2/{Makefile,boards})"
-    for board in mps2-an385 mps2-an386 mps2-an505; do
+    for board in mps2-an385 mps2-an386 mps2-an505 virt-rv32; do
         step "firmware-$board" "$key $frozen $c $(digest firmware/ports/mps2)" \
             build_mps2 $board "$key" USER_C_MODULES="$root/firmware/ports/usermod"
     done
