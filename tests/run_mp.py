@@ -25,10 +25,11 @@ WITHOUT_CORE = (
     "test_wifi.py",
 )  # files and sockets: a core has next to nothing to do in these
 # Boards in QEMU (see firmware/ports), with the C core, and the tests that another processor could make fail: all on the
-# Cortex-M3, on its relatives the C core and power cuts.
+# Cortex-M3, on its relatives a few power cuts.
 CHIPS = {chip.name: chip for chip in emulated.CHIPS}
 BOARDS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(CHIPS, ("test_core.py", "test_flash_of_board.py")),
+    **dict.fromkeys(CHIPS, ("test_flash_of_board.py",)),
+    emulated.RV32.name: ("test_core.py", "test_flash_of_board.py"),
     "pi": ("test_core.py", "test_traces.py"),
     "mps2-an385": (
         "test_confirm.py",
