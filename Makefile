@@ -9,6 +9,7 @@ MESSAGES ?= 1000
 CUTS ?= 50
 KILLS ?= 5
 STEPS ?= 1000000
+BROKE_BEFORE = $(foreach link,eth uart,$(addprefix mps2-$(link)@140:,erase-fixed flip offline)) mps2-eth@140:dead-dns
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run hil pipeline test test-fast test-c test-mp lint format size powercuts fuzz mutants model soak audits conformance bench deb try-deb firmware natmod rp2040 clean setup-test setup-bench setup-firmware
@@ -37,8 +38,11 @@ setup-firmware:
 run: $(if $(filter pi% mps2% m4% m33% rv32%,$(BOARD)),setup-firmware,setup) ## the main job: readings from a MicroPython arrive once, over a link that keeps breaking (SEED= MESSAGES= CUTS= KILLS= BOARD=)
 	@$(PYTHON_VENV) -m hil.campaign --messages $(MESSAGES) --cuts $(CUTS) --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(if $(BOARD),--board '$(BOARD)')
 
-hil: setup-test ## the guarantees on every board that is here, as a table, also in build/hil.md and build/hil.json (SEED=)
+hil: setup-test ## the guarantees on every board that is here, as a table, also in build/hil.md and build/hil.json; what broke before, on a Cortex-M3 (SEED=)
 	@$(PYTHON_VENV) -m hil.matrix --markdown build/hil.md --json build/hil.json $(if $(SEED),--seed $(SEED))
+	@for sequence in $(BROKE_BEFORE); do \
+		$(PYTHON_VENV) -m hil.campaign --board $${sequence%:*} --mishap $${sequence#*:} --messages 500 --max-size 200 --cuts 0 --kills 3 $(if $(SEED),--seed $(SEED)) || exit 1; \
+	done
 
 pipeline: setup-test ## from a board to a Spark table, with every process on the way killed again and again (SEED= MESSAGES= KILLS=)
 	@$(PYTHON_VENV) -m hil.pipeline --messages $(MESSAGES) --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(if $(BOARD),--board '$(BOARD)')

@@ -29,12 +29,15 @@ from rich.console import Console
 from hil import sensor
 from hil.boards import MISHAP, POWER, RESET, ROOT, SENSOR, Board, BoardMissing, Limits, Log, Process
 from hil.faults import TCP_KINDS, CutSchedule, FaultProxy, TcpFaultProxy, plan_cuts
+from hil.name_server import NameServer
 from hil.report import Comparison, Erased, Figures, View, compare, read_ledger, read_received
 from hil.serial_faults import SERIAL_KINDS, SerialFaultProxy
 from hil.targets import KINDS, open_board
 
 QUEUE = "line1"
-ERASE, ERASE_FIXED, COPY, FLIP, REFLASH = MISHAPS = ("erase", "erase-fixed", "copy", "flip", "reflash")
+ERASE, ERASE_FIXED, COPY, FLIP, REFLASH = BEFALL = ("erase", "erase-fixed", "copy", "flip", "reflash")
+OFFLINE, DEAD_DNS = WITHHELD = ("offline", "dead-dns")
+MISHAPS = (*BEFALL, *WITHHELD)
 VICTIMS = ("board", "queue manager")
 ARTEFACTS = ROOT / "build" / "campaign"
 ORDACK = (str(ROOT / ".venv" / "bin" / "ordack"),)
@@ -48,6 +51,10 @@ COUNT_INTERVAL_S = 1.0
 AHEAD = "ahead"
 """What the node says that has heard of numbers that its outbox never gave."""
 FIXED_GUID = "6f726461636b2d63616d706169676e21"
+NAME = "gateway.example"
+WATCHDOG_MS = 5000
+QUESTIONS = 4
+"""So many mean that the board has given up to look the name up once, and 7 s have passed."""
 HEADER_BYTES = 230
 """What a message of the sensor takes on the link besides its body, at least."""
 
@@ -62,7 +69,8 @@ class Settings:
     all of it. `max_size` and both times are those of the kind of board if they are None. `mishap`: one of `MISHAPS`,
     what befalls the board the first, third ... time that it is killed, too. Its outbox is erased, without a fixed GUID
     or with one; copied, and from then on put back from that copy; one bit of it is flipped. The clock is never set
-    then. Or another firmware is flashed.
+    then. Or another firmware is flashed. Or the queue manager is away, or the name server silent while a watchdog
+    watches the board, until all readings wait on it and its power has been cut once more.
     """
 
     messages: int = 1000
@@ -293,6 +301,7 @@ class Progress:
     claimed: set[int] = field(default_factory=set)
     failed: set[int] = field(default_factory=set)
     cores: set[str] = field(default_factory=set)
+    starts: int = 0
     told: set[str] = field(default_factory=set)
     sessions_before: int = 0
     sessions_now: int = 0
@@ -324,6 +333,7 @@ class Progress:
                 self.told.update(said.get("damage", ()), [AHEAD] if said.get("ahead") else ())
                 self.started = self.started or "accepted" in said
                 if said.get("event") == "started":
+                    self.starts += 1
                     self.sessions_before, self.sessions_now = self.sessions, 0
                 self.sessions_now = said.get("sessions", self.sessions_now)
                 self.error = said.get("reason", self.error)
@@ -343,6 +353,7 @@ class Campaign:
     erased: list[Path] = field(default_factory=list)
     mishaps: int = 0
     in_queue: int = 0
+    names: NameServer | None = None
 
     def figures(self, victims: dict[str, Victim]) -> dict[str, int]:
         """The live figures, by the names of `totals`."""
@@ -424,18 +435,26 @@ class Campaign:
                 raise CampaignFailed("the queue manager does not say that it is listening")
             await asyncio.sleep(TICK_S)
         await self.proxy.open(self.manager.address)
+        link = self.proxy.board_settings(self.board.host)
+        if settings.mishap == OFFLINE:
+            self.manager.kill()
+        elif settings.mishap == DEAD_DNS:
+            self.names = NameServer(self.board.host)
+            await self.names.open(self.board.listen)
+            dns = [self.board.host, self.names.port]
+            link = {**link, "host": NAME, "dns": dns, "watchdog_ms": WATCHDOG_MS}
         application = {
             "outbox": "outbox",
             "queue": f"DIRECT=TCP:{self.manager.address[0]}\\private$\\{QUEUE}",
             "seed": settings.seed,
             "count": settings.messages,
             "max_size": settings.max_size,
-            "ahead": self.board.limits.ahead,
+            "ahead": settings.messages if settings.mishap in WITHHELD else self.board.limits.ahead,
             "erasures": settings.mishap in (ERASE, ERASE_FIXED, COPY),
-            "clockless": settings.mishap not in ("", REFLASH),
+            "clockless": settings.mishap in (ERASE, ERASE_FIXED, COPY, FLIP),
             "guid": FIXED_GUID if settings.mishap == ERASE_FIXED else "",
         }
-        self.board.start({**application, **self.proxy.board_settings(self.board.host)})
+        self.board.start({**application, **link})
         counting = asyncio.create_task(self.count_queue())
         try:
             await self._keep_killing(victims, view, counting)
@@ -457,7 +476,10 @@ class Campaign:
             if counting.done():
                 await counting
             victims["board"].tick(self.progress.accepted, now)
-            victims["queue manager"].tick(self.progress.stored, now)
+            if self.is_withheld:
+                self._relent(victims["board"])
+            else:
+                victims["queue manager"].tick(self.progress.stored, now)
             figures = self.figures(victims)
             view.update(figures)
             if figures != before:
@@ -467,6 +489,27 @@ class Campaign:
             if now > begun + deadline_s:
                 raise CampaignFailed(f"not done within {deadline_s:g} s: {self._lacking(figures)}")
             await asyncio.sleep(TICK_S)
+
+    @property
+    def is_withheld(self) -> bool:
+        """The board cannot reach the queue manager yet."""
+        return self.settings.mishap in WITHHELD and not self.mishaps
+
+    def _relent(self, victim: Victim) -> None:
+        """When all waits on the board: it starts once more, and what it lacks is there. Raises CampaignFailed if it has
+        started by itself: its watchdog has bitten.
+        """
+        if self.progress.starts > victim.kills + 1:
+            raise CampaignFailed("the board has started by itself")
+        is_known = self.names is None or self.names.asked >= QUESTIONS
+        if self.progress.accepted == self.settings.messages and victim.finished and is_known:
+            self.board.kill()
+            self.board.power_up()
+            if self.names is None:
+                self.manager.power_up()
+            else:
+                self.names.answers = True
+            self.mishaps += 1
 
     def _complete(self, victims: dict[str, Victim]) -> bool:
         settled = self.progress.accepted == self.progress.stored == self.settings.messages
@@ -500,6 +543,8 @@ class Campaign:
         """Kill every process and drop every connection."""
         self.board.close()
         self.manager.kill()
+        if self.names is not None:
+            self.names.close()
         await self.proxy.close()
 
     def logs(self) -> str:
@@ -547,7 +592,9 @@ def _prepare(settings: Settings, folder: Path) -> tuple[Campaign, dict[str, Vict
     settings = settings.for_board(board.limits)
     kinds = TCP_KINDS if board.line is None else SERIAL_KINDS
     cuts = plan_cuts(settings.seed, settings.cuts, settings.traffic(), 2 * settings.kills, kinds)
-    ways = {"board": (MISHAP, POWER) if settings.mishap else board.ways, "queue manager": (POWER,)}
+    if settings.mishap == DEAD_DNS and board.line is not None:
+        raise BoardMissing(f"board {settings.board} has no network: it asks no name server")
+    ways = {"board": (MISHAP, POWER) if settings.mishap in BEFALL else board.ways, "queue manager": (POWER,)}
     plans = {name: plan_kills(settings.seed, name, settings.kills, settings.messages, ways[name]) for name in VICTIMS}
     schedule = CutSchedule(cuts)
     manager = QueueManager(settings.ordack, folder)
@@ -611,7 +658,10 @@ def parse_arguments(arguments: Sequence[str] | None) -> tuple[Settings, bool]:
     parser.add_argument("--patience", type=float, help="seconds without progress (default: by the kind of board)")
     parser.add_argument("--deadline", type=float, help="seconds in all (default: by the kind of board)")
     parser.add_argument(
-        "--mishap", choices=MISHAPS, default="", help="what else happens at every second kill of the board"
+        "--mishap",
+        choices=MISHAPS,
+        default="",
+        help="what else happens (see hil/README.md)",
     )
     parser.add_argument("--json", action="store_true", help="write the figures to standard output as one JSON object")
     chosen = parser.parse_args(arguments)

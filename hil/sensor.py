@@ -10,6 +10,8 @@ Runs on MicroPython, where a heap of 64 KiB is enough, and on CPython: `sensor.p
     seed, count, max_size   readings 1 to `count`, bodies of 0 to `max_size` bytes (65536 if left out)
     ahead                   at most so many accepted readings that are not stored yet (64 if left out)
     pace_ms                 pause between readings (0 if left out)
+    dns                     address and port of the name server, if `host` is a name
+    watchdog_ms             the board's watchdog bites after so long (there is none if left out)
     clockless               the node gets no time, as on a board whose clock is at its epoch (false if left out)
     erasures                the outbox may be found erased, or put back from an old copy (false if left out)
     guid                    the node's GUID in hexadecimal, fixed (its own if left out)
@@ -285,6 +287,10 @@ async def open_node(config: "dict[str, Any]") -> "Any":
         connect = (config["host"], config["port"])
         if config.get("lan"):
             await lan_up()
+        if config.get("dns"):
+            from node import dns
+
+            dns.SERVERS.append(tuple(config["dns"]))
     bounds: "dict[str, Any]" = {name: config[name] for name in ("capacity",) if name in config}
     if config.get("clockless"):
         bounds["clock"] = lambda: 0
@@ -303,6 +309,10 @@ async def main(path: str) -> None:
     node = await open_node(config)
     sensor = Sensor(config, node, core.implementation)
     node.start()
+    if config.get("watchdog_ms"):
+        from node.board import Watchdog
+
+        watching = asyncio.create_task(Watchdog(node, config["watchdog_ms"]).watch())  # noqa: F841 - keeps it
     try:
         await sensor.run()
     except Exception as error:

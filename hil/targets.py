@@ -10,6 +10,7 @@
 * `mps2-eth`, `mps2-uart`: the firmware of a Cortex-M3 in a whole emulated machine, over Ethernet or a serial line
 * `m4-eth`, `m4-uart`, `m33-eth`, `m33-uart`: the same for a Cortex-M4, and for a Cortex-M33, the core of an RP2350
 * `rv32-eth`, `rv32-uart`: the same for a RISC-V processor of 32 bits, as ESP32-C3 and RP2350 have
+* any of these with `@KIB` behind it, such as `mps2-eth@140`: with so large a heap
 """
 
 import shlex
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from hil import inventory
 from hil.boards import ROOT, SENSOR, Board, BoardMissing, ProcessBoard, built, program
-from hil.emulated import M3, M4, M33, RV32, Mps2Board, PiBoard
+from hil.emulated import M3, M4, M33, MPS2_HEAP_KIB, RV32, Mps2Board, PiBoard
 
 MICROPYTHON = {
     "unix": ROOT / "build" / "micropython" / "unix-c" / "micropython",
@@ -59,8 +60,9 @@ def interpreter(target: str) -> list[str]:
 
 def open_board(target: str, folder: Path, application: Path = SENSOR) -> Board:
     """The board that `target` names, switched off, its flash the not yet existing `folder`. Raises BoardMissing."""
-    if target in MPS2:
-        return Mps2Board(target, folder, *MPS2[target], application)
+    name, _, heap = target.partition("@")
+    if name in MPS2 and (not heap or heap.isdecimal()):
+        return Mps2Board(target, folder, *MPS2[name], application, int(heap or MPS2_HEAP_KIB))
     if target == PI_MACHINE:
         return PiBoard(target, folder, application)
     if target not in KINDS and target in (boards := inventory.load()):
