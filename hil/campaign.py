@@ -54,7 +54,7 @@ FIXED_GUID = "6f726461636b2d63616d706169676e21"
 NAME = "gateway.example"
 WATCHDOG_MS = 5000
 QUESTIONS = 4
-"""So many mean that the board has given up to look the name up once, and 7 s have passed."""
+"""So many of one life mean that the board has given up to look the name up once, and 7 s have passed."""
 HEADER_BYTES = 230
 """What a message of the sensor takes on the link besides its body, at least."""
 
@@ -501,8 +501,10 @@ class Campaign:
         """
         if self.progress.starts > victim.kills + 1:
             raise CampaignFailed("the board has started by itself")
-        is_known = self.names is None or self.names.asked >= QUESTIONS
-        if self.progress.accepted == self.settings.messages and victim.finished and is_known:
+        if self.names is not None and not victim.finished:
+            self.names.asked = 0
+        has_tried = self.names is None or self.names.asked >= QUESTIONS
+        if self.progress.accepted == self.settings.messages and victim.finished and has_tried:
             self.board.kill()
             self.board.power_up()
             if self.names is None:

@@ -13,7 +13,7 @@ _TTL_S = 60
 
 
 class NameServer(asyncio.DatagramProtocol):
-    """Every name has the address that it answers; `asked` counts questions. `port`: where it listens when it is open."""
+    """Every name has the address that it answers; `asked` counts questions. `port`: where it listens once it is."""
 
     def __init__(self, address: str) -> None:
         self.asked = 0

@@ -312,7 +312,7 @@ async def main(path: str) -> None:
     if config.get("watchdog_ms"):
         from node.board import Watchdog
 
-        watching = asyncio.create_task(Watchdog(node, config["watchdog_ms"]).watch())  # noqa: F841 - keeps it
+        asyncio.create_task(Watchdog(node, config["watchdog_ms"]).watch())  # noqa: RUF006 - the loop of a board keeps it
     try:
         await sensor.run()
     except Exception as error:
