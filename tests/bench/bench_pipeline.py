@@ -316,8 +316,8 @@ SEGMENT_ROWS = 10_000  # as `ordack export` makes them
 BODY_SCHEMA = "temperature DOUBLE, pressure INT, device STRING, at TIMESTAMP"
 
 
-def write_segments(folder: Path, messages: int, seed: int) -> int:
-    """A folder of segments with JSON bodies of about 100 bytes; their bytes."""
+def write_segments(folder: Path, messages: int, seed: int, queues: int = 1, rows: int = SEGMENT_ROWS) -> int:
+    """A folder of segments of so many rows and queues, with JSON bodies of about 100 bytes; their bytes."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -329,13 +329,14 @@ def write_segments(folder: Path, messages: int, seed: int) -> int:
     (folder / segments.MARKER).write_bytes(segments.marker_content(marker))
     absent = {pa.string(): "", pa.binary(): b"", pa.bool_(): False}
     written = 0
-    for serial, first in enumerate(range(1, messages + 1, SEGMENT_ROWS), 1):
-        numbers = np.arange(first, min(first + SEGMENT_ROWS, messages + 1))
+    for number, first in enumerate(range(1, messages + 1, rows)):
+        numbers = np.arange(first, min(first + rows, messages + 1))
         size = len(numbers)
+        queue, serial = f"line{number % queues + 1}", number // queues + 1
         arrived = pa.array(numbers // 1000 + 1_767_225_600, pa.int64()).cast(pa.timestamp("s", "UTC"))
         temperatures, pressures = dice.normal(20, 5, size).round(3), dice.integers(900, 1100, size)
         columns = {
-            "queue": ["line1"] * size,
+            "queue": [queue] * size,
             "lookup_id": numbers,
             "message_id": numbers,
             "tx_sequence_number": numbers,
@@ -355,7 +356,7 @@ def write_segments(folder: Path, messages: int, seed: int) -> int:
             else pa.array(columns.get(field.name, [absent.get(field.type, 0)] * size)).cast(field.type)
             for field in segments.SCHEMA
         ]
-        path = folder / segments.file_name("line1", serial, int(numbers[0]), int(numbers[-1]))
+        path = folder / segments.file_name(queue, serial, int(numbers[0]), int(numbers[-1]))
         pq.write_table(pa.Table.from_arrays(arrays, schema=segments.SCHEMA), path, compression="zstd")
         written += path.stat().st_size
     return written
@@ -410,6 +411,44 @@ def bench_ingest(fleet: Fleet, size: int, rounds: int) -> None:
             ratio=theirs / own,
             rounds={which: [round(value, 3) for value in times[which]] for which in (f"peer{name}", f"ours{name}")},
         )
+
+
+QUEUES, QUEUES_ROWS = 300, 1000
+
+
+def bench_queues(fleet: Fleet, size: int, rounds: int) -> None:
+    """`ordack pipeline ingest` of the same rows from one queue and from 300: from as many segments, and against the
+    larger ones that one queue has."""
+    from ordack.pipeline.ingest import Job, ingest
+
+    messages = QUEUES * QUEUES_ROWS
+    folders = {}
+    for name, queues, rows in (("one queue", 1, SEGMENT_ROWS), ("one queue, small segments", 1, QUEUES_ROWS),
+                               ("300 queues", QUEUES, QUEUES_ROWS)):  # fmt: skip
+        folders[name] = fleet.folder / f"queues-{queues}-{rows}-{fleet.seed}"
+        shutil.rmtree(folders[name], ignore_errors=True)
+        write_segments(folders[name], messages, fleet.seed, queues, rows)
+    spark = spark_session()
+    table = fleet.folder / "table"
+    taken: dict[str, list[Cost]] = {}
+    for turn in range(rounds + 1):
+        for name, folder in folders.items():
+            shutil.rmtree(table, ignore_errors=True)
+            job = Job({"path": str(folder)}, str(table))
+            done = measured(taken if turn else {}, name, lambda job=job: ingest(spark, job))  # type: ignore[misc]
+            assert done.rows == messages, done
+    spark.stop()
+    shutil.rmtree(table)
+    cpu = {name: statistics.median(cost.cpu_seconds for cost in costs) for name, costs in taken.items()}
+    report(
+        bench="queues",
+        messages=messages,
+        cpu_seconds=cpu,
+        seconds={name: round(statistics.median(cost.seconds for cost in costs), 3) for name, costs in taken.items()},
+        ratio_cpu=cpu["300 queues"] / cpu["one queue"],
+        ratio_cpu_same_segments=cpu["300 queues"] / cpu["one queue, small segments"],
+        wanted_ratio_cpu=1.5,
+    )
 
 
 # ---- streaming audit: a folder of files, ours against Spark's own state
@@ -806,6 +845,7 @@ BENCHES: dict[str, Callable[[Fleet, int, int], None]] = {
     "memory": bench_memory,
     "follow": bench_follow,
     "ingest": bench_ingest,
+    "queues": bench_queues,
 }
 
 
