@@ -46,6 +46,7 @@ hil: setup-test ## the guarantees on every board that is here, as a table, also 
 
 pipeline: setup-test ## from a board to a Spark table, with every process on the way killed again and again (SEED= MESSAGES= KILLS=)
 	@$(PYTHON_VENV) -m hil.pipeline --messages $(MESSAGES) --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(if $(BOARD),--board '$(BOARD)')
+	@$(PYTHON_VENV) -m tests.pipeline.lake_kills $(if $(SEED),--seed $(SEED))
 
 ##@ Check it
 

@@ -4,9 +4,8 @@
 
 Everything is seen from outside, as in campaign.py. A kill comes at a planned count: of readings accepted for the board,
 stored for the queue manager, and in segments for the export. The ingest is killed after so many steps of its life. Each
-file that Spark writes to make a batch part of the table is a step: what it is going to read, the rows, that they belong
-to the table, that the batch is done. So kills hit the start, and before and between all of these. In turn Python and
-Java are killed together, or Python alone, when Java lives on for a moment.
+file of rows, and each entry in the log of the table, a Delta Lake, is a step. So kills hit the start, and before and
+between these. In turn Python and Java are killed together, or Python alone, when Java lives on for a moment.
 
 Exit status: 0 every reading is in the table once and in order, nothing is left elsewhere, and every kill was made; 1
 not so; 2 wrong use.
@@ -14,7 +13,6 @@ not so; 2 wrong use.
 
 import argparse
 import asyncio
-import fcntl
 import json
 import os
 import random
@@ -29,10 +27,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+from deltalake import DeltaTable
 from ordack.pipeline import segments
-from ordack.pipeline.table import METADATA, TableError, committed_files
 from rich.console import Console
 
 from hil import sensor
@@ -53,8 +49,8 @@ from hil.targets import open_board
 
 ARTEFACTS = ROOT / "build" / "pipeline"
 SEGMENTS, TABLE = "segments", "table"
-CHECKPOINT, LOCK = "_ordack_checkpoint", "ordack.lock"
-STEPS_MAX = 12  # in a life of the ingest until it is killed: about two batches
+LOG = "_delta_log"
+STEPS_MAX = 6  # in a life of the ingest until it is killed: about three batches
 PATIENCE_S = 300.0  # a Spark session on a busy machine takes its time
 STATUS_DEADLINE_S = 60.0
 LOOK_S = 0.1  # between two looks at the table
@@ -97,6 +93,12 @@ class Service:
     def alive(self) -> bool:
         return self._process is not None and self._process.alive
 
+    def has_children(self) -> bool:
+        """Whether it has started another process: an ingest, that heeds signals by then, has Java started."""
+        if self._process is None or not self._process.alive:
+            return False
+        return bool(Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text())
+
     def power_up(self) -> None:
         self.life += 1
         self._process = Process(self._command, self.log, self.life, self._folder)
@@ -136,29 +138,27 @@ class Table:
 
     folder: Path
     rows: int = 0
-    _counted: dict[Path, int] = field(default_factory=dict)
+    _opened: DeltaTable | None = None
 
     def steps(self) -> int:
-        """Files that were finished on the way of batches into the table."""
-        places = [self.folder, self.folder / METADATA,
-                  *(self.folder / CHECKPOINT / name for name in ("offsets", "commits"))]  # fmt: skip
-        return sum(file.name[0] not in "._" for place in places if place.is_dir() for file in place.iterdir())
+        """Files of rows and entries of the log that were finished."""
+        log = self.folder / LOG
+        return len([*self.folder.glob("part-*")]) + sum(name.suffix == ".json" for name in log.glob("[0-9]*"))
 
     def count(self) -> int:
         """The rows that belong to the table."""
-        with suppress(TableError):  # there is none yet
-            for file in committed_files(self.folder):
-                if file not in self._counted:
-                    self._counted[file] = pq.read_metadata(file).num_rows
-        self.rows = sum(self._counted.values())
+        if self._opened is not None:
+            self._opened.update_incremental()
+        elif DeltaTable.is_deltatable(str(self.folder)):
+            self._opened = DeltaTable(self.folder)
+        self.rows = 0 if self._opened is None else self._opened.count()
         return self.rows
 
     def read(self) -> list[Received]:
         """The messages, in the order of their arrival in the queue."""
         columns = ["lookup_id", "label", "source_queue_manager", "message_id", "delivery", "message_class", "body",
                    "tx_sequence_ordinal", "tx_sequence_time_stamp", "tx_sequence_number"]  # fmt: skip
-        files = committed_files(self.folder)
-        whole = pa.concat_tables([pq.read_table(file, columns=columns) for file in files]).sort_by("lookup_id")
+        whole = DeltaTable(self.folder).to_pyarrow_table(columns=columns).sort_by("lookup_id")
         return [
             Received.with_body(
                 row["label"],
@@ -172,18 +172,13 @@ class Table:
             for row in whole.to_pylist()
         ]
 
-    def at_work(self) -> bool:
-        """Whether an ingest holds the checkpoint."""
-        with (self.folder / CHECKPOINT / LOCK).open("a") as lock:
-            try:
-                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
+    def files(self) -> set[str]:
+        """Names of the files that belong to the table."""
+        return {file.rpartition("/")[2] for file in DeltaTable(self.folder).file_uris()}
 
     def orphans(self) -> int:
         """Files of rows in the folder that do not belong to the table: of batches that were killed."""
-        return len(set(self.folder.glob("part-*")) - set(committed_files(self.folder)))
+        return len({path.name for path in self.folder.glob("part-*")} - self.files())
 
 
 class IngestVictim:
@@ -320,7 +315,7 @@ class PipelineCampaign:
         figures.latency_s = self.latency()
         ledger = read_ledger(self.board.read_file(sensor.LEDGER))
         figures.comparison = compare(settings.messages, ledger, self.table.read())
-        figures.orphans, figures.files = self.table.orphans(), len(committed_files(self.table.folder))
+        figures.orphans, figures.files = self.table.orphans(), len(self.table.files())
         figures.segments = len(segments.segments(self.folder / SEGMENTS))
         listed = await self.manager.command("queue", "list", "--system", "--json")
         figures.left = sum(json.loads(line)["messages"] for line in listed.splitlines())
@@ -342,6 +337,10 @@ class PipelineCampaign:
     def _stop(self) -> None:
         self.board.kill()
         self.ingest.stop()
+        try:  # none of the lives before has come to its end
+            self.ingest.log.wait_for(lambda text: text.startswith('{"table"'), STATUS_DEADLINE_S)
+        except TimeoutError:
+            raise CampaignFailed("the ingest has not told, at its end, what it has put into the table") from None
         self.export.stop()
         self.manager.stop()
 
@@ -384,7 +383,7 @@ class PipelineCampaign:
                 )
             await asyncio.sleep(TICK_S)
         # The last lives, too, have to show that they go on: with nothing to do they must wait, not end.
-        await self._until(lambda: self.manager.listening() and self.export.alive and self.table.at_work(),
+        await self._until(lambda: self.manager.listening() and self.export.alive and self.ingest.has_children(),
                           "a service does not begin again")  # fmt: skip
 
     def close(self) -> None:

@@ -2,14 +2,14 @@
 
     python3 read_table.py TABLE
 
-A batch that was killed leaves files whose rows stand again in other files. `committed_files` names those that belong to
-the table; DuckDB's read_parquet takes the same list.
+A new table is one of Delta Lake: polars, DuckDB, pandas and others read it, too. Of a table of Parquet, which has
+_spark_metadata in its folder, pyarrow reads the files that ordack.pipeline.table.committed_files names: those of a
+batch that was killed are not among them.
 """
 
 import sys
 
-import pyarrow.parquet
-from ordack.pipeline.table import committed_files
+from deltalake import DeltaTable
 
-readings = pyarrow.parquet.read_table(committed_files(sys.argv[1]))
+readings = DeltaTable(sys.argv[1]).to_pyarrow_table()
 print(f"{readings.num_rows} messages, columns {', '.join(readings.column_names)}")

@@ -188,6 +188,7 @@ def _expected(stored: Stored) -> dict[str, Any]:
     flags = transaction.flags if transaction else 0
     place = f"{transaction.tx_sequence_id}/{transaction.tx_sequence_number}" if transaction else user.message_id
     row = {
+        "queue_manager": OURS,
         "queue": "line1",
         "lookup_id": stored.lookup_id,
         "arrived": _time(0) + timedelta(microseconds=stored.arrived),
@@ -245,7 +246,8 @@ def _expected(stored: Stored) -> dict[str, Any]:
     return row
 
 
-COLUMNS = Columns()  # one for all examples: what it remembers of some messages must not be told of others
+OURS = "11111111-1111-1111-1111-111111111111"
+COLUMNS = Columns(OURS)  # one for all examples: what it remembers of some messages must not be told of others
 
 
 def _alike(packet: bytes) -> list[bytes]:
@@ -284,7 +286,7 @@ def test_every_property_of_a_message_has_its_column(found: list[tuple[bytes, int
 
 def test_what_the_columns_remember_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ordack.pipeline.columns.CACHE_MAX", 2)
-    columns = Columns()
+    columns = Columns(OURS)
     for number in range(1, 20):
         name = DirectQueueFormatName(f"TCP:10.0.0.{number % 7}\\private$\\q")
         packet = bytes(build.user_message(bytes([number]) * 16, number, name, b"", label=f"label {number % 5}"))

@@ -14,25 +14,26 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from ordack import cli
-from ordack.pipeline import ingest as ingest_module
-from ordack.pipeline import segments
+from ordack.pipeline import iceberg, segments
+from ordack.pipeline import stream as stream_module
 from ordack.pipeline.bodies import SchemaError
-from ordack.pipeline.ingest import CHECKPOINT, LOCK, Batch, IngestError, Job, Latency, Summary, ingest
-from ordack.pipeline.segments import KEYLESS, SCHEMA, FolderError
-from ordack.pipeline.source import OptionError
+from ordack.pipeline.folders import Place
+from ordack.pipeline.ingest import CHECKPOINT, Job, ingest
+from ordack.pipeline.options import OptionError
+from ordack.pipeline.progress import Batch, IngestError, Latency, Summary
+from ordack.pipeline.segments import ADDED, SCHEMA, FolderError
+from ordack.pipeline.stream import LOCK, FileTable
 from ordack.pipeline.table import METADATA, TableError, committed_files
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own manual has it
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import StructType
 
 from tests.support.segment_files import key, make_folder, row, write, write_rows
 
@@ -47,12 +48,19 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "table"
 
 
-def job(folder: Path, table: Path, **others: Any) -> Job:
+def job(folder: Path, table: Path, table_format: str | None = None, **others: Any) -> Job:
     options = {name: others.pop(name) for name in ("schema", "queue", "maxSegmentsPerTrigger") if name in others}
-    return Job({"path": str(folder), **options}, str(table), **others)
+    return Job({"path": str(folder), **options}, str(table), table_format, **others)
+
+
+def parquet(folder: Path, table: Path, **others: Any) -> Job:
+    """A table with a checkpoint, which a stream of Spark's writes."""
+    return job(folder, table, "parquet", **others)
 
 
 def rows(table: Path) -> list[int]:
+    if (table / "_delta_log").exists():
+        return sorted(DeltaTable(table).to_pyarrow_table()["lookup_id"].to_pylist())
     return sorted(number for file in committed_files(table)
                   for number in pq.read_table(file)["lookup_id"].to_pylist())  # fmt: skip
 
@@ -60,26 +68,29 @@ def rows(table: Path) -> list[int]:
 def test_figures_are_quantiles_of_what_was_added() -> None:
     latency = Latency()
     assert latency.figures() is None
-    latency.add(np.array([1_000_000] * 98 + [3_000_000]), 4500)  # microseconds; milliseconds
-    latency.add(np.array([10_000_000]), 19_999)
+    latency.add([1000, 3000], [98, 1], 4500)  # milliseconds
+    latency.add([10_000], [1], 19_999)
     assert latency.figures() == (3.5, 3.5, 3.5, 9.999)
-    latency.add(np.array([2_000_000] * 900), 4500)
+    latency.add([2000], [900], 4500)
     assert latency.figures() == (2.5, 2.5, 3.5, 9.999)
 
 
-def test_each_run_adds_what_is_new_and_nothing_else(spark: SparkSession, folder: Path, table: Path) -> None:
+@pytest.mark.parametrize("table_format", ["delta", "iceberg", "parquet"])
+def test_each_run_adds_what_is_new_and_nothing_else(
+    spark: SparkSession, folder: Path, table: Path, table_format: str
+) -> None:
     now = time.time_ns() // 1_000_000_000 * 1_000_000_000
     arrived, sent = np.datetime64(now - 5_000_000_000, "ns").item(), np.datetime64(now - 9_000_000_000, "ns").item()
     times = {"arrived": arrived // 1000, "sent_time": sent // 1000}
     write_rows(folder, 1, [row(number, body=b'{"t": 1.5}', **times) for number in (1, 2)])
     write_rows(folder, 2, [row(3, body=b"{}", **times), row(4, body=b'{"t": "x"}', **times)])
-    what = job(folder, table, schema="t DOUBLE", maxSegmentsPerTrigger="1")
+    what = job(folder, table, table_format, schema="t DOUBLE", maxSegmentsPerTrigger="1")
     batches: list[Batch] = []
     done = ingest(spark, what, tell=batches.append)
     assert (done.batches, done.rows, done.malformed, done.segments) == (2, 4, 1, 2)
     assert [(one.number, one.rows, one.malformed, one.segments, one.behind) for one in batches] == [
         (0, 2, 0, 1, 1), (1, 2, 1, 1, 0)]  # fmt: skip
-    read = spark.read.parquet(str(table)).orderBy("lookup_id").select("t", "_malformed").collect()
+    read = spark.read.parquet(*files(table, table_format)).orderBy("lookup_id").select("t", "_malformed").collect()
     assert [tuple(one) for one in read] == [
         (1.5, None), (1.5, None), (None, None), (None, 't: "x" is a string, the column is DOUBLE')]  # fmt: skip
     waited = time.time() - now / 1e9
@@ -93,8 +104,17 @@ def test_each_run_adds_what_is_new_and_nothing_else(spark: SparkSession, folder:
     again = ingest(spark, what)
     assert (again.batches, again.rows, again.malformed) == (1, 2, 2)
     assert ingest(spark, what).rows == 0
-    assert rows(table) == [1, 2, 3, 4, 5, 6]
-    assert spark.read.parquet(str(table)).count() == 6
+    assert spark.read.parquet(*files(table, table_format)).select("lookup_id").distinct().count() == 6
+
+
+def files(table: Path, table_format: str) -> list[str]:
+    """What Spark reads of a table; of others than its own it does not have the packages here."""
+    if table_format == "delta":
+        return DeltaTable(table).file_uris()
+    if table_format == "iceberg":
+        catalog, name = iceberg._catalog(str(table))
+        return [one.file.file_path for one in catalog.load_table(name).scan().plan_files()]
+    return [str(table)]
 
 
 def test_the_examples_read_segments_and_the_table(
@@ -109,7 +129,7 @@ def test_the_examples_read_segments_and_the_table(
         runpy.run_path(str(examples / name))
     counted, kind, read = capsys.readouterr().out.splitlines()
     assert (counted, kind) == ("1 messages since then", "a stream")
-    assert read.startswith("2 messages, columns queue, ")
+    assert read.startswith("2 messages, columns queue_manager, queue, ")
 
 
 def test_a_continuous_run_takes_what_comes_until_it_is_told_to_stop(
@@ -136,7 +156,7 @@ def test_other_readers_are_told_which_files_belong_to_the_table(spark: SparkSess
         committed_files(table)
     for serial in range(1, 14):  # Spark draws its metadata together every tenth batch
         write(folder, serial, serial, serial)
-    ingest(spark, job(folder, table, maxSegmentsPerTrigger="1"))
+    ingest(spark, parquet(folder, table, maxSegmentsPerTrigger="1"))
     found = committed_files(table)
     (table / "part-00000-of-a-batch-that-was-killed.snappy.parquet").write_bytes(found[0].read_bytes())
     assert committed_files(table) == found
@@ -155,30 +175,42 @@ def test_other_readers_are_told_which_files_belong_to_the_table(spark: SparkSess
 
 def test_a_table_whose_columns_come_in_another_order_is_refused(spark: SparkSession, folder: Path, table: Path) -> None:
     write(folder, 1, 1, 1)
-    ingest(spark, job(folder, table, schema="b DOUBLE, a DOUBLE"))
-    with pytest.raises(IngestError, match=r"has its columns in another order \(queue string, .*b double, a double"):
-        ingest(spark, job(folder, table, schema="a DOUBLE, b DOUBLE"))
+    ingest(spark, parquet(folder, table, schema="b DOUBLE, a DOUBLE"))
+    with pytest.raises(
+        IngestError, match=r"has its columns in another order \(queue_manager string, .*b double, a double"
+    ):
+        ingest(spark, parquet(folder, table, schema="a DOUBLE, b DOUBLE"))
 
 
-@pytest.mark.parametrize("table_format", ["parquet", "orc"])
-def test_segments_and_tables_of_a_version_without_message_keys_are_gone_on_with(
-    spark: SparkSession, folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch, table_format: str
+def test_segments_and_tables_of_older_versions_are_gone_on_with(
+    spark: SparkSession, folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new = table.with_name("new")
     with monkeypatch.context() as older:
-        older.setattr(segments, "SCHEMA", KEYLESS)
+        kept = pa.schema([field for field in SCHEMA if field.name not in ADDED])
+        older.setattr(segments, "SCHEMA", kept)
         write(folder, 1, 1, 3)
-        older.setattr(Job, "fitted", lambda _self, _spark, frame: frame.drop("message_key"))
-        ingest(spark, job(folder, table, table_format=table_format))
+        older.setattr(FileTable, "fitted", lambda _self, _spark, frame: frame.drop(*ADDED))
+        ingest(spark, parquet(folder, table))
     write(folder, 2, 4, 5)
-    for place in (table, new):
-        ingest(spark, job(folder, place, table_format=table_format))
-    assert spark.read.format(table_format).load(str(table)).columns == KEYLESS.names
-    assert spark.read.format(table_format).load(str(table)).count() == 5
-    found = spark.read.format(table_format).load(str(new)).orderBy("lookup_id").select("message_key").collect()
+    ingest(spark, job(folder, table))  # the format is found
+    ingest(spark, parquet(folder, new))
+    assert spark.read.parquet(str(table)).columns == kept.names
+    assert spark.read.parquet(str(table)).count() == 5
+    found = spark.read.parquet(str(new)).orderBy("lookup_id").select("message_key").collect()
     assert [one.message_key for one in found] == [key(number) for number in range(1, 6)]
     frame = spark.read.format("ordack").load(str(folder))
     assert frame.where(F.col("message_key") == key(2)).select("lookup_id").collect() == [Row(lookup_id=2)]
+
+
+def test_the_format_of_a_table_that_is_there_is_found(folder: Path, table: Path) -> None:
+    assert job(folder, table).table_format == "delta"
+    (table / CHECKPOINT / "offsets").mkdir(parents=True)
+    assert job(folder, table).table_format == "parquet", "killed before its first batch was in it"
+    (table / METADATA).mkdir()
+    log = ["v1", json.dumps({"path": f"file://{table}/part-1.snappy.orc", "action": "add"})]
+    (table / METADATA / "0").write_text("\n".join(log))
+    assert job(folder, table).table_format == "orc"
 
 
 def test_a_table_and_its_checkpoint_stay_together(
@@ -186,39 +218,39 @@ def test_a_table_and_its_checkpoint_stay_together(
 ) -> None:
     write(folder, 1, 1, 1)
     elsewhere = str(tmp_path / "checkpoint")
-    ingest(spark, job(folder, table, checkpoint=elsewhere))
+    ingest(spark, parquet(folder, table, checkpoint=elsewhere))
     write(folder, 2, 2, 2)
     with pytest.raises(IngestError, match=r"has been written with another checkpoint than .*table/_ordack_checkpoint"):
-        ingest(spark, job(folder, table))
+        ingest(spark, parquet(folder, table))
     with pytest.raises(IngestError, match=r"belongs to a table that is not in .*other any more"):
-        ingest(spark, job(folder, tmp_path / "other", checkpoint=elsewhere))
+        ingest(spark, parquet(folder, tmp_path / "other", checkpoint=elsewhere))
     with pytest.raises(
         IngestError,
         match=r"has other columns \(only in the table: nothing; only in this ingest: "
         r"t double, _malformed string\).* begin a new table",
     ):
-        ingest(spark, job(folder, table, checkpoint=elsewhere, schema="t DOUBLE"))
+        ingest(spark, parquet(folder, table, checkpoint=elsewhere, schema="t DOUBLE"))
     with pytest.raises(IngestError, match="segments holds files that no ingest has written"):
-        ingest(spark, job(folder, folder))
+        ingest(spark, parquet(folder, folder))
     assert not (folder / CHECKPOINT).exists()
     assert rows(table) == [1]
-    ingest(spark, job(folder, table, checkpoint=elsewhere))
+    ingest(spark, parquet(folder, table, checkpoint=elsewhere))
     assert rows(table) == [1, 2]
 
 
 def test_a_checkpoint_is_for_one_folder(spark: SparkSession, folder: Path, table: Path, tmp_path: Path) -> None:
     write(folder, 1, 1, 1)
-    ingest(spark, job(folder, table))
+    ingest(spark, parquet(folder, table))
     other = make_folder(tmp_path / "new", "folder-2")
     write(other, 1, 1, 1)
     with pytest.raises(IngestError, match=r"new is not the folder that this stream has read before: its marker says"):
-        ingest(spark, job(other, table))
+        ingest(spark, parquet(other, table))
     (folder / "line1-0000000001-1-1.parquet").unlink()
     write(folder, 3, 3, 3)
     with pytest.raises(IngestError, match="segment 2 of the queue line1 is missing"):
-        ingest(spark, job(folder, table))
+        ingest(spark, parquet(folder, table))
     write(folder, 2, 2, 2)
-    ingest(spark, job(folder, table))
+    ingest(spark, parquet(folder, table))
     assert rows(table) == [1, 2, 3]
 
 
@@ -226,20 +258,20 @@ def test_two_ingests_do_not_share_a_checkpoint(
     spark: SparkSession, folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(folder, 1, 1, 1)
-    monkeypatch.setattr(ingest_module, "LOCK_PATIENCE_S", 0.1)
-    monkeypatch.setattr(ingest_module, "POLL_S", 0.05)
+    monkeypatch.setattr(stream_module, "LOCK_PATIENCE_S", 0.1)
+    monkeypatch.setattr(stream_module, "POLL_S", 0.05)
     (table / CHECKPOINT).mkdir(parents=True)
     (table / METADATA).mkdir()  # as a kill before the first batch leaves it
     with (table / CHECKPOINT / LOCK).open("w") as held:
         fcntl.lockf(held, fcntl.LOCK_EX)  # as a JVM holds it
         with pytest.raises(IngestError, match="another ingest is at work with the checkpoint"):
-            ingest(spark, job(folder, table))
+            ingest(spark, parquet(folder, table))
 
     def tell(batch: Batch) -> None:
         with pytest.raises(IngestError, match="another ingest is at work with the checkpoint"):
-            ingest(spark, job(folder, table))
+            ingest(spark, parquet(folder, table))
 
-    assert ingest(spark, job(folder, table), tell=tell).rows == 1
+    assert ingest(spark, parquet(folder, table), tell=tell).rows == 1
 
 
 def test_what_cannot_be_is_told_before_anything_is_written(spark: SparkSession, folder: Path, table: Path) -> None:
@@ -251,154 +283,43 @@ def test_what_cannot_be_is_told_before_anything_is_written(spark: SparkSession, 
     with pytest.raises(SchemaError, match="column label of the schema is there already"):
         ingest(spark, job(folder, table, schema="label STRING"))
     assert not table.exists()
-    with pytest.raises(
-        IngestError,
-        match=r"this Spark has no format delta: give it io\.delta:delta-spark_2\.13, with "
-        r"spark\.sql\.extensions=.*--conf spark\.jars\.packages=.* or write parquet",
-    ):
-        job(folder, table, table_format="delta").check(spark.newSession(), StructType())
-    iceberg = Job({"path": str(folder)}, "lake.plant.readings", "iceberg", str(table / "checkpoint"))
-    with pytest.raises(IngestError, match=r"this Spark has no catalog lake: give it org\.apache\.iceberg:iceberg"):
-        ingest(spark, iceberg)
-    iceberg.table = "readings"
-    with pytest.raises(IngestError, match="this Spark has no format iceberg: give it"):
-        ingest(spark, iceberg)
-    with pytest.raises(OptionError, match="no table has the format 'csv'; there are parquet, orc, delta, iceberg"):
+    with pytest.raises(OptionError, match="no table has the format 'csv'; there are delta, iceberg, parquet, orc"):
         job(folder, table, table_format="csv")
-    with pytest.raises(OptionError, match="Iceberg has no folder of its own for the checkpoint: say --checkpoint"):
-        job(folder, table, table_format="iceberg")
+    with pytest.raises(OptionError, match="--partition-by and --add-columns are for delta and iceberg, not parquet"):
+        parquet(folder, table, add_columns=True)
+    with pytest.raises(OptionError, match="--partition-by day makes a column of that name, and the schema has one"):
+        ingest(spark, job(folder, table, schema="Day INT", by=("day",)))
     with pytest.raises(FolderError, match="there is no folder"):
         job(folder / "nowhere", table)
     with pytest.raises(OptionError, match="maxSegmentsPerTrigger is '-1'"):
         job(folder, table, maxSegmentsPerTrigger="-1")
 
 
-def transactional_table() -> type[DataSource]:
-    """Stands in for Delta, under its name: a table that keeps the number of the last batch with its rows, and takes no
-    batch twice. It dies once, behind a commit, when there is a file `die` beside it. Defined here, so that it is sent
-    to Spark's workers whole."""
-
-    class Message(WriterCommitMessage):
-        def __init__(self, numbers: list[int]) -> None:
-            self.numbers = numbers
-
-    class Writer(DataSourceStreamArrowWriter):
-        def __init__(self, table: Path) -> None:
-            self.table = table
-
-        def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
-            return Message([number for batch in iterator for number in batch.column("lookup_id").to_pylist()])
-
-        def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-            numbers = [number for one in messages if isinstance(one, Message) for number in one.numbers]
-            with (self.table / "asked").open("a") as asked:
-                asked.write(f"{batchId} ")
-            log = self.table / f"{batchId}.json"
-            if not log.exists():
-                log.write_text(json.dumps(numbers))
-            if (self.table.with_name("die")).exists():
-                (self.table.with_name("die")).unlink()
-                raise RuntimeError("killed behind the commit")
-
-    class Reader(DataSourceReader):
-        def __init__(self, table: Path) -> None:
-            self.table = table
-
-        def read(self, partition: Any) -> Iterator[tuple[int, str]]:
-            for log in self.table.glob("*.json"):
-                yield from ((number, "") for number in json.loads(log.read_text()))
-
-    class Table(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return "delta"
-
-        def schema(self) -> str:
-            if not Path(self.options["path"]).exists():
-                raise ValueError("there is no such table")
-            return "lookup_id BIGINT, message_key STRING"
-
-        def reader(self, schema: StructType) -> DataSourceReader:
-            return Reader(Path(self.options["path"]))
-
-        def streamWriter(self, schema: StructType, overwrite: bool) -> Writer:  # noqa: N802
-            table = Path(self.options["path"])
-            table.mkdir(exist_ok=True)
-            (table / "options").write_text(json.dumps([dict(self.options), overwrite, schema.names]))
-            return Writer(table)
-
-    return Table
-
-
-def test_a_table_that_knows_its_last_batch_gets_each_row_once_and_the_right_options(
-    spark: SparkSession, folder: Path, table: Path
-) -> None:
-    spark.dataSource.register(transactional_table())
-    for serial in (1, 2, 3):
-        write(folder, serial, 2 * serial - 1, 2 * serial)
-    what = job(folder, table, table_format="delta", maxSegmentsPerTrigger="1", checkpoint=f"{table}-checkpoint")
-    (table.parent / "die").touch()
-    with pytest.raises(IngestError):
-        ingest(spark, what)
-    assert ingest(spark, what).rows == 6
-    committed = {int(log.stem): json.loads(log.read_text()) for log in table.glob("*.json")}
-    assert committed == {0: [1, 2], 1: [3, 4], 2: [5, 6]}
-    assert (table / "asked").read_text().split() == ["0", "0", "1", "2"]
-    options, overwrite, columns = json.loads((table / "options").read_text())
-    assert options == {"path": str(table), "checkpointlocation": f"{table}-checkpoint"}
-    assert (overwrite, columns) == (False, SCHEMA.names)
-    with pytest.raises(IngestError, match=r"with another checkpoint than .*would put rows into it again"):
-        ingest(spark, job(folder, table, table_format="delta"))
-    table.rename(table.with_name("moved"))
-    with pytest.raises(IngestError, match=r"belongs to a table that is not in .*table any more"):
-        ingest(spark, what)
-
-
-def test_iceberg_is_written_by_the_name_in_its_catalog(folder: Path) -> None:
-    calls: list[tuple[Any, ...]] = []
-
-    class Writer:
-        """What a DataStreamWriter is told."""
-
-        def __getattr__(self, name: str) -> Any:
-            def call(*words: Any, **named: Any) -> Writer:
-                calls.append((name, *words, *named.items()))
-                return self
-
-            return call
-
-    what = Job({"path": str(folder)}, "lake.plant.readings", "iceberg", "/checkpoints/readings")
-    frame: Any = SimpleNamespace(writeStream=Writer())
-    ingest_module._start(what, frame, continuous=True, interval=0.5)
-    assert calls == [
-        ("format", "iceberg"), ("option", "checkpointLocation", "/checkpoints/readings"), ("outputMode", "append"),
-        ("trigger", ("processingTime", "500 milliseconds")), ("toTable", "lake.plant.readings"),
-    ]  # fmt: skip
-
-
 def test_a_server_is_asked_what_is_in_a_folder_and_what_is_in_the_table(
     spark: SparkSession, folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a session here in the place of the server's: both are asked by reading."""
-    monkeypatch.setattr(ingest_module, "is_remote", lambda spark: True)
+    monkeypatch.setattr(stream_module, "is_remote", lambda spark: True)
     asked = table.with_name("a [b]{c,d}*?")
-    assert not ingest_module._holds_files(spark, str(asked))
+    assert not stream_module.holds_files(spark, str(asked))
     asked.mkdir()
     (asked / "_hidden").touch()
     (asked / ".hidden").touch()
-    assert not ingest_module._holds_files(spark, str(asked))
+    assert not stream_module.holds_files(spark, str(asked))
     (asked / "0").touch()
-    assert ingest_module._holds_files(spark, str(asked))
-    what = job(folder, table)
-    assert ingest_module._in_table(spark, what, {})
-    assert not ingest_module._in_table(spark, what, {"line1": 1})
+    assert stream_module.holds_files(spark, str(asked))
+    what = parquet(folder, table)
+    assert stream_module._in_table(spark, what.files(), {})
+    assert not stream_module._in_table(spark, what.files(), {Place("folder-1", "line1"): 1})
     write(folder, 1, 1, 1)
     write(folder, 2, 2, 2)
     ingest(spark, what)
-    assert ingest_module._in_table(spark, what, {"line1": 2})
-    assert not ingest_module._in_table(spark, what, {"line1": 3})
-    assert not ingest_module._in_table(spark, what, {"line1": 2, "other": 1})
-    monkeypatch.setattr(ingest_module, "_in_table", lambda *_: False)
+    assert stream_module._in_table(spark, what.files(), {Place("folder-1", "line1"): 2})
+    assert not stream_module._in_table(spark, what.files(), {Place("folder-1", "line1"): 3})
+    assert not stream_module._in_table(
+        spark, what.files(), {Place("folder-1", "line1"): 2, Place("folder-1", "other"): 1}
+    )
+    monkeypatch.setattr(stream_module, "_in_table", lambda *_: False)
     with pytest.raises(IngestError, match="the stream was stopped on the server, by another ingest with the check"):
         ingest(spark, what)
 
@@ -431,7 +352,7 @@ def test_the_command_reports_for_people_and_for_machines(
     folder: Path, table: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(folder, 1, 1, 3)
-    status, output, errors = run(capfd, monkeypatch, str(folder), "--to", str(table))
+    status, output, errors = run(capfd, monkeypatch, str(folder), "--to", str(table), "--partition-by", "queue")
     assert (status, errors) == (0, "")
     assert output.startswith(f"{table}: 3 rows of 1 segment, in 1 batch\nfrom arrival in the queue to the table: ")
     assert output.endswith("(of sending only the second is known: up to 1 s too long)\n")
@@ -439,7 +360,7 @@ def test_the_command_reports_for_people_and_for_machines(
     status, output, errors = run(capfd, monkeypatch, str(folder), "--to", str(table), "--json")
     batch, summary = map(json.loads, output.splitlines())
     assert (status, errors) == (0, "")
-    assert (batch["batch"], batch["rows"], batch["malformed"], batch["behind"]) == (1, 2, None, 0)
+    assert (batch["batch"], batch["rows"], batch["malformed"], batch["behind"]) == (0, 2, None, 0)
     assert summary["rows"] == 2
     assert summary["latency_s"]["arrived_to_table"].keys() == {"p50", "p90", "p99", "max"}
 
@@ -449,12 +370,17 @@ def test_what_does_not_belong_together_is_unusable_input(
     folder: Path, table: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(folder, 1, 1, 1)
-    assert run(capfd, monkeypatch, str(folder), "--to", str(table))[0] == 0
+    assert run(capfd, monkeypatch, str(folder), "--to", str(table), "--format", "parquet")[0] == 0
     other = make_folder(tmp_path / "new", "folder-2")
     write(other, 1, 1, 1)
     for words, text in (
         ([folder, "--to", table, "--checkpoint", tmp_path / "checkpoint"], "with another checkpoint"),
-        ([folder, "--to", tmp_path / "table-2", "--checkpoint", table / CHECKPOINT], "belongs to a table that is not"),
+        ([folder, "--to", table, "--format", "delta"], "is a table of the format parquet, and goes on as that"),
+        ([folder, "--to", tmp_path / "table-2", "--checkpoint", table / CHECKPOINT], "keeps itself what is in it"),
+        (
+            [folder, "--to", tmp_path / "table-2", "--format", "parquet", "--checkpoint", table / CHECKPOINT],
+            "belongs to a table that is not",
+        ),
         ([folder, "--to", table, "--schema", "t DOUBLE"], "has other columns"),
         ([folder, "--to", folder], "holds files that no ingest has written"),
         ([other, "--to", table], "is not the folder that this stream has read before"),
@@ -498,9 +424,9 @@ def test_the_files_of_a_table_have_timestamps_in_microseconds_and_are_packed_wit
     spark: SparkSession, folder: Path, tmp_path: Path, schema: str
 ) -> None:
     write_rows(folder, 1, [row(1, body=b'{"at": "2026-11-21T18:30:00.123456Z"}')])
-    before = spark.conf.get(ingest_module.TIMESTAMPS)
+    before = spark.conf.get(stream_module.TIMESTAMPS)
     table = tmp_path / "table"
-    ingest(spark, Job({"path": str(folder), **({"schema": schema} if schema else {})}, str(table)))
+    ingest(spark, parquet(folder, table, **({"schema": schema} if schema else {})))
     files = committed_files(table)
     assert files
     times = {"arrived", "sent_time"} | ({"at"} if schema else set())
@@ -510,4 +436,4 @@ def test_the_files_of_a_table_have_timestamps_in_microseconds_and_are_packed_wit
         assert {str(file.schema_arrow.field(name).type) for name in times} == {"timestamp[us, tz=UTC]"}
         group = file.metadata.row_group(0)
         assert {group.column(number).compression for number in range(group.num_columns)} == {"ZSTD"}
-    assert spark.conf.get(ingest_module.TIMESTAMPS) == before  # the session is as it was
+    assert spark.conf.get(stream_module.TIMESTAMPS) == before  # the session is as it was

@@ -12,10 +12,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ordack.pipeline import segments, source
+from ordack.pipeline import folders, segments, source
 from ordack.pipeline.bodies import SchemaError
+from ordack.pipeline.folders import Folders, Part
+from ordack.pipeline.options import OptionError
 from ordack.pipeline.segments import SCHEMA, FolderError
-from ordack.pipeline.source import OptionError, Part, SegmentSource, SegmentStreamReader
+from ordack.pipeline.source import SegmentSource, SegmentStreamReader
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, datasource
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -23,7 +25,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from pyspark.sql.types import StringType, StructField, StructType
 
 from tests.support import capture_generator, segment_files
-from tests.support.segment_files import BEGIN, make_folder, row, write, write_rows
+from tests.support.segment_files import BEGIN, SOURCE, make_folder, row, write, write_rows
 
 OWN = from_arrow_schema(SCHEMA)
 
@@ -48,6 +50,11 @@ def read(reader: SegmentStreamReader, start: dict[str, Any], end: dict[str, Any]
     return [number for part in reader.partitions(start, end) for number in numbers(reader.read(part))]
 
 
+def queues(offset: dict[str, Any], folder: str = "folder-1") -> dict[str, int]:
+    found: dict[str, int] = offset["folders"][folder]
+    return found
+
+
 def everything() -> ReadAllAvailable:
     return ReadAllAvailable()
 
@@ -59,16 +66,16 @@ def test_a_stream_reads_each_segment_once_and_stops_where_the_folder_does(folder
     write(folder, 1, 1, 3)
     reader = stream(folder)
     start = reader.initialOffset()
-    assert start == {"folder": "folder-1", "queues": {"line1": 0}}
+    assert start == {"folders": {"folder-1": {"line1": 0}}}
     end = reader.latestOffset(start, everything())
-    assert end == {"folder": "folder-1", "queues": {"line1": 1}}
+    assert end == {"folders": {"folder-1": {"line1": 1}}}
     assert read(reader, start, end) == [1, 2, 3]
     assert reader.latestOffset(end, everything()) == end
     assert read(reader, end, end) == []
     write(folder, 2, 4, 4)
     write(folder, 1, 1, 2, "other")
     later = reader.latestOffset(end, everything())
-    assert later["queues"] == {"line1": 2, "other": 1}
+    assert queues(later) == {"line1": 2, "other": 1}
     assert read(reader, end, later) == [4, 1, 2]
     assert read(stream(folder), end, later) == [4, 1, 2], "after a restart, too"
     assert reader.reportLatestOffset() == later
@@ -84,7 +91,7 @@ def test_a_micro_batch_takes_so_many_segments_from_all_queues_in_turn(folder: Pa
     offset = reader.initialOffset()
     seen = []
     while (after := reader.latestOffset(offset, limit)) != offset:
-        seen.append(after["queues"])
+        seen.append(queues(after))
         offset = after
     assert seen == [{"busy": 1, "quiet": 1}, {"busy": 3, "quiet": 1}, {"busy": 5, "quiet": 1}]
     assert isinstance(stream(folder).getDefaultReadLimit(), ReadAllAvailable)
@@ -98,7 +105,7 @@ def test_available_now_ends_with_what_was_there_when_it_began(folder: Path) -> N
     write(folder, 2, 2, 2)
     write(folder, 1, 1, 1, "new")
     end = reader.latestOffset(start, everything())
-    assert end["queues"] == {"line1": 1}
+    assert queues(end) == {"line1": 1}
     assert reader.latestOffset(end, everything()) == end
 
 
@@ -110,7 +117,7 @@ def test_available_now_goes_no_way_back_if_old_segments_were_deleted(folder: Pat
     reader.prepareForTriggerAvailableNow()
     assert reader.latestOffset(offset, everything()) == offset
     write(folder, 2, 2, 2)
-    assert stream(folder).latestOffset(offset, everything())["queues"] == {"line1": 2}
+    assert queues(stream(folder).latestOffset(offset, everything())) == {"line1": 2}
 
 
 def test_a_queue_begins_with_its_oldest_segment_for_stream_and_batch(folder: Path) -> None:
@@ -118,7 +125,7 @@ def test_a_queue_begins_with_its_oldest_segment_for_stream_and_batch(folder: Pat
     write(folder, 8, 80, 80)
     reader = stream(folder)
     start = reader.initialOffset()
-    assert start["queues"] == {"line1": 6}
+    assert queues(start) == {"line1": 6}
     assert read(reader, start, reader.latestOffset(start, everything())) == [70, 71, 80]
     assert batch_read(folder) == [70, 71, 80]
 
@@ -138,7 +145,7 @@ def test_a_segment_that_was_deleted_unread_fails_the_stream_and_the_batch(folder
         ):
             attempt()
     with pytest.raises(FolderError, match=r"line1-0{9}2-2-2\.parquet was .* with the lookup ids 2 to 2, are in no"):
-        numbers(reader.read(Part([str(paths[1])])))
+        numbers(reader.read(Part([(str(paths[1]), SOURCE)])))
     paths[2].unlink()
     with pytest.raises(FolderError, match="segment 2 of the queue line1 is missing"):
         reader.partitions(start, end)
@@ -151,22 +158,52 @@ def test_a_listing_that_missed_a_new_segment_is_not_believed(folder: Path, monke
     """Two segments become visible while the folder is read: the listing may show the later one only."""
     write(folder, 1, 1, 1)
     write(folder, 2, 2, 2)
-    whole = segments.segments
+    whole = segments.names
     calls = 0
 
-    def racing(*arguments: Any) -> list[segments.Segment]:
+    def racing(place: Path) -> list[str]:
         nonlocal calls
         calls += 1
-        found = whole(*arguments)
-        return found[1:] if calls % 2 else found
+        found = sorted(whole(place))
+        return [name for name in found if "-0000000001-" not in name] if calls % 2 else found
 
-    monkeypatch.setattr(source.segments, "segments", racing)
+    monkeypatch.setattr(segments, "names", racing)
     reader = stream(folder)
     start = reader.initialOffset()
-    assert start["queues"] == {"line1": 0}
+    assert queues(start) == {"line1": 0}
     end = reader.latestOffset(start, everything())
-    assert end["queues"] == {"line1": 2}
+    assert queues(end) == {"line1": 2}
     assert read(reader, start, end) == [1, 2]
+
+
+def test_a_stream_of_an_older_version_is_gone_on_with(folder: Path) -> None:
+    for serial in (1, 2):
+        write(folder, serial, serial, serial)
+    before = {"folder": "folder-1", "queues": {"line1": 1}}
+    end = stream(folder).latestOffset(before, everything())
+    assert end == {"folders": {"folder-1": {"line1": 2}}}
+    assert read(stream(folder), before, end) == [2]
+
+
+def test_a_folder_that_appears_later_is_read_from_its_oldest_segment(folder: Path, tmp_path: Path) -> None:
+    write(folder, 1, 1, 1)
+    reader = stream(tmp_path / "seg*")
+    start = reader.latestOffset(reader.initialOffset(), everything())
+    other = make_folder(tmp_path / "segments-2", "folder-2")
+    path = write(other, 5, 50, 50)
+    write(other, 6, 60, 60)
+    begun = reader.latestOffset(start, everything())
+    assert queues(begun, "folder-2") == {"line1": 4}, "where it begins is written down before it is read"
+    assert read(stream(tmp_path / "seg*"), start, begun) == []
+    end = reader.latestOffset(begun, everything())
+    assert read(reader, begun, end) == [50, 60]
+    path.unlink()
+    with pytest.raises(FolderError, match=r"segment 5 of the queue line1 is missing in .*segments-2"):
+        read(reader, begun, end)
+    other.rename(tmp_path / "elsewhere")
+    with pytest.raises(FolderError, match=r"the folder with the identifier folder-2 in its .* is not among .*seg"):
+        reader.partitions(begun, end)
+    assert queues(reader.latestOffset(end, everything()), "folder-2") == {"line1": 6}, "it is not forgotten"
 
 
 def test_a_stream_does_not_go_on_with_another_folder(folder: Path, tmp_path: Path) -> None:
@@ -268,24 +305,24 @@ def test_filters_on_time_leave_out_rows_before_they_reach_spark(two_queues: Path
 
 def test_small_segments_share_a_task_and_no_segment_is_split(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def tasks() -> list[int]:
-        made = source.parts(segments.segments(folder))
-        assert [path for part in made if isinstance(part, Part) for path in part.paths] == everything_there
-        return [len(part.paths) for part in made if isinstance(part, Part)]
+        made = folders.parts(Folders([str(folder)]).waiting({}))
+        assert [path for part in made for path, _ in part.segments] == everything_there
+        return [len(part.segments) for part in made]
 
     paths = [write(folder, serial, serial, serial) for serial in range(1, 6)] + [write(folder, 1, 1, 1, "other")]
     everything_there = [str(path) for path in paths]
     size = paths[0].stat().st_size
-    assert tasks() == [5, 1], "those of a queue together"
-    monkeypatch.setattr(source, "TASK_SEGMENTS", 2)
-    assert tasks() == [2, 2, 1, 1]
-    monkeypatch.setattr(source, "TASK_BYTES_MAX", size)
+    assert tasks() == [6], "of all queues together"
+    monkeypatch.setattr(folders, "TASK_SEGMENTS", 4)
+    assert tasks() == [4, 2]
+    monkeypatch.setattr(folders, "TASK_BYTES_MAX", size)
     assert tasks() == [1] * 6
     monkeypatch.undo()
-    monkeypatch.setattr(source, "TASK_BYTES_MIN", size // 2)
-    monkeypatch.setattr(source, "TASKS", 2)
-    assert tasks() == [3, 2, 1] or tasks() == [2, 2, 1, 1], "half of them each, to use two processors"
-    monkeypatch.setattr(source, "TASK_BYTES_MIN", 3 * size)
-    monkeypatch.setattr(source, "TASKS", 100)
+    monkeypatch.setattr(folders, "TASK_BYTES_MIN", size // 2)
+    monkeypatch.setattr(folders, "TASKS", 2)
+    assert tasks() == [3, 3] or tasks() == [2, 2, 2], "half of them each, to use two processors"
+    monkeypatch.setattr(folders, "TASK_BYTES_MIN", 3 * size)
+    monkeypatch.setattr(folders, "TASKS", 100)
     assert max(tasks()) > 1, "a task has some work"
 
 
@@ -304,7 +341,10 @@ def test_batches_are_bounded_by_bytes_not_only_by_rows(folder: Path) -> None:
         ({}, "say which folder of segments to read"),
         ({"path": "nowhere"}, "there is no folder .*/nowhere: `ordack export` makes it"),
         ({"path": "."}, "is no folder of segments: it has no _ordack.json"),
-        ({"path": "segments", "queues": "a"}, "there is no option 'queues'; there are path, queue"),
+        ({"path": "segments", "queues": "a"}, "there is no option 'queues'; there are path, paths, queue"),
+        ({"path": "segm*ts?"}, "no folder of segments matches .*segm.*: `ordack export` makes them"),
+        ({"paths": "segments"}, "option paths is 'segments'; it is a list of texts in JSON"),
+        ({"paths": '["segments", "nowhere"]'}, "there is no folder .*/nowhere"),
         ({"path": "segments", "format": "xml"}, r"option format \(--bodies\) is 'xml'; bodies are json or cbor"),
         ({"path": "segments", "maxSegmentsPerTrigger": "0"}, "maxSegmentsPerTrigger is '0'; it is a number from 1"),
         ({"path": "segments", "maxSegmentsPerTrigger": "many"}, "is 'many'"),

@@ -16,10 +16,10 @@ SOURCE = "11111111-1111-1111-1111-111111111111"
 _ABSENT: dict[pa.DataType, Any] = {pa.string(): "", pa.binary(): b"", pa.bool_(): False, segments.TIME: BEGIN}
 
 
-def make_folder(folder: Path, identifier: str = "folder-1") -> Path:
+def make_folder(folder: Path, identifier: str = "folder-1", queue_manager: str = SOURCE) -> Path:
     """An empty folder of segments."""
     folder.mkdir()
-    (folder / segments.MARKER).write_bytes(segments.marker_content(segments.Marker(SOURCE, identifier)))
+    (folder / segments.MARKER).write_bytes(segments.marker_content(segments.Marker(queue_manager, identifier)))
     return folder
 
 
@@ -32,7 +32,8 @@ def row(number: int, queue: str = "line1", body: bytes = b"", **properties: Any)
     """A transactional message, the `number`th of its stream; it arrived so many seconds after BEGIN."""
     values = {column.name: None if column.nullable else _ABSENT.get(column.type, 0) for column in segments.SCHEMA}
     values |= {
-        "queue": queue, "lookup_id": number, "message_id": number, "source_queue_manager": SOURCE, "body": body,
+        "queue_manager": SOURCE, "queue": queue, "lookup_id": number,
+        "message_id": number, "source_queue_manager": SOURCE, "body": body,
         "message_key": key(number),
         "arrived": BEGIN + datetime.timedelta(seconds=number), "delivery": "transactional",
         "label": f"reading {number}", "tx_sequence_ordinal": 1, "tx_sequence_time_stamp": 1,
@@ -42,7 +43,9 @@ def row(number: int, queue: str = "line1", body: bytes = b"", **properties: Any)
 
 
 def write_rows(folder: Path, serial: int, rows: Sequence[dict[str, Any]], **how: Any) -> Path:
-    """One segment of these rows, which are of one queue."""
+    """One segment of these rows, which are of one queue, in a folder of a queue manager."""
+    marker = segments.read_marker(folder)
+    rows = [{**row, "queue_manager": row["queue_manager"] if marker is None else marker.queue_manager} for row in rows]
     name = segments.file_name(rows[0]["queue"], serial, rows[0]["lookup_id"], rows[-1]["lookup_id"])
     pq.write_table(pa.Table.from_pylist(list(rows), segments.SCHEMA), folder / name, compression="zstd", **how)
     return folder / name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -78,16 +79,25 @@ def export(
 
 
 SegmentsArgument = Annotated[
-    Path, typer.Argument(metavar="SEGMENTS", parser=local, help="Folder that `ordack export` has written.")
+    list[Path],
+    typer.Argument(
+        metavar="SEGMENTS...",
+        parser=local,
+        help="Folders that `ordack export` has written, or quoted patterns ('/data/plant-*'), which folders may match "
+        "later, too.",
+    ),
 ]
 TableOption = Annotated[
     str,
     typer.Option(
-        "--to", metavar="TABLE", help="Folder or URL of the table. With --format iceberg: its name in the catalog."
+        "--to",
+        metavar="TABLE",
+        help="Folder or URL of the table. With --format iceberg: a folder, or CATALOG.NAMESPACE.TABLE.",
     ),
 ]
 TableFormatOption = Annotated[
-    str, typer.Option("--format", help="parquet or orc; delta or iceberg if Spark has the package.")
+    str | None,
+    typer.Option("--format", help="delta, iceberg, parquet or orc. Default: as the table is; delta for a new one."),
 ]
 SchemaOption = Annotated[
     str | None,
@@ -99,7 +109,10 @@ SchemaOption = Annotated[
 ]
 CheckpointOption = Annotated[
     str | None,
-    typer.Option(metavar="FOLDER", help="Folder that records what is in the table. Default: in the table's folder."),
+    typer.Option(
+        metavar="FOLDER",
+        help="With parquet and orc: folder that records what is in the table. Default: in the table's folder.",
+    ),
 ]
 ContinuousOption = Annotated[
     bool,
@@ -108,6 +121,17 @@ ContinuousOption = Annotated[
         help="Continue with what arrives, until SIGTERM, SIGINT or SIGHUP; or end when "
         "everything that is there is in the table.",
     ),
+]
+DivisionOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--partition-by",
+        metavar="COLUMN",
+        help="Divide a new table of delta or iceberg by day (of arrival), queue_manager or queue. May be repeated.",
+    ),
+]
+AddColumnsOption = Annotated[
+    bool, typer.Option("--add-columns", help="Add to a table of delta or iceberg the columns of --schema that are new.")
 ]
 IntervalOption = Annotated[
     float, typer.Option(min=0, help="With --continuous: seconds between two looks at the folder.")
@@ -122,11 +146,13 @@ MasterOption = Annotated[
 def pipeline_ingest(
     segments: SegmentsArgument,
     table: TableOption,
-    table_format: TableFormatOption = "parquet",
+    table_format: TableFormatOption = None,
     schema: SchemaOption = None,
     bodies: Annotated[str, typer.Option(help="Format of the bodies: json or cbor.")] = "json",
     prefix: Annotated[str, typer.Option(help="Text before the names of the schema's columns in the body.")] = "",
     queue: Annotated[str | None, typer.Option(help="Take only this queue. Default: all.")] = None,
+    partition_by: DivisionOption = None,
+    add_columns: AddColumnsOption = False,
     checkpoint: CheckpointOption = None,
     continuous: ContinuousOption = False,
     interval: IntervalOption = 1.0,
@@ -140,21 +166,24 @@ def pipeline_ingest(
     Nothing is lost or doubled if the command is killed; the next ingest continues. It reports how long messages took
     from arrival in the queue, and from sending, until they were in the table; sending times are whole seconds. Exit
     status: 0 done; 1 not everything, the next ingest continues; 2 wrong usage, Spark is missing, or unusable input: a
-    folder with other files, a table of another checkpoint or with other columns.
+    folder with other files, a table that others have written or with other columns.
     """
     with needs("spark"):
         from ordack.pipeline import ingest
         from ordack.pipeline.bodies import SchemaError
         from ordack.pipeline.options import OptionError
+        from ordack.pipeline.progress import Batch, IngestError, IngestUnusable
         from ordack.pipeline.segments import FolderError
         from ordack.pipeline.session import SparkMissing, session
     import signal
 
     settings = dict(_setting(pair) for pair in conf or ())
-    options = {"path": str(segments), "format": bodies, "prefix": prefix, "maxSegmentsPerTrigger": str(segments_max)}
+    options = {"paths": json.dumps([*map(str, segments)]), "maxSegmentsPerTrigger": str(segments_max)}
+    options |= {"format": bodies, "prefix": prefix}
     options |= {name: value for name, value in (("schema", schema), ("queue", queue)) if value is not None}
     try:
-        job = ingest.Job(options, table, table_format, checkpoint)
+        division = tuple(partition_by) if partition_by else None
+        job = ingest.Job(options, table, table_format, checkpoint, division, add_columns)
         stopped: list[int] = []
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda number, _: stopped.append(number))
@@ -162,7 +191,7 @@ def pipeline_ingest(
         signal.signal(signal.SIGINT, lambda number, _: stopped.append(number))  # pyspark has set one of its own
         with _ingest_progress() as show:
 
-            def tell(batch: ingest.Batch) -> None:
+            def tell(batch: Batch) -> None:
                 show(batch)
                 if as_json:
                     report(True, "", **batch.as_json())
@@ -170,10 +199,10 @@ def pipeline_ingest(
             done = ingest.ingest(
                 spark, job, continuous=continuous, interval=interval, tell=tell, stop=lambda: bool(stopped)
             )
-    except (SparkMissing, OptionError, SchemaError, FolderError, ingest.IngestUnusable) as error:
+    except (SparkMissing, OptionError, SchemaError, FolderError, IngestUnusable) as error:
         complain(str(error))
         raise typer.Exit(2) from None
-    except ingest.IngestError as error:
+    except IngestError as error:
         raise StoreError(str(error)) from None
     report(as_json, str(done), **done.as_json())
 

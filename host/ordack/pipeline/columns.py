@@ -17,7 +17,7 @@ from mqqb.names import NULL_GUID, QueueName, utf16_decode
 from mqqb.parse import names_end
 
 from ordack.outcome import parse
-from ordack.pipeline.segments import MESSAGE_KEY, SCHEMA, TIME, message_keys
+from ordack.pipeline.segments import MESSAGE_KEY, QUEUE_MANAGER, SCHEMA, TIME, message_keys
 from ordack.store import StoreError
 from ordack.store.database import legible
 from ordack.store.messages import Stored
@@ -84,9 +84,10 @@ class _Packets:
 
 
 class Columns:
-    """Makes tables, and remembers texts from one to the next."""
+    """Makes tables, and remembers texts from one to the next. queue_manager: the GUID of the one that exports."""
 
-    def __init__(self) -> None:
+    def __init__(self, queue_manager: str) -> None:
+        self._queue_manager = queue_manager
         self._guids: dict[bytes, str] = {}
         self._labels: dict[bytes, str] = {}
         self._names: dict[bytes, tuple[str | None, ...]] = {}
@@ -100,7 +101,8 @@ class Columns:
         outside = (user_flags & core.USER_TH) == 0  # of transactions
         delivery = np.where(~outside, 2, (user_flags & core.USER_DM) != 0).astype(np.int8)
         made: dict[str, Any] = {
-            "queue": pa.DictionaryArray.from_arrays(np.zeros(len(messages), np.int8), [queue]).dictionary_decode(),
+            QUEUE_MANAGER: pa.repeat(self._queue_manager, len(messages)),
+            "queue": pa.repeat(queue, len(messages)),
             "lookup_id": [message.lookup_id for message in messages],
             "arrived": pa.array([message.arrived for message in messages], pa.int64()).cast(TIME),
             "in_doubt": pa.array([message.in_doubt for message in messages], pa.int8()).cast(pa.bool_()),

@@ -213,7 +213,7 @@ class Exporter:
         self._rows = rows
         self._anew = anew
         self._tell = tell
-        self._columns = Columns()
+        self._columns = Columns(guids.guid_text(client.store.guid))
         self._affordable = FIRST_ROWS
         self._queues = list({queue.identifier: queue for queue in map(client.queue, queues)}.values())
         self._last: dict[int, Export] = {}  # by queue; serial 0 if there is none yet

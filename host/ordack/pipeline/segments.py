@@ -16,8 +16,9 @@ application had a message in its hands while those behind it were exported.
 
 MESSAGE_KEY identifies a message over stores and segments: `client.Message` says what it is made of. A journal copy or a
 dead letter has the key of its message, so over several queues the key is (queue, MESSAGE_KEY). Lookup ids are unique
-within a store only as long as that is not restored from a backup. Segments of older versions have no such
-column: it is made of the two that they have (`with_key`).
+within a store only as long as that is not restored from a backup.
+
+Segments of older versions lack the columns in ADDED: `completed` makes them of what is there and of the marker.
 
 Times in the columns are UTC; those of the protocol are whole seconds.
 """
@@ -40,11 +41,12 @@ MARKER_VERSION = 1
 SUFFIX = ".parquet"
 NAME_MAX = 255  # bytes, of a file's name on every file system that matters
 TIME = pa.timestamp("us", "UTC")
-MESSAGE_KEY = "message_key"
+QUEUE_MANAGER, MESSAGE_KEY = "queue_manager", "message_key"
 
 SCHEMA = pa.schema(
     [
         # where it was
+        pa.field(QUEUE_MANAGER, pa.string(), False),  # GUID of the one that has exported it
         pa.field("queue", pa.string(), False),  # as in the segment's name: names differ by more than case
         pa.field("lookup_id", pa.int64(), False),  # order of arrival in the store
         pa.field("arrived", TIME, False),
@@ -103,7 +105,7 @@ SCHEMA = pa.schema(
     ]
 )
 
-KEYLESS = pa.schema([field for field in SCHEMA if field.name != MESSAGE_KEY])  # what older versions have written
+ADDED = {QUEUE_MANAGER, MESSAGE_KEY}  # since the first version
 
 _KEPT = re.compile(r"[A-Za-z0-9_.$@!^()-]")  # in a file's name; no Hadoop path makes a pattern of these
 _NAME = re.compile(r"(?P<queue>[^/]+)-(?P<serial>\d{10,})-(?P<first>\d+)-(?P<last>\d+)\.parquet")
@@ -148,10 +150,11 @@ def message_keys(columns: Mapping[str, pa.Array]) -> pa.Array:
     )
 
 
-def with_key(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of KEYLESS as rows of SCHEMA."""
-    columns = dict(zip(batch.schema.names, batch.columns))
-    columns[MESSAGE_KEY] = message_keys(columns)
+def completed(batch: pa.RecordBatch, queue_manager: str) -> pa.RecordBatch:
+    """Rows of an older version, which lack some columns of ADDED, as rows of SCHEMA."""
+    columns = {QUEUE_MANAGER: pa.repeat(queue_manager, batch.num_rows), **dict(zip(batch.schema.names, batch.columns))}
+    if MESSAGE_KEY not in columns:
+        columns[MESSAGE_KEY] = message_keys(columns)
     return pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
 
 
@@ -191,17 +194,26 @@ def segments(folder: str | os.PathLike[str], queues: Collection[str] | None = No
     While an export runs, one that became visible during the call may be missing although a later one is there: a
     reader that goes on from where it was takes `reach` of this."""
     wanted = None if queues is None else {queue.lower() for queue in queues}
-    found = []
+    found = (of_name(folder, name) for name in names(folder))
+    return sorted(
+        (segment for segment in found if segment and (wanted is None or segment.queue.lower() in wanted)),
+        key=lambda segment: (segment.queue, segment.serial),
+    )
+
+
+def names(folder: str | os.PathLike[str]) -> list[str]:
+    """Of all files in a folder. Raises FolderError."""
     try:
         with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries]
+            return [entry.name for entry in entries]
     except OSError as error:
         raise FolderError(f"cannot read the folder {folder}: {error.strerror}") from None
-    for name in names:
-        parsed = parse_name(name)
-        if parsed is not None and (wanted is None or parsed[0].lower() in wanted):
-            found.append(Segment(Path(folder) / name, *parsed))
-    return sorted(found, key=lambda segment: (segment.queue, segment.serial))
+
+
+def of_name(folder: str | os.PathLike[str], name: str) -> Segment | None:
+    """What a name in a folder says; None if it is no segment's."""
+    parsed = parse_name(name)
+    return None if parsed is None else Segment(Path(folder) / name, *parsed)
 
 
 def reach(found: Iterable[Segment], read: Mapping[str, int]) -> dict[str, int]:

@@ -1,0 +1,192 @@
+"""A table of Delta Lake, as `ordack pipeline ingest` writes it: through delta-rs, without a checkpoint beside it.
+
+The table's log itself keeps how far each queue in each folder of segments is in the table: an application transaction
+of Delta's, `ordack/FOLDER/QUEUE`, whose version is the serial of the last segment. A commit names the files of a batch
+and these serials at once, so a batch is in the table and counted, or neither. Delta refuses a commit if another one
+has changed a serial meanwhile: of two ingests of the same queue one is the first, and the other reads on from there.
+`ordack/FOLDER` says that the folder is known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, RemoveAction
+
+from ordack.paths import scheme_of
+from ordack.pipeline.folders import Place
+from ordack.pipeline.lake import PROPERTY, check_division, check_empty, first_line, foreign, new_columns, said
+from ordack.pipeline.progress import IngestError, IngestUnusable
+from ordack.pipeline.writing import DAY, File, open_folder, sync
+
+APPLICATION = "ordack"
+ATTEMPTS = 10  # to commit, when others do at the same time
+# Properties of a table, and of its columns, that whoever writes rows has to heed, and this does not.
+UNHEEDED = ("delta.constraints.", "delta.columnMapping.mode", "delta.setTransactionRetentionDuration")
+UNHEEDED_OF_COLUMNS = ("delta.generationExpression", "delta.invariants", "delta.identity.start")
+
+
+class Delta:
+    """An open table, as lake.Lake has it, made if there is none. columns: those of the rows. by: columns by which a new
+    one is divided; None: as it is. add: columns that it does not have are added to it. Raises IngestError,
+    IngestUnusable."""
+
+    by_in_files = False
+
+    def __init__(self, table: str, columns: pa.Schema, by: tuple[str, ...] | None, add: bool = False) -> None:
+        if "%" in table:
+            raise IngestUnusable(f"{table} has a % in its path, which delta-rs takes for something else: name another")
+        self.folder = self.data = table
+        self._uri = uri_of(table)
+        self._table = self._open(columns, by)
+        self.by = tuple(self._table.metadata().partition_columns)
+        self._check(columns, by, add)
+        self.look()
+
+    def _open(self, columns: pa.Schema, by: tuple[str, ...] | None) -> DeltaTable:
+        if DAY in (by or ()):
+            columns = columns.append(pa.field(DAY, pa.date32()))
+        try:
+            if not DeltaTable.is_deltatable(self._uri):
+                check_empty(self.folder)
+                with contextlib.suppress(DeltaError):  # another ingest is faster; if not, there is no table to open
+                    DeltaTable.create(
+                        self._uri,
+                        Schema.from_arrow(pa.schema([column.with_nullable(True) for column in columns])),
+                        mode="ignore",
+                        partition_by=list(by or ()),
+                        configuration={PROPERTY: "1"},
+                        raise_if_key_not_exists=False,
+                    )
+            return DeltaTable(self._uri)
+        except (DeltaError, OSError, ValueError) as error:
+            raise IngestError(f"cannot open or make the table {self.folder}: {first_line(error)}") from None
+
+    def _check(self, columns: pa.Schema, by: tuple[str, ...] | None, add: bool) -> None:
+        """Refuse what this does not fit. Raises IngestUnusable."""
+        told = self._table.metadata().configuration
+        unheeded = [name for name, value in told.items() if name.startswith(UNHEEDED) and value != "none"]
+        there = {column.name: column for column in self._table.schema().fields}
+        unheeded += [
+            f"{name} of {column.name}"
+            for column in there.values()
+            for name in column.metadata
+            if name in UNHEEDED_OF_COLUMNS
+        ]
+        if unheeded:
+            raise IngestUnusable(
+                f"the table {self.folder} has {', '.join(unheeded)}, which an ingest does not heed: begin a new table"
+            )
+        if PROPERTY not in told and self._table.file_uris():
+            raise IngestUnusable(foreign(self.folder, f"ALTER TABLE ... SET TBLPROPERTIES ('{PROPERTY}' = '1')"))
+        check_division(self.folder, self.by, by)
+        ours = {column.name: column for column in Schema.from_arrow(columns).fields}
+        unfit = [
+            f"{column.name} {said(column.type)}, which is {said(there[name].type)} there"
+            for name, column in ours.items()
+            if name in there and there[name].type != column.type
+        ]
+        unfit += [
+            f"{name}, which may not be null there"
+            for name, column in there.items()
+            if not column.nullable and (name not in ours or ours[name].nullable)
+        ]
+        unfit += [f"{name}, by which the table is divided" for name in self.by if name not in (*ours, DAY)]
+        new = new_columns(self.folder, [*there], [*ours], unfit, add)
+        if new:
+            try:
+                self._table.alter.add_columns([ours[name] for name in new])
+            except (DeltaError, OSError) as error:
+                raise IngestError(f"cannot add columns to {self.folder}: {first_line(error)}") from None
+        self.names = [name for name in ours if name in there or name in new]
+
+    def look(self) -> None:
+        """Read what is in the table now. Raises IngestError."""
+        self.serials, self.known, self._table = read_serials(self.folder)
+
+    def commit(self, files: Sequence[File], reached: Mapping[Place, int], new: set[str]) -> bool:
+        """As lake.Lake has it."""
+        before = {place: self.serials.get(place) for place in reached}
+        transactions = [Transaction(f"{APPLICATION}/{folder}", 1) for folder in sorted(new)]
+        transactions += [Transaction(f"{APPLICATION}/{place.folder}/{place.queue}", n) for place, n in reached.items()]
+        actions: list[AddAction | RemoveAction] = [self._action(file) for file in files]
+        for attempt in range(ATTEMPTS):
+            version = self._table.version()
+            try:
+                self._table.create_write_transaction(
+                    actions,
+                    "append",
+                    self._table.schema(),
+                    list(self.by),
+                    commit_properties=CommitProperties(app_transactions=transactions),
+                )
+                self._table.update_incremental()
+            except CommitFailedError as error:
+                self.look()
+                if new & self.known or before != {place: self.serials.get(place) for place in reached}:
+                    return False
+                if attempt == ATTEMPTS - 1:
+                    raise IngestError(f"cannot commit to the table {self.folder}: {first_line(error)}") from None
+            except (DeltaError, OSError) as error:
+                raise IngestError(f"cannot commit to the table {self.folder}: {first_line(error)}") from None
+            else:
+                break
+        self._sync(version)
+        self.serials.update(reached)
+        self.known |= new
+        return True
+
+    def _action(self, file: File) -> AddAction:
+        stats = {
+            "numRecords": file.rows,
+            "minValues": file.lowest,
+            "maxValues": file.highest,
+            "nullCount": dict.fromkeys(file.lowest, 0),
+        }
+        values = dict(zip(self.by, file.values))
+        return AddAction(file.name, file.size, values, int(time.time() * 1000), True, json.dumps(stats))
+
+    def _sync(self, version: int) -> None:
+        """What was committed behind this version survives a loss of power, where that can be had."""
+        if not scheme_of(self.folder):
+            log = Path(self.folder, "_delta_log")
+            for number in range(version + 1, self._table.version() + 1):
+                sync(str(log / f"{number:020}.json"))
+            sync(str(log))
+
+
+def uri_of(table: str) -> str:
+    """As delta-rs takes a folder or URL."""
+    return table if scheme_of(table) else Path(table).absolute().as_uri()
+
+
+def read_serials(table: str) -> tuple[dict[Place, int], set[str], DeltaTable]:
+    """The last segment of each queue that is in a table, the folders that it knows, and the table as it is then.
+
+    They are read from a checkpoint of Delta's, made for it: delta-rs tells one transaction at a time, and reads the log
+    for each. Raises IngestError."""
+    try:
+        opened = DeltaTable(uri_of(table))
+        opened.create_checkpoint()
+        system, folder = open_folder(table)
+        log = f"{folder}/_delta_log/{opened.version():020}.checkpoint.parquet"
+        told = pq.read_table(log, columns=["txn"], filesystem=system)["txn"].drop_null().to_pylist()
+    except (DeltaError, OSError, pa.ArrowException) as error:
+        raise IngestError(f"cannot read the log of the table {table}: {first_line(error)}") from None
+    serials, known = {}, set()
+    for entry in told:
+        application, _, place = entry["appId"].partition("/")
+        if application == APPLICATION:
+            folder, _, queue = place.partition("/")
+            known.add(folder)
+            if queue:
+                serials[Place(folder, queue)] = entry["version"]
+    return serials, known, opened

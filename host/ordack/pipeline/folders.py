@@ -1,0 +1,244 @@
+"""Folders of segments that are read together: which there are, what of them is still to be read, and by which task.
+
+A folder is named, or found by a pattern (`/data/plant-*`) whenever it is looked, so that one that appears later is
+read, too. What a reader has read is told by one serial for each queue in each folder. A folder keeps its identifier
+when it is moved.
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from pyspark.sql.datasource import InputPartition
+
+from ordack.names import BadName, local_queue
+from ordack.paths import NotLocal, local_path
+from ordack.pipeline import segments
+from ordack.pipeline.options import OptionError
+from ordack.pipeline.segments import MARKER, SUFFIX, FolderError, Marker, Segment
+
+# What one task reads: a segment more costs it little, a task more 150 ms of processors, most of it for one more file of
+# the table. But all processors want some.
+TASKS = 16
+TASK_BYTES_MIN, TASK_BYTES_MAX = 2 << 20, 32 << 20
+TASK_SEGMENTS = 64
+
+
+class Place(NamedTuple):
+    """A queue in a folder, of which segments have consecutive serials. folder: its identifier."""
+
+    folder: str
+    queue: str
+
+
+Serials = Mapping[Place, int]  # the last one that was read, say
+
+
+class Found(NamedTuple):
+    """A segment and whose it is."""
+
+    marker: Marker
+    segment: Segment
+
+    @property
+    def place(self) -> Place:
+        return Place(self.marker.folder, self.segment.queue)
+
+    @property
+    def serial(self) -> int:
+        return self.segment.serial
+
+
+class Folders:
+    """The folders that are named, or match the patterns, when they are looked at. queue: only this one.
+
+    Raises OptionError and FolderError: for a name where there is no folder of segments, a pattern that matches none,
+    and two copies of one folder.
+    """
+
+    def __init__(self, named: Sequence[str], queue: str | None = None) -> None:
+        try:
+            # tasks may have another current folder
+            self._named = [str(Path(local_path(name)).absolute()) for name in named]
+            self._queue = None if queue is None else local_queue(queue).lower()
+        except NotLocal as error:
+            raise OptionError(str(error)) from None
+        except BadName as error:
+            raise OptionError(f"option queue (--queue): {error}") from None
+        self._parsed: dict[str, dict[str, Segment | None]] = {}  # what names of files say, by folder
+        self.now()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**vars(self), "_parsed": {}}  # tasks list nothing
+
+    def __str__(self) -> str:
+        return ", ".join(self._named)
+
+    def now(self) -> dict[Path, Marker]:
+        """The folders that are there. What else a pattern matches is passed over."""
+        found: dict[Path, Marker] = {}
+        for name in self._named:
+            if Path(name).exists() or not glob.has_magic(name):
+                found[Path(name)] = _marker(Path(name))
+                continue
+            for match in sorted(map(Path, glob.glob(name))):  # noqa: PTH207 - a Path's takes no absolute pattern
+                marker = segments.read_marker(match) if match.is_dir() else None
+                if marker is not None:
+                    found[match] = marker
+        if not found:
+            raise FolderError(f"no folder of segments matches {self}: `ordack export` makes them")
+        paths: dict[str, Path] = {}
+        for path, marker in found.items():
+            other = paths.setdefault(marker.folder, path)
+            if other != path and not other.samefile(path):
+                raise FolderError(f"{path} is a copy of {other}, whose messages it holds, too: name one of them")
+        return {path: marker for path, marker in found.items() if paths[marker.folder] == path}
+
+    def listing(self) -> Iterator[Found]:
+        """The visible segments, in no order."""
+        for path, marker in self.now().items():
+            known = self._parsed.get(marker.folder, {})
+            self._parsed[marker.folder] = seen = {
+                name: known[name] if name in known else segments.of_name(path, name) for name in segments.names(path)
+            }
+            for segment in seen.values():
+                if segment is not None and self._queue in (None, segment.queue.lower()):
+                    yield Found(marker, segment._replace(path=path / segment.path.name))
+
+    def last(self) -> dict[Place, int]:
+        """The newest segment of each queue."""
+        newest: dict[Place, int] = {}
+        for one in self.listing():
+            newest[one.place] = max(one.serial, newest.get(one.place, 0))
+        return newest
+
+    def beginning(self, known: Collection[str]) -> dict[Place, int]:
+        """The serial before the oldest segment of each queue in the folders that are not known."""
+        for _ in range(2):  # a listing may have missed one that has just become visible
+            oldest: dict[Place, int] = {}
+            for one in self.listing():
+                if one.marker.folder not in known:
+                    oldest[one.place] = min(one.serial - 1, oldest.get(one.place, one.serial))
+            if not any(oldest.values()):
+                break
+        return oldest
+
+    def waiting(self, read: Serials, until: Serials | None = None) -> list[Found]:
+        """The segments behind `read`, or behind nothing, up to `until` if that is given, in the order of their queues
+        and serials. Raises FolderError if one is missing.
+
+        Segments become visible in the order of their serials, so what a listing has missed, although it shows a later
+        one, the next listing shows; if not, it was deleted."""
+        for last_try in (False, True):
+            found = [
+                one
+                for one in self.listing()
+                if one.serial > read.get(one.place, 0) and (until is None or one.serial <= until.get(one.place, 0))
+            ]
+            found.sort(key=_order)
+            reached = dict(read)
+            for one in found:
+                reached[one.place] = due = reached.get(one.place, 0) + 1
+                if one.serial != due:
+                    if last_try:
+                        raise missing(one.segment.path.parent, one.segment.queue, due)
+                    break
+            else:
+                break
+        return found
+
+    def between(self, first: Serials, last: Serials) -> list[Found]:
+        """The segments behind `first` up to `last`. Raises FolderError if one is missing."""
+        found = self.waiting(first, last)
+        reached = {**first, **{one.place: one.serial for one in found}}
+        for place, serial in last.items():
+            if reached.get(place, 0) < serial:
+                there = {marker.folder: path for path, marker in self.now().items()}
+                if place.folder not in there:
+                    raise FolderError(
+                        f"the folder with the identifier {place.folder} in its {MARKER}, of which a batch was begun, "
+                        f"is not among {self}: bring it back"
+                    )
+                raise missing(there[place.folder], place.queue, reached.get(place, 0) + 1)
+        return found
+
+
+def _order(one: Found) -> tuple[str, str, int]:
+    return (*one.place, one.serial)
+
+
+def _marker(folder: Path) -> Marker:
+    if not folder.is_dir():
+        raise FolderError(f"there is no folder {folder}: `ordack export` makes it")
+    marker = segments.read_marker(folder)
+    if marker is None:
+        raise FolderError(f"{folder} is no folder of segments: it has no {MARKER}, which `ordack export` writes")
+    return marker
+
+
+def in_turn(waiting: Sequence[Found], at_most: int) -> list[Found]:
+    """One of each queue, then the next of each, until there are so many: no queue waits for another. In the order of
+    their queues and serials."""
+    turns: dict[Place, int] = {}
+    order = []
+    for one in waiting:
+        turns[one.place] = turn = turns.get(one.place, 0) + 1
+        order.append((turn, one))
+    order.sort(key=lambda pair: pair[0])
+    return sorted((one for _, one in order[:at_most]), key=_order)
+
+
+def missing(folder: Path, queue: str, serial: int, name: str = "") -> FolderError:
+    """What to say of a segment that is not there, although later ones were read or are there. name: its file's, where
+    that is known; else the segments beside it tell roughly which messages are in it."""
+    known = segments.parse_name(name)
+    if known:
+        ids = f", with the lookup ids {known[2]} to {known[3]}"
+    else:
+        name = f"{segments.encode(queue)}-{serial:010d}-*{SUFFIX}"
+        there = segments.segments(folder, [queue])
+        before = [f"above {one.last_lookup_id}" for one in there if one.serial == serial - 1]
+        after = [f"below {one.first_lookup_id}" for one in there if one.serial > serial][:1]
+        ids = f", with lookup ids {' and '.join(before + after)}" if before or after else ""
+    return FolderError(
+        f"segment {serial} of the queue {queue} is missing in {folder}: the file {name} was deleted or "
+        f"moved before it was read. Its messages{ids}, are in no queue any more. Put the file back; if "
+        "it is lost for good, move the older segments of this queue elsewhere, and begin a new table "
+        "with those behind it"
+    )
+
+
+@dataclass
+class Part(InputPartition):  # type: ignore[misc, unused-ignore]
+    """What one task reads, one after another: paths of segments, each with the queue manager that it is of."""
+
+    segments: list[tuple[str, str]]
+
+    def __init__(self, segments: list[tuple[str, str]]) -> None:
+        super().__init__(None)
+        self.segments = segments
+
+
+def parts(found: Sequence[Found]) -> list[Part]:
+    """What each task reads: neighbours together, in about TASKS tasks, if these are neither too small nor too large; so
+    the rows of a queue are in order in a task, and from each task to the next. Raises FolderError."""
+    sizes = []
+    for one in found:
+        try:
+            sizes.append(one.segment.path.stat().st_size)
+        except OSError as error:
+            raise FolderError(f"cannot read the segment {one.segment.path}: {error.strerror}") from None
+    most = min(max(sum(sizes) // TASKS, TASK_BYTES_MIN), TASK_BYTES_MAX)
+    tasks: list[Part] = []
+    taken = 0
+    for one, size in zip(found, sizes, strict=True):
+        if not tasks or taken + size > most or len(tasks[-1].segments) == TASK_SEGMENTS:
+            tasks.append(Part([]))
+            taken = 0
+        tasks[-1].segments.append((str(one.segment.path), one.marker.queue_manager))
+        taken += size
+    return tasks

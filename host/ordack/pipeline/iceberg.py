@@ -1,0 +1,212 @@
+"""A table of Iceberg, as `ordack pipeline ingest` writes it: through pyiceberg, without a checkpoint beside it.
+
+The table's properties keep how far each queue in each folder of segments is in the table: `ordack.serial.FOLDER.QUEUE`
+is the serial of the last segment, and `ordack.folder.FOLDER` says that the folder is known. A transaction adds the
+files of a batch and sets these at once. The catalog refuses it if another one came between; then it is looked anew
+what is in the table. pyiceberg itself would add the same files again behind the other's: it is told not to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NamespaceAlreadyExistsError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    RESTError,
+    TableAlreadyExistsError,
+    ValidationError,
+)
+from pyiceberg.table import Table
+from pyiceberg.transforms import DayTransform, IdentityTransform
+from sqlalchemy.exc import SQLAlchemyError
+
+from ordack.pipeline.folders import Place
+from ordack.pipeline.lake import CATALOG, PROPERTY, check_division, check_empty, first_line, foreign, new_columns, said
+from ordack.pipeline.progress import IngestError, IngestUnusable
+from ordack.pipeline.writing import DAY, File, open_folder
+
+SERIAL, FOLDER = "ordack.serial.", "ordack.folder."
+RETRIES = "commit.retry.num-retries"
+ATTEMPTS = 10  # to commit, when others do at the same time
+NAMESPACE = "ordack"
+PROBLEMS = (CommitStateUnknownException, NoSuchNamespaceError, RESTError, SQLAlchemyError, ValidationError, OSError,
+            ValueError)  # fmt: skip
+
+_NAME = re.compile(r"[\w-]+(\.[\w-]+){2,}")
+
+
+def is_name(table: str) -> bool:
+    """Whether this is CATALOG.NAMESPACE.TABLE, and no folder."""
+    return _NAME.fullmatch(table) is not None and not Path(table).exists()
+
+
+class Iceberg:
+    """An open table, as lake.Lake has it, made if there is none. table: its name, with that of a catalog that pyiceberg
+    is told of in .pyiceberg.yaml or by variables PYICEBERG_CATALOG__...; or a folder, which has the catalog in a file.
+    columns, by, add: as of delta.Delta. Raises IngestError, IngestUnusable."""
+
+    by_in_files = True
+
+    def __init__(self, table: str, columns: pa.Schema, by: tuple[str, ...] | None, add: bool = False) -> None:
+        self.folder = table
+        try:
+            catalog, self._name = _catalog(table)
+            self._table = self._open(catalog, columns, by)
+            self.by = self._division()
+            self._check(columns, by, add)
+            self.look()
+            self.data = self._table.location().removeprefix("file://") + "/data"
+            system, path = open_folder(self.data)
+            system.create_dir(path, recursive=True)
+        except (*PROBLEMS, CommitFailedException) as error:
+            raise IngestError(f"cannot open or make the table {table}: {first_line(error)}") from None
+
+    def _open(self, catalog: Catalog, columns: pa.Schema, by: tuple[str, ...] | None) -> Table:
+        with contextlib.suppress(NoSuchTableError, NoSuchNamespaceError):
+            return catalog.load_table(self._name)
+        with contextlib.suppress(NamespaceAlreadyExistsError):
+            catalog.create_namespace_if_not_exists(self._name[:-1])
+        location = None if is_name(self.folder) else f"file://{self.folder}"
+        schema = pa.schema([column.with_nullable(True) for column in columns])
+        try:
+            with catalog.create_table_transaction(
+                self._name, schema, location, properties={PROPERTY: "1"}
+            ) as transaction:
+                with transaction.update_spec() as spec:
+                    for name in by or ():
+                        if name == DAY:
+                            spec.add_field("arrived", DayTransform(), DAY)
+                        else:
+                            spec.add_field(name, IdentityTransform(), name)
+        except (TableAlreadyExistsError, CommitFailedException):  # another ingest was faster
+            pass
+        return catalog.load_table(self._name)
+
+    def _division(self) -> tuple[str, ...]:
+        schema = self._table.schema()
+        names = []
+        for part in self._table.spec().fields:
+            name = schema.find_column_name(part.source_id) or ""
+            if isinstance(part.transform, DayTransform) and name == "arrived":
+                names.append(DAY)
+            elif isinstance(part.transform, IdentityTransform):
+                names.append(name)
+            else:
+                raise IngestUnusable(
+                    f"the table {self.folder} is divided by {part.transform} of {name}, which an ingest does not "
+                    "write: begin a new table"
+                )
+        return tuple(names)
+
+    def _check(self, columns: pa.Schema, by: tuple[str, ...] | None, add: bool) -> None:
+        """Refuse what this does not fit. Raises IngestUnusable."""
+        if PROPERTY not in self._table.properties and self._table.current_snapshot() is not None:
+            raise IngestUnusable(foreign(self.folder, f"set its property {PROPERTY} to 1"))
+        check_division(self.folder, self.by, by)
+        there = {column.name: column for column in self._table.schema().as_arrow()}
+        ours = {column.name: column for column in columns}
+        unfit = [
+            f"{name} {said(column.type)}, which is {said(there[name].type)} there"
+            for name, column in ours.items()
+            if name in there and _comparable(there[name].type) != _comparable(column.type)
+        ]
+        unfit += [
+            f"{name}, which may not be null there"
+            for name, column in there.items()
+            if not column.nullable and (name not in ours or ours[name].nullable)
+        ]
+        new = new_columns(self.folder, [*there], [*ours], unfit, add)
+        if new:
+            with self._table.update_schema() as update:
+                update.union_by_name(pa.schema([ours[name] for name in new]))
+        self.names = [name for name in ours if name in there or name in new]
+
+    def look(self) -> None:
+        """Read what is in the table now."""
+        self._table.refresh()
+        self.serials, self.known = serials_in(self._table.properties)
+
+    def commit(self, files: Sequence[File], reached: Mapping[Place, int], new: set[str]) -> bool:
+        """As lake.Lake has it."""
+        before = {place: self.serials.get(place) for place in reached}
+        told = {f"{SERIAL}{place.folder}.{place.queue}": str(serial) for place, serial in reached.items()}
+        told |= {f"{FOLDER}{folder}": "1" for folder in new}
+        paths = [f"{self._table.location()}/data/{file.name}" for file in files]
+        for attempt in range(ATTEMPTS):
+            metadata = self._table.metadata
+            properties = {**metadata.properties, RETRIES: "0"}  # here; those of the table stay as they are
+            self._table.metadata = metadata.model_copy(update={"properties": properties})
+            try:
+                transaction = self._table.transaction()
+                transaction.add_files(paths, check_duplicate_files=False)
+                transaction.set_properties(told)
+                transaction.commit_transaction()
+                break
+            except CommitFailedException as error:
+                self.look()
+                if new & self.known or before != {place: self.serials.get(place) for place in reached}:
+                    return False
+                if attempt == ATTEMPTS - 1:
+                    raise IngestError(f"cannot commit to the table {self.folder}: {first_line(error)}") from None
+            except PROBLEMS as error:
+                raise IngestError(f"cannot commit to the table {self.folder}: {first_line(error)}") from None
+        self.serials.update(reached)
+        self.known |= new
+        return True
+
+
+def serials_in(properties: Mapping[str, str]) -> tuple[dict[Place, int], set[str]]:
+    """The last segment of each queue that is in a table, and the folders that it knows, by its properties."""
+    serials = {}
+    for name, value in properties.items():
+        if name.startswith(SERIAL):
+            folder, _, queue = name.removeprefix(SERIAL).partition(".")
+            serials[Place(folder, queue)] = int(value)
+    return serials, {name.removeprefix(FOLDER) for name in properties if name.startswith(FOLDER)}
+
+
+def read_table(table: str) -> Table:
+    """A table that is there. Raises IngestError, IngestUnusable."""
+    try:
+        catalog, name = _catalog(table)
+        return catalog.load_table(name)
+    except (*PROBLEMS, NoSuchTableError) as error:
+        raise IngestError(f"cannot open the table {table}: {first_line(error)}") from None
+
+
+def _catalog(table: str) -> tuple[Catalog, tuple[str, ...]]:
+    """The catalog, and the table's name in it. Raises IngestUnusable."""
+    if is_name(table):
+        catalog, *name = table.split(".")
+        try:
+            return load_catalog(catalog), tuple(name)
+        except ValueError as error:
+            raise IngestUnusable(
+                f"pyiceberg knows no catalog {catalog}: {first_line(error)}. Describe it in ~/.pyiceberg.yaml or by "
+                f"PYICEBERG_CATALOG__{catalog.upper()}__URI, or name a folder"
+            ) from None
+    if set("%?#") & set(table) or not table.startswith("/"):
+        raise IngestUnusable(
+            f"{table} is neither CATALOG.NAMESPACE.TABLE nor a folder of this machine without %, ? and # in its path"
+        )
+    folder = Path(table)
+    if not (folder / CATALOG).exists():
+        check_empty(table)
+        folder.mkdir(parents=True, exist_ok=True)
+    warehouse = f"file://{folder.parent}"
+    return SqlCatalog(NAMESPACE, uri=f"sqlite:///{folder / CATALOG}", warehouse=warehouse), (NAMESPACE, folder.name)
+
+
+def _comparable(kind: pa.DataType) -> str:
+    """A type without what Iceberg does not tell apart."""
+    return re.sub(r"\bint(8|16)\b", "int32", str(kind).replace("large_", ""))

@@ -1,0 +1,101 @@
+"""What tables of Delta Lake and of Iceberg have in common for `ordack pipeline ingest`.
+
+Such a table keeps itself how far each queue in each folder of segments is in it, and a commit changes rows and that at
+once. So there is no checkpoint beside it that could be lost or belong to another table; several ingests may write to
+one table; and a kill at any moment leaves a batch in the table and counted, or neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from ordack.paths import scheme_of
+from ordack.pipeline.folders import Place
+from ordack.pipeline.progress import IngestUnusable
+from ordack.pipeline.segments import SCHEMA
+from ordack.pipeline.writing import File
+
+PROPERTY = "ordack.ingest"  # of a table to whose rows an ingest may add
+CATALOG = "catalog.sqlite"  # of Iceberg, in the folder of a table that is named by that
+NAME_SHOWN = 60
+
+
+class Lake(Protocol):
+    """An open table.
+
+    serials: the last segment of each queue that is in it. known: identifiers of the folders. data: the folder of its
+    files. names: the columns that they hold. by: those by which it is divided, with by_in_files in the files, too.
+    """
+
+    serials: dict[Place, int]
+    known: set[str]
+    data: str
+    names: list[str]
+    by: tuple[str, ...]
+    by_in_files: bool
+
+    def commit(self, files: Sequence[File], reached: Mapping[Place, int], new: set[str]) -> bool:
+        """Make files and serials part of the table, with the folders that it does not know yet; False: another ingest
+        was faster with one of them, and `serials` are as they are now. Raises IngestError."""
+
+
+def said(kind: object) -> str:
+    """A column's type, for people."""
+    text = str(getattr(kind, "type", kind))
+    return text if len(text) <= NAME_SHOWN else f"{text[: NAME_SHOWN - 3]}..."
+
+
+def first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).partition("\n")[0]
+
+
+def foreign(table: str, how: str) -> str:
+    """What to say of a table with rows that no ingest of this version has written."""
+    return (
+        f"the table {table} holds rows, and does not say which segments they are from: others wrote them, or an ingest "
+        "through Spark's own packages. Begin a new table. If none of its rows came from these segments, and an ingest "
+        f"may add to it, say so: {how}"
+    )
+
+
+def check_empty(table: str) -> None:
+    """Raises IngestUnusable if the folder holds files: none but hidden ones may be in the place of a new table."""
+    folder = Path(table)
+    if scheme_of(table) or not folder.exists():
+        return
+    if any(path.name[0] not in "._" for path in folder.iterdir()):
+        raise IngestUnusable(f"{table} holds files that no ingest has written: name a new folder")
+
+
+def check_division(table: str, by: Sequence[str], wanted: Sequence[str] | None) -> None:
+    """Raises IngestUnusable if a table is to be divided by other columns than it is."""
+    if wanted is not None and list(wanted) != list(by):
+        raise IngestUnusable(
+            f"the table {table} is divided by {', '.join(by) or 'nothing'}, not by {', '.join(wanted)}: leave "
+            "--partition-by out, or begin a new table"
+        )
+
+
+def new_columns(table: str, there: Sequence[str], ours: Sequence[str], unfit: list[str], add: bool) -> list[str]:
+    """Those of ours that are to be added to a table. What of a message a table does not have is left out, for it may be
+    of an older version, or its owner does not want it. Raises IngestUnusable for what does not fit, and for columns
+    of bodies that are not there, unless they may be added."""
+    lacking = [name for name in ours if name not in there]
+    folded = {name.lower(): name for name in there}
+    unfit += [f"{name}, which is {folded[name.lower()]} there" for name in lacking if name.lower() in folded]
+    if not unfit and set(ours) == set(lacking):
+        unfit.append("none of its own is among them")
+    if unfit:
+        raise IngestUnusable(
+            f"the table {table} has other columns than this ingest: {'; '.join(unfit)}. A table keeps its columns: say "
+            "the --schema that it has, or begin a new table"
+        )
+    new = [name for name in lacking if name not in SCHEMA.names]
+    if new and not add:
+        raise IngestUnusable(
+            f"the table {table} has no column {', '.join(new)}: a table keeps its columns. Say --add-columns to add "
+            "what is new, or begin a new table"
+        )
+    return new

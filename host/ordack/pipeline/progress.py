@@ -1,0 +1,140 @@
+"""What an ingest tells: each micro-batch that is in the table, the sum of a run, and why one cannot begin or go on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ordack.pipeline.source import MALFORMED
+from ordack.store.database import counted
+
+
+class IngestError(Exception):
+    """The ingest cannot begin, or has ended early; the text says why and what to do."""
+
+
+class IngestUnusable(IngestError):
+    """The table, the checkpoint and the segments do not belong together; nothing was written."""
+
+
+class Figures(NamedTuple):
+    """Seconds from an event until a row is in the table, of a number of rows: quantiles."""
+
+    p50: float
+    p90: float
+    p99: float
+    max: float
+
+
+@dataclass
+class Latency:
+    """How long messages took. Of sending only the second is known, as the protocol has it: up to 1 s too long."""
+
+    milliseconds: Counter[int] = field(default_factory=Counter)
+
+    def add(self, times: Sequence[int], counts: Sequence[int], until: int) -> None:
+        """Times of an event, how many rows have each, and when they were in the table: milliseconds since 1970."""
+        for value, count in zip(times, counts):
+            self.milliseconds[until - value] += count
+
+    def figures(self) -> Figures | None:
+        """None: of nothing."""
+        if not self.milliseconds:
+            return None
+        values = np.array(sorted(self.milliseconds))
+        reached = np.cumsum([self.milliseconds[value] for value in values.tolist()])
+        at = np.searchsorted(reached, np.ceil(np.array([0.5, 0.9, 0.99, 1.0]) * reached[-1]))
+        return Figures(*(float(value) / 1000 for value in values[at]))
+
+
+@dataclass
+class Batch:
+    """One micro-batch that is in the table. `number`: for Parquet and ORC that of the checkpoint, else counted from 0
+    in a run. `malformed`: None without a schema. `behind`: segments that were there and not read yet when it was
+    looked."""
+
+    number: int
+    rows: int
+    malformed: int | None
+    segments: int
+    behind: int
+    seconds: float
+    arrived_to_table: Figures | None
+    sent_to_table: Figures | None
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `ordack pipeline ingest --json` prints."""
+        return {
+            "batch": self.number,
+            "rows": self.rows,
+            "malformed": self.malformed,
+            "segments": self.segments,
+            "behind": self.behind,
+            "seconds": round(self.seconds, 3),
+            "latency_s": {
+                "arrived_to_table": _rounded(self.arrived_to_table),
+                "sent_to_table": _rounded(self.sent_to_table),
+            },
+        }
+
+
+def _rounded(figures: Figures | None) -> dict[str, float] | None:
+    return None if figures is None else {name: round(value, 3) for name, value in figures._asdict().items()}
+
+
+@dataclass
+class Summary:
+    """What one run has put into the table."""
+
+    table: str
+    batches: int = 0
+    rows: int = 0
+    malformed: int | None = None
+    segments: int = 0
+    seconds: float = 0.0
+    arrived_to_table: Latency = field(default_factory=Latency)
+    sent_to_table: Latency = field(default_factory=Latency)
+
+    def __str__(self) -> str:
+        """The report that `ordack pipeline ingest` prints."""
+        text = f"{self.table}: {counted(self.rows, 'row')}"
+        if self.batches:
+            text += f" of {counted(self.segments, 'segment')}, in {counted(self.batches, 'batch')}"
+        if self.malformed:
+            text += f"; {self.malformed} with a body that does not fit the schema, the column {MALFORMED} says why"
+        for name, latency in (("arrival in the queue", self.arrived_to_table), ("sending", self.sent_to_table)):
+            if figures := latency.figures():
+                text += f"\nfrom {name} to the table: " + ", ".join(
+                    f"{label} {value:.2f} s" for label, value in figures._asdict().items()
+                )
+        return text + ("\n(of sending only the second is known: up to 1 s too long)" if self.rows else "")
+
+    def as_json(self) -> dict[str, Any]:
+        """The last object that `ordack pipeline ingest --json` prints."""
+        return {
+            "table": self.table,
+            "batches": self.batches,
+            "rows": self.rows,
+            "malformed": self.malformed,
+            "segments": self.segments,
+            "seconds": round(self.seconds, 3),
+            "latency_s": {
+                "arrived_to_table": _rounded(self.arrived_to_table.figures()),
+                "sent_to_table": _rounded(self.sent_to_table.figures()),
+                "resolution": {"arrived_to_table": 0.001, "sent_to_table": 1},
+            },
+        }
+
+    def add(self, batch: Batch, arrived: Latency, sent: Latency) -> None:
+        """Count a batch that is in the table."""
+        self.batches += 1
+        self.rows += batch.rows
+        self.segments += batch.segments
+        if self.malformed is not None and batch.malformed is not None:
+            self.malformed += batch.malformed
+        self.arrived_to_table.milliseconds += arrived.milliseconds
+        self.sent_to_table.milliseconds += sent.milliseconds

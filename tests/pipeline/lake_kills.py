@@ -1,0 +1,143 @@
+"""Ingests into a table of Delta Lake or Iceberg that are killed by SIGKILL again and again, without Spark.
+
+    python -m tests.pipeline.lake_kills [--kills 20] [--seed N] [--format delta|iceberg]
+
+Each life is a process of its own, forked from this one, which has everything imported. It kills itself at a planned
+step of the way (files written, commit about to be made, commit made, batch told) or after a planned time, also in the
+midst of a commit. A last life goes to the end. Then each row is in the table once. Exit status: 0 so it is; 1 not so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from ordack.pipeline import delta, iceberg, writing
+from ordack.pipeline.ingest import Job, Load
+
+from tests.support.segment_files import make_folder, write
+
+STEPS = ("written", "to be committed", "committed", "told")
+QUEUES = ("line1", "line2")
+SEGMENTS, ROWS = 12, 5  # of each queue, of each segment
+LIFE_S = 0.15  # in which a life is killed that is killed by the clock, at the latest
+
+
+def load(job: Job, step: Callable[[str], None] = lambda name: None) -> Load:
+    """An ingest that writes in this process, and says what it does."""
+    rows = job.rows()
+    table = job.open(rows)
+    writer = writing.Writer(rows, table.data, table.names, table.by, table.by_in_files)
+
+    def written(parts: list[Any]) -> list[writing.Written]:
+        with writing.attempt(writer) as own:
+            done = [own.write(part) for part in parts]
+        step("written")
+        return done
+
+    return Load(job, table, written, lambda batch: step("told"))
+
+
+def life(job: Job, turn: int, fatal: str, seconds: float) -> None:
+    """Ingests until it is killed at the `turn`th of these steps, or after some time."""
+    left = turn
+
+    def step(name: str) -> None:
+        nonlocal left
+        left -= name == fatal
+        if fatal and left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    for owner, name in ((delta.DeltaTable, "create_write_transaction"), (iceberg.Table, "_do_commit")):
+        commit = getattr(owner, name)
+
+        def told(*words: Any, commit: Any = commit, **named: Any) -> None:
+            step("to be committed")
+            commit(*words, **named)
+            step("committed")
+
+        setattr(owner, name, told)
+    if not fatal:
+        threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    load(job, step).run(False)
+
+
+def rows(job: Job) -> list[tuple[str, int]]:
+    """What is in the table, in the order of its files."""
+    table: Any = job.open(job.rows())
+    whole: pa.Table = table._table.to_pyarrow_table() if job.table_format == "delta" else table._table.scan().to_arrow()
+    return [*zip(whole["queue"].to_pylist(), whole["lookup_id"].to_pylist())]
+
+
+def in_child(call: Callable[[], object]) -> int:
+    """Runs it in a process of its own; the signal that has ended that, or 0. Raises RuntimeError if it has failed."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            call()
+            status = 0
+        finally:
+            os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status > 0:
+        raise RuntimeError("a life has failed by itself")
+    return -status
+
+
+def check(job: Job) -> None:
+    """Raises AssertionError if a row is missing or there twice."""
+    expected = [(queue, number) for queue in QUEUES for number in range(1, SEGMENTS * ROWS + 1)]
+    assert sorted(rows(job)) == sorted(expected), "a row is missing, or there twice"
+
+
+def run(folder: Path, table_format: str, kills: int, seed: int) -> dict[str, int]:
+    """How many kills came at which step. Raises AssertionError, RuntimeError."""
+    dice = random.Random(seed)
+    source = make_folder(folder / "segments")
+    for queue in QUEUES:
+        for serial in range(1, SEGMENTS + 1):
+            write(source, serial, ROWS * (serial - 1) + 1, ROWS * serial, queue)
+    job = Job({"path": str(source), "maxSegmentsPerTrigger": "2"}, str(folder / "table"), table_format)
+    made: dict[str, int] = {}
+    for number in range(kills):
+        # Few batches in a life, so that some are left for the next.
+        fatal = ("", *STEPS)[number % (len(STEPS) + 1)]
+        turn, seconds = 0 if number < kills - 2 else dice.randrange(2), dice.uniform(0, LIFE_S)
+        ended = in_child(lambda turn=turn, fatal=fatal, seconds=seconds: life(job, turn, fatal, seconds))  # type: ignore[misc]
+        made[fatal or "by the clock"] = made.get(fatal or "by the clock", 0) + (ended == signal.SIGKILL)
+    in_child(lambda: load(job).run(False))
+    in_child(lambda: check(job))
+    return made
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Ingests killed again and again: each row is in the table once.")
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
+    parser.add_argument("--format", dest="formats", choices=("delta", "iceberg"), action="append")
+    chosen = parser.parse_args()
+    print("seed", chosen.seed)
+    for table_format in chosen.formats or ("delta", "iceberg"):
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                made = run(Path(folder), table_format, chosen.kills, chosen.seed)
+            except (AssertionError, RuntimeError) as error:
+                print(f"FAILED: {table_format}: {error}")
+                return 1
+        told = ", ".join(f"{count} {step}" for step, count in made.items())
+        print(f"{table_format}: each row once; kills: {told}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
