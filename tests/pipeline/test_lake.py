@@ -194,6 +194,21 @@ def test_one_ingest_takes_many_folders_also_those_that_appear_later(folder: Path
 
 
 @both
+def test_where_each_queue_of_a_folder_begins_is_in_the_table_with_its_first_batch(
+    folder: Path, table: Path, table_format: str
+) -> None:
+    for queue in ("line1", "line2"):
+        for serial in (3, 4):
+            write(folder, serial, serial, serial, queue)
+    what = job(folder, table, table_format, maxSegmentsPerTrigger="1")
+    assert load(what).batch(None) == 3
+    assert load(what).run(False).rows == 3
+    write(folder, 1, 1, 1, "line3")
+    (folder / "line2-0000000004-4-4.parquet").unlink()
+    assert load(what).run(False).rows == 1
+
+
+@both
 def test_a_folder_that_is_deleted_behind_what_was_read_is_gone_on_with(
     folder: Path, table: Path, table_format: str
 ) -> None:

@@ -15,7 +15,7 @@ from ordack.cli.output import write
 from ordack.store import StoreError
 from ordack.store.database import counted
 
-app = typer.Typer(no_args_is_help=True, help="Load exported messages into a table with Spark.")
+app = typer.Typer(no_args_is_help=True, help="Load exported messages into a table with Spark, and keep up both.")
 
 
 def export(
@@ -205,6 +205,72 @@ def pipeline_ingest(
     except IngestError as error:
         raise StoreError(str(error)) from None
     report(as_json, str(done), **done.as_json())
+
+
+@app.command("optimize")
+def pipeline_optimize(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="Folder or URL of a table of Delta Lake.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Put small files of a table together, and delete files that have not belonged to it for a week.
+
+    Those of killed batches are among them. Ingests may go on meanwhile, and readers of the last week's versions, too.
+    Exit status: 0 done; 1 not done; 2 there is no such table.
+    """
+    with needs("spark"):
+        from ordack.pipeline import upkeep
+    with _problems():
+        done = upkeep.optimize(table)
+        text = f"{done.table}: {counted(done.files_removed, 'file')} replaced by {done.files_added}"
+        report(as_json, f"{text}, {counted(done.files_deleted, 'file')} deleted that nobody needed", **done._asdict())
+
+
+@app.command("prune")
+def pipeline_prune(
+    segments: SegmentsArgument,
+    tables: Annotated[
+        list[str],
+        typer.Option("--in", metavar="TABLE", help="A table that is to have the messages. Repeat it for each."),
+    ],
+    days: Annotated[float, typer.Option(min=0, help="Keep segments for so many days after they became visible.")] = 7,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Delete nothing; say what would be.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete segments whose messages are in every one of the tables.
+
+    The oldest of a queue go first, and the newest of each stays. Exit status: 0 done; 1 not done; 2 wrong usage or
+    unusable input.
+    """
+    with needs("spark"):
+        from ordack.pipeline import upkeep
+        from ordack.pipeline.folders import Folders
+    with _problems():
+        for done in upkeep.prune(Folders([*map(str, segments)]), tables, days, dry_run):
+            stay = {
+                "not in every table": done.missing_in_table,
+                "too new": done.too_new,
+                "the newest of their queue": done.newest,
+            }
+            kept = ", ".join(f"{count} {why}" for why, count in stay.items() if count)
+            deleted = "would be deleted" if dry_run else "deleted"
+            text = f"{done.folder}: {counted(done.segments, 'segment')} {deleted}, {done.bytes:,} bytes"
+            report(as_json, f"{text}; what stays: {kept or 'nothing'}", **done._asdict())
+
+
+@contextlib.contextmanager
+def _problems() -> Iterator[None]:
+    """Of tables and segments, in words."""
+    from ordack.pipeline.options import OptionError
+    from ordack.pipeline.progress import IngestError, IngestUnusable
+    from ordack.pipeline.segments import FolderError
+
+    try:
+        yield
+    except (OptionError, FolderError, IngestUnusable) as error:
+        complain(str(error))
+        raise typer.Exit(2) from None
+    except IngestError as error:
+        raise StoreError(str(error)) from None
 
 
 def _setting(pair: str) -> tuple[str, str]:

@@ -232,10 +232,16 @@ class Load:
     write: Callable[[list[folders.Part]], list[writing.Written]]
     tell: Callable[[Batch], None] | None = None
 
+    def __post_init__(self) -> None:
+        self.summary = self._summary()
+
+    def _summary(self) -> Summary:
+        return Summary(self.job.table, malformed=0 if self.job.settings.schema else None)
+
     def run(self, continuous: bool, interval: float = INTERVAL_S, stop: Callable[[], bool] = bool) -> Summary:
         """Until everything that was there is in the table, or `stop()`. Raises IngestError, FolderError."""
         begun = time.monotonic()
-        self.summary = Summary(self.job.table, malformed=0 if self.job.settings.schema else None)
+        self.summary = self._summary()
         until = None if continuous else self.job.settings.folders.last()
         while True:
             looked = time.monotonic()

@@ -1,0 +1,161 @@
+"""`ordack pipeline optimize` and `prune`: which files go, which stay, and what ingests and readers see of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from ordack import cli
+from ordack.pipeline.ingest import CHECKPOINT, Job
+from ordack.pipeline.segments import FolderError
+from ordack.pipeline.table import METADATA
+
+from tests.pipeline.lake_kills import load
+from tests.support.segment_files import make_folder, write
+
+WEEK_S = 7 * 86_400
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return make_folder(tmp_path / "segments")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    return tmp_path / "table"
+
+
+def job(folder: Path, table: Path, table_format: str | None = None, **options: str) -> Job:
+    return Job({"path": str(folder), **options}, str(table), table_format)
+
+
+def numbers(table: Path) -> list[int]:
+    return sorted(DeltaTable(table).to_pyarrow_table()["lookup_id"].to_pylist())
+
+
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: object) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["ordack", "pipeline", *map(str, words)])
+    try:
+        cli.main()
+        status = 0
+    except SystemExit as ended:
+        status = int(ended.code or 0)
+    return (status, *capfd.readouterr())
+
+
+def test_small_files_are_put_together_and_those_that_nobody_needs_are_deleted(
+    folder: Path, table: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for serial in range(1, 6):
+        write(folder, serial, serial, serial)
+    what = job(folder, table, maxSegmentsPerTrigger="1")
+    going = load(what)
+    going.run(False)
+    orphan, new_orphan = (table / f"part-{name}.parquet" for name in ("orphan", "new-orphan"))
+    for path in (orphan, new_orphan):
+        shutil.copy(next(table.glob("part-*")), path)
+    os.utime(orphan, (time.time() - WEEK_S - 60,) * 2)
+    status, output, _ = run(capfd, monkeypatch, "optimize", table, "--json")
+    done = json.loads(output)
+    assert (status, done["files_removed"], done["files_added"], done["files_deleted"]) == (0, 5, 1, 1)
+    assert (orphan.exists(), new_orphan.exists()) == (False, True)
+    assert numbers(table) == [1, 2, 3, 4, 5]
+    write(folder, 6, 6, 6)
+    assert going.run(False).rows == 1, "an ingest that has the table open goes on"
+    assert load(what).run(False).rows == 0, "the table still knows what is in it"
+    assert run(capfd, monkeypatch, "optimize", folder)[::2] == (
+        2, f"ordack: there is no table of Delta Lake in {folder}\n")  # fmt: skip
+    load(job(folder, table.with_name("ice"), "iceberg"))
+    status, _, errors = run(capfd, monkeypatch, "optimize", table.with_name("ice"))
+    assert (status, "is no table of Delta Lake: optimize does nothing for others" in errors) == (2, True)
+
+
+def test_segments_that_are_in_every_table_are_deleted_the_oldest_first(
+    folder: Path, table: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = table.with_name("other")
+    for serial in range(1, 5):
+        write(folder, serial, serial, serial)
+    load(job(folder, other, "iceberg")).run(False)
+    for serial in (1, 2):
+        write(folder, serial, serial, serial, "late")
+    write(folder, 5, 5, 5)
+    load(job(folder, table)).run(False)
+    write(folder, 6, 6, 6)
+    before = sorted(folder.iterdir())
+    words = ["prune", folder, "--in", table, "--in", other]
+    status, output, _ = run(capfd, monkeypatch, *words)
+    assert (status, sorted(folder.iterdir())) == (0, before), "all of them are new"
+    assert output.endswith("0 segments deleted, 0 bytes; what stays: 4 not in every table, 4 too new\n")
+    words += ["--days", "0"]
+    assert "4 segments would be deleted" in run(capfd, monkeypatch, *words, "--dry-run")[1]
+    assert sorted(folder.iterdir()) == before
+    done = json.loads(run(capfd, monkeypatch, *words, "--json")[1])
+    assert (done["segments"], done["missing_in_table"], done["too_new"], done["newest"]) == (4, 4, 0, 0)
+    assert [path.name[:16] for path in sorted(folder.glob("*.parquet"))] == [
+        "late-0000000001-", "late-0000000002-", "line1-0000000005", "line1-0000000006"]  # fmt: skip
+    load(job(folder, table)).run(False)
+    done = json.loads(run(capfd, monkeypatch, "prune", folder, "--in", table, "--days", "0", "--json")[1])
+    assert (done["segments"], done["newest"]) == (2, 2), "the newest of each queue stays"
+    with pytest.raises(FolderError, match="segment 1 of the queue late is missing"):
+        load(job(folder, other)).run(False)  # this table was not named, and says what it has missed
+    assert numbers(table) == [1, 1, 2, 2, 3, 4, 5, 6]
+
+
+def test_a_segment_behind_one_that_is_too_new_stays(
+    folder: Path, table: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file may have been copied later than the next one's: without the older, readers would miss it."""
+    paths = [write(folder, serial, serial, serial) for serial in (1, 2, 3)]
+    load(job(folder, table)).run(False)
+    day = paths[1].stat().st_ctime - 1e-3
+    monkeypatch.setattr("ordack.pipeline.upkeep.time.time", lambda: day + 7 * 86_400)
+    paths[0].chmod(0o600)  # it has changed last
+    done = json.loads(run(capfd, monkeypatch, "prune", folder, "--in", table, "--json")[1])
+    assert (done["segments"], done["too_new"], done["newest"]) == (0, 2, 1)
+
+
+def test_what_a_table_of_parquet_has_is_told_by_its_checkpoint(
+    folder: Path, table: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [write(folder, serial, serial, serial) for serial in (1, 2, 3)]
+    for name in ("offsets", "commits"):
+        (table / CHECKPOINT / name).mkdir(parents=True)
+    (table / METADATA).mkdir()
+    words = ["prune", folder, "--in", table, "--days", "0"]
+    status, _, errors = run(capfd, monkeypatch, *words)
+    assert (status, "has no checkpoint in" in errors) == (2, True)
+    for number, serial in ((9, 1), (10, 2), (11, 3)):
+        offset = json.dumps({"folder": "folder-1", "queues": {"line1": serial}})
+        (table / CHECKPOINT / "offsets" / str(number)).write_text(f"v1\n{{}}\n{offset}")
+        if serial < 3:  # the last one is not committed
+            (table / CHECKPOINT / "commits" / str(number)).touch()
+    assert run(capfd, monkeypatch, *words)[0] == 0
+    assert [path.exists() for path in paths] == [False, False, True]
+
+
+def test_what_cannot_be_is_said(
+    folder: Path, table: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder, 1, 1, 1)
+    write(folder, 2, 2, 2)
+    for words, text in (
+        (["prune", folder, "--in", table], f"there is no table in {table}"),
+        (["prune", table, "--in", table], "there is no folder"),
+        (["prune", folder], "Missing option '--in'"),
+        (["optimize", "C:\\table"], "is a path of Windows"),
+    ):
+        status, output, errors = run(capfd, monkeypatch, *words)
+        assert (status, output) == (2, "")
+        assert text in errors
+    strange = make_folder(table.with_name("strange"), "folder-2")
+    load(job(strange, table)).run(False)
+    done = json.loads(run(capfd, monkeypatch, "prune", folder, "--in", table, "--days", "0", "--json")[1])
+    assert (done["segments"], done["missing_in_table"]) == (0, 2), "a table that does not know the folder"
