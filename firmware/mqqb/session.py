@@ -1,4 +1,4 @@
-"""One connection: handshake, both message sequences, acknowledgements, window, timers.
+"""A session: both message sequences over one connection, acknowledgements, window, timers.
 
 Sans I/O. Bytes and `now` (monotonic milliseconds) go in; events, bytes to write and the next deadline come out. What
 a session says about durability is what its owner has said: a received message is acknowledged only after `stored`
@@ -16,13 +16,14 @@ A board, which has little memory, lets the session keep the bytes that come, and
     size = session.take_output(buffer, 0)
     size += session.send_in(entry, buffer, size, length, recoverable, now)    # the packet has been put there
 
-What it has sent and received is in `window`, when it must act by itself in `timers`, and what it may meet in TABLE.
+How it opens and ends is in `connection`, what it has sent and received in `window`, when it must act by itself in
+`timers`, and what it may meet in TABLE.
 """
 
-from array import array
-
-from mqqb import compose, const, core, names, reader, timers, window
-from mqqb.events import Acknowledged, Closed, MessageReceived, Noted, Opened
+from mqqb import compose, connection, const, core, names, reader, timers
+from mqqb.connection import Connection
+from mqqb.connection import Settings as Settings
+from mqqb.events import Acknowledged, MessageReceived, Noted
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -31,79 +32,36 @@ if TYPE_CHECKING:
     from mqqb import streams
     from mqqb.headers import FinalAck, UserMessage
 
-WAITING_EC_MSG = const("WAITING_EC_MSG")
-WAITING_ECR_MSG = const("WAITING_ECR_MSG")
-WAITING_CP_MSG = const("WAITING_CP_MSG")
-WAITING_CPR_MSG = const("WAITING_CPR_MSG")
-OPEN = const("OPEN")
-CLOSED = const("CLOSED")
 ANY = const("")  # each but CLOSED
 
 # What may happen in which state, and what takes it: packets by name (B-180 to B-188), timers by number, and the end.
 # Any other packet closes the session. A timer that has no line for a state does not run in it.
 TABLE = (
-    (WAITING_EC_MSG, "EstablishConnection", "_establish_request"),
-    (WAITING_ECR_MSG, "EstablishConnection", "_establish_response"),
-    (WAITING_CP_MSG, "ConnectionParameters", "_parameters"),
-    (WAITING_CPR_MSG, "ConnectionParameters", "_parameters"),
-    (OPEN, "SessionAck", "_session_header"),
-    (OPEN, "OrderAck", "_message"),
-    (OPEN, "FinalAck", "_message"),
-    (OPEN, "UserMessage", "_message"),
-    (OPEN, timers.ACK_SEND, "_send_session_ack"),
-    (OPEN, timers.ACK_WAIT, "_peer_is_silent"),
-    (OPEN, timers.WINDOW_GROWTH, "_window_grows"),
-    (WAITING_EC_MSG, timers.INITIALIZATION, "_handshake_is_late"),
-    (WAITING_ECR_MSG, timers.INITIALIZATION, "_handshake_is_late"),
-    (WAITING_CP_MSG, timers.INITIALIZATION, "_handshake_is_late"),
-    (WAITING_CPR_MSG, timers.INITIALIZATION, "_handshake_is_late"),
+    (connection.WAITING_EC_MSG, "EstablishConnection", "_establish_request"),
+    (connection.WAITING_ECR_MSG, "EstablishConnection", "_establish_response"),
+    (connection.WAITING_CP_MSG, "ConnectionParameters", "_parameters"),
+    (connection.WAITING_CPR_MSG, "ConnectionParameters", "_parameters"),
+    (connection.OPEN, "SessionAck", "_session_header"),
+    (connection.OPEN, "OrderAck", "_message"),
+    (connection.OPEN, "FinalAck", "_message"),
+    (connection.OPEN, "UserMessage", "_message"),
+    (connection.OPEN, timers.ACK_SEND, "_send_session_ack"),
+    (connection.OPEN, timers.ACK_WAIT, "_peer_is_silent"),
+    (connection.OPEN, timers.WINDOW_GROWTH, "_window_grows"),
+    (connection.WAITING_EC_MSG, timers.INITIALIZATION, "_handshake_is_late"),
+    (connection.WAITING_ECR_MSG, timers.INITIALIZATION, "_handshake_is_late"),
+    (connection.WAITING_CP_MSG, timers.INITIALIZATION, "_handshake_is_late"),
+    (connection.WAITING_CPR_MSG, timers.INITIALIZATION, "_handshake_is_late"),
     (ANY, timers.CLEANUP, "_is_idle"),
     (ANY, "the transport is gone", "transport_closed"),
     (ANY, "the owner ends it", "close"),
 )
 
 _SESSION_HEADER_WORDS = const(7)
-_ESTABLISH_WORDS = const(11)  # the longest internal header
-_RECOVERABLE_ACK_MIN = const(500)
-_RECOVERABLE_ACK_MAX = const(120000)
-_ACK_WAIT_MAX = const(120000)
-_OPERATING_SYSTEM = const(0x0210)  # RE, and OS: a server (wire.md 5.2)
-_SESSION_REQUESTED = const(0x0100)  # OperatingSystem.SE (B-204, A-52)
 _parse: "Callable[[bytes], object] | None" = None  # of mqqb.parse, when something else than an OrderAck has come
 
 
-class Settings:
-    """Durations in milliseconds under the specification's names, with its defaults; B-039, B-043, B-129, B-131 to
-    B-134, A-13.
-
-    round_trip_delay: of a slow line, goes into the others. ack_wait_multiple: for sessions with direct format names,
-    for others it is 1. cleanup_timeout: 120000 on a routing server. window_growth_interval: after it a window that the
-    peer made small is doubled. close_on_mismatch: False only tells (Noted) of wrong counts in a SessionHeader. The
-    timers of transactional streams are arguments of streams.py.
-    """
-
-    def __init__(
-        self,
-        window_size: int = 64,
-        ack_wait_timeout: int = 20000,
-        ack_wait_multiple: int = 2,
-        initialization_timeout: int = 60000,
-        cleanup_timeout: int = 300000,
-        close_on_mismatch: bool = True,
-        round_trip_delay: int = 0,
-        window_growth_interval: int = 30000,
-    ) -> None:
-        self.window_size = window_size
-        self.ack_wait_timeout = ack_wait_timeout
-        self.ack_wait_multiple = ack_wait_multiple
-        self.initialization_timeout = initialization_timeout
-        self.cleanup_timeout = cleanup_timeout
-        self.close_on_mismatch = close_on_mismatch
-        self.round_trip_delay = round_trip_delay
-        self.window_growth_interval = window_growth_interval
-
-
-class Session:
+class Session(Connection):
     """One protocol session over one byte stream.
 
     initiator: this side connected and begins. own_guid, remote_guid: 16 bytes; remote_guid is NULL_GUID where a
@@ -121,101 +79,26 @@ class Session:
         remote_guid: bytes = names.NULL_GUID,
         settings: "Settings | None" = None,
     ) -> None:
-        self.initiator = initiator
-        self.own_guid = own_guid
-        self.remote_guid = remote_guid
-        self.settings = settings or Settings()
-        self.state = WAITING_EC_MSG  # B-161
-        self.closed: "Closed | None" = None
+        super().__init__(initiator, own_guid, now, remote_guid, settings)
         self.direct_format_session = False
         self.is_needed: "Callable[[], bool] | None" = None
-        self.reader = reader.Reader()
-        self.window = window.Window(self.settings.window_size)
-        # B-043; ConnectionParameters carries it, and can carry no more
-        self.ack_wait_timeout = min(self.settings.ack_wait_timeout + self.settings.round_trip_delay, _ACK_WAIT_MAX)
-        self.recoverable_ack_send_timeout = 0xFFFFFFFF  # B-044: until it is negotiated
-        self.due: "list[int | None]" = [None] * timers.COUNT
-        self._ack_send_duration = 0
-        self._start_initialization(now)
         self.due[timers.CLEANUP] = now + self.settings.cleanup_timeout
-        self._words = array("I", bytes(4 * _ESTABLISH_WORDS))  # of the header that is read or written just now
+        self._ack_send_duration = 0
         self._events: "list[object]" = []  # what next_event has not told yet
         self._order_ack_received: "MessageReceived | None" = None  # told of them, again and again
-        self._out: "list[bytes | bytearray]" = []
         self._ack = b""  # a SessionAck, in which only the SessionHeader changes
         self._is_direct = initiator and remote_guid == names.NULL_GUID
         self._session_active = False
         self._received_ack = False
         self._has_noted = False
 
-    # ---- the transport ------------------------------------------------------------------------
-
-    def connected(self, now: int, pinged: bool = False) -> None:
-        """The transport is up. An initiator asks for the session (B-204); an acceptor waits. pinged: the peer was asked
-        by a ping before, and agreed.
-        """
-        if self.initiator:
-            self._start_initialization(now)
-            operating_system = _OPERATING_SYSTEM | (0 if pinged else _SESSION_REQUESTED)
-            self._out.append(
-                compose.establish_connection(self.own_guid, self.remote_guid, now & 0xFFFFFFFF, operating_system)
-            )
-            self.state = WAITING_ECR_MSG  # B-181
-
-    def transport_closed(self) -> "list[object]":
-        """The transport is gone (B-298): a Closed event, unless the session was over already."""
-        return self.close("B-298", "the peer closed the connection")
-
-    def close(self, rule: str, reason: str, keep_output: bool = False) -> "list[object]":
-        """End the session from this side: shut the transport afterwards. No packet says so (B-004).
-
-        keep_output: what is to be written still goes. Returns a Closed event, unless the session was over already.
-        """
-        if self.closed is not None:
-            return []
-        self.state = CLOSED
-        self.closed = Closed(rule, reason)
-        if not keep_output:
-            self._out = []
-        self.reader.clear()
-        for timer in range(timers.COUNT):
-            self.due[timer] = None
-        return [self.closed]
-
-    def data_to_send(self) -> bytes:
-        """Everything that is to be written now, once; write it in one go."""
-        data = b"".join(self._out)
-        self._out = []
-        return data
-
-    def take_output(self, buffer: bytearray, offset: int) -> int:
-        """Move what is to be written to buffer[offset:], as many whole packets as there is room for; bytes."""
-        out = self._out
-        at = offset
-        while out and at + len(out[0]) <= len(buffer):
-            packet = out.pop(0)
-            buffer[at : at + len(packet)] = packet
-            at += len(packet)
-        return at - offset
+    # ---- receiving ----------------------------------------------------------------------------
 
     def progressed(self) -> None:
         """A part of a packet has come, or more of what was written before has left: the peer is there, however long a
         packet takes, as if one had come (B-167).
         """
         self._received_ack = self._session_active = True
-
-    @property
-    def round_trip(self) -> int:
-        """ms, as the initiator has measured it; 0: less than 63 (B-210), or not known."""
-        timeout = self.recoverable_ack_send_timeout
-        return timeout // 8 if timeout > _RECOVERABLE_ACK_MIN else 0
-
-    @property
-    def half_received(self) -> int:
-        """Bytes held of a packet that has not come whole (B-435); none after the end."""
-        return self.reader.end - self.reader.begin if self.closed is None else 0
-
-    # ---- receiving ----------------------------------------------------------------------------
 
     def receive_data(self, data: "bytes | bytearray | memoryview", now: int) -> "list[object]":
         """Take bytes from the peer: Opened, MessageReceived, Acknowledged, Closed events, in order of cause."""
@@ -257,10 +140,10 @@ class Session:
             events += self.close(error.rule, error.field + ": " + error.reason)
         elif left >= 16 and data[start + 2] & core.BASE_IN and total > compose.ESTABLISH_CONNECTION_SIZE:
             events += self.close("B-433", "BaseHeader.PacketSize: no internal packet is so long")
-        elif left >= 16 and not data[start + 2] & core.BASE_IN and self.state != OPEN:
+        elif left >= 16 and not data[start + 2] & core.BASE_IN and self.state != connection.OPEN:
             events += self.close("B-434", "a message came before the session was open")
         elif status != core.OK:
-            if self.state == OPEN:
+            if self.state == connection.OPEN:
                 self.progressed()
             return False
         else:
@@ -286,7 +169,7 @@ class Session:
 
     def _internal(self, buffer: bytearray, start: int, limit: int, now: int, events: "list[object]") -> None:
         kind = reader.read_internal(buffer, start, limit, self._words) & core.INTERNAL_PT
-        if kind == core.PT_SESSION_ACK and self.state == OPEN:
+        if kind == core.PT_SESSION_ACK and self.state == connection.OPEN:
             self._session_header(False, now, events)  # as the table says; it takes no memory
             return
         name = reader.INTERNAL_PACKETS[kind]
@@ -318,60 +201,6 @@ class Session:
         packet: "UserMessage | reader.OrderAck | FinalAck" = _parse(raw)  # type: ignore[assignment]
         message: "UserMessage" = getattr(packet, "message", packet)  # type: ignore[arg-type]
         self._message(packet, message, raw, now, events)  # as the table says; the state is OPEN
-
-    def _establish_request(self, buffer: bytearray, start: int, now: int, events: "list[object]") -> None:
-        asked = bytes(buffer[start + compose.SERVER_GUID_AT : start + compose.SERVER_GUID_AT + 16])
-        self.remote_guid = bytes(buffer[start + compose.CLIENT_GUID_AT : start + compose.SERVER_GUID_AT])  # B-205
-        refused = asked != names.NULL_GUID and asked != self.own_guid  # B-207, A-39
-        self._out.append(
-            compose.establish_connection(
-                self.remote_guid,
-                self.own_guid,
-                self._words[core.ESTABLISH_TIME_STAMP],
-                self._words[core.ESTABLISH_OPERATING_SYSTEM],
-                refused,
-            )
-        )
-        if refused:
-            events += self.close("B-207", "the session was asked of another queue manager", keep_output=True)
-            return
-        self.state = WAITING_CP_MSG  # B-185
-        self._start_initialization(now)
-
-    def _establish_response(self, buffer: bytearray, start: int, now: int, events: "list[object]") -> None:
-        client = buffer[start + compose.CLIENT_GUID_AT : start + compose.SERVER_GUID_AT]
-        server = bytes(buffer[start + compose.SERVER_GUID_AT : start + compose.SERVER_GUID_AT + 16])
-        if buffer[start + compose.INTERNAL_FLAGS_AT] & core.INTERNAL_CS:
-            events += self.close("B-209", "the peer refused the session")
-        elif client != self.own_guid:
-            events += self.close("B-209", "the answer is for another queue manager")
-        elif server == names.NULL_GUID or self.remote_guid not in (names.NULL_GUID, server):
-            events += self.close("B-209", "another queue manager answered")
-        else:
-            self.remote_guid = server
-            elapsed = (now - self._words[core.ESTABLISH_TIME_STAMP]) & 0xFFFFFFFF
-            timeout = min(max(8 * elapsed, _RECOVERABLE_ACK_MIN), _RECOVERABLE_ACK_MAX)  # B-210
-            self.recoverable_ack_send_timeout = timeout
-            self._send_parameters()  # B-212
-            self.state = WAITING_CPR_MSG  # B-182
-
-    def _parameters(self, _buffer: bytearray, _start: int, _now: int, events: "list[object]") -> None:
-        fields = self._words
-        if not self.initiator:
-            self.ack_wait_timeout = fields[core.PARAMETERS_ACK_TIMEOUT]  # B-214
-            self.recoverable_ack_send_timeout = fields[core.PARAMETERS_RECOVERABLE_ACK_TIMEOUT]
-            self._send_parameters()  # B-215
-        self.window.open(fields[core.PARAMETERS_WINDOW_SIZE])  # B-216
-        self.due[timers.INITIALIZATION] = None
-        self.state = OPEN  # B-183, B-187
-        events.append(Opened())
-
-    def _send_parameters(self) -> None:
-        self._out.append(
-            compose.connection_parameters(
-                self.recoverable_ack_send_timeout, self.ack_wait_timeout, self.settings.window_size
-            )
-        )
 
     def _message(
         self,
@@ -427,7 +256,7 @@ class Session:
 
     def can_send(self) -> bool:
         """Is the session open, and the window too (B-118, B-307)?"""
-        return self.state == OPEN and core.session_can_send(self.window.counts)
+        return self.state == connection.OPEN and core.session_can_send(self.window.counts)
 
     def send(self, entry: "streams.Entry | None", packet: bytearray, recoverable: bool, now: int) -> None:
         """Put one UserMessage-format packet on the wire (B-320, B-321). Only when can_send() says so.
@@ -477,7 +306,7 @@ class Session:
         """The oldest MessageReceived not yet reported is durable, or a rule discarded it (B-250, B-262, B-278 to
         B-281).
         """
-        if self.state != OPEN:
+        if self.state != connection.OPEN:
             return
         counts = self.window.counts
         if core.session_stored(counts, recoverable) == core.ACK_FIRST:  # B-123, B-277
@@ -511,14 +340,14 @@ class Session:
         """The queue is put on hold (B-128, B-345): what is stored is acknowledged, and from now on each SessionHeader
         asks the peer for one message at a time. The owner sends nothing of the queue; the session may go idle.
         """
-        if self.state == OPEN:
+        if self.state == connection.OPEN:
             self.window.is_paused = True
             self._send_session_ack(now)
             self._session_active = False
 
     def resume(self, now: int) -> None:
         """The queue is taken off hold (B-346): tell the peer that the whole window is open again."""
-        if self.state == OPEN and self.window.is_paused:
+        if self.state == connection.OPEN and self.window.is_paused:
             self.window.is_paused = False
             self._send_session_ack(now)
             self._session_active = True
@@ -563,15 +392,6 @@ class Session:
         self._session_active = False
         self.due[timers.CLEANUP] = now + self.settings.cleanup_timeout
         return None
-
-    def _handshake_is_late(self, _now: int) -> "list[object]":
-        return self.close("B-155", "the handshake took too long")
-
-    def _start_initialization(self, now: int) -> None:
-        settings = self.settings
-        self.due[timers.INITIALIZATION] = (
-            now + settings.initialization_timeout + 2 * settings.round_trip_delay
-        )  # B-131, A-41
 
     def _start_ack_wait(self, now: int) -> None:
         direct = self._is_direct or self.direct_format_session

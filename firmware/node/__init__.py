@@ -2,6 +2,7 @@
 
 from node.log import OutboxDamaged, OutboxError, OutboxFull, OutboxWriteFailed
 from node.message import Message
-from node.node import Node, Queue
+from node.node import Node
+from node.queue import Queue
 
 __all__ = ["Message", "Node", "OutboxDamaged", "OutboxError", "OutboxFull", "OutboxWriteFailed", "Queue"]

@@ -173,7 +173,7 @@ class Waits:
         self.sending = node.waiting
         self.confirming = len([handle for handle in node.outbox.handles() if handle.record[confirm.STATE] == confirm.O])
         self.received = 0 if inboxes is None else sum([len(inbox) for inbox in inboxes.inboxes])
-        self.owed = 0 if inboxes is None else len(inboxes.owed)
+        self.owed = 0 if inboxes is None else len(inboxes.owed.final_acks)
 
     def __bool__(self) -> bool:
         return bool(self.sending or self.confirming or self.received or self.owed)
@@ -193,7 +193,7 @@ def deep_sleep(
     OutboxError, and does not sleep: the file system refuses.
     """
     if drain_ms:
-        node.wait(lambda: not node.waiting and (node.inboxes is None or not node.inboxes.owed), drain_ms)
+        node.wait(lambda: not node.waiting and (node.inboxes is None or not node.inboxes.owed.final_acks), drain_ms)
     if not node.commit_now():
         raise log.OutboxError("not asleep: the file system refuses")
     if tell is not None:

@@ -6,6 +6,7 @@ from mqqb import MICROPYTHON, const
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 CLOCK_SET = 1700000000  # an earlier time, s since 1970: this board's clock has not been set
@@ -31,11 +32,12 @@ def unix_time() -> int:
 
 
 class Clock:
-    """Monotonic milliseconds that do not wrap; asked at least once in six days."""
+    """Monotonic milliseconds that do not wrap, asked at least once in six days; and the time, as `unix` tells it."""
 
-    def __init__(self) -> None:
+    def __init__(self, unix: "Callable[[], int]" = unix_time) -> None:
         self._last = ticks_ms()
         self._now = 0
+        self._unix = unix
 
     def now(self) -> int:
         """ms since this object was made."""
@@ -43,3 +45,8 @@ class Clock:
         self._now += ticks_diff(ticks, self._last)
         self._last = ticks
         return self._now
+
+    def time(self) -> int:
+        """s since 1970, or 0: this board's clock is not set."""
+        now = self._unix()
+        return now if now >= CLOCK_SET else 0

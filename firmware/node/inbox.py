@@ -6,59 +6,28 @@ session has acknowledged that. The rules are those of ordack's queue manager (be
 
 * `mqqb.destination` decides. A sender, and the name by which that calls the queue, are a stream (B-099): its counters
   become durable with the message, in one record of the log (B-098).
-* The FinalAck of a message that is refused (too late, quota, secured) is in the log in place of it. No OrderAck goes to
-  that sender unless it is on the wire in front, or on the peer's disk.
-* One for a queue that is not here gets a FinalAck each time it comes, and leaves no trace: nothing acknowledges it.
 * All queues are transactional; other messages are dropped (B-258). No administration acknowledgements are made.
 
 The node gives each UserMessage to `arrived`, then makes the log durable and calls `settled`, and only then does the
 session hear that the messages are stored. Times: `now` monotonic ms, `time` s since 1970, 0: the clock is not set.
 """
 
-import struct
 from array import array
 
-from mqqb import acks, compose, confirm, const, core, guid_names, headers, names, parse, streams
-from mqqb.destination import EARLY_ORDER_ACK, IncomingStream, may_acknowledge, rejection_of
+from mqqb import compose, confirm, const, core, guid_names, headers, names, parse
+from mqqb.destination import EARLY_ORDER_ACK, IncomingStream, rejection_of
 
-from node import log, outbox
+from node import log, outbox, owed
+from node.owed import Arrival, Source
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from typing import Any
 
-    from node.interfaces import Carrier, Storage
+    from mqqb import streams
 
-REFUSALS_MAX = 16  # FinalAcks that wait for a session, for messages of which the log has nothing
-_QUIET = const(86400000)  # ms for which a stream says nothing that may be forgotten: who sends again does it sooner
-_ASKED = const(1)  # MARKS of an arrival: its sender wants a FinalAck (B-116)
-# MessageIDs of acknowledgements, so that a router between tells them apart; those of messages count up from 1.
-_FINAL_ACK_IDS = const(0x80000000)
-_REFUSAL_IDS = const(0xA0000000)
-_ORDER_ACK_IDS = const(0xC0000000)
-
-
-class Arrival(log.Arrival):
-    """A message in an inbox (log.RECEIVED), or what is left of it (log.TAKEN): a FinalAck that is owed.
-
-    `carrier`: the peer whose session it is under way on. `peer`: GUID of the queue manager that the message came from,
-    None after a start until it is looked up. `packet`: the beginning of the message, where the log has nothing of it.
-    """
-
-    # Of the class, until an arrival differs: one that waits takes less memory so.
-    carrier: "Carrier | None" = None
-    peer: "bytes | None" = None
-    packet: "bytes | None" = None
-
-
-class Source:
-    """One stream from a sender to a queue. `carrier`: the peer whose session brought its last message, `heard` then."""
-
-    def __init__(self, logged: log.LoggedSource, stream: IncomingStream) -> None:
-        self.logged = logged
-        self.stream = stream
-        self.heard = -_QUIET  # not in this start
-        self.carrier: "Carrier | None" = None
+    from node.commits import Commits
+    from node.interfaces import Carrier
 
 
 class Received:
@@ -202,9 +171,8 @@ class Inboxes:
     behind.
     """
 
-    def __init__(self, node: "Storage", quota: "tuple[int, int]", sources_max: int = 32) -> None:
+    def __init__(self, commits: "Commits", quota: "tuple[int, int]", sources_max: int = 32) -> None:
         self.inboxes: "list[Inbox]" = []
-        self.owed: "list[Arrival]" = []  # FinalAcks, oldest first
         self.bytes = 0  # of what waits for the application, or is about to
         self.messages = 0
         self.dropped = 0  # messages that are not transactional
@@ -212,8 +180,8 @@ class Inboxes:
         self.left = 0  # with their senders, for lack of room
         self.forgotten = 0  # FinalAcks that nobody fetched
         self.streams_forgotten = 0
-        self._node = node
-        self._outbox = node.outbox
+        self._commits = commits
+        self._outbox = commits.outbox
         self._quota = quota
         self._sources_max = sources_max
         self.early_order_ack = EARLY_ORDER_ACK
@@ -221,12 +189,9 @@ class Inboxes:
         self._sources: "list[Source]" = []
         self._unclaimed: "list[Arrival]" = []  # for inboxes that are not open
         self._pending: "list[Arrival]" = []  # not durable
-        self._is_durable = True  # what is owed
-        self._unsent = 0  # FinalAcks that no session carries
         self._due = compose.FOREVER  # no message that waits expires earlier
-        # Sent, and refusals made, for their MessageIDs. They begin anywhere: a start that logs nothing is not counted.
-        self._order_acks, self._refusals = struct.unpack("<HH", log.jump(4))
-        now = node.now()
+        self.owed = owed.Owed(commits, self._sources)
+        now = commits.clock.now()
         for logged in self._outbox.sources:
             self._sources.append(Source(logged, IncomingStream(logged.record, now)))
         restored: "Any" = self._outbox.restored_arrivals
@@ -282,7 +247,7 @@ class Inboxes:
             self.dropped += 1
             return False
         user = message.user
-        key = _key(user, self._node.guid)
+        key = _key(user, self._commits.guid)
         source = self._find(user.source_queue_manager, key)
         is_here = self._meaning(key) is not None
         if source is None:
@@ -291,7 +256,7 @@ class Inboxes:
         else:
             source.carrier = peer
             stream = source.stream
-        rejection = rejection_of(message, is_here, True, self._node.time(), self.clock_skew)
+        rejection = rejection_of(message, is_here, True, self._commits.clock.time(), self.clock_skew)
         before = len(self._pending)
         try:
             refusal = stream.decide(transaction, rejection, self, (peer, message, raw, source, stream, key))
@@ -324,53 +289,20 @@ class Inboxes:
                 self._deliver(arrival)
 
     def next_packet(self, peer: "Carrier", now: int) -> "tuple[streams.Entry | None, bytearray, bool] | None":
-        """What this peer is owed: FinalAcks in order, then OrderAcks that are due. (entry, packet, recoverable).
-
-        Makes the log durable first if it has to. Raises OutboxDamaged, OSError.
-        """
+        """What this peer is owed. Makes the log durable first if it has to. Raises OutboxDamaged, OSError."""
         if self._pending:  # its session has died of something else
-            if not self._node.commit_now():
+            if not self._commits.commit_now():
                 return None
             self.settled()
-        if self._unsent:
-            if not self._is_durable:
-                self._is_durable = self._node.commit_now()
-            if self._is_durable:
-                for arrival in self.owed:
-                    if arrival.carrier is None and self._peer_of(arrival) == peer.remote_guid:
-                        packet = self._final_ack(arrival, peer)
-                        self._unsent -= 1
-                        if arrival.packet is not None:  # if it is lost, the message comes again
-                            self.owed.remove(arrival)
-                            return None, packet, True
-                        arrival.carrier = peer
-                        return streams.Entry(arrival, arrival.message_id), packet, True
-        for source in self._sources:
-            due = source.stream.next_timeout()
-            if due is not None and due <= now and self._may_acknowledge(source, peer):
-                source.stream.order_ack_sent(now)
-                if source.stream.order_ack_number:
-                    return None, self._order_ack(source, peer), False
-        return None
+        return self.owed.next_packet(peer, now)
 
     def acknowledged(self, entries: "list[streams.Entry]") -> None:
-        """A session has acknowledged these for good: FinalAcks among them are on the peer's disk."""
-        for entry in entries:
-            arrival: "Any" = entry.key
-            if isinstance(arrival, Arrival):
-                arrival.carrier = None
-                self.owed.remove(arrival)
-                self._gone(arrival)
+        """A session has acknowledged these for good."""
+        self.owed.acknowledged(entries)
 
     def closed(self, peer: "Carrier") -> None:
-        """A session has ended: what it carried goes to another one."""
-        for arrival in self.owed:
-            if arrival.carrier is peer:
-                arrival.carrier = None
-                self._unsent += 1
-        for source in self._sources:
-            if source.carrier is peer:
-                source.carrier = None
+        """A session has ended."""
+        self.owed.closed(peer)
 
     def next_timeout(self, now: int) -> "int | None":
         """When an OrderAck is due next. None: none is to come, or it waits for a session."""
@@ -388,28 +320,27 @@ class Inboxes:
         """A message leaves its inbox for the reason that the class says; its FinalAck is owed if one was asked for."""
         record = arrival.record
         self._count(arrival, -1)
-        if record[confirm.MARKS] & _ASKED:
+        if record[confirm.MARKS] & owed.ASKED:
             record[confirm.STATE] = log.TAKEN
             record[confirm.CLASS] = message_class
-            self.owed.append(arrival)
-            self._unsent += 1
-            self._is_durable = False
-            self._node.log([arrival])
+            self.owed.add(arrival)
+            self.owed.is_durable = False
+            self._commits.log([arrival])
         else:
-            self._gone(arrival)
+            self.owed.gone(arrival)
 
     def settle(self) -> None:
         """Make durable what the application has done. Raises OutboxError if the file system refuses."""
-        self._is_durable = self._node.commit_now()
-        if not self._is_durable:
+        self.owed.is_durable = self._commits.commit_now()
+        if not self.owed.is_durable:
             raise log.OutboxError("the file system refuses: it is not durable yet")
-        self._node.touch()
+        self._commits.touch()
 
     def check_deadlines(self) -> None:
         """End what has waited for its TimeToBeReceived (B-341)."""
         if self._due == compose.FOREVER:
             return
-        time = self._node.time()
+        time = self._commits.clock.time()
         if not time or time < self._due:
             return
         self._due = compose.FOREVER
@@ -449,12 +380,12 @@ class Inboxes:
         key: str
         peer, message, raw, source, stream, key = arriving
         if rejection == confirm.NACK_BAD_DST_Q:
-            self._refuse(raw, peer)
+            self.refused += self.owed.refuse(raw, peer)
             return key  # any text: the stream is to be as before
         user = message.user
         transaction = message.transaction
         assert transaction is not None
-        time = self._node.time()
+        time = self._commits.clock.time()
         asked = (
             rejection
             or user.fields[core.USER_FLAGS] & (core.USER_JN | core.USER_JP)
@@ -463,7 +394,7 @@ class Inboxes:
         guid = user.source_queue_manager
         packet: "bytes | bytearray" = raw
         if rejection:
-            packet = _beginning(raw)
+            packet = owed.beginning(raw)
         if peer.remote_guid != guid:  # a router: it is kept in the place of the destination, which is here
             packet = bytearray(packet)
             packet[compose.ADDRESS_AT : compose.ADDRESS_AT + 16] = peer.remote_guid
@@ -484,7 +415,7 @@ class Inboxes:
             self._forget()
         arrival = Arrival(self._outbox.next_arrival, array("I", words), source.logged)
         self._pending.append(arrival)
-        self._node.must_commit = True
+        self._commits.must_commit = True
         self._outbox.arrive(arrival, source.logged, packet)
         self._count(arrival, 1)
         self.refused += rejection != 0
@@ -493,8 +424,7 @@ class Inboxes:
     def _deliver(self, arrival: Arrival) -> None:
         """It is durable: to its inbox, or its FinalAck to whom it is owed."""
         if arrival.record[confirm.STATE] == log.TAKEN:
-            self.owed.append(arrival)
-            self._unsent += 1
+            self.owed.add(arrival)
             return
         assert arrival.source is not None
         inbox = self._meaning(arrival.source.name)
@@ -510,43 +440,16 @@ class Inboxes:
         if expiry < self._due:
             self._due = expiry
 
-    def _refuse(self, raw: bytes, peer: "Carrier") -> None:
-        """Answer a message for a queue that is not here (B-256). Nothing of this is durable, or needs to be."""
-        packet = _beginning(raw)
-        count = 0
-        for arrival in self.owed:
-            other = arrival.packet
-            if other is not None:
-                count += 1
-                if (
-                    other[compose.SOURCE_AT : compose.ADDRESS_AT] == packet[compose.SOURCE_AT : compose.ADDRESS_AT]
-                    and other[compose.MESSAGE_ID_AT :] == packet[compose.MESSAGE_ID_AT :]
-                ):
-                    return
-        self.refused += 1
-        if count >= REFUSALS_MAX:
-            return  # it comes again
-        self._refusals += 1
-        arrival = Arrival(
-            self._refusals,
-            array("I", (log.TAKEN, _ASKED, 0, 0, 0, confirm.NACK_BAD_DST_Q)),
-            None,  # type: ignore[arg-type]
-        )
-        arrival.packet = packet
-        arrival.peer = peer.remote_guid
-        self.owed.append(arrival)
-        self._unsent += 1
-
     def _forget(self) -> None:
         """Give up the FinalAck that waits longest for a peer that does not come: anybody can make more, and none must
         keep others out. A positive one first: without it its sender does not know. Without a negative one it is wrong
         after the next start; until then OrderAcks end below that message.
         """
-        waiting = [arrival for arrival in self.owed if arrival.carrier is None and arrival.packet is None]
+        waiting = [arrival for arrival in self.owed.final_acks if arrival.carrier is None and arrival.packet is None]
         if waiting:
             arrival = min(waiting, key=lambda one: one.record[confirm.CLASS] & confirm.CLASS_NEGATIVE)
             if arrival.record[confirm.CLASS] & confirm.CLASS_NEGATIVE:
-                _, ordinal, time_stamp, number, _ = _sequence(self._outbox.log.load(arrival))
+                _, ordinal, time_stamp, number, _ = owed.sequence(self._outbox.log.load(arrival))
                 for source in self._sources:
                     if source.logged is arrival.source:
                         source.stream.give_up(time_stamp << 32 | ordinal, number)
@@ -554,9 +457,7 @@ class Inboxes:
 
     def _give_up(self, arrival: Arrival) -> None:
         self.owed.remove(arrival)
-        self._unsent -= 1
         self.forgotten += 1
-        self._gone(arrival)
 
     def _place_for(self, guid: bytes, key: str) -> log.LoggedSource:
         """Where the log keeps another stream: where there is none yet, or else that of one which it forgets.
@@ -567,7 +468,7 @@ class Inboxes:
         if len(self._sources) < self._sources_max:
             return box.source(guid, key)
         arrivals: "Any" = box.restored_arrivals
-        old = _longest_quiet(self._sources, arrivals, self._pending, self._node.now() - _QUIET)
+        old = _longest_quiet(self._sources, arrivals, self._pending, self._commits.clock.now() - owed.QUIET)
         for arrival in arrivals:
             if arrival.source is old.logged:
                 self._give_up(arrival)
@@ -576,73 +477,10 @@ class Inboxes:
         self.streams_forgotten += 1
         return old.logged
 
-    def _gone(self, arrival: Arrival) -> None:
-        arrival.record[confirm.STATE] = confirm.GONE
-        self._node.log([arrival])
-
     def _count(self, arrival: Arrival, change: int) -> None:
         if arrival.record[confirm.STATE] == log.RECEIVED:
             self.bytes += change * arrival.size
             self.messages += change
-
-    def _may_acknowledge(self, source: Source, peer: "Carrier") -> bool:
-        """Does an OrderAck of this stream go to this peer, and behind all refusals that it covers?"""
-        if source.carrier is not peer and (source.carrier is not None or source.logged.guid != peer.remote_guid):
-            return False
-        rejecting = [
-            arrival.carrier
-            for arrival in self.owed
-            if arrival.source is source.logged and arrival.record[confirm.CLASS] & confirm.CLASS_NEGATIVE
-        ]
-        return may_acknowledge(rejecting, peer)
-
-    def _peer_of(self, arrival: Arrival) -> bytes:
-        """Who brought this arrival: its sender, or the router that stands in its packet."""
-        if arrival.peer is None:
-            packet = self._outbox.log.load(arrival)
-            peer = bytes(packet[compose.ADDRESS_AT : compose.ADDRESS_AT + 16])
-            arrival.peer = (
-                bytes(packet[compose.SOURCE_AT : compose.ADDRESS_AT])
-                if peer in (names.NULL_GUID, self._node.guid)
-                else peer
-            )
-        return arrival.peer
-
-    def _final_ack(self, arrival: Arrival, peer: "Carrier") -> bytearray:
-        packet = self._outbox.log.load(arrival) if arrival.packet is None else arrival.packet
-        source = bytes(packet[compose.SOURCE_AT : compose.ADDRESS_AT])
-        _, ordinal, time_stamp, number, previous = _sequence(packet)
-        ids = _FINAL_ACK_IDS if arrival.packet is None else _REFUSAL_IDS
-        destination, host = _way_to(peer, source)
-        return acks.final_ack(
-            destination,
-            self._node.guid,
-            ids | arrival.message_id & 0x1FFFFFFF,
-            self._node.time(),
-            ordinal,
-            time_stamp,
-            number,
-            previous,
-            source,
-            struct.unpack_from("<I", packet, compose.MESSAGE_ID_AT)[0],
-            arrival.record[confirm.CLASS],
-            host,
-        )
-
-    def _order_ack(self, source: Source, peer: "Carrier") -> bytearray:
-        record = source.stream.record
-        destination, host = _way_to(peer, source.logged.guid)
-        self._order_acks = self._order_acks + 1 & 0xFFFF
-        return acks.order_ack(
-            destination,
-            self._node.guid,
-            _ORDER_ACK_IDS | (self._outbox.starts & 0x3FFF) << 16 | self._order_acks,
-            self._node.time(),
-            record[core.INCOMING_ORDINAL],
-            record[core.INCOMING_TIME_STAMP],
-            source.stream.order_ack_number,
-            host,
-        )
 
 
 def _expiry(arrival: Arrival) -> int:
@@ -688,21 +526,3 @@ def _is_legible(key: str) -> bool:
             return False
         size += 1 if code < 0x80 else 4
     return size <= outbox.SOURCE_NAME_MAX
-
-
-def _beginning(raw: bytes) -> bytes:
-    """So much of a packet as its FinalAck is made from."""
-    return bytes(raw[: parse.transaction_offset(raw) + compose.TRANSACTION_HEADER_SIZE])
-
-
-def _sequence(packet: "bytes | bytearray | memoryview") -> "tuple[int, ...]":
-    """The words of its TransactionHeader."""
-    return struct.unpack_from("<IIIII", packet, parse.transaction_offset(packet))
-
-
-def _way_to(peer: "Carrier", source: bytes) -> "tuple[names.QueueName, bytes]":
-    """Destination and QueueManagerAddress of an acknowledgement that goes to this peer: by its address if that is one,
-    and the source's."""
-    address = peer.address
-    direct = peer.session is not None and peer.session.direct_format_session and source == peer.remote_guid
-    return acks.to_source(source, address if direct and not address.strip("0123456789.") else "")

@@ -2,9 +2,10 @@
 
 from typing import Any, Protocol
 
-from mqqb import compose, headers, reader, session, streams
+from mqqb import compose, headers, session, streams
 
-from node.outbox import Outbox
+from node.log import LoggedQueue, Restored
+from node.message import Message
 
 
 class Waitable(Protocol):
@@ -55,7 +56,7 @@ class Carrier(Protocol):
 class Receiver(Protocol):
     """Takes what others send to this node. All is called from Node.poll; now: monotonic ms.
 
-    Arrivals are written to Node.outbox, without a sync: the node makes it, once for all that came together, and only
+    Arrivals are written to the outbox, without a sync: the node makes it, once for all that came together, and only
     then does the session acknowledge them (B-098).
     """
 
@@ -64,7 +65,7 @@ class Receiver(Protocol):
 
     def arrived(self, peer: Carrier, message: headers.UserMessage, raw: bytes, now: int) -> bool:
         """A message has come, `raw` is its packet without SessionHeader. If anything of it goes to the log, set
-        Node.must_commit. True: there is no room for it now; nothing that comes behind it is given to this receiver,
+        Commits.must_commit. True: there is no room for it now; nothing that comes behind it is given to this receiver,
         the session ends in a while, and they come again. OutboxError: it cannot be taken, the session ends at once.
         """
 
@@ -84,75 +85,33 @@ class Receiver(Protocol):
 
 
 class Stream(Protocol):
-    """A queue of messages for a peer. `sending`: the TxSequenceID of what was sent last."""
+    """A queue of messages for a peer, as what carries them sees it. `sending`: the TxSequenceID of what was sent last.
+    `renewed`: its sequence has been begun since the start. `followed`: those on the flash only about which somebody has
+    asked. `peer`: who carries it.
+    """
 
+    logged: LoggedQueue
     stream: streams.OutgoingStream
     draft: compose.Draft
     sending: int
-
-
-class Counts(Protocol):
-    """What a peer counts."""
-
-    sent: int
-    connects: int
-
-
-class Source(Protocol):
-    """What a peer's messages come from, and to whom it gives what came. heap: bytes that the board has."""
-
-    guid: bytes
-    heap: int
-    settings: "session.Settings | None"
-    outbox: Outbox
-    receiver: "Receiver | None"
-    uncommitted: "list[streams.Entry]"
-    must_commit: bool
+    renewed: bool
+    followed: "dict[int, Message]"
 
     @property
-    def stats(self) -> Counts:
-        """The counts since the start."""
+    def peer(self) -> Carrier:
+        """Where its messages go."""
 
-    def now(self) -> int:
-        """Monotonic ms."""
+    def held(self) -> int:
+        """So many of its messages are in memory, and under way."""
 
-    def leave(self, link: Waitable) -> None:
-        """This link is about to be closed."""
+    def renew(self) -> None:
+        """Begin a sequence that nobody can have seen."""
 
-    def commit_now(self) -> bool:
-        """Make durable what is in the log. False: the file system refused."""
+    def hand_over(self, restored: Restored) -> None:
+        """The handle about which somebody has asked takes the place of the one with which it came from the flash."""
 
-    def transmit(self, queue: Any, entry: streams.Entry, part: memoryview) -> bool:
-        """Fill part with the packet of an entry that is about to be transmitted. False: it is too late for that."""
-
-    def received(
-        self, packet: "headers.UserMessage | reader.OrderAck | headers.FinalAck", of_peer: "list[Stream]"
-    ) -> None:
-        """Take a message for which there is no receiver, or an acknowledgement. of_peer: the queues whose messages go
-        where it came from."""
-
-
-class Storage(Protocol):
-    """What a receiver writes to, and the clocks by which it does."""
-
-    guid: bytes
-    outbox: Outbox
-    must_commit: bool
-
-    def now(self) -> int:
-        """Monotonic ms."""
-
-    def time(self) -> int:
-        """s since 1970, or 0: the clock is not set."""
-
-    def log(self, messages: "list[Any]", with_time: bool = False) -> None:
-        """Note changes of these arrivals; they are durable soon, or by commit_now."""
-
-    def commit_now(self) -> bool:
-        """Make durable what is in the log. False: the file system refused."""
-
-    def touch(self) -> None:
-        """There is something to send."""
+    def follow(self, message: Message) -> None:
+        """See message.Follower."""
 
 
 class Polled(Protocol):

@@ -11,8 +11,8 @@ TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from typing import Any
 
-    from node.interfaces import Source
     from node.link import Backoff
+    from node.peer import Source
 
 
 class TcpListener:

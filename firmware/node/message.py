@@ -1,6 +1,8 @@
-"""A message that the node has accepted, and the answers about what became of it."""
+"""A message that the node has accepted: its packet, and the answers about what became of it."""
 
-from mqqb import confirm, const
+import struct
+
+from mqqb import compose, confirm, const
 
 from node import log
 
@@ -8,13 +10,17 @@ TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     import asyncio
     from array import array
-    from typing import Protocol
+    from typing import Any, Protocol
 
     class Follower(Protocol):
         """A queue with messages on the flash only."""
 
         def follow(self, message: "Message") -> None:
             """Somebody asks about it: say what is known, and use this handle when it comes into memory."""
+
+
+_CACHE_BYTES = const(1048576)  # of packets that are kept in memory until they are sent, at most, and
+_CACHE_SHARE = const(32)  # of the heap, one part in so many
 
 
 class Message(log.Stored):
@@ -117,3 +123,53 @@ class Message(log.Stored):
 
             self.event = asyncio.Event()
         await self.event.wait()
+
+
+class Packets:
+    """Packets of messages: on flash in any case, and in memory until they are sent if there is room.
+
+    heap: bytes that the board has.
+    """
+
+    def __init__(self, opened: log.Log, heap: int) -> None:
+        self._log = opened
+        self._cached_max = min(heap // _CACHE_SHARE, _CACHE_BYTES)
+        self._cached = 0  # bytes of packets in memory, those of
+        self._free: "list[bytearray]" = []  # these among them, which may be used again
+
+    def memory(self, size: int) -> bytearray:
+        """Memory for a packet of so many bytes: that of one that has been sent, if it is as large."""
+        if self._free:
+            packet = self._free.pop()
+            self._cached -= len(packet)
+            if len(packet) == size:
+                return packet
+        return bytearray(size)
+
+    def keep(self, message: "Any", packet: bytearray, room: int) -> None:
+        """The log has this packet: it stays in memory until it is sent, if it has at most `room` bytes."""
+        size = len(packet)
+        self._cached += size
+        if size <= room and self._cached <= self._cached_max:
+            message.packet = packet
+        else:
+            self._free.append(packet)
+
+    def let_go(self, message: "Any") -> None:
+        """The memory of its packet may be used again, if there is one."""
+        if message.packet is not None:
+            self._free.append(message.packet)
+            message.packet = None
+
+    def load(self, message: "Any", part: memoryview) -> None:
+        """Fill part with the packet of a message or its beginning, the times as they are known now."""
+        if message.packet is not None and len(part) == message.size:
+            part[:] = message.packet
+        else:
+            self._log.load_into(message, part)
+        sent_time = message.record[confirm.SENT_TIME]
+        if sent_time:
+            struct.pack_into("<I", part, compose.SENT_TIME_AT, sent_time)
+        else:
+            struct.pack_into("<I", part, compose.TTRQ_AT, compose.FOREVER)
+            struct.pack_into("<I", part, compose.TTBR_AT, compose.FOREVER)

@@ -10,10 +10,33 @@ from node.link import TICK_MS
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Protocol
 
-    from node.interfaces import Link, Source, Stream
+    from node.backlog import Backlog
+    from node.clock import Clock
+    from node.commits import Commits, Stats
+    from node.interfaces import Link, Receiver, Stream, Waitable
     from node.link import Backoff
+    from node.outbox import Outbox
+    from node.outcomes import Outcomes
+
+    class Source(Protocol):
+        """What a peer's messages come from, and to whom it gives what came. heap: bytes that the board has."""
+
+        guid: bytes
+        heap: int
+        settings: "session.Settings | None"
+        clock: Clock
+        outbox: Outbox
+        commits: Commits
+        outcomes: Outcomes
+        backlog: Backlog
+        stats: Stats
+        receiver: "Receiver | None"
+
+        def leave(self, link: Waitable) -> None:
+            """This link is about to be closed."""
+
 
 WRITE_BYTES = 8192  # so much is put together for one write, or
 _HEAP_SHARE = const(128)  # one part of the heap in so many, whatever is less, but
@@ -58,7 +81,7 @@ class Peer:
         self._write_bytes = min(WRITE_BYTES, source.heap // _HEAP_SHARE)
         self._least = _HANDSHAKE_BYTES
         if backoff is None:
-            self._begin(source.now())
+            self._begin(source.clock.now())
 
     @property
     def address(self) -> str:
@@ -236,8 +259,8 @@ class Peer:
         source = self.source
         if not conversation.can_send():
             return False
-        if source.uncommitted:
-            source.commit_now()  # nothing leaves before it is durable (B-098)
+        if source.commits.uncommitted:
+            source.commits.commit_now()  # nothing leaves before it is durable (B-098)
         room = self.room
         if source.receiver is not None:
             while self._end < room and conversation.can_send():
@@ -267,11 +290,11 @@ class Peer:
             if entry.tx_sequence_id is not queue.sending and entry.tx_sequence_id != queue.sending:
                 # If an older sequence came back after a cut, the destination would refuse it for ever (B-275); and what
                 # has failed would be covered by the OrderAck of what is sent now, behind its gap.
-                if not source.commit_now():
+                if not source.commits.commit_now():
                     raise OSError("the outbox cannot be written")
                 queue.sending = entry.tx_sequence_id
             size = min(message.size, room)
-            if not source.transmit(queue, entry, self._view[at : at + size]):
+            if not source.backlog.transmit(queue, entry, self._view[at : at + size]):
                 continue
             queue.stream.prepare(entry, self._out, at + queue.draft.transaction_at)
             source.stats.sent += 1
@@ -308,7 +331,7 @@ class Peer:
             packet = event.packet
             try:
                 if receiver is None or hasattr(packet, "body"):  # an OrderAck or a FinalAck
-                    source.received(packet, self.queues)
+                    source.outcomes.received(packet, self.queues)
                 elif not self._full:
                     has_arrived = True
                     if receiver.arrived(self, packet, event.raw, now):
@@ -320,12 +343,12 @@ class Peer:
             if self._full:
                 continue
             if waiting is None:
-                if not source.must_commit:
+                if not source.commits.must_commit:
                     conversation.stored(event.recoverable, now)
                     continue
                 waiting = []
             waiting.append(event.recoverable)
-        if waiting is not None and source.must_commit and not source.commit_now():
+        if waiting is not None and source.commits.must_commit and not source.commits.commit_now():
             refusal = refusal or "an outcome could not be made durable"
         if receiver is not None and has_arrived:
             receiver.settled()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from mqqb import guids
-from mqqb.session import OPEN
+from mqqb.connection import OPEN
 
 from ordack.config import Config
 from ordack.counters import ALLOW_LIST, LIMIT, Counters, PeerCounts, Peers

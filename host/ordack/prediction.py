@@ -16,8 +16,9 @@ from struct import pack_into
 from typing import Any
 
 from mqqb import compose, core, headers, parse, reader
+from mqqb.connection import OPEN
 from mqqb.events import MessageReceived
-from mqqb.session import OPEN, Session
+from mqqb.session import Session
 
 if core.implementation == "c":
     from _mqqb import ffi, lib

@@ -26,7 +26,8 @@ from tests.bench.bench_service import Service, resident_kib
 
 ATTACKER = '''
 import random, selectors, socket, sys, time
-from mqqb.session import OPEN, Session
+from mqqb.connection import OPEN
+from mqqb.session import Session
 from mqqb import build, compose, names
 from ordack.net import tcp
 kind, port, connections, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])

@@ -27,7 +27,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from mqqb.session import OPEN, Session
+from mqqb.connection import OPEN
+from mqqb.session import Session
 from ordack.client import Client
 from ordack.net import tcp
 

@@ -12,7 +12,7 @@ import test_traces
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from mqqb import session
+from mqqb import connection
 from mqqb.destination import IncomingStream
 from mqqb.events import Closed
 
@@ -56,7 +56,7 @@ class TwoEnds(RuleBasedStateMachine):
         self.down.clear()
         self.connected = True
         self.collect()
-        while opens and self.connected and self.sender.session.state != session.OPEN:
+        while opens and self.connected and self.sender.session.state != connection.OPEN:
             self.deliver_up(1)
             self.deliver_down(1)
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 from mqqb import compose, handshake, parse
+from mqqb.connection import OPEN
 from mqqb.events import MessageReceived
-from mqqb.session import OPEN, Session, Settings
+from mqqb.session import Session, Settings
 from ordack.client import Client
 from ordack.config import Config
 from ordack.manager import Manager

@@ -7,7 +7,7 @@ it likes.
 
 from array import array
 
-from mqqb import acks, build, core, handshake, names, parse, reader, session, streams
+from mqqb import acks, build, connection, core, handshake, names, parse, reader, session, streams
 from mqqb.destination import IncomingStream
 from mqqb.events import Acknowledged, MessageReceived
 from mqqb.headers import FinalAck, FinalAckBody, TransactionHeader, UserMessage
@@ -230,7 +230,7 @@ class Receiver:
         send(self.session, None, packet, True, now)
 
     def tick(self, now):
-        if self.session is None or self.session.state != session.OPEN:
+        if self.session is None or self.session.state != connection.OPEN:
             return
         due = self.incoming.next_timeout()
         if due is not None and now >= due and self.session.can_send():
@@ -272,8 +272,8 @@ def open_pair(now=0, sender=None, receiver=None, settings=None):
     sender.connect(now, settings)
     receiver.accept(now, settings)
     exchange(sender, receiver, now)
-    assert sender.session.state == session.OPEN
-    assert receiver.session.state == session.OPEN
+    assert sender.session.state == connection.OPEN
+    assert receiver.session.state == connection.OPEN
     return sender, receiver
 
 

@@ -163,7 +163,7 @@ class World:
     def open(self, disk):
         self.disk = disk
         self.node = Node("", files=disk, guid=BOARD, clock=lambda: self.time, random=lambda: 0.5, **self.options)
-        self.node._clock = self.clock
+        self.node.clock.now = self.clock.now
         self.inbox = self.node.inbox("commands", 7)
 
     def restart(self, how=power.KEEP_SYNCED, dice=None, partial=b""):

@@ -75,7 +75,7 @@ def a_message_is_handled_and_both_acknowledgements_go_back():
     assert sender.is_settled
     inboxes = world.node.inboxes
     world.run(2000)
-    assert (inboxes.bytes, inboxes.messages, inboxes.owed) == (0, 0, []), "nothing is left of it"
+    assert (inboxes.bytes, inboxes.messages, inboxes.owed.final_acks) == (0, 0, []), "nothing is left of it"
     assert world.node.outbox.arrivals == 0
 
 
@@ -247,7 +247,7 @@ def a_queue_that_is_not_here_is_told_again_and_again_and_leaves_no_trace():
     assert sender.is_settled
     assert [what[0] for what in sender.seen] == ["final"] * 40
     assert world.node.outbox.sources == []
-    assert world.node.inboxes.owed == []
+    assert world.node.inboxes.owed.final_acks == []
     world.node.inbox("nowhere")
     sender.send(b"y")
     world.cut(sender)
@@ -345,7 +345,7 @@ def no_order_ack_passes_a_refusal_on_another_session():
     for _ in range(9):
         heard = bytes(world.wires[sender].to_sender)
         world.step()
-        if any(arrival.carrier is not None for arrival in world.node.inboxes.owed):
+        if any(arrival.carrier is not None for arrival in world.node.inboxes.owed.final_acks):
             break
         Sender.receive(sender, heard, 0)
     twin = Sender(1)
@@ -373,7 +373,7 @@ def refusals_in_memory_are_few():
         raw = bytes(sender.packets[sender.send(b"x")])
         for _ in range(2):
             world.node.inboxes.arrived(Anybody, parse.parse(raw), raw, 0)
-        assert len(world.node.inboxes.owed) == min(k + 1, 16)
+        assert len(world.node.inboxes.owed.final_acks) == min(k + 1, 16)
 
 
 def a_final_ack_that_only_the_transaction_asks_for():
@@ -412,7 +412,7 @@ def a_refusal_survives_a_reset_and_goes_first():
             Sender.receive(sender, bytes(world.wires[sender].to_sender), 0)
             world.wires[sender].to_sender = bytearray()
         assert world.node.outbox.arrivals == 3
-        assert all(arrival.size < 250 for arrival in world.node.inboxes.owed), "nobody will read the body"
+        assert all(arrival.size < 250 for arrival in world.node.inboxes.owed.final_acks), "nobody will read the body"
         del sender.receive
         world.restart(how)
         world.run(1500)
@@ -888,13 +888,13 @@ def who_never_fetches_an_acknowledgement_keeps_no_stream_out():
     world.restart()
     inboxes = world.node.inboxes
     inboxes._sources_max = 1
-    assert len(inboxes.owed) == 1
+    assert len(inboxes.owed.final_acks) == 1
     world.senders = [second]
     second.send(b"1")
     bodies = []
     world.run(2000, taker(world, bodies))
     assert bodies == [b"1"]
-    assert (inboxes.forgotten, inboxes.streams_forgotten, inboxes.owed) == (1, 1, [])
+    assert (inboxes.forgotten, inboxes.streams_forgotten, inboxes.owed.final_acks) == (1, 1, [])
     assert second.said == {1: 0x4000}
 
 
@@ -1013,11 +1013,11 @@ def acknowledgements_go_back_the_way_the_message_came():
     world.senders = [stranger]
     world.run(1000)
     assert stranger.seen == [], "a stranger could not pass it on"
-    assert len(world.node.inboxes.owed) == 1
+    assert len(world.node.inboxes.owed.final_acks) == 1
     world.senders = [sender]
     world.run(1000)
     assert sender.said == {1: 0x4000, 2: 0x4000}
-    assert world.node.inboxes.owed == []
+    assert world.node.inboxes.owed.final_acks == []
 
 
 def acknowledgements_for_a_sender_behind_a_router_are_addressed_to_the_sender():

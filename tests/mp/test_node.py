@@ -14,8 +14,7 @@ import power
 from confirm_cases import JN, JP, T0
 from engine_cases import run_calls
 from mqqb import acks, build, compose, confirm, core, lives, names, parse
-from node import Node, log
-from node import node as node_module
+from node import Node, log, outcomes
 
 LINE = power.NAMES[0]
 PEER = bytes(range(100, 116))
@@ -42,7 +41,7 @@ class Board:
             **self.options,
         )
         self.queue = self.node.queue(LINE)
-        self.node.check_deadlines()  # as start() does
+        self.node.deadlines.check()  # as start() does
 
     def restart(self, how=power.KEEP_SYNCED, **options):
         """The power goes and comes back."""
@@ -52,10 +51,10 @@ class Board:
     def run(self, time, seen):
         """Let the clock pass to `time`; deadlines before it act, and seen() is called after each."""
         while self.time < time:
-            due = self.node._due
+            due = self.node.deadlines.due
             self.time = time if due is None or due - T0 >= time else max(self.time, due - T0)
             if self.time < time:
-                self.node.check_deadlines()
+                self.node.deadlines.check()
                 seen()
 
     def send(self, body=b"", journal=0, **properties):
@@ -73,14 +72,14 @@ class Board:
             if entry is None:
                 return seen
             packet = bytearray(entry.key.size)
-            if self.node.transmit(self.queue, entry, memoryview(packet)):
+            if self.node.backlog.transmit(self.queue, entry, memoryview(packet)):
                 stream.prepare(entry, packet, parse.transaction_offset(packet))
                 entry.awaiting_ack = True
                 seen.append(parse.parse(bytes(packet)))
 
     def order_ack(self, sequence, number):
         packet = acks.order_ack(acks.order_queue("h"), PEER, 1, 0, sequence & 0xFFFFFFFF, sequence >> 32, number)
-        self.node.received(parse.parse(bytes(packet)), [self.queue])
+        self.node.outcomes.received(parse.parse(bytes(packet)), [self.queue])
 
     def final_ack(self, message_id, message_class):
         sequence, number = 1 << 32 | 1, 1  # of one that has ended: its number is not known any more
@@ -100,7 +99,7 @@ class Board:
             message_id,
             message_class,
         )
-        self.node.received(parse.parse(bytes(packet)), [self.queue])
+        self.node.outcomes.received(parse.parse(bytes(packet)), [self.queue])
         return self.node.commit_now()
 
     def store(self):
@@ -145,7 +144,7 @@ def check(case, restarts=False):
             asyncio.run(board.node.delete(message))
         step()
     board.run(end, step)
-    board.node.check_deadlines()
+    board.node.deadlines.check()
     step()
     assert seen == [entry[:1] + entry[2:] for entry in log if entry[1] != confirm.LOG], seen
     conclusion = message.conclusion()
@@ -213,10 +212,10 @@ def what_is_held_is_not_sent_any_more_and_its_gap_is_bridged():
     board.restart()
     assert [packet.user.fields[core.USER_MESSAGE_ID] for packet in board.transmit()] == [2]
     board.time = 19
-    board.node.check_deadlines()
+    board.node.deadlines.check()
     assert board.told == []
     board.time = 20
-    board.node.check_deadlines()
+    board.node.deadlines.check()
     assert board.told == [(1, 0xC003)]
     assert board.node.dead_letters()[0].conclusion().in_doubt
     assert board.node.waiting == 1
@@ -242,7 +241,7 @@ def what_is_held_can_still_be_confirmed():
     board.send(b"2", journal=JN)
     sequence = board.transmit()[0].transaction.tx_sequence_id
     board.time = 11
-    assert not board.node.transmit(board.queue, board.queue.stream.table[0], memoryview(b""))
+    assert not board.node.backlog.transmit(board.queue, board.queue.stream.table[0], memoryview(b""))
     board.order_ack(sequence, 2)
     assert (board.state(1), board.state(2), board.node.waiting) == ("O", "O", 0)
     board.send(b"3", journal=JN, ttbr=10)
@@ -278,16 +277,16 @@ def nothing_expires_by_a_clock_that_is_not_set():
     board.send(b"1", journal=JN, ttrq=5, ttbr=10)
     board.send(b"2", ttrq=5)
     board.time += 1000
-    board.node.check_deadlines()
+    board.node.deadlines.check()
     seen = board.transmit()
     assert [times(packet) for packet in seen] == [(compose.FOREVER, compose.FOREVER)] * 2, "nobody could measure them"
     board.restart()
     board.time += 1000
-    board.node.check_deadlines()
+    board.node.deadlines.check()
     assert board.told == []
     board.time = 0  # somebody sets it
     assert len(board.transmit()) == 2
-    board.node.check_deadlines()
+    board.node.deadlines.check()
     board.node.commit_now()
     board.time = 3
     board.restart()
@@ -298,7 +297,7 @@ def nothing_expires_by_a_clock_that_is_not_set():
         (5, compose.FOREVER),
     ]
     board.time = 5
-    board.node.check_deadlines()
+    board.node.deadlines.check()
     assert sorted(board.told) == [(1, 0x8002), (2, 0x8002)]
 
 
@@ -310,7 +309,7 @@ def a_clock_that_is_lost_again_ends_nothing():
     assert len(board.transmit()) == 1
     assert board.told == []
     board.time = 5
-    board.node.check_deadlines()
+    board.node.deadlines.check()
     assert board.told == [(1, 0x8002)]
 
 
@@ -348,7 +347,7 @@ def a_dead_letter_stays_until_it_is_taken():
     board.store()
     assert board.final_ack(1, 0xC002)
     board.time = 20
-    board.node.check_deadlines()
+    board.node.deadlines.check()
     for _ in range(2):
         letters = board.node.dead_letters()
         assert [letter.conclusion().in_doubt for letter in letters] == [False, True], "one class, two conclusions"
@@ -543,7 +542,7 @@ def what_an_old_copy_has_of_an_earlier_start_does_not_wait_for_ever():
     message = board.node.find(old)
     stream = board.queue.stream
     board.transmit()
-    stream.sent(stream.table[0], board.node.now())
+    stream.sent(stream.table[0], board.node.clock.now())
     board.order_ack(lost, 1)
     assert not message.is_settled(), "it may have come late"
     stream._resend_time += 60000
@@ -659,7 +658,7 @@ def what_cannot_be_held_is_taken_later_in_order():
                 board.final_ack(k, 0x4000)
         if turn == 5:
             sent.append(board.send(b"14").message_id)
-        board.node._refill()
+        board.node.backlog.refill()
         assert board.queue.held() <= 4
     assert board.node.waiting == 0
     first = [number for k, number in enumerate(numbers) if number not in numbers[:k]]
@@ -687,12 +686,12 @@ def the_handle_of_a_message_on_the_flash_says_what_became_of_it():
             number = packet.transaction.tx_sequence_id, packet.transaction.fields[core.TX_NUMBER]
             message_id = packet.user.fields[core.USER_MESSAGE_ID]
             if message_id == 5:
-                board.node._refill()
+                board.node.backlog.refill()
                 assert sent[6].is_settled() is False
             board.order_ack(*number)
             if message_id == 8:
                 board.final_ack(8, 0xC001)
-        board.node._refill()
+        board.node.backlog.refill()
     assert board.node.waiting == 0
     for k, message in enumerate(sent):
         assert (message.is_settled(), message.is_ended()) == (True, True), k
@@ -716,7 +715,7 @@ def whoever_asks_about_a_message_at_any_time_is_answered():
                 assert [message.is_settled() for message in sent].count(False) == board.node.waiting
             for packet in board.transmit()[:3]:
                 board.order_ack(packet.transaction.tx_sequence_id, packet.transaction.fields[core.TX_NUMBER])
-            board.node._refill()
+            board.node.backlog.refill()
         assert board.node.waiting == 0
         assert [message.is_stored() for message in sent] == [True] * 20
         assert board.queue.followed == {}
@@ -726,15 +725,15 @@ def _ask_while_one_fails(asks, expire):
     board = Board(hold=8)
     first = [board.send(b"%d" % k, ttrq=5 if expire else 1000) for k in range(10)]
     seen = []
-    board.node._on_failed = lambda one: asks and seen.extend([message.is_stored() for message in first])
+    board.node.outcomes._on_failed = lambda one: asks and seen.extend([message.is_stored() for message in first])
     for _ in range(20):
         packets = board.transmit()
         if expire:
             board.time = 10
-            board.node.check_deadlines()
+            board.node.deadlines.check()
         elif packets:
-            lives._end(board.node, board.queue, board.queue.stream.tx_sequence_id + 1, 0)
-        board.node._refill()
+            lives._end(board.node.outcomes, board.queue, board.queue.stream.tx_sequence_id + 1, 0)
+        board.node.backlog.refill()
     assert board.node.waiting == board.node.outbox.live == 0
     assert not any(seen)
     assert [message.is_stored() for message in first] == [False] * 10
@@ -763,7 +762,7 @@ def two_handles_of_one_message_say_the_same():
         await asyncio.sleep(0)
         while board.node.waiting:
             board.store()
-            board.node._refill()
+            board.node.backlog.refill()
         for task in waiting:
             await task
 
@@ -779,7 +778,7 @@ def each_handle_of_one_message_says_how_it_failed():
     for message_id in range(1, 9):
         board.store()
         board.final_ack(message_id, 0xC001)
-        board.node._refill()
+        board.node.backlog.refill()
     for message in (found, sent[7], sent[0]):
         assert asyncio.run(message.dead_lettered()) == 0xC001
         assert asyncio.run(message.received()) is False
@@ -794,7 +793,7 @@ def a_start_with_less_memory_hears_of_what_it_has_on_the_flash():
     board.restart(hold=8)
     assert board.queue.logged.deferred == 1
     board.order_ack(sequence, 5)
-    board.node._refill()
+    board.node.backlog.refill()
     assert [packet.properties.body for packet in board.transmit()] == [b"4"]
     board.order_ack(sequence, 5)
     assert board.node.waiting == 0
@@ -805,7 +804,8 @@ def _be_short_of_memory(where, nth):
     board = Board(hold=4)
     for k in range(6):
         board.send(b"%d" % k, ttrq=1000)
-    owner = board.node.outbox if where == "more" else board.node
+    part, _, where = where.partition(".")
+    owner = getattr(board.node, part)
     does = getattr(owner, where)
     calls = [0]
 
@@ -822,7 +822,7 @@ def _be_short_of_memory(where, nth):
             board.order_ack(entry.tx_sequence_id, entry.tx_sequence_number)
         setattr(owner, where, short)
         try:
-            board.node._refill()
+            board.node.backlog.refill()
         except MemoryError:
             setattr(owner, where, does)
             board.send(b"between")
@@ -833,7 +833,7 @@ def _be_short_of_memory(where, nth):
 
 def want_of_memory_while_one_is_taken_from_the_flash_changes_nothing():
     """Wherever it strikes: all are sent once, in order, and a message that comes in between goes behind them."""
-    for where in ("_take", "_expect", "_take_coming", "more", "_share"):
+    for where in ("backlog._take", "deadlines.expect", "backlog._take_coming", "outbox.more", "backlog._share"):
         for nth in range(1, 5):
             bodies = _be_short_of_memory(where, nth)
             assert bodies[:6] == [b"%d" % k for k in range(6)], (where, nth, bodies)
@@ -842,9 +842,9 @@ def want_of_memory_while_one_is_taken_from_the_flash_changes_nothing():
 
 def what_nobody_followed_and_nobody_remembers_is_not_guessed():
     board = Board(hold=4)
-    sent = [board.send(b"", ttrq=5) for _ in range(node_module.OUTCOMES_MAX + 20)]
+    sent = [board.send(b"", ttrq=5) for _ in range(outcomes.OUTCOMES_MAX + 20)]
     board.time = 10
-    while board.node.expire_more():
+    while board.node.backlog.expire_more():
         pass
     assert board.node.waiting == 0
     assert len(board.told) == len(sent)
@@ -872,8 +872,8 @@ def what_has_expired_on_the_flash_makes_room():
     board.send(b"new")
     assert board.told == [(k + 1, 0x8002) for k in range(len(board.told))], board.told
     assert 0 < len(board.told) < count, "a segment's worth is enough"
-    board.node._refill()
-    while board.node.expire_more():
+    board.node.backlog.refill()
+    while board.node.backlog.expire_more():
         pass
     assert len(board.told) == count
     assert board.node.waiting == 1
@@ -893,7 +893,7 @@ def who_sends_again_what_has_expired_goes_no_deeper_than_a_call():
             pass
         depth[0] -= 1
 
-    board.node._on_failed = again
+    board.node.outcomes._on_failed = again
     accepted = 0
     for _ in range(3):
         try:
@@ -999,7 +999,7 @@ def power_goes_at_every_change_of_the_disk():
             durable()
         expect(first + 4, "X")
         board.time += 200
-        board.node.check_deadlines()
+        board.node.deadlines.check()
         durable()
         expect(first + 1, "-")
         asyncio.run(board.node.take(board.node.find(first + 1)))

@@ -243,7 +243,7 @@ def what_was_received_is_told_before_sleep():
     board.deep_sleep(world.node, 1000, tell=told.append, machine=Machine())
     assert (told[0].sending, told[0].received, told[0].owed) == (0, 2, 1)
     world.restart()
-    assert (len(world.inbox), len(world.node.inboxes.owed)) == (2, 1)
+    assert (len(world.inbox), len(world.node.inboxes.owed.final_acks)) == (2, 1)
 
 
 def a_node_does_not_sleep_while_the_flash_refuses():
@@ -308,7 +308,7 @@ def the_watchdog_is_fed_while_the_node_is_well():
     assert machine.told == ["feed"]
     assert not watchdog.wait(lambda: False, 5)
     assert len(machine.told) > 1
-    node.error = ValueError("a mistake in here")
+    node.commits.error = ValueError("a mistake in here")
     machine.told = []
     try:
         watchdog.poll()
@@ -328,7 +328,7 @@ def the_watchdog_is_fed_from_a_task():
         task = asyncio.create_task(board.Watchdog(node, 40, machine).watch())
         while len(machine.told) < 3:
             await asyncio.sleep(0.001)
-        node.error = ValueError("a mistake in here")
+        node.commits.error = ValueError("a mistake in here")
         await task
 
     asyncio.run(main())

@@ -14,7 +14,7 @@ from array import array
 import engine_ends as ends
 from engine_cases import TESTS, parametrize, rule, run_tests
 from engine_ends import session_headers
-from mqqb import acks, build, compose, core, guid_names, names, parse, reader, session, streams, timers
+from mqqb import acks, build, compose, connection, core, guid_names, names, parse, reader, session, streams, timers
 from mqqb.destination import IncomingStream
 from mqqb.events import Closed, MessageReceived, Noted, Opened
 from mqqb.session import Settings
@@ -55,10 +55,10 @@ def test_a_request_without_server_guid_is_accepted_and_answered_with_the_own_one
     assert response.header.fields[place] == request.header.fields[place]
     assert raw[60:] == b"\x5a" * 512
     assert acceptor.remote_guid == ends.SENDER
-    assert acceptor.state == session.WAITING_CP_MSG
+    assert acceptor.state == connection.WAITING_CP_MSG
     initiator.receive_data(raw, 7)
     assert initiator.remote_guid == ends.RECEIVER
-    assert initiator.state == session.WAITING_CPR_MSG
+    assert initiator.state == connection.WAITING_CPR_MSG
 
 
 @rule("B-207", "B-208", "B-209")
@@ -110,18 +110,18 @@ def _states() -> dict[str, session.Session]:
     made = {}
     initiator = session.Session(True, ends.SENDER, 0)
     initiator.connected(0)
-    made[session.WAITING_ECR_MSG] = initiator
-    made[session.WAITING_EC_MSG] = session.Session(False, ends.RECEIVER, 0)
+    made[connection.WAITING_ECR_MSG] = initiator
+    made[connection.WAITING_EC_MSG] = session.Session(False, ends.RECEIVER, 0)
     asked = session.Session(False, ends.RECEIVER, 0)
     asked.receive_data(compose.establish_connection(ends.SENDER, bytes(16), 0), 0)
     asked.data_to_send()
-    made[session.WAITING_CP_MSG] = asked
+    made[connection.WAITING_CP_MSG] = asked
     asking = session.Session(True, ends.SENDER, 0)
     asking.connected(0)
     asking.receive_data(compose.establish_connection(ends.SENDER, ends.RECEIVER, 0), 0)
     asking.data_to_send()
-    made[session.WAITING_CPR_MSG] = asking
-    made[session.OPEN] = ends.open_pair()[1].session
+    made[connection.WAITING_CPR_MSG] = asking
+    made[connection.OPEN] = ends.open_pair()[1].session
     return made
 
 
@@ -149,7 +149,7 @@ def test_every_packet_in_every_state_is_either_in_the_table_or_closes(state: str
     else:
         assert _closed(events).rule in ("B-180", "B-434")
         assert kind in subject.closed.reason or subject.closed.rule == "B-434"
-        assert subject.state == session.CLOSED
+        assert subject.state == connection.CLOSED
         assert subject.receive_data(_samples()["EstablishConnection"], 1) == [], "a closed session takes nothing"
         assert subject.data_to_send() == b"", "closing sends no packet"
     assert subject.next_timeout() is None or subject.closed is None
@@ -407,7 +407,7 @@ def test_a_part_of_a_handshake_does_not_keep_a_session_that_is_idle_then() -> No
     acceptor.receive_data(request[100:], 0)
     initiator.receive_data(acceptor.data_to_send(), 0)
     acceptor.receive_data(initiator.data_to_send(), 0)
-    assert acceptor.state == session.OPEN
+    assert acceptor.state == connection.OPEN
     assert _closed(acceptor.handle_timeout(300000)).rule == "B-147"
 
 
@@ -433,7 +433,7 @@ def test_what_comes_in_pieces_is_put_together_however_it_is_handed_in() -> None:
 @rule("B-131", "B-155", "A-41")
 def test_a_handshake_that_takes_too_long_is_given_up() -> None:
     for state, subject in _states().items():
-        if state != session.OPEN:
+        if state != connection.OPEN:
             assert subject.handle_timeout(59999) == []
             assert _closed(subject.handle_timeout(60000)).rule == "B-155"
 
@@ -913,16 +913,16 @@ def test_what_follows_an_answer_to_the_handshake_may_come_in_part():
         acceptor = session.Session(False, ends.RECEIVER, 0)
         request = bytes(compose.establish_connection(ends.SENDER, bytes(16), 0))
         acceptor.receive_data(request + parameters[:size], 0)
-        assert (acceptor.state, acceptor.half_received) == (session.WAITING_CP_MSG, size)
+        assert (acceptor.state, acceptor.half_received) == (connection.WAITING_CP_MSG, size)
         acceptor.receive_data(parameters[size:], 0)
-        assert acceptor.state == session.OPEN
+        assert acceptor.state == connection.OPEN
 
 
 @rule("B-345")
 def test_there_is_nothing_to_pause_before_a_session_is_open_or_after_it() -> None:
     for state, subject in _states().items():
         subject.data_to_send()
-        if state == session.OPEN:
+        if state == connection.OPEN:
             subject.close("B-163", "stop")
         subject.pause(0)
         subject.resume(0)
@@ -936,10 +936,10 @@ def test_there_is_nothing_to_pause_before_a_session_is_open_or_after_it() -> Non
 def test_a_session_begins_in_waiting_ec_msg_and_with_a_full_initialization_time():
     for initiator in (True, False):
         subject = session.Session(initiator, ends.SENDER, 1000)
-        assert subject.state == session.WAITING_EC_MSG
+        assert subject.state == connection.WAITING_EC_MSG
         assert subject.next_timeout() == 61000
         subject.connected(5000)
-        assert subject.state == (session.WAITING_ECR_MSG if initiator else session.WAITING_EC_MSG)
+        assert subject.state == (connection.WAITING_ECR_MSG if initiator else connection.WAITING_EC_MSG)
         assert subject.next_timeout() == (65000 if initiator else 61000)
         assert subject.recoverable_ack_send_timeout == 0xFFFFFFFF, "until it is negotiated (B-044)"
         assert subject.ack_wait_timeout == 20000
@@ -1197,7 +1197,7 @@ def test_a_session_is_not_closed_as_idle_while_its_owner_needs_it():
 @rule("B-307", "B-118", "B-300")
 def test_nothing_is_sent_on_a_session_that_is_not_open():
     for state, subject in _states().items():
-        assert subject.can_send() == (state == session.OPEN)
+        assert subject.can_send() == (state == connection.OPEN)
         subject.transport_closed()
         assert not subject.can_send()
 
@@ -1214,7 +1214,7 @@ def test_what_was_being_sent_when_the_connection_broke_goes_again_as_it_was():
     assert [entry.key for entry in sender.stream.table] == [1, 2, 3]
     ends.Sender.connect(sender, 0)
     receiver.accept(0)
-    while sender.session.state != session.OPEN:
+    while sender.session.state != connection.OPEN:
         receiver.receive(sender.session.data_to_send(), 0)
         sender.session.receive_data(receiver.session.data_to_send(), 0)
     sender.pump(0)
@@ -1687,7 +1687,7 @@ def test_one_wrong_byte_anywhere_is_taken_or_ends_the_session():
             receiver.receive(bad, 0)
             subject = receiver.session
             if subject.closed is None:
-                assert subject.state == session.OPEN
+                assert subject.state == connection.OPEN
                 assert subject.half_received <= len(good)
             else:
                 assert subject.closed.rule

@@ -431,7 +431,7 @@ def the_board_is_reset_when_what_it_accepted_is_durable(chip, way):
     made.go(lambda: told, 100000000)
     assert told == [4]
     assert made.wifi.restarts == 1
-    assert not made.node.uncommitted
+    assert not made.node.commits.uncommitted
     after = Node("", files=made.disk.after_cut(power.KEEP_SYNCED, power.Dice(1)), connect=Line(made.wlan))
     assert after.waiting == 2
     made.disk.before = refuse

@@ -64,7 +64,7 @@ class World:
             capacity=32 << 20,
             inbox_quota=(16 << 20, 100),
         )
-        self.node._clock = Clock(self)  # type: ignore[assignment]
+        self.node.clock.now = Clock(self).now  # type: ignore[method-assign]
         self.inbox = self.node.inbox("commands", 7)
         self.reasons: list[str] = []
 

@@ -122,8 +122,8 @@ class Model:
         self.board.time += self.dice.choice((1, 10, 100))
 
     def work(self, _: str) -> None:
-        self.board.node.check_deadlines()
-        self.board.node._refill()
+        self.board.node.deadlines.check()
+        self.board.node.backlog.refill()
 
     def step(self) -> None:
         ways = [self.put] * 5 + [self.send] * 4 + [self.work] * 4 + [self.ask] * 2

@@ -124,7 +124,7 @@ class World:
             random=lambda: 0.9,
             **self.options,
         )
-        self.node._clock = Clock(self)  # type: ignore[assignment]
+        self.node.clock.now = Clock(self).now  # type: ignore[method-assign]
         self.inbox = self.node.inbox("commands", 7)
 
     def send(self, *bodies: bytes, **properties: Any) -> list[int]:

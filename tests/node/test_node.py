@@ -237,7 +237,7 @@ def test_nothing_leaves_before_it_is_durable() -> None:
         assert len(destination.queue) == 100
         # One that is numbered, while the session is open and has reason to write, just before its sync.
         packet = build.user_message(node.guid, 101, queue.destination, b"100", delivery="transactional")
-        node.accept(queue, packet, confirm.new(node.time(), node.confirmation))
+        node.backlog.accept(queue, packet, confirm.new(node.clock.time(), node.outcomes.settings))
         node.touch()
         await until(lambda: len(destination.queue) == 101)
         assert missing == []

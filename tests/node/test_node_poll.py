@@ -100,7 +100,7 @@ def test_nothing_leaves_before_it_is_durable() -> None:
             assert node.wait(lambda: len(durable) == 1, LONG_MS)
             waiting = asyncio.create_task(queue.send(b"2"))
             await asyncio.sleep(0)  # it is in the log, and not durable
-            assert len(node.uncommitted) == 1
+            assert len(node.commits.uncommitted) == 1
             assert node.wait(lambda: len(durable) == 2, LONG_MS)
             left = Node("", files=durable[1])
             assert [entry.message_id for entry in left.queue(LINE).stream.table] == [1, 2]
@@ -330,7 +330,7 @@ class Taker:
         self.raw = raw
         self.owed.append(message)
         self.bodies.append(bytes(message.properties.body))
-        self.node.must_commit = True
+        self.node.commits.must_commit = True
         return False
 
     def settled(self) -> None:
@@ -436,7 +436,7 @@ def test_what_cannot_be_taken_is_not_acknowledged_and_comes_again() -> None:
         arrived(peer, message, raw, now)
         line = board.queue(LINE)
         packet = build.user_message(board.guid, board.next_message_id, line.destination, b"", delivery="transactional")
-        board.accept(line, packet, confirm.new(0, board.confirmation))  # something that is to be written
+        board.backlog.accept(line, packet, confirm.new(0, board.outcomes.settings))  # something that is to be written
 
     taker.arrived = logs  # type: ignore[method-assign]
     disk.before = full
@@ -741,12 +741,14 @@ def test_too_little_memory_to_watch_a_link_ends_nothing(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("is_done", [False, True])
-@pytest.mark.parametrize("where", ["check_deadlines", "_refill", "log"])
+@pytest.mark.parametrize("where", ["deadlines.check", "backlog.refill", "commits.log"])
 def test_too_little_memory_ends_nothing_and_leaves_nothing_behind(where: str, is_done: bool) -> None:
     with elsewhere() as destination:
         node = reach(destination)
         sent = node.queue(LINE).put_all([b"0", b"1", b"2"])
-        does = getattr(node, where)
+        part, _, call = where.partition(".")
+        part = getattr(node, part)
+        does = getattr(part, call)
         failures = [1]
 
         def short_of_memory(*arguments: Any) -> None:
@@ -756,7 +758,7 @@ def test_too_little_memory_ends_nothing_and_leaves_nothing_behind(where: str, is
                 failures[0] -= 1
                 raise MemoryError("memory allocation failed")
 
-        setattr(node, where, short_of_memory)
+        setattr(part, call, short_of_memory)
         assert node.wait(lambda: not node.outbox.live, LONG_MS)
         assert failures == [0]
         assert [message.is_stored() for message in sent] == [True] * 3

@@ -24,7 +24,7 @@ from array import array
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar, cast
 
-from mqqb.session import OPEN, WAITING_CPR_MSG
+from mqqb.connection import OPEN, WAITING_CPR_MSG
 
 from ordack.config import CONNECT_TIMEOUT_S, SERIAL_PORT, SerialSettings
 from ordack.counters import TLS

@@ -1,0 +1,191 @@
+"""Messages that wait to be sent: in memory the first ones of each queue, the others on the flash until their turn.
+
+Messages are transactional. They are numbered once, when they are accepted, and keep their numbers over cuts of the link
+and of the power until the destination has acknowledged them (B-317, A-08, B-098).
+"""
+
+from mqqb import confirm, const, streams
+
+from node import deadlines, log
+from node.message import Message
+
+TYPE_CHECKING = const(0)
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Sequence
+    from typing import Any
+
+    from node.commits import Commits
+    from node.interfaces import Stream
+    from node.log import Restored
+    from node.outcomes import Outcomes
+
+
+class Backlog:
+    """What waits in these queues, from its acceptance until it is transmitted.
+
+    hold: about so many messages may be in memory, the half of them under way.
+    """
+
+    def __init__(
+        self,
+        commits: "Commits",
+        outcomes: "Outcomes",
+        deadlines: "deadlines.Deadlines",
+        queues: "Sequence[Stream]",
+        hold: int,
+    ) -> None:
+        self.commits = commits
+        self.outcomes = outcomes
+        self.deadlines = deadlines
+        self._queues = queues
+        self._hold = hold
+        self._coming: "Restored | None" = None  # taken from the flash, and not in its stream yet
+        self._is_expiring = False
+
+    def accept(self, queue: "Stream", packet: bytearray, record: "array[int]", may_expire: bool = True) -> Message:
+        """Number a message and log it (B-317); commit makes it durable. Raises OutboxFull, OutboxWriteFailed.
+
+        record: its confirmation, in state Q. may_expire: False: T0 is known, neither TTRQ nor TTBR is set.
+        """
+        commits = self.commits
+        outbox = commits.outbox
+        if commits.error is not None:
+            raise commits.error
+        stream = queue.stream
+        message = Message(outbox.next_message_id, record)
+        offset = queue.draft.transaction_at
+        journal = record[confirm.MARKS] & confirm.JOURNAL_BITS != 0
+        spare = self.outcomes.spare()
+        entry = None
+        if queue.renewed:
+            entry = stream.number(packet, offset, message, message.message_id, journal, spare)
+        if entry is None:  # the first one since the start: what came back may be an old copy (A-22, B-426); or A-24
+            queue.renew()
+            entry = stream.number(packet, offset, message, message.message_id, journal, spare)
+            assert entry is not None
+        flags = log.TRANSACTIONAL | log.RECOVERABLE
+        logged = queue.logged
+        coming = self._coming is not None and self._coming.queue is logged
+        defer = logged.deferred > 0 or coming or queue.held() > self._share()
+        if defer:
+            self.outcomes.remember()
+        try:
+            outbox.append(message, logged, flags, stream.record, packet, defer)
+        except Exception as error:
+            queue.stream.withdraw(entry)
+            commits.roll_back(error)
+            raise
+        commits.uncommitted.append(entry)
+        commits.waiting += 1
+        if defer:
+            stream.rolls = False
+            stream.leave_out(entry)
+            message.elsewhere = queue
+            commits.packets.keep(message, packet, 0)
+            return message
+        if may_expire or self.outcomes.settings.long_live_time != deadlines.ENDLESS:
+            self.deadlines.expect(message)
+        commits.packets.keep(message, packet, queue.peer.room)
+        return message
+
+    def transmit(self, queue: "Stream", entry: streams.Entry, part: memoryview) -> bool:
+        """Fill part with the packet of an entry that is about to be transmitted, or with its beginning, which goes as
+        far as to the end of its TransactionHeader. False: it is too late for that (C-18, C-22).
+
+        Raises OutboxDamaged; OSError: also if it cannot be noted that something was transmitted.
+        """
+        if self.deadlines.is_over(queue, entry):
+            return False
+        try:
+            self.commits.outbox.will_send()
+        except log.OutboxWriteFailed as error:
+            raise OSError(error.errno)  # noqa: B904 - MicroPython has no `from`
+        packets = self.commits.packets
+        packets.load(entry.key, part)
+        packets.let_go(entry.key)
+        self.outcomes.of(entry.key).sent()
+        return True
+
+    def expire_more(self) -> bool:
+        """Take messages from the flash and act on their deadlines, for there is no room. Has any ended?"""
+        # an on_failed that sends again would go as deep as there are messages
+        if self._is_expiring or not self.commits.clock.time():
+            return False
+        self._is_expiring = True
+        try:
+            self.refill()
+            return self.deadlines.check()
+        finally:
+            self._is_expiring = False
+
+    def take_restored(self) -> None:
+        """Take the messages that the outbox holds since it has read its log."""
+        commits = self.commits
+        for queue in self._queues:
+            queue.stream.rolls = not queue.logged.deferred
+            commits.waiting += queue.logged.deferred
+        for restored in commits.outbox.restored:
+            self._take(restored)
+        commits.outbox.restored = []
+
+    def refill(self) -> None:
+        """Take messages from the flash, where few of a queue are left in memory.
+
+        Want of memory may end it: it goes on from there.
+        """
+        if self._coming is not None:
+            self._take_coming(self._coming)
+        for queue in self._queues:
+            logged = queue.logged
+            if not (self.is_low(queue) and self.commits.commit_now()):
+                continue
+            share = self._share()
+            while logged.deferred and queue.held() < share:
+                self._coming = self.commits.outbox.more(logged)
+                self._take_coming(self._coming)
+
+    def is_low(self, queue: "Stream") -> bool:
+        """Are few of its messages left in memory, and others on the flash?"""
+        if not queue.logged.deferred:
+            return False
+        share = self._share()
+        return 2 * len(queue.stream.table) <= share and queue.held() < share
+
+    def _share(self) -> int:
+        """So many messages of a queue may be in memory and under way."""
+        return max(self._hold // (2 * max(len(self._queues), 1)), 1)
+
+    def _take(self, restored: "Restored") -> None:
+        """Take a message that the outbox has read from its log."""
+        message: "Any" = restored.handle
+        record = message.record
+        if self.outcomes.restored(message):
+            return
+        stream = self._queues[restored.queue.index].stream
+        entry = streams.Entry(
+            message,
+            message.message_id,
+            bool(restored.flags & log.RECOVERABLE),
+            record[confirm.MARKS] & confirm.JOURNAL_BITS != 0,
+            restored.tx_sequence_id,
+            restored.tx_sequence_number,
+        )
+        if restored.sent:
+            self.outcomes.of(message).sent()
+        is_waiting = record[confirm.STATE] != confirm.O
+        self.deadlines.expect(message)
+        if is_waiting and not record[confirm.MARKS] & deadlines.HELD:
+            stream.append(entry)
+        else:
+            stream.awaiting_final_ack.append(entry)
+        self.commits.waiting += is_waiting
+
+    def _take_coming(self, restored: "Restored") -> None:
+        queue = self._queues[restored.queue.index]
+        restored.sent = self.commits.outbox.may_have_been_sent(restored.handle.message_id)
+        queue.hand_over(restored)
+        self._take(restored)
+        self._coming = None
+        self.commits.waiting -= 1
+        queue.stream.rolls = not queue.logged.deferred
