@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from node.commits import Commits
     from node.interfaces import Stream
     from node.log import Restored
+    from node.notices import Notices
     from node.outcomes import Outcomes
 
 
@@ -32,16 +33,17 @@ class Backlog:
         commits: "Commits",
         outcomes: "Outcomes",
         deadlines: "deadlines.Deadlines",
+        notices: "Notices",
         queues: "Sequence[Stream]",
         hold: int,
     ) -> None:
         self.commits = commits
         self.outcomes = outcomes
         self.deadlines = deadlines
+        self._notices = notices
         self._queues = queues
         self._hold = hold
         self._coming: "Restored | None" = None  # taken from the flash, and not in its stream yet
-        self._is_expiring = False
 
     def accept(self, queue: "Stream", packet: bytearray, record: "array[int]", may_expire: bool = True) -> Message:
         """Number a message and log it (B-317); commit makes it durable. Raises OutboxFull, OutboxWriteFailed.
@@ -108,16 +110,13 @@ class Backlog:
         return True
 
     def expire_more(self) -> bool:
-        """Take messages from the flash and act on their deadlines, for there is no room. Has any ended?"""
-        # an on_failed that sends again would go as deep as there are messages
-        if self._is_expiring or not self.commits.clock.time():
+        """Take messages from the flash and act on their deadlines, for there is no room. May there be some?"""
+        # an on_failed that sends again would end one message after the other before it is told of them
+        if self._notices.is_telling or not self.commits.clock.time():
             return False
-        self._is_expiring = True
-        try:
-            self.refill()
-            return self.deadlines.check()
-        finally:
-            self._is_expiring = False
+        self.refill()
+        has_ended = self.deadlines.check()
+        return self._notices.deliver() or has_ended  # what has failed stays until that is told
 
     def take_restored(self) -> None:
         """Take the messages that the outbox holds since it has read its log."""

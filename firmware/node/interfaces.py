@@ -6,6 +6,7 @@ from mqqb import compose, headers, session, streams
 
 from node.log import LoggedQueue, Restored
 from node.message import Message
+from node.notices import Notices
 
 
 class Waitable(Protocol):
@@ -115,9 +116,11 @@ class Stream(Protocol):
 
 
 class Polled(Protocol):
-    """What a task calls again and again. `links`: all that may become ready."""
+    """What a task calls again and again. `links`: all that may become ready. `notices`: what
+    is to be told after that."""
 
     links: "list[Waitable]"
+    notices: Notices
 
-    def poll(self) -> int:
+    def work(self) -> int:
         """Do what can be done now; ms until it wants to be called again at the latest."""

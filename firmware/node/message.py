@@ -19,6 +19,11 @@ if TYPE_CHECKING:
             """Somebody asks about it: say what is known, and use this handle when it comes into memory."""
 
 
+# Of a record's MARKS in state X, ours: the application has not been told yet that the message has failed,
+UNTOLD = const(0x40)
+GOES = const(0xC0)  # and when it has been, the message goes, for nothing else keeps it
+MARKS = const(0x3F)  # those of mqqb.confirm
+
 _CACHE_BYTES = const(1048576)  # of packets that are kept in memory until they are sent, at most, and
 _CACHE_SHARE = const(32)  # of the heap, one part in so many
 
@@ -40,7 +45,11 @@ class Message(log.Stored):
 
     def conclusion(self) -> confirm.Conclusion:
         """What may be said of it now: answer, message_class, in_doubt (C-80 to C-87)."""
-        return confirm.Confirmation(self.current(), confirm.Settings()).conclusion()
+        record = self.current()
+        if record[confirm.MARKS] & GOES == GOES:
+            record = record[:]
+            record[confirm.STATE] = confirm.GONE
+        return confirm.Confirmation(record, confirm.Settings()).conclusion()
 
     @property
     def state(self) -> str:
@@ -68,6 +77,12 @@ class Message(log.Stored):
     def is_ended(self) -> bool:
         """Will nothing more be learned of it?"""
         return self.current()[confirm.STATE] not in (confirm.Q, confirm.S, confirm.O)
+
+    def is_kept(self) -> bool:
+        """Is it in the dead-letter queue or in the journal?"""
+        record = self.record
+        is_there = self.segment is not None and record[confirm.STATE] in (confirm.X, confirm.J)
+        return is_there and record[confirm.MARKS] & GOES != GOES
 
     async def stored(self) -> bool:
         """Wait until the destination has it, once and in order (OrderAck): True. False: it failed before.

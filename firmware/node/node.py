@@ -34,6 +34,7 @@ from node.commits import Commits
 from node.deadlines import Deadlines
 from node.link import TICK_MS, Backoff, TcpLink
 from node.message import Message, Packets
+from node.notices import Notices
 from node.outcomes import Outcomes
 from node.peer import Peer
 from node.queue import Queue
@@ -87,9 +88,10 @@ class Node:
     that. inbox_quota: (bytes, messages) that may wait in all inboxes; None: as in the dead-letter queue. confirmation:
     the machine's values of the confirmation process; None: the defaults, but without LongLiveTime, so that a message
     without ttrq waits for ever. clock: gives s since 1970.
-    random: gives floats from 0 up to 1, for the back-off. on_failed: called with each message that was dead-lettered
-    or discarded, also with one of an earlier life; if the power fails then, once more. files: in place of folder, what
-    the outbox writes to. Raises what outbox.Outbox raises; ValueError for a queue in the outbox that cannot be reached.
+    random: gives floats from 0 up to 1, for the back-off. on_failed, on_stored, on_connection: see notices.Notices;
+    on_failed hears of every message, also of one of an earlier life, and if the power fails then, once more. files: in
+    place of folder, what the outbox writes to. Raises what outbox.Outbox raises; ValueError for a queue in the outbox
+    that cannot be reached.
     """
 
     def __init__(
@@ -102,7 +104,7 @@ class Node:
         segment_size: int = 65536,
         settings: "session.Settings | None" = None,
         random: "Callable[[], float]" = _random.random,
-        on_failed: "Callable[[Message], None] | None" = None,
+        on_failed: "Callable[[Message], Any] | None" = None,
         files: "log.Files | None" = None,
         quota: "int | None" = None,
         starts: int = 0,
@@ -111,6 +113,8 @@ class Node:
         listen: "tuple[str, int] | None" = None,
         inbox_quota: "tuple[int, int] | None" = None,
         name: str = "",
+        on_stored: "Callable[[Message], Any] | None" = None,
+        on_connection: "Callable[[Peer, str], Any] | None" = None,
     ) -> None:
         _check_address("connect", connect)
         _check_address("listen", listen)
@@ -148,9 +152,10 @@ class Node:
         confirmation = confirmation or confirm.Settings(long_live_time=deadlines.ENDLESS)
         queues = self._queues
         commits = self.commits = Commits(self.outbox, self.clock, Packets(self.outbox.log, self.heap), self.touch)
-        outcomes = self.outcomes = Outcomes(commits, queues, self._peers, confirmation, copies, on_failed)
+        notices = self.notices = Notices(commits, on_failed, on_stored, on_connection)
+        outcomes = self.outcomes = Outcomes(commits, notices, queues, self._peers, confirmation, copies)
         self.deadlines = Deadlines(commits, outcomes, queues)
-        self.backlog = Backlog(commits, outcomes, self.deadlines, queues, hold)
+        self.backlog = Backlog(commits, outcomes, self.deadlines, notices, queues, hold)
         self.guid = commits.guid
         self.stats = commits.stats
         self._listener: "TcpListener | None" = None
@@ -296,13 +301,34 @@ class Node:
         self.commits.commit_now()
         self.commits.check_durable()
 
+    async def __aenter__(self) -> "Node":
+        self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
     def poll(self) -> int:
-        """Do everything that can be done now; ms until it wants to be called again at the latest, 0 to TICK_MS.
+        """Do everything that can be done now, then call back; ms until it wants to be called again at the latest, 0 to
+        TICK_MS.
 
         It never waits. For each peer it reads READ_BYTES, writes about as many bytes of messages as one write takes
         (peer.WRITE_BYTES, read back from the files), and makes the outcome durable, all that at most once.
         Raises what makes going on impossible: OutboxDamaged, or a mistake in here; then every later call does, too.
+        And what a callback has raised: that harms nothing here.
         """
+        wait = self.work()
+        notices = self.notices
+        if notices.deliver():
+            wait = 0
+        error = notices.error
+        if error is not None:
+            notices.error = None
+            raise error
+        return wait
+
+    def work(self) -> int:
+        """As `poll`, without callbacks."""
         commits = self.commits
         if commits.error is not None:
             raise commits.error
@@ -418,7 +444,7 @@ class Node:
 
     def _kept(self, state: int) -> "list[Message]":
         handles: "list[Any]" = self.outbox.handles()
-        return [message for message in handles if message.record[confirm.STATE] == state]
+        return [message for message in handles if message.record[confirm.STATE] == state and message.is_kept()]
 
     def _poll_peers(self, now: int) -> int:
         """Do what the peers, and those who connect, need; ms until it wants to be called again at the latest."""

@@ -11,7 +11,7 @@ from node import log
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
     from mqqb import lives, streams
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from node.commits import Commits
     from node.interfaces import Stream
     from node.message import Message
+    from node.notices import Notices
 
 OUTCOMES_MAX = 64
 _SPARES_MAX = const(64)
@@ -30,25 +31,25 @@ class Outcomes:
     """What is known of the messages of these queues (mqqb.lives.Storage).
 
     settings: of the confirmation process. quota: (bytes, messages) of the dead-letter queue and of the journal, each;
-    copies beyond it are discarded (C-37). on_failed: as Node has it. peers: those which are told why they failed.
+    copies beyond it are discarded (C-37). peers: those which are told why they failed.
     """
 
     def __init__(
         self,
         commits: "Commits",
+        notices: "Notices",
         queues: "Sequence[Stream]",
         peers: "Sequence[Any]",
         settings: confirm.Settings,
         quota: "tuple[int, int]",
-        on_failed: "Callable[[Message], None] | None",
     ) -> None:
         self.settings = settings
         self.strangers: "dict[int, int]" = {}  # see mqqb.lives
         self._commits = commits
+        self._notices = notices
         self._queues = queues
         self._peers = peers
         self._quota = quota
-        self._on_failed = on_failed
         self._process = confirm.Confirmation(array("I", bytes(4 * confirm.RECORD_WORDS)), settings)
         self._kept = {confirm.X: [0, 0], confirm.J: [0, 0]}  # bytes, messages
         # What an acknowledgement says, until it is noted: for want of memory it may have to be tried again.
@@ -97,8 +98,10 @@ class Outcomes:
         kept = self._kept.get(message.record[confirm.STATE])
         if kept is None:
             return False
-        kept[0] += message.size
-        kept[1] += 1
+        self._notices.restored(message)
+        if message.is_kept():
+            kept[0] += message.size
+            kept[1] += 1
         return True
 
     def spare(self) -> "streams.Entry | None":
@@ -208,6 +211,7 @@ class Outcomes:
             commits.waiting -= 1
             if not message_class & confirm.CLASS_NEGATIVE:
                 stats.stored += 1
+                self._notices.stored(message)
         if message_class:
             is_received = message_class == confirm.ACK_RECEIVE
             stats.received += is_received
@@ -224,26 +228,25 @@ class Outcomes:
 
     def tell(self, messages: "list[Any]") -> None:
         """Log what has become of messages, and tell whom it concerns."""
-        self._commits.log(messages)
         for message in messages:  # all, before anybody is told of one and asks for another
             message_class = message.record[confirm.CLASS]
+            if message_class not in (0, confirm.ACK_RECEIVE):
+                self._notices.failed(message)
             if message_class and self._classes is not None:
                 if len(self._classes) >= OUTCOMES_MAX:
                     del self._classes[next(iter(self._classes))]
                     self._forgotten = True
                 self._classes[message.message_id] = message_class
+        self._commits.log(messages)
         for message in messages:
-            message_class = message.record[confirm.CLASS]
             message.tell()
-            if message_class not in (0, confirm.ACK_RECEIVE) and self._on_failed is not None:
-                self._on_failed(message)
 
     def let_go(self, message: "Message") -> None:
         """A kept message leaves the outbox. Raises ValueError if it is not kept."""
         message = message.known()
         record = message.record
         state = record[confirm.STATE]
-        if state not in (confirm.X, confirm.J) or message.segment is None:
+        if not message.is_kept():
             raise ValueError("the message is neither in the dead-letter queue nor in the journal")
         kept = self._kept[state]
         kept[0] -= message.size

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from node.commits import Commits, Stats
     from node.interfaces import Link, Receiver, Stream, Waitable
     from node.link import Backoff
+    from node.notices import Notices
     from node.outbox import Outbox
     from node.outcomes import Outcomes
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         commits: Commits
         outcomes: Outcomes
         backlog: Backlog
+        notices: Notices
         stats: Stats
         receiver: "Receiver | None"
 
@@ -60,6 +62,7 @@ class Peer:
         self.queues: "list[Stream]" = []
         self.remote_guid = names.NULL_GUID
         self.reason = ""
+        self._told: "str | None" = None  # of `reason`, to the application
         self.is_unheard = False
         self.session: "session.Session | None" = None
         self.backoff = backoff
@@ -130,10 +133,18 @@ class Peer:
         self.link.close()
         if self.backoff is not None:
             self._again_at = now + self.backoff.next()
+        if self.backoff is not None or self._was_open:
+            self._tell(self.reason)
         if conversation is not None:
             conversation.transport_closed()
             if self._was_open and self.source.receiver is not None:
                 self.source.receiver.closed(self)
+
+    def _tell(self, reason: str) -> None:
+        """Tell that there is a session (""), or why not: once, until that changes."""
+        if reason != self._told:
+            self._told = reason
+            self.source.notices.connection(self, reason)
 
     def _is_needed(self) -> bool:
         """Is there something to send (B-189, B-190, B-217), or is a FinalAck awaited, or can messages come?"""
@@ -367,6 +378,7 @@ class Peer:
             assert self.session is not None
             source.stats.connects += 1
             self._was_open = True
+            self._tell("")
             self.remote_guid = self.session.remote_guid
             if self.backoff is not None:
                 self.backoff.reset()

@@ -226,6 +226,20 @@ def what_is_secured_is_refused():
         assert sender.said == {1: said}, (flags, privacy, signature, sender.said)
 
 
+def a_connection_is_told_when_it_is_up_and_down_and_why():
+    told = []
+    sender = Sender(1)
+    world = World([sender], on_connection=lambda peer, reason: told.append((peer.address, reason)))
+    sender.send(b"1")
+    world.connect(sender)
+    world.run(100)
+    assert told == [("10.0.0.9", "")]
+    world.cut(sender)
+    world.run(100)  # it connects again
+    assert [told[0], told[2]] == [("10.0.0.9", "")] * 2
+    assert "104" in told[1][1] or "ECONNRESET" in told[1][1]
+
+
 def a_clock_that_is_behind_is_allowed_for():
     """B-267."""
     for skew, said in ((0, 0x8002), (1, 0x4000)):
@@ -1197,6 +1211,7 @@ TESTS = (
     one_that_is_missing_holds_up_the_others,
     one_that_is_refused_ahead_of_its_gap_is_told,
     what_is_secured_is_refused,
+    a_connection_is_told_when_it_is_up_and_down_and_why,
     a_clock_that_is_behind_is_allowed_for,
     a_refusal_that_is_given_up_is_not_called_stored,
     a_queue_that_is_not_here_is_told_again_and_again_and_leaves_no_trace,

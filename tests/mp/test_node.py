@@ -26,7 +26,7 @@ class Board:
 
     def __init__(self, disk=None, time=0, **options):
         self.time = time
-        self.told = []
+        self._told = []
         self.options = options
         self.open(disk or power.Disk())
 
@@ -37,11 +37,17 @@ class Board:
             files=disk,
             guid=power.GUID,
             clock=lambda: T0 + self.time,
-            on_failed=lambda message: self.told.append((message.message_id, message.conclusion().message_class)),
+            on_failed=lambda message: self._told.append((message.message_id, message.conclusion().message_class)),
             **self.options,
         )
         self.queue = self.node.queue(LINE)
         self.node.deadlines.check()  # as start() does
+
+    @property
+    def told(self):
+        """What it has been told, as soon as it is."""
+        self.node.notices.deliver()
+        return self._told
 
     def restart(self, how=power.KEEP_SYNCED, **options):
         """The power goes and comes back."""
@@ -108,6 +114,7 @@ class Board:
             self.order_ack(packet.transaction.tx_sequence_id, packet.transaction.fields[core.TX_NUMBER])
 
     def state(self, message_id=1):
+        self.node.notices.deliver()
         message = self.node.find(message_id)
         return "-" if message is None else chr(message.record[confirm.STATE])
 
@@ -121,6 +128,7 @@ def check(case, restarts=False):
 
     def step():
         nonlocal message
+        board.node.notices.deliver()
         now = (board.time, chr(message.record[confirm.STATE]), message.record[confirm.CLASS])
         if now[1:] != (seen[-1][1:] if seen else ("Q", 0)):
             seen.append(now)
@@ -725,7 +733,7 @@ def _ask_while_one_fails(asks, expire):
     board = Board(hold=8)
     first = [board.send(b"%d" % k, ttrq=5 if expire else 1000) for k in range(10)]
     seen = []
-    board.node.outcomes._on_failed = lambda one: asks and seen.extend([message.is_stored() for message in first])
+    board.node.notices._on_failed = lambda one: asks and seen.extend([message.is_stored() for message in first])
     for _ in range(20):
         packets = board.transmit()
         if expire:
@@ -734,6 +742,7 @@ def _ask_while_one_fails(asks, expire):
         elif packets:
             lives._end(board.node.outcomes, board.queue, board.queue.stream.tx_sequence_id + 1, 0)
         board.node.backlog.refill()
+        board.node.notices.deliver()
     assert board.node.waiting == board.node.outbox.live == 0
     assert not any(seen)
     assert [message.is_stored() for message in first] == [False] * 10
@@ -893,7 +902,7 @@ def who_sends_again_what_has_expired_goes_no_deeper_than_a_call():
             pass
         depth[0] -= 1
 
-    board.node.outcomes._on_failed = again
+    board.node.notices._on_failed = again
     accepted = 0
     for _ in range(3):
         try:
@@ -903,7 +912,7 @@ def who_sends_again_what_has_expired_goes_no_deeper_than_a_call():
         except log.OutboxFull:
             board.time += 60
     assert accepted > 20
-    assert depth == [0, 2], depth
+    assert depth == [0, 1], depth
 
 
 def a_sequence_that_is_used_up_is_followed_by_another():
@@ -936,6 +945,206 @@ def a_node_closes_although_its_link_becomes_ready_at_that_moment():
         await waking
 
     asyncio.run(main())
+
+
+# ---- callbacks
+
+
+class Nowhere:
+    """A link that never opens."""
+
+    stream = None
+    wants_write = False
+
+    def open(self):
+        pass
+
+    def is_open(self):
+        return False
+
+    def close(self):
+        pass
+
+
+def _fail(board, count=1, **properties):
+    """So many messages that have failed, and nobody has been told."""
+    messages = [board.send(b"%d" % k, ttrq=5, **properties) for k in range(count)]
+    board.time += 6
+    board.node.work()
+    return messages
+
+
+def nothing_is_told_before_the_node_has_done_its_work():
+    """Neither by put() nor while it works; then in order. What fails in a callback is told behind the others."""
+    board = Board(connect=Nowhere())
+    told = []
+    depth = [0]
+
+    def failed(message):
+        assert depth == [0]
+        depth[0] += 1
+        told.append(message.message_id)
+        if len(told) == 1:
+            board.node.delete_now(board.send(b"again"))
+        depth[0] -= 1
+
+    board.node.notices._on_failed = failed
+    sent = _fail(board, 3)
+    board.send(b"more")
+    assert told == [], "it is message 4"
+    assert [message.state for message in sent] == ["discarded"] * 3
+    assert board.node.dead_letters() == []
+    assert board.node.poll() == 0, "there may be something to do now"
+    assert told == [1, 2, 3, 5]
+    assert board.node.outbox.live == board.node.waiting == 1
+
+
+def what_a_callback_raises_is_raised_by_poll_and_harms_nothing():
+    board = Board(connect=Nowhere())
+    told = []
+
+    def failed(message):
+        told.append(message.message_id)
+        if message.message_id == 1:
+            raise KeyError("a mistake of the application")
+
+    board.node.notices._on_failed = failed
+    _fail(board, 2)
+    try:
+        board.node.poll()
+        raise AssertionError("it is not swallowed")
+    except KeyError:
+        pass
+    assert told == [1]
+    board.node.poll()
+    assert (told, board.node.error, board.node.outbox.live) == ([1, 2], None, 0)
+    board.send(b"next")
+    board.node.poll()
+
+
+def whoever_is_not_told_before_the_power_goes_is_told_after_it():
+    for way in WAYS:
+        board = Board(connect=Nowhere())
+        _fail(board, 2)
+        kept = board.send(b"", dead_letter=True)
+        board.node.delete_now(kept)
+        board.node.commit_now()
+        board.restart(way)
+        assert [letter.message_id for letter in board.node.dead_letters()] == [3], "the others stay only to be told"
+        assert board.node.waiting == 0
+        assert board.told == [(1, 0x8002), (2, 0x8002), (3, 0x8001)]
+        board.node.commit_now()
+        board.restart(way)
+        assert len(board.told) == 3, "once more only if the power went in between"
+        board.node.take_now(board.node.find(3))
+        assert board.node.outbox.live == 0
+
+
+def a_program_without_callbacks_takes_away_what_another_was_to_be_told():
+    board = Board(connect=Nowhere())
+    _fail(board, 2)
+    board.node.commit_now()
+    left = Node("", files=board.disk.after_cut(power.KEEP_SYNCED, power.Dice(1)), guid=power.GUID)
+    assert (left.outbox.live, left.dead_letters()) == (0, [])
+
+
+def a_callback_may_take_and_ask_about_its_message():
+    board = Board(connect=Nowhere())
+    seen = []
+
+    def failed(message):
+        seen.append((message.state, bytes(board.node.read(message).properties.body)))
+        if message.state == "dead-lettered":
+            board.node.take_now(message)
+        else:
+            try:
+                board.node.take_now(message)
+                raise AssertionError("it is in no queue")
+            except ValueError:
+                pass
+
+    board.node.notices._on_failed = failed
+    _fail(board)
+    _fail(board, dead_letter=True)
+    board.node.poll()
+    assert seen == [("discarded", b"0"), ("dead-lettered", b"0")]
+    assert board.node.outbox.live == 0
+
+
+def each_message_that_is_stored_is_told_once():
+    stored = []
+    board = Board(connect=Nowhere(), on_stored=lambda message: stored.append((message.message_id, message.is_stored())))
+    for journal in (0, JN):
+        board.send(b"", journal=journal)
+    board.store()
+    assert stored == []
+    board.node.poll()
+    assert stored == [(1, True), (2, True)]
+    assert board.final_ack(2, confirm.ACK_RECEIVE)
+    board.node.poll()
+    assert len(stored) == 2
+
+
+def asyncio_callbacks_take_their_time_one_after_the_other():
+    """The node goes on meanwhile. What one raises goes to the event loop; what close() interrupts is told again."""
+    board = Board(connect=Nowhere())
+    told = []
+    errors = []
+    gate = []
+
+    async def failed(message):
+        told.append(message.message_id)
+        if message.message_id == 2:
+            raise KeyError("a mistake of the application")
+        if message.message_id == 3:
+            gate.append(asyncio.Event())
+            await gate[0].wait()
+        if message.message_id == 4:
+            await asyncio.sleep(3600)
+
+    async def until(condition):
+        while not condition():
+            await asyncio.sleep(0)
+
+    async def main():
+        board.node.notices._on_failed = failed
+        asyncio.get_event_loop().set_exception_handler(lambda loop, context: errors.append(context["exception"]))
+        async with board.node as node:
+            for k in range(5):
+                await board.queue.send(b"%d" % k, ttrq=5)
+            board.time += 6
+            node.touch()
+            await until(lambda: gate)
+            assert await board.queue.send(b"meanwhile")
+            node.work()
+            assert told == [1, 2, 3], "one after the other"
+            gate[0].set()
+            await until(lambda: len(told) == 4)
+        asyncio.get_event_loop().set_exception_handler(None)
+
+    asyncio.run(main())
+    assert told == [1, 2, 3, 4]
+    assert [type(error) for error in errors] == [KeyError]
+    board.restart(power.KEEP_ALL)
+    assert board.told == [(4, 0x8002), (5, 0x8002)], "the one that was interrupted, and the one that had not begun"
+
+
+def an_asyncio_callback_of_a_node_that_is_not_started_is_refused_in_words():
+    board = Board(connect=Nowhere())
+
+    async def failed(message):
+        raise AssertionError("nobody awaits it")
+
+    board.node.notices._on_failed = failed
+    _fail(board)
+    said = ""
+    try:
+        board.node.poll()
+    except ValueError as error:
+        said = str(error)
+    assert "node.start()" in said
+    board.node.poll()
+    assert board.node.error is None
 
 
 def power_goes_at_every_change_of_the_disk():
@@ -976,6 +1185,7 @@ def power_goes_at_every_change_of_the_disk():
         states[message_id] = states.get(message_id, "") + state
 
     def durable():
+        board.node.notices.deliver()
         board.node.commit_now()
         for message_id in states:
             states[message_id] = states[message_id][-1]
@@ -1047,6 +1257,14 @@ OTHERS = (
     the_handle_of_a_message_on_the_flash_says_what_became_of_it,
     a_sequence_that_is_used_up_is_followed_by_another,
     a_node_closes_although_its_link_becomes_ready_at_that_moment,
+    nothing_is_told_before_the_node_has_done_its_work,
+    what_a_callback_raises_is_raised_by_poll_and_harms_nothing,
+    whoever_is_not_told_before_the_power_goes_is_told_after_it,
+    a_program_without_callbacks_takes_away_what_another_was_to_be_told,
+    a_callback_may_take_and_ask_about_its_message,
+    each_message_that_is_stored_is_told_once,
+    asyncio_callbacks_take_their_time_one_after_the_other,
+    an_asyncio_callback_of_a_node_that_is_not_started_is_refused_in_words,
     power_goes_at_every_change_of_the_disk,
 )
 

@@ -17,7 +17,7 @@ FOREVER = 0xFFFFFFFF
 
 
 class Told(list[Any]):
-    """What on_failed says goes to the model at once, also while the board starts."""
+    """What on_failed says goes to the model at once."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Model:
         self.handles: dict[bytes, Any] = {}
         capacity, segment_size = self.dice.choice((9000, 40000)), self.dice.choice((600, 1500, 5000))
         self.board = boards.Board(hold=self.hold, segment_size=segment_size, capacity=capacity)
-        self.board.told = Told(self)
+        self.board._told = Told(self)
 
     def queue(self, name: str) -> Any:
         return self.board.node.queue(name)
@@ -85,6 +85,8 @@ class Model:
                     self.end(packet.properties.label.encode(), "stored")
 
     def restart(self, _: str) -> None:
+        """What fails just then is told after it, and no other."""
+        self.board.node.deadlines.check()
         self.board.node.commit_now()
         self.board.restart()
         self.handles.clear()
@@ -116,6 +118,7 @@ class Model:
         if waiting:
             body = self.dice.choice(waiting)
             self.board.node.delete_now(self.handles[body])
+            self.board.node.notices.deliver()
             assert self.ended[body] == "failed"
 
     def later(self, _: str) -> None:
@@ -130,6 +133,7 @@ class Model:
         self.dice.choice([*ways, self.restart, self.restart, self.find, self.give_up, self.later])(
             self.dice.choice(self.names)
         )
+        self.board.node.notices.deliver()
         waiting = sum(body not in self.ended for order in self.accepted.values() for body in order)
         assert self.board.node.waiting == waiting
         held = sum(len(self.queue(name).stream.table) for name in self.names)
@@ -155,6 +159,7 @@ def test_each_message_ends_once_in_order_and_whoever_asks_is_told(jumps: bool, s
             model.work("")
             for name in model.names:
                 model.send(name, everything=True)
+            model.board.node.notices.deliver()
         for body in model.handles:
             model.check(body)
         assert model.board.node.outbox.live == 0

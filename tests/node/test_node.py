@@ -17,6 +17,7 @@ from mqqb.names import parse_format_name
 from mqqb.session import Settings
 from node import Message, Node, OutboxDamaged, OutboxFull, OutboxWriteFailed, Queue, outbox
 from node.link import Backoff, TcpLink
+from node.peer import Peer
 
 from tests.node.destination import ALARMS, GUID, LINE, Connection, Destination, make, run, turns, until
 
@@ -161,6 +162,47 @@ def test_a_message_of_an_earlier_life_that_is_refused_is_told_too(tmp_path: Path
         await until(lambda: not node.waiting)
         assert told == [(1, 0x8000)]
         await node.close()
+        await destination.stop()
+
+    run(main)
+
+
+def test_a_connection_is_told_when_it_is_up_and_down_and_why(tmp_path: Path) -> None:
+    """Attempts that fail for the same reason are told once."""
+
+    async def main() -> None:
+        destination = await Destination().start()
+        told: list[str] = []
+        gate = asyncio.Event()
+
+        async def changed(peer: Peer, reason: str) -> None:
+            assert peer.address == "127.0.0.1"
+            told.append(reason)
+            await gate.wait()
+
+        async with make(destination, tmp_path, on_connection=changed) as node:
+            queue = node.queue(LINE)
+            assert await (await queue.send(b"1")).stored(), "however long the callback takes"
+            assert told == [""]
+            attempts = 0
+            opened = queue.peer.link.open
+
+            def counted() -> None:
+                nonlocal attempts
+                attempts += 1
+                opened()
+
+            queue.peer.link.open = counted  # type: ignore[method-assign]
+            await destination.stop()
+            await queue.send(b"2")
+            gate.set()
+            await until(lambda: attempts > 3)
+            assert len(told) == len(set(told)) < 4, told
+            assert any("refused" in reason for reason in told), told
+            await destination.start(destination.port)
+            await until(lambda: not node.waiting)
+            assert told[-1] == ""
+        assert destination.bodies == [b"1", b"2"]
         await destination.stop()
 
     run(main)

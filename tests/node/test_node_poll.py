@@ -568,13 +568,13 @@ def test_it_does_nothing_while_there_is_nothing_to_do(monkeypatch: pytest.Monkey
     attempt to connect."""
     _ticks(monkeypatch)
     polls = [0]
-    poll = Node.poll
+    poll = Node.work
 
     def counted(node: Node) -> int:
         polls[0] += 1
         return poll(node)
 
-    monkeypatch.setattr(Node, "poll", counted)
+    monkeypatch.setattr(Node, "work", counted)
 
     async def is_quiet() -> bool:
         before = polls[0]
