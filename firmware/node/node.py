@@ -32,11 +32,11 @@ from node.backlog import Backlog
 from node.clock import Clock, unix_time
 from node.commits import Commits
 from node.deadlines import Deadlines
-from node.link import TICK_MS, Backoff, TcpLink
+from node.link import TICK_MS
 from node.message import Message, Packets
 from node.notices import Notices
 from node.outcomes import Outcomes
-from node.peer import Peer
+from node.peers import Peers
 from node.queue import Queue
 
 TYPE_CHECKING = const(0)
@@ -50,14 +50,12 @@ if TYPE_CHECKING:
 
     from node.inbox import Inbox, Inboxes
     from node.interfaces import Link, Receiver, Waitable
-    from node.listener import TcpListener
     from node.log import LoggedQueue
+    from node.peer import Peer
     from node.tasks import Tasks
     from node.wait import Waiter
 
-PORT = 1801  # B-001
 LAZY_SYNC_MS = 1000  # marks of settlement are durable after that, if no message came
-ACCEPTED_MAX = 4  # connections that others have made to this node, at a time
 _WRITE_BYTES_MAX = const(16384)  # that the outbox writes at once, if it may be less: again
 _WRITE_SHARE = const(128)
 _PLACE_BYTES = const(512)  # of heap for each message that waits, on 32 bits: a start needs so much, running the half
@@ -93,6 +91,12 @@ class Node:
     place of folder, what the outbox writes to. Raises what outbox.Outbox raises; ValueError for a queue in the outbox
     that cannot be reached.
     """
+
+    receiver: "Receiver | None" = None
+    inboxes: "Inboxes | None" = None  # if there are any
+    _queues: "list[Queue]"
+    _tasks: "Tasks | None" = None
+    _waiter: "Waiter | None" = None
 
     def __init__(
         self,
@@ -139,31 +143,18 @@ class Node:
         )
         self.settings = settings
         self.clock = Clock(clock)
-        self.receiver: "Receiver | None" = None
-        self.inboxes: "Inboxes | None" = None  # if there are any
-        self.links: "list[Waitable]" = []  # all that may become ready
-        self._connect = connect
-        self._random = random
+        self.peers = Peers(self, connect, listen, random)
+        self.links = self.peers.links
         self._inbox_quota = inbox_quota
-        self._queues: "list[Queue]" = []
-        self._peers: "list[Peer]" = []
-        self._tasks: "Tasks | None" = None
-        self._waiter: "Waiter | None" = None
+        queues = self._queues = []
         confirmation = confirmation or confirm.Settings(long_live_time=deadlines.ENDLESS)
-        queues = self._queues
         commits = self.commits = Commits(self.outbox, self.clock, Packets(self.outbox.log, self.heap), self.touch)
         notices = self.notices = Notices(commits, on_failed, on_stored, on_connection)
-        outcomes = self.outcomes = Outcomes(commits, notices, queues, self._peers, confirmation, copies)
+        outcomes = self.outcomes = Outcomes(commits, notices, queues, self.peers.all, confirmation, copies)
         self.deadlines = Deadlines(commits, outcomes, queues)
         self.backlog = Backlog(commits, outcomes, self.deadlines, notices, queues, hold)
         self.guid = commits.guid
         self.stats = commits.stats
-        self._listener: "TcpListener | None" = None
-        if listen:
-            from node.listener import TcpListener  # not before a program uses it
-
-            self._listener = TcpListener(listen[0], listen[1], Backoff(random))
-            self.links.append(self._listener)
         for logged in self.outbox.queues:
             self._add(logged)
         self.backlog.take_restored()
@@ -201,7 +192,7 @@ class Node:
     @property
     def is_unheard(self) -> bool:
         """Does nobody in the network answer, not even to refuse, although there is something to send?"""
-        peers = [peer for peer in self._peers if peer.address]
+        peers = [peer for peer in self.peers.all if peer.address]
         return bool([peer for peer in peers if peer.is_unheard] and not [peer for peer in peers if peer.session])
 
     def queue(self, name: str) -> Queue:
@@ -215,7 +206,7 @@ class Node:
         if name and min(name) < " ":
             raise ValueError("a control character in a format name: is each backslash written twice? " + repr(name))
         names.parse_format_name(name)
-        self._address(name)
+        self.peers.address(name)
         host = name[name.index(":") + 1 : name.index("\\")]
         if not host or " " in host or "/" in host or host.count(":") == 1:
             raise ValueError("the host in a format name is a name or an address without a port, not " + repr(host))
@@ -340,7 +331,7 @@ class Node:
             if commits.marked_at is not None and now - commits.marked_at >= LAZY_SYNC_MS:
                 commits.marked_at = now
                 commits.commit_now()  # no message has done it for a while: after a cut this saves a resend
-            wait = self._poll_peers(now)
+            wait = self.peers.poll(now)
             if self.receiver is not None:
                 due = self.receiver.next_timeout(now)
                 if due is not None:
@@ -406,12 +397,7 @@ class Node:
 
     def close_now(self) -> None:
         """As `close`, of a node that was not started."""
-        now = self.clock.now()
-        for peer in self._peers:
-            peer.end(now, "closed")
-        if self._listener is not None:
-            self.leave(self._listener)
-            self._listener.close()
+        self.peers.close(self.clock.now())
         self.commits.commit_now()
         self.outbox.close()
 
@@ -424,8 +410,8 @@ class Node:
     def receive_with(self, receiver: "Receiver") -> None:
         """What others send goes to `receiver` from now on; sessions are kept open, so that it can come."""
         self.receiver = receiver
-        if self._connect is not None:
-            self._peer(self._connect)
+        if self.peers.connect is not None:
+            self.peers.at(self.peers.connect)
         self.touch()
 
     def touch(self) -> None:
@@ -446,44 +432,8 @@ class Node:
         handles: "list[Any]" = self.outbox.handles()
         return [message for message in handles if message.record[confirm.STATE] == state and message.is_kept()]
 
-    def _poll_peers(self, now: int) -> int:
-        """Do what the peers, and those who connect, need; ms until it wants to be called again at the latest."""
-        wait = TICK_MS
-        if self._listener is not None:
-            link = self._listener.poll(now, self)
-            if link is not None:
-                if len([peer for peer in self._peers if peer.backoff is None]) >= ACCEPTED_MAX:
-                    link.close()
-                else:
-                    self._peers.append(Peer(self, link, None))
-                    self.links.append(link)
-        for peer in self._peers:
-            wait = min(wait, peer.poll(now))
-            if peer.backoff is None and peer.session is None:  # another one connected, and has gone
-                self._peers.remove(peer)
-                self.links.remove(peer.link)
-                return 0  # the list has changed
-        return wait
-
-    def _address(self, name: str) -> "tuple[str, int] | Link":
-        if not name.upper().startswith(("DIRECT=TCP:", "DIRECT=OS:")):
-            raise ValueError("only direct format names are supported, DIRECT=TCP:... or DIRECT=OS:...")
-        return self._connect or (name[name.index(":") + 1 : name.index("\\")], PORT)
-
-    def _peer(self, address: "tuple[str, int] | Link") -> Peer:
-        """The peer that is reached there."""
-        for peer in self._peers:
-            known: "Any" = peer.link
-            if peer.backoff and (known is address or (peer.address and (known.host, known.port) == address)):
-                return peer
-        link: "Link" = TcpLink(address[0], address[1]) if isinstance(address, tuple) else address
-        peer = Peer(self, link, Backoff(self._random))
-        self._peers.append(peer)
-        self.links.append(link)
-        return peer
-
     def _add(self, logged: "LoggedQueue") -> Queue:
-        peer = self._peer(self._address(logged.name))
+        peer = self.peers.at(self.peers.address(logged.name))
         queue = Queue(self.backlog, logged, names.parse_format_name(logged.name), peer)
         peer.add(queue)
         self._queues.append(queue)

@@ -32,7 +32,7 @@ from ordack.store import Store
 from firmware.ports.modules import BOARD
 from tests.host.serial_lines import Board, Place, Wire, run
 from tests.host.sockets import until
-from tests.support.command import ENVIRONMENT, ROOT, ordack
+from tests.support.command import ENVIRONMENT, ROOT, Serve, ordack
 
 pytestmark = pytest.mark.slow
 
@@ -524,6 +524,13 @@ import io, tty_uart
 def unique_id():
     return b"12345678"
 
+class ADC:
+    def __init__(self, pin):
+        pass
+
+    def read_u16(self):
+        return 14022
+
 class UART(io.IOBase):
     def __init__(self, number, baud, rxbuf):
         self.tty = tty_uart.Uart({!r})
@@ -577,6 +584,44 @@ def test_the_example_of_a_board_on_a_uart_sends_its_reading(tmp_path: Path) -> N
         finally:
             serve.terminate()
             line.close()
+
+
+def test_a_pi_passes_on_what_boards_on_uarts_send(tmp_path: Path) -> None:
+    """firmware/examples/gateway: the board's main.py, and the Pi's ordack.toml."""
+    example = ROOT / "firmware" / "examples" / "gateway"
+    plant, gateway = tmp_path / "plant", tmp_path / "gateway"
+    with Client(plant, create=True) as client:
+        client.create_queue("line1", transactional=True)
+    there = Serve(plant, "--own-name", "plant")
+    with Client(gateway, create=True):
+        pass
+    settings = (example / "ordack.toml").read_text()
+    assert "192.168.1.20:1801" in settings
+    (gateway / "ordack.toml").write_text(settings.replace("192.168.1.20:1801", f"127.0.0.1:{there.port}"))
+    line = Proxy(0)
+    line.well.set()
+    line.start()
+    (tmp_path / "machine.py").write_text(TTY_FOR_A_UART.format(line.board))
+    here = Serve(gateway, "--serial", f"press7={line.host}")
+    board = subprocess.Popen(
+        [ROOT / "build/micropython/unix-c/micropython", example / "main.py"],
+        cwd=tmp_path,
+        env={"MICROPYPATH": f"{tmp_path}:.frozen:{BOARD}:{BOARD}/tests/mp"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert board.stdout
+        assert board.stdout.readline() == "the Pi has it\n"
+        with Client(plant) as client, client.queue("line1").receive(DEADLINE_S) as message:
+            assert message.body == b"14022"
+        assert board.communicate(timeout=DEADLINE_S)[0] == "received\n"
+    finally:
+        board.kill()
+        board.communicate()
+        here.stop()
+        there.stop()
+        line.close()
 
 
 # ---- the command line -----------------------------------------------------------------------------

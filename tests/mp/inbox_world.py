@@ -5,7 +5,6 @@ from mqqb import build, compose, core, guid_names, headers, names, parse, reader
 from mqqb.events import Acknowledged, MessageReceived
 from mqqb.session import Settings
 from node import Node
-from node.peer import Peer
 
 JN = core.USER_JN
 BOARD = bytes(range(16))
@@ -177,8 +176,7 @@ class World:
         if sender not in self.wires:
             wire = self.wires[sender] = Wire() if address is None else Wire(address)
             sender.connect(self.clock.ms)
-            self.node._peers.append(Peer(self.node, wire, None))
-            self.node.links.append(wire)
+            self.node.peers.add(wire, None)
 
     def cut(self, sender):
         wire = self.wires.pop(sender, None)

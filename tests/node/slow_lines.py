@@ -125,7 +125,7 @@ class World:
 
     def run(self, done: Any, most_s: int) -> None:
         while not done():
-            assert self.now < 1000 * most_s, (self.reasons, self.node._peers[0].reason, self.host.log)
+            assert self.now < 1000 * most_s, (self.reasons, self.node.peers.all[0].reason, self.host.log)
             self.step()
 
     def send(self, body: bytes) -> int:

@@ -166,11 +166,7 @@ class World:
                 break
 
     def accept(self) -> None:
-        from node.peer import Peer
-
-        wire = Wire(self, opened_by_host=True)
-        self.node._peers.append(Peer(self.node, wire, None))
-        self.node.links.append(wire)
+        self.node.peers.add(Wire(self, opened_by_host=True), None)
 
     def run(self, ms: int = 3000, handle: Callable[[Any], None] | None = None) -> None:
         end = self.now + ms

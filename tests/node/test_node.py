@@ -485,7 +485,7 @@ def test_it_tries_again_until_somebody_listens(tmp_path: Path) -> None:
         await destination.stop()
         node = make(destination, tmp_path)
         message = await node.queue(LINE).send(b"early")
-        await until(lambda: bool(node._peers[0].reason))
+        await until(lambda: bool(node.peers.all[0].reason))
         assert message.conclusion().answer == confirm.WAITING
         await destination.start(port)
         assert await message.stored()

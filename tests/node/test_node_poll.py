@@ -449,7 +449,7 @@ def test_what_cannot_be_taken_is_not_acknowledged_and_comes_again() -> None:
 
 
 def test_only_so_many_can_connect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.node.ACCEPTED_MAX", 2)
+    monkeypatch.setattr("node.peers.ACCEPTED_MAX", 2)
     port = free_port()
     board = Node("", files=power.Disk(), listen=("127.0.0.1", port))
     board.poll()
@@ -542,7 +542,7 @@ def test_a_session_stays_open_for_a_receiver_and_comes_back() -> None:
 
 
 def _ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("node.node.TICK_MS", "node.peer.TICK_MS"):
+    for name in ("node.node.TICK_MS", "node.peer.TICK_MS", "node.peers.TICK_MS"):
         monkeypatch.setattr(name, 60000)
 
 
@@ -593,7 +593,7 @@ def test_it_does_nothing_while_there_is_nothing_to_do(monkeypatch: pytest.Monkey
         await turns()
         assert await is_quiet()
         await destination.stop()
-        await until(lambda: bool(node._peers[0].reason))
+        await until(lambda: bool(node.peers.all[0].reason))
         waits = [poll(node) for _ in range(10)]
         assert min(waits) >= 1, "attempts to connect"
         assert node.stats.connects == 1
@@ -620,8 +620,8 @@ def test_a_send_that_is_cancelled_is_accepted_all_the_same() -> None:
 
 APPLICATION = """
 import asyncio, sys
-import node.node, node.peer
-node.node.TICK_MS = node.peer.TICK_MS = 60000  # nothing may wait for it
+import node.node, node.peer, node.peers
+node.node.TICK_MS = node.peer.TICK_MS = node.peers.TICK_MS = 60000  # nothing may wait for it
 from node import Node
 
 def body(k):

@@ -3,6 +3,7 @@ programs of firmware/examples that use it, on MicroPython."""
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -50,6 +51,30 @@ class RTC:
 def deepsleep(ms):
     print("asleep", ms)
     sys.exit(0)
+
+def reset():
+    print("reset")
+    sys.exit(0)
+
+class WDT:
+    def __init__(self, timeout):
+        self.fed = 0
+
+    def feed(self):
+        self.fed += 1
+        if self.fed == 3:
+            print("fed")
+
+class Timer:  # what an interrupt does, in a task: between two steps of the program
+    def __init__(self, number, period, callback):
+        import asyncio
+
+        async def call():
+            while True:
+                callback(self)
+                await asyncio.sleep_ms(period)
+
+        asyncio.create_task(call())
 """,
     "network.py": """
 STA_IF = 0
@@ -189,6 +214,176 @@ def test_a_board_without_asyncio_sends_one_reading_and_a_batch(tmp_path: Path) -
         assert done.stdout == "stored\nall stored\n", done.stdout + done.stderr
         with Client(tmp_path / "store") as client:
             assert [message.body for message in client.queue("line1").peek()] == [b"21.5", b"21.6", b"21.7"]
+    finally:
+        serve.stop()
+
+
+NEEDS_MICROPYTHON = pytest.mark.skipif(not MICROPYTHON.exists(), reason="there is no MicroPython")
+
+
+def _run(command: list[str], folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env=_environment(folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@NEEDS_MICROPYTHON
+@pytest.mark.parametrize(("name", "count"), [("interrupts.py", 120), ("fast.py", 200), ("watchdog.py", 1)])
+def test_a_program_that_goes_on_for_ever_sends_its_readings_in_order(tmp_path: Path, name: str, count: int) -> None:
+    store = tmp_path / "store"
+    with Client(store, create=True) as client:
+        client.create_queue("line1", transactional=True)
+    serve = Serve(store)
+    board = _run(_program(name, tmp_path, ('"192.168.1.20", 1801', f'"127.0.0.1", {serve.port}')), tmp_path)
+    try:
+        assert _received(store, count) == ["14022"] * count
+        if name == "watchdog.py":
+            assert board.stdout
+            assert board.stdout.readline() == "fed\n"
+    finally:
+        board.kill()
+        output = board.communicate()[0]
+        serve.stop()
+    assert output == "", output
+
+
+@NEEDS_MICROPYTHON
+def test_one_board_sends_to_another(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    boards = []
+    try:
+        for name, changes in (
+            ("neighbour_receives.py", [('"0.0.0.0", 1801', f'"127.0.0.1", {port}')]),
+            ("neighbour_sends.py", [('"outbox", ', f'"outbox", connect=("127.0.0.1", {port}), ')]),
+        ):
+            (tmp_path / name).mkdir()
+            boards.append(_run(_program(name, tmp_path / name, *changes), tmp_path / name))
+        receiver, sender = boards
+        assert receiver.stdout
+        assert receiver.stdout.readline() == "b'open'\n"
+        assert sender.communicate(timeout=60)[0] == "received\n"
+    finally:
+        for board in boards:
+            board.kill()
+            board.communicate()
+
+
+def _received(store: Path, count: int) -> list[str]:
+    """The bodies of so many messages, in their order."""
+    bodies: list[str] = []
+    with Client(store) as client:
+        while len(bodies) < count:
+            with client.queue("line1").receive_batch(count - len(bodies), 60) as messages:
+                assert messages, bodies
+                bodies += [message.body.decode() for message in messages]
+    return bodies
+
+
+APP = """
+def main(node, pause):
+    node.queue("DIRECT=TCP:127.0.0.1\\private$\\line1").put_all([b"{0} first", b"{0} second"])
+    while {1}:
+        pause(20000)
+"""
+
+
+@NEEDS_MICROPYTHON
+def test_an_application_is_updated_over_the_air_and_the_outbox_stays(tmp_path: Path) -> None:
+    """Three programs: the second comes as a message while the readings of the first wait; the third fails at once."""
+    store = tmp_path / "store"
+    with Client(store, create=True) as client:
+        client.create_queue("line1", transactional=True)
+    serve = Serve(store)
+    connect = '"192.168.1.20", 1801', f'"127.0.0.1", {serve.port}'
+    command = _program("update.py", tmp_path, connect)
+    (tmp_path / "app.py").write_text(APP.format(1, "True"))
+
+    def life() -> str:
+        """What a board prints from a start to a reset."""
+        board = _run(command, tmp_path)
+        try:
+            return board.communicate(timeout=60)[0]
+        finally:
+            board.kill()
+
+    def send(program: str) -> str:
+        deadline = time.monotonic() + 60
+        while not (sessions := _sessions(store)):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        (tmp_path / "sent.py").write_text(program)
+        guid = sessions[0]["guid"][1:-1]
+        done = ordack("send", "--store", store, f"PRIVATE={guid}\\9", "--file", tmp_path / "sent.py", "--dead-letter")
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split()[2]
+
+    try:
+        board = _run(command, tmp_path)
+        second = send(APP.format(2, "True"))
+        assert board.communicate(timeout=60)[0] == "reset\n"
+        assert ordack("state", "--store", store, second).stdout.startswith("received")
+        board = _run(command, tmp_path)
+        send(APP.format(3, "None.nothing"))
+        assert board.communicate(timeout=60)[0] == "reset\n"
+        output = life()
+        assert "AttributeError" in output
+        assert output.endswith("reset\n")
+        assert (tmp_path / "app.py").read_text() == APP.format(2, "True")
+        board = _run(command, tmp_path)
+        assert _received(store, 8) == [f"{number} {place}" for number in (1, 2, 3, 2) for place in ("first", "second")]
+    finally:
+        board.kill()
+        board.communicate()
+        serve.stop()
+
+
+AWAKE = """
+import time
+start = time.ticks_ms()
+from node import Node
+
+node = Node("outbox", connect=("127.0.0.1", {0}))
+queue = node.queue("DIRECT=TCP:127.0.0.1\\private$\\line1")
+made = time.ticks_ms()
+message = queue.put(b"21.5")
+durable = time.ticks_ms()
+assert node.wait(message.is_stored, 60000)
+stored = time.ticks_ms()
+assert node.commit_now()
+node.close_now()
+end = time.ticks_ms()
+print(made - start, durable - made, stored - durable, end - stored, end - start)
+"""
+
+
+@NEEDS_MICROPYTHON
+def test_how_long_a_board_is_awake_for_a_reading(tmp_path: Path) -> None:
+    """Prints what the page of recipes shows. The destination says after 20 ms of quiet that it has the reading."""
+    store = tmp_path / "store"
+    with Client(store, create=True) as client:
+        client.create_queue("line1", transactional=True)
+    serve = Serve(store)
+    (tmp_path / "main.py").write_text(AWAKE.format(serve.port))
+    try:
+        for _ in range(3):
+            done = subprocess.run(
+                [str(MICROPYTHON), "main.py"],
+                cwd=tmp_path,
+                env=_environment(tmp_path),
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+            start, put, way, close, total = map(int, done.stdout.split())
+            print(f"awake {total} ms: start {start}, put {put}, until it is stored {way}, close {close}")
     finally:
         serve.stop()
 

@@ -1,0 +1,25 @@
+"""A fast sensor: 100 readings a second, and one sync of the flash for each second of them."""
+
+import asyncio
+
+from machine import ADC
+from node import Node, OutboxFull
+
+sensor = ADC(4)
+
+
+async def main():
+    async with Node("outbox", connect=("192.168.1.20", 1801), capacity=262144) as node:
+        line1 = node.queue("DIRECT=TCP:192.168.1.20\\private$\\line1")
+        while True:
+            batch = []
+            for _ in range(100):
+                batch.append(b"%d" % sensor.read_u16())
+                await asyncio.sleep(0.01)
+            try:
+                await line1.send_all(batch, ttrq=86400)  # on flash, in this order, when it returns
+            except OutboxFull:
+                print("no room: yesterday's readings make some")
+
+
+asyncio.run(main())

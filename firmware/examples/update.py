@@ -1,0 +1,48 @@
+"""main.py of a board whose program, app.py, comes as a message. The outbox stays, and so does what it holds.
+
+    ordack send --store plant 'PRIVATE=<GUID>\\9' --file app.py --dead-letter
+
+app.py has a function main(node, pause). pause(ms) delivers for so long, and starts a new app.py if one has come. An
+app.py that ends, or raises, makes room for the one before it.
+"""
+
+import os
+import sys
+
+import machine
+from node import Node
+from node.board import Waits
+
+node = Node("outbox", connect=("192.168.1.20", 1801), capacity=262144)
+updates = node.inbox("update", 9)
+
+
+def write(name, data):
+    with open(name + ".new", "wb") as file:
+        file.write(data)
+    os.rename(name + ".new", name)  # a cut of the power leaves the old file or the new one
+
+
+def pause(ms):
+    node.wait(lambda: len(updates), ms)
+    update = updates.get()
+    if update is not None:
+        with open("app.py", "rb") as file:
+            write("app_before.py", file.read())
+        write("app.py", update.body)
+        updates.take(update)  # not before it is in place: after a cut it comes again
+        node.wait(lambda: not Waits(node).owed, 5000)  # its sender hears that it was received
+        machine.reset()
+
+
+try:
+    import app
+
+    app.main(node, pause)
+except Exception as error:  # noqa: BLE001 - whatever it is, it is not the end of the board
+    sys.print_exception(error)
+if "app_before.py" in os.listdir():
+    os.rename("app_before.py", "app.py")
+    machine.reset()
+while True:
+    pause(10000)  # what comes next may be better
