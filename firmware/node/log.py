@@ -38,14 +38,15 @@ if TYPE_CHECKING:
             """The file system has failed, or a write was interrupted: what was logged since the last sync is lost."""
 
 
-VERSION = const(4)
+VERSION = const(5)
 MAGIC = b"ORDK"
 # magic, version, queues, bytes until the first record, segment, first segment needed, end of the one before,
-# next MessageID, next arrival, highest TimeStamp, starts, sources, has this start sent, GUID; the queues and the
-# sources follow, then a CRC of all before it
+# next MessageID, next arrival, highest TimeStamp, starts, sources, flags of the start, GUID; the queues and the sources
+# follow, then for each queue how much of it the log has had, then a CRC of all before it
 HEADER = const("<4sHHIIIIIIIIHH16s")
 HEADER_BYTES = const(60)
 VERSION_BYTES = const(12)  # so much of it is the same in every version
+TOTAL_BYTES = const(8)  # of LoggedQueue.total
 
 AHEAD = (
     "an acknowledgement names numbers that this outbox never gave: it was put back from a copy, or erased under a "
@@ -63,6 +64,9 @@ ARRIVAL = const(0xC1)  # the same four of what was received
 ARRIVAL_STATE = const(0xC2)
 SOURCE = const(0xC3)
 ARRIVAL_COPY = const(0xC5)
+PLACE = const(0xD1)  # of a snapshot (snapshot.py): where the messages of a queue begin that are on the flash only,
+KEPT = const(0xD2)  # messages and arrivals in memory,
+SNAPSHOT = const(0xD3)  # and its end
 AFTER_SYNC = const(0x08)  # flag of a record's type: everything before it was durable when it was written
 RECORD_BYTES = const(8)  # CRC; type and length
 # After those: queue or source, flags, number; then
@@ -81,7 +85,8 @@ MESSAGE_PREFIX = const("<HHIIIIIBBHIII")
 START_BYTES = const(8)
 START = const("<II")  # starts, flags; the board's name follows in UTF-8
 STARTED_SENT = const(1)  # flags of a start: something may have been transmitted;
-STARTED_AHEAD = const(2)  # an OrderAck has named what was never given
+STARTED_AHEAD = const(2)  # an OrderAck has named what was never given;
+STARTED_SENT_BEFORE = const(4)  # in an earlier start something may have been transmitted
 
 TRANSACTIONAL = const(0x01)  # flags of a message
 RECOVERABLE = const(0x02)
@@ -89,8 +94,15 @@ RECOVERABLE = const(0x02)
 RECEIVED = const(0x52)  # states of an arrival: waiting for the application,
 TAKEN = const(0x54)  # taken, and a FinalAck is still owed; then confirm.GONE
 
+# Of a snapshot. Queue, 0, segment, offset, first, last, deferred, bytes (as of LoggedQueue); MessageIDs that have ended
+PLACE_PREFIX = const("<HHIIIIII")
+PLACE_PREFIX_BYTES = const(28)
+ENTRY = const("<IIIBBHI")  # MessageID, segment, offset, state, marks, class, T0
+ENTRY_BYTES = const(20)
+
 _ZEROS_BYTES = const(512)
 _PIECE_BYTES = const(128)  # what is read later passes through so much
+LARGE_OUT_BYTES = const(8192)  # who has so much to write need not save
 OUT_BYTES_MIN = const(520)  # what is written, too: a record of any name and its length and CRC in a header
 _EINTR = const(4)
 EIO = const(5)
@@ -379,9 +391,9 @@ class Segment:
 
     def keep(self, handle: Stored, offset: int) -> None:
         """It stands here, no longer where it stood."""
+        self.handles.append(handle)  # want of memory ends it before anything has changed
         if handle.segment is not None:
             drop(handle)
-        self.handles.append(handle)
         self.live += HEAD_BYTES + handle.size
         handle.segment = self
         handle.offset = offset
@@ -416,13 +428,15 @@ def replace(handle: Stored, other: Stored) -> None:
 class LoggedQueue:
     """A destination queue in the log. `record`: its stream's counters after the last message (mqqb_outgoing).
 
-    `deferred`: so many of its messages are on the flash only, all behind those in memory. The first one stands at
-    `cursor` and `offset`, or behind that; `first` is a MessageID not behind its own, `last` that of the last one.
-    `ended`: MessageIDs of those behind there that have ended out of turn.
+    `total`: so many messages of it the log has had, in so many bytes, each modulo 2**32; then, if `touched`, what is
+    durable of that. `deferred`: so many of them are on the flash only, all behind those in memory. The first one stands
+    at `cursor` and `offset`, or behind that; `first` is a MessageID not behind its own, `last` that of the last one.
+    `ended`: MessageIDs of those behind there that have ended out of turn. `bytes` of these and those.
     """
 
     __slots__ = (
         "before",
+        "bytes",
         "cursor",
         "deferred",
         "ended",
@@ -433,6 +447,7 @@ class LoggedQueue:
         "noted",
         "offset",
         "record",
+        "total",
         "touched",
     )
     guid = b""
@@ -444,7 +459,8 @@ class LoggedQueue:
         self.record = self.noted = record
         self.before = array("I", record)  # what is durable of `noted`, if `touched`
         self.touched = False
-        self.deferred = 0
+        self.total = array("I", (0, 0, 0, 0))
+        self.deferred = self.bytes = 0
         self.cursor: "Segment | None" = None
         self.offset = self.first = self.last = 0
         self.ended: "set[int]" = set()
@@ -452,18 +468,43 @@ class LoggedQueue:
     def defer(self, message_id: int, segment: Segment, offset: int, size: int) -> None:
         """The message that stands there, size bytes with its head, is not kept in memory."""
         if not self.deferred:
+            self.ended.clear()
+            self.bytes = 0
             self.cursor = segment
             self.offset = offset
             self.first = message_id
         self.last = message_id
         self.deferred += 1
+        self.bytes += size
         segment.deferred += 1
         segment.live += size
+
+    def count(self, size: int) -> None:
+        """The log has another message of it, size bytes with its head."""
+        total = self.total
+        total[0] = total[0] + 1 & 0xFFFFFFFF
+        total[1] = total[1] + size & 0xFFFFFFFF
+
+    def touch(self) -> None:
+        """What is about to change is durable as it is."""
+        core.copy_words(self.before, self.noted)
+        total = self.total
+        total[2] = total[0]
+        total[3] = total[1]
+
+    def restore(self) -> None:
+        """What has changed since `touch` does not count."""
+        self.touched = False
+        core.copy_words(self.noted, self.before)
+        total = self.total
+        total[0] = total[2]
+        total[1] = total[3]
 
     def recall(self, message_id: int, segment: Segment, size: int) -> None:
         """The last message that was deferred is given up: it was never durable."""
         self.last = message_id - 1 & 0xFFFFFFFF
         self.deferred -= 1
+        self.bytes -= size
         segment.deferred -= 1
         segment.live -= size
 
@@ -491,6 +532,10 @@ class LoggedSource(LoggedQueue):
         self.guid = guid
         self.noted = array("I", record)  # as of the last `arrive`
         self.is_replaced = False  # the log has another one in its place
+
+    def restore(self) -> None:
+        super().restore()
+        core.copy_words(self.record, self.before)
 
     def replace(self, guid: bytes, name: str) -> None:
         """Forget this one, of which no arrival is kept: its place in the log becomes that of another one, from 0 on.
@@ -520,11 +565,12 @@ class Log:
         self.gaps: "list[tuple[str, int, int]]" = []  # what the start could not read: file, begin, end
         self.bytes_written = 0
         self.mended: "list[tuple[str, int, int]]" = []  # flipped bits: file, place, mask
+        self.damage: "list[str]" = []  # what could not be read as it was written, a sentence each
         self.is_ended = False  # nothing may be appended to the current segment any more
         self.is_torn = False  # a record did not come to its end
         self.out = memoryview(bytearray(max(write_bytes, OUT_BYTES_MIN)))
         self._fill = 0  # bytes in `out`: the end of the current segment, which the file does not have yet
-        self._piece = memoryview(bytearray(_PIECE_BYTES))
+        self.piece = memoryview(bytearray(_PIECE_BYTES))
         self._older = 0  # bytes of the other segments
         self._synced_size = 0  # bytes of the current segment that are durable
         self._is_clean = True  # all that counts is
@@ -574,9 +620,9 @@ class Log:
             self._flush()
         is_right = True
         if not offset:
-            self.read(segment.name, handle.offset, self._piece[:HEAD_BYTES])
-            crc, word = struct.unpack_from("<II", self._piece, 0)
-            value = crc32(self._piece[4:HEAD_BYTES], segment.seed)
+            self.read(segment.name, handle.offset, self.piece[:HEAD_BYTES])
+            crc, word = struct.unpack_from("<II", self.piece, 0)
+            value = crc32(self.piece[4:HEAD_BYTES], segment.seed)
             if len(part) < handle.size:
                 for chunk in self._chunks(handle):
                     value = crc32(chunk, value)
@@ -594,136 +640,12 @@ class Log:
         offset = handle.offset + HEAD_BYTES
         left = handle.size
         while left:
-            count = self.read(segment.name, offset, self._piece[: min(_PIECE_BYTES, left)])
+            count = self.read(segment.name, offset, self.piece[: min(_PIECE_BYTES, left)])
             if not count:
                 raise _unreadable(handle)
-            yield self._piece[:count]
+            yield self.piece[:count]
             offset += count
             left -= count
-
-    def next_deferred(
-        self, queue: LoggedQueue, segments: "list[Segment]", make: "type[Stored]", until: "int | None" = None
-    ) -> "Restored | None":
-        """Take the first deferred message of the queue into memory. None: it is behind the MessageID `until`.
-
-        segments: those of the log. make: makes its handle. Raises OutboxDamaged, OSError.
-        """
-        while True:
-            segment, offset, size, fields = self._seek(queue, segments)
-            number = fields[2]
-            if until is not None and is_after(number, until):
-                return None
-            restored = None
-            first = following(number)  # before want of memory could end it half-way
-            if number in queue.ended:
-                queue.ended.remove(number)
-            else:
-                restored = self._restore(queue, segment, offset, size, fields, make)
-            queue.offset = offset + RECORD_BYTES + size
-            queue.first = first
-            if restored is not None:
-                return restored
-
-    def find_deferred(
-        self, queue: LoggedQueue, segments: "list[Segment]", make: "type[Stored]", message_id: int
-    ) -> "Restored | None":
-        """Take a message into memory ahead of the others; the owner notes that it has ended. None: it is not there."""
-        found = self._find_deferred(queue, segments, message_id)
-        if found is None:
-            return None
-        queue.ended.add(message_id)
-        try:
-            return self._restore(queue, *found, make)
-        except MemoryError:
-            queue.ended.remove(message_id)
-            raise
-
-    def look_at(self, queue: LoggedQueue, make: "type[Stored]", message_id: int) -> "Stored | None":
-        """A handle of a message that stays deferred, to be read. None: it is not there."""
-        found = self._find_deferred(queue, self.segments, message_id)
-        if found is None:
-            return None
-        segment, offset, size, fields = found
-        handle = restored_of(queue, size, fields, make).handle
-        handle.segment = segment
-        handle.offset = offset
-        return handle
-
-    def _find_deferred(
-        self, queue: LoggedQueue, segments: "list[Segment]", message_id: int
-    ) -> "tuple[Segment, int, int, tuple[int, ...]] | None":
-        at = queue.cursor, queue.offset
-        left = queue.deferred if queue.may_defer(message_id) else 0
-        try:
-            while left:
-                found = self._seek(queue, segments)
-                _, offset, size, fields = found
-                number = fields[2]
-                if number == message_id:
-                    return found
-                if is_after(number, message_id):
-                    break
-                left -= number not in queue.ended
-                queue.offset = offset + RECORD_BYTES + size
-            return None
-        finally:
-            queue.cursor, queue.offset = at
-
-    def _restore(
-        self,
-        queue: LoggedQueue,
-        segment: Segment,
-        offset: int,
-        size: int,
-        fields: "tuple[int, ...]",
-        make: "type[Stored]",
-    ) -> Restored:
-        restored = restored_of(queue, size, fields, make)
-        segment.handles.append(restored.handle)  # want of memory ends it before anything has changed
-        restored.handle.segment = segment
-        restored.handle.offset = offset
-        segment.deferred -= 1
-        queue.deferred -= 1
-        if not queue.deferred:
-            queue.ended.clear()
-        return restored
-
-    def _seek(self, queue: LoggedQueue, segments: "list[Segment]") -> "tuple[Segment, int, int, tuple[int, ...]]":
-        """Where the next message of a queue stands, from its cursor on: segment, offset, bytes of the payload and what
-        its prefix says.
-        """
-        while True:
-            segment = queue.cursor
-            assert segment is not None
-            offset = queue.offset
-            for name, begin, end in self.gaps:
-                if name == segment.name and offset == begin:
-                    offset = end
-            if offset >= segment.size or not segment.deferred:  # the file may be gone then
-                if segment is segments[-1]:
-                    raise OutboxDamaged(segment.name, offset, "a message is missing")
-                segment = queue.cursor = segments[max(segment.number + 1 - segments[0].number, 0)]
-                queue.offset = segment.base
-                continue
-            head = self._piece[:HEAD_BYTES]
-            count = self.read(segment.name, offset, head)
-            crc, word = struct.unpack_from("<II", head)
-            fields = struct.unpack_from(MESSAGE_PREFIX, head, RECORD_BYTES)
-            size = word >> 8
-            end = offset + RECORD_BYTES + size
-            count = min(count, end - offset)
-            value = crc32(head[4:count], segment.seed)
-            place = offset + count
-            while count and place < end <= segment.size:
-                count = self.read(segment.name, place, self._piece[: min(_PIECE_BYTES, end - place)])
-                value = crc32(self._piece[:count], value)
-                place += count
-            if place != end or value != crc:
-                raise OutboxDamaged(segment.name, offset, "a record cannot be read back")
-            queue.offset = offset
-            if word & 0xFF & ~AFTER_SYNC == MESSAGE and fields[0] == queue.index:
-                return segment, offset, size, fields
-            queue.offset = end
 
     # ---- writing --------------------------------------------------------------------------------
 
@@ -798,10 +720,10 @@ class Log:
         offset = current.size
         end = start + HEAD_BYTES
         self.is_torn = True  # until all of it is in the buffer or written: the file may fail to be read meanwhile
-        self.read(segment.name, handle.offset, self._piece[:HEAD_BYTES])
-        crc, word = struct.unpack_from("<II", self._piece, 0)
-        value = crc32(self._piece[4:HEAD_BYTES], segment.seed)
-        self.out[start:end] = self._piece[:HEAD_BYTES]
+        self.read(segment.name, handle.offset, self.piece[:HEAD_BYTES])
+        crc, word = struct.unpack_from("<II", self.piece, 0)
+        value = crc32(self.piece[4:HEAD_BYTES], segment.seed)
+        self.out[start:end] = self.piece[:HEAD_BYTES]
         kind = COPY if handle.source is None else ARRIVAL_COPY
         struct.pack_into("<I", self.out, start + 4, kind | AFTER_SYNC * self._is_clean | word & ~0xFF)
         self._put_confirmation(handle.record, start)
@@ -870,7 +792,7 @@ class Log:
             number = self.segments[-1].number + 1
             last = self.segments[-1].size
         things: "list[Any]" = queues + sources
-        size = header_size(things)
+        size = header_size(things, len(queues))
         out = self.out
         counts = len(queues), size, number, first, last
         struct.pack_into(HEADER, out, 0, MAGIC, VERSION, *counts, *numbers, len(sources), flags, self.guid)
@@ -888,6 +810,13 @@ class Log:
                 count = self.put_counters(fill + 2, thing)
                 struct.pack_into("<H", out, fill, count)
                 fill += 2 + count
+            for queue in queues:
+                if fill + TOTAL_BYTES + 4 > len(out):
+                    seed = crc32(self.out[:fill], seed)
+                    self.files.append(out, fill)
+                    fill = 0
+                core.put_words(out, fill, queue.total, 0, 2)
+                fill += TOTAL_BYTES
             seed = crc32(self.out[:fill], seed)
             struct.pack_into("<I", out, fill, seed)
             self.files.append(out, fill + 4)
@@ -997,9 +926,9 @@ def _unreadable(handle: Stored) -> OutboxDamaged:
     return OutboxDamaged(handle.segment.name, handle.offset, "a message cannot be read back")
 
 
-def header_size(things: "list[Any]") -> int:
+def header_size(things: "list[Any]", queues: int) -> int:
     """Bytes of the header of a segment that has the counters of these queues and sources."""
-    size = HEADER_BYTES + 4
+    size = HEADER_BYTES + 4 + queues * TOTAL_BYTES
     for thing in things:
         size += 2 + QUEUE_PREFIX_BYTES + len(thing.guid) + len(thing.name.encode())
     return size

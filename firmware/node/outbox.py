@@ -16,7 +16,8 @@ from array import array
 
 from mqqb import confirm, const, core
 
-from node import log
+from node import log, snapshot
+from node.deferred import Deferred
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ _STARTS_SHIFT = const(8)  # where a TimeStamp comes from the number of starts: s
 _QUEUE_NAME_MAX = const(486)
 SOURCE_NAME_MAX = const(470)
 _SOURCE_HEAD_BYTES = const(42)  # all of the record but the name; a queue's is smaller
-_LARGE_OUT_BYTES = const(8192)  # who has so much need not save
 
 
 def _recover(
@@ -45,12 +45,16 @@ def _recover(
     arrival: "type[log.Arrival]",
 ) -> "Recovered":
     """As replay.recover. A small board has no memory for the program that does it, once it is done."""
+    import node.records
     import node.replay
 
     found = node.replay.recover(opened, guid, hold, handle, arrival)
-    if len(opened.out) < _LARGE_OUT_BYTES:
-        del node.replay
-        del sys.modules["node.replay"]
+    if len(opened.out) < log.LARGE_OUT_BYTES:
+        del node.replay, node.records
+        del sys.modules["node.replay"], sys.modules["node.records"]
+        if "node.salvage" in sys.modules:
+            del node.salvage
+            del sys.modules["node.salvage"]
     return found
 
 
@@ -98,7 +102,8 @@ class Outbox:
         self._start_logged = False
         self._unsynced: "list[log.Stored]" = []  # messages and arrivals that are not durable, in the order of the log
         self._deferred: "list[log.Stored]" = []  # those of them that are not kept in memory
-        self._handle = handle
+        self._copied: "list[tuple[log.Stored, int, log.Segment]]" = []  # and where; not durable
+        self._taken = 0  # so many messages that were on the flash only when this segment began are not any more
         self._touched: "list[log.LoggedQueue]" = []  # and sources, whose counters have changed since the last sync
         # Changes of state that are not durable, a record of STATE each: its kind, the words that are the same, the ids.
         self._marks: "list[tuple[int, bytes, array[int]]]" = []
@@ -110,10 +115,10 @@ class Outbox:
             self._last_message_id = found.last_message_id  # the last before that
             self.next_arrival = found.next_arrival
             self.queues = found.queues
+            self._deferred_ones = Deferred(opened, found.queues, handle)
             self.sources = found.sources
             self.restored = found.restored
-            # Messages that are kept, in memory or on the flash only.
-            self.live = len(found.restored) + sum([queue.deferred for queue in found.queues])
+            self._live = len(found.restored)  # messages in memory
             self.arrivals = len(found.arrivals)  # arrivals that are kept
             self.damage = found.damage
             self.starts = max(found.starts + 1, starts)  # of this board, this one included
@@ -132,6 +137,11 @@ class Outbox:
             raise
 
     # ---- use ------------------------------------------------------------------------------------
+
+    @property
+    def live(self) -> int:
+        """Messages that are kept, in memory or on the flash only."""
+        return self._live + sum([queue.deferred for queue in self.queues])
 
     @property
     def last_message_id(self) -> int:
@@ -158,15 +168,13 @@ class Outbox:
         self._time_stamp = max(self._time_stamp + 1, now or self.starts << _STARTS_SHIFT)
         return self._time_stamp
 
-    def more(self, queue: log.LoggedQueue) -> log.Restored:
-        """Take one of the deferred messages of a queue into memory, that which is sent first.
+    def more(self, queue: log.LoggedQueue) -> "log.Restored | None":
+        """Take one of the deferred messages of a queue into memory, that which is sent first. None: none can be read.
 
         Nothing may be logged and not durable. Raises OutboxDamaged, OSError.
         """
         assert not self._unsynced
-        restored = self.log.next_deferred(queue, self.log.segments, self._handle)
-        assert restored is not None
-        return restored
+        return self._is_taken(self._deferred_ones.next(queue))
 
     def find(self, queue: log.LoggedQueue, message_id: int) -> "log.Restored | None":
         """Take a deferred message into memory out of turn, for it is about to end. None: the queue has not deferred it.
@@ -174,7 +182,21 @@ class Outbox:
         As `more`. `change` has to follow.
         """
         assert not self._unsynced
-        return self.log.find_deferred(queue, self.log.segments, self._handle, message_id)
+        return self._is_taken(self._deferred_ones.take(queue, message_id))
+
+    def look_at(self, queue: log.LoggedQueue, message_id: int) -> "log.Stored | None":
+        """A handle of a deferred message, which remains that, to be read. None: the queue has not deferred it."""
+        return self._deferred_ones.look_at(queue, message_id)
+
+    def _is_taken(self, restored: "log.Restored | None") -> "log.Restored | None":
+        """A message has come into memory. After some the next segment begins: the next start would take them again."""
+        if restored is not None:
+            self._live += 1
+            self._taken += 1
+            opened = self.log
+            if self._taken >= snapshot.TAKEN_MAX and opened.size + opened.segment_size <= opened.capacity:
+                opened.is_ended = True
+        return restored
 
     def may_have_been_sent(self, message_id: int) -> bool:
         """Of one that was deferred: where it stood before this start, nobody knows how far an earlier one got."""
@@ -395,16 +417,13 @@ class Outbox:
                 or 4 * sum([segment.live for segment in opened.segments]) > 3 * size
             ):
                 return
-            places = []
-            for handle in opened.segments[0].handles:
+            for handle in list(opened.segments[0].handles):
                 segment = opened.segments[-1]
                 size = log.HEAD_BYTES + handle.size
                 if segment.size + size > opened.segment_size or opened.is_ended:
                     self.begin(size)
-                places.append((handle, opened.copy_message(handle), opened.segments[-1]))
+                self._copied.append((handle, opened.copy_message(handle), opened.segments[-1]))
             self._sync_tail()
-            for handle, offset, place in places:
-                place.keep(handle, offset)
             opened.reclaim()
 
     def _log_message(
@@ -422,10 +441,11 @@ class Outbox:
         """
         offset = self.log.put_message(kind, handle, thing.index, flags, counters, packet)
         self._unsynced.append(handle)
-        if not thing.touched:  # its counters are about to change: remember what is durable of them
-            core.copy_words(thing.before, thing.noted)
+        if not thing.touched:
+            thing.touch()
             self._touched.append(thing)
             thing.touched = True
+        thing.count(log.HEAD_BYTES + handle.size)
         segment = self.log.segments[-1]
         if defer:
             self._deferred.append(handle)
@@ -440,7 +460,7 @@ class Outbox:
             except MemoryError:
                 log.drop(handle)
                 raise
-        self._count(handle, 1)
+            self._count(handle, 1)
         self.log.is_torn = False
 
     def _log_marks(self) -> None:
@@ -454,6 +474,8 @@ class Outbox:
             kind, prefix, ids = self._marks[self._marks_logged]
             size = log.STATE_PREFIX_BYTES + 4 * len(ids)
             place = opened.room(log.RECORD_BYTES + size) + log.RECORD_BYTES
+            if self._marks_logged == len(self._marks):
+                return  # the segment that it has begun begins with them
             core.copy(opened.out, place, prefix, 0, log.STATE_PREFIX_BYTES)
             core.put_words(opened.out, place + log.STATE_PREFIX_BYTES, ids, 0, len(ids))
             opened.finish(kind, size)
@@ -485,16 +507,21 @@ class Outbox:
             self._start_logged = True
 
     def _flags(self) -> int:
-        return log.STARTED_SENT * self._sent | log.STARTED_AHEAD * self.ahead
+        sent_before = log.STARTED_SENT_BEFORE * self._was_sent
+        return log.STARTED_SENT * self._sent | log.STARTED_AHEAD * self.ahead | sent_before
 
     def _count(self, handle: log.Stored, change: int) -> None:
         if handle.source is None:
-            self.live += change
+            self._live += change
         else:
             self.arrivals += change
 
     def _sync_tail(self) -> None:
-        if not self.log.sync():
+        is_new = self.log.sync()
+        for handle, offset, place in self._copied:
+            place.keep(handle, offset)
+        self._copied.clear()
+        if not is_new:
             return
         self._queues_synced = self._queues_logged
         self._sources_synced = self._sources_logged
@@ -512,11 +539,9 @@ class Outbox:
     def abandoned(self) -> None:
         """The log has lost what was logged since the last sync: nothing of it counts."""
         for thing in self._touched:
-            thing.touched = False
-            core.copy_words(thing.noted, thing.before)
-            if isinstance(thing, log.LoggedSource):
-                core.copy_words(thing.record, thing.before)
+            thing.restore()
         self._touched = []
+        self._copied = []
         for handle in reversed(self._unsynced):
             if handle.segment is not None:
                 if handle in self._deferred:
@@ -525,7 +550,7 @@ class Outbox:
                     handle.segment = None
                 else:
                     log.drop(handle)
-                self._count(handle, -1)
+                    self._count(handle, -1)
             if handle.source is None:
                 self.next_message_id = handle.message_id
             else:
@@ -537,13 +562,29 @@ class Outbox:
         self._sources_logged = self._sources_synced
 
     def begin(self, need: int = 0) -> None:
-        """Begin the next segment, with all counters in its header. need: bytes for which it will have room at least."""
+        """Begin the next segment, with all counters in its header. need: bytes for which it will have room at least.
+
+        Where a snapshot follows, what has not been logged yet of changes of state comes before: it is in there, and a
+        start that reads everything finds the same.
+        """
         self._sync_tail()
-        self.log.begin(
+        opened = self.log
+        size = snapshot.size(opened, self.queues)
+        if size:
+            need += size + log.RECORD_BYTES + log.START_BYTES + len(self.name.encode())
+            for _, _, ids in self._marks:
+                need += log.RECORD_BYTES + log.STATE_PREFIX_BYTES + 4 * len(ids)
+        opened.begin(
             self.queues[: self._queues_logged],
             self.sources[: self._sources_logged],
             (log.following(self.last_message_id), self.next_arrival, self._time_stamp, self.starts),
             self._flags(),
             need,
         )
+        self._taken = 0
         self._start_logged = not self.name
+        if size:
+            self._log_marks()
+            self._log_start()
+            snapshot.write(opened, self.queues)
+            opened.segments[-1].base = opened.segments[-1].size

@@ -3,13 +3,14 @@
 import os
 import struct
 from array import array
-from binascii import crc32
 from hashlib import sha256
 
 from mqqb import confirm, const
 from mqqb.streams import position
 
 from node import log
+from node.deferred import Deferred
+from node.records import Records
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -17,28 +18,17 @@ if TYPE_CHECKING:
 
     from node.log import Arrival, LoggedQueue, LoggedSource, Segment, Stored
 
-_VERSION_BEFORE = const(3)  # all of its messages are in memory, and its STATE does not say the queue
-_STATE_PREFIX_BYTES_BEFORE = const(8)
+_VERSION_3 = const(3)  # all of its messages are in memory, and its STATE does not say the queue
+_VERSION_4 = const(4)  # it has neither totals nor snapshots
+_STATE_PREFIX_BYTES_3 = const(8)
 _QUEUE_PREFIX = const("<HIIII")
 _SOURCE_PREFIX = const("<HIIII16s")
-_POLYNOMIAL = const(0xEDB88320)  # of the CRC
-# So much is looked through for a flipped bit; up to 11,450 bytes two that are flipped are never taken for another one.
-_MEND_BYTES_MAX = const(8192)
-_BUFFER_BYTES = const(512)  # a record of any name fits into it
+_ENTRY_STATE = const(12)  # where an entry of KEPT has the state, by which a message is told from an arrival
+_MOST = const(3)  # so many times the messages that it may hold a start takes from a snapshot
+
+_ARRIVALS = (log.ARRIVAL, log.ARRIVAL_COPY)
 
 nonce = os.urandom
-_TYPES = (
-    log.MESSAGE,
-    log.STATE,
-    log.QUEUE,
-    log.STARTED,
-    log.COPY,
-    log.OUT_OF_TURN,
-    log.ARRIVAL,
-    log.ARRIVAL_STATE,
-    log.SOURCE,
-    log.ARRIVAL_COPY,
-)
 
 
 class Recovered:
@@ -53,14 +43,14 @@ class Recovered:
     be read as it was written, a sentence each.
     """
 
-    def __init__(self, guid: "bytes | None") -> None:
+    def __init__(self, guid: "bytes | None", opened: "log.Log") -> None:
         self.guid = guid
         self.name = ""
         self.queues: "list[LoggedQueue]" = []
         self.sources: "list[LoggedSource]" = []
         self.restored: "list[log.Restored]" = []
         self.arrivals: "list[Arrival]" = []
-        self.segments: "list[Segment]" = []
+        self.segments = opened.segments
         self.is_torn = False
         self.useless: "list[str]" = []
         self.last_message_id = 0
@@ -70,7 +60,7 @@ class Recovered:
         self.starts = 0
         self.ahead = False
         self.was_sent = False
-        self.damage: "list[str]" = []
+        self.damage = opened.damage
 
 
 def _numbers(names: "list[str]") -> "list[int]":
@@ -105,170 +95,218 @@ def fresh_guid() -> bytes:
 def recover(
     opened: "log.Log",
     guid: "bytes | None" = None,
-    hold: int = 1 << 24,
+    hold: "int | None" = None,
     make: "type[Stored]" = log.Stored,
     make_arrival: "type[Arrival]" = log.Arrival,
 ) -> Recovered:
     """What the files of a log hold, of which nothing is written now. guid: whose it has to be; None: anybody's.
 
-    hold: about so many messages are taken into memory, of each queue those that are sent first. make and make_arrival:
-    make the handles. Raises OutboxDamaged, OutboxError (another board's folder, another format), OSError.
+    hold: about so many messages are taken into memory, of each queue those that are sent first, and no more is read
+    than that needs; None: all of it. make and make_arrival: make the handles. Raises OutboxDamaged, OutboxError
+    (another board's folder, another format), OSError.
     """
     replay = _Replay(opened, guid, hold, make, make_arrival)
     replay.read()
     return replay.found
 
 
-class _Records:
-    """What stands in the files of a log, through one small buffer: whole records, those of which one bit was flipped,
-    and where they end.
+class _Header:
+    """The words of a segment's header, its CRC, bytes of the file, and LoggedQueue.total of its queues."""
 
-    view: of the buffer. begin, end: the part of a file that is in it; an end of 0 says that nothing is.
-    """
+    def __init__(self, words: "tuple[Any, ...]", crc: int, size: int) -> None:
+        _, self.version, self.queues, self.base, self.number, self.first, self.end_before, self.next_id = words[:8]
+        self.next_arrival, self.time_stamp, self.starts, self.sources, self.flags, self.guid = words[8:]
+        self.crc = crc
+        self.size = size
+        self.totals: "list[tuple[int, int]]" = []
 
-    def __init__(self, opened: "log.Log") -> None:
-        self._log = opened
-        self.view = memoryview(bytearray(_BUFFER_BYTES))
-        self.begin = 0
-        self.end = 0
-        self._payload = 0  # where in the buffer the payload of the record is that `check` has found
+    def total(self, index: int) -> "tuple[int, int]":
+        """Messages of a queue, and their bytes, that the log had had when this segment began."""
+        return self.totals[index] if index < len(self.totals) else (0, 0)
 
-    def word(self, name: str, offset: int) -> int:
-        """The 32 bits there in a file."""
-        self._log.read(name, offset, self.view[:4])
-        self.end = 0
-        return int(struct.unpack_from("<I", self.view, 0)[0])
+    def end_of(self, name: str, following: "_Header | None") -> int:
+        """How many bytes of the file may count; following: the next header. Raises OutboxDamaged: it had more."""
+        end: int = self.size if following is None else following.end_before
+        if end > self.size:
+            raise log.OutboxDamaged(name, self.size, "the file is cut short")
+        return end
 
-    def payload(self, size: int) -> memoryview:
-        """Of the record that `check` has found, which has so many bytes of it, as much as the buffer holds."""
-        return self.view[self._payload : self._payload + size]
 
-    def counters(self, segment: "Segment", offset: int, end: int) -> memoryview:
-        """Those of a queue or source, in a header that ends there."""
-        length = 0
-        for _ in range(2):  # first it may be that not even the length is in the buffer
-            if offset + 2 + length > self.end:
-                self.read(segment, offset, end)
-            length = struct.unpack_from("<H", self.view, offset - self.begin)[0]
-        self._payload = offset + 2 - self.begin
-        return self.payload(length)
+class _Headers:
+    """The headers of segments. guid: whose they have to be; None: that of the first one."""
 
-    def read(self, segment: "Segment", offset: int, end: int) -> None:
-        """Fill the buffer with the file from offset on."""
-        self.begin = offset
-        self.end = offset + self._log.read(segment.name, offset, self.view[: min(_BUFFER_BYTES, end - offset)])
+    def __init__(self, records: Records, guid: "bytes | None") -> None:
+        self.guid = guid
+        self._records = records
+        self._log = records.log
 
-    def check(self, segment: "Segment", offset: int, end: int) -> int:
-        """The second word of the record at offset if it is whole, else 0. Its beginning is then in the buffer, the
-        payload at _payload.
+    def read(self, number: int) -> "_Header | None":
+        """The fields of a segment's header, its CRC last; None if it is not whole, and not by one flipped bit."""
+        name = log.file_name(number)
+        header = self._whole(number, name)
+        if header is None:
+            from node import salvage
+
+            size = self._log.files.size(name)
+            stated = self._records.word(name, 8)
+            for bit in range(-1, 32):
+                base = stated ^ 1 << bit if bit >= 0 else stated
+                if header is None and log.HEADER_BYTES + 4 <= base <= size:
+                    count = len(self._log.mended)
+                    if bit >= 0:
+                        self._log.mended.append((name, 8 + (bit >> 3), 1 << (bit & 7)))
+                    elif not salvage.mend(self._records, name, base - 4, 0, base - 4, 0):
+                        continue
+                    header = self._whole(number, name)
+                    if header is None:
+                        del self._log.mended[count:]
+            if header is not None:
+                salvage.say(self._log, name, 0, "a bit was flipped; it is read as it was")
+        return header
+
+    def _whole(self, number: int, name: str) -> "_Header | None":
+        records = self._records
+        size = self._log.read(name, 0, records.view[: log.HEADER_BYTES])
+        records.end = 0
+        if size < log.VERSION_BYTES:
+            return None
+        magic, version, _, base = struct.unpack_from("<4sHHI", records.view)
+        if magic != log.MAGIC or not log.VERSION_BYTES + 4 <= base <= self._log.files.size(name):
+            return None
+        words = struct.unpack_from(log.HEADER, records.view)
+        crc = records.crc(name, 0, base - 4, 0)
+        if records.word(name, base - 4) != crc:
+            return None
+        if version not in (log.VERSION, _VERSION_4, _VERSION_3):
+            raise log.OutboxError(
+                "{} has format version {}, this program knows {}: "
+                "let the program that wrote it deliver what is in it, then empty the folder".format(
+                    name, version, log.VERSION
+                )
+            )
+        if size < log.HEADER_BYTES or base < log.HEADER_BYTES + 4 or words[4] != number:
+            return None
+        header = _Header(words, crc, self._log.files.size(name))
+        if self.guid is None:
+            self.guid = header.guid
+        if header.guid != self.guid:
+            raise log.OutboxError(name + " belongs to another board: its folder must not be used under this GUID")
+        if version == log.VERSION:
+            place = base - 4 - log.TOTAL_BYTES * header.queues
+            header.totals = [(records.word(name, at), records.word(name, at + 4)) for at in range(place, base - 4, 8)]
+        return header
+
+
+class _Place:
+    """Where messages of a queue are on the flash only: what a snapshot says, and what of that is still there."""
+
+    def __init__(self, words: "tuple[int, ...]") -> None:
+        _, _, self.segment, self.offset, self.first, self.last, self.stated, self.stated_bytes = words
+        self.ended: "set[int]" = set()
+        self.before = 0, 0  # messages and bytes of the queue that the log had had before there
+        self.cursor: "Segment | None" = None
+        self.deferred = self.bytes = 0
+
+
+class _Snapshot:
+    """What need not be read, for a later header and what follows it tell what counts. `number`: of that segment."""
+
+    def __init__(self, records: Records, headers: _Headers) -> None:
+        self.number = 0
+        self._places: "dict[int, _Place]" = {}  # by the indices of queues
+        self._records = records
+        self._headers = headers
+
+    def find(self, numbers: "list[int]", most: int) -> int:
+        """Which of the segments is the first that is read: the last one that has a snapshot.
+
+        Not one with more messages than `most`: a start with more memory has left it.
         """
-        if offset < self.begin or offset + log.RECORD_BYTES > self.end:
-            self.read(segment, offset, end)
-        if self.end - offset < log.RECORD_BYTES:
-            return 0
-        crc, word = struct.unpack_from("<II", self.view, offset - self.begin)
-        stop = offset + log.RECORD_BYTES + (word >> 8)
-        if word & 0xFF & ~log.AFTER_SYNC not in _TYPES or stop > end:
-            return 0
-        if stop > self.end and offset > self.begin:
-            self.read(segment, offset, end)
-        start = offset - self.begin
-        self._payload = start + log.RECORD_BYTES
-        value = crc32(self.view[start + 4 : min(self.end, stop) - self.begin], segment.seed)
-        if self.end < stop:
-            value = self.crc(segment.name, self.end, stop, value)
-        return int(word) if value == crc else 0
+        first = self._headers.read(numbers[0]) if numbers else None
+        following = None
+        if first is not None and first.version == log.VERSION:
+            for i in range(len(numbers) - 1, 0, -1):
+                header = self._headers.read(numbers[i])
+                if header is None:
+                    break
+                if self._read(header, following, most):
+                    return i
+                following = header
+        return 0
 
-    def crc(self, name: str, offset: int, end: int, value: int) -> int:
-        """Carry a CRC on over bytes of a file, through the log's write buffer, which is empty at the start."""
-        view = self._log.out
-        while offset < end:
-            count = self._log.read(name, offset, view[: min(len(view), end - offset)])
-            if not count:
-                raise OSError("a file became shorter while it was read")
-            value = crc32(view[:count], value)
-            offset += count
-        return value
-
-    def is_blank(self, name: str, offset: int, end: int) -> bool:
-        """Is this the part of a file that does not grow to which nothing was written yet?"""
-        view = self._log.out
-        blank = self._log.files.fixed
-        while blank and offset < end:
-            count = self._log.read(name, offset, view[: min(len(view), end - offset)])
-            blank = count > 0 and bytes(view[:count]) == count * self._log.files.blank
-            offset += count
-        return blank
-
-    def whole_behind(self, segment: "Segment", offset: int, end: int, is_followed: bool) -> int:
-        """Where the first whole record behind a broken one begins, or the end if the segment is_followed.
-
-        0: no record says that everything before it was durable.
-        """
-        first = 0
-        while offset < end:
-            self.read(segment, offset, end)
-            count = self.end - offset
-            chunk = bytes(self.view[:count])
-            for place in range(4, count):
-                if chunk[place] & ~log.AFTER_SYNC in _TYPES and self.check(segment, offset + place - 4, end):
-                    first = first or offset + place - 4
-                    if is_followed or chunk[place] & log.AFTER_SYNC:
-                        self.end = 0
-                        return first
-            offset += max(count - 4, 1) if offset + count < end else count
-        self.end = 0
-        return end if is_followed else 0
-
-    def mend_record(self, segment: "Segment", end: int, is_followed: bool) -> int:
-        """Is one flipped bit all that is wrong with this record? Its second word then, else 0.
-
-        What follows has to begin where it ends, or the bits may be those of a torn one.
-        """
-        start = segment.size
-        mended = self._log.mended
-        count = len(mended)
-        self.end = 0
-        if self._log.read(segment.name, start, self.view[: log.RECORD_BYTES]) < log.RECORD_BYTES:
-            return 0
-        size = struct.unpack_from("<I", self.view, 4)[0] >> 8
-        word = 0
-        stop = start + log.RECORD_BYTES + size
-        if stop <= end and self.mend(segment.name, start, start + 4, stop, segment.seed):
-            word = self.check(segment, start, end)
-        for bit in range(24):
-            if word:
-                break
-            stop = start + log.RECORD_BYTES + (size ^ 1 << bit)
-            if stop <= end:
-                del mended[count:]
-                mended.append((segment.name, start + 5 + (bit >> 3), 1 << (bit & 7)))
-                self.end = 0
-                word = self.check(segment, start, end)
-        if word and not is_followed and stop != end and not self.check(segment, stop, end):
-            word = word if self.is_blank(segment.name, stop, end) else 0
-        self.end = 0
-        if not word:
-            del mended[count:]
-            return 0
-        return self.check(segment, start, end)
-
-    def mend(self, name: str, crc_at: int, start: int, stop: int, seed: int) -> bool:
-        """If one flipped bit explains why the bytes from start to stop do not have the CRC that is kept, unflip it."""
-        difference = self.word(name, crc_at) ^ self.crc(name, start, stop, seed)
-        for bit in range(32):
-            if difference == 1 << bit:
-                self._log.mended.append((name, crc_at + (bit >> 3), 1 << (bit & 7)))
-                return True
-        if stop - start > _MEND_BYTES_MAX:
+    def _read(self, header: "_Header", following: "_Header | None", most: int) -> bool:
+        segment = log.Segment(header.number, header.crc, header.base, 0)
+        end = header.end_of(segment.name, following)
+        places: "dict[int, _Place]" = {}
+        messages = kind = 0
+        while kind != log.SNAPSHOT:
+            word = self._records.check(segment, segment.size, end)
+            kind = word & 0xFF & ~log.AFTER_SYNC
+            size = word >> 8
+            payload = self._records.payload(size)
+            if kind == log.PLACE:
+                words = struct.unpack_from(log.PLACE_PREFIX, payload)
+                if words[0] not in places:
+                    places[words[0]] = _Place(words)
+                ids = [struct.unpack_from("<I", payload, at)[0] for at in range(log.PLACE_PREFIX_BYTES, size, 4)]
+                places[words[0]].ended.update(ids)
+            elif kind == log.KEPT:
+                states = [payload[at] for at in range(_ENTRY_STATE, size, log.ENTRY_BYTES)]
+                messages += len([state for state in states if state not in (log.RECEIVED, log.TAKEN)])
+            elif kind not in (log.SNAPSHOT, log.STATE, log.OUT_OF_TURN, log.ARRIVAL_STATE, log.STARTED):
+                return False
+            segment.size += log.RECORD_BYTES + size
+        if messages > most:
             return False
-        value = _POLYNOMIAL  # what the last bit makes different
-        for bit in range(8 * (stop - start)):
-            if value == difference:
-                self._log.mended.append((name, stop - 1 - (bit >> 3), 0x80 >> (bit & 7)))
-                return True
-            value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)
-        return False
+        for index in places:
+            place = places[index]
+            count, size = header.total(index)
+            count = count - place.stated - len(place.ended) & 0xFFFFFFFF
+            place.before = count, size - place.stated_bytes & 0xFFFFFFFF
+        self._places = places
+        self.number = segment.number
+        return True
+
+    def pass_by(self, segment: "Segment", header: "_Header", following: "_Header") -> None:
+        """Of a segment that is not read: so many messages in it are on the flash only. following: the next header."""
+        for index in self._places:
+            place = self._places[index]
+            if segment.number < place.segment:
+                continue
+            before = place.before
+            if segment.number > place.segment:
+                before = header.total(index)
+                if place.cursor is None:  # where they began is gone, so what was there has ended
+                    place.offset = segment.base
+                    place.first = header.next_id
+            if place.cursor is None:
+                place.cursor = segment
+            ended = [
+                one
+                for one in place.ended
+                if log.is_after(following.next_id, one) and not log.is_after(header.next_id, one)
+            ]
+            count, size = following.total(index)
+            count = (count - before[0] & 0xFFFFFFFF) - len(ended)
+            size = size - before[1] & 0xFFFFFFFF
+            segment.deferred += count
+            segment.live += size
+            place.deferred += count
+            place.bytes += size
+
+    def apply(self, queues: "list[LoggedQueue]") -> None:
+        """The queues are known now: what of them is on the flash only."""
+        for index in self._places:
+            place = self._places[index]
+            if place.deferred:
+                queue = queues[index]
+                queue.cursor = place.cursor
+                queue.offset = place.offset
+                queue.first = place.first
+                queue.last = place.last
+                queue.deferred = place.deferred
+                queue.bytes = place.bytes
+                queue.ended = {one for one in place.ended if not log.is_after(place.first, one)}
 
 
 class _Replay:
@@ -278,11 +316,11 @@ class _Replay:
         self,
         opened: "log.Log",
         guid: "bytes | None",
-        hold: int,
+        hold: "int | None",
         make: "type[Stored]",
         make_arrival: "type[Arrival]",
     ) -> None:
-        self.found = Recovered(guid)
+        self.found = Recovered(guid, opened)
         self._log = opened
         self._files = opened.files
         self._hold = hold
@@ -292,7 +330,10 @@ class _Replay:
         self._kept: "dict[int, log.Restored]" = {}
         self._counts: "dict[int, int]" = {}  # of them, by the indices of queues
         self._arrivals: "dict[int, Arrival]" = {}
-        self._records = _Records(opened)
+        self._deferred = Deferred(opened, self.found.queues, make)
+        self._records = Records(opened, opened.out)  # nothing is written yet
+        self._headers = _Headers(self._records, guid)
+        self._snapshot = _Snapshot(self._records, self._headers)
         self._version = log.VERSION  # of the segment that is read
         self._left_out = 0  # bytes that cannot be read,
         self._gap = 0  # of them those before the record that is next,
@@ -302,16 +343,17 @@ class _Replay:
     def read(self) -> None:
         """Take in all files, the oldest first."""
         numbers = _numbers(self._files.names())
-        last = self._read_header(numbers[-1]) if numbers else None
+        last = self._headers.read(numbers[-1]) if numbers else None
         unfinished = 0
         if numbers and last is None:  # the cut came while it was begun; nothing can be in it yet
             unfinished = numbers.pop()
-            last = self._read_header(numbers[-1]) if numbers else None
-        first = last[5] if last is not None else 0
+            last = self._headers.read(numbers[-1]) if numbers else None
+        first = last.first if last is not None else 0
         stale = [number for number in numbers if number < first]
         torn = False
         numbers = numbers[len(stale) :]
-        following = self._read_header(numbers[0]) if numbers else None
+        read_from = 0 if self._hold is None else self._snapshot.find(numbers, _MOST * self._hold)
+        following = self._headers.read(numbers[0]) if numbers else None
         for i, number in enumerate(numbers):
             header = following
             if header is None:
@@ -320,14 +362,20 @@ class _Replay:
             if number != numbers[-1]:
                 if numbers[i + 1] != number + 1:
                     raise log.OutboxDamaged(log.file_name(number + 1), 0, "the file is missing")
-                following = self._read_header(number + 1)
-            torn = self._replay_segment(number, header, following)
+                following = self._headers.read(number + 1)
+            if following is not None and i < read_from:
+                segment = self._begin_segment(header)
+                segment.size = header.end_of(segment.name, following)
+                self._snapshot.pass_by(segment, header, following)
+            else:
+                torn = self._replay_segment(header, following)
         found = self.found
+        found.guid = self._headers.guid
         if unfinished:
             name = log.file_name(unfinished)
             size = self._files.size(name)
             things: "list[Any]" = found.queues + found.sources
-            base = log.header_size(things)
+            base = log.header_size(things, len(found.queues))
             if (size > base and not self._records.is_blank(name, base, size)) or (not numbers and unfinished != 1):
                 raise log.OutboxDamaged(name, 0, "the header is broken")
             found.useless.append(name)
@@ -336,7 +384,7 @@ class _Replay:
         # What comes next begins a segment of its own: of this version; and behind a record that is whole only as
         # mended, for the next start could take that for a torn one as soon as half a record stands behind it.
         mended = [name for name, _, _ in self._log.mended if found.segments and name == found.segments[-1].name]
-        found.is_torn = torn or self._version == _VERSION_BEFORE or len(mended) > 0
+        found.is_torn = torn or self._version != log.VERSION or len(mended) > 0
         found.last_message_id = found.next_message_id - 1
         found.arrivals = list(self._arrivals.values())
         if found.damage or self._log.mended:  # now, or by an earlier look
@@ -349,8 +397,11 @@ class _Replay:
     def _go_beyond(self) -> None:
         """What could not be read may have said anything: be above all numbers that it can have given."""
         found = self.found
-        for number in sorted(self._missing):
-            found.damage.append("message {} cannot be read, and is not known to have ended".format(number))
+        if self._missing:
+            from node import salvage
+
+            for number in sorted(self._missing):
+                salvage.miss(self._log, number)
         found.next_message_id = found.next_message_id + self._left_out & 0xFFFFFFFF or 1
         found.next_arrival = found.next_arrival + self._left_out & 0xFFFFFFFF or 1
         found.starts += 1
@@ -370,102 +421,59 @@ class _Replay:
         found.next_message_id = found.next_message_id + low & 0xFFFFFFFF or 1
         found.next_arrival = found.next_arrival + arrivals & 0xFFFFFFFF or 1
 
-    def _read_header(self, number: int) -> "tuple[Any, ...] | None":
-        """The fields of a segment's header, its CRC last; None if it is not whole, and not by one flipped bit."""
-        name = log.file_name(number)
-        header = self._whole_header(number, name)
-        if header is None:
-            stated = self._records.word(name, 8)
-            for bit in range(-1, 32):
-                base = stated ^ 1 << bit if bit >= 0 else stated
-                if header is None and log.HEADER_BYTES + 4 <= base <= self._files.size(name):
-                    count = len(self._log.mended)
-                    if bit >= 0:
-                        self._log.mended.append((name, 8 + (bit >> 3), 1 << (bit & 7)))
-                    elif not self._records.mend(name, base - 4, 0, base - 4, 0):
-                        continue
-                    header = self._whole_header(number, name)
-                    if header is None:
-                        del self._log.mended[count:]
-            if header is not None:
-                self._say(name, 0, "a bit was flipped; it is read as it was")
-        return header
+    def _begin_segment(self, header: "_Header") -> "Segment":
+        segment = log.Segment(header.number, header.crc, header.base, header.size if self._files.fixed else 0)
+        self.found.segments.append(segment)
+        return segment
 
-    def _whole_header(self, number: int, name: str) -> "tuple[Any, ...] | None":
-        found = self.found
-        records = self._records
-        size = self._log.read(name, 0, records.view[: log.HEADER_BYTES])
-        if size < log.VERSION_BYTES:
-            return None
-        magic, version, _, base = struct.unpack_from("<4sHHI", records.view)
-        if magic != log.MAGIC or not log.VERSION_BYTES + 4 <= base <= self._files.size(name):
-            return None
-        header = struct.unpack_from(log.HEADER, records.view)
-        crc = records.crc(name, 0, base - 4, 0)
-        if records.word(name, base - 4) != crc:
-            return None
-        if version not in (log.VERSION, _VERSION_BEFORE):
-            raise log.OutboxError(
-                "{} has format version {}, this program knows {}: "
-                "let the program that wrote it deliver what is in it, then empty the folder".format(
-                    name, version, log.VERSION
-                )
-            )
-        if size < log.HEADER_BYTES or base < log.HEADER_BYTES + 4 or header[4] != number:
-            return None
-        if found.guid is None:
-            found.guid = header[13]
-        if header[13] != found.guid:
-            raise log.OutboxError(name + " belongs to another board: its folder must not be used under this GUID")
-        return header + (crc,)
-
-    def _replay_segment(self, number: int, header: "tuple[Any, ...]", following: "tuple[Any, ...] | None") -> bool:
+    def _replay_segment(self, header: "_Header", following: "_Header | None") -> bool:
         """Take in one segment; True if its end is torn. following: the next header, which says where this one ends."""
-        found = self.found
-        name = log.file_name(number)
-        size = self._files.size(name)
-        segment = log.Segment(number, header[14], header[3], size if self._files.fixed else 0)
-        end = size if following is None else following[6]
-        if end > size:
-            raise log.OutboxDamaged(name, size, "the file is cut short")
-        found.segments.append(segment)
-        self._version = header[1]
-        offset = log.HEADER_BYTES
+        segment = self._begin_segment(header)
+        end = header.end_of(segment.name, following)
         records = self._records
-        records.end = 0
-        for i in range(header[2] + header[11]):
-            payload = records.counters(segment, offset, header[3])
-            self._apply_counters(log.QUEUE if i < header[2] else log.SOURCE, payload)
-            offset += 2 + len(payload)
-        if self._gap:
-            self._end_gap(header[7])
-        found.next_message_id = header[7]
-        found.next_arrival = header[8]
-        found.time_stamp = max(found.time_stamp, header[9])
-        self._started(header[10], header[12])
+        self._apply_header(segment, header)
         while segment.size < end:
             word = records.check(segment, segment.size, end)
             if not word:
-                if following is None and records.is_blank(name, segment.size, end):
+                if following is None and records.is_blank(segment.name, segment.size, end):
                     return False
-                word = records.mend_record(segment, end, following is not None)
-                if word:
-                    self._say(name, segment.size, "a bit was flipped; it is read as it was")
-            if not word:
-                behind = records.whole_behind(segment, segment.size + 1, end, following is not None)
-                if not behind:
-                    return True  # torn: it was never durable
-                self._leave_out(segment, behind)
-                continue
+                from node import salvage
+
+                word = salvage.mend_record(records, segment, segment.size, end, following is not None)
+                if not word:
+                    stop = salvage.whole_behind(records, segment, segment.size + 1, end, following is not None)
+                    if not stop:
+                        return True  # torn: it was never durable
+                    salvage.leave_out(self._log, segment, segment.size, stop)
+                    self._left(segment, stop)
+                    continue
             self._apply(word & 0xFF & ~log.AFTER_SYNC, records.payload(word >> 8), word >> 8, segment)
             segment.size += log.RECORD_BYTES + (word >> 8)
         return False
 
-    def _leave_out(self, segment: "Segment", stop: int) -> None:
-        """What stands until there cannot be read."""
+    def _apply_header(self, segment: "Segment", header: "_Header") -> None:
+        found = self.found
+        self._version = header.version
+        offset = log.HEADER_BYTES
+        for i in range(header.queues + header.sources):
+            payload = self._records.counters(segment, offset, header.base)
+            self._apply_counters(log.QUEUE if i < header.queues else log.SOURCE, payload)
+            offset += 2 + len(payload)
+        for queue in found.queues[: header.queues]:
+            if self._version == log.VERSION:
+                queue.total[0], queue.total[1] = header.total(queue.index)
+        if self._gap:
+            self._end_gap(header.next_id)
+        found.next_message_id = header.next_id
+        found.next_arrival = header.next_arrival
+        found.time_stamp = max(found.time_stamp, header.time_stamp)
+        self._started(header.starts, header.flags)
+        if segment.number == self._snapshot.number:
+            self._snapshot.apply(found.queues)
+
+    def _left(self, segment: "Segment", stop: int) -> None:
+        """What stands until there is left out."""
         count = stop - segment.size
-        self._log.gaps.append((segment.name, segment.size, stop))
-        self._say(segment.name, segment.size, "{} bytes cannot be read".format(count))
         self._left_out += count
         if not self._gap:
             self._gap_from = self.found.next_message_id
@@ -479,9 +487,6 @@ class _Replay:
             self._missing.update([self._gap_from + k & 0xFFFFFFFF for k in range(missing)])
         self._gap = 0
 
-    def _say(self, name: str, offset: int, what: str) -> None:
-        self.found.damage.append("{} at byte {}: {}".format(name, offset, what))
-
     def _apply(self, kind: int, payload: memoryview, size: int, segment: "Segment") -> None:
         """Repeat what a whole record says. size: of its payload, of which a message has only the beginning here."""
         if kind in (log.QUEUE, log.SOURCE):
@@ -492,7 +497,10 @@ class _Replay:
             starts, flags = struct.unpack_from(log.START, payload)
             self.found.name = bytes(payload[log.START_BYTES :]).decode()
             self._started(starts, flags)
-        else:
+        elif kind == log.KEPT:
+            if segment.number == self._snapshot.number:
+                self._apply_kept(bytes(payload))
+        elif kind not in (log.PLACE, log.SNAPSHOT):
             self._apply_state(kind, payload)
 
     def _apply_counters(self, kind: int, payload: memoryview) -> None:
@@ -527,27 +535,39 @@ class _Replay:
         found = self.found
         fields = struct.unpack_from(log.MESSAGE_PREFIX, payload)
         index, _, number = fields[:3]
-        if index >= len(found.sources if kind in (log.ARRIVAL, log.ARRIVAL_COPY) else found.queues):
-            self._say(segment.name, segment.size, "the queue of message {} cannot be read".format(number))
+        if index >= len(found.sources if kind in _ARRIVALS else found.queues):
+            from node import salvage
+
+            what = "the queue of message {} cannot be read".format(number)
+            salvage.say(self._log, segment.name, segment.size, what)
             return
+        if kind == log.ARRIVAL:
+            found.next_arrival = log.following(number)
+            found.sources[index].record[:] = array("I", fields[3:7])
+        elif kind == log.MESSAGE:
+            queue = found.queues[index]
+            self._numbered(queue, number, array("I", fields[3:7]))
+            queue.count(log.RECORD_BYTES + size)
+            if queue.deferred or self._is_enough(index):
+                queue.defer(number, segment, segment.size, log.RECORD_BYTES + size)
+                return
+        self._take_in(kind, fields, size, segment, segment.size)
+
+    def _take_in(
+        self, kind: int, fields: "tuple[int, ...]", size: int, segment: "Segment", offset: int
+    ) -> "log.Stored":
+        """What stands there is in memory; not what had its number before."""
+        index, _, number = fields[:3]
         handle: "Stored"
-        if kind in (log.ARRIVAL, log.ARRIVAL_COPY):
-            source = found.sources[index]
+        if kind in _ARRIVALS:
             old_arrival = self._arrivals.pop(number, None)
             if old_arrival is not None:
                 log.drop(old_arrival)
+            source = self.found.sources[index]
             handle = self._arrivals[number] = self._make_arrival(number, log.confirmation_of(fields), source)
             handle.size = size - log.MESSAGE_PREFIX_BYTES
-            if kind == log.ARRIVAL:
-                found.next_arrival = log.following(number)
-                source.record[:] = array("I", fields[3:7])
         else:
-            queue = found.queues[index]
-            if kind == log.MESSAGE:
-                self._numbered(queue, number, array("I", fields[3:7]))
-                if queue.deferred or self._is_enough(index):
-                    queue.defer(number, segment, segment.size, log.RECORD_BYTES + size)
-                    return
+            queue = self.found.queues[index]
             old = self._find(queue, number)
             if old is not None:
                 log.drop(old.handle)
@@ -555,18 +575,44 @@ class _Replay:
             restored = log.restored_of(queue, size, fields, self._make)
             self._keep(restored, self._was_sent)
             handle = restored.handle
-        segment.keep(handle, segment.size)
+        segment.keep(handle, offset)
+        return handle
+
+    def _apply_kept(self, entries: bytes) -> None:
+        """Messages and arrivals that were in memory, each as it was then. What was in a file that is gone has ended."""
+        segments = self.found.segments
+        for place in range(0, len(entries), log.ENTRY_BYTES):
+            number, at, offset, state, marks, message_class, sent_time = struct.unpack_from(log.ENTRY, entries, place)
+            if at < segments[0].number:
+                continue
+            segment = segments[at - segments[0].number]
+            word = self._records.check(segment, offset, segment.size)
+            if not word:
+                from node import salvage
+
+                word = salvage.mend_record(self._records, segment, offset, segment.size, True)
+                if not word:
+                    salvage.say(self._log, segment.name, offset, "message {} cannot be read".format(number))
+                    continue
+            size = word >> 8
+            fields = struct.unpack_from(log.MESSAGE_PREFIX, self._records.payload(size))
+            handle = self._take_in(word & 0xFF & ~log.AFTER_SYNC, fields, size, segment, offset)
+            self._change(handle, state, marks, message_class, sent_time)
+            if state == confirm.S:
+                self._kept[number].sent = True
 
     def _is_enough(self, index: int) -> bool:
         """Are so many messages of a queue in memory that another one is not taken?"""
+        if self._hold is None or self._version == _VERSION_3:
+            return False
         most = max(self._hold // len(self.found.queues), 1)
-        return self._version == log.VERSION and self._counts.get(index, 0) >= most
+        return self._counts.get(index, 0) >= most
 
     def _find(self, queue: "LoggedQueue", number: int) -> "log.Restored | None":
         """A message of which a record says more: the start before had it in memory, so this one takes it, too."""
         found = self._kept.get(number)
         while found is None and queue.may_defer(number):
-            restored = self._log.next_deferred(queue, self.found.segments, self._make, number)
+            restored = self._deferred.next(queue, number)
             if restored is None:
                 break
             self._keep(restored, self.found.was_sent)
@@ -591,8 +637,8 @@ class _Replay:
         state, marks, message_class, sent_time, index = struct.unpack_from(log.STATE_PREFIX, payload)
         queues = self.found.queues
         begin = log.STATE_PREFIX_BYTES
-        if self._version == _VERSION_BEFORE:
-            begin = _STATE_PREFIX_BYTES_BEFORE
+        if self._version == _VERSION_3:
+            begin = _STATE_PREFIX_BYTES_3
             index = 0
         for place in range(begin, len(payload), 4):
             number = struct.unpack_from("<I", payload, place)[0]
@@ -610,7 +656,7 @@ class _Replay:
                     self._missing.discard(number)
 
     def _take_out(self, queue: "LoggedQueue", number: int) -> None:
-        restored = self._log.find_deferred(queue, self.found.segments, self._make, number)
+        restored = self._deferred.take(queue, number)
         if restored is not None:
             self._keep(restored, self.found.was_sent)
 
@@ -630,7 +676,7 @@ class _Replay:
         self.found.starts = starts
         self.found.ahead = bool(flags & log.STARTED_AHEAD)
         self._was_sent = bool(flags & log.STARTED_SENT)
-        self.found.was_sent = self.found.was_sent or self._was_sent
-        if flags & log.STARTED_SENT:
+        self.found.was_sent = self.found.was_sent or bool(flags & (log.STARTED_SENT | log.STARTED_SENT_BEFORE))
+        if self._was_sent:
             for restored in self._kept.values():
                 restored.sent = True

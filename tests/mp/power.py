@@ -8,7 +8,7 @@ import errno
 from array import array
 
 from mqqb import confirm
-from node import log, outbox, replay
+from node import log, outbox, replay, snapshot
 
 log.jump = bytes  # MessageIDs and sequences go on as if there had been no start; jumps have tests of their own
 CONFIRMATION = confirm.Settings()
@@ -20,6 +20,20 @@ KEEP_ALL = "all"  # everything that was written survives
 KEEP_SYNCED = "synced"  # only what was synced
 TEAR = "tear"  # something in between, with garbage behind it
 KILL = "kill"  # the process died, not the machine: all can be read, but what was not synced is not durable yet
+
+
+def skipping(function):
+    """Meanwhile starts skip what they can, also where segments are tiny, and segments end early."""
+
+    def run(*arguments, **options):
+        before = snapshot.LOG_SHARE, snapshot.SEGMENT_SHARE, snapshot.TAKEN_MAX
+        snapshot.LOG_SHARE, snapshot.SEGMENT_SHARE, snapshot.TAKEN_MAX = 8, 1, 5
+        try:
+            return function(*arguments, **options)
+        finally:
+            snapshot.LOG_SHARE, snapshot.SEGMENT_SHARE, snapshot.TAKEN_MAX = before
+
+    return run
 
 
 class PowerCut(BaseException):
@@ -350,7 +364,7 @@ class World:
         tables = {name: [] for name in NAMES}
         # All of them, as a start with memory for them would find them.
         every = log.Log(disk, 0, 0, 1024, None)
-        found = replay.recover(every) if self.hold < 100 else self.outbox
+        found = replay.recover(every) if self.hold < 100 or self.dice.below(4) == 0 else self.outbox
         every = self.outbox.log if found is self.outbox else every
         packets = [bytes(every.load(restored.handle)) for restored in found.restored]
         for restored, packet in zip(found.restored, packets):
@@ -358,9 +372,15 @@ class World:
             sent = Sent(name, restored.handle, restored.tx_sequence_id, restored.tx_sequence_number, packet)
             assert sent.facts in must or sent.facts in may, ("came from nowhere", sent.facts)
             assert restored.flags == log.TRANSACTIONAL | log.RECOVERABLE
-            assert bytes(restored.handle.record) in records[sent.facts], ("a record of no time", sent.facts)
+            # What was in memory counts as sent if it may have been, which no record says. A snapshot has it so.
+            as_sent = array("I", restored.handle.record)
+            confirm.Confirmation(as_sent, CONFIRMATION).sent()
+            known = records[sent.facts]
+            assert sent.records[0] in known or bytes(as_sent) in known, ("a record of no time", sent.facts)
             if restored.sent:
                 self._sent(sent)
+            elif bytes(as_sent) in known:
+                sent.records.append(bytes(as_sent))
             state = restored.handle.record[confirm.STATE]
             assert state != ord("Q") or sent.facts not in self.transmitted, "it was sent, and nobody knows"
             tables[name].append(sent)
@@ -631,6 +651,7 @@ class World:
         self.failed.append(sent)
 
 
+@skipping
 def every_cut(seed, actions, ways, stride=1, **options):
     """Run a workload; at every change of the disk, and at every stride-th byte of it, see what a cut there leaves.
 
@@ -652,6 +673,7 @@ def every_cut(seed, actions, ways, stride=1, **options):
     return cuts[0]
 
 
+@skipping
 def many_lives(seed, lives, errors=True, **options):
     """A workload that is cut again and again, at random places, and each time goes on from what was left.
 

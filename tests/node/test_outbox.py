@@ -372,7 +372,7 @@ def test_the_format_is_the_documented_one() -> None:
     box.change([first], with_time=True)
     box.sync()
     name = LINE.encode()
-    header = struct.pack("<4sHHIIIIIIIIHH16s", b"ORDK", 4, 0, 64, 1, 1, 0, 1, 1, 0, 1, 0, 0, power.GUID)
+    header = struct.pack("<4sHHIIIIIIIIHH16s", b"ORDK", 5, 0, 64, 1, 1, 0, 1, 1, 0, 1, 0, 0, power.GUID)
     seed = binascii.crc32(header)
 
     def record(kind: int, payload: bytes) -> bytes:
@@ -396,9 +396,9 @@ def test_a_folder_of_another_board_or_another_format_is_refused_and_left_alone()
     with pytest.raises(log.OutboxError, match="another board"):
         outbox.Outbox(disk, bytes(16))
     newer = bytearray(disk.files["00000001.log"].data)
-    newer[4] = 5
+    newer[4] = 6
     first = struct.pack("<4sHHIIIIII16s", b"ORDK", 1, 0, 52, 1, 1, 0, 1, 0, power.GUID)
-    for header, version in ((newer[:-4], 5), (first, 1)):
+    for header, version in ((newer[:-4], 6), (first, 1)):
         data = bytearray(header + struct.pack("<I", binascii.crc32(header)))
         disk.files["00000001.log"].data = bytearray(data)
         with pytest.raises(log.OutboxError, match=f"version {version}, .*empty the folder"):

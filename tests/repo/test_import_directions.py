@@ -38,7 +38,10 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "clock": ({"ordack.clock"}, ENGINE),
     "counters": ({"ordack.counters"}, set()),
     "board": ({"node"}, {"log of a board", *ENGINE}),
-    "log of a board": ({"node.log", "node.replay", "node.cpython"}, ENGINE),
+    "log of a board": (
+        {f"node.{name}" for name in ("log", "deferred", "records", "salvage", "replay", "cpython")},
+        ENGINE,
+    ),
     "engine": ({"mqqb"}, {"core", "constants"}),
     "core": ({"mqqb.core", "mqqb.core_cffi", "mqqb.core_py", "mqqb.problems"}, {"constants"}),
     "constants": ({"mqqb.constants", "mqqb.__init__"}, set()),

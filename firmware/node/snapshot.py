@@ -1,0 +1,108 @@
+"""Snapshots: at the begin of a segment, what a start needs to know of the segments before it, so as not to read them.
+
+One record for each queue that has messages on the flash only, some that list what is in memory, and one that ends it.
+"""
+
+import struct
+
+from mqqb import confirm, const
+
+from node import log
+
+TYPE_CHECKING = const(0)
+if TYPE_CHECKING:
+    from node.log import Log, LoggedQueue
+
+LOG_SHARE = 32  # one is written where it takes at most one of so many bytes that a start would read without it,
+SEGMENT_SHARE = 16  # and of a segment
+# After so many messages were taken from the flash the next segment begins: else a start would take as many again.
+TAKEN_MAX = 128
+_ENTRIES_MAX = const(24)  # in one record
+_ENDED_MAX = const(64)
+
+
+def size(opened: "Log", queues: "list[LoggedQueue]") -> int:
+    """Bytes of a snapshot, now; 0: none is to be written.
+
+    Not while the log has a part that cannot be read, for there the counts in its headers are wrong, nor while something
+    that has ended is not noted yet.
+    """
+    segments = opened.segments
+    if opened.gaps:
+        names = [segment.name for segment in segments]
+        if [name for name, _, _ in opened.gaps if name in names]:
+            return 0
+    total = log.RECORD_BYTES
+    for queue in queues:
+        if queue.deferred:
+            records = 1 + len(queue.ended) // _ENDED_MAX
+            total += records * (log.RECORD_BYTES + log.PLACE_PREFIX_BYTES) + 4 * len(queue.ended)
+    kept = 0
+    for segment in segments:
+        kept += len(segment.handles)
+        for handle in segment.handles:
+            if handle.record[confirm.STATE] == confirm.GONE:
+                return 0
+    total += log.ENTRY_BYTES * kept + log.RECORD_BYTES * (1 + kept // _ENTRIES_MAX)
+    whole = sum([segment.size for segment in segments])
+    return total if LOG_SHARE * total <= whole and SEGMENT_SHARE * total <= opened.segment_size else 0
+
+
+def write(opened: "Log", queues: "list[LoggedQueue]") -> None:
+    """Log one. Raises OutboxWriteFailed."""
+    for queue in queues:
+        if queue.deferred:
+            _write_place(opened, queue)
+    left = sum([len(segment.handles) for segment in opened.segments])
+    entries = count = place = 0
+    for segment in opened.segments:
+        for handle in segment.handles:
+            if not entries:
+                count = min(left, _ENTRIES_MAX)
+                place = opened.room(log.RECORD_BYTES + count * log.ENTRY_BYTES) + log.RECORD_BYTES
+            record = handle.record
+            struct.pack_into(
+                log.ENTRY,
+                opened.out,
+                place + entries * log.ENTRY_BYTES,
+                handle.message_id,
+                segment.number,
+                handle.offset,
+                record[confirm.STATE],
+                record[confirm.MARKS],
+                record[confirm.CLASS],
+                record[confirm.SENT_TIME],
+            )
+            entries += 1
+            if entries == count:
+                opened.finish(log.KEPT, entries * log.ENTRY_BYTES)
+                left -= entries
+                entries = 0
+    opened.room(log.RECORD_BYTES)
+    opened.finish(log.SNAPSHOT, 0)
+
+
+def _write_place(opened: "Log", queue: "LoggedQueue") -> None:
+    ended = list(queue.ended)
+    assert queue.cursor is not None
+    for begin in range(0, len(ended) + 1, _ENDED_MAX):
+        ids = ended[begin : begin + _ENDED_MAX]
+        length = log.PLACE_PREFIX_BYTES + 4 * len(ids)
+        place = opened.room(log.RECORD_BYTES + length) + log.RECORD_BYTES
+        struct.pack_into(
+            log.PLACE_PREFIX,
+            opened.out,
+            place,
+            queue.index,
+            0,
+            queue.cursor.number,
+            queue.offset,
+            queue.first,
+            queue.last,
+            queue.deferred,
+            queue.bytes,
+        )
+        for message_id in ids:
+            place += 4
+            struct.pack_into("<I", opened.out, place + log.PLACE_PREFIX_BYTES - 4, message_id)
+        opened.finish(log.PLACE, length)
