@@ -566,6 +566,7 @@ class Log:
         self.bytes_written = 0
         self.mended: "list[tuple[str, int, int]]" = []  # flipped bits: file, place, mask
         self.damage: "list[str]" = []  # what could not be read as it was written, a sentence each
+        self.missing: "list[int]" = []  # MessageIDs of what could not be; 0: of some it is not known
         self.is_ended = False  # nothing may be appended to the current segment any more
         self.is_torn = False  # a record did not come to its end
         self.out = memoryview(bytearray(max(write_bytes, OUT_BYTES_MIN)))

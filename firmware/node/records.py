@@ -11,7 +11,7 @@ TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from node.log import Segment
 
-BUFFER_BYTES = const(512)  # a record of any name fits into it
+BUFFER_BYTES = const(1536)  # a record of any name fits into it
 TYPES = (
     log.MESSAGE,
     log.STATE,

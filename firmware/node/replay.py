@@ -23,6 +23,7 @@ _VERSION_4 = const(4)  # it has neither totals nor snapshots
 _STATE_PREFIX_BYTES_3 = const(8)
 _QUEUE_PREFIX = const("<HIIII")
 _SOURCE_PREFIX = const("<HIIII16s")
+_NUMBERED = const("<HHIIIII")  # the begin of log.MESSAGE_PREFIX
 _ENTRY_STATE = const(12)  # where an entry of KEPT has the state, by which a message is told from an arrival
 _MOST = const(3)  # so many times the messages that it may hold a start takes from a snapshot
 
@@ -511,7 +512,7 @@ class _Replay:
                 name = bytes(payload[log.QUEUE_PREFIX_BYTES :]).decode()
                 found.queues.append(log.LoggedQueue(index, name, array("I", (0, 0, 0, 0))))
             if index < len(found.queues):
-                self._queue_counters(found.queues[index], array("I", counters))
+                self._queue_counters(found.queues[index], counters)
         else:
             index, *counters, guid = struct.unpack_from(_SOURCE_PREFIX, payload)
             name = bytes(payload[log.SOURCE_PREFIX_BYTES :]).decode()
@@ -527,14 +528,16 @@ class _Replay:
                             log.drop(self._arrivals.pop(arrival.message_id))
                 source.record[:] = array("I", counters)
 
-    def _queue_counters(self, queue: "LoggedQueue", counters: "array[int]") -> None:
-        queue.record[:] = counters
-        self.found.time_stamp = max(self.found.time_stamp, counters[1])
+    def _queue_counters(self, queue: "LoggedQueue", counters: "list[int]") -> None:
+        record = queue.record
+        for k in range(4):
+            record[k] = counters[k]
+        if counters[1] > self.found.time_stamp:
+            self.found.time_stamp = counters[1]
 
     def _apply_message(self, kind: int, payload: memoryview, size: int, segment: "Segment") -> None:
         found = self.found
-        fields = struct.unpack_from(log.MESSAGE_PREFIX, payload)
-        index, _, number = fields[:3]
+        index, _, number, *counters = struct.unpack_from(_NUMBERED, payload)
         if index >= len(found.sources if kind in _ARRIVALS else found.queues):
             from node import salvage
 
@@ -543,15 +546,15 @@ class _Replay:
             return
         if kind == log.ARRIVAL:
             found.next_arrival = log.following(number)
-            found.sources[index].record[:] = array("I", fields[3:7])
+            found.sources[index].record[:] = array("I", counters)
         elif kind == log.MESSAGE:
             queue = found.queues[index]
-            self._numbered(queue, number, array("I", fields[3:7]))
+            self._numbered(queue, number, counters)
             queue.count(log.RECORD_BYTES + size)
             if queue.deferred or self._is_enough(index):
                 queue.defer(number, segment, segment.size, log.RECORD_BYTES + size)
                 return
-        self._take_in(kind, fields, size, segment, segment.size)
+        self._take_in(kind, struct.unpack_from(log.MESSAGE_PREFIX, payload), size, segment, segment.size)
 
     def _take_in(
         self, kind: int, fields: "tuple[int, ...]", size: int, segment: "Segment", offset: int
@@ -627,7 +630,7 @@ class _Replay:
     def _lose(self, number: int) -> None:
         self._counts[self._kept.pop(number).queue.index] -= 1
 
-    def _numbered(self, queue: "LoggedQueue", number: int, counters: "array[int]") -> None:
+    def _numbered(self, queue: "LoggedQueue", number: int, counters: "list[int]") -> None:
         if self._gap:
             self._end_gap(number)
         self.found.next_message_id = log.following(number)

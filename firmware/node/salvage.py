@@ -109,6 +109,7 @@ def say(opened: "Log", name: str, offset: int, what: str) -> None:
 
 def miss(opened: "Log", message_id: int) -> None:
     """A message stood in what cannot be read."""
+    opened.missing.append(message_id)
     opened.damage.append("message {} cannot be read, and is not known to have ended".format(message_id))
 
 
@@ -209,5 +210,7 @@ class _Count:
 
     def _miss(self, expected: int, number: int, gap: int) -> None:
         missing = number - expected & 0xFFFFFFFF
-        if missing <= gap // log.HEAD_BYTES:  # else a start has jumped
+        if missing <= gap // log.HEAD_BYTES:
             self._missing += [expected + k & 0xFFFFFFFF for k in range(missing)]
+        else:  # a start has jumped
+            self._log.missing.append(0)

@@ -93,6 +93,7 @@ class Cutter:
     `writes`, `told` of bits, `refused` messages.
     """
 
+<<<<<<< HEAD
     def __init__(
         self,
         kind,
@@ -107,6 +108,10 @@ class Cutter:
         rots=False,
         **options,
     ):
+=======
+    @power.skipping
+    def __init__(self, kind, seed, positions, limit, garbage=True, fixed=None, count_losses=False, warm=0, **options):
+>>>>>>> 6d899a7 (Starts that skip are cut, damaged and counted: the tests of the log do so, and a start's cost is in a test)
         self.kind = kind
         self.seed = seed
         self.dice = power.Dice(seed)
@@ -134,6 +139,7 @@ class Cutter:
             raise
         self.flash.before = self.cut
 
+    @power.skipping
     def run(self, actions):
         """So many actions of the workload; fewer if the limit comes first. Returns the number of cuts."""
         try:
@@ -227,6 +233,7 @@ class _Death:
         return True
 
 
+@power.skipping
 def many_lives(kind, seed, lives, **options):
     """One life after the other on the same flash. Each ends at some write: it does not happen, or half of it, and the
     power is off; or the flash fails, and the application tries on for a while.

@@ -1,0 +1,59 @@
+"""How long a start lasts on a Cortex-M3 with 64 KiB of heap and a full flash, by the instructions that QEMU counts."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from node import Node
+
+from hil.emulated import MPS2_PSRAM_SIZE, mps2_flash
+from tests.support.emulated import MPS2, Machine
+
+CAPACITY = 1500000
+SEGMENT = 65536
+INSTRUCTIONS_MAX = 62_000_000
+"""2 s of a processor that executes 31 million instructions a second, as firmware/docs/storage.md has it."""
+NS_PER_INSTRUCTION = 64  # QEMU's -icount shift=6
+MAIN = f"""\
+import time
+from node import Node
+begin = time.ticks_us()
+node = Node("/flash/outbox", capacity={CAPACITY})
+taken = time.ticks_diff(time.ticks_us(), begin)
+print("waiting", node.waiting, "taken", taken, "damage", len(node.damage))
+import mps2
+mps2.power_off(0)
+"""
+
+
+def fill(folder: Path, ends: bool) -> int:
+    """So many messages wait, of a board with a hold of 60, in nearly all of its flash; ends: so does the last file."""
+    node = Node(str(folder), capacity=CAPACITY, hold=60)
+    queue = node.queue("DIRECT=TCP:10.0.2.2\\private$\\line1")
+    tail = 0
+    while node.outbox.log.size < CAPACITY - 2 * SEGMENT or (tail < SEGMENT - 300 if ends else tail > 3000):
+        queue.put(bytes(24))
+        tail = node.outbox.log.segments[-1].size
+    waiting = node.waiting
+    node.close_now()
+    return waiting
+
+
+@pytest.mark.skipif(not (MPS2 / "firmware.elf").exists(), reason="make firmware builds the MicroPython of this test")
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_start_with_a_full_flash_takes_less_than_two_seconds(
+    ends: bool, tmp_path: Path, mps2: Callable[..., Machine]
+) -> None:
+    """The last file is read: the slowest start is that at its end."""
+    waiting = fill(tmp_path / "outbox", ends)
+    files = {f"outbox/{path.name}": path.read_bytes() for path in (tmp_path / "outbox").glob("*.log")}
+    mps2_flash(tmp_path / "flash").create({**files, "main.py": MAIN.encode()}, MPS2_PSRAM_SIZE)
+    board = mps2(None, "-icount", "shift=6")
+    assert board.ended() == 0, board.output
+    found, microseconds, damage = map(int, re.findall(r"\d+", board.output))
+    taken = microseconds * 1000 // NS_PER_INSTRUCTION
+    print(f"{waiting} messages in {len(files)} files: {taken} instructions")
+    assert (found, damage) == (waiting, 0)
+    assert waiting > 4800
+    assert taken < INSTRUCTIONS_MAX

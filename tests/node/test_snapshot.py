@@ -1,0 +1,305 @@
+"""Starts that skip what they need not read: how much they read, and what becomes of damage that they do not see."""
+
+from __future__ import annotations
+
+import random
+import struct
+import zlib
+from array import array
+from collections.abc import Iterator
+from typing import Any
+
+import power
+import pytest
+import test_node as nodes
+import test_outbox as boards
+from mqqb import confirm
+from node import log, outbox, replay, snapshot
+
+LINE, ALARMS = power.NAMES
+SEGMENT = 16384
+HEADER = 250
+"""Bytes that a start reads of a segment that it skips, at most: its header, by pieces."""
+FLAGS = log.TRANSACTIONAL | log.RECOVERABLE
+
+
+class Counting(power.Disk):
+    """`read`: bytes that were read."""
+
+    read = 0
+
+    def read_into(self, name: str, offset: int, buffer: memoryview) -> int:
+        count: int = super().read_into(name, offset, buffer)
+        self.read += count
+        return count
+
+
+def put(box: Any, body: bytes, name: str = LINE, defer: bool = True) -> None:
+    """Accept a message; not durable yet. It stays on the flash only."""
+    queue = box.queue(name)
+    counters = array("I", queue.record)
+    counters[2] += 1
+    handle = log.Stored(box.next_message_id, confirm.new(1, power.CONFIRMATION))
+    box.append(handle, queue, FLAGS, counters, body, defer or queue.deferred > 0)
+
+
+def started(disk: Any, hold: int, segment_size: int = SEGMENT) -> Any:
+    return outbox.Outbox(disk, power.GUID, segment_size, 1 << 24, hold)
+
+
+def least(box: Any, disk: Counting, hold: int) -> int:
+    """So many bytes a start may read: headers, a segment with what was taken since its begin, what is in memory twice."""
+    size = max((handle.size for handle in box.handles()), default=0) + 500
+    in_memory = len(box.handles()) + box.arrivals + 4 * hold
+    return HEADER * len(disk.files) + 2 * SEGMENT + size * (snapshot.TAKEN_MAX + 2 * in_memory)
+
+
+def test_a_start_reads_no_more_because_more_messages_wait() -> None:
+    found = {}
+    for count in (500, 2000, 8000):
+        disk = Counting()
+        box = started(disk, 20)
+        for k in range(count):
+            put(box, b"reading %d" % k + bytes(200), defer=k >= 20)
+            if k % 50 == 49:
+                box.sync()
+        box.close()
+        disk.read = 0
+        again = started(disk, 20)
+        assert (again.live, again.queue(LINE).deferred) == (count, count - 20)
+        assert disk.read < least(again, disk, 20)
+        found[count] = disk.read - HEADER * len(disk.files)
+    print(found)
+    assert found[8000] < 3 * SEGMENT
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_start_reads_little_while_messages_come_and_go_slowly(seed: int) -> None:
+    """Two queues, each with what it sends in memory; some dead letters, and arrivals that stay."""
+    dice = random.Random(seed)
+    disk = Counting()
+    hold = 10
+    box = started(disk, hold)
+    kept: dict[str, list[Any]] = {LINE: [], ALARMS: []}
+    dead: list[Any] = []
+    most = 0
+    for step in range(3000):
+        name = dice.choice((LINE, LINE, LINE, ALARMS))
+        queue = box.queue(name)
+        while queue.deferred and len(kept[name]) < hold:
+            box.sync()
+            kept[name].append(box.more(queue).handle)
+        for _ in range(dice.choice((0, 1, 1, 2)) if step < 1500 else 1):
+            put(box, bytes(dice.randrange(100, 300)), name, len(kept[name]) >= hold)
+            if not queue.deferred:
+                kept[name].append(box.log.segments[-1].handles[-1])
+        if kept[name] and dice.random() < (0.5 if step < 1500 else 0.9):
+            box.sync()
+            handle = kept[name].pop(0)
+            is_dead = dice.random() < 0.01 and len(dead) < 10
+            handle.record[confirm.STATE] = confirm.X if is_dead else confirm.GONE
+            dead += [handle] * is_dead
+            box.change([handle])
+        if step % 60 == 59:
+            box.sync()
+            everything = replay.recover(log.Log(disk, 0, 0, 1024, None))  # type: ignore[arg-type]
+            waiting = {n: box.queue(n).deferred for n in (LINE, ALARMS)}
+            disk.read = 0
+            box = started(disk, hold)
+            most = max(most, disk.read)
+            assert disk.read < least(box, disk, hold), step
+            assert box.live == len(everything.restored)
+            assert all(box.queue(n).deferred >= waiting[n] for n in waiting)
+            ours = [restored.handle for restored in box.restored]
+            dead = [handle for handle in ours if handle.record[confirm.STATE] == confirm.X]
+            for n in kept:
+                kept[n] = [handle for handle in ours if handle.queue.name == n and handle not in dead]
+    print(len(disk.files), "files,", most, "bytes at most of", sum(len(file.data) for file in disk.files.values()))
+
+
+# ---- damage -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def skipping(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "LOG_SHARE", 4)
+    monkeypatch.setattr(snapshot, "SEGMENT_SHARE", 1)
+
+
+def filled() -> Any:
+    """A disk with several segments: two queues, of each a message in memory and others on the flash only."""
+    disk = power.Disk()
+    box = started(disk, 1, 700)
+    for k in range(24):
+        put(box, b"%d:" % k + bytes(40), (LINE, ALARMS)[k % 3 == 2], k > 2)
+        box.sync()
+    queue = box.queue(LINE)
+    ended = box.find(queue, 10)
+    ended.handle.record[confirm.STATE] = confirm.GONE
+    box.change([ended.handle])
+    put(box, b"24:" + bytes(40))
+    box.sync()
+    box.begin()
+    assert len(disk.files) > 5
+    return disk
+
+
+def all_of(box: Any) -> dict[int, bytes]:
+    """All messages of an outbox in the order of each queue, taken from the flash when their turn comes."""
+    found = [restored.handle for restored in box.restored]
+    for queue in box.queues:
+        while queue.deferred:
+            restored = box.more(queue)
+            if restored is not None:
+                found.append(restored.handle)
+    for name in (LINE, ALARMS):
+        ids = [handle.message_id for handle in found if handle.queue.name == name]
+        assert ids == sorted(ids), "out of order"
+    assert box.live == len(found)
+    return {handle.message_id: bytes(box.log.load(handle)) for handle in found}
+
+
+def segments_of(disk: Any) -> Iterator[tuple[str, int, list[tuple[int, int, int]]]]:
+    """Of each file its name, bytes of its header, and its records: type, begin, end."""
+    for name, file in sorted(disk.files.items()):
+        data = bytes(file.data)
+        base = at = struct.unpack_from("<I", data, 8)[0]
+        records = []
+        while at < len(data):
+            word = struct.unpack_from("<I", data, at + 4)[0]
+            records.append((word & 0xFF & ~log.AFTER_SYNC, at, at + 8 + (word >> 8)))
+            at = records[-1][2]
+        yield name, base, records
+
+
+@pytest.mark.usefixtures("skipping")
+def test_a_flipped_bit_anywhere_in_what_a_start_skips_is_read_as_it_was_when_its_turn_comes() -> None:
+    disk = filled()
+    expected = all_of(started(disk.after_cut(power.KEEP_ALL, power.Dice(1)), 1, 700))
+    assert len(expected) == 24
+    told = 0
+    for name, _, records in segments_of(disk):
+        for place in range(len(disk.files[name].data)):
+            state = disk.after_cut(power.KEEP_ALL, power.Dice(1))
+            state.files[name].data[place] ^= 1 << place % 8
+            box = started(state, 1, 700)
+            before = len(box.damage)
+            assert all_of(box) == expected, (name, place)
+            told += len(box.damage) > before
+            of = [kind for kind, begin, end in records if begin <= place < end]
+            if of in ([], [log.MESSAGE]):
+                assert [line for line in box.damage if line.startswith(name)], (name, place)
+    print(told, "told at their turn")
+    assert told > 500
+
+
+@pytest.mark.usefixtures("skipping")
+def test_what_is_broken_worse_in_what_a_start_skips_costs_the_record_that_was_hit() -> None:
+    disk = filled()
+    clean = started(disk.after_cut(power.KEEP_ALL, power.Dice(1)), 1, 700)
+    next_id = clean.next_message_id
+    expected = all_of(clean)
+    lost = 0
+    for name, base, records in segments_of(disk):
+        for place in range(base, len(disk.files[name].data)):
+            state = disk.after_cut(power.KEEP_ALL, power.Dice(1))
+            data = state.files[name].data
+            data[place] ^= 0xA5
+            hit = next((kind, begin) for kind, begin, end in records if begin <= place < end)
+            box = started(state, 1, 700)
+            assert box.next_message_id >= next_id, "a number would be used again"
+            found = all_of(box)
+            missing = sorted(set(expected) - set(found))
+            if hit[0] == log.MESSAGE:
+                (number,) = struct.unpack_from("<I", disk.files[name].data, hit[1] + 12)
+                assert missing in ([], [number]), (name, place)
+                if missing:
+                    lost += 1
+                    assert any(f"message {number} " in line for line in box.damage), box.damage
+            else:
+                assert missing == [], (name, place, hit)
+            extra = set(found) - set(expected)  # of which the end cannot be read
+            assert extra <= ({10} if hit[0] == log.OUT_OF_TURN else set()), (name, place, hit)
+            assert all(found[number] == expected[number] for number in set(found) & set(expected)), "a changed one"
+            put(box, b"new")
+            box.sync()
+            assert all_of(started(state, 1, 700)) == {**found, box.next_message_id - 1: b"new"}
+    print(lost, "lost")
+    assert lost > 500
+
+
+@pytest.mark.usefixtures("skipping")
+def test_who_asks_for_a_message_that_cannot_be_read_at_its_turn_is_told_and_the_others_go_on() -> None:
+    board = nodes.Board(hold=2, segment_size=900, capacity=100000)
+    messages = [board.queue.put(b"%d" % k) for k in range(12)]
+    board.node.commit_now()
+    name = sorted(board.disk.files)[2]
+    records = next(records for one, _, records in segments_of(board.disk) if one == name)
+    begin = next(begin for kind, begin, _ in records if kind == log.MESSAGE)
+    board.disk.files[name].data[begin + 60 : begin + 70] = b"0123456789"
+    (number,) = struct.unpack_from("<I", board.disk.files[name].data, begin + 12)
+    hit = next(message for message in messages if message.message_id == number)
+    assert not hit.is_settled()
+    assert board.node.waiting == 12
+    while board.node.waiting:
+        board.node._refill()
+        board.store()
+    assert [message.is_stored() for message in messages if message is not hit] == [True] * 11
+    assert "cannot be read" in str(hit.failure)
+    assert f"message {number} cannot be read" in board.node.damage[-1]
+
+
+# ---- which snapshot is used -------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("skipping")
+def test_a_start_with_much_less_memory_than_the_one_before_reads_everything() -> None:
+    disk = Counting()
+    box = started(disk, 50, 2000)
+    for k in range(200):
+        put(box, b"%d:" % k + bytes(40), defer=k >= 50)
+        box.sync()
+    box.begin()
+    box.close()
+    whole = sum(len(file.data) for file in disk.files.values())
+    for hold, reads_all in ((50, False), (5, True), (20, False)):
+        disk.read = 0
+        again = started(disk, hold, 2000)
+        assert again.live == 200
+        assert (disk.read > whole) == reads_all, hold
+        assert again.queue(LINE).deferred == (195 if reads_all else 150)
+
+
+def of_version_4(data: bytes, numbers: range) -> bytes:
+    """A segment as the version before wrote it, with these messages on the flash; the first has ended."""
+    name = LINE.encode()
+    header = struct.pack("<4sHHIIIIIIIIHH16s", b"ORDK", 4, 0, 64, 1, 1, 0, 1, 1, 0, 1, 0, 0, power.GUID)
+    seed = zlib.crc32(header)
+
+    def record(kind: int, payload: bytes) -> bytes:
+        word = struct.pack("<I", kind | len(payload) << 8)
+        return struct.pack("<I", zlib.crc32(word + payload, seed)) + word + payload
+
+    confirmation = struct.pack("<BBHIII", ord("Q"), 0, 0, 1, 0xFFFFFFFF, 0xFFFFFFFF)
+    log_of_it = header + struct.pack("<I", seed) + record(0xB3, struct.pack("<HIIII", 0, 1, 256, 1, 0) + name)
+    for number in numbers:
+        prefix = struct.pack("<HHIIIII", 0, 3, number, 1, 256, number + 1, 0)
+        log_of_it += record(0xB1, prefix + confirmation + data)
+    return log_of_it + record(0xB2, struct.pack("<BBHIHI", ord("-"), 0, 0, 0, 0, numbers[0]))
+
+
+@pytest.mark.usefixtures("skipping")
+def test_a_folder_of_version_4_is_read_and_goes_on_in_this_one() -> None:
+    data = of_version_4(b"reading", range(1, 9))
+    disk = power.Disk()
+    disk.files["00000001.log"] = disk.durable["00000001.log"] = power.File(data, len(data))
+    box = started(disk, 2, 700)
+    assert box.queue(LINE).deferred > 0
+    for _ in range(20):
+        put(box, bytes(40))
+        box.sync()
+    assert bytes(disk.files["00000001.log"].data) == data
+    again = started(disk, 2, 700)
+    expected = {**dict.fromkeys(range(2, 9), b"reading"), **dict.fromkeys(range(9, 29), bytes(40))}
+    assert all_of(again) == expected
+    assert len(replay.recover(log.Log(disk, 0, 0, 1024, None)).restored) == 27  # type: ignore[arg-type]
