@@ -22,7 +22,7 @@ from mqqb import MICROPYTHON, confirm, const, core
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
     from io import FileIO
     from typing import Any, NoReturn, Protocol
 
@@ -46,7 +46,8 @@ MAGIC = b"ORDK"
 HEADER = const("<4sHHIIIIIIIIHH16s")
 HEADER_BYTES = const(60)
 VERSION_BYTES = const(12)  # so much of it is the same in every version
-TOTAL_BYTES = const(8)  # of LoggedQueue.total
+TOTAL_BYTES = const(8)  # of LoggedQueue.total,
+TOTAL_MASK = const(0x3FFFFFFF)  # whose counts begin anew after that: a board has no larger number without taking memory
 
 AHEAD = (
     "an acknowledgement names numbers that this outbox never gave: it was put back from a copy, or erased under a "
@@ -428,7 +429,7 @@ def replace(handle: Stored, other: Stored) -> None:
 class LoggedQueue:
     """A destination queue in the log. `record`: its stream's counters after the last message (mqqb_outgoing).
 
-    `total`: so many messages of it the log has had, in so many bytes, each modulo 2**32; then, if `touched`, what is
+    `total`: so many messages of it the log has had, in so many bytes, each modulo 2**30; then, if `touched`, what is
     durable of that. `deferred`: so many of them are on the flash only, all behind those in memory. The first one stands
     at `cursor` and `offset`, or behind that; `first` is a MessageID not behind its own, `last` that of the last one.
     `ended`: MessageIDs of those behind there that have ended out of turn. `bytes` of these and those.
@@ -482,8 +483,8 @@ class LoggedQueue:
     def count(self, size: int) -> None:
         """The log has another message of it, size bytes with its head."""
         total = self.total
-        total[0] = total[0] + 1 & 0xFFFFFFFF
-        total[1] = total[1] + size & 0xFFFFFFFF
+        total[0] = total[0] + 1 & TOTAL_MASK
+        total[1] = total[1] + size & TOTAL_MASK
 
     def touch(self) -> None:
         """What is about to change is durable as it is."""
@@ -775,8 +776,8 @@ class Log:
 
     def begin(
         self,
-        queues: "list[LoggedQueue]",
-        sources: "list[LoggedSource]",
+        queues: "Sequence[LoggedQueue]",
+        sources: "Sequence[LoggedQueue]",
         numbers: "tuple[int, int, int, int]",
         flags: int,
         need: int,
@@ -792,7 +793,7 @@ class Log:
             first = self.segments[0].number
             number = self.segments[-1].number + 1
             last = self.segments[-1].size
-        things: "list[Any]" = queues + sources
+        things = list(queues) + list(sources)
         size = header_size(things, len(queues))
         out = self.out
         counts = len(queues), size, number, first, last

@@ -16,8 +16,10 @@ from array import array
 
 from mqqb import confirm, const, core
 
-from node import log, snapshot
+from node import log, room, snapshot
 from node.deferred import Deferred
+from node.marks import Marks
+from node.register import Register
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -28,13 +30,11 @@ if TYPE_CHECKING:
     Buffer = bytes | bytearray | memoryview
 
 _INDEX_MAX = const(0xFFFF)
-_STATE_IDS_MAX = const(64)  # in one record
 _NAME_MAX = const(100)
 _STARTS_MAX = const(0xFFFFFF)
 _STARTS_SHIFT = const(8)  # where a TimeStamp comes from the number of starts: so many low bits are the sequence's
 _QUEUE_NAME_MAX = const(486)
 SOURCE_NAME_MAX = const(470)
-_SOURCE_HEAD_BYTES = const(42)  # all of the record but the name; a queue's is smaller
 
 
 def _recover(
@@ -56,6 +56,21 @@ def _recover(
             del node.salvage
             del sys.modules["node.salvage"]
     return found
+
+
+def _check(starts: int, name: str) -> None:
+    if not 0 <= starts <= _STARTS_MAX:
+        raise ValueError("starts is 0 to 0xFFFFFF")
+    if len(name.encode()) > _NAME_MAX:
+        raise ValueError("a board's name has at most {} bytes".format(_NAME_MAX))
+
+
+def _segment_size(files: log.Files, wanted: int, capacity: int) -> int:
+    """Bytes of a file: so many that a folder that must not grow has few enough, and room comes back by whole files."""
+    if files.fixed and files.files_max:
+        wanted = max(wanted, capacity // max(files.files_max - 3, 1))
+    wanted = min(wanted, capacity // 4)
+    return max(wanted - wanted % files.unit, files.unit)
 
 
 class Outbox:
@@ -88,26 +103,17 @@ class Outbox:
         write_bytes: int = 8192,
         name: str = "",
     ) -> None:
-        if not 0 <= starts <= _STARTS_MAX:
-            raise ValueError("starts is 0 to 0xFFFFFF")
-        if len(name.encode()) > _NAME_MAX:
-            raise ValueError("a board's name has at most {} bytes".format(_NAME_MAX))
-        if files.fixed and files.files_max:
-            segment_size = max(segment_size, capacity // max(files.files_max - 3, 1))
-        segment_size = min(segment_size, capacity // 4)  # room comes back by whole files
-        segment_size = max(segment_size - segment_size % files.unit, files.unit)
+        _check(starts, name)
+        segment_size = _segment_size(files, segment_size, capacity)
         opened = self.log = log.Log(files, segment_size, capacity, write_bytes, self)
         self.arrivals_max = arrivals_max
         self._sent = False  # in this start something may have been transmitted
         self._start_logged = False
         self._unsynced: "list[log.Stored]" = []  # messages and arrivals that are not durable, in the order of the log
         self._deferred: "list[log.Stored]" = []  # those of them that are not kept in memory
-        self._copied: "list[tuple[log.Stored, int, log.Segment]]" = []  # and where; not durable
+        self.copied: "list[tuple[log.Stored, int, log.Segment]]" = []  # and where; not durable
         self._taken = 0  # so many messages that were on the flash only when this segment began are not any more
-        self._touched: "list[log.LoggedQueue]" = []  # and sources, whose counters have changed since the last sync
-        # Changes of state that are not durable, a record of STATE each: its kind, the words that are the same, the ids.
-        self._marks: "list[tuple[int, bytes, array[int]]]" = []
-        self._marks_logged = 0  # how many of them stand in the log
+        self._marks = Marks(opened)
         try:
             found = _recover(opened, guid, hold, handle, arrival)
             opened.guid = found.guid
@@ -115,7 +121,7 @@ class Outbox:
             self._last_message_id = found.last_message_id  # the last before that
             self.next_arrival = found.next_arrival
             self.queues = found.queues
-            self._deferred_ones = Deferred(opened, found.queues, handle)
+            self._waiting = Deferred(opened, found.queues, handle)
             self.sources = found.sources
             self.restored = found.restored
             self._live = len(found.restored)  # messages in memory
@@ -125,9 +131,8 @@ class Outbox:
             self.name = name or found.name  # of the board, for people
             self.ahead = found.ahead  # an OrderAck has named what was never given here; in the start before, too
             self._time_stamp = found.time_stamp  # the highest that any sequence has
-            # So many of the queues are in the log; so many of them durably; of the sources.
-            self._queues_logged = self._queues_synced = len(self.queues)
-            self._sources_logged = self._sources_synced = len(self.sources)
+            self._queues = Register(opened, log.QUEUE, self.queues)
+            self._sources = Register(opened, log.SOURCE, self.sources)
             self._was_sent = found.was_sent  # in some start before this one
             opened.resume(found.segments, found.is_torn, found.useless)
             if not found.segments:
@@ -174,7 +179,7 @@ class Outbox:
         Nothing may be logged and not durable. Raises OutboxDamaged, OSError.
         """
         assert not self._unsynced
-        return self._is_taken(self._deferred_ones.next(queue))
+        return self._is_taken(self._waiting.next(queue))
 
     def find(self, queue: log.LoggedQueue, message_id: int) -> "log.Restored | None":
         """Take a deferred message into memory out of turn, for it is about to end. None: the queue has not deferred it.
@@ -182,11 +187,11 @@ class Outbox:
         As `more`. `change` has to follow.
         """
         assert not self._unsynced
-        return self._is_taken(self._deferred_ones.take(queue, message_id))
+        return self._is_taken(self._waiting.take(queue, message_id))
 
     def look_at(self, queue: log.LoggedQueue, message_id: int) -> "log.Stored | None":
         """A handle of a deferred message, which remains that, to be read. None: the queue has not deferred it."""
-        return self._deferred_ones.look_at(queue, message_id)
+        return self._waiting.look_at(queue, message_id)
 
     def _is_taken(self, restored: "log.Restored | None") -> "log.Restored | None":
         """A message has come into memory. After some the next segment begins: the next start would take them again."""
@@ -248,10 +253,8 @@ class Outbox:
         """
         assert handle.message_id == self.next_message_id
         assert defer or not queue.deferred
-        self._prepare(len(packet), queue, self._queues_logged)
-        while self._queues_logged <= queue.index:  # of which the log does not know
-            self._log_counters(log.QUEUE, self.queues[self._queues_logged])
-            self._queues_logged += 1
+        self._prepare(len(packet) + self._queues.need(queue))
+        self._queues.write(queue)
         next_message_id = log.following(handle.message_id)  # now, for want of memory ends it
         handle.queue = queue
         self._log_message(log.MESSAGE, handle, queue, flags, record, packet, defer)
@@ -271,8 +274,8 @@ class Outbox:
                 raise log.OutboxFull(
                     "not accepted, {} messages received are kept: take some of them".format(self.arrivals)
                 )
-            self._prepare(len(packet), source, self._sources_logged)
-            self._log_sources(source)
+            self._prepare(len(packet) + self._sources.need(source))
+            self._sources.write(source)
             next_arrival = log.following(handle.message_id)
             self._log_message(log.ARRIVAL, handle, source, 0, source.record, packet)
         except Exception:
@@ -286,26 +289,10 @@ class Outbox:
         with_time: their T0 too. Lazy: it is written with the next `sync`, or before the next message. Never fails: if
         it is lost, the messages come back as they were, and it happens to them again.
         """
-        marks = self._marks
-        last = marks[-1] if len(marks) > self._marks_logged else None
         gone = False
         for handle in handles:
-            record = handle.record
-            state = record[confirm.STATE]
-            time = record[confirm.SENT_TIME] if with_time else 0
-            thing: "Any" = handle.source or handle.queue
-            if handle.source is not None:
-                kind = log.ARRIVAL_STATE
-            else:
-                kind = log.OUT_OF_TURN if handle.message_id in thing.ended else log.STATE
-            prefix = struct.pack(
-                log.STATE_PREFIX, state, record[confirm.MARKS], record[confirm.CLASS], time, thing.index
-            )
-            if last is None or last[0] != kind or last[1] != prefix or len(last[2]) >= _STATE_IDS_MAX:
-                last = kind, prefix, array("I")
-                marks.append(last)
-            last[2].append(handle.message_id)
-            if state == confirm.GONE:
+            self._marks.add(handle, with_time)
+            if handle.record[confirm.STATE] == confirm.GONE:
                 gone = True
                 log.drop(handle)
                 self._count(handle, -1)
@@ -320,7 +307,7 @@ class Outbox:
         self._start_logged = False
         try:
             self._log_start()
-            self._sync_tail()
+            self.sync_tail()
         except log.OutboxWriteFailed:
             self._sent = False
             raise
@@ -343,8 +330,8 @@ class Outbox:
         """
         waiting = len(self._unsynced) > 0
         try:
-            self._log_marks()
-            self._sync_tail()
+            self._marks.write()
+            self.sync_tail()
         except log.OutboxWriteFailed:
             if waiting:
                 raise
@@ -361,70 +348,13 @@ class Outbox:
 
     # ---- writing --------------------------------------------------------------------------------
 
-    def _prepare(self, size: int, thing: log.LoggedQueue, logged: int) -> None:
-        """Log what must stand before every newer message, and see that a packet of size bytes has room in the current
-        segment; drop what is gone before refusing.
-
-        thing: its queue or source, which needs room too if it is not one of the first `logged`, or is replaced.
-        """
-        opened = self.log
-        if opened.is_torn:
-            opened.give_up()
-        self._log_marks()
+    def _prepare(self, size: int) -> None:
+        """Log what must stand before every newer message, and see that one has room, size bytes without its head."""
+        if self.log.is_torn:
+            self.log.give_up()
+        self._marks.write()
         self._log_start()
-        need = log.HEAD_BYTES + size
-        if thing.index >= logged or thing.is_replaced:
-            need += _SOURCE_HEAD_BYTES + len(thing.name.encode())
-        segment = opened.segments[-1]
-        size = segment.size + need
-        # With so much of the capacity free, no need to look closer.
-        margin = opened.segment_size << opened.files.fixed
-        if not opened.is_ended and size <= opened.segment_size and opened.size + need + margin <= opened.capacity:
-            return
-        self._compact(need, margin)
-        full = opened.size + opened.growth(need) > opened.capacity
-        if full:
-            opened.reclaim()  # a file that could not be removed before may go now
-            full = opened.size + opened.growth(need) > opened.capacity
-        if full and self.live + self.arrivals:
-            raise log.OutboxFull(
-                "not accepted, {} of {} bytes are in use: wait until messages are gone, then send again".format(
-                    opened.size, opened.capacity
-                )
-            )
-        segment = opened.segments[-1]
-        overflows = segment.size + need > opened.segment_size or full
-        if (opened.is_ended or (overflows and segment.size > segment.base)) and segment.base + need <= opened.capacity:
-            self.begin(need)
-        if opened.size + opened.growth(need) > opened.capacity:
-            raise log.OutboxFull(
-                "not accepted, the message is too large for an outbox of {} bytes".format(opened.capacity)
-            )
-
-    def _compact(self, need: int, margin: int) -> None:
-        """While there is hardly room for another segment, and a quarter of all is waste: give up the oldest segments.
-
-        So what is kept for long costs at most three bytes copied for each that it would hold back. While the copy of a
-        large message stands beside it, the capacity may be exceeded by that much.
-        """
-        opened = self.log
-        for _ in range(len(opened.segments) - 1):
-            size = opened.size
-            if (
-                opened.segments[0].deferred
-                or len(opened.segments) < 2
-                or size + opened.growth(need) + margin <= opened.capacity
-                or 4 * sum([segment.live for segment in opened.segments]) > 3 * size
-            ):
-                return
-            for handle in list(opened.segments[0].handles):
-                segment = opened.segments[-1]
-                size = log.HEAD_BYTES + handle.size
-                if segment.size + size > opened.segment_size or opened.is_ended:
-                    self.begin(size)
-                self._copied.append((handle, opened.copy_message(handle), opened.segments[-1]))
-            self._sync_tail()
-            opened.reclaim()
+        room.make(self.log, self, log.HEAD_BYTES + size)
 
     def _log_message(
         self,
@@ -441,10 +371,7 @@ class Outbox:
         """
         offset = self.log.put_message(kind, handle, thing.index, flags, counters, packet)
         self._unsynced.append(handle)
-        if not thing.touched:
-            thing.touch()
-            self._touched.append(thing)
-            thing.touched = True
+        (self._queues if handle.source is None else self._sources).touch(thing)
         thing.count(log.HEAD_BYTES + handle.size)
         segment = self.log.segments[-1]
         if defer:
@@ -462,38 +389,6 @@ class Outbox:
                 raise
             self._count(handle, 1)
         self.log.is_torn = False
-
-    def _log_marks(self) -> None:
-        """Log the changes of state that are not in the log."""
-        opened = self.log
-        if self._marks_logged == len(self._marks):
-            return
-        if opened.is_torn:
-            opened.give_up()
-        while self._marks_logged < len(self._marks):
-            kind, prefix, ids = self._marks[self._marks_logged]
-            size = log.STATE_PREFIX_BYTES + 4 * len(ids)
-            place = opened.room(log.RECORD_BYTES + size) + log.RECORD_BYTES
-            if self._marks_logged == len(self._marks):
-                return  # the segment that it has begun begins with them
-            core.copy(opened.out, place, prefix, 0, log.STATE_PREFIX_BYTES)
-            core.put_words(opened.out, place + log.STATE_PREFIX_BYTES, ids, 0, len(ids))
-            opened.finish(kind, size)
-            self._marks_logged += 1
-
-    def _log_sources(self, source: log.LoggedSource) -> None:
-        """Log this source, and those before it, where the log does not know of them."""
-        while self._sources_logged <= source.index:
-            self._log_counters(log.SOURCE, self.sources[self._sources_logged])
-            self._sources_logged += 1
-        if source.is_replaced:
-            self._log_counters(log.SOURCE, source)
-            source.is_replaced = False
-
-    def _log_counters(self, kind: int, thing: "Any") -> None:
-        """Log a queue or source."""
-        place = self.log.room(_SOURCE_HEAD_BYTES + len(thing.name.encode())) + log.RECORD_BYTES
-        self.log.finish(kind, self.log.put_counters(place, thing))
 
     def _log_start(self) -> None:
         opened = self.log
@@ -516,32 +411,25 @@ class Outbox:
         else:
             self.arrivals += change
 
-    def _sync_tail(self) -> None:
+    def sync_tail(self) -> None:
+        """Make durable what was logged. Raises OutboxWriteFailed."""
         is_new = self.log.sync()
-        for handle, offset, place in self._copied:
+        for handle, offset, place in self.copied:
             place.keep(handle, offset)
-        self._copied.clear()
+        self.copied.clear()
         if not is_new:
             return
-        self._queues_synced = self._queues_logged
-        self._sources_synced = self._sources_logged
+        self._queues.synced()
+        self._sources.synced()
         self._unsynced.clear()
         self._deferred.clear()
-        for thing in self._touched:
-            thing.touched = False
-        self._touched.clear()
-        if self._marks_logged == len(self._marks):
-            self._marks.clear()
-        else:
-            core.drop(self._marks, self._marks_logged)
-        self._marks_logged = 0
+        self._marks.synced()
 
     def abandoned(self) -> None:
         """The log has lost what was logged since the last sync: nothing of it counts."""
-        for thing in self._touched:
-            thing.restore()
-        self._touched = []
-        self._copied = []
+        self._queues.abandoned()
+        self._sources.abandoned()
+        self.copied = []
         for handle in reversed(self._unsynced):
             if handle.segment is not None:
                 if handle in self._deferred:
@@ -557,9 +445,7 @@ class Outbox:
                 self.next_arrival = handle.message_id
         self._unsynced = []
         self._deferred = []
-        self._marks_logged = 0
-        self._queues_logged = self._queues_synced
-        self._sources_logged = self._sources_synced
+        self._marks.abandoned()
 
     def begin(self, need: int = 0) -> None:
         """Begin the next segment, with all counters in its header. need: bytes for which it will have room at least.
@@ -567,16 +453,14 @@ class Outbox:
         Where a snapshot follows, what has not been logged yet of changes of state comes before: it is in there, and a
         start that reads everything finds the same.
         """
-        self._sync_tail()
+        self.sync_tail()
         opened = self.log
         size = snapshot.size(opened, self.queues)
         if size:
-            need += size + log.RECORD_BYTES + log.START_BYTES + len(self.name.encode())
-            for _, _, ids in self._marks:
-                need += log.RECORD_BYTES + log.STATE_PREFIX_BYTES + 4 * len(ids)
+            need += size + self._marks.bytes() + log.RECORD_BYTES + log.START_BYTES + len(self.name.encode())
         opened.begin(
-            self.queues[: self._queues_logged],
-            self.sources[: self._sources_logged],
+            self._queues.known(),
+            self._sources.known(),
             (log.following(self.last_message_id), self.next_arrival, self._time_stamp, self.starts),
             self._flags(),
             need,
@@ -584,7 +468,7 @@ class Outbox:
         self._taken = 0
         self._start_logged = not self.name
         if size:
-            self._log_marks()
+            self._marks.write()
             self._log_start()
             snapshot.write(opened, self.queues)
             opened.segments[-1].base = opened.segments[-1].size

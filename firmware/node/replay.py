@@ -262,8 +262,8 @@ class _Snapshot:
         for index in places:
             place = places[index]
             count, size = header.total(index)
-            count = count - place.stated - len(place.ended) & 0xFFFFFFFF
-            place.before = count, size - place.stated_bytes & 0xFFFFFFFF
+            count = count - place.stated - len(place.ended) & log.TOTAL_MASK
+            place.before = count, size - place.stated_bytes & log.TOTAL_MASK
         self._places = places
         self.number = segment.number
         return True
@@ -288,8 +288,8 @@ class _Snapshot:
                 if log.is_after(following.next_id, one) and not log.is_after(header.next_id, one)
             ]
             count, size = following.total(index)
-            count = (count - before[0] & 0xFFFFFFFF) - len(ended)
-            size = size - before[1] & 0xFFFFFFFF
+            count = (count - before[0] & log.TOTAL_MASK) - len(ended)
+            size = size - before[1] & log.TOTAL_MASK
             segment.deferred += count
             segment.live += size
             place.deferred += count

@@ -18,7 +18,7 @@ import test_outbox as boards
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mqqb import confirm, core
-from node import log, outbox
+from node import log, marks, outbox
 
 from tests import run_mp
 
@@ -200,7 +200,8 @@ def test_want_of_memory_loses_nothing_and_doubles_nothing(
         box.append(earlier, queue, FLAGS, counters, b"earlier")  # of the same batch
         before = counts(box, source)
         box._unsynced = ScarceList(box._unsynced)
-        box._touched = ScarceList(box._touched)
+        for register in (box._queues, box._sources):
+            register._touched = ScarceList(register._touched)
         box.log.segments = ScarceList(box.log.segments)
         for segment in box.log.segments:
             segment.handles = ScarceList(segment.handles)
@@ -809,8 +810,8 @@ def test_want_of_memory_while_changes_are_noted_loses_none_of_them(monkeypatch: 
     """Wherever change runs out of memory: what its owner then repeats is whole."""
     memory = Scarce(monkeypatch)
     ScarceList.memory = memory
-    monkeypatch.setattr(outbox.struct, "pack", memory._failing(outbox.struct.pack))
-    monkeypatch.setattr(outbox, "array", memory._failing(outbox.array))
+    monkeypatch.setattr(marks.struct, "pack", memory._failing(marks.struct.pack))
+    monkeypatch.setattr(marks, "array", memory._failing(marks.array))
     failed = 0
     for k in range(1, 100):
         memory.left = 0
@@ -819,7 +820,7 @@ def test_want_of_memory_while_changes_are_noted_loses_none_of_them(monkeypatch: 
         handles: list[Any] = [boards.put(box, b"%d" % i) for i in range(6)]
         handles.append(come(box, b"on"))
         box.sync()
-        box._marks = ScarceList(box._marks)
+        box._marks._records = ScarceList(box._marks._records)
         for handle in handles[:3]:
             handle.record[confirm.STATE] = confirm.GONE
         handles[3].record[confirm.STATE] = confirm.X

@@ -12,7 +12,6 @@ from typing import Any
 import power
 import pytest
 import test_node as nodes
-import test_outbox as boards
 from mqqb import confirm
 from node import log, outbox, replay, snapshot
 
@@ -48,10 +47,16 @@ def started(disk: Any, hold: int, segment_size: int = SEGMENT) -> Any:
 
 
 def least(box: Any, disk: Counting, hold: int) -> int:
-    """So many bytes a start may read: headers, a segment with what was taken since its begin, what is in memory twice."""
+    """So many bytes a start may read: headers, a segment, what was taken since its begin, what is in memory twice."""
     size = max((handle.size for handle in box.handles()), default=0) + 500
     in_memory = len(box.handles()) + box.arrivals + 4 * hold
     return HEADER * len(disk.files) + 2 * SEGMENT + size * (snapshot.TAKEN_MAX + 2 * in_memory)
+
+
+@pytest.fixture
+def skipping(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "LOG_SHARE", 4)
+    monkeypatch.setattr(snapshot, "SEGMENT_SHARE", 1)
 
 
 def test_a_start_reads_no_more_because_more_messages_wait() -> None:
@@ -117,13 +122,24 @@ def test_a_start_reads_little_while_messages_come_and_go_slowly(seed: int) -> No
     print(len(disk.files), "files,", most, "bytes at most of", sum(len(file.data) for file in disk.files.values()))
 
 
+@pytest.mark.usefixtures("skipping")
+def test_what_an_earlier_start_may_have_sent_is_known_also_where_nobody_reads_that_it_did() -> None:
+    disk = power.Disk()
+    box = started(disk, 1, 700)
+    for _ in range(20):
+        put(box, bytes(40))
+        box.sync()
+    box.will_send()
+    for _ in range(2):  # the second one begins with the snapshot of the first, which has sent nothing
+        box = started(disk, 1, 700)
+        assert box.may_have_been_sent(5)
+        for _ in range(20):
+            put(box, bytes(40))
+        box.sync()
+        box.begin()
+
+
 # ---- damage -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def skipping(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "LOG_SHARE", 4)
-    monkeypatch.setattr(snapshot, "SEGMENT_SHARE", 1)
 
 
 def filled() -> Any:
