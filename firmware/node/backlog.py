@@ -45,6 +45,11 @@ class Backlog:
         self._hold = hold
         self._coming: "Restored | None" = None  # taken from the flash, and not in its stream yet
 
+    def waiting(self) -> int:
+        """Messages in the states Q and S, in memory or not."""
+        coming = self._coming is not None
+        return self.commits.waiting + coming + sum([queue.logged.deferred for queue in self._queues])
+
     def accept(self, queue: "Stream", packet: bytearray, record: "array[int]", may_expire: bool = True) -> Message:
         """Number a message and log it (B-317); commit makes it durable. Raises OutboxFull, OutboxWriteFailed.
 
@@ -79,13 +84,13 @@ class Backlog:
             commits.roll_back(error)
             raise
         commits.uncommitted.append(entry)
-        commits.waiting += 1
         if defer:
             stream.rolls = False
             stream.leave_out(entry)
             message.elsewhere = queue
             commits.packets.keep(message, packet, 0)
             return message
+        commits.waiting += 1
         if may_expire or self.outcomes.settings.long_live_time != deadlines.ENDLESS:
             self.deadlines.expect(message)
         commits.packets.keep(message, packet, queue.peer.room)
@@ -123,7 +128,6 @@ class Backlog:
         commits = self.commits
         for queue in self._queues:
             queue.stream.rolls = not queue.logged.deferred
-            commits.waiting += queue.logged.deferred
         for restored in commits.outbox.restored:
             self._take(restored)
         commits.outbox.restored = []
@@ -142,7 +146,10 @@ class Backlog:
             share = self._share()
             while logged.deferred and queue.held() < share:
                 self._coming = self.commits.outbox.more(logged)
-                self._take_coming(self._coming)
+                if self._coming is not None:
+                    self._take_coming(self._coming)
+                if self.commits.outbox.log.gaps:
+                    queue.miss()
 
     def is_low(self, queue: "Stream") -> bool:
         """Are few of its messages left in memory, and others on the flash?"""
@@ -186,5 +193,4 @@ class Backlog:
         queue.hand_over(restored)
         self._take(restored)
         self._coming = None
-        self.commits.waiting -= 1
         queue.stream.rolls = not queue.logged.deferred

@@ -45,8 +45,8 @@ class Commits:
 
     `uncommitted`: messages that are numbered and not durable. `marked_at`: ms at which the oldest change of state was
     made that is not durable; None: there is none. `must_commit`: there is something on which others will rely.
-    `waiting`: messages in the states Q and S. `error`: what ended delivery. touch: called when there is something to
-    send.
+    `waiting`: messages in memory in the states Q and S. `error`: what ended delivery. touch: called when there is
+    something to send.
     """
 
     def __init__(self, outbox: "Outbox", clock: "Clock", packets: "Packets", touch: "Callable[[], None]") -> None:
@@ -111,9 +111,10 @@ class Commits:
                     queue.followed.pop(message.message_id, None)
                     message.elsewhere = None
                     queue.stream.rolls = not queue.logged.deferred
+                else:
+                    self.waiting -= 1
                 stream: "Any" = entry.stream or queue.stream
                 stream.withdraw(entry)
-                self.waiting -= 1
                 message.error = error
         self.uncommitted = [entry for entry in self.uncommitted if entry.key.segment is not None]  # type: ignore[attr-defined]
 

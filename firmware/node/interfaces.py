@@ -111,6 +111,9 @@ class Stream(Protocol):
     def hand_over(self, restored: Restored) -> None:
         """The handle about which somebody has asked takes the place of the one with which it came from the flash."""
 
+    def miss(self) -> None:
+        """A part of what has been passed over on the flash cannot be read."""
+
     def follow(self, message: Message) -> None:
         """See message.Follower."""
 

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from node.tasks import Tasks
     from node.wait import Waiter
 
-LAZY_SYNC_MS = 1000  # marks of settlement are durable after that, if no message came
+LAZY_SYNC_MS = 60000  # marks of settlement are durable after that, if no message came: on LittleFS a sync is an erase
 _WRITE_BYTES_MAX = const(16384)  # that the outbox writes at once, if it may be less: again
 _WRITE_SHARE = const(128)
 _PLACE_BYTES = const(512)  # of heap for each message that waits, on 32 bits: a start needs so much, running the half
@@ -182,7 +182,7 @@ class Node:
     @property
     def waiting(self) -> int:
         """Messages that are on their way: not stored at their destination, and not failed."""
-        return self.commits.waiting
+        return self.backlog.waiting()
 
     @property
     def error(self) -> "Exception | None":
@@ -233,7 +233,7 @@ class Node:
                 message = queue.followed.get(message_id)
             if message is None:
                 self.commits.commit_now()
-                seen: "Any" = self.outbox.log.look_at(queue.logged, Message, message_id)
+                seen: "Any" = self.outbox.look_at(queue.logged, message_id)
                 if seen is not None:
                     message = queue.followed[message_id] = seen
                     seen.elsewhere = queue

@@ -87,7 +87,8 @@ class Outcomes:
         Raises OutboxError: that is not known any more.
         """
         classes = self._classes or {}
-        if self._forgotten and message_id not in classes:
+        missing = self._commits.outbox.log.missing
+        if message_id not in classes and (self._forgotten or message_id in missing or 0 in missing):
             raise log.OutboxError(
                 "message {} has ended, it is not known how: ask while it waits, or use on_failed".format(message_id)
             )
@@ -282,5 +283,6 @@ class Outcomes:
         confirmation = self.of(message)
         if outbox.may_have_been_sent(message.message_id):
             confirmation.sent()
+        self._commits.waiting += 1
         self.count(message, confirm.Q, confirmation.failed(confirm.NACK_DELETED))
         self.tell([message])

@@ -63,6 +63,14 @@ class Queue:
             asked.elsewhere = None
         del self.followed[asked.message_id]
 
+    def miss(self) -> None:
+        """Of what has been passed over on the flash, a part cannot be read: who has asked about it is told."""
+        for message_id in list(self.followed):
+            if not self.logged.may_defer(message_id):
+                message = self.followed.pop(message_id)
+                message.failure = log.OutboxError("message {} cannot be read any more".format(message_id))
+                message.tell()
+
     def follow(self, message: "Message") -> None:
         """See message.Follower. Raises OutboxError: it has ended, and what became of it is not known any more."""
         outcomes = self.backlog.outcomes

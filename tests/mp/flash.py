@@ -93,7 +93,7 @@ class Cutter:
     `writes`, `told` of bits, `refused` messages.
     """
 
-<<<<<<< HEAD
+    @power.skipping
     def __init__(
         self,
         kind,
@@ -108,10 +108,6 @@ class Cutter:
         rots=False,
         **options,
     ):
-=======
-    @power.skipping
-    def __init__(self, kind, seed, positions, limit, garbage=True, fixed=None, count_losses=False, warm=0, **options):
->>>>>>> 6d899a7 (Starts that skip are cut, damaged and counted: the tests of the log do so, and a start's cost is in a test)
         self.kind = kind
         self.seed = seed
         self.dice = power.Dice(seed)

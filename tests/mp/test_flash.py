@@ -64,15 +64,9 @@ class Share:
 
 
 SHARES = (
-<<<<<<< HEAD
     Share("every byte of every write", 15, flash.LITTLEFS, flash.every_byte, 12, segment_size=600, capacity=20000),
-    Share("some bytes", 10, flash.LITTLEFS, flash.some_bytes(4), 60, segment_size=1500),
-    Share("some bytes", 8, flash.LITTLEFS_256, flash.some_bytes(4), 60, segment_size=4096),
-=======
-    Share("every byte of every write", 20, flash.LITTLEFS, flash.every_byte, 12, segment_size=600, capacity=20000),
     Share("some bytes, most on the flash only", 10, flash.LITTLEFS, flash.some_bytes(4), 60, segment_size=1500, hold=2),
-    Share("some bytes", 10, flash.LITTLEFS_256, flash.some_bytes(4), 60, segment_size=4096),
->>>>>>> 6d899a7 (Starts that skip are cut, damaged and counted: the tests of the log do so, and a start's cost is in a test)
+    Share("some bytes", 8, flash.LITTLEFS_256, flash.some_bytes(4), 60, segment_size=4096),
     Share(
         "every byte of every write",
         12,
@@ -83,14 +77,9 @@ SHARES = (
         capacity=10000,
         warm=60,
     ),
-<<<<<<< HEAD
-    Share("some bytes", 6, flash.RAW_SMALL, flash.some_bytes(4), 40, segment_size=500, capacity=10000, warm=30),
-    Share("some bytes", 8, flash.RAW, flash.some_bytes(4), 40, segment_size=4096, capacity=36000, warm=90),
-    Share("sectors are written or not", 8, flash.FAT, flash.whole_writes, 200, segment_size=1500, capacity=40000),
-=======
     Share(
         "some bytes, most on the flash only",
-        10,
+        6,
         flash.RAW_SMALL,
         flash.some_bytes(4),
         40,
@@ -99,9 +88,8 @@ SHARES = (
         warm=30,
         hold=2,
     ),
-    Share("some bytes", 10, flash.RAW, flash.some_bytes(4), 40, segment_size=4096, capacity=36000, warm=90),
-    Share("sectors are written or not", 10, flash.FAT, flash.whole_writes, 200, segment_size=1500, capacity=40000),
->>>>>>> 6d899a7 (Starts that skip are cut, damaged and counted: the tests of the log do so, and a start's cost is in a test)
+    Share("some bytes", 8, flash.RAW, flash.some_bytes(4), 40, segment_size=4096, capacity=36000, warm=90),
+    Share("sectors are written or not", 8, flash.FAT, flash.whole_writes, 200, segment_size=1500, capacity=40000),
     Share(  # the folder must not, nobody could survive that: so few files that it does not
         "the same, files grow", 5, flash.FAT, flash.whole_writes, 200, segment_size=1500, capacity=15000, fixed=False
     ),

@@ -258,7 +258,7 @@ def test_who_asks_for_a_message_that_cannot_be_read_at_its_turn_is_told_and_the_
     assert not hit.is_settled()
     assert board.node.waiting == 12
     while board.node.waiting:
-        board.node._refill()
+        board.node.backlog.refill()
         board.store()
     assert [message.is_stored() for message in messages if message is not hit] == [True] * 11
     assert "cannot be read" in str(hit.failure)
