@@ -176,7 +176,7 @@ class Node:
 
     @property
     def damage(self) -> "list[str]":
-        """What this start could not read of the outbox as it was written, a sentence each."""
+        """What could not be read of the outbox as it was written, a sentence each: at the start, or since then."""
         return self.outbox.damage
 
     @property

@@ -84,7 +84,7 @@ class Outbox:
     counts that too. arrival: makes the handle of an arrival from its number, record and source. write_bytes: in so much
     memory records are put together until they are written; less than the default is for small boards, which also give
     up what only the start needs.
-    `damage`: what the start could not read as it was written, a sentence each.
+    `damage`: what could not be read as it was written, a sentence each, at the start or since then.
     `restored`: the messages that are kept in memory, those of a queue in the order of their numbers, for the owner.
     Raises OutboxDamaged, OutboxError (another board's folder, another format), OutboxWriteFailed, OSError, ValueError.
     """

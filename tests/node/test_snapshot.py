@@ -150,14 +150,19 @@ def filled() -> Any:
         put(box, b"%d:" % k + bytes(40), (LINE, ALARMS)[k % 3 == 2], k > 2)
         box.sync()
     queue = box.queue(LINE)
-    ended = box.find(queue, 10)
-    ended.handle.record[confirm.STATE] = confirm.GONE
-    box.change([ended.handle])
+    box.change([gone(box.find(queue, 10))])
     put(box, b"24:" + bytes(40))
     box.sync()
     box.begin()
     assert len(disk.files) > 5
     return disk
+
+
+def gone(restored: Any) -> Any:
+    """The handle of a message that nobody needs any more."""
+    handle = getattr(restored, "handle", restored)
+    handle.record[confirm.STATE] = confirm.GONE
+    return handle
 
 
 def all_of(box: Any) -> dict[int, bytes]:
@@ -263,6 +268,61 @@ def test_who_asks_for_a_message_that_cannot_be_read_at_its_turn_is_told_and_the_
     assert [message.is_stored() for message in messages if message is not hit] == [True] * 11
     assert "cannot be read" in str(hit.failure)
     assert f"message {number} cannot be read" in board.node.damage[-1]
+
+
+@pytest.mark.usefixtures("skipping")
+@pytest.mark.parametrize("taken", [1, 7])
+def test_what_cannot_be_read_is_not_counted_by_the_starts_that_follow(taken: int) -> None:
+    """taken: so many messages before the next segment begins; the damage is found with the seventh, in two files."""
+    disk = power.Disk()
+    box = started(disk, 1, 700)
+    for k in range(40):
+        put(box, b"%d:" % k + bytes(40), defer=k > 0)
+        box.sync()
+    box.begin()
+    for name, _, records in list(segments_of(disk))[1:4:2]:
+        begin = [begin for kind, begin, _ in records if kind == log.MESSAGE][2]
+        disk.files[name].data[begin + 20 : begin + 30] = b"0123456789"
+    box = started(disk, 1, 700)
+    for _ in range(taken):
+        box.change([gone(box.more(box.queue(LINE)))])
+    for body in (b"new", b"newer"):
+        put(box, body, defer=True)
+        box.begin()
+    everything = replay.recover(log.Log(disk, 0, 0, 1024, None)).restored  # type: ignore[arg-type]
+    again = started(disk, 1, 700)
+    found = [handle.message_id for handle in again.handles()]
+    again.change([gone(handle) for handle in again.handles()])
+    while again.queue(LINE).deferred:
+        restored = again.more(again.queue(LINE))
+        if restored is not None:
+            found.append(restored.handle.message_id)
+            again.change([gone(restored)])  # so that files go
+    assert found == [restored.handle.message_id for restored in everything]
+    assert len(found) == 42 - taken - 2
+
+
+@pytest.mark.usefixtures("skipping")
+def test_what_ended_out_of_turn_in_a_file_that_is_gone_is_forgotten() -> None:
+    disk = power.Disk()
+    box = started(disk, 1, 700)
+    for k in range(30):
+        put(box, b"%d:" % k + bytes(40), defer=k > 0)
+        box.sync()
+    queue = box.queue(LINE)
+    first = box.log.segments[0].name
+    box.change([gone(box.find(queue, 4))])
+    box.begin()
+    assert queue.ended == {4}
+    box.change([gone(handle) for handle in box.handles()])
+    while first in disk.files:
+        box.change([gone(box.more(queue))])
+    box.sync()
+    left = queue.deferred
+    again = started(disk, 1, 700)
+    assert (again.queue(LINE).deferred, again.queue(LINE).ended) == (left, set())
+    again.begin()
+    assert len(all_of(started(disk, 1, 700))) == left
 
 
 # ---- which snapshot is used -------------------------------------------------------------------------
