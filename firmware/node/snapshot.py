@@ -28,23 +28,22 @@ def size(opened: "Log", queues: "list[LoggedQueue]") -> int:
     that has ended is not noted yet.
     """
     segments = opened.segments
-    if opened.gaps:
-        names = [segment.name for segment in segments]
-        if [name for name, _, _ in opened.gaps if name in names]:
+    for name, _, _ in opened.gaps:
+        if int(name[:8], 16) >= segments[0].number:
             return 0
     total = log.RECORD_BYTES
     for queue in queues:
         if queue.deferred:
             records = 1 + len(queue.ended) // _ENDED_MAX
             total += records * (log.RECORD_BYTES + log.PLACE_PREFIX_BYTES) + 4 * len(queue.ended)
-    kept = 0
-    for segment in segments:
+    kept = whole = 0
+    for segment in segments:  # and no list of them: there may be hundreds
+        whole += segment.size
         kept += len(segment.handles)
         for handle in segment.handles:
             if handle.record[confirm.STATE] == confirm.GONE:
                 return 0
     total += log.ENTRY_BYTES * kept + log.RECORD_BYTES * (1 + kept // _ENTRIES_MAX)
-    whole = sum([segment.size for segment in segments])
     return total if LOG_SHARE * total <= whole and SEGMENT_SHARE * total <= opened.segment_size else 0
 
 
@@ -53,7 +52,9 @@ def write(opened: "Log", queues: "list[LoggedQueue]") -> None:
     for queue in queues:
         if queue.deferred:
             _write_place(opened, queue)
-    left = sum([len(segment.handles) for segment in opened.segments])
+    left = 0
+    for segment in opened.segments:
+        left += len(segment.handles)
     entries = count = place = 0
     for segment in opened.segments:
         for handle in segment.handles:
