@@ -55,10 +55,17 @@ class Backlog:
 
         record: its confirmation, in state Q. may_expire: False: T0 is known, neither TTRQ nor TTBR is set.
         """
+        if self.commits.error is not None:
+            raise self.commits.error
+        self.commits.enter()
+        try:
+            return self._accept(queue, packet, record, may_expire)
+        finally:
+            self.commits.is_busy = False
+
+    def _accept(self, queue: "Stream", packet: bytearray, record: "array[int]", may_expire: bool) -> Message:
         commits = self.commits
         outbox = commits.outbox
-        if commits.error is not None:
-            raise commits.error
         stream = queue.stream
         message = Message(outbox.next_message_id, record)
         offset = queue.draft.transaction_at

@@ -61,7 +61,14 @@ class Commits:
         self.uncommitted: "list[streams.Entry]" = []
         self.must_commit = False
         self.marked_at: "int | None" = None
+        self.is_busy = False  # the node is at work, or what it writes is half written
         self._count = 0  # of syncs that were asked for
+
+    def enter(self) -> None:
+        """Begin what nothing may come between; `is_busy` is to be False again at its end. Raises RuntimeError."""
+        if self.is_busy:
+            raise RuntimeError("the node is at work: interrupts and what micropython.schedule runs must not call it")
+        self.is_busy = True
 
     def log(self, messages: "list[Any]", with_time: bool = False) -> None:
         """Note changes of these messages, or arrivals; they are made durable within LAZY_SYNC_MS, or by commit_now."""
@@ -86,11 +93,15 @@ class Commits:
         self._count += 1
         if not self.uncommitted and self.marked_at is None and not self.must_commit:
             return True
+        is_busy = self.is_busy
+        self.is_busy = True
         try:
             durable = self.outbox.sync()
         except log.OutboxWriteFailed as error:
             self.roll_back(error)
             durable = False
+        finally:
+            self.is_busy = is_busy
         self.must_commit = False
         if durable:
             self.marked_at = None

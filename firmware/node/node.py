@@ -323,6 +323,7 @@ class Node:
         commits = self.commits
         if commits.error is not None:
             raise commits.error
+        commits.enter()
         try:
             self.outcomes.settle()
             self.deadlines.check()
@@ -349,6 +350,8 @@ class Node:
                 message.failure = error
                 message.tell()
             raise
+        finally:
+            commits.is_busy = False
         return wait
 
     def wait(self, condition: "Callable[[], Any]", timeout_ms: "int | None" = None) -> bool:

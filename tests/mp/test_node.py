@@ -1147,6 +1147,31 @@ def an_asyncio_callback_of_a_node_that_is_not_started_is_refused_in_words():
     assert board.node.error is None
 
 
+def an_interrupt_that_calls_the_node_at_work_is_refused_in_words():
+    """As micropython.schedule does it: between any two steps. Nothing is half done, and the node goes on."""
+    link = Nowhere()
+    board = Board(connect=link)
+    said = []
+
+    def interrupt(*_):
+        for call in (lambda: board.queue.put(b"interrupt"), board.node.poll):
+            try:
+                call()
+            except RuntimeError as error:
+                said.append(str(error))
+
+    link.open = interrupt
+    board.disk.sync = lambda: (interrupt(), power.Disk.sync(board.disk))
+    message = board.queue.put(b"1")
+    assert len(said) == 2, "while it is made durable"
+    board.node.poll()
+    assert len(said) == 4, "while the node works"
+    assert all("micropython.schedule" in text for text in said)
+    assert (board.node.waiting, board.node.next_message_id, board.node.error) == (1, 2, None)
+    board.store()
+    assert message.is_stored()
+
+
 def power_goes_at_every_change_of_the_disk():
     """Messages in all states: whatever is left, each is where its record says, in a state that it has had."""
     states = {}  # MessageID -> states it has had since they were last durable
@@ -1265,6 +1290,7 @@ OTHERS = (
     each_message_that_is_stored_is_told_once,
     asyncio_callbacks_take_their_time_one_after_the_other,
     an_asyncio_callback_of_a_node_that_is_not_started_is_refused_in_words,
+    an_interrupt_that_calls_the_node_at_work_is_refused_in_words,
     power_goes_at_every_change_of_the_disk,
 )
 

@@ -436,7 +436,9 @@ def test_what_cannot_be_taken_is_not_acknowledged_and_comes_again() -> None:
         arrived(peer, message, raw, now)
         line = board.queue(LINE)
         packet = build.user_message(board.guid, board.next_message_id, line.destination, b"", delivery="transactional")
-        board.backlog.accept(line, packet, confirm.new(0, board.outcomes.settings))  # something that is to be written
+        board.backlog._accept(
+            line, packet, confirm.new(0, board.outcomes.settings), True
+        )  # something that is to be written
 
     taker.arrived = logs  # type: ignore[method-assign]
     disk.before = full
