@@ -237,6 +237,8 @@ def test_output_is_moved_packet_by_packet() -> None:
     assert buffer[20 : 20 + len(request) + 6] == request + b"second"
     assert subject.take_output(buffer, 0) == 5
     assert subject.data_to_send() == b""
+    subject._out = [b"what just fits"]
+    assert subject.take_output(bytearray(14), 0) == 14
 
 
 def test_no_more_is_told_after_the_end() -> None:
