@@ -34,13 +34,14 @@ gives its number back, or is too old. OPEN ends a connection that stands, and be
 
 FLOW. The window is how many bytes of DATA with payload a receiver has room for, as they are on the wire. The sender
 keeps what was sent and not taken within it and within what it can keep, and a frame within half of the window. The
-receiver tells at the latest when half of the window, or a quarter of what the sender keeps, was taken and not told.
-What needs no window finds RESERVE bytes.
+receiver tells at the latest when half of the window, or a quarter of what the sender keeps, was taken and not told,
+or TELL_MS after it was taken. What needs no window finds RESERVE bytes.
 
 RESENDS. A receiver takes DATA in the order of their numbers and drops the others. When it sees that one is missing, by
 a higher number or by something that is no frame, it says MISSING, once in each round: the sender begins the next round
-and sends again all that was not taken. A sender of whose frames nothing was taken for ASK_MS, then twice that and so
-on up to KEEPALIVE_MS, says ASK, and is answered with MISSING, or with DATA without payload if all is there.
+and sends again all that was not taken. A sender of whose frames nothing was taken for ASK_MS, after each ASK twice
+that up to KEEPALIVE_MS, until it hears MISSING, says ASK, and is answered with MISSING, or with DATA without payload
+if all is there.
 
 ENDS. DATA of another connection, more taken than was sent, a frame that was sent again TRIES times, and nothing heard
 for SILENCE_MS end the connection at once; the other end is told with CLOSE. That end says something at least every
@@ -72,6 +73,7 @@ RESERVE = 48  # bytes beside the window: about as much as frames without payload
 OPEN_MS = 250
 OPEN_LIMIT_MS = 2000
 ASK_MS = 250
+TELL_MS = 100
 KEEPALIVE_MS = 2000
 SILENCE_MS = 7000
 TRIES = 40
@@ -173,7 +175,8 @@ class Line:
         self._taken = self._told = 0  # and those of the other end: taken here, said to be
         self._heard = 0  # when
         self._due = 0  # when this end has to say something by itself, if it is OPENING or OPEN
-        self._wait = 0  # ms from one OPEN or ASK to the next
+        self._ask_at = 0  # when it asks, if something was sent and not taken
+        self._wait = 0  # ms from one OPEN to the next; from what was sent or taken to ASK
         self._tries = 0
 
     # ---- connections
@@ -238,6 +241,8 @@ class Line:
             self._taken = self._taken + self._payload_wire & 0xFFFF
             if self._taken - self._told & 0xFFFF >= self._tell:
                 self._owed |= _OWE_TAKEN
+            elif self.resends and self._due > now + TELL_MS:
+                self._due = now + TELL_MS
         return count
 
     def check(self, now: int) -> int:
@@ -273,9 +278,9 @@ class Line:
             self._out[_BASE : _BASE + end - first] = self._out_view[first:end]
             self._first = _BASE
             end = _BASE + end - first
-        if not held or not self.resends:
-            self._wait = 2 * ASK_MS
-            self._due = now + (ASK_MS if self.resends else self.keepalive)
+        if not held:
+            self._ask_at = now + self._wait
+        self._due = self._ask_at if self.resends else now + self.keepalive
         self._sent = sent + size & 0xFFFF
         head = self._head
         taken = self._told = self._taken
@@ -326,6 +331,7 @@ class Line:
     def _begin(self, window: int, kept: int, now: int) -> None:
         """A connection begins; window, kept: the other end's."""
         self.resends = kept > 0
+        self._wait = ASK_MS
         self._hold = min(window, len(self._out) - _BASE) if kept else window
         self._payload_max = min(PAYLOAD_MAX, window // 2 - OVERHEAD)
         self._tell = min((self._window + 1) // 2, max(kept // 4, WINDOW_MIN) if kept else WINDOW_MAX)
@@ -445,6 +451,7 @@ class Line:
         """The other end waits for this number: the next round begins. ENDED if that was so too often, else 0."""
         head = self._head
         head[0] = head[0] & ~_ROUNDS | head[0] + _ROUND & _ROUNDS
+        self._wait = ASK_MS
         if number != head[3] | head[4] << 8:
             self._owed |= _OWE_AGAIN
             self._tries += 1
@@ -498,9 +505,11 @@ class Line:
         self.state = OPEN
 
     def _rest(self, now: int) -> None:
-        """Say nothing for a while by itself: for so long what was sent may be on its way, or there is nothing."""
-        self._wait = 2 * ASK_MS
-        self._due = now + (ASK_MS if self.resends and self._sent != self._acked else self.keepalive)
+        """Say nothing for a while by itself: for so long what was sent may be on its way."""
+        self._ask_at = now + self._wait
+        self._due = self._ask_at if self._sent != self._acked else now + self.keepalive
+        if self._taken != self._told:
+            self._due = min(self._due, now + TELL_MS)
 
     def _speak(self, now: int) -> None:
         """Make the frame without payload that is due, if one is; send again what has to be."""
@@ -528,21 +537,20 @@ class Line:
         number = head[3] | head[4] << 8
         kind = _DATA | head[0] & _ROUNDS
         is_due = now >= self._due
+        is_asking = self.resends and self._sent != self._acked
         self._owed = 0
         if owed & _OWE_MISSING:
             kind = _MISSING | self._round_in
             number = self._number_in
-        elif is_due and self.resends and self._sent != self._acked:
+        elif is_asking and now >= self._ask_at:
             kind ^= _DATA ^ _ASK
-            self._due = now + self._wait
             self._wait = min(2 * self._wait, KEEPALIVE_MS)
+            self._ask_at = now + self._wait
         elif not is_due and not owed & _OWE_TAKEN:
             return
-        else:
-            if not self.resends:
-                struct.pack_into("<H", head, 3, number + 1 & 0xFFFF)
-            if is_due:
-                self._due = now + self.keepalive
+        elif not self.resends:
+            struct.pack_into("<H", head, 3, number + 1 & 0xFFFF)
+        self._due = self._ask_at if is_asking else now + self.keepalive
         self._told = self._taken
         self._say(kind, self._opener, self._acceptor, number, self._taken)
 

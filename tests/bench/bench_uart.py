@@ -5,7 +5,10 @@
 Both carry the same bytes over the same UART, in turns, in either direction. QEMU's has no baud rate: it takes a byte in
 about a microsecond, so that the board's processor is what limits both. So lines are measured whose other end takes and
 gives no more than so many bytes a second, as real ones, with receive buffers of 1024 and 256 bytes. JSON lines: medians
-of what arrives in bytes a second, and their ratio. The board's firmware is that of `make firmware`.
+of what arrives in bytes a second, and their ratio. The board's firmware is that of `make firmware`. From host to board
+QEMU hands over one byte at a time, each with two switches of threads: a busy machine does 7,000 a second, whatever the
+line; tests/core/test_line.py simulates that direction. With no limit the board waits for the host's answers: a machine
+that has nothing else to do gives them in time.
 """
 
 import argparse
