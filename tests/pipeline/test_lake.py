@@ -14,6 +14,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,15 @@ def test_of_two_ingests_of_the_same_segments_each_batch_is_taken_once(
 
 
 @both
+def test_ingests_that_make_the_table_at_the_same_time_share_it(folder: Path, table: Path, table_format: str) -> None:
+    write(folder, 1, 1, 1)
+    with ThreadPoolExecutor(4) as pool:
+        taken = pool.map(lambda _: load(job(folder, table, table_format)).run(False).rows, range(4))
+    assert sorted(taken) == [0, 0, 0, 1]
+    assert numbers(table, table_format) == [1]
+
+
+@both
 def test_ingests_of_different_queues_and_folders_share_a_table(
     folder: Path, table: Path, tmp_path: Path, table_format: str
 ) -> None:
@@ -221,6 +231,17 @@ def test_a_folder_that_is_deleted_behind_what_was_read_is_gone_on_with(
         load(job(folder, table)).run(False)
     write(folder, 2, 2, 2)
     assert load(job(folder, table)).run(False).rows == 2
+
+
+@both
+def test_a_segment_that_was_given_up_is_counted_without_rows(folder: Path, table: Path, table_format: str) -> None:
+    """`ordack export --anew` leaves an empty one in the place of one that is lost."""
+    pq.write_table(SCHEMA.empty_table(), folder / segments.file_name("line1", 1, 1, 9))
+    what = job(folder, table, table_format)
+    assert load(what).run(False).segments == 1
+    write(folder, 2, 10, 10)
+    done = load(what).run(False)
+    assert (done.segments, numbers(table, table_format)) == (1, [10])
 
 
 @both
@@ -452,6 +473,24 @@ def test_an_ingest_that_is_killed_at_any_step_puts_each_row_into_the_table_once(
                           env=os.environ | {"PYTHONPATH": f"{ROOT}/host:{ROOT}/firmware"})  # fmt: skip
     print(done.stdout)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty file"])
+def test_a_loss_of_power_before_the_newest_commit_was_on_disk_takes_rows_and_serials_alike(
+    folder: Path, table: Path, left: str
+) -> None:
+    write(folder, 1, 1, 1)
+    load(job(folder, table)).run(False)
+    write(folder, 2, 2, 2)
+    load(job(folder, table)).run(False)
+    newest = max((table / "_delta_log").glob("*.json"))
+    newest.unlink()
+    if left != "nothing":
+        newest.touch()
+    assert numbers(table) == [1]
+    write(folder, 3, 3, 3)
+    assert load(job(folder, table)).run(False).rows == 2
+    assert numbers(table) == [1, 2, 3]
 
 
 def test_rows_of_many_small_segments_share_row_groups(folder: Path, table: Path) -> None:

@@ -69,7 +69,7 @@ class Folders:
             raise OptionError(str(error)) from None
         except BadName as error:
             raise OptionError(f"option queue (--queue): {error}") from None
-        self._parsed: dict[str, dict[str, Segment | None]] = {}  # what names of files say, by folder
+        self._parsed: dict[Path, dict[str, Segment | None]] = {}  # what names of files say, by folder
         self.now()
 
     def __getstate__(self) -> dict[str, object]:
@@ -101,13 +101,13 @@ class Folders:
     def listing(self) -> Iterator[Found]:
         """The visible segments, in no order."""
         for path, marker in self.now().items():
-            known = self._parsed.get(marker.folder, {})
-            self._parsed[marker.folder] = seen = {
+            known = self._parsed.get(path, {})
+            self._parsed[path] = seen = {
                 name: known[name] if name in known else segments.of_name(path, name) for name in segments.names(path)
             }
             for segment in seen.values():
                 if segment is not None and self._queue in (None, segment.queue.lower()):
-                    yield Found(marker, segment._replace(path=path / segment.path.name))
+                    yield Found(marker, segment)
 
     def last(self) -> dict[Place, int]:
         """The newest segment of each queue."""

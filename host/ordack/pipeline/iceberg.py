@@ -74,7 +74,7 @@ class Iceberg:
     def _open(self, catalog: Catalog, columns: pa.Schema, by: tuple[str, ...] | None) -> Table:
         with contextlib.suppress(NoSuchTableError, NoSuchNamespaceError):
             return catalog.load_table(self._name)
-        with contextlib.suppress(NamespaceAlreadyExistsError):
+        with contextlib.suppress(NamespaceAlreadyExistsError, SQLAlchemyError):  # of another ingest that makes it, too
             catalog.create_namespace_if_not_exists(self._name[:-1])
         location = None if is_name(self.folder) else f"file://{self.folder}"
         schema = pa.schema([column.with_nullable(True) for column in columns])
@@ -203,8 +203,10 @@ def _catalog(table: str) -> tuple[Catalog, tuple[str, ...]]:
     if not (folder / CATALOG).exists():
         check_empty(table)
         folder.mkdir(parents=True, exist_ok=True)
-    warehouse = f"file://{folder.parent}"
-    return SqlCatalog(NAMESPACE, uri=f"sqlite:///{folder / CATALOG}", warehouse=warehouse), (NAMESPACE, folder.name)
+    settings = {"uri": f"sqlite:///{folder / CATALOG}", "warehouse": f"file://{folder.parent}"}
+    with contextlib.suppress(SQLAlchemyError):
+        return SqlCatalog(NAMESPACE, **settings), (NAMESPACE, folder.name)
+    return SqlCatalog(NAMESPACE, **settings), (NAMESPACE, folder.name)  # another ingest was making it
 
 
 def _comparable(kind: pa.DataType) -> str:

@@ -65,7 +65,7 @@ def check_empty(table: str) -> None:
     folder = Path(table)
     if scheme_of(table) or not folder.exists():
         return
-    if any(path.name[0] not in "._" for path in folder.iterdir()):
+    if any(path.name[0] not in "._" and not path.name.startswith(CATALOG) for path in folder.iterdir()):
         raise IngestUnusable(f"{table} holds files that no ingest has written: name a new folder")
 
 
