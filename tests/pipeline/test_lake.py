@@ -33,6 +33,7 @@ from ordack.pipeline.lake import PROPERTY
 from ordack.pipeline.progress import IngestError, IngestUnusable
 from ordack.pipeline.segments import ADDED, SCHEMA, FolderError
 from ordack.pipeline.source import MALFORMED, OptionError, Rows
+from ordack.pipeline.upkeep import serials
 from pyiceberg.catalog import load_catalog
 from pyiceberg.utils.config import Config
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -395,6 +396,7 @@ def test_a_table_in_a_catalog_that_the_user_configures(
     made = load(job(folder, "lake.plant.readings", "iceberg"))
     assert (made.run(False).rows, made.run(False).rows) == (2, 0)
     assert load_catalog("lake").load_table("plant.readings").scan().to_arrow().num_rows == 2
+    assert [*serials("lake.plant.readings").values()] == [1]
 
 
 @both

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
+from ordack.paths import scheme_of
 from ordack.pipeline.delta import read_serials, uri_of
 from ordack.pipeline.folders import Folders, Found, Place, Serials
 from ordack.pipeline.ingest import CHECKPOINT, DELTA, FILES, ICEBERG, PARQUET, format_of
@@ -110,12 +111,8 @@ def _prune(
 def serials(table: str) -> Serials:
     """The last segment of each queue that is in a table, of whatever format. Raises IngestError, IngestUnusable."""
     kind = format_of(table)
-    if kind == DELTA:
+    if kind == DELTA or (kind is None and scheme_of(table)):
         return read_serials(table)[0]
-    if kind == ICEBERG:
-        from ordack.pipeline.iceberg import read_table, serials_in
-
-        return serials_in(read_table(table).properties)[0]
     if kind in FILES:
         place = Path(table, CHECKPOINT)
         try:
@@ -125,4 +122,8 @@ def serials(table: str) -> Serials:
             raise IngestUnusable(
                 f"the table {table} of {PARQUET} has no checkpoint in {place} that says what is in it"
             ) from None
+    from ordack.pipeline.iceberg import is_name, read_table, serials_in
+
+    if kind == ICEBERG or is_name(table):
+        return serials_in(read_table(table).properties)[0]
     raise IngestUnusable(f"there is no table in {table}")
