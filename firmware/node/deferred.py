@@ -92,7 +92,7 @@ class Deferred:
     def _restore(self, queue: "LoggedQueue", found: "Found") -> "Restored":
         segment, offset, size, fields = found
         restored = log.restored_of(queue, size, fields, self._make)
-        segment.handles.append(restored.handle)  # want of memory ends it before anything has changed
+        segment.add(restored.handle)  # want of memory ends it before anything has changed
         restored.handle.segment = segment
         restored.handle.offset = offset
         segment.deferred -= 1

@@ -368,6 +368,9 @@ class Restored:
         self.sent = False
 
 
+_NONE: "list[Stored]" = []  # handles of each segment that has none: a list of its own takes memory
+
+
 class Segment:
     """One file of the log: `size` in bytes that count, of which it began with `base`, `space` in bytes of a file that
     does not grow; `seed` of its CRCs. `handles` of the messages in it that are in memory, and the number of those
@@ -382,7 +385,7 @@ class Segment:
         self.seed = seed
         self.size = self.base = size
         self.space = space
-        self.handles: "list[Stored]" = []
+        self.handles = _NONE
         self.deferred = 0
         self.live = 0
 
@@ -390,9 +393,16 @@ class Segment:
         """Bytes of the file."""
         return max(self.size, self.space)
 
+    def add(self, handle: Stored) -> None:
+        """To the handles."""
+        if self.handles is _NONE:
+            self.handles = [handle]
+        else:
+            self.handles.append(handle)
+
     def keep(self, handle: Stored, offset: int) -> None:
         """It stands here, no longer where it stood."""
-        self.handles.append(handle)  # want of memory ends it before anything has changed
+        self.add(handle)  # want of memory ends it before anything has changed
         if handle.segment is not None:
             drop(handle)
         self.live += HEAD_BYTES + handle.size
@@ -409,6 +419,8 @@ def drop(handle: Stored) -> None:
         handles.pop(0)
     else:
         handles.remove(handle)
+    if not handles:
+        segment.handles = _NONE
     handle.segment = None
     segment.live -= HEAD_BYTES + handle.size
 
