@@ -122,17 +122,8 @@ unseal: "Callable[[bytearray, memoryview, int, int], bool]" = _functions.unseal
 _put: "Callable[[bytearray, memoryview, int, bytearray, Buffer, int, int, int], int]" = _functions.frames
 
 
-class Line:
-    """One end of a line, and its connection, if it has one.
-
-    opener: this end opens. window: bytes of DATA that there is room for, WINDOW_MIN to WINDOW_MAX. number: where the
-    numbers of connections begin, best at random. size: of the buffer for what comes, two frames or more. frames: of the
-    largest as many are kept until they are taken, at least 8.
-
-    state: CLOSED, OPENING, OPEN. reason: why the last connection ended. resends: what the last one loses is sent again,
-    for both ends know how to. resent, damaged: frames that this end has sent again, and what came to it that was no
-    frame, since it was made. keepalive, silence: KEEPALIVE_MS and SILENCE_MS of this end.
-    """
+class _Connection:
+    """What an end of a line knows, and how its connections begin and end."""
 
     def __init__(self, opener: bool, window: int, number: int = 0, size: int = 2 * FRAME_MAX, frames: int = 8) -> None:
         if not WINDOW_MIN <= window <= WINDOW_MAX or size < 2 * FRAME_MAX or frames < _BATCH:
@@ -179,8 +170,6 @@ class Line:
         self._wait = 0  # ms from one OPEN to the next; from what was sent or taken to ASK
         self._tries = 0
 
-    # ---- connections
-
     def open(self, now: int) -> None:
         """Ask for a connection, again and again until there is one, or until close()."""
         self.close()
@@ -194,6 +183,94 @@ class Line:
             self._owe_close(self._opener, self._acceptor)
             self._over(reason)
         self.state = CLOSED
+
+    def _begin(self, window: int, kept: int, now: int) -> None:
+        """A connection begins; window, kept: the other end's."""
+        self.resends = kept > 0
+        self._wait = ASK_MS
+        self._hold = min(window, len(self._out) - _BASE) if kept else window
+        self._payload_max = min(PAYLOAD_MAX, window // 2 - OVERHEAD)
+        self._tell = min((self._window + 1) // 2, max(kept // 4, WINDOW_MIN) if kept else WINDOW_MAX)
+        self._number_in = self._round_in = self._tries = 0
+        self._missed = -1
+        struct.pack_into("<BBBHH", self._head, 0, _DATA | self._kinds_out, self._opener, self._acceptor, 0, 0)
+        self._sent = self._acked = 0
+        self._taken = self._told = 0
+        self._heard = now
+        self._due = now + self.keepalive
+
+    def _over(self, reason: str) -> None:
+        """The connection is over: nothing of it is read or goes out any more."""
+        self.reason = reason
+        self.state = CLOSED
+        self._owed &= _OWE_CLOSE
+        self._payload = self._payload_end = 0
+        self._first = self._next = self._end = _BASE
+        self._word_end = 0
+
+    def _fault(self, reason: str) -> int:
+        if self.state != OPEN:
+            return 0
+        self.close(reason)
+        return ENDED
+
+    def _owe_close(self, opener: int, acceptor: int) -> None:
+        self._owed |= _OWE_CLOSE
+        self._close_opener = opener
+        self._close_acceptor = acceptor
+
+    def _greeted(self, opener: int, acceptor: int, version: int, window: int, kept: int, now: int) -> int:
+        """OPEN or ACCEPT has come."""
+        if version != 1 or not WINDOW_MIN <= window <= WINDOW_MAX:
+            return self._fault("another version")
+        if not self.opener:
+            self._offer = window
+            self._offer_kept = kept
+            if self.state == OPEN:
+                self._over("opened again")
+                self._opener = opener
+                return ENDED
+            self._opener = opener
+        elif self.state == OPENING and opener == self._number:
+            self._opener = opener
+            self._acceptor = acceptor
+            self._begin(window, kept, now)
+            self.state = OPEN
+            return OPENED
+        elif self.state == OPEN:
+            return self._fault("accepted again")
+        return 0
+
+    def _accept(self, now: int) -> None:
+        self._number = self._acceptor = self._number + 1 & 0xFF
+        self._begin(self._offer, self._offer_kept, now)
+        self._offer = 0
+        self._owed |= _OWE_ACCEPT
+        self.state = OPEN
+
+    def _say(self, kind: int, opener: int, acceptor: int, number: int, taken: int, greets: bool = False) -> None:
+        word = self._word
+        word[0] = 0
+        struct.pack_into("<BBBHH", word, 2, kind | self._kinds_out, opener, acceptor, number, taken)
+        end = 2 + _HEADER
+        if greets:
+            struct.pack_into("<BH", word, end, _FORMAT, min(len(self._out) - _BASE, WINDOW_MAX))
+            end += _GREETING
+        self._word_at = 0
+        self._word_end = seal(word, self._word_view, 1, end)
+
+
+class Line(_Connection):
+    """One end of a line, and its connection, if it has one.
+
+    opener: this end opens. window: bytes of DATA that there is room for, WINDOW_MIN to WINDOW_MAX. number: where the
+    numbers of connections begin, best at random. size: of the buffer for what comes, two frames or more. frames: of the
+    largest as many are kept until they are taken, at least 8.
+
+    state: CLOSED, OPENING, OPEN. reason: why the last connection ended. resends: what the last one loses is sent again,
+    for both ends know how to. resent, damaged: frames that this end has sent again, and what came to it that was no
+    frame, since it was made. keepalive, silence: KEEPALIVE_MS and SILENCE_MS of this end.
+    """
 
     # ---- what comes
 
@@ -328,36 +405,6 @@ class Line:
 
     # ---- inside
 
-    def _begin(self, window: int, kept: int, now: int) -> None:
-        """A connection begins; window, kept: the other end's."""
-        self.resends = kept > 0
-        self._wait = ASK_MS
-        self._hold = min(window, len(self._out) - _BASE) if kept else window
-        self._payload_max = min(PAYLOAD_MAX, window // 2 - OVERHEAD)
-        self._tell = min((self._window + 1) // 2, max(kept // 4, WINDOW_MIN) if kept else WINDOW_MAX)
-        self._number_in = self._round_in = self._tries = 0
-        self._missed = -1
-        struct.pack_into("<BBBHH", self._head, 0, _DATA | self._kinds_out, self._opener, self._acceptor, 0, 0)
-        self._sent = self._acked = 0
-        self._taken = self._told = 0
-        self._heard = now
-        self._due = now + self.keepalive
-
-    def _over(self, reason: str) -> None:
-        """The connection is over: nothing of it is read or goes out any more."""
-        self.reason = reason
-        self.state = CLOSED
-        self._owed &= _OWE_CLOSE
-        self._payload = self._payload_end = 0
-        self._first = self._next = self._end = _BASE
-        self._word_end = 0
-
-    def _fault(self, reason: str) -> int:
-        if self.state != OPEN:
-            return 0
-        self.close(reason)
-        return ENDED
-
     def _spoiled(self) -> int:
         """What came is no frame."""
         if self.state != OPEN:
@@ -373,11 +420,6 @@ class Line:
         if number != self._missed:
             self._missed = number
             self._owed |= _OWE_MISSING
-
-    def _owe_close(self, opener: int, acceptor: int) -> None:
-        self._owed |= _OWE_CLOSE
-        self._close_opener = opener
-        self._close_acceptor = acceptor
 
     def _frame(self, start: int, end: int, now: int) -> int:
         """Take a frame: the event that it is, or 0."""
@@ -475,35 +517,6 @@ class Line:
         self._next = self._first - 1  # there is a zero
         self._rest(now)
 
-    def _greeted(self, opener: int, acceptor: int, version: int, window: int, kept: int, now: int) -> int:
-        """OPEN or ACCEPT has come."""
-        if version != 1 or not WINDOW_MIN <= window <= WINDOW_MAX:
-            return self._fault("another version")
-        if not self.opener:
-            self._offer = window
-            self._offer_kept = kept
-            if self.state == OPEN:
-                self._over("opened again")
-                self._opener = opener
-                return ENDED
-            self._opener = opener
-        elif self.state == OPENING and opener == self._number:
-            self._opener = opener
-            self._acceptor = acceptor
-            self._begin(window, kept, now)
-            self.state = OPEN
-            return OPENED
-        elif self.state == OPEN:
-            return self._fault("accepted again")
-        return 0
-
-    def _accept(self, now: int) -> None:
-        self._number = self._acceptor = self._number + 1 & 0xFF
-        self._begin(self._offer, self._offer_kept, now)
-        self._offer = 0
-        self._owed |= _OWE_ACCEPT
-        self.state = OPEN
-
     def _rest(self, now: int) -> None:
         """Say nothing for a while by itself: for so long what was sent may be on its way."""
         self._ask_at = now + self._wait
@@ -553,14 +566,3 @@ class Line:
         self._due = self._ask_at if is_asking else now + self.keepalive
         self._told = self._taken
         self._say(kind, self._opener, self._acceptor, number, self._taken)
-
-    def _say(self, kind: int, opener: int, acceptor: int, number: int, taken: int, greets: bool = False) -> None:
-        word = self._word
-        word[0] = 0
-        struct.pack_into("<BBBHH", word, 2, kind | self._kinds_out, opener, acceptor, number, taken)
-        end = 2 + _HEADER
-        if greets:
-            struct.pack_into("<BH", word, end, _FORMAT, min(len(self._out) - _BASE, WINDOW_MAX))
-            end += _GREETING
-        self._word_at = 0
-        self._word_end = seal(word, self._word_view, 1, end)
