@@ -119,11 +119,12 @@ deb: setup ## the queue manager as a Debian package, build/deb/ordack_VERSION_AR
 try-deb: setup-test ## install that package, upgrade and remove it, in a Debian of its own with systemd
 	@$(PYTHON_VENV) -m pytest -q --timeout 3600 tests/host/debian_package.py
 
-firmware: setup-firmware ## MicroPython with our modules for every emulated board, with sizes; firmware/ports/README.md runs them
+firmware: setup-firmware ## MicroPython with our modules for every emulated board and, as a UF2, for the Pico, the package for stock firmware; firmware/ports/README.md
+	@firmware/ports/rp2/build.sh firmware
 	@arm-none-eabi-size $(wildcard build/firmware/*/firmware.elf)
-	@ls -gGh --time-style=+ $(addprefix build/firmware/, unix/micropython pi/micropython pi/kernel pi/initrd.gz)
+	@ls -gGh --time-style=+ $(addprefix build/firmware/, unix/micropython pi/micropython pi/kernel pi/initrd.gz) build/rp2/firmware.uf2 build/natmod/*/_mqqb.mpy build/mip/package.json
 
-natmod: setup-test ## what boards with a stock firmware take: native modules of the C core, build/mip for mip and deploy
+natmod: setup-firmware ## what boards with a stock firmware take: native modules of the C core, build/mip for mip and deploy
 	@ls -l build/natmod/*/_mqqb.mpy build/mip/package.json
 
 rp2040: setup-firmware ## the Pico's real firmware with the C core, in rp2040js: deploy, doctor, readings over its UART (not in make test)

@@ -354,5 +354,5 @@ trap 'kill -TERM -- -$python -$micropython 2>/dev/null; exit 130' INT TERM HUP
 wait $micropython || status=1
 wait $python || status=1
 trap - INT TERM HUP
-if [ $status = 0 ] && for_tests; then natmod_part; fi # needs both
+if [ $status = 0 ] && [ "$job" != run ]; then natmod_part; fi # needs both
 exit $status

@@ -1,13 +1,17 @@
 """The native modules for boards with a stock firmware: each is for its processor, and does what the core must do."""
 
+import functools
 import json
 import re
 import runpy
 import shutil
 import subprocess
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from mpremote import mip
 
 from firmware.ports.modules import BOARD
 from tests import on_mps2
@@ -159,3 +163,35 @@ def test_the_compiled_package_holds_all_that_it_lists() -> None:
     assert {f"mqqb/core_{arch}.mpy" for arch in NUMBERS} < set(places)
     assert "node/outbox.mpy" in places
     assert {str(path.relative_to(folder)) for path in folder.rglob("*.mpy")} == set(places)
+
+
+class Folder:
+    """What mpremote's mip asks of a board: its files."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def fs_exists(self, path: str) -> bool:
+        return (self.root / path).exists()
+
+    def fs_mkdir(self, path: str) -> None:
+        (self.root / path).mkdir()
+
+    def fs_writefile(self, path: str, data: bytes, progress_callback: object) -> None:
+        (self.root / path).write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("package", "core", "ending"), [("build/mip", "native-module", ".mpy"), (".", "python", ".py")]
+)
+def test_mip_installs_the_package_from_a_server(package: str, core: str, ending: str, tmp_path: Path) -> None:
+    """Compiled, or as the checkout has it: what mpremote's mip fetches runs in the unix port."""
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=ROOT / package)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_address[1]}/package.json"
+        mip._install_package(Folder(tmp_path), address, "http://127.0.0.1:9", "lib", None, True)
+        server.shutdown()
+    program = "import node, node.inbox, node.board; from mqqb import core; print(core.implementation, node.__file__)"
+    output = run("x64", "-c", program, path=f".frozen:{tmp_path / 'lib'}", cwd=tmp_path)
+    assert output.split() == [core, f"{tmp_path}/lib/node/__init__{ending}"]

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The firmware of a Raspberry Pi Pico with the C core and our modules, and what it takes to run it in rp2040js.
-#   build.sh      after set-up; makes build/rp2/{firmware.bin,firmware.elf,rom.bin,node_modules}
+#   build.sh            after set-up; makes build/rp2/{firmware.uf2,firmware.bin,firmware.elf,rom.bin,node_modules}
+#   build.sh firmware   only the first three: what a board takes
 # Everything comes from Debian's sources and npm. The port is MicroPython's own, changed in one line: rp2040js has no boot
 # ROM, so the floating point routines are the compiler's instead of the ROM's.
 set -euo pipefail
@@ -15,7 +16,9 @@ say() { printf '  %s\n' "$*"; }
 
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 packages=()
-for package in cmake libstdc++-arm-none-eabi-newlib nodejs; do
+needed="cmake libstdc++-arm-none-eabi-newlib"
+[ "${1:-}" = firmware ] || needed+=" nodejs"
+for package in $needed; do
     case $package in
         cmake) command -v cmake ;;
         nodejs) command -v npm || packages+=(npm); command -v node ;;
@@ -64,6 +67,7 @@ firmware() {
         -DPICO_DEFAULT_MEM_OPS_IMPL=pico_mem_ops_compiler
     make -j"$cpus" -C "$out/firmware"
     cp "$out/firmware/firmware.bin" "$out/firmware/firmware.elf" "$out/"
+    "$root/.venv/bin/python" "$here/uf2.py" "$out/firmware.bin" "$out/firmware.uf2"
 }
 
 boot_rom() {
@@ -92,8 +96,10 @@ step() { # NAME FILE COMMAND: unless FILE is there
 }
 step sources "$out/sources/usr/src/tinyusb" fetch
 step micropython "$out/micropython" copy_micropython
-step emulator "$out/node_modules/rp2040js" emulator
 # make knows itself what has changed
 step firmware /nonexistent firmware
-step boot-rom /nonexistent boot_rom
+if [ "${1:-}" != firmware ]; then
+    step emulator "$out/node_modules/rp2040js" emulator
+    step boot-rom /nonexistent boot_rom
+fi
 arm-none-eabi-size "$out/firmware.elf"
