@@ -364,7 +364,8 @@ class World:
         tables = {name: [] for name in NAMES}
         # All of them, as a start with memory for them would find them.
         every = log.Log(disk, 0, 0, 1024, None)
-        found = replay.recover(every) if self.hold < 100 or self.dice.below(4) == 0 else self.outbox
+        deferred = any([queue.deferred for queue in self.outbox.queues])
+        found = replay.recover(every) if deferred or self.dice.below(4) == 0 else self.outbox
         every = self.outbox.log if found is self.outbox else every
         packets = [bytes(every.load(restored.handle)) for restored in found.restored]
         for restored, packet in zip(found.restored, packets):
