@@ -72,6 +72,7 @@ class Applications:
 
     def __init__(self, store: Store, outgoing: OutgoingQueues, operator: Operator) -> None:
         self._store = store
+        store.messages.outlives = True
         self._outgoing = outgoing
         self._operator = operator
         self.sent = 0
@@ -88,7 +89,6 @@ class Applications:
 
     def connected(self, identifier: bytes) -> Application:
         """An application has connected."""
-        self._store.messages.become_receiver()
         application = Application(identifier)
         self._connected[application] = None
         return application
@@ -232,6 +232,8 @@ class Applications:
             self.removed += done.removed
             application.held.update(done.taken)
             application.held.difference_update(done.released)
+            if done.removed:
+                self._store.messages.let_go(done.released)
             if done.waits:
                 self._waiting[application] = done.waits
             if done.answer is not None:
@@ -241,6 +243,8 @@ class Applications:
 
     def undone(self) -> None:
         """Nothing of what was done has happened; all of it is to be asked for again."""
+        for done in self._done:
+            self._store.messages.let_go(done.taken)
         self._done = []
         self._store.messages.news.add(ANY)
 

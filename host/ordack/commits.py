@@ -155,6 +155,7 @@ class Direct:
             if request.number:
                 self._give_up(request)
             raise
+        self._store.messages.let_go(request.commit.taken)
         return sent
 
     def _give_up(self, request: Request) -> None:

@@ -350,9 +350,7 @@ class Episode:
         gone = [note for note in self.ledger.in_queue(host.index, "plain") if contents[note.tag]]
         self.ledger.doubt(host.index, gone, [], together=False)
         if self.act(host, lambda: host.application.purge_queue("plain")):
-            store = host.store._database
-            plain = host.store.queues.named("plain").identifier
-            if store.one("SELECT 1 FROM messages WHERE queue = ? AND receiver IS NULL AND NOT purged", (plain,)):
+            if host.store.messages.peek(host.store.queues.named("plain").identifier):
                 raise Violation("a queue that was emptied is not empty")
             for note in gone:
                 note.expires = 0  # what is in a receive that could not be ended
@@ -377,7 +375,7 @@ class Episode:
         if self.dice.random() < 0.3 and not (host._life / f"{FILE_NAME}-wal").exists():
             plan = host.machine.plan
             host.machine.is_well()
-            older(host._life, 9)
+            older(host._life, 10)
             host.machine.is_well()
             host.machine.plan = plan
         host.start(self.now)

@@ -165,7 +165,7 @@ def test_an_export_of_which_nobody_knows_says_what_to_do(client: Client, tmp_pat
 
 def test_a_receive_that_cannot_begin_is_no_doubt(disk: FaultyDisk, client: Client) -> None:
     """Which messages somebody has in hand is known to him alone, and nobody was given one."""
-    disk.fail = "sync"
+    disk.fail = "write"
     with pytest.raises(StoreError) as raised:
         client.queue("line1").receive().__enter__()
     assert not isinstance(raised.value, StoreUnknown)

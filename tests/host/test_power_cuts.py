@@ -111,8 +111,8 @@ def _send_after_a_failure(tmp_path: Path, what: Callable[[Client], object]) -> N
             vfs.machines.append(told.machine)
             with Client(told.machine.folder) as client:
                 told.send(client, b"before")
-                client.queue("line1").begin_receive(1, 0)  # which nobody syncs
-                client.queue("plain").begin_receive(1, 0)
+                client.queue("line1").begin_receive(1, 0, True)  # which nobody syncs
+                client.queue("plain").begin_receive(1, 0, True)
                 told.fail()
                 with contextlib.suppress(StoreError):
                     what(client)
@@ -156,7 +156,7 @@ def test_what_another_process_sends_is_behind_no_gap_either(tmp_path: Path) -> N
             vfs.machines.append(told.machine)
             client = Client(told.machine.folder)
             told.send(client, b"before")
-            client.queue("line1").begin_receive(1, 0)
+            client.queue("line1").begin_receive(1, 0, True)
             told.fail(lasts=100)
             with pytest.raises(StoreError):
                 client.send("line1", b"lost")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import random
 import shutil
+import stat
 import tempfile
 import time
 from pathlib import Path
@@ -19,6 +21,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ordack.client import Client, Empty
 from ordack.names import BadName, queue_name
 from ordack.store import Store, StoreBusy, StoreError, StoreFull
+from ordack.store.hands import RECEIVE_LOCK, Hands
+from ordack.store.locks import Locks
 from ordack.store.memory import Incoming
 from ordack.store.messages import NewMessage
 from ordack.store.outgoing import NewOutgoing, Waiting
@@ -388,7 +392,37 @@ def test_what_a_killed_process_was_receiving_comes_back_in_its_old_place(tmp_pat
             assert message.body == b"one"
         with queue.receive() as message:
             assert message.body == b"two"
-        assert not (tmp_path / "receiver-1.lock").exists()
+
+
+def test_what_is_in_hand_is_known_to_all_and_free_when_its_owner_lets_go_or_dies(tmp_path: Path) -> None:
+    dice = random.Random(8)
+    database = tmp_path / "database"
+    database.touch(0o640)
+    locks = [Locks(tmp_path) for _ in range(4)]
+    owners = [Hands(one, database) for one in locks]
+    looker = Hands(Locks(tmp_path), database)
+    assert looker.all() == set()
+    has: list[set[int]] = [set() for _ in owners]
+    for _ in range(500):
+        at = dice.randrange(len(owners))
+        keys = {dice.randrange(60) * dice.choice((1, 1 << 40)) for _ in range(dice.randrange(9))}
+        if dice.random() < 0.6:
+            keys -= set().union(*has)
+            owners[at].take(keys)
+            has[at] |= keys
+        elif dice.random() < 0.9:
+            owners[at].let_go(keys)  # also what others have
+            has[at] -= keys
+        else:
+            locks[at].close()  # as when its process dies
+            owners[at], has[at] = Hands(locks[at], database), set()
+        taken = set().union(*has)
+        assert looker.all() == taken
+        assert [one.all() for one in owners] == [taken] * len(owners)
+        assert [one.mine for one in owners] == has
+    assert stat.S_IMODE((tmp_path / RECEIVE_LOCK).stat().st_mode) == 0o640
+    for one in locks:
+        one.close()
 
 
 @pytest.mark.rule("B-343")

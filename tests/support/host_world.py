@@ -143,12 +143,20 @@ def wrong_columns(store: apsw.Connection) -> list[str]:
 
 
 def older(store: Path, version: int) -> None:
-    """Make a store one of this version, 9, 8, 6 or 3."""
+    """Make a store one of this version, 10, 9, 8, 6 or 3."""
     database = apsw.Connection(str(store / FILE_NAME))
     database.execute(
-        "DROP INDEX messages_answering; ALTER TABLE messages DROP COLUMN correlation; "
-        "DROP INDEX outgoing_messages_aside; ALTER TABLE outgoing RENAME COLUMN sent_to TO session_open"
+        "DROP INDEX messages_answering; DROP INDEX messages_order; ALTER TABLE messages ADD COLUMN receiver INTEGER; "
+        "CREATE INDEX messages_order ON messages (queue, rank, lookup_id) WHERE receiver IS NULL; "
+        "CREATE INDEX messages_received ON messages (receiver) WHERE receiver IS NOT NULL; "
+        "CREATE INDEX messages_answering ON messages (queue, correlation, rank, lookup_id) "
+        "WHERE correlation IS NOT NULL AND receiver IS NULL"
     )
+    if version < 10:
+        database.execute(
+            "DROP INDEX messages_answering; ALTER TABLE messages DROP COLUMN correlation; "
+            "DROP INDEX outgoing_messages_aside; ALTER TABLE outgoing RENAME COLUMN sent_to TO session_open"
+        )
     if version < 9:
         database.execute("DROP TABLE answers; ALTER TABLE outcomes DROP COLUMN destination")
     if version < 8:

@@ -454,6 +454,7 @@ class Exporter:
                 self._store.messages.received(keys)
                 self._client.outcomes().remove(keys, confirm.ACK_RECEIVE)
                 self._store.exports.save(export)
+            self._store.messages.let_go(keys)
             pace = len(keys) / max(time.monotonic() - began, 1e-6)
             self._affordable = max(int(pace * LOCKED_S), LEAST_ROWS)
         except BaseException as error:

@@ -36,6 +36,7 @@ from ordack.store.database import (
 )
 from ordack.store.exports import Exports
 from ordack.store.free_pages import FreePages
+from ordack.store.hands import Hands
 from ordack.store.locks import SERVE_LOCK, Locks
 from ordack.store.memory import Memory
 from ordack.store.messages import Messages
@@ -63,9 +64,7 @@ class Store:
     (B-023), 16 wire bytes.
     """
 
-    # A store that is only looked at has others.
-    database_type: type[Database] = Database
-    messages_type: type[Messages] = Messages
+    database_type: type[Database] = Database  # a store that is only looked at has another one
 
     def __init__(
         self,
@@ -84,7 +83,7 @@ class Store:
         self.is_new = database.is_new
         self.guid = database.guid
         self.queues = Queues(database)
-        self.messages = self.messages_type(database, locks)
+        self.messages = Messages(database, Hands(locks, database.path))
         self.numbers = Numbers(database, locks, clock)
         self.outgoing = OutgoingQueues(database, self.numbers)
         self.memory = Memory(database)

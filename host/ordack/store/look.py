@@ -19,7 +19,6 @@ import apsw
 
 from ordack.store import Store
 from ordack.store.database import Database, StoreBusy, StoreError, StoreFull
-from ordack.store.messages import Messages
 from ordack.store.schema import FILE_NAME, FORMAT_VERSION
 from ordack.store.write_ahead import log_bytes, patience
 
@@ -87,23 +86,10 @@ class ReadOnlyDatabase(Database):
             raise StoreBusy(f"{self.path} was changed while it was looked at: look again")
 
 
-class _Messages(Messages):
-    """What processes had received when they died counts as available, see `_available`."""
-
-    def _put_back_for_the_dead(self) -> None:
-        """That would be written."""
-
-    def _available(self) -> str:
-        receivers = self._db.column("SELECT DISTINCT receiver FROM messages WHERE receiver IS NOT NULL")
-        dead = [str(receiver) for receiver in receivers if not self._locks.is_taken(self._receiver_file(receiver))]
-        return f"WHERE (receiver IS NULL OR receiver IN ({', '.join(dead)}))" if dead else super()._available()
-
-
 class ReadOnlyStore(Store):
     """A store that is only looked at. Methods that write raise StoreError."""
 
     database_type = ReadOnlyDatabase
-    messages_type = _Messages
 
 
 class _BesideDatabase(ReadOnlyDatabase):

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple, cast
 
 from ordack.store.database import Database, StoreError, StoreUnknown, first_piece
-from ordack.store.locks import Locks
+from ordack.store.hands import Hands
 from ordack.store.schema import NEVER, POISON, SUBQUEUE
 
 RECEIVE_BYTES = 8 << 20  # one receive or peek of several messages ends when it has as many, to bound memory
 RANKS = range(8)  # 7 - priority
 ANY = 0  # no queue has this identifier
 FIRST = (-1, -1)  # the place in front of all messages
-BY_LOOKUP_ID = "NOT INDEXED WHERE receiver IS NULL"  # by the primary key alone: without a walk over the queue
-BY_CORRELATION = "INDEXED BY messages_answering WHERE correlation IS NOT NULL AND receiver IS NULL"
+IN_ORDER = "INDEXED BY messages_order"
+BY_LOOKUP_ID = "NOT INDEXED"  # by the primary key alone: without a walk over the queue
+BY_CORRELATION = "INDEXED BY messages_answering"
+FREE = " AND NOT in_hand(lookup_id)"  # nobody receives it just now
 QUEUES_OF = "SELECT queue, length(packet) FROM messages WHERE lookup_id IN (SELECT value FROM json_each(?))"
 
 
@@ -78,77 +79,43 @@ class Messages:
     """The table `messages`, and who has which of them in an unfinished receive.
 
     news: queues in which this object has made messages available; ANY stands for all of them. Whoever waits for
-    messages clears it.
+    messages clears it. outlives: this object is told of the end of those whom it gives messages, and counts what comes
+    back; otherwise a receive is counted when it begins, for it may die before its end.
     """
 
-    def __init__(self, database: Database, locks: Locks) -> None:
+    outlives = False
+
+    def __init__(self, database: Database, hands: Hands) -> None:
         self._db = database
-        self._locks = locks
-        self._receiver = 0
-        self._to_put_back: list[int] = []
+        self._hands = hands
+        self._in_hand: set[int] = set()
+        self._counted: set[int] = set()  # what is to be counted if it comes back
         self.news: set[int] = set()
+        database.connection.create_scalar_function("in_hand", cast(Any, lambda key: key in self._in_hand), 1)
 
     def close(self) -> None:
         """Put back what this object had received without finishing."""
-        if self._receiver:
+        if self._hands.mine:
             with contextlib.suppress(StoreError):
-                self._db.all("UPDATE messages SET receiver = NULL WHERE receiver = ?", (self._receiver,))
-            (self._db.folder / self._receiver_file(self._receiver)).unlink(missing_ok=True)
-            self._receiver = 0
+                self.put_back(set(self._hands.mine))
 
-    def become_receiver(self) -> None:
-        """Have a number to mark messages with, and the lock that tells that its owner lives."""
-        if self._receiver:
-            return
-        for path in self._db.folder.glob("receiver-*.lock"):
-            self._put_back_if_dead(int(path.stem[9:]))
-        receiver: int = self._db.one("UPDATE settings SET value = value + 1 WHERE name = 'receiver' RETURNING value")
-        name = self._receiver_file(receiver)
-        descriptor = self._locks.take(name + ".new", os.O_CREAT)
-        assert descriptor is not None
-        try:
-            (self._db.folder / (name + ".new")).rename(
-                self._db.folder / name
-            )  # under this name it was never without its lock
-        except OSError as error:
-            os.close(descriptor)
-            raise StoreError(f"cannot make {self._db.folder / name}: {error.strerror}") from None
-        self._locks.keep(descriptor)
-        self._receiver = receiver
+    def _free(self) -> str:
+        """The condition for messages that nobody has in his hands now."""
+        self._in_hand = self._hands.all()
+        return FREE if self._in_hand else ""
 
-    @staticmethod
-    def _receiver_file(receiver: int) -> str:
-        return f"receiver-{receiver}.lock"
-
-    def _put_back_for_the_dead(self) -> None:
-        """Make available again what a process had received when it died before it finished."""
-        for (receiver,) in self._db.all("SELECT DISTINCT receiver FROM messages WHERE receiver IS NOT NULL"):
-            self._put_back_if_dead(receiver)
-
-    def _put_back_if_dead(self, receiver: int) -> None:
-        if receiver == self._receiver:
-            return
-        path = self._db.folder / self._receiver_file(receiver)
-        descriptor = self._locks.take(path.name, 0)
-        if descriptor is None and path.exists():
-            return
-        try:
-            self._db.all("UPDATE messages SET receiver = NULL WHERE receiver = ?", (receiver,))
-            self.news.add(ANY)
-            path.unlink(missing_ok=True)
-        finally:
-            if descriptor is not None:  # else this process would hold the lock of the dead one
-                os.close(descriptor)
+    def _taken(self) -> str:
+        """All that somebody has in his hands now, for json_each."""
+        return json.dumps(list(self._hands.all()))
 
     def mark_purged(self, queue: int, last: int = NEVER) -> int:
         """Messages of a queue up to this lookup id that are in an unfinished receive go when that ends without a commit
         (B-340); how many."""
-        self._put_back_for_the_dead()
         return len(
             self._db.all(
-                "UPDATE messages SET purged = 1 WHERE queue = ? AND lookup_id <= ? AND receiver IS NOT "
-                "NULL RETURNING 1",
-                (queue, last),
+                "UPDATE messages SET purged = 1 WHERE queue = ? AND lookup_id <= ? AND lookup_id IN "
+                "(SELECT value FROM json_each(?)) RETURNING 1",
+                (queue, last, self._taken()),
             )
         )
 
@@ -157,7 +124,7 @@ class Messages:
         none. Costs a look at each priority."""
         found: int | None = self._db.one(
             "WITH ranks (rank) AS (VALUES (0), (1), (2), (3), (4), (5), (6), (7)) "
-            "SELECT min((SELECT arrived FROM messages WHERE queue = ? AND rank = ranks.rank AND receiver IS NULL "
+            f"SELECT min((SELECT arrived FROM messages WHERE queue = ? AND rank = ranks.rank{self._free()} "
             "ORDER BY lookup_id LIMIT 1)) FROM ranks",
             (queue,),
         )
@@ -197,11 +164,9 @@ class Messages:
         counted: of each it is counted that a receive was begun; if it ends without a commit, that stays. poison_after:
         instead of being received once more, a message that came back so often is moved to the queue's sub-queue POISON;
         one that came back at all is received alone, so that others do not come back for its sake."""
+        keys: list[int] = []
         try:
-            self.become_receiver()
-            with self._db.transaction(durable=False):  # a receiver does not survive a power cut, nor what it has
-                self.put_back(())
-                self._put_back_for_the_dead()
+            with self._db.transaction(durable=False):  # nobody takes from the same place meanwhile
                 found = self._first(queue, limit, now, selection=selection)
                 if poison_after is not None:
                     while poisonous := [message.lookup_id for message in found if message.aborts >= poison_after]:
@@ -209,15 +174,21 @@ class Messages:
                         found = self._first(queue, limit, now, selection=selection)
                     suspects = (index for index, message in enumerate(found) if message.aborts)
                     found = found[: max(next(suspects, len(found)), 1)]
-                if found:
+                keys = [message.lookup_id for message in found]
+                if keys and counted and not self.outlives:
                     self._db.all(
-                        "UPDATE messages SET receiver = ?, aborts = aborts + ? WHERE lookup_id IN "
-                        "(SELECT value FROM json_each(?))",
-                        (self._receiver, counted, json.dumps([message.lookup_id for message in found])),
+                        "UPDATE messages SET aborts = aborts + 1 WHERE lookup_id IN (SELECT value FROM json_each(?))",
+                        (json.dumps(keys),),
                     )
-                return found
-        except StoreUnknown as error:  # known is that none has left the queue, and nobody was given one
-            raise StoreError(error.reason) from None
+                self._hands.take(keys)
+        except BaseException as error:
+            self.let_go(keys)
+            if isinstance(error, StoreUnknown):  # known is that none has left the queue
+                raise StoreError(error.reason) from None
+            raise
+        if counted and self.outlives:
+            self._counted.update(keys)
+        return found
 
     def _move_to_poison(self, queue: int, lookup_ids: Sequence[int]) -> None:
         """They keep everything but their queue: also what follows when they are received, or expire."""
@@ -236,24 +207,26 @@ class Messages:
         )
         self._db.tally("queues", [(poison, size) for _, size in gone], gone)
 
-    def put_back(self, lookup_ids: Iterable[int]) -> None:
-        """End a receive without a commit: the messages are available again in their old place (B-343). If the store
-        fails they are before the next receive or peek of this store object."""
-        self._to_put_back += lookup_ids
-        if self._to_put_back:
-            self._db.many(
-                "UPDATE messages SET receiver = NULL WHERE lookup_id = ?", [(key,) for key in self._to_put_back]
+    def put_back(self, lookup_ids: Collection[int]) -> None:
+        """End a receive without a commit: the messages are available again in their old place (B-343)."""
+        self.let_go(lookup_ids)
+        back = self._counted.intersection(lookup_ids)
+        self._counted -= back
+        self.news.add(ANY)
+        with self._db.transaction(durable=False):
+            self._db.touch()  # so that those who wait look again
+            self._db.all(
+                "UPDATE messages SET aborts = aborts + 1 WHERE lookup_id IN (SELECT value FROM json_each(?))",
+                (json.dumps(list(back)),),
             )
-            self.news.add(ANY)
-        self._to_put_back = []
 
-    def received(self, lookup_ids: Sequence[int]) -> None:
+    def let_go(self, lookup_ids: Collection[int]) -> None:
+        """They are not in our hands any more: removed, or not given to anybody after all."""
+        self._hands.let_go(lookup_ids)
+
+    def received(self, lookup_ids: Collection[int]) -> None:
         """Check that these messages are still ours to remove; raises StoreError."""
-        count = self._db.one(
-            "SELECT count(*) FROM messages WHERE receiver = ? AND lookup_id IN (SELECT value FROM json_each(?))",
-            (self._receiver, json.dumps(list(lookup_ids))),
-        )
-        if count != len(lookup_ids):
+        if not self._hands.mine.issuperset(lookup_ids):
             raise StoreError("the receive cannot be completed: its messages are not there any more")
 
     def leaving(self, lookup_ids: Iterable[int]) -> list[Leaving]:
@@ -276,24 +249,25 @@ class Messages:
 
     def unlocked(self, queue: int, limit: int, last: int = NEVER) -> list[int]:
         """Keys of up to `limit` messages of a queue that are in no receive, none above `last`. Fewer if large."""
-        self._put_back_for_the_dead()
         found: list[tuple[int, int]] = []
+        free = self._free()
         for rank in RANKS:  # one by one, so that the index leads past what is above `last`
             found += self._db.all(
-                "SELECT lookup_id, length(packet) FROM messages INDEXED BY messages_order WHERE queue = "
-                "? AND rank = ? AND receiver IS NULL AND lookup_id <= ? ORDER BY lookup_id LIMIT ?",
+                f"SELECT lookup_id, length(packet) FROM messages {IN_ORDER} WHERE queue = ? AND rank = ?{free} "
+                "AND lookup_id <= ? ORDER BY lookup_id LIMIT ?",
                 (queue, rank, last, limit - len(found)),
             )
         return first_piece(found)
 
     def wants(self, queue: int, limit: int, last: int) -> list[int]:
         """What follows when those leave that `unlocked` would give (`wants`, see NewMessage), and perhaps some more."""
+        free = self._free()
         return [
             wants
             for rank in RANKS
             for wants in self._db.column(
-                "SELECT wants FROM messages INDEXED BY messages_order WHERE queue = ? AND rank = ? "
-                "AND receiver IS NULL AND lookup_id <= ? ORDER BY lookup_id LIMIT ?",
+                f"SELECT wants FROM messages {IN_ORDER} WHERE queue = ? AND rank = ?{free} "
+                "AND lookup_id <= ? ORDER BY lookup_id LIMIT ?",
                 (queue, rank, last, limit),
             )
         ]
@@ -303,8 +277,8 @@ class Messages:
         in the queue any more, or in a receive."""
         with self._db.transaction():
             sizes = self._db.column(
-                "UPDATE messages SET queue = ?, aborts = 0 WHERE lookup_id = ? AND queue = ? AND receiver IS NULL AND "
-                "NOT purged RETURNING length(packet)",
+                f"UPDATE messages SET queue = ?, aborts = 0 WHERE lookup_id = ? AND queue = ?{self._free()} "
+                "AND NOT purged RETURNING length(packet)",
                 (to, lookup_id, queue),
             )
             self._db.tally("queues", [(to, size) for size in sizes], [(queue, size) for size in sizes])
@@ -312,25 +286,25 @@ class Messages:
 
     def locked(self, queue: int) -> int:
         """How many messages of a queue are in an unfinished receive."""
-        self._put_back_for_the_dead()
-        found: int = self._db.one("SELECT count(*) FROM messages WHERE queue = ? AND receiver IS NOT NULL", (queue,))
+        found: int = self._db.one(
+            "SELECT count(*) FROM messages WHERE queue = ? AND lookup_id IN (SELECT value FROM json_each(?))",
+            (queue, self._taken()),
+        )
         return found
 
     def over(self, now: int, limit: int) -> tuple[list[int], list[int]]:
         """Keys of up to `limit` messages in no receive whose time to be received is over (B-407), fewer if they are
         large, and of those that were in a receive when their queue was purged (B-340)."""
-        self._put_back_for_the_dead()
+        free = self._free()
         return (
             first_piece(
                 self._db.all(
-                    "SELECT lookup_id, length(packet) FROM messages WHERE expires <= ? AND receiver "
-                    "IS NULL AND NOT purged ORDER BY expires, lookup_id LIMIT ?",
+                    f"SELECT lookup_id, length(packet) FROM messages WHERE expires <= ?{free} AND NOT purged "
+                    "ORDER BY expires, lookup_id LIMIT ?",
                     (now, limit),
                 )
             ),
-            self._db.column(
-                "SELECT lookup_id FROM messages WHERE purged AND receiver IS NULL ORDER BY lookup_id LIMIT ?", (limit,)
-            ),
+            self._db.column(f"SELECT lookup_id FROM messages WHERE purged{free} ORDER BY lookup_id LIMIT ?", (limit,)),
         )
 
     def own(self, message_id: int) -> bytes | None:
@@ -340,8 +314,6 @@ class Messages:
 
     def peek(self, queue: int, limit: int = 1, after: tuple[int, int] = FIRST, now: int = 0) -> list[Stored]:
         """Up to `limit` messages of a queue in its order, beginning behind the place `after`; they stay in it."""
-        self.put_back(())
-        self._put_back_for_the_dead()
         return self._first(queue, limit, now, after)
 
     def find(self, queue: int, lookup_id: int, now: int) -> Stored | None:
@@ -355,19 +327,19 @@ class Messages:
         found: list[Stored] = []
         size = 0
         correlation = selection.correlation_id
-        where = self._available()
+        way = IN_ORDER
         if selection.lookup_id is not None:
-            where = BY_LOOKUP_ID
+            way = BY_LOOKUP_ID
         elif correlation is not None and any(correlation):
-            where = BY_CORRELATION
+            way = BY_CORRELATION
         sql = (
-            f"SELECT rank, lookup_id, arrived, in_doubt, packet, aborts FROM messages {where} "
-            "AND queue = ? AND NOT purged AND (expires IS NULL OR expires > ?)"
+            f"SELECT rank, lookup_id, arrived, in_doubt, packet, aborts FROM messages {way} "
+            f"WHERE queue = ?{self._free()} AND NOT purged AND (expires IS NULL OR expires > ?)"
         )
         values: tuple[object, ...] = (queue, now)
         if correlation is not None:
-            sql += " AND correlation IS ?"
-            values += (correlation if any(correlation) else None,)
+            sql += " AND correlation = ?" if any(correlation) else " AND correlation IS NULL"
+            values += (correlation,) * any(correlation)
         if selection.lookup_id is not None:
             sql += " AND lookup_id = ?"
             values += (selection.lookup_id,)
@@ -382,7 +354,3 @@ class Messages:
                     if size >= RECEIVE_BYTES:
                         return found
         return found
-
-    def _available(self) -> str:
-        """The condition for messages that nobody has in his hands, and the index that holds only them."""
-        return "INDEXED BY messages_order WHERE receiver IS NULL"

@@ -6,7 +6,7 @@ from mqqb import headers, parse, reader
 
 from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
 
-FORMAT_VERSION = 10
+FORMAT_VERSION = 11
 APPLICATION_ID = 0x4C494F52  # in the file's header, so that no other program's database is taken for a store
 FILE_NAME = "ordack.sqlite"
 INCREMENTAL = 2  # of PRAGMA auto_vacuum: pages that are free can be given back, see free_pages.py
@@ -47,9 +47,9 @@ CREATE TABLE answers (                           -- the last commit of each appl
     time INTEGER NOT NULL) WITHOUT ROWID;        -- seconds since 1970
 """
 ANSWERING = (
-    "CREATE INDEX messages_answering ON messages (queue, correlation, rank, lookup_id) "
-    "WHERE correlation IS NOT NULL AND receiver IS NULL;"
+    "CREATE INDEX messages_answering ON messages (queue, correlation, rank, lookup_id) WHERE correlation IS NOT NULL;"
 )
+ORDER = "CREATE INDEX messages_order ON messages (queue, rank, lookup_id);"
 ASIDE = "CREATE INDEX outgoing_messages_aside ON outgoing_messages (outgoing, id) WHERE held OR number = 0;"
 DESTINATION = "ALTER TABLE outcomes ADD COLUMN destination TEXT;"
 UPGRADES = {  # what makes the next version of one
@@ -68,8 +68,9 @@ UPGRADES = {  # what makes the next version of one
     + "INSERT INTO settings VALUES ('foreign', 1), ('early', 1);"
     + ASIDE
     + "ALTER TABLE messages ADD COLUMN correlation BLOB;"
-    + "UPDATE messages SET correlation = correlation_in(packet);"
-    + ANSWERING,
+    + "UPDATE messages SET correlation = correlation_in(packet);",
+    10: "DROP INDEX IF EXISTS messages_answering; DROP INDEX messages_order; DROP INDEX messages_received;"
+    "ALTER TABLE messages DROP COLUMN receiver;" + ORDER + ANSWERING,
 }
 CHANGES = {  # what the next version has in addition
     3: "how far exports have come",
@@ -79,6 +80,7 @@ CHANGES = {  # what the next version has in addition
     7: "why the latest message to a destination was lost",
     8: "the last commits of applications, and where messages should have gone",
     9: "counts, starts and receives by correlation identifier that do not look at all messages",
+    10: "receives that write nothing",
 }
 
 SCHEMA = (
@@ -98,7 +100,6 @@ CREATE TABLE messages (
     queue INTEGER NOT NULL,
     rank INTEGER NOT NULL,                       -- 7 - priority: order of reading is (rank, lookup_id)
     arrived INTEGER NOT NULL,                    -- microseconds since 1970
-    receiver INTEGER,                            -- who has it in an unfinished receive
     expires INTEGER,                             -- when TimeToBeReceived is over, seconds since 1970; NULL: never
     wants INTEGER NOT NULL,                      -- what its removal leads to, bits of outcome.py
     peer BLOB,                                   -- queue manager that acknowledgements go back to,
@@ -113,9 +114,8 @@ CREATE TABLE messages (
 CREATE INDEX messages_expiry ON messages (expires) WHERE expires IS NOT NULL;
 CREATE INDEX messages_purged ON messages (lookup_id) WHERE purged;
 CREATE INDEX messages_own ON messages (own) WHERE own IS NOT NULL;
-CREATE INDEX messages_order ON messages (queue, rank, lookup_id) WHERE receiver IS NULL;
-CREATE INDEX messages_received ON messages (receiver) WHERE receiver IS NOT NULL;
 """
+    + ORDER
     + ANSWERING
     + """
 CREATE TABLE incoming (
