@@ -13,9 +13,8 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from ordack import service
-from ordack.commits import Emptying, Move, Request, Wanted, carry_out, take
+from ordack.commits import Emptying, Request, Wanted, carry_out, take
 from ordack.log import ERROR, Operator
-from ordack.moving import move_one
 from ordack.outcome import Outcomes
 from ordack.outgoing import OutgoingQueues
 from ordack.pieces import PIECE_S, piece
@@ -46,7 +45,13 @@ class PutBack(NamedTuple):
     keys: tuple[int, ...]
 
 
-Asked = Take | PutBack | Request | Emptying | Move
+class Claim(NamedTuple):
+    """It has taken messages by itself, before there was a `serve`."""
+
+    keys: tuple[int, ...]
+
+
+Asked = Take | PutBack | Claim | Request | Emptying
 Question = tuple[Application, Asked]
 REMOVED_AT_ONCE = 30  # messages of a queue that is emptied: others wait for them
 TOLD_S = 0.0001  # for those that somebody is told of, or half as long as the disk takes to make that durable
@@ -68,7 +73,8 @@ class _Done(NamedTuple):
 
 class Applications:
     """All that are connected. `decide` and `serve_waiting` work in the running transaction; `committed` or `failed` is
-    to follow. sent, removed: messages, by commits since the start."""
+    to follow. sent, removed: messages, by commits since the start. has_obeyed: `decide` has carried
+    out orders, which may have changed any queue."""
 
     def __init__(self, store: Store, outgoing: OutgoingQueues, operator: Operator) -> None:
         self._store = store
@@ -77,6 +83,7 @@ class Applications:
         self._operator = operator
         self.sent = 0
         self.removed = 0
+        self.has_obeyed = False
         self._connected: dict[Application, None] = {}
         self._waiting: dict[Application, Take] = {}
         self._returning: set[int] = set()  # of those that have gone
@@ -128,7 +135,7 @@ class Applications:
         """Must what is asked for be on the disk before it is answered? What is taken or put back need not; nor messages
         that go from a queue that is emptied, as long as nobody is told of it, and more are to go."""
         return any(
-            isinstance(question, (Request, Move)) or (isinstance(question, Emptying) and self._is_told(question))
+            isinstance(question, Request) or (isinstance(question, Emptying) and self._is_told(question))
             for _, question in questions
         )
 
@@ -139,6 +146,7 @@ class Applications:
     def decide(self, outcomes: Outcomes, questions: Sequence[Question], now: int, durable: bool) -> None:
         """Do what is asked for. durable: will the transaction be?"""
         self._done = []
+        self.has_obeyed = False
         if self._returning:
             self._store.messages.put_back(self._returning)
         for identifier in self._gone:
@@ -152,17 +160,19 @@ class Applications:
         try:
             with self._store.attempt():
                 if isinstance(question, Request):
-                    sent, stored = carry_out(outcomes, question, application.held)
-                    answer = service.frame(service.DONE, sent)
+                    sent, result, stored = carry_out(outcomes, question, application.held)
+                    answer = service.frame(service.DONE, (sent, result))
                     taken = question.commit.taken
-                    done = _Done(application, answer, released=taken, sent=len(sent), removed=len(taken))
+                    order = question.commit.order
+                    moved = int(order is not None and order.name == "move" and result is not None)
+                    counts = len(sent) + moved, len(taken) + moved
+                    done = _Done(application, answer, (), taken, None, *counts)
+                    self.has_obeyed |= order is not None
                 elif isinstance(question, Emptying):
                     removed, is_all = self._empty(outcomes, question, durable)
                     done = _Done(application, service.frame(service.DONE, (removed, is_all)), removed=removed)
-                elif isinstance(question, Move):
-                    moved, stored = move_one(outcomes, question)
-                    answer = service.frame(service.DONE, moved and (moved.destination, moved.message_id))
-                    done = _Done(application, answer, sent=int(bool(moved)), removed=int(bool(moved)))
+                elif isinstance(question, Claim):
+                    done = _Done(application, service.frame(service.DONE), self._store.messages.adopt(question.keys))
                 elif isinstance(question, PutBack):
                     keys = application.held.intersection(question.keys)
                     self._store.messages.put_back(keys)

@@ -19,6 +19,7 @@ from mqqb import confirm
 from ordack import service
 from ordack.commits import Commit, Current, Emptying, Request, Wanted, unknown
 from ordack.config import TLS_SCHEME, Config, TlsFiles, check_host, format_address, parse_address
+from ordack.orders import Order
 from ordack.remote import ANSWER_S, ATTEMPTS, HELLO_S, WAIT_S, Connection, Lost
 from ordack.sending import Sent
 from ordack.store import Store, StoreError, StoreUnknown
@@ -197,7 +198,8 @@ class Away:
                     raise unknown(commit, [], StoreUnknown(str(error))) from None
                 raise
             try:
-                return [Sent(*sent) for sent in connection.ask(question)]
+                sent, _ = connection.ask(question)
+                return [Sent(*one) for one in sent]
             except Lost as lost:
                 self._connection = None
                 asked = asked or lost.asked
@@ -213,6 +215,9 @@ class Away:
                 self._connection.ask(service.frame(service.PUT_BACK, list(keys)))
             except Lost:  # they are back
                 self._connection = None
+
+    def order(self, order: Order) -> object:  # noqa: ARG002 - Access has it
+        raise self._not_here()
 
     def empty(self, emptying: Emptying) -> int:  # noqa: ARG002 - Access has it
         raise self._not_here()

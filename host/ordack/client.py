@@ -7,9 +7,9 @@
         for message in client.queue("line1").receive():
             print(message.body)          # removed when the loop asks for the next, put back if it is left
 
-The client opens the store itself. It needs no `ordack serve` for local queues; messages to other machines leave when
-`serve` runs. When the block ends, the sender is acknowledged if it asked for that. `Reject` raised in the block tells
-the sender that nobody will receive the message (B-338, B-342, B-343).
+While `ordack serve` runs on the store it does the client's work. Without it the client does that itself, for local
+queues; messages to other machines leave when `serve` runs. When the block ends, the sender is acknowledged if it asked
+for that. `Reject` raised in the block tells the sender that nobody will receive the message (B-338, B-342, B-343).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Unpack
+from typing import Any, Unpack
 
 from mqqb import confirm
 from mqqb.guid_names import PrivateQueueFormatNameId
@@ -28,7 +28,7 @@ from ordack.away import Away, address_of
 from ordack.commits import Access, Commit, Current, Direct, Wanted
 from ordack.config import Config, TlsFiles
 from ordack.message import Message
-from ordack.outcome import Outcomes
+from ordack.orders import Order
 from ordack.reads import Here, Reads
 from ordack.receiving import Cursor, Empty, Received, Receiving, Reject, cannot_reject, patience
 from ordack.remote import Remote
@@ -263,13 +263,14 @@ class Client:
         """Seconds since 1970."""
         return int(self._clock())
 
-    def outcomes(self) -> Outcomes:
-        """What follows when messages end now."""
-        return Outcomes(self.store, self.now(), self.config())
+    def order(self, name: str, *arguments: object) -> Any:
+        """Have one of orders.ORDERS carried out, by `serve` if it runs, in one transaction; what came of it. Raises
+        what it raises, StoreError if the store is elsewhere."""
+        return self.access.order(Order(name, arguments))
 
     def create_queue(self, name: str, transactional: bool = False) -> Queue:
         """Make a private queue; raises BadName, QueueExists."""
-        return Queue(self, self.store.queues.create(name, transactional))
+        return Queue(self, QueueState(*self.order("create_queue", name, transactional)))
 
     def queue(self, name: str) -> Queue:
         """An existing queue; raises BadName, NoSuchQueue, StoreError for one that is not open to applications."""
@@ -290,7 +291,7 @@ class Client:
         Raises BadName, NoSuchQueue, StoreError for a system queue or while messages are being received from it;
         QueueNotEmpty if only_empty and a message is in it. In pieces, as a purge: the queue goes with the last one.
         """
-        return emptying.delete(self.store, self.access, self.outcomes, name, only_empty)
+        return emptying.delete(self.store, self.access, name, only_empty)
 
     def send(
         self,

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from mqqb import confirm
 
 from ordack import names
 from ordack.config import Config
+from ordack.orders import Order, obey
 from ordack.outcome import Outcomes
 from ordack.pieces import in_pieces
 from ordack.sending import Letter, Sending, Sent
-from ordack.store import Store, StoreError, StoreUnknown
+from ordack.store import Store, StoreError, StoreServed, StoreUnknown
 from ordack.store.messages import Selection, Stored
 from ordack.store.outgoing import Added
 
@@ -51,24 +52,14 @@ class Emptying(NamedTuple):
     marks: bool
 
 
-class Move(NamedTuple):
-    """A message that was kept is to be sent again (moving.py): the one with this lookup id in the queue with this
-    identifier, to this destination, as Letter has it; None: to the one that it had. in_doubt: even if it may have been
-    received."""
-
-    queue: int
-    lookup_id: int
-    destination: str | None = None
-    in_doubt: bool = False
-
-
 class Commit(NamedTuple):
     """What happens together, or not at all: messages that were taken are removed for the reason that the class says,
-    and others are sent."""
+    others are sent, and an operator's order is carried out."""
 
     taken: tuple[int, ...] = ()
     message_class: int = confirm.ACK_RECEIVE
     letters: tuple[Letter, ...] = ()
+    order: Order | None = None
 
 
 class Request(NamedTuple):
@@ -77,6 +68,14 @@ class Request(NamedTuple):
     application: bytes
     number: int
     commit: Commit
+
+
+class Done(NamedTuple):
+    """What came of a commit: of each letter, and of the order. stored: what was put in outgoing queues."""
+
+    sent: list[Sent]
+    result: Any = None
+    stored: Sequence[Added] = ()
 
 
 class Access(Protocol):
@@ -89,6 +88,9 @@ class Access(Protocol):
     def commit(self, commit: Commit) -> list[Sent]:
         """Do it, durably; what became of each letter. If it raises, what was taken is put back. Raises also
         NoSuchQueue, BadName, ValueError for a letter."""
+
+    def order(self, order: Order) -> Any:
+        """Have it carried out, durably; what came of it. Raises what it raises."""
 
     def put_back(self, keys: Collection[int]) -> None:
         """Put messages that were taken back in their old places."""
@@ -138,33 +140,29 @@ class Direct:
 
     def commit(self, commit: Commit) -> list[Sent]:
         """As Access has it."""
-        return self.carry_out(Request(b"", 0, commit))
+        return self.carry_out(Request(b"", 0, commit)).sent
 
-    def carry_out(self, request: Request) -> list[Sent]:
-        """Do a commit that may have a number."""
-        sent: list[Sent] = []
+    def order(self, order: Order) -> Any:
+        """As Access has it."""
+        return self.carry_out(Request(b"", 0, Commit(order=order))).result
+
+    def carry_out(self, request: Request) -> Done:
+        """Do a commit that may have a number. Raises StoreServed, and puts nothing back, if `serve` is to do it."""
+        done = Done([])
         try:
             with self._store.transaction():
                 outcomes = Outcomes(self._store, self._now(), self._config())
-                sent, _ = carry_out(outcomes, request)
+                done = carry_out(outcomes, request)
+        except StoreServed:
+            raise
         except StoreUnknown as error:
             self.put_back(request.commit.taken)
-            raise unknown(request.commit, sent, error) from None
+            raise unknown(request.commit, done.sent, error) from None
         except BaseException:
             self.put_back(request.commit.taken)
-            if request.number:
-                self._give_up(request)
             raise
         self._store.messages.let_go(request.commit.taken)
-        return sent
-
-    def _give_up(self, request: Request) -> None:
-        """Make sure that a `serve` that was asked for a commit, and hangs, does not do it after all."""
-        try:
-            with self._store.transaction():
-                self._store.answers.keep(request.application, request.number, b"", self._now())
-        except StoreError as error:
-            raise unknown(request.commit, [], StoreUnknown(str(error))) from None
+        return done
 
     def put_back(self, keys: Collection[int]) -> None:
         """As Access has it."""
@@ -190,21 +188,19 @@ def take(store: Store, wanted: Wanted, now: int) -> list[Stored]:
     return store.messages.begin_receive(wanted.queue, wanted.limit, now, wanted.counted, wanted.poison_after, selection)
 
 
-def carry_out(
-    outcomes: Outcomes, request: Request, held: Collection[int] | None = None
-) -> tuple[list[Sent], list[Added]]:
-    """Do a commit in the running transaction, unless one with its number has happened: what became of each letter, and
-    what was put in outgoing queues. held: what of the messages that this store has taken may be removed,
-    by default all. Raises what Access.commit does."""
+def carry_out(outcomes: Outcomes, request: Request, held: Collection[int] | None = None) -> Done:
+    """Do a commit in the running transaction, unless one with its number has happened. held: what of the messages that
+    this store has taken may be removed, by default all. Raises what Access.commit and Access.order do."""
     store, commit = outcomes.store, request.commit
     if request.number:
         import cbor2  # commits without a number need no frames
 
         known = store.answers.find(request.application)
         if known and known.number >= request.number:
-            if known.number > request.number or not known.answer:
+            if known.number > request.number:
                 raise StoreError("the commit was given up")
-            return [Sent(*sent) for sent in cbor2.loads(known.answer)], []
+            sent, result = cbor2.loads(known.answer)
+            return Done([Sent(*one) for one in sent], result)
     if commit.taken:
         if held is not None and not set(commit.taken).issubset(held):
             raise StoreError("the receive cannot be completed: its messages are back in their queue")
@@ -213,13 +209,16 @@ def carry_out(
     post = Sending(outcomes, len(commit.letters))
     sent = post.send_all(commit.letters)
     post.write()
+    result = obey(outcomes, commit.order) if commit.order else None
     if request.number:
-        store.answers.keep(request.application, request.number, cbor2.dumps(sent), outcomes.now)
-    return sent, post.stored
+        store.answers.keep(request.application, request.number, cbor2.dumps((sent, result)), outcomes.now)
+    return Done(sent, result, post.stored)
 
 
 def unknown(commit: Commit, sent: list[Sent], error: StoreUnknown) -> StoreUnknown:
     """What is to be said of a commit of which nobody knows whether it has happened."""
+    if commit.order:  # whoever gives it says what it was for
+        return error
     if len(commit.letters) != 1 or commit.taken:
         count = len(commit.letters)
         what = f"the commit ({len(commit.taken)} received, {count} sent) has happened"

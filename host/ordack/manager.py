@@ -95,16 +95,9 @@ class Manager:
         self._deadlines.load()
         self._duplicates.load()
         self.incoming.load(now)
-        self.store.changed()
         self._refresh()
         self._order_acks.load()
         self.outgoing.delete_drained(self.outgoing.returns)
-
-    def _hear(self) -> None:
-        """Take up what other processes have changed, if anything."""
-        if self.store.changed():
-            self._refresh()
-            self.store.messages.news.add(ANY)
 
     def _refresh(self) -> None:
         with self.store.snapshot():
@@ -257,8 +250,9 @@ class Manager:
         batch = Batch(Outcomes(self.store, wall, self.config))
         try:
             with self.store.transaction(durable):
-                self._hear()
                 self.applications.decide(batch.outcomes, questions, now, durable)
+                if self.applications.has_obeyed:
+                    self._refresh()
                 decide(batch)
                 self._write(batch, wall)
         except StoreError as error:
@@ -398,7 +392,7 @@ class Manager:
     # ---- time
 
     def poll(self, now: int, wall: int) -> None:
-        """To be called every few tens of milliseconds: due timers, and what other processes have put in the store.
+        """To be called every few tens of milliseconds: due timers.
 
         Nothing is sent before the first call."""
         if self.failure and not self._recover(now):
@@ -415,7 +409,6 @@ class Manager:
                 self._duplicates.forget_before(wall - self.config.history_lifetime)
                 self._deadlines.forget_outcomes(self.config.outcomes_kept)
                 self.store.answers.forget_before(wall - ANSWERS_KEPT_S)
-            self._hear()
             self.applications.end_waiting(now)
             if wall != self._looked_at:
                 self.store.messages.news.add(ANY)  # what a process had in its hands that has died since

@@ -10,7 +10,6 @@ A dead letter that is in doubt may have been received (C-84 to C-86). Sent again
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -18,13 +17,10 @@ from mqqb import confirm, core, guid_names, guids
 from mqqb.names import QueueName
 
 from ordack import outcome
-from ordack.client import Client
-from ordack.commits import Move
 from ordack.message import Message
 from ordack.outcome import Outcomes
 from ordack.sending import Letter, Sending, delivery_to, open_queue, target
 from ordack.store import Store, StoreError
-from ordack.store.outgoing import Added
 from ordack.store.queues import NoSuchQueue, Queue
 from ordack.store.schema import NEVER, POISON
 
@@ -48,6 +44,16 @@ class Selection(NamedTuple):
         )
 
 
+class Move(NamedTuple):
+    """The message with this lookup id in the queue with this identifier is to go to this destination, as Letter has it;
+    None: to the one that it had. in_doubt: even if it may have been received."""
+
+    queue: int
+    lookup_id: int
+    destination: str | None = None
+    in_doubt: bool = False
+
+
 class Moved(NamedTuple):
     """What became of a message. destination: where it was to go. message_id: of the new one; None: it is still where it
     was, for it is in doubt."""
@@ -57,34 +63,9 @@ class Moved(NamedTuple):
     message_id: int | None
 
 
-def move(client: Client, name: str, target: str | None, selection: Selection, limit: int) -> Iterator[Moved]:
-    """Move up to `limit` messages of the queue of that name, in its order, of those that are in it now.
-
-    target: as Client.send takes it; None: each goes to the destination that it was sent to. One that somebody is
-    receiving stays. Raises what Client.send raises, about the message that cannot be moved: it stays, and the others.
-    """
-    queue = client.queue(name)
-    last = client.store.messages.last_lookup_id()  # one that is sent and fails at once is not taken again
-    count = 0
-    for message in queue.peek():
-        if count == limit:
-            return
-        if message.lookup_id > last or not selection.means(message):
-            continue
-        if message.in_doubt and not selection.in_doubt:
-            yield Moved(message, target or message.destination, None)
-            continue
-        with client.store.transaction():
-            wanted = Move(queue.identifier, message.lookup_id, target, message.in_doubt)
-            moved, _ = move_one(client.outcomes(), wanted)
-        if moved:
-            count += 1
-            yield moved
-
-
-def move_one(outcomes: Outcomes, wanted: Move) -> tuple[Moved | None, list[Added]]:
-    """Move one message in the running transaction: what became of it, None if it is not there any more or somebody is
-    receiving it; and what was put in outgoing queues. Raises what `move` does, and StoreError for one that is in doubt
+def move_one(outcomes: Outcomes, wanted: Move) -> Moved | None:
+    """Move one message in the running transaction: what became of it; None if it is not there any more or somebody
+    is receiving it. Raises what Client.send does, and StoreError for one that is in doubt
     unless that is wanted too."""
     store = outcomes.store
     queue = store.queues.find(wanted.queue)
@@ -93,12 +74,12 @@ def move_one(outcomes: Outcomes, wanted: Move) -> tuple[Moved | None, list[Added
     open_queue(store, queue.name)
     stored = store.messages.find(queue.identifier, wanted.lookup_id, outcomes.now)
     if stored is None:
-        return None, []
+        return None
     message = Message(stored)
     if message.in_doubt and not wanted.in_doubt:
         raise StoreError("it is in doubt: it may have been received, and sent again it can come twice")
     if queue.name.endswith(POISON):
-        return _return(store, queue, message, wanted.destination), []
+        return _return(store, queue, message, wanted.destination)
     destination = message.destination if wanted.destination is None else wanted.destination
     to, format_name = target(store, destination)
     if to is not None and to.identifier == queue.identifier:
@@ -108,7 +89,7 @@ def move_one(outcomes: Outcomes, wanted: Move) -> tuple[Moved | None, list[Added
     sent = sending.send(letter)
     sending.write()
     outcomes.remove([message.lookup_id], confirm.ACK_RECEIVE)
-    return Moved(message, guids.format_name(*outcome.destination(format_name)), sent.message_id), sending.stored
+    return Moved(message, guids.format_name(*outcome.destination(format_name)), sent.message_id)
 
 
 def _return(store: Store, queue: Queue, message: Message, destination: str | None) -> Moved | None:

@@ -1,6 +1,6 @@
 """Outgoing queues: what waits for other queue managers, in memory as the store has it, and which session serves it.
 
-Several processes put messages in the store's outgoing queues; `refresh` takes them up. Times: `now` monotonic
+What an operator's order has changed in the store, `refresh` takes up. Times: `now` monotonic
 milliseconds.
 """
 
@@ -159,7 +159,7 @@ class OutgoingQueues:
         self._forget_all()
 
     def refresh(self) -> None:
-        """Take up what other processes have changed: what is in outgoing queues, how far that is numbered."""
+        """Take up what an operator's order has changed: what is in outgoing queues, how far that is numbered."""
         if not self._is_loaded:
             self._begin()
             return

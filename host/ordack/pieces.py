@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ordack.returns import indispensable
 from ordack.store import Store
 
 PIECE_S = 0.015  # of work in one transaction, then comes its commit; design: nothing holds the writer for 50 ms
@@ -37,19 +36,3 @@ def in_pieces(store: Store, work: Callable[[int], int]) -> int:
         if not is_more:
             return total
         time.sleep(time.monotonic() - began)
-
-
-def purge_outgoing(store: Store, outgoing: int) -> tuple[int, int]:
-    """Ask the queue manager to end all messages that an outgoing queue has now (C-29); how many, and how many stay as
-    `indispensable` says."""
-    last = store.outgoing.last_key()
-    keep = indispensable(store, outgoing)
-    after = 0
-
-    def withdraw(limit: int) -> int:
-        nonlocal after
-        keys = store.outgoing.request_purge(outgoing, limit, after, last, keep)
-        after = keys[-1] if keys else last
-        return len(keys)
-
-    return in_pieces(store, withdraw), len(keep)

@@ -1,8 +1,9 @@
 """Access to a store through the `ordack serve` that runs on it, and without it where none runs.
 
 A commit is asked for under a number. If the connection breaks before its answer, it is asked for again, of the `serve`
-that has started since, or done directly: by its number it happens once. Messages that were taken on the connection are
-back in their queues by then, so a commit with such ones has happened already, or fails.
+that has started since, or done directly when none runs any more: by its number it happens once. Messages that were
+taken on the connection are back in their queues by then, so a commit with such ones has happened already, or fails.
+What was taken without a `serve` stays in this program's hands, whichever starts or ends: it says so to each.
 """
 
 from __future__ import annotations
@@ -10,19 +11,21 @@ from __future__ import annotations
 import secrets
 import socket
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from ordack import service
 from ordack.commits import LOOK_AGAIN_S, Commit, Direct, Emptying, Request, Wanted, unknown
+from ordack.orders import Order
 from ordack.sending import Sent
-from ordack.store import Store, StoreBusy, StoreError, StoreUnknown
+from ordack.store import Store, StoreBusy, StoreError, StoreServed, StoreUnknown
+from ordack.store.database import BUSY_TIMEOUT_S
 from ordack.store.messages import Stored
 
 ANSWER_S = 60.0  # after that long no answer is expected any more: `serve` hangs, or was stopped
 HELLO_S = 5.0  # the same for the first one
-AVOID_S = 10.0  # after an attempt to connect that has failed so
 WAIT_S = 10.0  # a question for messages that are to come is asked again after this
+PAUSE_S = 0.02  # between two attempts to connect
 ATTEMPTS = 5  # to have a commit done, with as many connections
 
 
@@ -98,42 +101,69 @@ class Remote:
         self._application = secrets.token_bytes(service.APPLICATION_SIZE)
         self._number = 0
         self._connection: Connection | None = None
-        self._avoid_until = 0.0
         self._taken_directly: set[int] = set()
 
     def take(self, wanted: Wanted, timeout: float) -> list[Stored]:
-        """As Access has it. What is taken while something that was taken directly is not committed, is, too."""
+        """As Access has it."""
         deadline = time.monotonic() + timeout
         lost = 0
-        while True:
+        while lost < ATTEMPTS:
             left = max(deadline - time.monotonic(), 0)
-            connection = None if self._taken_directly or lost == ATTEMPTS else self._connected()
-            if connection is None:
-                stored = self._direct.take(wanted, min(left, LOOK_AGAIN_S))
-                self._taken_directly.update(message.lookup_id for message in stored)
-            else:
-                try:
+            connection = self._connected()
+            try:
+                if connection is None:
+                    stored = self._direct.take(wanted, min(left, LOOK_AGAIN_S))
+                    self._taken_directly.update(message.lookup_id for message in stored)
+                else:
                     wait = min(left, WAIT_S)
                     rows = connection.ask(service.take_question(wanted, wait), wait + ANSWER_S)
-                except Lost:
-                    self._connection = None
-                    lost += 1
-                    continue
-                stored = [Stored(*row) for row in rows]
+                    stored = [Stored(*row) for row in rows]
+            except StoreServed:
+                continue
+            except Lost:
+                self._connection = None
+                lost += 1
+                continue
+            lost = 0
             if stored or left <= 0:
                 return stored
+        raise self._unreachable("it ends the connection before it answers")
 
     def commit(self, commit: Commit) -> list[Sent]:
         """As Access has it."""
-        if not self._taken_directly.isdisjoint(commit.taken):
+        sent, _ = self._carry_out(commit)
+        return [Sent(*one) for one in sent]
+
+    def order(self, order: Order) -> Any:
+        """As Access has it."""
+        return self._carry_out(Commit(order=order))[1]
+
+    def _carry_out(self, commit: Commit) -> tuple[Sequence[Any], Any]:
+        try:
+            return self._ask_for(commit)
+        except BaseException:
+            if here := self._taken_directly.intersection(commit.taken):
+                self._direct.put_back(here)
+            raise
+        finally:
+            self._store.messages.let_go(commit.taken)
             self._taken_directly.difference_update(commit.taken)
-            return self._direct.commit(commit)
+
+    def _ask_for(self, commit: Commit) -> tuple[Sequence[Any], Any]:
         request = Request(self._application, 0, commit)
         question = b""
         for _ in range(ATTEMPTS):
-            connection = self._connected()
-            if connection is None:
-                return self._do_directly(request)
+            try:
+                connection = self._connected()
+                if connection is None:
+                    done = self._direct.carry_out(request)
+                    return done.sent, done.result
+            except StoreServed:
+                continue
+            except StoreBusy as error:
+                if not question:
+                    raise
+                raise unknown(commit, [], StoreUnknown(str(error))) from None
             if not question:
                 self._number += 1
                 request = request._replace(number=self._number)
@@ -143,20 +173,13 @@ class Remote:
                     self.put_back(commit.taken)
                     raise
             try:
-                return [Sent(*sent) for sent in connection.ask(question)]
+                sent, result = connection.ask(question)
+                return sent, result
             except Lost:
                 self._connection = None
             except StoreUnknown as error:
                 raise unknown(commit, [], error) from None
         raise unknown(commit, [], StoreUnknown("`ordack serve` ends the connection before it answers"))
-
-    def _do_directly(self, request: Request) -> list[Sent]:
-        try:
-            return self._direct.carry_out(request)
-        except StoreBusy as error:
-            if not request.number:
-                raise
-            raise unknown(request.commit, [], StoreUnknown(str(error))) from None
 
     def put_back(self, keys: Collection[int]) -> None:
         """As Access has it."""
@@ -164,29 +187,27 @@ class Remote:
         if here:
             self._taken_directly -= here
             self._direct.put_back(here)
-        there = [key for key in keys if key not in here]
-        if there and self._connection:
+        if keys and self._connection:
             try:
-                self._connection.ask(service.frame(service.PUT_BACK, there))
+                self._connection.ask(service.frame(service.PUT_BACK, list(keys)))
             except Lost:  # they are back
                 self._connection = None
 
     def empty(self, emptying: Emptying) -> int:
         """As Access has it. `serve` removes a piece between what others want of it."""
         removed: int = 0
-        lost = 0
         question = service.empty_question(emptying)
-        while lost < ATTEMPTS and (connection := self._connected()):
+        for _ in range(ATTEMPTS):
             try:
-                count, is_all = connection.ask(question)
-            except Lost:  # what it has removed is not counted
+                while connection := self._connected():
+                    count, is_all = connection.ask(question)
+                    removed += count
+                    if is_all:
+                        return removed
+                return removed + self._direct.empty(emptying)
+            except (Lost, StoreServed):  # what it has removed is not counted
                 self._connection = None
-                lost += 1
-                continue
-            removed += count
-            if is_all:
-                return removed
-        return removed + self._direct.empty(emptying)
+        raise self._unreachable("it ends the connection before it answers")
 
     def close(self) -> None:
         """As Access has it; the store is closed, too."""
@@ -196,16 +217,29 @@ class Remote:
         self._store.close()
 
     def _connected(self) -> Connection | None:
-        """The connection to `serve`; None if there is none, or if `serve` would have to wait for this process."""
-        if self._store.in_transaction:
-            return None
-        if self._connection is None and time.monotonic() >= self._avoid_until and service.is_there(self._store.folder):
-            connected = None if self._store.is_managed_here else service.connect(self._store.folder)
-            if connected is None:
-                return None
-            try:
-                self._connection = Connection(connected, self._application)
-            except (Lost, StoreError):  # it stops, hangs, has too many, is of another version, or its disk is full
-                self._avoid_until = time.monotonic() + AVOID_S
-                connected.close()
+        """The connection to `serve`; None if none runs. Raises StoreBusy if one runs, and takes no applications for as
+        long as anybody waits for a store."""
+        deadline = time.monotonic() + BUSY_TIMEOUT_S
+        why: object = "there is no socket in the store's folder"
+        while self._connection is None and self._store.is_served:
+            connected = service.connect(self._store.folder)
+            if connected:
+                try:
+                    self._connection = Connection(connected, self._application)
+                    if self._taken_directly:
+                        self._connection.ask(service.frame(service.CLAIM, list(self._taken_directly)))
+                except (Lost, StoreError) as error:  # it stops, hangs, has too many, is of another version
+                    self._connection = None
+                    connected.close()
+                    why = "it does not answer" if isinstance(error, Lost) else error
+            if self._connection is None:
+                if time.monotonic() >= deadline:
+                    raise self._unreachable(why)
+                time.sleep(PAUSE_S)
         return self._connection
+
+    def _unreachable(self, why: object) -> StoreBusy:
+        return StoreBusy(
+            f"{self._store.manager} has the store {self._store.folder}, and could not be asked: {why}. Try again; "
+            "if it hangs, end it"
+        )

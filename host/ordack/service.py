@@ -9,10 +9,10 @@ committed goes back into its queues. So it does when the same application says h
 |---|---|
 | HELLO, VERSION, application | DONE, GUID of the queue manager |
 | TAKE, queue, limit, counted, poison_after, lookup id, correlation id, milliseconds to wait | DONE, messages |
-| COMMIT, number, keys taken, class, letters | DONE, what became of each letter |
+| COMMIT, number, keys taken, class, letters, order or nothing | DONE, what became of each letter, and of the order |
+| CLAIM, keys of messages that it has in its hands itself | DONE |
 | PUT_BACK, keys | DONE |
 | EMPTY, queue, class, last lookup id, also mark | DONE, messages removed, and whether that was all: else ask again |
-| MOVE, queue, lookup id, destination or nothing, also in doubt | DONE, where it went, new message id; else nothing |
 | QUEUE, its name or identifier | DONE, what `store.queues.Queue` has |
 | LOOK, queue, rank, lookup id, limit, milliseconds to wait | DONE, messages behind that place, which stay |
 | STATE, message id | DONE, what `confirm.Conclusion` has; DONE alone if nothing is known |
@@ -33,23 +33,25 @@ from typing import Any
 
 from mqqb import confirm
 
-from ordack.commits import Commit, Emptying, Move, Request, Wanted
+from ordack.commits import Commit, Emptying, Request, Wanted
 from ordack.names import BadName
+from ordack.orders import ORDERS, Order
 from ordack.sending import Letter
 from ordack.store import StoreBusy, StoreError, StoreFull, StoreUnknown
 from ordack.store.messages import FIRST
-from ordack.store.queues import NoSuchQueue
+from ordack.store.queues import NoSuchQueue, QueueExists, QueueNotEmpty
 
-VERSION = 1
+VERSION = 2
 SOCKET = "serve.sock"
 HELLO, TAKE, COMMIT, PUT_BACK, BYE = "hello", "take", "commit", "put back", "bye"
-EMPTY, MOVE = "empty", "move"
+EMPTY, CLAIM = "empty", "claim"
 QUEUE, LOOK, STATE, DISCARDED = "queue", "look", "state", "discarded"
 DONE, FAILED = "done", "failed"
 LENGTH = struct.Struct("<I")
 FRAME_MAX = 64 << 20  # bytes; what one commit may hold
 HELLO_MAX = 256  # bytes of a frame before it is known who asks
 NAME_MAX = 1000  # characters of what names a queue
+TEXT_MAX = 5000  # of an argument of an order, which may be a path
 PAGE = 256  # messages that are looked at together
 AS_CONFIGURED = 0  # as Wanted.poison_after: what `serve` goes by
 WAIT_MAX_MS = 60_000
@@ -62,6 +64,8 @@ _KINDS: dict[str, type[Exception]] = {
     "full": StoreFull,
     "busy": StoreBusy,
     "queue": NoSuchQueue,
+    "queue exists": QueueExists,
+    "queue not empty": QueueNotEmpty,
     "store": StoreError,
     "name": BadName,
     "value": ValueError,
@@ -127,6 +131,7 @@ def commit_question(request: Request) -> bytes:
         request.commit.taken,
         request.commit.message_class,
         [_short(letter) for letter in request.commit.letters],
+        request.commit.order,
     )
 
 
@@ -157,12 +162,12 @@ def wanted_in(question: list[Any]) -> tuple[Wanted, int]:
 
 def request_in(question: list[Any], application: bytes) -> Request:
     """What COMMIT asks for. Raises Malformed."""
-    number, taken, message_class, letters = _parts(question, 4)
+    number, taken, message_class, letters, order = _parts(question, 5)
     if not isinstance(letters, list):
         raise Malformed("the letters of a commit are no array")
     check_number(number)
     check_number(message_class)
-    commit = Commit(keys_in(taken), message_class, tuple(_letter(fields) for fields in letters))
+    commit = Commit(keys_in(taken), message_class, tuple(_letter(fields) for fields in letters), _order(order))
     return Request(application, number, commit)
 
 
@@ -179,21 +184,6 @@ def emptying_in(question: list[Any]) -> Emptying:
     if message_class not in (confirm.NACK_Q_PURGED, confirm.NACK_Q_DELETED):
         raise Malformed("the class of `empty` says neither that the queue is purged nor that it is deleted")
     return Emptying(queue, message_class, last, bool(marks))
-
-
-def move_question(move: Move) -> bytes:
-    """MOVE as a frame."""
-    return frame(MOVE, *move)
-
-
-def move_in(question: list[Any]) -> Move:
-    """What MOVE asks for. Raises Malformed."""
-    queue, lookup_id, destination, in_doubt = _parts(question, 4)
-    for value in (queue, lookup_id):
-        check_number(value)
-    if not isinstance(destination, (str, type(None))) or len(destination or "") > NAME_MAX:
-        raise Malformed(f"a destination is no text of up to {NAME_MAX} characters")
-    return Move(queue, lookup_id, destination, bool(in_doubt))
 
 
 def look_question(queue: int, place: tuple[int, int], limit: int, timeout: float) -> bytes:
@@ -231,6 +221,29 @@ def _letter(fields: object) -> Letter:
         if not isinstance(value, types):
             raise Malformed(f"{name} of a letter is {type(value).__name__}")
     return Letter(*fields)
+
+
+def _order(fields: object) -> Order | None:
+    if fields is None:
+        return None
+    if not isinstance(fields, list) or len(fields) != 2 or not isinstance(fields[1], list):
+        raise Malformed("an order is no array of its name and its arguments")
+    name, arguments = fields
+    if not isinstance(name, str) or name not in ORDERS:
+        raise Malformed(f"there is no order {name!r:.40}")
+    types = ORDERS[name][1]
+    if len(arguments) != len(types):
+        raise Malformed(f"the order {name} with {len(arguments)} arguments")
+    for value, of in zip(arguments, types, strict=True):
+        if not isinstance(value, of):
+            raise Malformed(f"an argument of the order {name} is {type(value).__name__}")
+        if isinstance(value, int):
+            check_number(value)
+        elif isinstance(value, str) and len(value) > TEXT_MAX:
+            raise Malformed(f"an argument of the order {name} has more than {TEXT_MAX} characters")
+        elif isinstance(value, list):
+            keys_in(value)
+    return Order(name, tuple(arguments))
 
 
 # ---- answers

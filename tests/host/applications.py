@@ -55,4 +55,8 @@ def do(manager: Manager, *questions: Question, now: int = START) -> list[Any]:
     """What the askers were told, in the order of the questions; None: nothing yet."""
     manager.receive([], now, WALL, questions)
     answers = told_by(manager)
-    return [answers[application].pop(0) if answers.get(application) else None for application, _ in questions]
+    found = [answers[application].pop(0) if answers.get(application) else None for application, _ in questions]
+    return [
+        answer[0] if isinstance(question, Request) and isinstance(answer, list) else answer  # what was sent
+        for answer, (_, question) in zip(found, questions, strict=True)
+    ]

@@ -44,6 +44,7 @@ from ordack.store.messages import Stored
 from ordack.store.schema import FILE_NAME, POISON
 
 from tests.host.cuts_notes import TAG, Contents, Ledger, Note, Violation, damage
+from tests.support.beside import client_beside
 from tests.support.host_world import HERE, Crash, Host, World, older, peer_of, wall_at
 from tests.support.power import CUT, FULL, IO_ERROR, WAYS, Accident, Machine, Power, power
 
@@ -85,7 +86,7 @@ class Powered(Host):
         self.application = self._client()
 
     def _client(self) -> Client:
-        return Client(self._life, clock=lambda: self.episode.wall)
+        return client_beside(self._life, lambda: self.episode.wall)
 
     def _goes_on(self, left: dict[str, bytes]) -> None:
         self.life += 1

@@ -46,7 +46,7 @@ import apsw
 from mqqb import confirm, core, guids, handshake, headers, parse, reader
 from mqqb.names import NULL_GUID, DirectQueueFormatName
 from mqqb.session import Settings
-from ordack.client import Client, Queue, Reject
+from ordack.client import Queue, Reject
 from ordack.config import Config
 from ordack.links import Hop, Link
 from ordack.manager import Manager
@@ -58,6 +58,7 @@ from ordack.store.schema import FILE_NAME, NEVER
 from ordack.tables import LongStream
 
 from tests.host.model_lines import Sendable, Sending, Violation
+from tests.support.beside import HearingManager, client_beside
 from tests.support.host_peer import Peer
 from tests.support.host_world import check_alarms, wrong_columns
 
@@ -170,7 +171,7 @@ class Application:
     """One client of a host. `open`: its unfinished receive, and what that has."""
 
     def __init__(self, host: Host) -> None:
-        self.client = Client(host.folder, clock=lambda: host.world.wall)
+        self.client = client_beside(host.folder, lambda: host.world.wall)
         self.open: Any = None
         self.keys: list[int] = []
 
@@ -273,7 +274,7 @@ class Host:
         self.manager = self._manager()
 
     def _manager(self) -> Manager:
-        return Manager(self.store, self.now, self.config, self._log)
+        return HearingManager(self.store, self.now, self.config, self._log)
 
     def _log(self, line: str) -> None:
         self.given_up |= "the oldest are given up" in line

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from mqqb import build, core, guid_names, headers, names, parse, reader
 from ordack.client import Client
 
+from tests.support.beside import client_beside
 from tests.support.host_peer import Peer
 from tests.support.host_world import Host, World, exchange
 
@@ -47,7 +48,7 @@ class Sender(Peer):
 @contextlib.contextmanager
 def application(world: World, host: Host) -> Iterator[Client]:
     """An application in another process, by the world's clock."""
-    client = Client(host._life, clock=lambda: world.wall)
+    client = client_beside(host._life, lambda: world.wall)
     with contextlib.closing(client.store._database.connection), client:  # also if it dies while it closes
         yield client
 

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from node.uart import UartLink
-from ordack.client import Client
 from ordack.config import BAUD, SERIAL_PORT, Config, SerialSettings
-from ordack.manager import Manager
 from ordack.net import serial, tcp
 from ordack.net.listener import Listener, Listeners
 from ordack.net.record import Recorder
 from ordack.store import Store
 
+from tests.support.beside import HearingManager, client_beside
 from tests.support.host_peer import Peer, direct
 
 DEADLINE_S = 60
@@ -122,7 +121,7 @@ class Place:
         with Store(self.folder / "store", create=True) as self.store:
             with contextlib.suppress(Exception):
                 self.store.queues.create("line1", transactional=True)
-            self.manager = Manager(self.store, tcp.now(), config, self.log.append)
+            self.manager = HearingManager(self.store, tcp.now(), config, self.log.append)
             device = serial.open_device(self.settings)
             task = asyncio.create_task(
                 tcp.serve(
@@ -145,11 +144,11 @@ class Place:
         return self.manager.connections()["press7", SERIAL_PORT]
 
     def bodies(self) -> list[bytes]:
-        with Client(self.store.folder) as client:
+        with client_beside(self.store.folder) as client:
             return [message.body for message in client.queue("line1").peek()]
 
     def send(self, *bodies: bytes) -> None:
-        with Client(self.store.folder) as client:
+        with client_beside(self.store.folder) as client:
             for body in bodies:
                 client.send(TO_BOARD, body)
 

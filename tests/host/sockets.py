@@ -13,7 +13,6 @@ from mqqb import handshake, parse
 from mqqb.events import MessageReceived
 from mqqb.session import Session, Settings
 from ordack.access import Networks
-from ordack.client import Client
 from ordack.config import Config
 from ordack.manager import Manager
 from ordack.net import tcp
@@ -22,6 +21,7 @@ from ordack.net.record import Recorder
 from ordack.store import Store
 from ordack.tls import Tls
 
+from tests.support.beside import HearingManager, client_beside
 from tests.support.host_peer import body_of
 
 DEADLINE_S = 60
@@ -47,7 +47,7 @@ class Server:
         return [event["status"] for event in self.way.get("history", ())]
 
     def send(self, *bodies: bytes) -> None:
-        with Client(self.store.folder) as client:
+        with client_beside(self.store.folder) as client:
             for body in bodies:
                 client.send(NAME, body)
 
@@ -68,7 +68,7 @@ async def serving(
     with Store(folder, create=True) as store:
         store.queues.create("line1", transactional=True)
         store.lock_manager()
-        manager = Manager(store, tcp.now(), config, log.append)
+        manager = HearingManager(store, tcp.now(), config, log.append)
         listener = Listener(host, 0, allow, tls is not None, certificates)
         serving = tcp.serve(
             manager,

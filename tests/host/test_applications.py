@@ -27,14 +27,17 @@ from ordack.client import Client, Letter, Transaction
 from ordack.commits import Commit, Direct, Request, Wanted, carry_out
 from ordack.config import Config
 from ordack.manager import Manager
+from ordack.names import BadName
 from ordack.net.applications import APPLICATIONS_MAX
 from ordack.outcome import Outcomes
-from ordack.store import Store, StoreError, StoreFull, StoreUnknown
+from ordack.store import Store, StoreBusy, StoreError, StoreFull, StoreServed, StoreUnknown
+from ordack.store.locks import SERVE_LOCK, Locks
 from ordack.store.messages import Stored
-from ordack.store.queues import NoSuchQueue
+from ordack.store.queues import NoSuchQueue, QueueExists, QueueNotEmpty
 
 from tests.host.applications import App, do, told_by
 from tests.soak import soak
+from tests.support.beside import unserved
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, serve_applications
 from tests.support.host_peer import body_of
 from tests.support.host_world import START, WALL, Host, exchange, peer_of, two_hosts, world_of
@@ -387,7 +390,7 @@ def test_a_defect_that_the_network_has_met_does_not_cost_a_commit(host: Host, mo
     )
     exchange(world)
     assert host.content("plain") == [b"2"]
-    assert len(told_by(host.manager)[app.application][0]) == 1
+    assert len(told_by(host.manager)[app.application][0][0]) == 1
 
 
 def _defect(*_arguments: Any) -> str:
@@ -472,6 +475,35 @@ def test_what_was_taken_before_serve_started_is_committed_after(store: Path) -> 
         serve.stop()
 
 
+def test_what_was_taken_without_serve_stays_in_hand_whichever_serve_starts_or_ends(store: Path) -> None:
+    with Client(store) as client, Client(store) as other:
+        client.send("line1", b"1")
+        client.send("line1", b"2")
+        first, second = Transaction(client), Transaction(client)
+        assert first.receive("line1").body == b"1"
+        assert second.receive("line1").body == b"2"
+
+        def is_hidden() -> bool:
+            return not list(other.queue("line1").peek()) and not other.queue("line1").begin_receive(1, 0)
+
+        serve = Serve(store)
+        assert is_hidden()
+        client.send("plain", b"now it has said so")
+        assert is_hidden()
+        first.send("plain", b"3")
+        first.commit()
+        serve.stop(signal.SIGKILL)
+        assert is_hidden()
+        serve = Serve(store)
+        assert is_hidden()
+        second.put_back()
+        assert [message.body for message in other.queue("line1").peek()] == [b"2"]
+        with other.queue("line1").receive(timeout=DEADLINE_S) as message:
+            assert message.body == b"2"
+        assert [message.body for message in client.queue("plain").peek()] == [b"now it has said so", b"3"]
+        serve.stop()
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_what_was_taken_of_a_serve_that_was_killed_is_back_and_the_commit_says_so(store: Path, again: bool) -> None:
     serve = Serve(store)
@@ -509,33 +541,62 @@ def test_an_application_that_is_killed_loses_nothing_that_it_had_taken(store: Pa
     assert serve.process.poll() is None
 
 
-def test_a_program_that_is_the_queue_manager_itself_does_not_ask_itself(store: Path) -> None:
-    with Store(store) as opened:
-        opened.lock_manager()
-        listener = service.listen(store)
-        with listener, Client(store) as client:
-            client.send("line1", b"1")  # nobody would answer
-
-
-def test_a_program_in_a_transaction_of_its_own_does_not_wait_for_serve_which_waits_for_it(
-    store: Path, serve: Serve
-) -> None:
+def test_nobody_writes_beside_serve(store: Path, serve: Serve) -> None:
     with Client(store) as client:
-        with client.store.transaction():
+        before = client.store.work.commits.total
+        for write in (
+            lambda: client.store.queues.create("beside"),
+            lambda: client.store.configure("Quota", 1),
+            lambda: client.store.outgoing.set_on_hold("nobody", True),
+            lambda: client.store.messages.delete([1]),
+        ):
+            with pytest.raises(StoreServed, match="has to be asked"):
+                write()
+        with pytest.raises(StoreServed), client.store.transaction():
             client.send("line1", b"1")
-        assert _last_answer(client) == 0
-        assert [message.body for message in client.queue("line1").peek()] == [b"1"]
+        assert client.store.work.commits.total == before
+        assert client.create_queue("asked").name == "asked"
+        client.order("configure", "Quota", 1 << 30)
+        assert client.store.configuration() == {"Quota": 1 << 30}
     assert serve.process.poll() is None
 
 
-def test_one_application_too_many_opens_the_store_itself(store: Path, serve: Serve) -> None:
+def test_an_order_happens_once_and_its_errors_are_the_same(store: Path) -> None:
+    for served in (False, True):
+        serve = Serve(store) if served else None
+        with Client(store) as client:
+            name = f"queue{served}"
+            assert client.create_queue(name, transactional=True).transactional
+            with pytest.raises(QueueExists):
+                client.create_queue(name)
+            with pytest.raises(BadName):
+                client.create_queue("x" * 200)
+            client.order("set_quota", name, 1000)
+            assert client.store.queues.named(name).quota == 1000
+            with pytest.raises(NoSuchQueue):
+                client.order("set_quota", "nowhere", None)
+            client.send(name, b"1")
+            with pytest.raises(QueueNotEmpty):
+                client.delete_queue(name, only_empty=True)
+            assert client.delete_queue(name) == 1
+            assert not client.order("set_on_hold", "DIRECT=OS:plant\\private$\\line1", True)
+        if serve:
+            serve.stop()
+
+
+def test_one_application_too_many_is_refused_when_it_has_waited(
+    store: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Client(store) as client:
         client.send("plain", b"0")
         crowd = [remote.Connection(_connected(store), secrets.token_bytes(16)) for _ in range(APPLICATIONS_MAX - 1)]
         with Client(store) as late:
+            with monkeypatch.context() as patch:
+                patch.setattr(remote, "BUSY_TIMEOUT_S", 0.1)
+                with pytest.raises(StoreBusy, match=f"process {serve.process.pid} .*applications are connected"):
+                    late.send("plain", b"1")
+            crowd.pop().close()
             late.send("plain", b"1")
-            assert _last_answer(late) == 0
-        crowd.pop().close()
         client.send("plain", b"2")
         assert [message.body for message in client.queue("plain").peek()] == [b"0", b"1", b"2"]
         for connection in crowd:
@@ -711,6 +772,10 @@ class Cutter:
     def __init__(self, folder: Path, carry: Callable[[Request], None]) -> None:
         self.carry = carry
         self.requests: list[Request] = []
+        self.locks = Locks(folder)
+        lock = self.locks.take(SERVE_LOCK, os.O_CREAT)
+        assert lock is not None
+        self.locks.keep(lock)
         self.listener = service.listen(folder)
         self.folder = folder
         self.left = 1
@@ -724,6 +789,7 @@ class Cutter:
                 self._talk(connection)
         (self.folder / service.SOCKET).unlink()
         self.listener.close()
+        self.locks.close()
 
     def _talk(self, connection: socket.socket) -> None:
         buffer = bytearray()
@@ -745,8 +811,8 @@ class Cutter:
 
 
 def _carry_out(folder: Path, request: Request) -> Any:
-    with Store(folder) as opened, opened.transaction():
-        return carry_out(Outcomes(opened, WALL, Config()), request)[0]
+    with unserved(Store(folder)) as opened, opened.transaction():
+        return carry_out(Outcomes(opened, WALL, Config()), request).sent
 
 
 @pytest.mark.parametrize("done", [False, True])
@@ -762,23 +828,17 @@ def test_a_commit_whose_answer_is_lost_happens_once(store: Path, done: bool) -> 
         assert [message.body for message in client.queue("plain").peek()] == [b"2"]
 
 
-def test_who_still_has_the_question_does_not_do_later_what_was_given_up(store: Path) -> None:
-    cutter = Cutter(store, lambda _request: None)
-    with Client(store) as client:
-        with pytest.raises(NoSuchQueue):
-            client.send("nowhere", b"1")
-        cutter.thread.join(DEADLINE_S)
-        client.create_queue("nowhere")
-        with pytest.raises(StoreError, match="given up"):
-            _carry_out(store, cutter.requests[0])
-        assert not list(client.queue("nowhere").peek())
-
-
 def test_a_serve_that_hangs_is_not_waited_for_without_end(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote, "HELLO_S", 0.1)
-    with service.listen(store), Client(store) as client:  # nobody takes the connection
-        client.send("line1", b"1")
-        assert [message.body for message in client.queue("line1").peek()] == [b"1"]
+    monkeypatch.setattr(remote, "BUSY_TIMEOUT_S", 0.3)
+    with Client(store) as client:
+        with Store(store) as hangs, service.listen(store):  # nobody takes the connection
+            hangs.lock_manager()
+            with pytest.raises(StoreBusy, match=f"process {os.getpid()} .*it does not answer"):
+                client.send("line1", b"1")
+            assert not list(client.queue("line1").peek())
+        client.send("line1", b"2")
+        assert [message.body for message in client.queue("line1").peek()] == [b"2"]
 
 
 def test_if_nobody_can_do_it_nor_say_whether_it_was_done_that_is_said(

@@ -32,6 +32,7 @@ from ordack.reads import Here
 from ordack.store import StoreBusy, StoreError, StoreUnknown
 
 from tests.host.sockets import Server, free_port, serving, until
+from tests.support.beside import client_beside
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, serve_applications
 from tests.support.command import ordack as command
 from tests.support.plant import Plant
@@ -392,7 +393,7 @@ def test_an_address_that_cannot_be_one_is_said_with_what_to_write(
         lambda client: client.delete_queue("line1"),
         lambda client: client.store,
         lambda client: client.config(),
-        lambda client: client.outcomes(),
+        lambda client: client.order("configure", "Quota", 1),
     ],
 )
 def test_what_is_done_to_the_store_itself_is_not_done_from_elsewhere(
@@ -606,7 +607,7 @@ def test_who_breaks_a_bound_is_shut_out_with_a_sentence_and_nobody_else_is_harme
         global _QUEUE
         listener = Listener("127.0.0.1", 0)
         async with serving(tmp_path, Config(max_half_received=1 << 20), applications=listener) as server:
-            with Client(tmp_path) as client:
+            with client_beside(tmp_path) as client:
                 _QUEUE = client.create_queue("large").identifier
                 client.send_many([Letter("large", bytes(3 << 20))] * 3)
             _UNREAD.clear()

@@ -28,13 +28,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mqqb import build, headers, parse
 from ordack.capture import columnar, one_by_one
-from ordack.client import Client
 from ordack.config import PORT, Config
 from ordack.net import record
 from ordack.net.record import Recorder
 
 from tests.host.serial_lines import Board, Place, run
 from tests.host.sockets import serving, until
+from tests.support.beside import client_beside
 from tests.support.capture_files import pcap, segment, syn
 from tests.support.command import Serve, as_json, converse, ordack
 from tests.support.host_peer import Peer, direct
@@ -452,7 +452,7 @@ def test_a_full_disk_ends_the_capture_and_nothing_else(
                 peer.send(b"%d" % number + bytes(500))
             await asyncio.to_thread(converse, peer, server.port)
             assert len(peer.acked) == 100
-            with Client(server.store.folder) as client:
+            with client_beside(server.store.folder) as client:
                 assert len(list(client.queue("line1").peek())) == 100
 
     asyncio.run(fill())

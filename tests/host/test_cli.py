@@ -392,11 +392,11 @@ def test_serve_goes_on_when_nobody_takes_its_complaints(store: Path, errors: str
 def test_a_destination_that_can_be_no_machine_stops_nothing(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running = Serve(store, "--next-hop", "plant=a..b:1801")
     monkeypatch.setattr("ordack.sending.check_host", lambda _host: None)  # as an older version let it pass
     for host in ("plant", "a" * 64):
-        with Client(store) as client, client.store.transaction():  # so that it does not ask `serve`, which would not
+        with Client(store) as client:
             client.send(f"DIRECT=OS:{host}\\private$\\q", b"x")
+    running = Serve(store, "--next-hop", "plant=a..b:1801")
     deadline = time.monotonic() + DEADLINE_S
     assert running.process.stderr
     lines = [running.process.stderr.readline() for _ in range(2)]

@@ -389,8 +389,8 @@ def test_serve_does_not_start_with_a_file_that_is_wrong_and_makes_no_store(tmp_p
 def test_serve_goes_by_the_file_in_its_store_and_applications_do_too(tmp_path: Path) -> None:
     with Client(tmp_path, create=True) as client:
         client.create_queue("line1", transactional=True)
-        client.store.configure("ClockSkew", 3)
-        client.store.configure("Quota", 9_000_000)
+        client.order("configure", "ClockSkew", 3)
+        client.order("configure", "Quota", 9_000_000)
     (tmp_path / "ordack.toml").write_text(
         "own-names = ['plant']\n[[listen]]\nport = 0\n[settings]\nQuota = 5_000_000\nPoisonAfter = 2\n"
         "[next-hops]\noffice = '127.0.0.1:5'\n"

@@ -12,7 +12,8 @@ from mqqb import confirm, headers
 from ordack import service
 from ordack.applications import REMOVED_AT_ONCE, Applications
 from ordack.client import Client, Letter
-from ordack.commits import Emptying, Move
+from ordack.commits import Commit, Emptying, Request
+from ordack.orders import Order
 from ordack.remote import Connection, Lost
 from ordack.store import StoreError
 
@@ -187,7 +188,8 @@ def test_who_comes_from_elsewhere_empties_and_moves_nothing(store: Path) -> None
         with pytest.raises(StoreError, match="on its own machine"):
             client.access.empty(emptying)
         first = next(queue.peek()).lookup_id
-        for question in (service.empty_question(emptying), service.move_question(Move(queue.identifier, first))):
+        moving = Commit(order=Order("move", (queue.identifier, first, None, False)))
+        for question in (service.empty_question(emptying), service.commit_question(Request(b"", 1, moving))):
             assert len(list(queue.peek())) == COUNT
             with pytest.raises(Lost):
                 client.access._connection.ask(question)  # type: ignore[attr-defined]

@@ -12,8 +12,8 @@ from mqqb import build, confirm, core, guid_names, guids, headers
 from mqqb.names import NULL_GUID, DirectQueueFormatName, QueueName
 from ordack.client import Empty, Reject
 from ordack.config import Config
+from ordack.emptying import purge_outgoing
 from ordack.names import DEAD_LETTER, DEAD_XACT
-from ordack.pieces import purge_outgoing
 
 from tests.host.outcomes import ADMIN, JN, NA, Sender, application, copies, run
 from tests.support.host_peer import Peer
@@ -290,7 +290,7 @@ def test_a_purge_at_the_router_leaves_the_final_ack_without_which_a_refused_mess
     peer = Sender(b"\1" * 16, PLANT)
     line.world.peers.append(peer)
     with line.receiver.client() as client:
-        client.store.queues.set_quota("line1", 0)
+        client.order("set_quota", "line1", 0)
     peer.send(b"refused")
     exchange(line.world)
     line.world.peers.clear()
@@ -299,12 +299,14 @@ def test_a_purge_at_the_router_leaves_the_final_ack_without_which_a_refused_mess
             wire.cut()
     run(line.world, 2000)
     with line.router.client() as client:
-        purged = [purge_outgoing(client.store, queue.identifier) for queue in client.store.outgoing.queues()]
+        purged = [
+            purge_outgoing(client.store, client.access, queue.identifier) for queue in client.store.outgoing.queues()
+        ]
     assert sorted(purged) == [(0, 0), (0, 1)]
     run(line.world, 2000)
     assert line.waiting() == [1, 0, 0]
     with line.receiver.client() as client:
-        client.store.queues.set_quota("line1", None)
+        client.order("set_quota", "line1", None)
     peer.send(b"taken")
     line.world.peers.append(peer)
     line.world.settle()
@@ -492,7 +494,7 @@ def test_no_order_ack_overtakes_a_final_ack_on_the_way_back(tmp_path: Path, seed
     world = line.world
     world.peers.append(peer)
     with line.receiver.client() as client:
-        client.store.queues.set_quota("line1", 1500)
+        client.order("set_quota", "line1", 1500)
     for number in range(40):
         peer.send(b"%d" % number)
         for host in (line.router, line.receiver):

@@ -22,9 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mqqb import confirm
 from ordack import health
-from ordack.applications import Take
-from ordack.client import Client
-from ordack.commits import Wanted
+from ordack.client import Client, Letter
+from ordack.commits import Commit, Request
 from ordack.counters import OTHER, PEERS_MAX, PeerCounts, Peers, Spread
 from ordack.manager import Manager
 from ordack.metrics import LABEL_MAX, METRICS, NAMED_MAX, NO_ROOM, Metrics, safe_label
@@ -204,16 +203,15 @@ def test_a_transaction_that_failed_counts_nothing(tmp_path: Path) -> None:
 
 def test_a_failure_that_only_an_application_meets_is_one(tmp_path: Path) -> None:
     with faulty_disk() as disk, Store(tmp_path / "store", create=True) as store:
-        queue = store.queues.create("line1")
-        with Client(store.folder) as client:
-            client.send("line1", b"x")
+        store.queues.create("line1")
         manager = Manager(store, 0)
         application = manager.applications.connected(b"\1" * 16)
+        wanted = Request(application.identifier, 1, Commit(letters=(Letter("line1", b"x"),)))
         disk.fail = "write-once"
-        manager.receive([], 0, 1_800_000_000, [(application, Take(Wanted(queue.identifier, 1), 0))])
+        manager.receive([], 0, 1_800_000_000, [(application, wanted)])
         assert manager.links.counters.store_failures == 1
         assert manager.links.counters.failure
-        manager.receive([], 0, 1_800_000_000, [(application, Take(Wanted(queue.identifier, 1), 0))])
+        manager.receive([], 0, 1_800_000_000, [(application, wanted)])
         assert manager.links.counters.failure == ""
 
 

@@ -24,6 +24,7 @@ from ordack.net.listener import TAKEN_AT_ONCE, Listener, Listeners
 from ordack.store import Store
 
 from tests.host.sockets import DEADLINE_S, NAME, PEER_GUID, Destination, free_port, serving, until
+from tests.support.beside import client_beside
 from tests.support.host_peer import Peer, body_of, direct
 
 
@@ -439,7 +440,7 @@ def test_while_one_ping_waits_for_its_answer_others_do_without(tmp_path: Path) -
                     server.send(b"one")
                     async with asyncio.timeout(DEADLINE_S):
                         await asyncio.get_running_loop().sock_recvfrom(silent, 100)
-                    with Client(server.store.folder) as client:
+                    with client_beside(server.store.folder) as client:
                         client.send("DIRECT=OS:other\\private$\\q", b"two")
                     await until(lambda: quick.bodies == [[b"two"]])
                     await until(lambda: slow.bodies == [[b"one"]])

@@ -14,6 +14,7 @@ from ordack.client import Client
 from ordack.config import Config
 
 from tests.host.sockets import Destination, free_port, serving, until
+from tests.support.beside import client_beside
 from tests.support.command import DEADLINE_S, Serve
 from tests.support.host_world import Host, peer_of, world_of
 
@@ -126,7 +127,7 @@ def test_an_own_address_that_comes_while_serve_runs_is_led_here_and_one_that_goe
 
     async def main() -> None:
         async with serving(tmp_path, Config(listening=(mine,), try_connect_interval=200)) as server:
-            with Client(server.store.folder) as client:
+            with client_beside(server.store.folder) as client:
                 client.send("DIRECT=TCP:127.0.0.2\\private$\\line1", b"x")
             await until(lambda: server.manager.wanted_hops() == {theirs} and server.way.get("tries"))
             monkeypatch.setattr(machine, "has", lambda address: address == theirs[0])

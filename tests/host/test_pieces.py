@@ -13,15 +13,16 @@ from mqqb.confirm import NACK_Q_PURGED
 from mqqb.streams import Entry
 from ordack import outgoing as outgoing_queues
 from ordack import pieces
-from ordack import store as store_module
 from ordack.client import Client
 from ordack.config import Config
+from ordack.emptying import purge_outgoing
 from ordack.manager import Manager
 from ordack.names import DEAD_LETTER
-from ordack.pieces import in_pieces, purge_outgoing
+from ordack.pieces import in_pieces
 from ordack.store import Store, StoreError
 from ordack.tables import LongStream
 
+from tests.support.beside import outcomes_of
 from tests.support.host_world import HERE, Host, two_hosts, world_of
 
 pytestmark = pytest.mark.slow
@@ -115,7 +116,7 @@ def test_only_what_was_there_is_marked_where_it_is_being_received(store: Path, m
         _in_between(monkeypatch, act)
         assert client.purge_queue("big") == COUNT
         held[0].__exit__(KeyError, KeyError(), None)
-        assert client.outcomes().remove_over() == 0
+        assert outcomes_of(client).remove_over() == 0
         assert [message.body for message in client.queue("big").peek()] == [b"new"]
 
 
@@ -187,8 +188,8 @@ def _count_looks(folder: Path, count: int, how: str) -> int:
     table = outgoing.stream.table = _Counting(outgoing.stream.table)
     assert len(table) + outgoing.stream.behind == count
     if how in ("purged", "transactional"):
-        with Store(host.store.folder) as opened:
-            assert purge_outgoing(opened, opened.outgoing.queues()[0].identifier) == (count, 0)
+        with host.client() as client:
+            assert purge_outgoing(host.store, client.access, host.store.outgoing.queues()[0].identifier) == (count, 0)
     world.now += 30_000
     left = count
     while left:
@@ -235,7 +236,7 @@ def _count_steps(folder: Path, count: int, newer: int) -> int:
         client.store._database.connection.set_progress_handler(step, 10)
         queue = client.store.queues.named("big")
         removed = in_pieces(
-            client.store, lambda limit: client.outcomes().empty(queue.identifier, NACK_Q_PURGED, limit, last)
+            client.store, lambda limit: outcomes_of(client).empty(queue.identifier, NACK_Q_PURGED, limit, last)
         )
         client.store._database.connection.set_progress_handler(None)
         assert removed == count
@@ -252,66 +253,6 @@ def test_a_purge_costs_as_much_for_each_message_whatever_comes_meanwhile(
     few = _count_steps(tmp_path / "few", 500, 0)
     assert _count_steps(tmp_path / "many", 2000, 0) <= 5 * few
     assert _count_steps(tmp_path / "newer", 500, 2000) <= 1.5 * few
-
-
-@pytest.mark.parametrize("after_a_crash", [False, True])
-def test_applications_send_while_a_queue_manager_with_much_to_send_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after_a_crash: bool
-) -> None:
-    host = Host(tmp_path, Config(next_hops={"plant": HERE}), "10.0.0.9")
-    world = world_of([host], [])
-    with host.client() as client, client.store.transaction():
-        for _ in range(1200):
-            client.send(PLANT, b"x")
-    if after_a_crash:
-        host.store.outgoing.set_sent_to(host.store.outgoing.queues()[0].identifier, 1150)
-    before = {row.key: row.confirmation for row in host.store.outgoing.waiting(range(1, 1201))}
-    with host.client() as other:
-        other.store._database.connection.set_busy_timeout(0)  # the writer is free
-
-        def send() -> None:
-            waiting = other.store.outgoing.waiting_own(other.send(PLANT, b"meanwhile").message_id)
-            assert waiting
-            before[waiting.key] = waiting.confirmation
-
-        def sending(table: object, name: str) -> None:
-            whole = getattr(table, name)
-
-            def read(*arguments: Any) -> Any:
-                found = whole(*arguments)
-                send()
-                return found
-
-            monkeypatch.setattr(table, name, read)
-
-        sending(host.store.memory, "incoming")
-        host.store.note_early()
-        host.store.outgoing.note_foreign()
-        for name in ("to_be_sent", "waiting_in", "foreign"):
-            sending(host.store.outgoing, name)
-        look = store_module.sent_time
-        looks = 0
-
-        def look_at_the_first(packet: bytes) -> int:
-            nonlocal looks
-            looks += 1
-            if looks == 1:
-                send()
-            return look(packet)
-
-        monkeypatch.setattr(store_module, "sent_time", look_at_the_first)
-        host.manager = Manager(host.store, world.now, host.config)
-        host.manager.poll(world.now, world.wall)
-        assert looks >= 1200
-        assert len(before) > 1203
-        monkeypatch.undo()
-        host.manager.poll(world.now + 50, world.wall)
-        [outgoing] = host.manager.outgoing
-        assert outgoing.stream.next_to_send().key == 1
-        assert len(outgoing.stream.table) + outgoing.stream.behind == len(before)
-        changed = [row.key for row in host.store.outgoing.waiting(before) if row.confirmation != before[row.key]]
-        assert changed == (list(range(1, 1151)) if after_a_crash else []), "they may have been sent"
-    host.store.close()
 
 
 def _start_steps(folder: Path, count: int, after_a_crash: bool) -> int:
@@ -408,9 +349,12 @@ def test_sessions_are_served_while_a_thousand_messages_end(
     world = world_of([host], [])
     host.manager.poll(world.now, world.wall)
     if purged:
-        with Store(host.store.folder) as opened:
-            assert purge_outgoing(opened, opened.outgoing.queues()[0].identifier) == (1000, 0)
-            assert purge_outgoing(opened, opened.outgoing.queues()[0].identifier) == (1000, 0)  # again: no less
+        with host.client() as client:
+            assert purge_outgoing(host.store, client.access, host.store.outgoing.queues()[0].identifier) == (1000, 0)
+            assert purge_outgoing(host.store, client.access, host.store.outgoing.queues()[0].identifier) == (
+                1000,
+                0,
+            )  # again: no less
     world.now += 10_000
     host.manager.poll(world.now, world.wall)
     left = [len(host.store.outgoing.messages())]
@@ -430,7 +374,7 @@ def test_a_purge_that_fails_says_so_and_leaves_the_rest(store: Path, monkeypatch
     with Client(store) as client, Client(store) as other:
         client.store._database.connection.set_busy_timeout(0)
         _in_between(monkeypatch, lambda: other.store._database.connection.execute("BEGIN IMMEDIATE"))
-        with pytest.raises(StoreError, match="locked"):
+        with pytest.raises(StoreError, match="is in use"):
             client.purge_queue("big")
         other.store._database.connection.execute("ROLLBACK")
         assert 0 < len(list(client.queue("big").peek())) < COUNT

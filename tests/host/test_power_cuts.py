@@ -22,6 +22,7 @@ from ordack.store.write_ahead import WriteAheadLog
 
 from tests.host import cuts
 from tests.host.cuts_notes import damage
+from tests.support.beside import outcomes_of
 from tests.support.power import CUT, IO_ERROR, WAYS, Accident, Inode, Machine, Piece, PowerCut, power
 
 pytestmark = [pytest.mark.slow, pytest.mark.rule("B-098", "B-285")]
@@ -185,7 +186,7 @@ def test_a_store_that_is_closed_after_a_sync_that_failed_is_whole(tmp_path: Path
             plain = client.queue("plain").identifier
             for _ in range(3):
                 with client.store.transaction(durable=False):
-                    client.outcomes().empty(plain, confirm.NACK_Q_PURGED, 4)
+                    outcomes_of(client).empty(plain, confirm.NACK_Q_PURGED, 4)
             told.fail(lasts=syncs)
             with pytest.raises(StoreError):
                 client.send("plain", b"lost")

@@ -46,7 +46,7 @@ DESTINATIONS = (  # by stream
 )
 ADMIN = direct("plain")
 TABLES = {
-    "messages": "lookup_id, queue, rank, receiver, expires, wants, peer, address, own, purged, in_doubt, packet",
+    "messages": "lookup_id, queue, rank, expires, wants, peer, address, own, purged, in_doubt, packet",
     "queues": "*",
     "incoming": "*",
     "outgoing": "*",

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from mqqb import confirm, guids
 from ordack.config import Config
+from ordack.store.schema import NEVER
 
 from tests.support.host_peer import Peer, direct
 from tests.support.host_world import START, WALL, Host, Wire, World, exchange, handshake, peer_of, two_hosts, world_of
@@ -20,12 +21,12 @@ def _purge_outgoing(host: Host) -> None:
     """An operator purges every outgoing queue."""
     with host.client() as client:
         for queue in client.store.outgoing.queues():
-            client.store.outgoing.request_purge(queue.identifier)
+            client.order("withdraw", queue.identifier, 0, NEVER, [])
 
 
 def _quota(host: Host, quota: int | None) -> None:
     with host.client() as client:
-        client.store.queues.set_quota("line1", quota)
+        client.order("set_quota", "line1", quota)
 
 
 def _visit(world: World, host: Host, *peers: Peer) -> None:

@@ -15,7 +15,8 @@ from ordack.client import Client, Reject
 from ordack.config import Config
 from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
 from ordack.sending import Sent
-from ordack.store import Store, StoreBusy, StoreError, StoreFull
+from ordack.store import StoreBusy, StoreError, StoreFull
+from ordack.store.schema import NEVER
 
 from tests.support.host_peer import body_of
 from tests.support.host_world import (
@@ -50,9 +51,10 @@ def _send(world: World, sender: Host, destination: str = LINE1, body: bytes = b"
         return client.send(destination, body, **properties)
 
 
-def _as_operator(host: Host) -> Store:
-    """The store as a command of its own opens it."""
-    return host.client().store
+def _order(host: Host, name: str, *arguments: object) -> Any:
+    """An operator's command."""
+    with host.client() as client:
+        return client.order(name, *arguments)
 
 
 def _seconds(world: World, count: int, up: bool = True) -> None:
@@ -218,12 +220,12 @@ def test_a_message_whose_life_is_over_is_not_sent_again_but_may_still_be_acknowl
 @pytest.mark.rule("C-26", "C-57", "C-82", "B-243", "B-244", "B-284", "B-373")
 def test_8_a_full_queue_is_told_within_one_round_trip(tmp_path: Path) -> None:
     world, receiver, sender = _hosts(tmp_path)
-    _as_operator(receiver).queues.set_quota("line1", 10)
+    _order(receiver, "set_quota", "line1", 10)
     sent = _send(world, sender, dead_letter=True, ttbr=100)
     _seconds(world, 1)
     assert _dead(sender) == [(0x8003, False)]
     assert _state(sender, sent) == (confirm.DEAD_LETTERED, 0x8003, False)
-    _as_operator(receiver).queues.set_quota("line1", None)
+    _order(receiver, "set_quota", "line1", None)
     _send(world, sender, body=b"next")
     _seconds(world, 1)
     assert receiver.content("line1") == [b"next"]
@@ -306,7 +308,7 @@ def test_13_without_a_limit_it_is_held_until_an_operator_ends_it(tmp_path: Path)
     world.now += 365 * 86400 * 1000
     _seconds(world, 1, up=False)
     assert len(sender.store.outgoing.messages()) == 1
-    assert _as_operator(sender).outgoing.request_purge(sender.store.outgoing.queues()[0].identifier)
+    assert _order(sender, "withdraw", sender.store.outgoing.queues()[0].identifier, 0, NEVER, [])
     _seconds(world, 1, up=False)
     assert _dead(sender) == [(0x8001, True)]
     assert sender.store.outgoing.messages() == []
@@ -550,7 +552,7 @@ def test_what_waits_for_its_receipt_counts_towards_the_quota(tmp_path: Path) -> 
     _send(world, sender, dead_letter=True)
     _seconds(world, 2)
     used = sender.store.usage()
-    _as_operator(sender).configure("Quota", used + 10)
+    _order(sender, "configure", "Quota", used + 10)
     with pytest.raises(StoreFull, match=f"{used + 10} bytes"):
         _send(world, sender)
     _receive(world, receiver)
@@ -566,7 +568,7 @@ def test_a_paused_queue_sends_nothing_and_goes_on_when_resumed(tmp_path: Path) -
     world, receiver, sender = _hosts(tmp_path)
     _send(world, sender, body=b"1")
     _seconds(world, 2)
-    assert _as_operator(sender).outgoing.set_on_hold(LINE1, True)
+    assert _order(sender, "set_on_hold", LINE1, True)
     world.collect()
     world.pass_time(100)
     [(link, data, _)] = [news for news in sender.manager.output() if news[1]]
@@ -584,10 +586,10 @@ def test_a_paused_queue_sends_nothing_and_goes_on_when_resumed(tmp_path: Path) -
     _seconds(world, 2)
     assert [queue["state"] for queue in sender.manager.report()["outgoing"]] == ["OnHold", "Inactive"]
     assert not world.wires  # nothing else waits
-    assert _as_operator(sender).outgoing.set_on_hold(LINE1, False)
+    assert _order(sender, "set_on_hold", LINE1, False)
     _seconds(world, 2)
     assert receiver.content("line1") == [b"1", b"2"]
-    assert not _as_operator(sender).outgoing.set_on_hold("DIRECT=OS:plant\\private$\\none", True)
+    assert not _order(sender, "set_on_hold", "DIRECT=OS:plant\\private$\\none", True)
 
 
 @pytest.mark.rule("B-345", "B-346")
@@ -599,9 +601,9 @@ def test_a_pause_that_is_taken_back_at_once_is_none(tmp_path: Path) -> None:
     exchange(world)
     receiver.manager.poll(world.now + 2000, world.wall)  # it acknowledges
     world.collect()
-    assert _as_operator(sender).outgoing.set_on_hold(LINE1, True)
+    assert _order(sender, "set_on_hold", LINE1, True)
     world.deliver(1 << 20)  # that is a transaction, which sees the pause; a poll would obey it
-    assert _as_operator(sender).outgoing.set_on_hold(LINE1, False)
+    assert _order(sender, "set_on_hold", LINE1, False)
     _send(world, sender, body=b"2")
     _seconds(world, 2)
     assert receiver.content("line1") == [b"1", b"2"]
@@ -619,7 +621,7 @@ def test_an_operator_can_ask_for_a_resend(tmp_path: Path) -> None:
     world.wires[0].to_initiator.clear()  # the OrderAck
     _seconds(world, 3)
     assert len(sender.store.outgoing.messages()) == 1
-    assert _as_operator(sender).outgoing.request_resend(LINE1)
+    assert _order(sender, "request_resend", LINE1)
     _seconds(world, 4)
     assert sender.store.outgoing.messages() == []
     assert receiver.content("line1") == [b"x"]
@@ -798,8 +800,8 @@ def test_an_application_sees_what_became_of_a_send_from_another_process(tmp_path
 def test_the_settings_that_the_store_keeps_hold_from_the_next_start(tmp_path: Path) -> None:
     world, receiver, sender = _hosts(tmp_path)
     for name, value in (("SeqResend13Time", 7), ("RemoveDuplicateCleanup", 20_000)):
-        _as_operator(sender).configure(name, value)
-        _as_operator(receiver).configure(name, value)
+        _order(sender, "configure", name, value)
+        _order(receiver, "configure", name, value)
     for host, hops in ((sender, {"plant": HERE}), (receiver, {})):
         host.config = Config.of(host.store.configuration(), next_hops=hops)
         host.restart(world.now, snapshot=True)
@@ -1022,7 +1024,7 @@ def test_a_queue_manager_outlives_a_store_that_fails_for_a_while(tmp_path: Path)
     with _Busy(receiver):
         for _ in range(5):
             _seconds(world, 1)
-        assert any("locked by another process" in line for line in receiver.log)
+        assert any("is in use: this program itself" in line for line in receiver.log)
     _seconds(world, 3)
     assert receiver.content("line1") == [b"1", b"2"]
     assert sender.store.outgoing.messages() == []

@@ -8,6 +8,8 @@ import os
 import random
 import shutil
 import stat
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -30,6 +32,9 @@ from ordack.store.queues import NoSuchQueue, QueueExists
 from ordack.store.room import LOG_BYTES
 from ordack.store.schema import FILE_NAME, FORMAT_VERSION, NEVER
 from ordack.store.write_ahead import log_bytes
+
+from tests.support.beside import unserved
+from tests.support.command import ENVIRONMENT, Serve
 
 SPAWN = multiprocessing.get_context("forkserver")
 
@@ -248,7 +253,7 @@ def test_a_queue_made_again_does_not_get_the_old_identifier(tmp_path: Path) -> N
 
 @pytest.mark.rule("B-020", "A-46")
 def test_message_ids_are_never_given_twice_and_skip_zero(tmp_path: Path) -> None:
-    with Store(tmp_path, create=True) as store, Store(tmp_path) as other:
+    with Store(tmp_path, create=True) as store, unserved(Store(tmp_path)) as other:
         store.lock_manager()
         first = store.numbers.reserve_message_ids()
         assert other.numbers.reserve_message_ids(256) == first + 1
@@ -292,8 +297,7 @@ def test_message_ids_go_on_at_another_place_in_each_run(tmp_path: Path) -> None:
     with Store(tmp_path) as store:
         store.lock_manager()
         places.append(store.numbers.reserve_message_ids())
-        with Store(tmp_path) as other:
-            assert other.numbers.reserve_message_ids() == places[-1] + 1
+        assert store.numbers.reserve_message_ids() == places[-1] + 1
     assert min(abs(one - another) for one in places for another in places if one is not another) > 1000, "or 1 in 2e5"
 
 
@@ -551,9 +555,28 @@ def test_a_locked_store_is_waited_for_and_then_reported(tmp_path: Path) -> None:
         Store(tmp_path, create=True) as store,
         Store(tmp_path, busy_timeout=0.05) as other,
         store.transaction(),
-        pytest.raises(StoreBusy, match="locked by another process"),
+        pytest.raises(StoreBusy, match="is in use: this program itself"),
     ):
         other.queues.create("q")
+
+
+def test_who_waits_for_a_store_is_told_for_whom(tmp_path: Path) -> None:
+    with Store(tmp_path, create=True) as store:
+        holder = (
+            "import sys\nfrom ordack.store import Store\nwith Store(sys.argv[1]) as store, store.transaction():\n"
+            "    print('has it', flush=True)\n    sys.stdin.read()\n"
+        )
+        command = [sys.executable, "-c", holder, str(tmp_path)]
+        with subprocess.Popen(
+            command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout
+            assert process.stdout.readline() == "has it\n"
+            store._database.connection.set_busy_timeout(0)
+            with pytest.raises(StoreBusy, match=rf"process {process.pid} \(.*import sys"):
+                store.configure("Quota", 1)
+            process.communicate()
+        store.configure("Quota", 1)
 
 
 def test_who_waits_for_a_store_tries_again_at_once_and_is_not_left_behind(
@@ -612,13 +635,14 @@ def _send_many(folder: Path, count: int) -> None:
 def test_processes_that_send_to_one_destination_share_its_numbers(tmp_path: Path, served: bool) -> None:
     """While `ordack serve` runs; without it each process has a sequence of its own."""
     with Store(tmp_path, create=True) as store:
-        if served:
-            store.lock_manager()
+        serve = Serve(tmp_path) if served else None
         processes = [SPAWN.Process(target=_send_many, args=(tmp_path, 15)) for _ in range(3)]
         for process in processes:
             process.start()
         for process in processes:
             process.join()
+        if serve:
+            serve.stop()
         entries = store.outgoing.messages()
         assert len({entry.message_id for entry in entries}) == 45
         if served:

@@ -136,7 +136,7 @@ def test_many_letters_are_sent_in_their_order_and_numbered_without_a_gap(client:
 
 
 def test_one_letter_that_does_not_fit_sends_none(client: Client, own: Client) -> None:
-    own.store.queues.set_quota("plain", 1000)
+    own.order("set_quota", "plain", 1000)
     with pytest.raises(StoreFull, match="quota of 1000 bytes"):
         client.send_many([Letter("line1", b"1"), *[Letter("plain", bytes(300)) for _ in range(3)]])
     assert _bodies(client, "line1") == _bodies(client, "plain") == []

@@ -17,11 +17,10 @@ from typing import Any
 import pytest
 from ordack import links
 from ordack.client import Client
-from ordack.commits import Move
 from ordack.config_file import ConfigFile
 from ordack.links import Link
 from ordack.manager import Manager
-from ordack.moving import move_one
+from ordack.moving import Move, move_one
 from ordack.names import DEAD_XACT
 from ordack.net import guard as guarding
 from ordack.net import kept, monitor, tcp
@@ -29,6 +28,7 @@ from ordack.net.guard import BadToken, Guard, read_token
 from ordack.overview import ROWS_MAX, SAMPLES_MAX, Overview
 from ordack.store import Store, StoreError
 
+from tests.support.beside import outcomes_of
 from tests.support.command import DEADLINE_S, ordack
 from tests.support.dead_letters import HOSTILE, store_with_dead_letters, with_token
 from tests.support.host_peer import Peer, direct
@@ -647,5 +647,5 @@ def test_a_message_in_doubt_that_is_to_stay_stays_in_one_transaction(dead: tuple
         client.store._database.all("UPDATE messages SET in_doubt = 1 WHERE lookup_id = ?", (keys[0],))
         for wanted in (Move(queue, keys[0]), Move(queue, keys[1], DEAD_XACT), Move(queue + 1000, keys[1])):
             with pytest.raises(StoreError), client.store.transaction():
-                move_one(client.outcomes(), wanted)
+                move_one(outcomes_of(client), wanted)
         assert [message.lookup_id for message in client.queue(DEAD_XACT).peek()] == keys

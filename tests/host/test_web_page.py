@@ -30,7 +30,7 @@ def running(tmp_path: Path) -> Iterator[Watched]:
     store_with_dead_letters(store, [(HOSTILE, b"21.5"), ("press 7", HOSTILE.encode()), ("oven", b"\xff\x00")])
     with Client(store) as client:
         client.create_queue("a-queue-whose-name-is-as-long-as-" + "names-may-be-" * 7, transactional=True)
-        client.store.queues.set_quota("line1", 1 << 20)
+        client.order("set_quota", "line1", 1 << 20)
         client.send("DIRECT=OS:gone\\private$\\reports", b"waits")
     with_token(store, TOKEN)
     found = Watched(store)

@@ -14,6 +14,7 @@ from ordack.store import Store
 from ordack.store.database import Database
 from ordack.store.schema import NEVER
 
+from tests.support.beside import unserved
 from tests.support.host_world import HERE, Host, World, exchange, world_of
 
 LINE1 = "DIRECT=OS:plant\\private$\\line1"
@@ -52,7 +53,7 @@ class Operator:
 
     def _purge(self, folder: Path) -> None:
         self.busy = True
-        with Store(folder) as store:
+        with unserved(Store(folder)) as store:
             self.purged = {entry.message_id for entry in store.outgoing.messages()}
             self.unsent = self.purged - self.left
             for queue in store.outgoing.queues():
@@ -76,7 +77,7 @@ def _life(folder: Path, patch: pytest.MonkeyPatch, moment: int, held: bool) -> t
         for body in (b"1", b"2"):
             client.send(LINE1, body, dead_letter=True)
         client.send(LATER, b"paused", dead_letter=True)
-        assert client.store.outgoing.set_on_hold(LATER, True)
+        assert client.order("set_on_hold", LATER, True)
     sender.manager.poll(world.now, world.wall)
     world.connect_all()
     world.collect()

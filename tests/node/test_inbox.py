@@ -352,13 +352,13 @@ def test_messages_for_a_board_wait_while_acknowledgements_for_it_go(tmp_path: Pa
     world.send(b"on")
     name = world.name.lower()[:-1] + "00000007"
     with world.host.client() as client:
-        assert client.store.outgoing.set_on_hold(name, True)
+        assert client.order("set_on_hold", name, True)
     refused = world.node.queue("DIRECT=TCP:10.0.0.1\\private$\\nowhere").put(b"x", dead_letter=True)
     world.run(2000)
     assert refused.is_ended()
     assert len(world.inbox) == 0
     with world.host.client() as client:
-        assert client.store.outgoing.set_on_hold(name, False)
+        assert client.order("set_on_hold", name, False)
     world.run(2000)
     assert len(world.inbox) == 1
 

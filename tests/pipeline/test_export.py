@@ -52,6 +52,7 @@ from ordack.store.backup import upgrade
 from ordack.store.messages import NewMessage, Stored
 from ordack.store.schema import SYSTEM_QUEUES
 
+from tests.support.beside import outcomes_of
 from tests.support.command import DEADLINE_S, ENVIRONMENT, as_json, ordack
 from tests.support.faulty_disk import FaultyDisk, after_power_cut, faulty_disk
 from tests.support.host_world import older
@@ -554,8 +555,8 @@ def test_each_step_is_durable_before_the_next(store: Path, to: Path, monkeypatch
         "commit",
         "rename",
         "sync segments",
-        "commit",
         "record",
+        "commit",
     ]
 
 
@@ -688,7 +689,7 @@ class ExportMachine(RuleBasedStateMachine):
         if commit:
             with client.store.transaction():
                 client.store.messages.received(self.keys)
-                client.outcomes().remove(self.keys, confirm.ACK_RECEIVE)
+                outcomes_of(client).remove(self.keys, confirm.ACK_RECEIVE)
             self.gone["received"] += self.held
             self.purged -= set(self.held)
             self.drop(self.held)
@@ -758,7 +759,7 @@ def test_dead_letters_can_be_exported(store: Path, to: Path) -> None:
         client.send("plain", b"late", dead_letter=True, ttbr=5)
         now = 2000
         with client.store.transaction():
-            assert client.outcomes().remove_over() == 1
+            assert outcomes_of(client).remove_over() == 1
     (made,) = _export(store, to, "system$;deadletter")
     assert made.segment.startswith("system$%3Bdeadletter-")
     (row,) = pq.read_table(to / made.segment, partitioning=None).to_pylist()

@@ -9,6 +9,8 @@ from pathlib import Path
 from ordack.client import Client
 from ordack.names import DEAD_XACT
 
+from tests.support.beside import outcomes_of
+
 HOSTILE = "<img src=x onerror=\"document.title='pwned'\">"
 
 
@@ -21,7 +23,7 @@ def store_with_dead_letters(folder: Path, letters: Iterable[tuple[str, bytes]]) 
         for label, body in letters:
             client.send("line1", body, label, ttbr=5, dead_letter=True)
         now[0] += 10
-        while client.outcomes().remove_over():
+        while outcomes_of(client).remove_over():
             pass
         return [message.lookup_id for message in client.queue(DEAD_XACT).peek()]
 

@@ -17,6 +17,7 @@ from ordack.manager import Manager
 from ordack.store import Store
 from ordack.store.schema import FILE_NAME, correlation_in
 
+from tests.support.beside import HearingManager, client_beside
 from tests.support.host_peer import Peer, body_of, direct
 
 WALL = 1_800_000_000
@@ -55,7 +56,7 @@ class Host:
     def _open(self, now: int) -> None:
         self.store = Store(self._life, clock=lambda: wall_at(now) - self.behind)
         self.store.lock_manager()
-        self.manager = Manager(self.store, now, self.config, self.log.append)
+        self.manager = HearingManager(self.store, now, self.config, self.log.append)
         self.manager.poll(now, wall_at(now) - self.behind)
 
     def arm(self, statements: int) -> None:
@@ -108,7 +109,7 @@ class Host:
 
     def client(self, wall: int = WALL) -> Client:
         """An application on this machine, at that time."""
-        return Client(self._life, clock=lambda: wall - self.behind)
+        return client_beside(self._life, lambda: wall - self.behind)
 
     def content(self, queue: str) -> list[bytes]:
         return [

@@ -73,7 +73,7 @@ class Standin:
         self.back = back
         with Client(folder, create=True) as client:
             for name, value in ({"EarlyOrderAck": 0} | (settings or {})).items():
-                client.store.configure(name, value)
+                client.order("configure", name, value)
             if script:
                 client.create_queue(commands.CONTROL)
                 client.create_queue(commands.PROBE, transactional=True)

@@ -19,7 +19,7 @@ from ordack.cli.common import (
     report_done,
     tell_if_new,
 )
-from ordack.store import Store, StoreError
+from ordack.store import StoreError
 from ordack.store.look import open_to_look
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ def setting(
     Applications use a new value at once, `ordack serve` after SIGHUP or from its next start. What the configuration
     file states goes before what the store keeps, and is changed there.
     """
+    from ordack.client import Client
     from ordack.settings import check_setting, setting_name
 
     if name in ("check", "show"):
@@ -94,7 +95,8 @@ def setting(
         number = None if value is None or value == "default" else check_setting(known, value)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    with open_to_look(store) if value is None else Store(store, create=True) as opened:
+    with Client(store, look=True) if value is None else Client(store, create=True) as client:
+        opened = client.store
         tell_if_new(opened)
         stated = opened.names().get("numbers", {})
         if value is not None:
@@ -103,7 +105,7 @@ def setting(
                     f"{known} is {stated[known]} in the configuration file that `ordack serve` was last started with, "
                     "which goes before the store: change it there, and let `ordack serve` read it again (SIGHUP)"
                 )
-            opened.configure(known, number)
+            client.order("configure", known, number)
         held = opened.configuration()
     if name is None:
         _list(held, stated, as_json)

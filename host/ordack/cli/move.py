@@ -14,7 +14,10 @@ from ordack.store.database import counted
 from ordack.store.schema import NEVER
 
 if TYPE_CHECKING:
-    from ordack.moving import Moved
+    from collections.abc import Iterator
+
+    from ordack.client import Client
+    from ordack.moving import Moved, Selection
 
 
 def _moment(text: str) -> datetime:
@@ -74,7 +77,6 @@ def move(
         raise typer.BadParameter("--count and --all do not go together")
     from ordack.client import Client
     from ordack.moving import Selection
-    from ordack.moving import move as move_them
 
     selection = Selection(
         frozenset(_number_of(one) for one in classes or ()),
@@ -87,7 +89,7 @@ def move(
     moved = left = 0
     with Client(store) as client:
         try:
-            for one in move_them(client, name, target, selection, limit):
+            for one in move_all(client, name, target, selection, limit):
                 if one.message_id is None:
                     left += 1
                 else:
@@ -101,6 +103,31 @@ def move(
         )
     if not as_json:
         report(False, f"{counted(moved, 'message')} moved")
+
+
+def move_all(client: Client, name: str, target: str | None, selection: Selection, limit: int) -> Iterator[Moved]:
+    """Move up to `limit` messages of the queue of that name, in its order, of those that are in it now.
+
+    target: as Client.send takes it; None: each goes to the destination that it was sent to. One that somebody is
+    receiving stays. Raises what Client.send raises, about the message that cannot be moved: it stays, and the others.
+    """
+    from ordack.moving import Moved
+
+    queue = client.queue(name)
+    last = client.store.messages.last_lookup_id()  # one that is sent and fails at once is not taken again
+    count = 0
+    for message in queue.peek():
+        if count == limit:
+            return
+        if message.lookup_id > last or not selection.means(message):
+            continue
+        if message.in_doubt and not selection.in_doubt:
+            yield Moved(message, target or message.destination, None)
+            continue
+        done = client.order("move", queue.identifier, message.lookup_id, target, message.in_doubt)
+        if done:
+            count += 1
+            yield Moved(message, *done)
 
 
 def _tell(moved: Moved, as_json: bool) -> None:

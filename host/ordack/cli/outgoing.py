@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +11,7 @@ from ordack.cli import glance
 from ordack.cli.common import JsonOption, StoreOption, report, report_done
 from ordack.cli.output import write
 from ordack.names import destination
-from ordack.store import Store, StoreError
+from ordack.store import StoreError
 from ordack.store.database import counted
 from ordack.store.look import open_to_look
 
@@ -42,12 +41,12 @@ def outgoing_list(store: StoreOption, as_json: JsonOption = False) -> None:
     write(glance.text(glance.outgoing(queues)))
 
 
-def _change_outgoing(
-    store: Path, format_name: str, done: str, as_json: bool, change: Callable[[Store, str], bool]
-) -> None:
+def _change_outgoing(store: Path, format_name: str, done: str, as_json: bool, order: str, *arguments: object) -> None:
+    from ordack.client import Client
+
     format_name = destination(format_name)
-    with Store(store) as opened:
-        if not change(opened, format_name):
+    with Client(store) as client:
+        if not client.order(order, format_name, *arguments):
             raise StoreError(f"there is no outgoing queue {format_name}; `ordack outgoing list` shows them")
     report_done(as_json, f"{format_name}: {done}", format_name=format_name, done=done)
 
@@ -55,21 +54,19 @@ def _change_outgoing(
 @app.command("pause")
 def outgoing_pause(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
     """Stop sending from an outgoing queue until it is resumed."""
-    _change_outgoing(store, name, "on hold", as_json, lambda opened, queue: opened.outgoing.set_on_hold(queue, True))
+    _change_outgoing(store, name, "on hold", as_json, "set_on_hold", True)
 
 
 @app.command("resume")
 def outgoing_resume(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
     """Continue sending from a paused outgoing queue."""
-    _change_outgoing(store, name, "resumed", as_json, lambda opened, queue: opened.outgoing.set_on_hold(queue, False))
+    _change_outgoing(store, name, "resumed", as_json, "set_on_hold", False)
 
 
 @app.command("resend")
 def outgoing_resend(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
     """Resend now what is not acknowledged, instead of waiting for the resend interval."""
-    _change_outgoing(
-        store, name, "resend requested", as_json, lambda opened, queue: opened.outgoing.request_resend(queue)
-    )
+    _change_outgoing(store, name, "resend requested", as_json, "request_resend")
 
 
 @app.command("purge")
@@ -81,14 +78,15 @@ def outgoing_purge(name: FormatNameArgument, store: StoreOption, as_json: JsonOp
     became of its messages. Those that only pass through, and tell that a message was refused, stay: without them its
     sender would take the message for stored.
     """
-    from ordack.pieces import purge_outgoing
+    from ordack.client import Client
+    from ordack.emptying import purge_outgoing
 
     name = destination(name)
-    with Store(store) as opened:
-        queue = opened.outgoing.find(name)
+    with Client(store) as client:
+        queue = client.store.outgoing.find(name)
         if queue is None:
             raise StoreError(f"there is no outgoing queue {name}; `ordack outgoing list` shows them")
-        removed, kept = purge_outgoing(opened, queue.identifier)
+        removed, kept = purge_outgoing(client.store, client.access, queue.identifier)
     report_done(
         as_json,
         f"{counted(removed, 'message')} will be removed from {name}"

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ordack.cli.common import JsonOption, StoreOption, print_table, report, report_done, tell_if_new
-from ordack.store import Store, StoreError
+from ordack.store import StoreError
 from ordack.store.database import counted
 from ordack.store.look import open_to_look
 from ordack.store.queues import QueueExists, QueueNotEmpty
@@ -31,13 +31,15 @@ def queue_create(
     as_json: JsonOption = False,
 ) -> None:
     """Create a private queue, and the store if there is none."""
-    with Store(store, create=True) as opened:
-        tell_if_new(opened)
+    from ordack.client import Client
+
+    with Client(store, create=True) as client:
+        tell_if_new(client.store)
         try:
-            queue = opened.queues.create(name, transactional)
+            client.create_queue(name, transactional)
             created = True
         except QueueExists:
-            queue = opened.queues.named(name)
+            queue = client.store.queues.named(name)
             if not if_not_exists:
                 raise
             if queue.transactional != transactional:
@@ -46,6 +48,7 @@ def queue_create(
                     "transactional: delete it first, or use it as it is"
                 ) from None
             created = False
+        queue = client.store.queues.named(name)
     report_done(
         as_json,
         f"created {queue.name}" if created else f"{queue.name} exists",
@@ -105,6 +108,7 @@ def queue_quota(
     as_json: JsonOption = False,
 ) -> None:
     """Show or set the limit of a queue in bytes, also of a journal or dead-letter queue."""
+    from ordack.client import Client
     from ordack.config import parse_quota
     from ordack.store.schema import CLOSED_QUEUES
 
@@ -112,14 +116,14 @@ def queue_quota(
         limit = parse_quota(quota) if quota is not None else None
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    with open_to_look(store) if quota is None else Store(store) as opened:
-        queue = opened.queues.named(name)
+    with Client(store, look=quota is None) as client:
+        queue = client.store.queues.named(name)
         if quota is None:
             limit = queue.quota
         elif queue.name in CLOSED_QUEUES:
             raise StoreError(f"{queue.name} is the queue manager's own queue: it has no quota (B-085)")
         else:
-            opened.queues.set_quota(name, limit)
+            client.order("set_quota", name, limit)
     (report if quota is None else report_done)(
         as_json, f"{name}: " + ("no limit" if limit is None else f"{limit} bytes"), name=name, quota=limit
     )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ordack import service
-from ordack.applications import Application, PutBack, Question, Take
+from ordack.applications import Application, Claim, PutBack, Question, Take
 from ordack.log import ERROR
 from ordack.manager import Manager
 from ordack.net.reading import Reading, looking_in
@@ -43,7 +43,7 @@ class Door:
             listener = service.listen(store.folder)
         except OSError as error:
             self.manager.operator.tell(
-                f"applications open the store themselves: no socket in {store.folder}, {error.strerror or error}"
+                f"no application can use the store: no socket in {store.folder}, {error.strerror or error}", ERROR
             )
             return
         self._server = await asyncio.get_running_loop().create_unix_server(lambda: Connection(self), sock=listener)
@@ -202,11 +202,14 @@ class Connection(asyncio.Protocol):
                 wanted = wanted._replace(poison_after=self._door.manager.config.poison_after)
             self._door.ask((application, Take(wanted, time.monotonic_ns() // 1_000_000 + wait)))
         elif kind == service.COMMIT:
-            self._door.ask((application, service.request_in(question, application.identifier)))
+            request = service.request_in(question, application.identifier)
+            if request.commit.order and not self.is_here:
+                raise service.Malformed("an order comes from another machine")
+            self._door.ask((application, request))
         elif kind == service.EMPTY and self.is_here:
             self._door.ask((application, service.emptying_in(question)))
-        elif kind == service.MOVE and self.is_here:
-            self._door.ask((application, service.move_in(question)))
+        elif kind == service.CLAIM and self.is_here and len(question) == 2:
+            self._door.ask((application, Claim(service.keys_in(question[1]))))
         elif kind == service.PUT_BACK and len(question) == 2:
             self._door.ask((application, PutBack(service.keys_in(question[1]))))
         elif looking := looking_in(question):

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 from ordack import classes, remote, service
-from ordack.commits import Move
+from ordack.commits import Commit, Request
 from ordack.message import Message
+from ordack.orders import Order
 from ordack.overview import is_kept
 from ordack.peer_names import PeerNames
 from ordack.sending import open_queue
@@ -145,9 +146,10 @@ def move(store: Store, wanted: Wanted) -> dict[str, Any]:
             if left <= 0:
                 stayed += _left(wanted.keys[place:], "there was no time for it: try again")
                 break
-            question = service.move_question(Move(queue.identifier, key, wanted.destination, wanted.in_doubt))
+            order = Order("move", (queue.identifier, key, wanted.destination, wanted.in_doubt))
+            question = service.commit_question(Request(b"", 1 + place, Commit(order=order)))
             try:
-                done = with_queue_manager.ask(question, left + 1)
+                _, done = with_queue_manager.ask(question, left + 1)
             except (StoreError, ValueError) as error:
                 stayed += _left([key], str(error))
             except remote.Lost:

@@ -42,7 +42,7 @@ from ordack.net.tls import HANDSHAKE_TIMEOUT_S, SHUT_TIMEOUT_S, Handshake
 from ordack.store import StoreError
 from ordack.tls import Tls, name_in, words
 
-POLL_INTERVAL_S = 0.05  # for timers, and for what other processes put in the store
+POLL_INTERVAL_S = 0.05  # for timers
 ORDER_ACKS_APART_MS = 5  # of all streams: each time costs a look at all that have one to send
 MAX_BATCH_BYTES = 16 << 20
 SPARE_FILES = 24  # of the store, the event loop, the listener, connections that wait to be refused

@@ -27,10 +27,11 @@ from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from mqqb import confirm, guids
+from mqqb import guids
 
 from ordack.client import Client, Queue
-from ordack.commits import LOOK_AGAIN_S
+from ordack.commits import LOOK_AGAIN_S, Commit, Wanted
+from ordack.orders import Order
 from ordack.paths import NotLocal, local_path
 from ordack.pipeline.columns import Columns
 from ordack.pipeline.segments import (
@@ -256,8 +257,7 @@ class Exporter:
         """Read the folder's marker, or make it, if nobody's segments are there."""
         marker = self._folder.marker()
         if marker is None:
-            with self._store.transaction():  # two exports to a new folder: one makes it
-                marker = self._folder.marker() or self._mark()
+            marker = self._mark()
         self._marker = marker
         if all(export.folder != marker.folder for export in self._store.exports.all()):
             self._check_owner("is another one: export to another folder")
@@ -285,10 +285,10 @@ class Exporter:
                 f"{self._folder.name} holds other files, such as {legible(foreign)}, and no {MARKER} of "
                 "an export: name a new or empty folder"
             )
-        new = hidden(f"{MARKER}.{self._store.guid.hex()}")
+        new = hidden(f"{MARKER}.{secrets.token_hex(8)}")
         self._folder.write(new, marker_content(Marker(self._guid, secrets.token_hex(8))))
         self._folder.link(new, MARKER)
-        marker = self._folder.marker()  # another queue manager may have been faster
+        marker = self._folder.marker()  # another export may have been faster
         if marker is None:
             raise FolderError(f"cannot make {MARKER} in the folder {self._folder.name}")
         return marker
@@ -308,7 +308,7 @@ class Exporter:
                 self._last[queue.identifier] = self._finish(export._replace(path=self._folder.name))
             elif export.pending == PENDING:
                 self._give_up(export, f"its folder was {export.path}, and this is another one")
-                self._store.exports.save(export._replace(pending=GIVEN_UP))
+                self._save(export._replace(pending=GIVEN_UP))
 
     def _take_up_deleted(self) -> None:
         """Finish what is pending of queues that are gone: nobody else will."""
@@ -337,8 +337,11 @@ class Exporter:
             if not problem:
                 self._recovered.append(_exported(export, True))
         export = export._replace(pending=DONE)
-        self._store.exports.save(export)
+        self._save(export)
         return export
+
+    def _save(self, export: Export) -> None:
+        self._client.order("save_export", *export)
 
     def _give_up(self, export: Export, problem: str) -> None:
         """Do without a segment that was recorded, if that is what the operator wants."""
@@ -444,26 +447,24 @@ class Exporter:
                 serial=last.serial + 1, name=name, messages=len(messages), size=len(content), pending=PENDING
             )
         except BaseException:
-            self._put_back(keys)
+            self._client.access.put_back(keys)
             raise
         try:
             self._folder.write(hidden(name), content)
-            with self._store.transaction():
-                began = time.monotonic()
-                self._check_last(last)
-                self._store.messages.received(keys)
-                self._client.outcomes().remove(keys, confirm.ACK_RECEIVE)
-                self._store.exports.save(export)
-            self._store.messages.let_go(keys)
+            began = time.monotonic()
+            self._client.access.commit(Commit(tuple(keys), order=Order("add_export", tuple(export))))
             pace = len(keys) / max(time.monotonic() - began, 1e-6)
             self._affordable = max(int(pace * LOCKED_S), LEAST_ROWS)
-        except BaseException as error:
-            # A write to the store that succeeds ends all doubt about one that did not.
-            if self._put_back(keys) and export not in self._store.exports.all(export.queue):
+        except StoreUnknown as error:
+            raise self._unknown(export, error.reason) from None
+        except (FolderError, StoreError):  # of what else has interrupted this nobody knows: the next export does
+            self._client.access.put_back(keys)
+            if export not in self._store.exports.all(export.queue):
                 with contextlib.suppress(FolderError):
                     self._folder.remove(hidden(name))
-            if isinstance(error, StoreUnknown):
-                raise self._unknown(export, error.reason) from None
+            raise
+        except BaseException:
+            self._client.access.put_back(keys)
             raise
         try:
             self._folder.rename(hidden(name), name)
@@ -475,7 +476,7 @@ class Exporter:
             ) from None
         self._last[queue.identifier] = export
         with contextlib.suppress(StoreError):  # it is visible, and told so; if this fails, the next segment comes to it
-            self._store.exports.save(export._replace(pending=DONE))
+            self._save(export._replace(pending=DONE))
             self._last[queue.identifier] = export._replace(pending=DONE)
         return _exported(export, False)
 
@@ -487,36 +488,17 @@ class Exporter:
             f"export to {self._folder.name} again, and each is in one segment",
         )
 
-    def _check_last(self, last: Export) -> None:
-        """A record that waits to become visible must not be replaced."""
-        found = [
-            (export.serial, export.pending)
-            for export in self._store.exports.all(last.queue)
-            if export.folder == last.folder
-        ]
-        if found and found != [(last.serial, DONE)]:
-            raise StoreError(
-                f"the segment after {last.serial} of the queue {last.queue} is recorded already: begin the export again"
-            )
-
     def _receive(self, queue: Queue, limit: int, keys: list[int]) -> list[Stored]:
         messages: list[Stored] = []
         size = 0
-        now = self._client.now()
         while len(messages) < limit and size < SEGMENT_BYTES:
-            taken = self._store.messages.begin_receive(queue.identifier, limit - len(messages), now)
+            taken = self._client.access.take(Wanted(queue.identifier, limit - len(messages)), 0.0)
             if not taken:
                 break
             keys += [message.lookup_id for message in taken]
             messages += taken
             size += sum(len(message.packet) for message in taken)
         return messages
-
-    def _put_back(self, keys: list[int]) -> bool:
-        with contextlib.suppress(StoreError):  # later, then: what has failed first matters more
-            self._store.messages.put_back(keys)
-            return True
-        return False
 
 
 def _exported(export: Export, recovered: bool) -> Exported:

@@ -2,8 +2,8 @@
 
 One write transaction takes a whole batch: messages, the state of their streams, and what was settled. It is durable
 when `transaction()` has returned (write-ahead log, synchronous=FULL), and does not happen at all if it raises. Several
-processes may have one store open: `ordack serve` and any number of applications and commands. Writers wait for each
-other.
+processes may have one store open. While `ordack serve` has it, nobody else writes: applications and commands ask it.
+Without it they write themselves, one transaction after another, and wait for each other.
 
 The store keeps a message as the packet that came. Only what is searched by has a column of its own.
 """
@@ -32,6 +32,7 @@ from ordack.store.database import (
     StoreBusy,
     StoreError,
     StoreFull,
+    StoreServed,
     StoreUnknown,
 )
 from ordack.store.exports import Exports
@@ -42,14 +43,16 @@ from ordack.store.memory import Memory
 from ordack.store.messages import Messages
 from ordack.store.numbers import Numbers
 from ordack.store.outgoing import OutgoingQueues
+from ordack.store.processes import process
 from ordack.store.queues import Queues
 from ordack.store.room import Disk, Room, room
 from ordack.store.schema import NEVER
 from ordack.store.write_ahead import disk_bytes, log_bytes
 
-__all__ = ["STATUS", "Store", "StoreBusy", "StoreError", "StoreFull", "StoreUnknown"]
+__all__ = ["STATUS", "Store", "StoreBusy", "StoreError", "StoreFull", "StoreServed", "StoreUnknown"]
 
 STATUS = "status.json"
+LOCK_TRIES = 10
 
 
 class Store:
@@ -76,7 +79,9 @@ class Store:
         """Open the store in `folder`; make it there first if `create`. `busy_timeout` in seconds; clock: gives seconds
         since 1970."""
         self._locks = locks = Locks(Path(folder))
-        self._database = database = self.database_type(folder, create, busy_timeout, lambda: locks.is_taken(SERVE_LOCK))
+        self._database = database = self.database_type(
+            folder, create, busy_timeout, lambda: locks.is_anothers(SERVE_LOCK)
+        )
         self.folder = database.folder
         self.path = database.path
         self.work = database.work
@@ -134,29 +139,34 @@ class Store:
 
     def lock_manager(self) -> None:
         """Become the store's only queue manager, until close, and begin a run. Raises StoreBusy if another is."""
+        if self.is_served:
+            raise StoreBusy(f"another {self.manager} is running on {self.folder}")
         with self.transaction():  # nobody gives a number between the two
-            descriptor = self._locks.take(SERVE_LOCK, os.O_CREAT)
-            if descriptor is None:  # it may be one who asks, who has it for an instant
-                time.sleep(LAST_WAIT_S)
+            for _ in range(LOCK_TRIES):
                 descriptor = self._locks.take(SERVE_LOCK, os.O_CREAT)
-            if descriptor is None:
-                pid = (self.folder / SERVE_LOCK).read_text().strip()
-                raise StoreBusy(f"another `ordack serve` (process {pid or 'unknown'}) is running on {self.folder}")
-            self._locks.keep(descriptor)
+                if descriptor is not None:
+                    break
+                time.sleep(LAST_WAIT_S)  # it may be some who ask, who have it for an instant
+            else:
+                raise StoreBusy(f"another {self.manager} is running on {self.folder}")
+            self._locks.keep(descriptor, SERVE_LOCK)
             with contextlib.suppress(OSError):  # a full disk; the lock itself needs no room
                 os.ftruncate(descriptor, 0)
                 os.write(descriptor, f"{os.getpid()}\n".encode())
             self.numbers.begin_run()
 
     @property
-    def is_managed_here(self) -> bool:
-        """Is this very process the store's queue manager?"""
-        if not self._locks.is_taken(SERVE_LOCK):
-            return False
+    def is_served(self) -> bool:
+        """Does another store object, as a rule in another process, have it as its queue manager?"""
+        return self._locks.is_anothers(SERVE_LOCK)
+
+    @property
+    def manager(self) -> str:
+        """The `ordack serve` that runs on it, for people."""
         try:
-            return (self.folder / SERVE_LOCK).read_text().strip() == str(os.getpid())
-        except OSError:
-            return False
+            return f"`ordack serve`, {process(int((self.folder / SERVE_LOCK).read_text()))},"
+        except (OSError, ValueError):
+            return "`ordack serve`"
 
     def write_status(self, status: Mapping[str, Any]) -> None:
         """Show other processes what the queue manager is doing; it need not survive anything."""
@@ -268,10 +278,10 @@ class Store:
 
     def configure(self, name: str, value: int | None) -> None:
         """Set a value; None: back to its default."""
-        if value is None:
+        with self.transaction():
             self._database.all("DELETE FROM configuration WHERE name = ?", (name,))
-        else:
-            self._database.all("INSERT OR REPLACE INTO configuration VALUES (?, ?)", (name, value))
+            if value is not None:
+                self._database.all("INSERT INTO configuration VALUES (?, ?)", (name, value))
 
     def names(self) -> dict[str, Any]:
         """What the queue manager has last kept of its own names and public queues."""

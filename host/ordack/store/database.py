@@ -13,6 +13,7 @@ from typing import Any, NoReturn, cast
 import apsw
 
 from ordack.counters import DiskWork
+from ordack.store.processes import writer_of
 from ordack.store.schema import (
     APPLICATION_ID,
     FILE_NAME,
@@ -48,6 +49,10 @@ class StoreError(Exception):
 
 class StoreBusy(StoreError):
     """Another process holds the store for longer than the busy timeout, or is already its queue manager."""
+
+
+class StoreServed(StoreBusy):
+    """An `ordack serve` runs on the store: it does all that is to be written, and has to be asked."""
 
 
 class StoreFull(StoreError):
@@ -126,8 +131,8 @@ class Database:
         busy_timeout: float = BUSY_TIMEOUT_S,
         is_served: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Open the store in `folder`; make it there first if `create`. `busy_timeout` in seconds. is_served: does a
-        queue manager run on it, under which the format must not change?"""
+        """Open the store in `folder`; make it there first if `create`. `busy_timeout` in seconds. is_served: does
+        another process run a queue manager on it? Then it is only to be read."""
         self.folder = Path(folder)
         self._is_served = is_served
         self.path = self.folder / FILE_NAME
@@ -166,7 +171,7 @@ class Database:
 
     def close(self) -> None:
         """Close it. Whatever is asked of it then raises StoreError, but to close it again."""
-        if self._in_doubt or self._has_gap:
+        if (self._in_doubt or self._has_gap) and not self._is_served():
             try:
                 self._end_doubt()
             except StoreError:
@@ -191,16 +196,21 @@ class Database:
                 self.connection.pragma("auto_vacuum", INCREMENTAL)  # before anything is in the file
             self._use_write_ahead_log(time.monotonic() + busy_timeout)
             self._log = WriteAheadLog(self.connection, self.path, busy, self.work, self._failed)
-        with self.transaction():
-            if not self._is_served():  # its queue manager has looked after the log
-                with self.errors():
-                    self._log.write_again()  # nobody may be left who knows that a sync has failed
+        with contextlib.suppress(StoreServed), self.transaction():  # its queue manager has done so
+            with self.errors():
+                self._log.write_again()  # nobody may be left who knows that a sync has failed
             if not self.one("SELECT count(*) FROM sqlite_master"):
                 self._fill()
                 self.is_new = True
             self._check_version()
             self._upgrade()
-            self.guid: bytes = self.one("SELECT value FROM settings WHERE name = 'guid'")
+        self._check_version()
+        if (version := self.one("PRAGMA user_version")) != FORMAT_VERSION:
+            raise StoreBusy(
+                f"{self.path} has format version {version}, and this ordack's is {FORMAT_VERSION}: an `ordack serve` "
+                "of another version runs on it, stop that first"
+            )
+        self.guid: bytes = self.one("SELECT value FROM settings WHERE name = 'guid'")
 
     def _connect(self, flags: int) -> apsw.Connection:
         return apsw.Connection(str(self.path), flags=flags, statementcachesize=64)
@@ -238,8 +248,6 @@ class Database:
         of = f"{self.path} has format version {version}, and this ordack's is {FORMAT_VERSION}"
         if FORMAT_VERSION - version > self.upgrade_steps:
             raise StoreError(f"{of}: `ordack store upgrade --store {self.folder}` upgrades it; make a backup before")
-        if self._is_served():
-            raise StoreBusy(f"{of}: an `ordack serve` of another version runs on it, stop that first")
         self.connection.create_scalar_function("correlation_in", cast(Any, correlation_in), 1)
         for step in range(version, FORMAT_VERSION):
             self.connection.execute(UPGRADES[step])
@@ -262,12 +270,13 @@ class Database:
     @contextlib.contextmanager
     def transaction(self, durable: bool = True) -> Iterator[None]:
         """Everything written inside becomes durable together, or not at all if an exception leaves it, but for
-        StoreUnknown. Nests.
+        StoreUnknown. Nests. Raises StoreServed.
 
         durable: False of what a power cut may undo, as long as nothing durable has followed: no sync is waited for."""
         if not self.connection.get_autocommit():
             yield
             return
+        self._check_served()
         if self._in_doubt or self._has_gap:
             self._end_doubt()
         if not durable:
@@ -275,6 +284,7 @@ class Database:
         try:
             self.all("BEGIN IMMEDIATE")
             try:
+                self._check_served()  # it may have begun while this waited; from here on none can begin
                 yield
                 self._commit()
             except BaseException as error:
@@ -285,6 +295,10 @@ class Database:
         finally:
             if not durable:
                 self._set_synchronous(True)
+
+    def _check_served(self) -> None:
+        if self._is_served():
+            raise StoreServed(f"{self.path}: an `ordack serve` runs on it, which has to be asked for this")
 
     def _set_synchronous(self, is_synced: bool) -> None:
         self.connection.pragma("synchronous", "full" if is_synced else "normal")
@@ -394,7 +408,10 @@ class Database:
         try:
             yield
         except apsw.BusyError:
-            raise StoreBusy(f"{self.path} is locked by another process") from None
+            raise StoreBusy(
+                f"{self.path} is in use: {writer_of(self.path)} has been writing to it as long as this could "
+                "wait. Try again when that is done, or end it"
+            ) from None
         except apsw.FullError:
             raise self._full() from None
         except (apsw.NotADBError, apsw.CorruptError):

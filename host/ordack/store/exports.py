@@ -69,8 +69,19 @@ class Exports:
             )
         ]
 
+    def add(self, export: Export) -> None:
+        """Record the segment that follows the last one, with the removal of its messages in the same transaction. One
+        that waits to become visible must not be replaced: raises StoreError."""
+        for last in self.all(export.queue):
+            if last.folder == export.folder and (last.serial + 1, last.pending) != (export.serial, 0):
+                raise StoreError(
+                    f"the segment after {export.serial - 1} of the queue {export.queue} is recorded already: begin the "
+                    "export again"
+                )
+        self.save(export)
+
     def save(self, export: Export) -> None:
-        """Record the last segment of a queue in a folder; with the removal of its messages in the same transaction."""
+        """Record the last segment of a queue in a folder."""
         self._db.many(
             "INSERT OR REPLACE INTO exports (queue, folder, path, serial, name, messages, size, pending) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",

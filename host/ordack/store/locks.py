@@ -17,16 +17,19 @@ class Locks:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._kept: list[int] = []  # descriptors
+        self._names: set[str] = set()
 
-    def keep(self, descriptor: int) -> None:
-        """Have this lock until `close`."""
+    def keep(self, descriptor: int, name: str = "") -> None:
+        """Have this file, and the lock of that name, until `close`."""
         self._kept.append(descriptor)
+        self._names.add(name)
 
     def close(self) -> None:
         """Give all locks back."""
         for descriptor in self._kept:
             os.close(descriptor)
         self._kept.clear()
+        self._names.clear()
 
     def take(self, name: str, flags: int) -> int | None:
         """A descriptor of this lock file with its lock, which the kernel frees when the process dies; None if another
@@ -54,6 +57,10 @@ class Locks:
         finally:
             os.close(descriptor)
         return False
+
+    def is_anothers(self, name: str) -> bool:
+        """Does anybody hold this lock but this object?"""
+        return name not in self._names and self.is_taken(name)
 
     def _open(self, name: str, flags: int) -> int | None:
         """A descriptor of this lock file; None if there is no such file."""

@@ -220,13 +220,21 @@ class Messages:
                 (json.dumps(list(back)),),
             )
 
+    def adopt(self, lookup_ids: Collection[int]) -> set[int]:
+        """Have those of these messages as ours, too, that somebody else has in his hands; he says that he has."""
+        return self._hands.adopt(lookup_ids)
+
     def let_go(self, lookup_ids: Collection[int]) -> None:
         """They are not in our hands any more: removed, or not given to anybody after all."""
         self._hands.let_go(lookup_ids)
 
     def received(self, lookup_ids: Collection[int]) -> None:
         """Check that these messages are still ours to remove; raises StoreError."""
-        if not self._hands.mine.issuperset(lookup_ids):
+        count = self._db.one(
+            "SELECT count(*) FROM messages WHERE lookup_id IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(lookup_ids)),),
+        )
+        if count != len(lookup_ids) or not self._hands.mine.issuperset(lookup_ids):
             raise StoreError("the receive cannot be completed: its messages are not there any more")
 
     def leaving(self, lookup_ids: Iterable[int]) -> list[Leaving]:

@@ -203,15 +203,21 @@ class OutgoingQueues:
 
     def set_on_hold(self, format_name: str, on_hold: bool) -> bool:
         """Pause or resume an outgoing queue (B-345, B-346); False if there is none of this name."""
-        return bool(
-            self._db.all("UPDATE outgoing SET on_hold = ? WHERE format_name = ? RETURNING 1", (on_hold, format_name))
-        )
+        with self._db.transaction():
+            return bool(
+                self._db.all(
+                    "UPDATE outgoing SET on_hold = ? WHERE format_name = ? RETURNING 1", (on_hold, format_name)
+                )
+            )
 
     def request_resend(self, format_name: str) -> bool:
         """Ask the queue manager to send again what is not order-acknowledged (B-425). False: no such queue."""
-        return bool(
-            self._db.all("UPDATE outgoing SET resends = resends + 1 WHERE format_name = ? RETURNING 1", (format_name,))
-        )
+        with self._db.transaction():
+            return bool(
+                self._db.all(
+                    "UPDATE outgoing SET resends = resends + 1 WHERE format_name = ? RETURNING 1", (format_name,)
+                )
+            )
 
     def forwarded(self, outgoing: int) -> Iterator[tuple[int, bytearray]]:
         """What only passes through an outgoing queue: (key, packet)."""
