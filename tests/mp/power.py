@@ -364,7 +364,7 @@ class World:
         tables = {name: [] for name in NAMES}
         # All of them, as a start with memory for them would find them.
         every = log.Log(disk, 0, 0, 1024, None)
-        deferred = any([queue.deferred for queue in self.outbox.queues])
+        deferred = sum(queue.deferred for queue in self.outbox.queues)
         found = replay.recover(every) if deferred or self.dice.below(4) == 0 else self.outbox
         every = self.outbox.log if found is self.outbox else every
         packets = [bytes(every.load(restored.handle)) for restored in found.restored]
