@@ -185,7 +185,10 @@ count = 0
 while count < 4096:
     poll.poll()
     some = uart.readinto(data) or 0
-    count += uart.write(memoryview(data)[:some]) if some else 0
+    count += some
+    rest = memoryview(data)[:some]
+    while rest:  # the host may be slow, and the ring full
+        rest = rest[uart.write(rest) or 0:]
 print("interrupt", bool(heard))
 
 async def echo():
