@@ -170,18 +170,15 @@ def pipeline_ingest(
     """
     with needs("spark"):
         from ordack.pipeline import ingest
-        from ordack.pipeline.bodies import SchemaError
-        from ordack.pipeline.options import OptionError
-        from ordack.pipeline.progress import Batch, IngestError, IngestUnusable
-        from ordack.pipeline.segments import FolderError
-        from ordack.pipeline.session import SparkMissing, session
+        from ordack.pipeline.progress import Batch
+        from ordack.pipeline.session import session
     import signal
 
     settings = dict(_setting(pair) for pair in conf or ())
     options = {"paths": json.dumps([*map(str, segments)]), "maxSegmentsPerTrigger": str(segments_max)}
     options |= {"format": bodies, "prefix": prefix}
     options |= {name: value for name, value in (("schema", schema), ("queue", queue)) if value is not None}
-    try:
+    with _problems():
         division = tuple(partition_by) if partition_by else None
         job = ingest.Job(options, table, table_format, checkpoint, division, add_columns)
         stopped: list[int] = []
@@ -199,11 +196,6 @@ def pipeline_ingest(
             done = ingest.ingest(
                 spark, job, continuous=continuous, interval=interval, tell=tell, stop=lambda: bool(stopped)
             )
-    except (SparkMissing, OptionError, SchemaError, FolderError, IngestUnusable) as error:
-        complain(str(error))
-        raise typer.Exit(2) from None
-    except IngestError as error:
-        raise StoreError(str(error)) from None
     report(as_json, str(done), **done.as_json())
 
 
@@ -259,14 +251,16 @@ def pipeline_prune(
 
 @contextlib.contextmanager
 def _problems() -> Iterator[None]:
-    """Of tables and segments, in words."""
+    """Of Spark, tables and segments, in words."""
+    from ordack.pipeline.bodies import SchemaError
     from ordack.pipeline.options import OptionError
     from ordack.pipeline.progress import IngestError, IngestUnusable
     from ordack.pipeline.segments import FolderError
+    from ordack.pipeline.session import SparkMissing
 
     try:
         yield
-    except (OptionError, FolderError, IngestUnusable) as error:
+    except (SparkMissing, OptionError, SchemaError, FolderError, IngestUnusable) as error:
         complain(str(error))
         raise typer.Exit(2) from None
     except IngestError as error:
