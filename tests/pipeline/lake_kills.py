@@ -28,7 +28,7 @@ from tests.support.segment_files import make_folder, write
 
 STEPS = ("written", "to be committed", "committed", "told")
 QUEUES = ("line1", "line2")
-SEGMENTS, ROWS = 12, 5  # of each queue, of each segment
+SEGMENTS_MIN, ROWS = 12, 5  # of each queue, for more kills more; of each segment
 LIFE_S = 0.15  # in which a life is killed that is killed by the clock, at the latest
 
 
@@ -94,9 +94,9 @@ def in_child(call: Callable[[], object]) -> int:
     return -status
 
 
-def check(job: Job) -> None:
-    """Raises AssertionError if a row is missing or there twice."""
-    expected = [(queue, number) for queue in QUEUES for number in range(1, SEGMENTS * ROWS + 1)]
+def check(job: Job, count: int) -> None:
+    """Raises AssertionError if a row is missing or there twice. count: segments of a queue."""
+    expected = [(queue, number) for queue in QUEUES for number in range(1, count * ROWS + 1)]
     assert sorted(rows(job)) == sorted(expected), "a row is missing, or there twice"
 
 
@@ -104,8 +104,9 @@ def run(folder: Path, table_format: str, kills: int, seed: int) -> dict[str, int
     """How many kills came at which step. Raises AssertionError, RuntimeError."""
     dice = random.Random(seed)
     source = make_folder(folder / "segments")
+    count = max(SEGMENTS_MIN, kills)
     for queue in QUEUES:
-        for serial in range(1, SEGMENTS + 1):
+        for serial in range(1, count + 1):
             write(source, serial, ROWS * (serial - 1) + 1, ROWS * serial, queue)
     job = Job({"path": str(source), "maxSegmentsPerTrigger": "2"}, str(folder / "table"), table_format)
     made: dict[str, int] = {}
@@ -116,7 +117,7 @@ def run(folder: Path, table_format: str, kills: int, seed: int) -> dict[str, int
         ended = in_child(lambda turn=turn, fatal=fatal, seconds=seconds: life(job, turn, fatal, seconds))  # type: ignore[misc]
         made[fatal or "by the clock"] = made.get(fatal or "by the clock", 0) + (ended == signal.SIGKILL)
     in_child(lambda: load(job).run(False))
-    in_child(lambda: check(job))
+    in_child(lambda: check(job, count))
     return made
 
 
