@@ -163,6 +163,9 @@ def _wrong_base(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_transaction(patch: pytest.MonkeyPatch) -> None:
+    for index in range(3):
+        model._template(index)  # which needs them
+
     def broken(*_: object, **__: object) -> Iterator[None]:
         yield
 
