@@ -33,6 +33,7 @@ from unittest import mock
 import apsw
 from mqqb import confirm
 from ordack import moving
+from ordack.cli.move import move_all
 from ordack.client import Client
 from ordack.commits import Commit, Wanted
 from ordack.config import Config
@@ -364,7 +365,7 @@ class Episode:
         for tag in dead:
             note = self.ledger.notes[tag]
             note.queue, note.moved = "line1", True
-        moved = moving.move(
+        moved = move_all(
             host.application, DEAD_XACT, f"DIRECT=OS:{name}\\private$\\line1", moving.Selection(in_doubt=False), 3
         )
         self.act(host, lambda: list(moved))
