@@ -604,6 +604,10 @@ class Log:
             return 0
         return max(self.segment_size, segment.base + need)
 
+    def has_room(self) -> bool:
+        """May the current segment end early? Where files do not grow, what is left of its space is lost."""
+        return self.size + self.segment_size <= self.capacity and 2 * self.segments[-1].size >= self.segments[-1].space
+
     # ---- reading --------------------------------------------------------------------------------
 
     def read(self, name: str, offset: int, buffer: memoryview) -> int:

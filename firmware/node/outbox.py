@@ -112,7 +112,8 @@ class Outbox:
         self._unsynced: "list[log.Stored]" = []  # messages and arrivals that are not durable, in the order of the log
         self._deferred: "list[log.Stored]" = []  # those of them that are not kept in memory
         self.copied: "list[tuple[log.Stored, int, log.Segment]]" = []  # and where; not durable
-        self._taken = 0  # so many messages that were on the flash only when this segment began are not any more
+        self._taken = 0  # so many messages were taken from the flash since this segment began
+        self._taken_max = max(hold, snapshot.TAKEN_MIN)  # that is how many a start takes again
         self._marks = Marks(opened)
         try:
             found = _recover(opened, guid, hold, handle, arrival)
@@ -194,13 +195,12 @@ class Outbox:
         return self._waiting.look_at(queue, message_id)
 
     def _is_taken(self, restored: "log.Restored | None") -> "log.Restored | None":
-        """A message has come into memory. After some the next segment begins: the next start would take them again."""
+        """A message has come into memory. After some the next segment begins, unless that would leave much space."""
         if restored is not None:
             self._live += 1
             self._taken += 1
-            opened = self.log
-            if self._taken >= snapshot.TAKEN_MAX and opened.size + opened.segment_size <= opened.capacity:
-                opened.is_ended = True
+            if self._taken >= self._taken_max and self.log.has_room():
+                self.log.is_ended = True
         return restored
 
     def may_have_been_sent(self, message_id: int) -> bool:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 LOG_SHARE = 32  # one is written where it takes at most one of so many bytes that a start would read without it,
 SEGMENT_SHARE = 16  # and of a segment
-# After so many messages were taken from the flash the next segment begins: else a start would take as many again.
-TAKEN_MAX = 128
+# After so many messages were taken from the flash, or as many as a start takes into memory, the next segment begins.
+TAKEN_MIN = 32
 _ENTRIES_MAX = const(24)  # in one record
 _ENDED_MAX = const(64)
 

@@ -26,12 +26,12 @@ def skipping(function):
     """Meanwhile starts skip what they can, also where segments are tiny, and segments end early."""
 
     def run(*arguments, **options):
-        before = snapshot.LOG_SHARE, snapshot.SEGMENT_SHARE, snapshot.TAKEN_MAX
-        snapshot.LOG_SHARE, snapshot.SEGMENT_SHARE, snapshot.TAKEN_MAX = 8, 1, 5
+        before = snapshot.LOG_SHARE, snapshot.SEGMENT_SHARE, snapshot.TAKEN_MIN
+        snapshot.LOG_SHARE, snapshot.SEGMENT_SHARE, snapshot.TAKEN_MIN = 8, 1, 5
         try:
             return function(*arguments, **options)
         finally:
-            snapshot.LOG_SHARE, snapshot.SEGMENT_SHARE, snapshot.TAKEN_MAX = before
+            snapshot.LOG_SHARE, snapshot.SEGMENT_SHARE, snapshot.TAKEN_MIN = before
 
     return run
 
