@@ -368,7 +368,7 @@ class Restored:
         self.sent = False
 
 
-_NONE: "list[Stored]" = []  # handles of each segment that has none: a list of its own takes memory
+_NONE: "list[Stored]" = []  # handles of each segment that never had one: a list of its own takes memory
 
 
 class Segment:
@@ -419,8 +419,6 @@ def drop(handle: Stored) -> None:
         handles.pop(0)
     else:
         handles.remove(handle)
-    if not handles:
-        segment.handles = _NONE
     handle.segment = None
     segment.live -= HEAD_BYTES + handle.size
 

@@ -827,7 +827,7 @@ def test_a_large_message_goes_on_from_where_it_was_copied_to() -> None:
         box.begin()
         handles = list(box.log.segments[0].handles)
         places = [(handle, box.log.copy_message(handle), box.log.segments[-1]) for handle in handles]
-        box._sync_tail()
+        box.sync_tail()
         for handle, offset, segment in places:
             segment.keep(handle, offset)
         box.log.reclaim()
