@@ -15,25 +15,25 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
-from mqqb import core, headers, names, parse, reader
+from mqqb import headers, names, reader
 from mqqb.events import Acknowledged, Closed, MessageReceived, Noted, Opened
 
-from ordack import clock, outcome
+from ordack import clock
 from ordack.acceptance import NOT_NOW, Acceptance
 from ordack.applications import Applications, Question
 from ordack.batch import Batch
 from ordack.config import Config
 from ordack.deadlines import Deadlines
+from ordack.departures import Departures
 from ordack.duplicates import Duplicates
 from ordack.incoming import IncomingStreams
 from ordack.links import Hop, Link, Links
 from ordack.log import ERROR, Operator
 from ordack.order_acks import OrderAcks
 from ordack.outcome import Outcomes
-from ordack.outgoing import OutgoingQueue, OutgoingQueues
+from ordack.outgoing import OutgoingQueues
 from ordack.peer_names import PeerNames
 from ordack.prediction import MessageRun
 from ordack.routing import Routing
@@ -41,11 +41,8 @@ from ordack.settling import Settling
 from ordack.status import refusals, report
 from ordack.store import Store, StoreError
 from ordack.store.messages import ANY
-from ordack.store.outgoing import Reading
-from ordack.tables import key_of
 
 ANSWERS_KEPT_S = 86400  # of an application that was killed: it cannot ask again
-TRACED = core.BASE_TR >> 8  # BaseHeader.Flags.TR, in the byte at packet offset 3
 _Arrived = tuple[Link, object, int]  # what an event of a session tells, and when it came
 
 
@@ -76,6 +73,9 @@ class Manager:
         )
         self._settling = Settling(store, config, self.incoming, self.outgoing, self.operator)
         self._deadlines = Deadlines(store, self._settling, self._transact)
+        self._departures = Departures(
+            store, config, self.links, self.outgoing, self._settling, self._order_acks, self._transact
+        )
         self._clock = clock.Clock()
         self._history_due = now + 1000 * config.history_lifetime
         self._looked_at = -1  # the second when what is due was last looked for
@@ -352,42 +352,8 @@ class Manager:
                 self._dispatch(link, now, wall)
 
     def _dispatch(self, link: Link, now: int, wall: int) -> None:
-        """Send on a link what waits for it: FinalAcks, then overdue OrderAcks, then messages."""
-        if not link.is_open or self._looked_at < 0:
-            return
-        with self.links.isolated(link):
-            queues = self.outgoing.served_by(link)
-            self._send_from(link, [queue for queue in queues if queue.returns], now, wall)
-            self._order_acks.send_overdue(link, now, wall)
-            self._send_from(link, [queue for queue in queues if not queue.returns and not queue.on_hold], now, wall)
-
-    def _send_from(self, link: Link, queues: list[OutgoingQueue], now: int, wall: int) -> None:
-        session = link.session
-        reading = Reading(self.store.outgoing, self.outgoing.at_hand)
-        for queue, entry in link.turns.among(queues):
-            if not session.can_send() or not (queue.returns or (link.writable and link.pace.has_room)):
-                break
-            if entry.tx_sequence_number:
-                self.outgoing.may_transmit(queue, key_of(entry))
-            packet, until = reading.packet(queue.identifier, key_of(entry))
-            if wall > until:
-                due = self.store.outgoing.waiting([key_of(entry)])
-                self._transact(now, wall, partial(self._settling.due, wall=wall, due=due))  # B-311, C-29
-                reading = Reading(self.store.outgoing, self.outgoing.at_hand)
-                continue
-            if entry.tx_sequence_number:
-                link.counts.resent += queue.leaves(key_of(entry), now)
-                queue.stream.prepare(entry, packet, parse.transaction_offset(packet))
-            clock.hide_limits(packet)
-            session.send(entry, packet, entry.recoverable, now)
-            link.counts.sent += 1
-            link.pace.sends(len(packet))
-            self.links.touch(link)
-            if packet[3] & TRACED and self.config.report_messages:
-                self._report_leaving(link, outcome.parse(packet), now, wall)
-
-    def _report_leaving(self, link: Link, message: headers.UserMessage, now: int, wall: int) -> None:
-        self._transact(now, wall, lambda batch: batch.outcomes.report(message, link.address))  # B-294
+        if link.is_open and self._looked_at >= 0:
+            self._departures.dispatch(link, now, wall)
 
     # ---- time
 

@@ -126,3 +126,14 @@ def test_a_line_carries_four_fifths_of_its_speed_either_way(baud: int, rxbuf: in
         part = speed(baud, rxbuf, sender, board_ms, host_ms)
         print(("board to host", "host to board")[sender], round(part, 3))
         assert part >= 0.8
+
+
+def test_an_end_that_is_closed_or_waits_for_an_answer_says_nothing() -> None:
+    end = line.Line(True, 256)
+    assert end.output(0) is None
+    end.open(0)
+    asked = end.output(0)
+    assert asked
+    end.written(len(asked))
+    assert end.output(line.OPEN_MS - 1) is None
+    assert end.output(line.OPEN_MS)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -195,9 +197,6 @@ def _follow_audit(
     as_json: bool,
 ) -> None:
     """Audit a folder that grows, and report whenever there is something new."""
-    import signal
-    import threading
-
     with needs("spark"):
         from pyspark.errors import PySparkException
 
@@ -225,15 +224,15 @@ def _follow_audit(
                 named |= follower.passed_over
                 if once:
                     tasks.require_packets(result)
-                named_result = replace(result, names=names)
-                _save_audit(named_result, out, html)
+                result = replace(result, names=names)
+                _save_audit(result, out, html)
                 if once:
-                    _show_audit(named_result, as_json)
+                    _show_audit(result, as_json)
                 else:
-                    lines = files.text_of(result, 0)
+                    head, second, *_, last = files.text_of(result, 0)
                     report(
                         as_json,
-                        f"{count_text(len(result.paths), 'file')}: " + "; ".join([*lines[:2], lines[-1]]),
+                        f"{count_text(len(result.paths), 'file')}: {head}; {second}; {last}",
                         step=step.number,
                         files=len(result.paths),
                         **result.summary,

@@ -79,12 +79,23 @@ def windows(
     Exit status: 0 all claims held; 1 one did not; 2 wrong usage, or this side cannot start; 3 none was broken, but one
     could not be judged; 5 the other side does not answer; above 128 ended by a signal.
     """
-    from ordack.interop.here import TrialError
-    from ordack.interop.report import save, summary
-    from ordack.interop.run import run, settings_of
+    from ordack.interop.run import settings_of
 
     try:
         settings = settings_of(host, listen, address, out, messages, cuts, patience, seed, only or ())
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    outcome = _try(settings, as_json)
+    raise typer.Exit(_status(outcome))
+
+
+def _try(settings: Settings, as_json: bool) -> Outcome:
+    """The trial, saved and shown."""
+    from ordack.interop.here import TrialError
+    from ordack.interop.report import save, summary
+    from ordack.interop.run import run
+
+    try:
         with _signals() as stopped, activity("trying") as show:
             outcome = run(settings, show, stopped)
         table = _table(outcome)
@@ -98,7 +109,7 @@ def windows(
         complain(f"cannot write {error.filename or 'the report'}: {error.strerror or error}")
         raise typer.Exit(2) from None
     _show(outcome, settings, table, summary(outcome), as_json)
-    raise typer.Exit(_status(outcome))
+    return outcome
 
 
 def _status(outcome: Outcome) -> int:
