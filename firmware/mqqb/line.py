@@ -533,13 +533,12 @@ class Line(_Connection):
         elif owed & _OWE_ACCEPT:
             self._owed = owed ^ _OWE_ACCEPT
             self._say(_OPEN, self._opener, self._acceptor, 1, self._window, self.resends)
-        elif self.state == OPENING:
-            if now >= self._due:
-                self._number = self._number + 1 & 0xFF
-                self._say(_OPEN, self._number, 0, 1, self._window, True)
-                self._due = now + self._wait
-                self._wait = min(2 * self._wait, OPEN_LIMIT_MS)
-        elif self.state == OPEN:
+        elif self.state == OPENING:  # and it is due: without a connection nothing else is owed
+            self._number = self._number + 1 & 0xFF
+            self._say(_OPEN, self._number, 0, 1, self._window, True)
+            self._due = now + self._wait
+            self._wait = min(2 * self._wait, OPEN_LIMIT_MS)
+        else:
             self._go_on(owed, now)
 
     def _go_on(self, owed: int, now: int) -> None:
