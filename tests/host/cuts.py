@@ -44,7 +44,7 @@ from ordack.store.backup import make_backup
 from ordack.store.messages import Stored
 from ordack.store.schema import FILE_NAME, POISON
 
-from tests.host.cuts_notes import TAG, Contents, Ledger, Note, Violation, damage
+from tests.host.cuts_notes import Contents, Ledger, Note, Violation, damage, tag_of
 from tests.support.beside import client_beside
 from tests.support.host_world import HERE, Crash, Host, World, older, peer_of, wall_at
 from tests.support.power import CUT, FULL, IO_ERROR, WAYS, Accident, Machine, Power, power
@@ -329,9 +329,9 @@ class Episode:
 
     def received(self, stored: Stored) -> Note:
         """What is known of a message that was received."""
-        found = TAG.search(stored.packet)
-        assert found
-        note = self.ledger.notes[int(found[1])]
+        tag = tag_of(stored.packet)
+        assert tag is not None
+        note = self.ledger.notes[tag]
         if note.ended is True or note.sent is False:
             raise Violation(f"it is received: {note}")
         return note

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +15,6 @@ from ordack.store.schema import POISON
 from tests.support.host_world import wrong_columns
 
 TAG = re.compile(rb"<(\d+)>")
-_known: dict[bytes, tuple[tuple[object, ...], ...]] = {}
 
 
 class Violation(AssertionError):
@@ -70,9 +70,8 @@ class Contents:
         for name, packet, in_doubt in store.execute(
             "SELECT name, packet, in_doubt FROM messages JOIN queues ON queues.id = queue ORDER BY rank, lookup_id"
         ):
-            found = TAG.search(packet)
-            if found:
-                tag = int(found[1])
+            tag = tag_of(packet)
+            if tag is not None:
                 if name == DEAD_XACT:
                     self.dead[tag] += 1
                     self.certain |= set() if in_doubt else {tag}
@@ -80,10 +79,10 @@ class Contents:
                     self.here[name].append(tag)
                     self.numbers += [(number, tag) for number in numbers_of(packet)]
         for packet, held in store.execute("SELECT packet, held FROM outgoing_messages"):
-            found = TAG.search(packet)
-            if found:
-                self.out[int(found[1])] += 1
-                self.to_send |= set() if held else {int(found[1])}
+            tag = tag_of(packet)
+            if tag is not None:
+                self.out[tag] += 1
+                self.to_send |= set() if held else {tag}
         self.inbox = Counter(tag for tags in self.here.values() for tag in tags)
         self.incoming: dict[bytes, tuple[int, int]] = {
             source: (time_stamp << 32 | ordinal, number)
@@ -97,17 +96,27 @@ class Contents:
         return bool(self.inbox[tag] or self.out[tag] or self.dead[tag])
 
 
+@functools.lru_cache(10_000)
+def _parsed(packet: bytes) -> object:
+    return parse.parse(packet)
+
+
+def tag_of(packet: bytes) -> int | None:
+    """Which message it is; None: none with a tag. Identifiers in its headers are random: they look like a tag, too."""
+    message = _parsed(packet)
+    found = TAG.match(bytes(message.properties.body)) if isinstance(message, headers.UserMessage) else None
+    return int(found[1]) if found else None
+
+
 def numbers_of(packet: bytes) -> tuple[tuple[object, ...], ...]:
     """What no other message may have."""
-    if packet not in _known:
-        message = parse.parse(packet)
-        assert isinstance(message, headers.UserMessage)
-        source, sequence = bytes(message.user.source_queue_manager), message.transaction
-        _known[packet] = (
-            (source, "MessageID", message.user.message_id),
-            *([(source, sequence.tx_sequence_id, sequence.tx_sequence_number)] if sequence else []),
-        )
-    return _known[packet]
+    message = _parsed(packet)
+    assert isinstance(message, headers.UserMessage)
+    source, sequence = bytes(message.user.source_queue_manager), message.transaction
+    return (
+        (source, "MessageID", message.user.message_id),
+        *([(source, sequence.tx_sequence_id, sequence.tx_sequence_number)] if sequence else []),
+    )
 
 
 def damage(store: apsw.Connection) -> list[str]:

@@ -21,7 +21,7 @@ from ordack.store.schema import FILE_NAME
 from ordack.store.write_ahead import WriteAheadLog
 
 from tests.host import cuts
-from tests.host.cuts_notes import damage
+from tests.host.cuts_notes import Contents, damage
 from tests.support.beside import outcomes_of
 from tests.support.power import CUT, IO_ERROR, WAYS, Accident, Inode, Machine, Piece, PowerCut, power
 
@@ -48,6 +48,17 @@ def test_nothing_is_lost_doubled_or_torn_by_power_cuts(block: int) -> None:
 
 def test_an_episode_can_be_played_again() -> None:
     assert cuts.play(7, 3) == cuts.play(7, 3)
+
+
+def test_identifiers_that_look_like_a_message_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seed 718243662, episode 7: a random Ordinal was "<4>", and so message 4 was "there twice"."""
+    monkeypatch.setattr("secrets.token_bytes", lambda size: b"<4>".ljust(size, b"."))
+    with Client(tmp_path, create=True) as client:
+        client.create_queue("plain")
+        client.send("plain", b"<31>")
+        client.send(r"DIRECT=OS:plant\private$\line1", b"<32>")
+        found = Contents(client.store._database.connection)
+    assert (found.inbox, found.out) == ({31: 1}, {32: 1})
 
 
 # ---- a sync fails, and what was to be synced is not on the disk, though everybody sees it

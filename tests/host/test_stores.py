@@ -20,6 +20,7 @@ import apsw
 import pytest
 from mqqb import confirm
 from ordack.client import Client
+from ordack.store import Store
 from ordack.store.locks import SERVE_LOCK
 from ordack.store.schema import CHANGES, FILE_NAME, FORMAT_VERSION, UPGRADES
 
@@ -599,6 +600,18 @@ def test_a_store_of_the_version_before_is_upgraded_when_it_is_opened(store: Path
         assert message.body == b"answer"
     assert _version(store) == FORMAT_VERSION
     assert _tables(store) == before
+
+
+def test_an_upgrade_notes_that_there_may_be_what_older_versions_did_not_note(store: Path) -> None:
+    """Seed 397236330, episode 4 of the power cuts: what stood for a store of version 9 had a newer one's notes."""
+    noted = "SELECT name FROM settings WHERE name IN ('early', 'foreign') ORDER BY name"
+    with Store(store) as opened:
+        opened.note_early()
+        opened.outgoing.note_foreign()
+    older(store, 9)
+    as_json("store", "upgrade", "--store", store)
+    with Store(store) as opened:
+        assert opened._database.column(noted) == ["early", "foreign"]
 
 
 @pytest.mark.parametrize("version", [8, 6])

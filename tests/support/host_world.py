@@ -156,7 +156,8 @@ def older(store: Path, version: int) -> None:
     if version < 10:
         database.execute(
             "DROP INDEX messages_answering; ALTER TABLE messages DROP COLUMN correlation; "
-            "DROP INDEX outgoing_messages_aside; ALTER TABLE outgoing RENAME COLUMN sent_to TO session_open"
+            "DROP INDEX outgoing_messages_aside; ALTER TABLE outgoing RENAME COLUMN sent_to TO session_open; "
+            "DELETE FROM settings WHERE name IN ('foreign', 'early')"
         )
     if version < 9:
         database.execute("DROP TABLE answers; ALTER TABLE outcomes DROP COLUMN destination")
