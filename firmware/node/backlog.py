@@ -4,6 +4,8 @@ Messages are transactional. They are numbered once, when they are accepted, and 
 and of the power until the destination has acknowledged them (B-317, A-08, B-098).
 """
 
+import gc
+
 from mqqb import confirm, const, streams
 
 from node import deadlines, log
@@ -22,10 +24,14 @@ if TYPE_CHECKING:
     from node.outcomes import Outcomes
 
 
+_RESERVE_PIECES = const(16)  # so much memory a session has left when messages are taken from the flash, for what it
+_RESERVE_BYTES = const(128)  # takes are small pieces
+
+
 class Backlog:
     """What waits in these queues, from its acceptance until it is transmitted.
 
-    hold: about so many messages may be in memory, the half of them under way.
+    hold: about so many messages may be in memory, the half of them under way; fewer while there is no memory for them.
     """
 
     def __init__(
@@ -42,7 +48,7 @@ class Backlog:
         self.deadlines = deadlines
         self._notices = notices
         self._queues = queues
-        self._hold = hold
+        self._hold = self._hold_max = hold  # the first: while there is memory for as many
         self._coming: "Restored | None" = None  # taken from the flash, and not in its stream yet
 
     def waiting(self) -> int:
@@ -139,11 +145,31 @@ class Backlog:
             self._take(restored)
         commits.outbox.restored = []
 
-    def refill(self) -> None:
-        """Take messages from the flash, where few of a queue are left in memory.
+    def refill(self) -> bool:
+        """Take messages from the flash, where few of a queue are left in memory. False: there is no memory for more.
 
-        Want of memory may end it: it goes on from there.
+        Want of it ends this before a session has too little to go on with. Then fewer are in memory, and more again
+        when there is room. If there is none for a single one, `reason` of the peers says so.
         """
+        if self._coming is None and not [queue for queue in self._queues if self.is_low(queue)]:
+            return True
+        try:
+            reserve = [bytearray(_RESERVE_BYTES) for _ in range(_RESERVE_PIECES)]
+            self._refill()
+            del reserve
+            self._hold = min(self._hold + 2, self._hold_max)
+            return True
+        except MemoryError:
+            reserve = []
+            self.outcomes.forget_spares()
+            self._hold = self.commits.waiting
+            if not self._hold:
+                for queue in self._queues:
+                    queue.peer.reason = log.NO_MEMORY
+            gc.collect()
+            return False
+
+    def _refill(self) -> None:
         if self._coming is not None:
             self._take_coming(self._coming)
         for queue in self._queues:
@@ -176,7 +202,9 @@ class Backlog:
         if self.outcomes.restored(message):
             return
         stream = self._queues[restored.queue.index].stream
-        entry = streams.Entry(
+        entry = self.outcomes.spare() or streams.Entry(message, 0)
+        streams.Entry.__init__(
+            entry,
             message,
             message.message_id,
             bool(restored.flags & log.RECOVERABLE),

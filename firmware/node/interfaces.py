@@ -42,11 +42,13 @@ class Link(Waitable, Protocol):
 
 class Carrier(Protocol):
     """What a receiver sees of the peer whose session carries a message: `remote_guid` of the queue manager there;
-    `room`, the bytes that a packet may have; `session`, None while there is none; `address`, "" if the link has none.
+    `room`, the bytes that a packet may have; `session`, None while there is none; `reason`: why the last one has ended;
+    `address`, "" if the link has none.
     """
 
     remote_guid: bytes
     room: int
+    reason: str
     session: "session.Session | None"
 
     @property

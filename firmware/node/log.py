@@ -53,6 +53,7 @@ AHEAD = (
     "an acknowledgement names numbers that this outbox never gave: it was put back from a copy, or erased under a "
     "fixed GUID, or a twin has its GUID (B-426)"
 )
+NO_MEMORY = "there is not enough memory: it is tried again, with fewer messages in it"
 jump = os.urandom  # how far MessageIDs go on from those of the start before
 
 MESSAGE = const(0xB1)

@@ -327,7 +327,7 @@ class Node:
         try:
             self.outcomes.settle()
             self.deadlines.check()
-            self.backlog.refill()
+            has_memory = self.backlog.refill()
             now = self.clock.now()
             if commits.marked_at is not None and now - commits.marked_at >= LAZY_SYNC_MS:
                 commits.marked_at = now
@@ -338,9 +338,11 @@ class Node:
                 if due is not None:
                     wait = min(wait, max(due - now, 0))
             for queue in self._queues:
-                if self.backlog.is_low(queue):
+                if has_memory and self.backlog.is_low(queue):
                     wait = 0
         except MemoryError:  # nothing is lost by another attempt, when something else may have let go of some
+            for peer in self.peers.all:
+                peer.reason = log.NO_MEMORY
             gc.collect()
             return TICK_MS
         except Exception as error:

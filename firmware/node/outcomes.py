@@ -113,6 +113,11 @@ class Outcomes:
             self._spares -= 1
         return spare
 
+    def forget_spares(self) -> None:
+        """Memory has run out: those entries are memory, too."""
+        self._spare = None
+        self._spares = 0
+
     # ---- what a peer says -----------------------------------------------------------------------
 
     def received(

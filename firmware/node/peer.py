@@ -112,12 +112,12 @@ class Peer:
         except OSError as error:
             self.is_unheard = error.args[:1] in _UNHEARD
             self.end(now, str(error))
-        except MemoryError as error:  # nothing is lost by another attempt, and it needs less
+        except MemoryError:  # nothing is lost by another attempt, and it needs less
+            gc.collect()  # to end it takes some, too
             self._write_bytes //= 2
-            self.end(now, str(error))
+            self.end(now, log.NO_MEMORY)
             self._out = bytearray()
             self._view = memoryview(self._out)
-            gc.collect()
         return 1
 
     def end(self, now: int, reason: str) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from node import Node, OutboxFull
 from ordack.client import Client
 
+from hil.emulated import M3, MPS2_PSRAM_SIZE, mps2_flash
 from tests.conformance import ROOT
+from tests.support.emulated import MPS2, Machine
 
+CAPACITY = 1500000
+needs_mps2 = pytest.mark.skipif(not (MPS2 / "firmware.elf").exists(), reason="make firmware builds it")
 MICROPYTHON = ROOT / "build" / "firmware" / "unix" / "micropython"  # with our modules frozen, as on a board
 pytestmark = pytest.mark.skipif(not MICROPYTHON.exists(), reason="make firmware builds the MicroPython of this test")
 FILL = """
@@ -47,6 +53,28 @@ node.wait(message.is_stored, 60000)
 print("left", node.waiting)
 print("sent", node.stats.sent)
 """
+STARTED = """
+import asyncio, gc, mps2, network
+from node import Node
+async def main():
+    lan = network.LAN()
+    lan.active(True)
+    while not lan.isconnected():
+        await asyncio.sleep_ms(5)
+    taken = bytearray({taken})
+    node = Node("/flash/outbox", connect=("10.0.2.2", {port}), capacity={capacity})
+    print("found", node.waiting)
+    node.start()
+    {after}
+    least = 65536
+    while node.waiting and node.error is None:
+        await asyncio.sleep_ms(500)
+        gc.collect()
+        least = min(least, gc.mem_free())
+    print("left", node.waiting, "free", least, "sessions", node.stats.connects, node.error)
+    mps2.power_off(0)
+asyncio.run(main())
+"""
 
 
 @pytest.fixture
@@ -75,7 +103,7 @@ def board(tmp_path: Path, heap: int, program: str, *arguments: object) -> list[s
 
 
 def received(tmp_path: Path) -> list[bytes]:
-    with Client(tmp_path / "store") as client, client.queue("line1").receive_batch(5000, 1) as messages:
+    with Client(tmp_path / "store") as client, client.queue("line1").receive_batch(6000, 1) as messages:
         return [message.body.rstrip(b"\0") for message in messages]
 
 
@@ -107,3 +135,35 @@ def test_what_is_more_than_the_heap_can_hold_is_delivered_in_order(tmp_path: Pat
     assert int(lines[1].split()[-1]) > 400
     assert lines[2] == "left 0"
     assert received(tmp_path) == [b"%d" % k for k in range(1, 481)] + [b"last"]
+
+
+def on_a_board(mps2: Callable[..., Machine], tmp_path: Path, count: int | None, **settings: object) -> tuple[int, str]:
+    """A Cortex-M3 with 64 KiB of heap delivers so many messages that its flash holds; None: as many as can be. How many
+    there were, and what it said.
+    """
+    node = Node(str(tmp_path / "outbox"), capacity=CAPACITY, hold=60)
+    queue = node.queue("DIRECT=TCP:127.0.0.1\\private$\\line1")
+    with contextlib.suppress(OutboxFull):
+        while count is None or node.waiting < count:
+            queue.put(b"%d" % (node.waiting + 1) + bytes(60))
+    found = node.waiting
+    node.close_now()
+    main = STARTED.format(**{"capacity": CAPACITY, "taken": 0, "after": "", **settings})
+    files = {f"outbox/{path.name}": path.read_bytes() for path in (tmp_path / "outbox").glob("*.log")}
+    mps2_flash(tmp_path / "flash").create({**files, "main.py": main.encode()}, MPS2_PSRAM_SIZE)
+    board = mps2(None, *M3.lan)
+    board.until(f"found {found}")
+    return found, board.until("left")
+
+
+@needs_mps2
+@pytest.mark.parametrize("count", [200, 500, None])
+@pytest.mark.rule("B-271", "B-093")
+def test_a_start_with_64_kib_delivers_whatever_the_flash_holds(
+    count: int | None, tmp_path: Path, port: int, mps2: Callable[..., Machine]
+) -> None:
+    found, said = on_a_board(mps2, tmp_path, count, port=port)
+    print(said)
+    assert "sessions 1 None" in said
+    assert received(tmp_path) == [b"%d" % k for k in range(1, found + 1)]
+    assert found == count or found > 4000

@@ -24,7 +24,7 @@ import pytest
 from mqqb import acks, build, confirm, core, headers, parse, streams
 from mqqb.session import Settings
 from node import Message, Node, OutboxDamaged, OutboxFull, OutboxWriteFailed
-from node.link import Backoff, TcpLink
+from node.link import TICK_MS, Backoff, TcpLink
 from node.listener import TcpListener
 from node.tasks import Tasks
 
@@ -766,6 +766,44 @@ def test_too_little_memory_ends_nothing_and_leaves_nothing_behind(where: str, is
         assert [message.is_stored() for message in sent] == [True] * 3
         assert (node.waiting, node.stats.stored, node.outbox.live) == (0, 3, 0)
         assert destination.bodies == [b"0", b"1", b"2"]
+        node.close_now()
+
+
+@pytest.mark.parametrize("room", [2, 0])
+def test_a_node_without_memory_for_more_goes_on_with_fewer_or_says_so(
+    room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many messages have room in memory, and later all of them. What waits is on the flash, as after a start."""
+    with elsewhere() as destination:
+        disk = power.Disk()
+        node = Node("", files=disk)
+        node.queue(LINE).put_all([b"%d" % k for k in range(300)])
+        node.close_now()
+        node = Node("", files=disk, connect=("127.0.0.1", destination.port), hold=2)
+        backlog = node.backlog
+        backlog._hold = backlog._hold_max = 40
+        peer = node.peers.all[0]
+        take = backlog._take
+        most = [1]
+
+        def short_of_memory(restored: Any) -> None:
+            most[0] = max(most[0], node.commits.waiting + 1)
+            if node.commits.waiting >= room:
+                raise MemoryError("memory allocation failed")
+            take(restored)
+
+        monkeypatch.setattr(backlog, "_take", short_of_memory)
+        if not room:
+            assert node.wait(lambda: peer.reason, LONG_MS)
+            assert "not enough memory" in peer.reason
+            assert node.poll() > TICK_MS // 2, "it does not try again and again without a pause"
+            assert node.error is None
+            assert destination.bodies == [b"0"], "what was in memory has gone"
+            room = 300
+        assert node.wait(lambda: not node.waiting, LONG_MS)
+        assert destination.bodies == [b"%d" % k for k in range(300)]
+        assert node.stats.connects == 1
+        assert most[0] == (3 if room == 2 else 20), "with room for them there are as many as at first"
         node.close_now()
 
 
