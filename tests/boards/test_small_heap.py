@@ -61,17 +61,19 @@ async def main():
     lan.active(True)
     while not lan.isconnected():
         await asyncio.sleep_ms(5)
-    taken = bytearray({taken})
     node = Node("/flash/outbox", connect=("10.0.2.2", {port}), capacity={capacity})
     print("found", node.waiting)
     node.start()
-    {after}
-    least = 65536
-    while node.waiting and node.error is None:
-        await asyncio.sleep_ms(500)
-        gc.collect()
-        least = min(least, gc.mem_free())
-    print("left", node.waiting, "free", least, "sessions", node.stats.connects, node.error)
+    gc.collect()
+    taken = [bytearray(256) for _ in range((gc.mem_free() - {leave}) // 272)]
+    peer = node.peers.all[0]
+    while node.waiting and not node.error and not peer.reason:
+        await asyncio.sleep_ms(100)
+    print("at first", node.waiting, "left", "sessions", node.stats.connects, node.error, peer.reason)
+    taken = None
+    while node.waiting and not node.error:
+        await asyncio.sleep_ms(100)
+    print("then", node.waiting, "left")
     mps2.power_off(0)
 asyncio.run(main())
 """
@@ -148,12 +150,12 @@ def on_a_board(mps2: Callable[..., Machine], tmp_path: Path, count: int | None, 
             queue.put(b"%d" % (node.waiting + 1) + bytes(60))
     found = node.waiting
     node.close_now()
-    main = STARTED.format(**{"capacity": CAPACITY, "taken": 0, "after": "", **settings})
+    main = STARTED.format(**{"capacity": CAPACITY, "leave": 65536, **settings})
     files = {f"outbox/{path.name}": path.read_bytes() for path in (tmp_path / "outbox").glob("*.log")}
     mps2_flash(tmp_path / "flash").create({**files, "main.py": main.encode()}, MPS2_PSRAM_SIZE)
     board = mps2(None, *M3.lan)
     board.until(f"found {found}")
-    return found, board.until("left")
+    return found, board.until("then 0 left")
 
 
 @needs_mps2
@@ -164,6 +166,19 @@ def test_a_start_with_64_kib_delivers_whatever_the_flash_holds(
 ) -> None:
     found, said = on_a_board(mps2, tmp_path, count, port=port)
     print(said)
-    assert "sessions 1 None" in said
+    assert "at first 0 left sessions 1 None" in said
     assert received(tmp_path) == [b"%d" % k for k in range(1, found + 1)]
     assert found == count or found > 4000
+
+
+@needs_mps2
+@pytest.mark.parametrize("leave", [8000, 4000])
+def test_a_node_goes_on_with_the_memory_that_a_program_leaves_it_or_says_that_it_is_too_little(
+    leave: int, tmp_path: Path, port: int, mps2: Callable[..., Machine]
+) -> None:
+    """It has so many bytes; then the program lets go of what it took."""
+    found, said = on_a_board(mps2, tmp_path, 200, port=port, leave=leave)
+    print(said)
+    assert "at first 0 left sessions 1 None" in said or "None there is not enough memory" in said
+    assert leave == 8000 or "not enough" in said
+    assert received(tmp_path) == [b"%d" % k for k in range(1, found + 1)]
