@@ -24,17 +24,18 @@ WITHOUT_CORE = (
     "test_services.py",
     "test_wifi.py",
 )  # files and sockets: a core has next to nothing to do in these
+ON_BOARDS_ONLY = "test_flash_of_board.py"  # a share of test_flash.py
 # Boards in QEMU (see firmware/ports), with the C core, and the tests that another processor could make fail: all on the
 # Cortex-M3, on its relatives a few power cuts.
 CHIPS = {chip.name: chip for chip in emulated.CHIPS}
 BOARDS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(CHIPS, ("test_flash_of_board.py",)),
-    emulated.RV32.name: ("test_core.py", "test_flash_of_board.py"),
+    **dict.fromkeys(CHIPS, (ON_BOARDS_ONLY,)),
+    emulated.RV32.name: ("test_core.py", ON_BOARDS_ONLY),
     "pi": ("test_core.py", "test_traces.py"),
     "mps2-an385": (
         "test_confirm.py",
         "test_core.py",
-        "test_flash_of_board.py",
+        ON_BOARDS_ONLY,
         "test_packets.py",
         "test_session_of_board.py",
         "test_traces.py",
@@ -110,7 +111,7 @@ def main() -> int:
         (build, script)
         for script in scripts
         for build in BUILDS
-        if build == "unix-c" or script.name not in WITHOUT_CORE
+        if script.name != ON_BOARDS_ONLY and (build == "unix-c" or script.name not in WITHOUT_CORE)
     ]
     runs += [(build, script) for build, names in BOARDS.items() for script in scripts if script.name in names]
     with ThreadPoolExecutor(max_workers=2) as pool:
