@@ -22,7 +22,7 @@ from ordack.orders import Order, obey
 from ordack.outcome import Outcomes
 from ordack.pieces import in_pieces
 from ordack.sending import Letter, Sending, Sent
-from ordack.store import Store, StoreError, StoreServed, StoreUnknown
+from ordack.store import Store, StoreError, StoreReturned, StoreServed, StoreUnknown
 from ordack.store.messages import Selection, Stored
 from ordack.store.outgoing import Added
 
@@ -203,7 +203,7 @@ def carry_out(outcomes: Outcomes, request: Request, held: Collection[int] | None
             return Done([Sent(*one) for one in sent], result)
     if commit.taken:
         if held is not None and not set(commit.taken).issubset(held):
-            raise StoreError("the receive cannot be completed: its messages are back in their queue")
+            raise StoreReturned("the receive cannot be completed: its messages are back in their queue")
         store.messages.received(commit.taken)
         outcomes.remove(commit.taken, commit.message_class)
     post = Sending(outcomes, len(commit.letters))

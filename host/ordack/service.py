@@ -37,7 +37,7 @@ from ordack.commits import Commit, Emptying, Request, Wanted
 from ordack.names import BadName
 from ordack.orders import ORDERS, Order
 from ordack.sending import Letter
-from ordack.store import StoreBusy, StoreError, StoreFull, StoreUnknown
+from ordack.store import StoreBusy, StoreError, StoreFull, StoreReturned, StoreUnknown
 from ordack.store.messages import FIRST
 from ordack.store.queues import NoSuchQueue, QueueExists, QueueNotEmpty
 
@@ -63,6 +63,7 @@ _KINDS: dict[str, type[Exception]] = {
     "unknown": StoreUnknown,
     "full": StoreFull,
     "busy": StoreBusy,
+    "returned": StoreReturned,
     "queue": NoSuchQueue,
     "queue exists": QueueExists,
     "queue not empty": QueueNotEmpty,

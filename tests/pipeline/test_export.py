@@ -53,7 +53,7 @@ from ordack.store.messages import NewMessage, Stored
 from ordack.store.schema import SYSTEM_QUEUES
 
 from tests.support.beside import outcomes_of
-from tests.support.command import DEADLINE_S, ENVIRONMENT, as_json, ordack
+from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, ordack
 from tests.support.faulty_disk import FaultyDisk, after_power_cut, faulty_disk
 from tests.support.host_world import older
 from tests.support.packets import acknowledgments, user_messages
@@ -731,6 +731,31 @@ def test_an_exporter_that_died_gives_its_messages_back(store: Path, to: Path) ->
     _export(store, to, "plain")
     assert _killed(die)
     assert _queued(store) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_an_export_goes_on_when_the_serve_that_gave_it_messages_is_killed(
+    store: Path, to: Path, monkeypatch: pytest.MonkeyPatch, another: bool
+) -> None:
+    _fill(store, 5)
+    serves = [Serve(store)]
+    write = Folder.write
+
+    def write_and_kill(folder: Folder, name: str, content: bytes) -> None:
+        write(folder, name, content)
+        if bytes(content[:4]) == b"PAR1" and serves[0].process.poll() is None:
+            serves[0].process.kill()
+            serves[0].process.wait()
+            if another:
+                serves.append(Serve(store))
+
+    monkeypatch.setattr(Folder, "write", write_and_kill)
+    made = _export(store, to)
+    for serve in serves[1:]:
+        serve.stop()
+    assert serves[0].process.returncode == -signal.SIGKILL
+    assert [segment.messages for segment in made] == [5]
+    assert (_exported(to), _queued(store)) == ([1, 2, 3, 4, 5], [])
 
 
 # ---- what follows from the export of a message ------------------------------------------------------

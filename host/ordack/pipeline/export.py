@@ -46,7 +46,7 @@ from ordack.pipeline.segments import (
     parse_name,
     read_marker,
 )
-from ordack.store import StoreError, StoreUnknown
+from ordack.store import StoreError, StoreReturned, StoreUnknown
 from ordack.store.database import counted, legible
 from ordack.store.exports import Export
 from ordack.store.messages import Stored
@@ -430,7 +430,13 @@ class Exporter:
         return state.messages, state.bytes
 
     def _export(self, queue: Queue, limit: int) -> Exported | None:
-        """Make one segment of up to `limit` messages; None if there is none to be had."""
+        """Make one segment of up to `limit` messages; None if there is none to be had. When a `serve` ends meanwhile,
+        what it had given is in the queue again: this begins anew."""
+        while True:
+            with contextlib.suppress(StoreReturned):
+                return self._export_once(queue, limit)
+
+    def _export_once(self, queue: Queue, limit: int) -> Exported | None:
         self._folder.check_in_place()
         if self._last[queue.identifier].pending:
             self._last[queue.identifier] = self._finish(self._last[queue.identifier])

@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
-from ordack.store.database import Database, StoreError, StoreUnknown, first_piece
+from ordack.store.database import Database, StoreError, StoreReturned, StoreUnknown, first_piece
 from ordack.store.hands import Hands
 from ordack.store.schema import NEVER, POISON, SUBQUEUE
 
@@ -235,7 +235,7 @@ class Messages:
             (json.dumps(list(lookup_ids)),),
         )
         if count != len(lookup_ids) or not self._hands.mine.issuperset(lookup_ids):
-            raise StoreError("the receive cannot be completed: its messages are not there any more")
+            raise StoreReturned("the receive cannot be completed: its messages are not there any more")
 
     def leaving(self, lookup_ids: Iterable[int]) -> list[Leaving]:
         """Those of these messages whose removal somebody wants to be told of, in their order."""
