@@ -17,7 +17,7 @@ from typing import NamedTuple
 from mqqb import confirm
 
 from ordack import service
-from ordack.commits import Commit, Current, Emptying, Request, Wanted, unknown
+from ordack.commits import Commit, Current, Emptying, Request, Wanted, asked_again, unknown
 from ordack.config import TLS_SCHEME, Config, TlsFiles, check_host, format_address, parse_address
 from ordack.orders import Order
 from ordack.remote import ANSWER_S, ATTEMPTS, HELLO_S, WAIT_S, Connection, Lost
@@ -192,19 +192,15 @@ class Away:
         asked = False
         for _ in range(ATTEMPTS):
             try:
-                connection = self._reached()
-            except StoreError as error:
-                if asked:
-                    raise unknown(commit, [], StoreUnknown(str(error))) from None
-                raise
-            try:
-                sent, _ = connection.ask(question)
+                sent, _ = self._reached().ask(question)
                 return [Sent(*one) for one in sent]
             except Lost as lost:
                 self._connection = None
                 asked = asked or lost.asked
             except StoreUnknown as error:
                 raise unknown(commit, [], error) from None
+            except StoreError as error:
+                raise (asked_again(commit, error) if asked else error) from None
         if asked:
             raise unknown(commit, [], StoreUnknown(f"{self.place} ends the connection before it answers"))
         raise self._unreachable(None)

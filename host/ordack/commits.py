@@ -22,11 +22,14 @@ from ordack.orders import Order, obey
 from ordack.outcome import Outcomes
 from ordack.pieces import in_pieces
 from ordack.sending import Letter, Sending, Sent
-from ordack.store import Store, StoreError, StoreReturned, StoreServed, StoreUnknown
-from ordack.store.messages import Selection, Stored
+from ordack.store import Store, StoreError, StoreServed, StoreUnknown
+from ordack.store.messages import NotTaken, Selection, Stored
 from ordack.store.outgoing import Added
+from ordack.store.queues import NoSuchQueue, QueueExists, QueueNotEmpty
 
 LOOK_AGAIN_S = 1.0  # while waiting: what a process had received when it died comes back without a change of the store
+# what `carry_out` raises when it knows that no commit of this number has happened
+DECIDED = (NotTaken, NoSuchQueue, QueueExists, QueueNotEmpty)
 
 
 class Wanted(NamedTuple):
@@ -203,7 +206,7 @@ def carry_out(outcomes: Outcomes, request: Request, held: Collection[int] | None
             return Done([Sent(*one) for one in sent], result)
     if commit.taken:
         if held is not None and not set(commit.taken).issubset(held):
-            raise StoreReturned("the receive cannot be completed: its messages are back in their queue")
+            raise NotTaken("the receive cannot be completed: its messages are back in their queue")
         store.messages.received(commit.taken)
         outcomes.remove(commit.taken, commit.message_class)
     post = Sending(outcomes, len(commit.letters))
@@ -226,3 +229,9 @@ def unknown(commit: Commit, sent: list[Sent], error: StoreUnknown) -> StoreUnkno
         number = f" {sent[0].message_id}" if sent else ""
         what = f"the message{number} to {names.destination(commit.letters[0].destination)} was sent"
     return StoreUnknown(f"{what}, or not: {error.reason}")
+
+
+def asked_again(commit: Commit, error: StoreError) -> StoreError:
+    """What is to be said of a commit that was asked for before, without an answer, and now failed with this: the disk
+    that fails now does not say what has happened then."""
+    return error if isinstance(error, DECIDED) else unknown(commit, [], StoreUnknown(str(error)))

@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from ordack import service
-from ordack.commits import LOOK_AGAIN_S, Commit, Direct, Emptying, Request, Wanted, unknown
+from ordack.commits import LOOK_AGAIN_S, Commit, Direct, Emptying, Request, Wanted, asked_again, unknown
 from ordack.orders import Order
 from ordack.sending import Sent
 from ordack.store import Store, StoreBusy, StoreError, StoreServed, StoreUnknown
@@ -152,34 +152,35 @@ class Remote:
     def _ask_for(self, commit: Commit) -> tuple[Sequence[Any], Any]:
         request = Request(self._application, 0, commit)
         question = b""
+        asked = False  # somebody may have done it
         for _ in range(ATTEMPTS):
+            connection = None
             try:
                 connection = self._connected()
                 if connection is None:
                     done = self._direct.carry_out(request)
                     return done.sent, done.result
-            except StoreServed:
-                continue
-            except StoreBusy as error:
                 if not question:
-                    raise
-                raise unknown(commit, [], StoreUnknown(str(error))) from None
-            if not question:
-                self._number += 1
-                request = request._replace(number=self._number)
-                try:
+                    self._number += 1
+                    request = request._replace(number=self._number)
                     question = service.commit_question(request)
-                except ValueError:
-                    self.put_back(commit.taken)
-                    raise
-            try:
                 sent, result = connection.ask(question)
                 return sent, result
-            except Lost:
+            except StoreServed:
+                continue
+            except Lost as lost:
                 self._connection = None
+                asked = asked or lost.asked
             except StoreUnknown as error:
-                raise unknown(commit, [], error) from None
-        raise unknown(commit, [], StoreUnknown("`ordack serve` ends the connection before it answers"))
+                raise (unknown(commit, [], error) if connection else error) from None
+            except StoreError as error:
+                raise (asked_again(commit, error) if asked else error) from None
+            except ValueError:
+                if not question:
+                    self.put_back(commit.taken)
+                raise
+        ended = self._unreachable("it ends the connection before it answers")
+        raise asked_again(commit, ended) if asked else ended
 
     def put_back(self, keys: Collection[int]) -> None:
         """As Access has it."""

@@ -37,8 +37,8 @@ from ordack.commits import Commit, Emptying, Request, Wanted
 from ordack.names import BadName
 from ordack.orders import ORDERS, Order
 from ordack.sending import Letter
-from ordack.store import StoreBusy, StoreError, StoreFull, StoreReturned, StoreUnknown
-from ordack.store.messages import FIRST
+from ordack.store import StoreBusy, StoreError, StoreFull, StoreUnknown
+from ordack.store.messages import FIRST, NotTaken
 from ordack.store.queues import NoSuchQueue, QueueExists, QueueNotEmpty
 
 VERSION = 2
@@ -63,10 +63,10 @@ _KINDS: dict[str, type[Exception]] = {
     "unknown": StoreUnknown,
     "full": StoreFull,
     "busy": StoreBusy,
-    "returned": StoreReturned,
     "queue": NoSuchQueue,
     "queue exists": QueueExists,
     "queue not empty": QueueNotEmpty,
+    "not taken": NotTaken,
     "store": StoreError,
     "name": BadName,
     "value": ValueError,

@@ -32,7 +32,7 @@ from ordack.net.applications import APPLICATIONS_MAX
 from ordack.outcome import Outcomes
 from ordack.store import Store, StoreBusy, StoreError, StoreFull, StoreServed, StoreUnknown
 from ordack.store.locks import SERVE_LOCK, Locks
-from ordack.store.messages import Stored
+from ordack.store.messages import NotTaken, Stored
 from ordack.store.queues import NoSuchQueue, QueueExists, QueueNotEmpty
 
 from tests.host.applications import App, do, told_by
@@ -767,7 +767,7 @@ def test_whatever_bytes_come_are_a_question_or_malformed(data: bytes) -> None:
 
 class Cutter:
     """Stands in `serve`'s place at its socket: takes questions, and ends each connection without an answer when
-    `carry` has done with its commit what it wants."""
+    `carry` has done with its commit what it wants. last: what it answers to the last one all the same."""
 
     def __init__(self, folder: Path, carry: Callable[[Request], None]) -> None:
         self.carry = carry
@@ -779,6 +779,7 @@ class Cutter:
         self.listener = service.listen(folder)
         self.folder = folder
         self.left = 1
+        self.last = b""
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
 
@@ -807,6 +808,8 @@ class Cutter:
                         (self.folder / service.SOCKET).rename(self.folder / "gone")
                         (self.folder / "gone").rename(self.folder / service.SOCKET)
                     self.carry(self.requests[-1])
+                    if not self.left:
+                        connection.sendall(self.last)
                     return
 
 
@@ -850,6 +853,39 @@ def test_if_nobody_can_do_it_nor_say_whether_it_was_done_that_is_said(
         client.send("line1", b"1")
     cutter.thread.join(DEADLINE_S)
     assert len({(request.application, request.number) for request in cutter.requests}) == 1
+
+
+@pytest.mark.parametrize(
+    "error", [StoreError("the sync failed"), StoreFull("the disk is full"), StoreBusy("it is busy")]
+)
+@pytest.mark.parametrize("through", ["serve", "the store"])
+def test_what_was_done_before_the_answer_was_lost_is_not_called_undone(
+    store: Path, monkeypatch: pytest.MonkeyPatch, error: StoreError, through: str
+) -> None:
+    """Whoever is told that it has not happened sends it again."""
+
+    def fails(_self: Direct, _request: Request) -> Any:
+        raise error
+
+    cutter = Cutter(store, lambda request: _carry_out(store, request))
+    cutter.left = 2 if through == "serve" else 1
+    cutter.last = service.failed(error) if through == "serve" else b""
+    monkeypatch.setattr(Direct, "carry_out", fails)
+    with Client(store) as client:
+        with pytest.raises(StoreUnknown, match=f"the message to line1 was sent, or not: {error}"):
+            client.send("line1", b"1")
+        cutter.thread.join(DEADLINE_S)
+        assert [message.body for message in client.queue("line1").peek()] == [b"1"]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_that_it_cannot_happen_any_more_is_said_though_an_answer_was_lost(store: Path, again: bool) -> None:
+    cutter = Cutter(store, lambda _request: None)
+    cutter.left = 1 + again
+    cutter.last = service.failed(NotTaken("its messages are back"))
+    with Client(store) as client, pytest.raises(NotTaken):
+        client.access.commit(Commit((17,)))
+    cutter.thread.join(DEADLINE_S)
 
 
 def test_who_waits_through_serve_can_be_interrupted_and_goes_on(store: Path, serve: Serve) -> None:

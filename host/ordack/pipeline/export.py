@@ -46,10 +46,10 @@ from ordack.pipeline.segments import (
     parse_name,
     read_marker,
 )
-from ordack.store import StoreError, StoreReturned, StoreUnknown
+from ordack.store import StoreError, StoreUnknown
 from ordack.store.database import counted, legible
 from ordack.store.exports import Export
-from ordack.store.messages import Stored
+from ordack.store.messages import NotTaken, Stored
 
 ROWS = 10_000  # of a segment, at most
 SEGMENT_BYTES = 32 << 20  # of packets in a segment; one is begun when it has less, to bound memory
@@ -433,7 +433,7 @@ class Exporter:
         """Make one segment of up to `limit` messages; None if there is none to be had. When a `serve` ends meanwhile,
         what it had given is in the queue again: this begins anew."""
         while True:
-            with contextlib.suppress(StoreReturned):
+            with contextlib.suppress(NotTaken):
                 return self._export_once(queue, limit)
 
     def _export_once(self, queue: Queue, limit: int) -> Exported | None:

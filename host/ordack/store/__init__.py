@@ -32,7 +32,6 @@ from ordack.store.database import (
     StoreBusy,
     StoreError,
     StoreFull,
-    StoreReturned,
     StoreServed,
     StoreUnknown,
 )
@@ -50,7 +49,7 @@ from ordack.store.room import Disk, Room, room
 from ordack.store.schema import NEVER
 from ordack.store.write_ahead import disk_bytes, log_bytes
 
-__all__ = ["STATUS", "Store", "StoreBusy", "StoreError", "StoreFull", "StoreReturned", "StoreServed", "StoreUnknown"]
+__all__ = ["STATUS", "Store", "StoreBusy", "StoreError", "StoreFull", "StoreServed", "StoreUnknown"]
 
 STATUS = "status.json"
 LOCK_TRIES = 10

@@ -59,11 +59,6 @@ class StoreFull(StoreError):
     """No room: the disk, or the file's own limit."""
 
 
-class StoreReturned(StoreError):
-    """A receive cannot be completed: its messages are in their queue again, or somebody else has received them. That is
-    so when the `ordack serve` through which they were received has ended."""
-
-
 class StoreUnknown(StoreError):
     """The disk failed while a change was made durable, and with all that came after: after a power cut the change may
     be there, whole, or not. Done again by this very Store, Client or queue manager it cannot happen twice, because they

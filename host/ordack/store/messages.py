@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
-from ordack.store.database import Database, StoreError, StoreReturned, StoreUnknown, first_piece
+from ordack.store.database import Database, StoreError, StoreUnknown, first_piece
 from ordack.store.hands import Hands
 from ordack.store.schema import NEVER, POISON, SUBQUEUE
 
@@ -21,6 +21,11 @@ BY_LOOKUP_ID = "NOT INDEXED"  # by the primary key alone: without a walk over th
 BY_CORRELATION = "INDEXED BY messages_answering"
 FREE = " AND NOT in_hand(lookup_id)"  # nobody receives it just now
 QUEUES_OF = "SELECT queue, length(packet) FROM messages WHERE lookup_id IN (SELECT value FROM json_each(?))"
+
+
+class NotTaken(StoreError):
+    """Messages that were to be removed are not in the hands of whoever wants that, and nothing that was to happen
+    together with it has happened."""
 
 
 class Stored(NamedTuple):
@@ -235,7 +240,7 @@ class Messages:
             (json.dumps(list(lookup_ids)),),
         )
         if count != len(lookup_ids) or not self._hands.mine.issuperset(lookup_ids):
-            raise StoreReturned("the receive cannot be completed: its messages are not there any more")
+            raise NotTaken("the receive cannot be completed: its messages are not there any more")
 
     def leaving(self, lookup_ids: Iterable[int]) -> list[Leaving]:
         """Those of these messages whose removal somebody wants to be told of, in their order."""
