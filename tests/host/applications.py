@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable, Collection
 from typing import Any
 
 from mqqb import confirm
 from ordack import service
-from ordack.applications import Application, Question, Take
+from ordack.applications import Application, Asked, PutBack, Question, Take
 from ordack.client import Letter
 from ordack.commits import Commit, Emptying, Request, Wanted
 from ordack.manager import Manager
-from ordack.store import StoreError
+from ordack.orders import Order
+from ordack.sending import Sent
+from ordack.store import Store, StoreError
+from ordack.store.messages import Stored
 
 from tests.support.host_world import START, WALL
 
@@ -36,6 +40,56 @@ class App:
     def empties(self, queue: str, last: int, marks: bool = True) -> Question:
         identifier = self.manager.store.queues.named(queue).identifier
         return self.application, Emptying(identifier, confirm.NACK_Q_PURGED, last, marks)
+
+
+class Asking:
+    """Access (commits.py) of an application to a manager, which gets its questions by `hand_over`. store: what the
+    application reads. number: of its last commit, in the life of a manager before this one."""
+
+    def __init__(
+        self, manager: Manager, hand_over: Callable[[Question], None], store: Store, identifier: bytes, number: int
+    ) -> None:
+        self.number = number
+        self._manager = manager
+        self._hand_over = hand_over
+        self._store = store
+        self._application = manager.applications.connected(identifier)
+
+    def _ask(self, asked: Asked) -> Any:
+        self._hand_over((self._application, asked))
+        answers = dict(self._manager.applications.answers())
+        (content,) = service.frames(bytearray(answers[self._application]))
+        return service.result_of(content)
+
+    def take(self, wanted: Wanted, _timeout: float) -> list[Stored]:
+        return [Stored(*row) for row in self._ask(Take(wanted, 0))]
+
+    def commit(self, commit: Commit) -> list[Sent]:
+        self.number += 1
+        return self.ask_again(commit)
+
+    def ask_again(self, commit: Commit) -> list[Sent]:
+        """For the last commit, whose answer has not come."""
+        sent, _ = self._ask(Request(self._application.identifier, self.number, commit))
+        return [Sent(*one) for one in sent]
+
+    def order(self, order: Order) -> Any:
+        self.number += 1
+        return self._ask(Request(self._application.identifier, self.number, Commit(order=order)))[1]
+
+    def put_back(self, keys: Collection[int]) -> None:
+        self._ask(PutBack(tuple(keys)))
+
+    def empty(self, emptying: Emptying) -> int:
+        total = 0
+        is_all = False
+        while not is_all:
+            removed, is_all = self._ask(emptying)
+            total += removed
+        return total
+
+    def close(self) -> None:
+        self._store.close()
 
 
 def told_by(manager: Manager) -> dict[Application, list[Any]]:

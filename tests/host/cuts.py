@@ -5,8 +5,10 @@
 
 In an episode, applications send, alone and in batches, receive, commit, and put back; queues are purged; messages
 expire, die, and are moved; a peer and the two queue managers exchange messages; stores are closed, opened, upgraded and
-backed up. The power goes in the middle of it, or the disk fails and the power goes later (`../support/power.py`). Each
-cut leaves several disks that may be found then. Every one of them is opened as `serve` opens it, and looked through:
+backed up. In most episodes the applications have the queue managers do it, and ask again for what the power took the
+answer to; in the others they do it themselves. The power goes in the middle of it, or the disk fails and the power goes
+later (`../support/power.py`). Each cut leaves several disks that may be found then. Every one of them is opened as
+`serve` opens it, and looked through:
   - SQLite finds no damage, and what the store counts is there;
   - a send that has returned, a commit that was answered, and what was acknowledged to a peer are there, once, in order;
   - what has failed is not there; of what nobody was told of there is all or nothing;
@@ -33,9 +35,10 @@ from unittest import mock
 import apsw
 from mqqb import confirm
 from ordack import moving
+from ordack.applications import Question
 from ordack.cli.move import move_all
 from ordack.client import Client
-from ordack.commits import Commit, Wanted
+from ordack.commits import Commit, Request, Wanted
 from ordack.config import Config
 from ordack.names import DEAD_XACT
 from ordack.sending import Letter
@@ -44,6 +47,7 @@ from ordack.store.backup import make_backup
 from ordack.store.messages import Stored
 from ordack.store.schema import FILE_NAME, POISON
 
+from tests.host.applications import Asking
 from tests.host.cuts_notes import Contents, Ledger, Note, Violation, damage, tag_of
 from tests.support.beside import client_beside
 from tests.support.host_world import HERE, Crash, Host, World, older, peer_of, wall_at
@@ -75,6 +79,8 @@ class Powered(Host):
         self.episode = episode
         self.index = index
         self.life = 0
+        self.identifier = bytes([1 + index] * 16)  # the application's,
+        self.number = 0  # and its last commit's
         self.held: list[tuple[int, Note]] = []  # keys and messages in the application's unfinished receive
         self.base = episode.folder / str(index)
         super().__init__(self.base, config, address)
@@ -87,7 +93,16 @@ class Powered(Host):
         self.application = self._client()
 
     def _client(self) -> Client:
-        return client_beside(self._life, lambda: self.episode.wall)
+        client = client_beside(self._life, lambda: self.episode.wall)
+        if self.episode.asks:
+            client.access = Asking(self.manager, self._hand_over, client.store, self.identifier, self.number)
+        return client
+
+    def _hand_over(self, question: Question) -> None:
+        _, asked = question
+        if isinstance(asked, Request):
+            self.number = asked.number
+        self.manager.receive([], self.episode.now, self.episode.wall, [question])
 
     def _goes_on(self, left: dict[str, bytes]) -> None:
         self.life += 1
@@ -156,6 +171,7 @@ class Episode:
         self.power = vfs
         self.folder = folder
         self.dice = random.Random(f"{seed}/{number}")
+        self.asks = self.dice.random() < 0.7  # the applications have the queue managers work, or do it themselves
         self.figures: Counter[str] = Counter()
         self.trace: list[str] = []
         self.is_calm = True
@@ -221,14 +237,13 @@ class Episode:
             (folder / name).write_bytes(content)
         try:
             with Store(folder, clock=lambda: self.wall) as store:
-                found = damage(store._database.connection)
+                if found := damage(store._database.connection):
+                    raise Violation(f"the store is damaged: {found}")
                 contents = Contents(store._database.connection)
         except StoreError as error:
             raise Violation(f"the store cannot be opened: {error}") from error
         finally:
             shutil.rmtree(folder)
-        if found:
-            raise Violation(f"the store is damaged: {found}")
         stores = [contents if other is host else other.contents() for other in self.hosts]
         self.ledger.check(host.index, contents, stores)
 
@@ -253,25 +268,32 @@ class Episode:
 
     # ---- what applications do
 
-    def commit(self, host: Powered, taken: list[tuple[int, Note]], letters: list[tuple[Note, Letter]]) -> None:
-        """Have the application make a commit, and note what it is told."""
+    def commit(
+        self, host: Powered, taken: list[tuple[int, Note]], letters: list[tuple[Note, Letter]], again: bool = False
+    ) -> None:
+        """Have the application make a commit, and note what it is told. again: the power took the answer to it."""
         doubt = self.ledger.doubt(host.index, [note for _, note in taken], [note for note, _ in letters])
         commit = Commit(tuple(key for key, _ in taken), confirm.ACK_RECEIVE, tuple(letter for _, letter in letters))
         try:
-            sent = host.application.access.commit(commit)
+            access = host.application.access
+            sent = access.ask_again(commit) if again and isinstance(access, Asking) else access.commit(commit)
         except StoreUnknown:
             self.figures["unknown"] += 1
             if not host.machine.off:
                 return
         except StoreError:
             if not host.machine.off:
-                self.ledger.told(doubt, False)
+                if not again:
+                    self.ledger.told(doubt, False)
                 self.figures["refused"] += 1
                 return
         except Crash:
             pass
         if host.machine.off:
             host.restart(self.now)
+            if self.asks and not taken:
+                self.figures["asked again"] += 1
+                self.commit(host, taken, letters, again=True)
             return
         self.ledger.told(doubt, True)
         self.settle_doubts(host)

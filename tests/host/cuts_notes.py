@@ -122,7 +122,7 @@ def numbers_of(packet: bytes) -> tuple[tuple[object, ...], ...]:
 def damage(store: apsw.Connection) -> list[str]:
     """What is wrong with a database, whatever was done with it."""
     found = [str(row[0]) for row in store.execute("PRAGMA integrity_check")]
-    return [*(found if found != ["ok"] else []), *wrong_columns(store)]
+    return wrong_columns(store) if found == ["ok"] else found
 
 
 class Ledger:

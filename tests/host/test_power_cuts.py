@@ -14,6 +14,7 @@ import pytest
 from mqqb import confirm
 from ordack.client import Client, Letter
 from ordack.store import Store, StoreError
+from ordack.store.answers import Answers
 from ordack.store.database import Database
 from ordack.store.memory import Memory
 from ordack.store.numbers import Numbers
@@ -234,6 +235,10 @@ def _counts_are_not_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Database, "tally", lambda *_, **__: None)
 
 
+def _answers_are_not_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Answers, "keep", lambda *_: None)
+
+
 def _play(episodes: int) -> None:
     for episode in range(episodes):
         cuts.play(11, episode)
@@ -247,6 +252,7 @@ def _play(episodes: int) -> None:
         _a_stream_is_not_kept,
         _message_ids_are_given_twice,
         _counts_are_not_kept,
+        _answers_are_not_kept,
     ],
 )
 def test_what_is_broken_is_found(
