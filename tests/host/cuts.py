@@ -44,7 +44,7 @@ from ordack.names import DEAD_XACT
 from ordack.sending import Letter
 from ordack.store import Store, StoreError, StoreUnknown, write_ahead
 from ordack.store.backup import make_backup
-from ordack.store.messages import Stored
+from ordack.store.messages import NotTaken, Stored
 from ordack.store.schema import FILE_NAME, POISON
 
 from tests.host.applications import Asking
@@ -281,17 +281,17 @@ class Episode:
             self.figures["unknown"] += 1
             if not host.machine.off:
                 return
-        except StoreError:
+        except StoreError as error:
             if not host.machine.off:
-                if not again:
+                if not again or isinstance(error, NotTaken):
                     self.ledger.told(doubt, False)
-                self.figures["refused"] += 1
+                self.figures["not taken" if isinstance(error, NotTaken) else "refused"] += 1
                 return
         except Crash:
             pass
         if host.machine.off:
             host.restart(self.now)
-            if self.asks and not taken:
+            if self.asks:
                 self.figures["asked again"] += 1
                 self.commit(host, taken, letters, again=True)
             return
