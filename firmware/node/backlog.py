@@ -8,7 +8,7 @@ import gc
 
 from mqqb import confirm, const, streams
 
-from node import deadlines, log
+from node import log
 from node.message import Message
 
 TYPE_CHECKING = const(0)
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from node.interfaces import Stream
     from node.log import Restored
     from node.notices import Notices
-    from node.outcomes import Outcomes
-
+    from node.outcomes import Deadlines, Outcomes
 
 _RESERVE_PIECES = const(16)  # so much memory a session has left when messages are taken from the flash, for what it
 _RESERVE_BYTES = const(128)  # takes are small pieces
@@ -38,7 +37,7 @@ class Backlog:
         self,
         commits: "Commits",
         outcomes: "Outcomes",
-        deadlines: "deadlines.Deadlines",
+        deadlines: "Deadlines",
         notices: "Notices",
         queues: "Sequence[Stream]",
         hold: int,
@@ -104,7 +103,7 @@ class Backlog:
             commits.packets.keep(message, packet, 0)
             return message
         commits.waiting += 1
-        if may_expire or self.outcomes.settings.long_live_time != deadlines.ENDLESS:
+        if may_expire or self.outcomes.settings.long_live_time != log.ENDLESS:
             self.deadlines.expect(message)
         commits.packets.keep(message, packet, queue.peer.room)
         return message
@@ -151,16 +150,20 @@ class Backlog:
         Want of it ends this before a session has too little to go on with. Then fewer are in memory, and more again
         when there is room. If there is none for a single one, `reason` of the peers says so.
         """
-        if self._coming is None and not [queue for queue in self._queues if self.is_low(queue)]:
+        is_due = self._coming is not None
+        for queue in self._queues:
+            is_due = is_due or self.is_low(queue)
+        if not is_due:
             return True
+        reserve = []
         try:
-            reserve = [bytearray(_RESERVE_BYTES) for _ in range(_RESERVE_PIECES)]
+            for _ in range(_RESERVE_PIECES):
+                reserve.append(bytearray(_RESERVE_BYTES))  # noqa: PERF401 - what there is of it is let go
             self._refill()
-            del reserve
             self._hold = min(self._hold + 2, self._hold_max)
             return True
         except MemoryError:
-            reserve = []
+            reserve.clear()
             self.outcomes.forget_spares()
             self._hold = self.commits.waiting
             if not self._hold:
@@ -216,7 +219,7 @@ class Backlog:
             self.outcomes.of(message).sent()
         is_waiting = record[confirm.STATE] != confirm.O
         self.deadlines.expect(message)
-        if is_waiting and not record[confirm.MARKS] & deadlines.HELD:
+        if is_waiting and not record[confirm.MARKS] & log.HELD:
             stream.append(entry)
         else:
             stream.awaiting_final_ack.append(entry)

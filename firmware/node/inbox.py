@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from node.commits import Commits
     from node.interfaces import Carrier
+    from node.sources import LoggedSource
 
 
 class Received:
@@ -459,7 +460,7 @@ class Inboxes:
         self.owed.remove(arrival)
         self.forgotten += 1
 
-    def _place_for(self, guid: bytes, key: str) -> log.LoggedSource:
+    def _place_for(self, guid: bytes, key: str) -> "LoggedSource":
         """Where the log keeps another stream: where there is none yet, or else that of one which it forgets.
 
         Its FinalAcks, which nobody has fetched, go with it. Raises OutboxFull: none is to be forgotten.

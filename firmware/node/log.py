@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from io import FileIO
     from typing import Any, NoReturn, Protocol
 
+    from node.sources import LoggedSource
+
     Buffer = bytes | bytearray | memoryview
 
     class Owner(Protocol):
@@ -92,6 +94,9 @@ STARTED_SENT_BEFORE = const(4)  # in an earlier start something may have been tr
 
 TRANSACTIONAL = const(0x01)  # flags of a message
 RECOVERABLE = const(0x02)
+
+ENDLESS = const(0xFFFFFFFE)  # a LongLiveTime: without TTRQ a message waits for ever
+HELD = const(0x80)  # of a record's MARKS, the node's: TTBR is over, it is not transmitted any more (C-22)
 
 RECEIVED = const(0x52)  # states of an arrival: waiting for the application,
 TAKEN = const(0x54)  # taken, and a FinalAck is still owed; then confirm.GONE
@@ -337,19 +342,6 @@ class Stored:
         self.size = 0
 
 
-class Arrival(Stored):
-    """A message received, from `source`. `message_id` is the number of the arrival.
-
-    record: as of a message that is sent; the state is RECEIVED, TAKEN or confirm.GONE, the other words are the owner's.
-    """
-
-    __slots__ = ("source",)
-
-    def __init__(self, number: int, record: "array[int]", source: "LoggedSource") -> None:
-        super().__init__(number, record)
-        self.source = source
-
-
 class Restored:
     """A message that has been taken from the log: what its owner's table needs.
 
@@ -528,36 +520,6 @@ class LoggedQueue:
             and not is_after(message_id, self.last)
             and message_id not in self.ended
         )
-
-
-class LoggedSource(LoggedQueue):
-    """Where messages come from: a stream of the queue manager `guid` (16 bytes) to the own queue `name`.
-
-    `record`: the counters of what was accepted from it (mqqb_incoming), for an IncomingStream to move on. They become
-    durable with `arrive`, and go back to what the log knows if that or the `sync` fails.
-    """
-
-    __slots__ = ("guid", "is_replaced")
-
-    def __init__(self, index: int, guid: bytes, name: str, record: "array[int]") -> None:
-        super().__init__(index, name, record)
-        self.guid = guid
-        self.noted = array("I", record)  # as of the last `arrive`
-        self.is_replaced = False  # the log has another one in its place
-
-    def restore(self) -> None:
-        super().restore()
-        core.copy_words(self.record, self.before)
-
-    def replace(self, guid: bytes, name: str) -> None:
-        """Forget this one, of which no arrival is kept: its place in the log becomes that of another one, from 0 on.
-
-        It is written before anything that arrives from there. A power cut before leaves the one or the other.
-        """
-        self.is_replaced = True
-        self.guid = guid
-        self.name = name
-        self.record[:] = self.noted[:] = self.before[:] = array("I", (0, 0, 0, 0))
 
 
 class Log:

@@ -27,16 +27,15 @@ import sys
 
 from mqqb import MICROPYTHON, confirm, const, core, names
 
-from node import deadlines, log, outbox
+from node import log, outbox
 from node.backlog import Backlog
 from node.clock import Clock, unix_time
 from node.commits import Commits
-from node.deadlines import Deadlines
 from node.link import TICK_MS
 from node.message import Message, Packets
 from node.notices import Notices
-from node.outcomes import Outcomes
-from node.peers import Peers
+from node.outcomes import Deadlines, Outcomes
+from node.peer import Peers
 from node.queue import Queue
 
 TYPE_CHECKING = const(0)
@@ -51,7 +50,9 @@ if TYPE_CHECKING:
     from node.inbox import Inbox, Inboxes
     from node.interfaces import Link, Receiver, Waitable
     from node.log import LoggedQueue
+    from node.owed import Arrival
     from node.peer import Peer
+    from node.sources import LoggedSource
     from node.tasks import Tasks
     from node.wait import Waiter
 
@@ -147,7 +148,7 @@ class Node:
         self.links = self.peers.links
         self._inbox_quota = inbox_quota
         queues = self._queues = []
-        confirmation = confirmation or confirm.Settings(long_live_time=deadlines.ENDLESS)
+        confirmation = confirmation or confirm.Settings(long_live_time=log.ENDLESS)
         commits = self.commits = Commits(self.outbox, self.clock, Packets(self.outbox.log, self.heap), self.touch)
         notices = self.notices = Notices(commits, on_failed, on_stored, on_connection)
         outcomes = self.outcomes = Outcomes(commits, notices, queues, self.peers.all, confirmation, copies)
@@ -445,10 +446,10 @@ class Node:
         return queue
 
 
-def _arrival(number: int, record: "array[int]", source: log.LoggedSource) -> log.Arrival:
-    from node.owed import Arrival  # not before there is one
+def _arrival(number: int, record: "array[int]", source: "LoggedSource") -> "Arrival":
+    from node import owed  # not before there is one
 
-    return Arrival(number, record, source)
+    return owed.Arrival(number, record, source)
 
 
 def _places() -> int:

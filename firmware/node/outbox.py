@@ -16,16 +16,16 @@ from array import array
 
 from mqqb import confirm, const, core
 
-from node import log, room, snapshot
+from node import log, snapshot
 from node.deferred import Deferred
-from node.marks import Marks
-from node.register import Register
+from node.unsynced import Marks, Register
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from typing import Any
 
     from node.replay import Recovered
+    from node.sources import Arrival, LoggedSource
 
     Buffer = bytes | bytearray | memoryview
 
@@ -42,7 +42,7 @@ def _recover(
     guid: "bytes | None",
     hold: int,
     handle: "type[log.Stored]",
-    arrival: "type[log.Arrival]",
+    arrival: "type[Arrival] | None",
 ) -> "Recovered":
     """As replay.recover. A small board has no memory for the program that does it, once it is done."""
     import node.records
@@ -99,7 +99,7 @@ class Outbox:
         handle: "type[log.Stored]" = log.Stored,
         starts: int = 0,
         arrivals_max: int = 500,
-        arrival: "type[log.Arrival]" = log.Arrival,
+        arrival: "type[Arrival] | None" = None,
         write_bytes: int = 8192,
         name: str = "",
     ) -> None:
@@ -157,7 +157,7 @@ class Outbox:
         return self.next_message_id - 1
 
     @property
-    def restored_arrivals(self) -> "list[log.Arrival]":
+    def restored_arrivals(self) -> "list[Arrival]":
         """The arrivals that are kept, in their order."""
         kept: "list[Any]" = [handle for segment in self.log.segments for handle in segment.handles if handle.source]
         return sorted(kept, key=lambda arrival: arrival.message_id - self.next_arrival & 0xFFFFFFFF)
@@ -220,7 +220,7 @@ class Outbox:
         self.queues.append(queue)
         return queue
 
-    def source(self, guid: bytes, name: str) -> log.LoggedSource:
+    def source(self, guid: bytes, name: str) -> "LoggedSource":
         """The source of messages from a queue manager (16 bytes) to the own queue of that name; an unknown one is made.
 
         Nothing is written before something has arrived from it. Raises ValueError: a name too long, too many sources.
@@ -232,7 +232,9 @@ class Outbox:
             raise ValueError("a queue's name has at most {} bytes here".format(SOURCE_NAME_MAX))
         if len(self.sources) > _INDEX_MAX:
             raise ValueError("too many sources")
-        source = log.LoggedSource(len(self.sources), bytes(guid), name, array("I", (0, 0, 0, 0)))
+        from node.sources import LoggedSource  # not before there is one
+
+        source = LoggedSource(len(self.sources), bytes(guid), name, array("I", (0, 0, 0, 0)))
         self.sources.append(source)
         return source
 
@@ -260,7 +262,7 @@ class Outbox:
         self._log_message(log.MESSAGE, handle, queue, flags, record, packet, defer)
         self.next_message_id = next_message_id
 
-    def arrive(self, handle: log.Stored, source: log.LoggedSource, packet: "Buffer") -> None:
+    def arrive(self, handle: log.Stored, source: "LoggedSource", packet: "Buffer") -> None:
         """Log a message that was received, and the counters of its source, which have moved on to it.
 
         It is accepted, and an OrderAck may say so, only by the next `sync`. Its number is `next_arrival`, which moves
@@ -354,7 +356,7 @@ class Outbox:
             self.log.give_up()
         self._marks.write()
         self._log_start()
-        room.make(self.log, self, log.HEAD_BYTES + size)
+        _make_room(self.log, self, log.HEAD_BYTES + size)
 
     def _log_message(
         self,
@@ -472,3 +474,53 @@ class Outbox:
             self._log_start()
             snapshot.write(opened, self.queues)
             opened.segments[-1].base = opened.segments[-1].size
+
+
+def _make_room(opened: log.Log, owner: Outbox, need: int) -> None:
+    """See that need bytes have room in the current segment; drop what is gone before refusing. Raises OutboxFull."""
+    size = opened.segments[-1].size + need
+    # With so much of the capacity free, no need to look closer.
+    margin = opened.segment_size << opened.files.fixed
+    if not opened.is_ended and size <= opened.segment_size and opened.size + need + margin <= opened.capacity:
+        return
+    _compact(opened, owner, need, margin)
+    full = opened.size + opened.growth(need) > opened.capacity
+    if full:
+        opened.reclaim()  # a file that could not be removed before may go now
+        full = opened.size + opened.growth(need) > opened.capacity
+    if full and owner.live + owner.arrivals:
+        raise log.OutboxFull(
+            "not accepted, {} of {} bytes are in use: wait until messages are gone, then send again".format(
+                opened.size, opened.capacity
+            )
+        )
+    segment = opened.segments[-1]
+    overflows = segment.size + need > opened.segment_size or full
+    if (opened.is_ended or (overflows and segment.size > segment.base)) and segment.base + need <= opened.capacity:
+        owner.begin(need)
+    if opened.size + opened.growth(need) > opened.capacity:
+        raise log.OutboxFull("not accepted, the message is too large for an outbox of {} bytes".format(opened.capacity))
+
+
+def _compact(opened: log.Log, owner: Outbox, need: int, margin: int) -> None:
+    """While there is hardly room for another segment, and a quarter of all is waste: give up the oldest segments.
+
+    So what is kept for long costs at most three bytes copied for each that it would hold back. While the copy of a
+    large message stands beside it, the capacity may be exceeded by that much.
+    """
+    for _ in range(len(opened.segments) - 1):
+        size = opened.size
+        if (
+            opened.segments[0].deferred
+            or len(opened.segments) < 2
+            or size + opened.growth(need) + margin <= opened.capacity
+            or 4 * sum([segment.live for segment in opened.segments]) > 3 * size
+        ):
+            return
+        for handle in list(opened.segments[0].handles):
+            size = log.HEAD_BYTES + handle.size
+            if opened.segments[-1].size + size > opened.segment_size or opened.is_ended:
+                owner.begin(size)
+            owner.copied.append((handle, opened.copy_message(handle), opened.segments[-1]))
+        owner.sync_tail()
+        opened.reclaim()

@@ -13,7 +13,7 @@ from array import array
 from mqqb import acks, compose, confirm, const, core, names, parse, streams
 from mqqb.destination import IncomingStream, may_acknowledge
 
-from node import log
+from node import log, sources
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _REFUSAL_IDS = const(0xA0000000)
 _ORDER_ACK_IDS = const(0xC0000000)
 
 
-class Arrival(log.Arrival):
+class Arrival(sources.Arrival):
     """A message in an inbox (log.RECEIVED), or what is left of it (log.TAKEN): a FinalAck that is owed.
 
     `carrier`: the peer whose session it is under way on. `peer`: GUID of the queue manager that the message came from,
@@ -47,7 +47,7 @@ class Arrival(log.Arrival):
 class Source:
     """One stream from a sender to a queue. `carrier`: the peer whose session brought its last message, `heard` then."""
 
-    def __init__(self, logged: log.LoggedSource, stream: IncomingStream) -> None:
+    def __init__(self, logged: sources.LoggedSource, stream: IncomingStream) -> None:
         self.logged = logged
         self.stream = stream
         self.heard = -QUIET  # not in this start

@@ -16,7 +16,8 @@ TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from typing import Any
 
-    from node.log import Arrival, LoggedQueue, LoggedSource, Segment, Stored
+    from node.log import LoggedQueue, Segment, Stored
+    from node.sources import Arrival, LoggedSource
 
 _VERSION_3 = const(3)  # all of its messages are in memory, and its STATE does not say the queue
 _VERSION_4 = const(4)  # it has neither totals nor snapshots
@@ -98,7 +99,7 @@ def recover(
     guid: "bytes | None" = None,
     hold: "int | None" = None,
     make: "type[Stored]" = log.Stored,
-    make_arrival: "type[Arrival]" = log.Arrival,
+    make_arrival: "type[Arrival] | None" = None,
 ) -> Recovered:
     """What the files of a log hold, of which nothing is written now. guid: whose it has to be; None: anybody's.
 
@@ -319,7 +320,7 @@ class _Replay:
         guid: "bytes | None",
         hold: "int | None",
         make: "type[Stored]",
-        make_arrival: "type[Arrival]",
+        make_arrival: "type[Arrival] | None",
     ) -> None:
         self.found = Recovered(guid, opened)
         self._log = opened
@@ -517,7 +518,9 @@ class _Replay:
             index, *counters, guid = struct.unpack_from(_SOURCE_PREFIX, payload)
             name = bytes(payload[log.SOURCE_PREFIX_BYTES :]).decode()
             if index == len(found.sources):
-                found.sources.append(log.LoggedSource(index, guid, name, array("I", (0, 0, 0, 0))))
+                from node.sources import LoggedSource  # not before there is one
+
+                found.sources.append(LoggedSource(index, guid, name, array("I", (0, 0, 0, 0))))
             if index < len(found.sources):
                 source = found.sources[index]
                 if (source.guid, source.name) != (guid, name):  # it was replaced: no arrival of it is kept
@@ -566,8 +569,11 @@ class _Replay:
             old_arrival = self._arrivals.pop(number, None)
             if old_arrival is not None:
                 log.drop(old_arrival)
+            from node.sources import Arrival
+
             source = self.found.sources[index]
-            handle = self._arrivals[number] = self._make_arrival(number, log.confirmation_of(fields), source)
+            make = self._make_arrival or Arrival
+            handle = self._arrivals[number] = make(number, log.confirmation_of(fields), source)
             handle.size = size - log.MESSAGE_PREFIX_BYTES
         else:
             queue = self.found.queues[index]

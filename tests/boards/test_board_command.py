@@ -21,7 +21,7 @@ from typing import Any, cast
 import pytest
 import serial
 from mqqb import confirm
-from node import Node, log
+from node import Node, log, sources
 from node.outbox import Outbox
 from ordack.boards import deploy as deploying
 from ordack.boards import doctor, outbox, repl
@@ -517,7 +517,7 @@ def test_what_is_in_an_outbox_is_told_with_its_reason(tmp_path: Path) -> None:
         files = log.Files(str(tmp_path))
         opened = Outbox(files)
         source = opened.source(bytes(range(16)), "commands")
-        arrival = log.Arrival(opened.next_arrival, array("I", (log.RECEIVED, 0, 0, 0, 0, 0)), source)
+        arrival = sources.Arrival(opened.next_arrival, array("I", (log.RECEIVED, 0, 0, 0, 0, 0)), source)
         opened.arrive(arrival, source, b"packet")
         opened.sync()
         files.close()

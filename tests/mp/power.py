@@ -8,7 +8,7 @@ import errno
 from array import array
 
 from mqqb import confirm
-from node import log, outbox, replay, snapshot
+from node import log, outbox, replay, snapshot, sources
 
 log.jump = bytes  # MessageIDs and sequences go on as if there had been no start; jumps have tests of their own
 CONFIRMATION = confirm.Settings()
@@ -259,7 +259,7 @@ class Inward:
         record = confirm.new(number, CONFIRMATION)
         record[confirm.STATE] = log.RECEIVED
         before = array("I", source.noted)
-        come = Come(log.Arrival(self.box.next_arrival, record, source), index, number, packet)
+        come = Come(sources.Arrival(self.box.next_arrival, record, source), index, number, packet)
         self.unsynced.append(come)
         self.kept.append(come)
         try:

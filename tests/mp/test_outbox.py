@@ -7,7 +7,7 @@ sys.path.insert(0, "tests/mp")
 
 import power
 from mqqb import confirm, core
-from node import log, outbox, replay
+from node import log, outbox, replay, sources
 
 LINE = power.NAMES[0]
 
@@ -147,7 +147,7 @@ def any_flipped_bit_is_read_as_it_was():
     for k in range(40):
         handles.append(put(box, b"reading %d" % k + bytes(k), queues[k % 2].name))
         source.record[2] += 1
-        arrival = log.Arrival(box.next_arrival, confirm.new(k + 1, power.CONFIRMATION), source)
+        arrival = sources.Arrival(box.next_arrival, confirm.new(k + 1, power.CONFIRMATION), source)
         arrival.record[confirm.STATE] = log.RECEIVED
         box.arrive(arrival, source, b"command %d" % k)
         box.sync()

@@ -451,7 +451,7 @@ def test_what_cannot_be_taken_is_not_acknowledged_and_comes_again() -> None:
 
 
 def test_only_so_many_can_connect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.peers.ACCEPTED_MAX", 2)
+    monkeypatch.setattr("node.peer.ACCEPTED_MAX", 2)
     port = free_port()
     board = Node("", files=power.Disk(), listen=("127.0.0.1", port))
     board.poll()
@@ -544,7 +544,7 @@ def test_a_session_stays_open_for_a_receiver_and_comes_back() -> None:
 
 
 def _ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("node.node.TICK_MS", "node.peer.TICK_MS", "node.peers.TICK_MS"):
+    for name in ("node.node.TICK_MS", "node.peer.TICK_MS"):
         monkeypatch.setattr(name, 60000)
 
 
@@ -622,8 +622,8 @@ def test_a_send_that_is_cancelled_is_accepted_all_the_same() -> None:
 
 APPLICATION = """
 import asyncio, sys
-import node.node, node.peer, node.peers
-node.node.TICK_MS = node.peer.TICK_MS = node.peers.TICK_MS = 60000  # nothing may wait for it
+import node.node, node.peer
+node.node.TICK_MS = node.peer.TICK_MS = 60000  # nothing may wait for it
 from node import Node
 
 def body(k):

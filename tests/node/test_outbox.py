@@ -18,7 +18,7 @@ import test_outbox as boards
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mqqb import confirm, core
-from node import log, marks, outbox
+from node import log, outbox, sources, unsynced
 
 from tests import run_mp
 
@@ -209,7 +209,7 @@ def test_want_of_memory_loses_nothing_and_doubles_nothing(
         if arriving:
             record = record_of()
             record[confirm.STATE] = log.RECEIVED
-            handle = log.Arrival(box.next_arrival, record, source)
+            handle = sources.Arrival(box.next_arrival, record, source)
             source.record[0] = 1
             source.record[2] += 1
         else:
@@ -705,7 +705,7 @@ def come(box: Any, body: bytes, name: str = "commands", guid: bytes = PEER) -> A
     source = box.source(guid, name)
     record = record_of()
     record[confirm.STATE] = log.RECEIVED
-    handle = log.Arrival(box.next_arrival, record, source)
+    handle = sources.Arrival(box.next_arrival, record, source)
     for i, word in enumerate((1, 77, source.record[2] + 1, 0)):
         source.record[i] = word
     box.arrive(handle, source, body)
@@ -810,8 +810,8 @@ def test_want_of_memory_while_changes_are_noted_loses_none_of_them(monkeypatch: 
     """Wherever change runs out of memory: what its owner then repeats is whole."""
     memory = Scarce(monkeypatch)
     ScarceList.memory = memory
-    monkeypatch.setattr(marks.struct, "pack", memory._failing(marks.struct.pack))
-    monkeypatch.setattr(marks, "array", memory._failing(marks.array))
+    monkeypatch.setattr(unsynced.struct, "pack", memory._failing(unsynced.struct.pack))
+    monkeypatch.setattr(unsynced, "array", memory._failing(unsynced.array))
     failed = 0
     for k in range(1, 100):
         memory.left = 0
