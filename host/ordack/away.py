@@ -202,7 +202,7 @@ class Away:
             except StoreError as error:
                 raise (asked_again(commit, error) if asked else error) from None
         if asked:
-            raise unknown(commit, [], StoreUnknown(f"{self.place} ends the connection before it answers"))
+            raise asked_again(commit, StoreError(f"{self.place} ends the connection before it answers"))
         raise self._unreachable(None)
 
     def put_back(self, keys: Collection[int]) -> None:

@@ -228,10 +228,12 @@ def unknown(commit: Commit, sent: list[Sent], error: StoreUnknown) -> StoreUnkno
     else:
         number = f" {sent[0].message_id}" if sent else ""
         what = f"the message{number} to {names.destination(commit.letters[0].destination)} was sent"
-    return StoreUnknown(f"{what}, or not: {error.reason}")
+    return StoreUnknown(f"{what}, or not: {error.reason}", error.then)
 
 
 def asked_again(commit: Commit, error: StoreError) -> StoreError:
     """What is to be said of a commit that was asked for before, without an answer, and now failed with this: the disk
     that fails now does not say what has happened then."""
-    return error if isinstance(error, DECIDED) else unknown(commit, [], StoreUnknown(str(error)))
+    if isinstance(error, DECIDED):
+        return error
+    return unknown(commit, [], StoreUnknown(str(error), "look, before you make it again"))

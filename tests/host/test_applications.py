@@ -872,7 +872,7 @@ def test_what_was_done_before_the_answer_was_lost_is_not_called_undone(
     cutter.last = service.failed(error) if through == "serve" else b""
     monkeypatch.setattr(Direct, "carry_out", fails)
     with Client(store) as client:
-        with pytest.raises(StoreUnknown, match=f"the message to line1 was sent, or not: {error}"):
+        with pytest.raises(StoreUnknown, match=f"the message to line1 was sent, or not: {error}.*before you make it"):
             client.send("line1", b"1")
         cutter.thread.join(DEADLINE_S)
         assert [message.body for message in client.queue("line1").peek()] == [b"1"]

@@ -61,14 +61,16 @@ class StoreFull(StoreError):
 
 class StoreUnknown(StoreError):
     """The disk failed while a change was made durable, and with all that came after: after a power cut the change may
-    be there, whole, or not. Done again by this very Store, Client or queue manager it cannot happen twice, because they
-    first make sure that it has not happened. Another process, or a later one, has to look before it does it again.
+    be there, whole, or not. Done again by this very Store or queue manager it cannot happen twice, because they first
+    make sure that it has not happened. Another process, or a later one, has to look before it does it again. So has
+    everybody if the answer of a queue manager was lost.
 
     reason: what failed. then: what to do about it."""
 
     def __init__(self, reason: str, then: str = "look, before another process makes it again") -> None:
         super().__init__(f"{reason}. It is not known whether the change was made: {then}")
         self.reason = reason
+        self.then = then
 
 
 def legible(text: str) -> str:
