@@ -306,8 +306,8 @@ class Client:
 
         The arguments are the fields of Letter, but for acknowledge: any of "reach-queue", "receive",
         "nack-reach-queue", "nack-receive". Raises NoSuchQueue, BadName, ValueError (which says what is out of range),
-        StoreError, and then it is not sent; StoreUnknown if the disk failed at the very end, or an answer of `serve` was
-        lost, and says whether to look for it before it is sent again.
+        StoreError, and then it is not sent; StoreUnknown if the disk failed at the very end, or `serve` did not answer,
+        and says who has to look for it before it is sent again.
         """
         return self.send_many(
             [letter_of(destination, body, label=label, priority=priority, delivery=delivery, **properties)]

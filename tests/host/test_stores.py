@@ -89,8 +89,10 @@ def _in_the_middle(store: Path, folder: Path) -> tuple[subprocess.Popen[str], Pa
     for number in range(100):
         to = folder / f"backup{number}"
         process = _start("backup", "--store", store, to)
-        while process.poll() is None and not any(path.stat().st_size for path in folder.glob(".ordack-*.partial")):
-            pass
+        while process.poll() is None and not to.exists():
+            with contextlib.suppress(FileNotFoundError):  # it has its name by now
+                if any(path.stat().st_size for path in folder.glob(".ordack-*.partial")):
+                    break
         process.send_signal(signal.SIGSTOP)
         if process.poll() is None and not to.exists():
             return process, to
