@@ -831,11 +831,12 @@ def _be_short_of_memory(where, nth):
             board.order_ack(entry.tx_sequence_id, entry.tx_sequence_number)
         setattr(owner, where, short)
         try:
-            board.node.backlog.refill()
-        except MemoryError:
-            setattr(owner, where, does)
-            board.send(b"between")
+            is_done = board.node.backlog.refill()
+        except MemoryError:  # before anything was taken
+            is_done = False
         setattr(owner, where, does)
+        if not is_done:
+            board.send(b"between")
     assert board.node.waiting == 0
     return bodies
 
