@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from io import FileIO
     from typing import Any, NoReturn, Protocol
 
-    from node.sources import LoggedSource
-
     Buffer = bytes | bytearray | memoryview
 
     class Owner(Protocol):
@@ -331,7 +329,7 @@ class Stored:
     """
 
     __slots__ = ("message_id", "offset", "queue", "record", "segment", "size")
-    source: "LoggedSource | None" = None
+    source: "LoggedQueue | None" = None  # of an arrival, a sources.LoggedSource
 
     def __init__(self, message_id: int, record: "array[int]") -> None:
         self.message_id = message_id
