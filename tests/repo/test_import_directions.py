@@ -39,7 +39,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "counters": ({"ordack.counters"}, set()),
     "board": ({"node"}, {"log of a board", *ENGINE}),
     "log of a board": (
-        {f"node.{name}" for name in ("log", "deferred", "records", "salvage", "replay", "cpython")},
+        {f"node.{name}" for name in ("log", "sources", "deferred", "records", "salvage", "replay", "cpython")},
         ENGINE,
     ),
     "engine": ({"mqqb"}, {"core", "constants"}),
