@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from node.link import Backoff
-    from node.peer import Source
 
 
 class TcpListener:
@@ -31,7 +30,7 @@ class TcpListener:
         self._backoff = backoff
         self._open_at = 0  # ms: the next attempt
 
-    def poll(self, now: int, source: "Source") -> "TcpLink | None":
+    def poll(self, now: int, source: "Any") -> "TcpLink | None":
         """A connection that has come, if there is one. After an error it is closed, and opened again in a while."""
         link = None
         try:

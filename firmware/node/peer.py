@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from node.clock import Clock
     from node.commits import Commits, Stats
     from node.interfaces import Link, Receiver, Stream, Waitable
-    from node.listener import TcpListener
     from node.notices import Notices
     from node.outbox import Outbox
     from node.outcomes import Outcomes
@@ -405,7 +404,7 @@ class Peers:
         self._source = source
         self.connect = connect
         self._random = random
-        self._listener: "TcpListener | None" = None
+        self._listener: "Any" = None  # a listener.TcpListener
         if listen:
             from node.listener import TcpListener  # not before a program uses it
 
