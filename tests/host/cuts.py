@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -30,11 +31,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import apsw
 from mqqb import confirm
-from ordack import moving
+from ordack import moving, pieces
 from ordack.applications import Question
 from ordack.cli.move import move_all
 from ordack.client import Client
@@ -527,13 +529,16 @@ ACTIONS: Sequence[tuple[Callable[[Episode, Powered], None], int]] = (
 
 @contextlib.contextmanager
 def _settings(dice: random.Random) -> Iterator[None]:
-    """Logs so short that there are checkpoints, and numbers that are the same each time."""
+    """Logs so short that there are checkpoints; numbers, and pieces of long work, that are the same each time."""
+    looks = itertools.count()
+    ticking = SimpleNamespace(monotonic=lambda: pieces.PIECE_S * next(looks), sleep=lambda _: None)
     looked_at, emptied = dice.choice(LOGS)
     free = dice.choice((0, 1 << 30))
     with (
         mock.patch.object(write_ahead, "SHORT_LOG_BYTES", looked_at),
         mock.patch.object(write_ahead, "LOG_BYTES", emptied),
         mock.patch.object(write_ahead, "disk_bytes", return_value=(SMALL_DISK, free)),
+        mock.patch.object(pieces, "time", ticking),
         mock.patch("secrets.randbelow", dice.randrange),
         mock.patch("secrets.token_bytes", dice.randbytes),
     ):
