@@ -38,16 +38,6 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own manual has
 from tests.support.segment_files import key, make_folder, row, write, write_rows
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return make_folder(tmp_path / "segments")
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
-    return tmp_path / "table"
-
-
 def job(folder: Path, table: Path, table_format: str | None = None, **others: Any) -> Job:
     options = {name: others.pop(name) for name in ("schema", "queue", "maxSegmentsPerTrigger") if name in others}
     return Job({"path": str(folder), **options}, str(table), table_format, **others)

@@ -47,16 +47,6 @@ both = pytest.mark.parametrize("table_format", ["delta", "iceberg"])
 DAY = datetime.timedelta(days=1)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return make_folder(tmp_path / "segments")
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
-    return tmp_path / "table"
-
-
 def job(folder: Path, table: Path | str, table_format: str | None = None, **others: Any) -> Job:
     options = {name: others.pop(name) for name in ("queue", "paths", "maxSegmentsPerTrigger") if name in others}
     return Job({**({} if "paths" in options else {"path": str(folder)}), **options}, str(table), table_format, **others)

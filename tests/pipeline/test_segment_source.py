@@ -30,11 +30,6 @@ from tests.support.segment_files import BEGIN, SOURCE, make_folder, row, write, 
 OWN = from_arrow_schema(SCHEMA)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return make_folder(tmp_path / "segments")
-
-
 def stream(folder: Path, **options: str) -> SegmentStreamReader:
     """The driver's half of a stream, without Spark."""
     reader = SegmentSource({"path": str(folder), **options}).streamReader(OWN)

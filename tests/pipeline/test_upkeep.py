@@ -22,16 +22,6 @@ from tests.support.segment_files import make_folder, write
 WEEK_S = 7 * 86_400
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return make_folder(tmp_path / "segments")
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
-    return tmp_path / "table"
-
-
 def job(folder: Path, table: Path, table_format: str | None = None, **options: str) -> Job:
     return Job({"path": str(folder), **options}, str(table), table_format)
 
