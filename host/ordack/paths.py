@@ -1,7 +1,8 @@
-"""Paths of files and folders of this machine, as options name them."""
+"""Paths of files and folders of this machine, as options name them, and what is there on disk."""
 
 from __future__ import annotations
 
+import os
 import re
 from urllib.parse import urlsplit
 
@@ -46,3 +47,12 @@ def local_path(text: str) -> str:
             f"a path that begins like this is ./{text}"
         )
     return text
+
+
+def sync(path: str | os.PathLike[str]) -> None:
+    """Have a file or folder of this machine on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -12,6 +12,7 @@ import termios
 import time
 from pathlib import Path
 
+from ordack.paths import sync
 from ordack.store.database import legible
 
 FIRST_WAIT_S = 0.0002
@@ -74,7 +75,7 @@ def save(path: Path, data: bytes) -> None:
                 file.flush()
                 if is_new:
                     os.fsync(file.fileno())
-                    _sync_folder(path.absolute().parent)
+                    sync(path.absolute().parent)
             except BaseException:
                 if is_new:
                     path.unlink(missing_ok=True)
@@ -83,14 +84,6 @@ def save(path: Path, data: bytes) -> None:
         raise OutputError(f"{path} is there already, and would be lost: name a new file") from None
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror}") from None
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _wait_for_reader(descriptor: int) -> None:

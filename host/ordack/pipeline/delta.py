@@ -21,11 +21,11 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from ordack.paths import scheme_of
+from ordack.paths import scheme_of, sync
 from ordack.pipeline.folders import Place
 from ordack.pipeline.lake import PROPERTY, check_division, check_empty, first_line, foreign, new_columns, said
 from ordack.pipeline.progress import IngestError, IngestUnusable
-from ordack.pipeline.writing import DAY, File, open_folder, sync
+from ordack.pipeline.writing import DAY, File, open_folder
 
 APPLICATION = "ordack"
 ATTEMPTS = 10  # to commit, when others do at the same time

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
-import os
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 from pyspark.sql import SparkSession
 
-from ordack.paths import scheme_of
+from ordack.paths import scheme_of, sync
 from ordack.pipeline.folders import Part
 from ordack.pipeline.segments import QUEUE_MANAGER
 from ordack.pipeline.source import MALFORMED, Rows
@@ -185,15 +184,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, datetime.datetime):
         return value.astimezone(datetime.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
     return value
-
-
-def sync(path: str) -> None:
-    """Have a file or folder of this machine on disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _counted(times: list[pa.Array]) -> tuple[list[int], list[int]]:
