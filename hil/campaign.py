@@ -29,6 +29,7 @@ from rich.console import Console
 from hil import sensor
 from hil.boards import MISHAP, POWER, RESET, ROOT, SENSOR, Board, BoardMissing, Limits, Log, Process
 from hil.faults import TCP_KINDS, CutSchedule, FaultProxy, TcpFaultProxy, plan_cuts
+from hil.held_port import hold_port
 from hil.name_server import NameServer
 from hil.report import Comparison, Erased, Figures, View, compare, read_ledger, read_received
 from hil.serial_faults import SERIAL_KINDS, SerialFaultProxy
@@ -151,8 +152,9 @@ class QueueManager:
         self._process: Process | None = None
         self._mark = 0
         self._life = 0
+        self._held = hold_port()
         self.log = Log()
-        self.address: tuple[str, int] = ("127.0.0.1", 0)
+        self.address: tuple[str, int] = self._held.getsockname()
         self.links: list[str] = []
         """What `serve` is given besides, of the links that are not TCP."""
 
@@ -161,7 +163,7 @@ class QueueManager:
         return self._process is not None and self._process.alive
 
     def power_up(self) -> None:
-        """Start it: on a free port the first time, on the same one from then on. `listening` tells when it is ready."""
+        """Start it, on the port that is its own, also while it is off. `listening` tells when it is ready."""
         self._life += 1
         self._mark = self.log.mark()
         listen = f"{self.address[0]}:{self.address[1]}"
@@ -172,18 +174,21 @@ class QueueManager:
         """Whether this life has said that it listens. Raises CampaignFailed if it does so on another port."""
         for line in self.log.since(self._mark):
             if match := re.fullmatch(r"listening on (.+):(\d+)", line.text):
-                address = (match[1], int(match[2]))
-                if self.address[1] not in (0, address[1]):
+                if int(match[2]) != self.address[1]:
                     raise CampaignFailed(
                         f"the queue manager was to listen on port {self.address[1]}, but says: {line.text}"
                     )
-                self.address = address
                 return True
         return False
 
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
+
+    def close(self) -> None:
+        """Kill it for good: others may have its port."""
+        self.kill()
+        self._held.close()
 
     def reset(self) -> None:
         raise NotImplementedError("a queue manager is only killed")
@@ -544,7 +549,7 @@ class Campaign:
     async def close(self) -> None:
         """Kill every process and drop every connection."""
         self.board.close()
-        self.manager.kill()
+        self.manager.close()
         if self.names is not None:
             self.names.close()
         await self.proxy.close()

@@ -388,8 +388,9 @@ class PipelineCampaign:
 
     def close(self) -> None:
         """Kill every process."""
-        for end in (self.board, self.manager, self.export, self.ingest):
+        for end in (self.board, self.export, self.ingest):
             end.kill()
+        self.manager.close()
 
     def logs(self) -> str:
         """The ends of all logs."""

@@ -11,7 +11,6 @@ import json
 import random
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from pathlib import Path
 
 from ordack.client import Client
 
-from tests.support.command import ENVIRONMENT
+from tests.support.command import ENVIRONMENT, own_port
 
 SENDERS, CONSUMERS = 8, 4
 DEADLINE_S = 600  # for a program to end
@@ -70,9 +69,7 @@ class Cast:
     def __init__(self, folder: Path, log: Path) -> None:
         self.a, self.b = folder / "a", folder / "b"
         self.stop_sending, self.stop = folder / "stop-sending", folder / "stop"
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = str(probe.getsockname()[1])
+        self.port = own_port()
         self._log = log.open("ab")
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         with Client(self.a, create=True) as client:

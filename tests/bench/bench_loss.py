@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import socket
 import statistics
 import subprocess
 import sys
@@ -32,8 +31,7 @@ from hil.faults import CutSchedule, TcpFaultProxy, plan_cuts
 from tests import on_mps2
 from tests.bench.bench_board import FIGURE, MICROPYTHON, QUEUE, umqtt_simple
 from tests.conformance import ROOT
-from tests.host.sockets import free_port
-from tests.support.command import Serve
+from tests.support.command import Serve, own_port
 from tests.support.command import ordack as command
 
 READINGS = 4000
@@ -126,7 +124,7 @@ class QueueManager:
 
     def __init__(self, folder: Path) -> None:
         self.path = f".frozen:{on_mps2.board()}"
-        self.port = free_port(socket.SOCK_STREAM)
+        self.port = own_port()
         self._store = folder / "store"
         command("queue", "create", "--store", str(self._store), QUEUE, "--transactional")
 
@@ -155,7 +153,7 @@ class Broker:
 
     def __init__(self, folder: Path) -> None:
         self.path = f".frozen:{umqtt_simple()}"
-        self.port = free_port(socket.SOCK_STREAM)
+        self.port = own_port()
         self._heard: Counter[int] = Counter()
         self._settings = folder / "mosquitto.conf"
         kept = f"persistence true\npersistence_location {folder}/\nuser root\n"

@@ -33,6 +33,7 @@ from ordack.client import Client
 from ordack.net import tcp
 
 from tests.bench.bench import report
+from tests.support.command import own_port
 from tests.support.host_peer import Peer, direct
 
 AT_ONCE = 64
@@ -206,9 +207,7 @@ class Redis:
 
     def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
         folder.mkdir()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = own_port()
         self.process = stack.enter_context(
             subprocess.Popen(
                 ["redis-server", "--port", str(self.port), "--dir", str(folder), "--appendonly", "yes",

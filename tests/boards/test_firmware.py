@@ -18,6 +18,7 @@ import pytest
 
 from hil.emulated import CHIPS, M3, RV32, Chip
 from tests.conformance import ROOT
+from tests.support.command import own_port
 from tests.support.emulated import DEADLINE_S, FIRMWARE, Machine
 
 PI = FIRMWARE / "pi"
@@ -371,8 +372,7 @@ def test_the_walk_through_with_no_board_works(queue: str, tmp_path: Path) -> Non
     page = (ROOT / "firmware" / "docs" / "getting-started.md").read_text(encoding="utf-8")
     commands = page.partition("## With no board at all")[2].partition("```sh\n")[2].partition("```")[0]
     program = (ROOT / "firmware" / "examples" / "no_board.py").read_text(encoding="utf-8")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = str(probe.getsockname()[1])
+    port = str(own_port())
     examples = tmp_path / "firmware" / "examples"
     examples.mkdir(parents=True)
     program = program.replace("1801", port).replace('line1"', f'{queue}"')

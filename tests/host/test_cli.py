@@ -19,7 +19,17 @@ from ordack.store import Store
 from ordack.store.messages import NewMessage
 from ordack.store.outgoing import NewOutgoing
 
-from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, converse, ordack, serve_in_shell, settle
+from tests.support.command import (
+    DEADLINE_S,
+    ENVIRONMENT,
+    Serve,
+    as_json,
+    converse,
+    ordack,
+    own_port,
+    serve_in_shell,
+    settle,
+)
 from tests.support.host_peer import Peer, direct
 
 pytestmark = pytest.mark.slow
@@ -333,8 +343,7 @@ def test_queues_are_used_while_serve_runs(store: Path, serve: Serve) -> None:
 
 @pytest.mark.rule("B-001", "B-302", "B-133")
 def test_two_queue_managers_and_the_one_that_sends_waits_for_the_other(store: Path, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = own_port()
     near = tmp_path / "near"
     with Client(near, create=True):
         pass

@@ -27,7 +27,7 @@ from ordack.net.monitor import FILES
 from ordack.net.tcp import SPARE_FILES
 from ordack.store import Store, StoreError, StoreFull
 
-from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve
+from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, own_port
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "host" / "examples" / "systemd" / "ordack.service"
@@ -376,8 +376,7 @@ def test_the_container_builds_from_what_it_copies_and_its_commands_work(tmp_path
     assert [rest for name, rest in instructions if name == "VOLUME"] == ["/var/lib/ordack"]
     said = dict(instructions)
     [entry], command = json.loads(said["ENTRYPOINT"]), json.loads(said["CMD"])
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = own_port()
     command = [str(port) if word == "9180" else word.replace("0.0.0.0:1801", "127.0.0.1:0") for word in command]
     check = json.loads(said["HEALTHCHECK"].partition(" CMD ")[2].replace("9180", str(port)))
     environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "PYTHONPATH": str(made)}

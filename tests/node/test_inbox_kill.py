@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import socket
 import subprocess
 import sys
 import termios
@@ -23,7 +22,7 @@ from mqqb import confirm, guids
 from ordack.client import Client
 
 from firmware.ports import modules
-from tests.support.command import ROOT, Serve, ordack
+from tests.support.command import ROOT, Serve, ordack, own_port
 from tests.support.emulated import MPS2, Machine, write_flash
 
 BOARD = ROOT / "build" / "micropython" / "unix-c" / "micropython"
@@ -149,12 +148,6 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
     made.close()
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
-
-
 @pytest.mark.timeout(DEADLINE_S + 20)
 @pytest.mark.parametrize("way", ["direct", "private", "serial"])
 def test_a_board_killed_at_any_instant_handles_each_command_once(
@@ -168,7 +161,7 @@ def test_a_board_killed_at_any_instant_handles_each_command_once(
         pass
     assert ordack("config", "TryConnectInterval", "50", "--store", store).returncode == 0
     if way == "direct":
-        port = _free_port()
+        port = own_port()
         name = "DIRECT=TCP:10.77.0.7\\private$\\commands"
         serve = Serve(store, "--next-hop", f"10.77.0.7=127.0.0.1:{port}")
         application = Application(tmp_path, "listen", str(port))

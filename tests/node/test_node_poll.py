@@ -30,6 +30,7 @@ from node.tasks import Tasks
 
 from firmware.ports import modules
 from tests.node.destination import LINE, Destination, make, run, turns, until
+from tests.support.command import own_port
 
 ROOT = Path(__file__).resolve().parents[2]
 BOARD = ROOT / "build" / "micropython" / "unix-c" / "micropython"
@@ -359,12 +360,6 @@ class Taker:
         return now if self.owed else None
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def both(*nodes: Node) -> Callable[[Callable[[], bool]], None]:
     """Polls nodes of one program until something is so."""
 
@@ -379,7 +374,7 @@ def both(*nodes: Node) -> Callable[[Callable[[], bool]], None]:
 
 
 def test_others_can_open_a_session_to_this_node() -> None:
-    port = free_port()
+    port = own_port()
     board = Node("", files=power.Disk(), listen=("127.0.0.1", port), random=lambda: 0.99)
     taker = Taker(board)
     board.receive_with(taker)
@@ -405,7 +400,7 @@ def test_others_can_open_a_session_to_this_node() -> None:
 
 
 def test_what_cannot_be_taken_is_not_acknowledged_and_comes_again() -> None:
-    port = free_port()
+    port = own_port()
     disk = power.Disk()
     board = Node("", files=disk, listen=("127.0.0.1", port), random=lambda: 0.99)
     taker = Taker(board)
@@ -452,7 +447,7 @@ def test_what_cannot_be_taken_is_not_acknowledged_and_comes_again() -> None:
 
 def test_only_so_many_can_connect(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("node.peer.ACCEPTED_MAX", 2)
-    port = free_port()
+    port = own_port()
     board = Node("", files=power.Disk(), listen=("127.0.0.1", port))
     board.poll()
     others = [socket.create_connection(("127.0.0.1", port)) for _ in range(3)]
@@ -520,7 +515,7 @@ def test_a_connection_that_cannot_be_set_up_is_closed(monkeypatch: pytest.Monkey
         taken.append(stream)
         raise OSError(errno.EINVAL, "gone")
 
-    listener = TcpListener("127.0.0.1", free_port(), Backoff(lambda: 0))
+    listener = TcpListener("127.0.0.1", own_port(), Backoff(lambda: 0))
     listener.open()
     with socket.create_connection(("127.0.0.1", listener.port), LONG_MS / 1000):
         monkeypatch.setattr("node.listener.set_up", gone)

@@ -3,7 +3,6 @@ programs of firmware/examples that use it, on MicroPython."""
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import time
 from collections.abc import Callable
@@ -17,7 +16,7 @@ import virtual
 from ordack.client import Client
 
 from firmware.ports.modules import BOARD
-from tests.support.command import ROOT, Serve, ordack
+from tests.support.command import ROOT, Serve, ordack, own_port
 
 NAMED = [(test.__name__, test) for test in boards.TESTS + test_names.TESTS] + test_wifi.TESTS
 
@@ -254,8 +253,7 @@ def test_a_program_that_goes_on_for_ever_sends_its_readings_in_order(tmp_path: P
 
 @NEEDS_MICROPYTHON
 def test_one_board_sends_to_another(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = own_port()
     boards = []
     try:
         for name, changes in (

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import textwrap
@@ -24,7 +23,7 @@ import pytest
 from ordack.client import Client
 from ordack.settings import NUMBERS, described
 
-from tests.support.command import ENVIRONMENT, INTERPRETERS, Serve, ordack
+from tests.support.command import ENVIRONMENT, INTERPRETERS, Serve, ordack, own_port
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 300
@@ -58,9 +57,7 @@ class Shell:
 
     def __init__(self, folder: Path, *, prepared: bool) -> None:
         self.folder = folder
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = str(probe.getsockname()[1])
+        self.port = str(own_port())
         self._settings = ""
         self._servers: list[subprocess.Popen[str]] = []
         for name in ("build", "firmware", "host"):

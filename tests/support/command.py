@@ -23,6 +23,7 @@ from typing import IO, Any
 
 from ordack.net import tcp
 
+from hil.held_port import hold_port
 from hil.signals import heed
 from tests.support.host_peer import Peer
 
@@ -161,6 +162,15 @@ def as_json(*arguments: object, stdin: bytes = b"") -> list[dict[str, Any]]:
     done = ordack(*arguments, "--json", stdin=stdin)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+_held: list[socket.socket] = []
+
+
+def own_port() -> int:
+    """A TCP port of 127.0.0.1 that is for this test alone, also while who listens there is not there yet, or killed."""
+    _held.append(hold_port())
+    return int(_held[-1].getsockname()[1])
 
 
 class Serve:
