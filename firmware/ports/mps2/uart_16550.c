@@ -9,7 +9,8 @@ typedef struct {
 enum {
     ENABLE_RECEIVED = 1 << 0,
     ENABLE_SENT = 1 << 1,
-    FIFO_ON_AND_EMPTY = 7, // written to `identity`
+    IDENTITY_NOTHING = 1 << 0, // no interrupt is there
+    FIFO_ON_AND_EMPTY = 7,     // written to `identity`
     FORMAT_8N1 = 3,
     MODEM_ON = 0xB, // ready, and interrupts
     STATE_RECEIVED = 1 << 0,
@@ -28,12 +29,15 @@ static int interrupt_of(int number)
 
 static void on_interrupt(int number)
 {
-    (void)registers(number)->identity; // what was sent is acknowledged
-    if (line_has_byte(number)) {
-        uart_on_received(&uarts[number]);
-    }
-    if ((registers(number)->enable & ENABLE_SENT) && line_takes_byte(number)) {
-        uart_on_sent(&uarts[number]);
+    // Until it has nothing to tell: QEMU's PLIC (7.2) sees an interrupt only when its line rises, and a byte that comes
+    // while another cause holds the line up would never be told, nor anything after it.
+    while (!(registers(number)->identity & IDENTITY_NOTHING)) { // reading it acknowledges what was sent
+        if (line_has_byte(number)) {
+            uart_on_received(&uarts[number]);
+        }
+        if ((registers(number)->enable & ENABLE_SENT) && line_takes_byte(number)) {
+            uart_on_sent(&uarts[number]);
+        }
     }
 }
 
