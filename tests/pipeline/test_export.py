@@ -820,14 +820,37 @@ def test_segments_are_bounded_by_bytes(store: Path, to: Path, monkeypatch: pytes
 
 def test_segments_are_smaller_where_the_store_is_slow(store: Path, to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the queue manager and applications are not kept waiting; what is left does not wait to be old enough."""
-    for name, value in (("FIRST_ROWS", 3), ("LOCKED_S", 0.0), ("LEAST_ROWS", 2)):
+    for name, value in (("LOCKED_S", 0.0), ("LEAST_ROWS", 2)):
         monkeypatch.setattr(export_module, name, value)
-    _fill(store, 8)
-    assert [made.messages for made in _export(store, to)] == [3, 2, 2, 1]
-    _fill(store, 8, 9)
+    _fill(store, 7)
+    assert [made.messages for made in _export(store, to)] == [2, 2, 2, 1]
+    _fill(store, 7, 8)
     with Client(store) as client, Exporter(client, ["line1"], to) as exporter:
-        assert [made.messages for made in islice(exporter.follow(lambda: False, age=0), 4)] == [3, 2, 2, 1]
-    assert _exported(to) == list(range(1, 17))
+        assert [made.messages for made in islice(exporter.follow(lambda: False, age=0), 4)] == [2, 2, 2, 1]
+    assert _exported(to) == list(range(1, 15))
+
+
+@pytest.mark.parametrize("us", [4, 50, 80, 400])
+def test_no_segment_holds_the_store_for_50_ms(store: Path, to: Path, monkeypatch: pytest.MonkeyPatch, us: int) -> None:
+    """Whatever a message costs here, from the first segment on, by a clock that goes on in commits only."""
+    seconds = 0.0
+    held: list[float] = []
+    monkeypatch.setattr(export_module, "time", SimpleNamespace(monotonic=lambda: seconds))
+    _fill(store, 3000)
+    with Client(store) as client, Exporter(client, ["line1"], to) as exporter:
+        commit = client.access.commit
+
+        def slow(asked: Any) -> Any:
+            nonlocal seconds
+            held.append(0.005 + len(asked.taken) * us / 1e6)  # a sync by itself
+            seconds += held[-1]
+            return commit(asked)
+
+        monkeypatch.setattr(client.access, "commit", slow)
+        made = [one.messages for one in exporter.run()]
+    assert max(held) <= 0.05
+    assert sum(made) == 3000
+    assert max(made) >= min(1500, 0.03 / us * 1e6)  # nor are they smaller than that asks for
 
 
 def test_an_export_ends_although_messages_go_on_arriving(store: Path, to: Path) -> None:
@@ -1320,7 +1343,7 @@ def test_what_a_segment_had_no_room_for_has_waited_too(store: Path, to: Path, mo
             _fill(store, 2, 4)
         seconds += duration
 
-    monkeypatch.setattr(export_module, "FIRST_ROWS", 4)
+    monkeypatch.setattr(export_module, "LEAST_ROWS", 4)
     monkeypatch.setattr(export_module, "time", SimpleNamespace(monotonic=lambda: seconds, sleep=sleep))
     _fill(store, 3)
     with Client(store) as client, Exporter(client, ["line1"], to, rows=4) as exporter:

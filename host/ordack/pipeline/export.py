@@ -53,9 +53,8 @@ from ordack.store.messages import NotTaken, Stored
 
 ROWS = 10_000  # of a segment, at most
 SEGMENT_BYTES = 32 << 20  # of packets in a segment; one is begun when it has less, to bound memory
-FIRST_ROWS = 2000  # of the first one; then it is known how long the store is locked for a message
-LOCKED_S = 0.5  # that one segment may keep the queue manager and applications from writing
-LEAST_ROWS = 500
+LOCKED_S = 0.04  # that one segment may keep others from writing; design: nothing holds the writer for 50 ms
+LEAST_ROWS = 100  # of the first one; then it is known how long the store is locked for a message
 LOST = "lost+found"  # is in every file system of some kinds
 AGE_S = 1.0  # that a message waits for others when exports go on
 POLL_S = 0.02  # while messages wait for others
@@ -215,7 +214,7 @@ class Exporter:
         self._anew = anew
         self._tell = tell
         self._columns = Columns(guids.guid_text(client.store.guid))
-        self._affordable = FIRST_ROWS
+        self._affordable = LEAST_ROWS
         self._queues = list({queue.identifier: queue for queue in map(client.queue, queues)}.values())
         self._last: dict[int, Export] = {}  # by queue; serial 0 if there is none yet
         self._recovered: list[Exported] = []
