@@ -1070,6 +1070,63 @@ def test_a_full_or_failing_folder_loses_nothing(
     assert _exported(to) == ids
 
 
+@pytest.mark.parametrize("reason", ["quota", "disk"])
+def test_while_the_folder_is_full_messages_stay_in_their_queue(
+    store: Path, to: Path, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    ids = _fill(store, 9)
+    told: list[str] = []
+    stopped: list[bool] = []
+    writing = Folder.write
+
+    def look(_: float) -> None:
+        """The folder is full, the first time for good, the second until it has room."""
+        assert _exported(to) == ids[:4]
+        assert _queued(store) == ids[4:]
+        assert not [path for path in to.iterdir() if path.name.startswith(".")]
+        if len(told) == 1:
+            stopped.append(True)
+        elif reason == "disk":
+            monkeypatch.setattr(Folder, "write", writing)
+        else:  # as prune does, which keeps the newest
+            segments(to)[0].path.unlink()
+
+    def full(self: Folder, name: str, content: Any) -> None:
+        writing(self, name, bytes(content)[:10])
+        with self._errors("write to the folder"):
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(export_module.time, "sleep", look)
+    monkeypatch.setattr(export_module, "FULL_STOPS", 1)
+    quota = 10 if reason == "quota" else None
+    with Client(store) as client, Exporter(client, ["line1"], to, rows=2, quota=quota, tell=told.append) as exporter:
+        running = exporter.follow(lambda: bool(stopped), age=0)
+        assert [next(running).messages for _ in range(2)] == [2, 2]
+        if reason == "disk":
+            monkeypatch.setattr(Folder, "write", full)
+        assert list(running) == []
+        assert len(told) == 1
+        assert ("--quota is 10" if reason == "quota" else "Disk quota exceeded") in told[0]
+        assert told[0].endswith("Until there is room, nothing is taken from the queues")
+        stopped.clear()
+        assert next(exporter.follow(lambda: bool(stopped), age=0)).messages == 2
+        assert told[2:] == [f"{to} has room again: the export goes on"]
+    assert _queued(store) == ids[6:]
+
+
+def test_an_export_to_a_full_folder_ends_in_words(store: Path, to: Path) -> None:
+    _fill(store, 1)
+    assert ordack("export", "line1", "--store", store, "--to", to, "--quota", "0").returncode == 1
+    _fill(store, 6)
+    words = ("export", "line1", "--store", store, "--to", to, "--rows", "2", "--quota")
+    done = ordack(*words, "1")
+    assert (done.returncode, len(segments(to))) == (1, 2)
+    assert "is full: its segments take" in done.stderr
+    assert "`ordack pipeline prune` deletes" in done.stderr
+    assert ordack(*words, "1000000").returncode == 0
+    assert ordack(*words, "-1").returncode == 2
+
+
 def test_a_full_store_loses_nothing(store: Path, to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = _fill(store, 5)
 

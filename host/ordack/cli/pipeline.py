@@ -29,6 +29,15 @@ def export(
     age: Annotated[
         float, typer.Option(min=0, help="With --follow: seconds that a message waits for others to share its segment.")
     ] = 1.0,
+    quota: Annotated[
+        int | None,
+        typer.Option(
+            metavar="BYTES",
+            min=0,
+            help="Leave messages in their queues while the segments in FOLDER take as much, the newest of each queue "
+            "not counted.",
+        ),
+    ] = None,
     anew: Annotated[
         bool,
         typer.Option(
@@ -41,10 +50,11 @@ def export(
     """Move messages from queues to Parquet files (segments), each message to exactly one.
 
     A segment never changes. Export is the message's receipt: senders who asked for it are told. Nothing is lost or
-    doubled if the command is killed; the next export continues. SIGTERM, SIGINT and SIGHUP end it after a whole
-    segment. Exit status: 0 done; 1 not everything, the rest is still in its queue; 2 wrong usage, or a package is
-    missing; 6 the disk failed, and nobody knows whether the last messages are in a segment: the same export does it
-    again without doubling any.
+    doubled if the command is killed; the next export continues. When FOLDER is full, by --quota or its disk, messages
+    stay in their queues; with --follow the export continues when there is room. SIGTERM, SIGINT and SIGHUP end it
+    after a whole segment. Exit status: 0 done; 1 not everything, the rest is still in its queue; 2 wrong usage, or a
+    package is missing; 6 the disk failed, and nobody knows whether the last messages are in a segment: the same export
+    does it again without doubling any.
     """
     import signal
 
@@ -58,7 +68,10 @@ def export(
         signal.signal(number, lambda number, _: stopped.append(number))
     messages = 0
     try:
-        with Client(store) as client, Exporter(client, names, to, rows=rows, anew=anew, tell=complain) as exporter:
+        with (
+            Client(store) as client,
+            Exporter(client, names, to, rows=rows, quota=quota, anew=anew, tell=complain) as exporter,
+        ):
 
             def stop() -> bool:
                 return bool(stopped)

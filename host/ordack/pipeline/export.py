@@ -34,11 +34,13 @@ from ordack.commits import LOOK_AGAIN_S, Commit, Wanted
 from ordack.orders import Order
 from ordack.paths import NotLocal, local_path
 from ordack.pipeline.columns import Columns
+from ordack.pipeline.quota import Quota
 from ordack.pipeline.segments import (
     MARKER,
     MESSAGE_KEY,
     SCHEMA,
     FolderError,
+    FolderFull,
     Marker,
     file_name,
     hidden,
@@ -59,6 +61,7 @@ LOST = "lost+found"  # is in every file system of some kinds
 AGE_S = 1.0  # that a message waits for others when exports go on
 POLL_S = 0.02  # while messages wait for others
 STOP_S = 0.5  # until a stop is heeded while nothing comes
+FULL_STOPS = 10  # of STOP_S, until it is tried again whether a full folder has room
 
 # Values of Export.pending. A segment that was given up becomes visible all the same if its folder is there again.
 DONE, PENDING, GIVEN_UP = 0, 1, 2
@@ -100,7 +103,8 @@ class Folder:
         try:
             yield
         except OSError as error:
-            raise FolderError(f"cannot {what} {self.name}: {error.strerror or error}") from None
+            kind = FolderFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else FolderError
+            raise kind(f"cannot {what} {self.name}: {error.strerror or error}") from None
 
     def check_in_place(self) -> None:
         """Raises FolderError if the folder is not under its name any more: nobody would find what is put there."""
@@ -195,6 +199,7 @@ class Exporter:
     messages are in it. With `anew` that one is given up, and a folder may take the place of one that is gone.
 
     rows: at most so many messages are in one segment; fewer if their removal would keep others from the store for long.
+    quota: bytes of segments in the folder from which on messages stay in their queues (quota.py); None: no limit.
     tell: takes what an operator should know.
     """
 
@@ -205,6 +210,7 @@ class Exporter:
         folder: str | os.PathLike[str],
         *,
         rows: int = ROWS,
+        quota: int | None = None,
         anew: bool = False,
         tell: Callable[[str], None] = print,
     ) -> None:
@@ -228,6 +234,7 @@ class Exporter:
                 self._check_replacement(legible(str(path)))
             self._folder = Folder(path)
             held.callback(self._folder.close)
+            self._quota = Quota(path, quota)
             self._guid = guids.guid_text(self._store.guid)
             self._marker = self._claim()
             for queue in self._queues:
@@ -377,7 +384,8 @@ class Exporter:
 
     def run(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Exported]:
         """Export what is in the queues now; what arrives meanwhile may be left there. Gives each segment when it is
-        visible, those of earlier exports first. Ends early, with a whole segment, when stop() is true."""
+        visible, those of earlier exports first. Ends early, with a whole segment, when stop() is true. Raises
+        FolderFull if there is no room in the folder."""
         while self._recovered:
             yield self._recovered.pop(0)
         for queue in self._queues:
@@ -391,7 +399,7 @@ class Exporter:
 
     def follow(self, stop: Callable[[], bool], age: float = AGE_S) -> Iterator[Exported]:
         """Export what comes, until stop() is true: when there is enough for a segment, or when this has known of a
-        message for `age` seconds."""
+        message for `age` seconds. While the folder is full, messages stay in their queues."""
         while self._recovered:
             yield self._recovered.pop(0)
         known: dict[int, float] = {}  # when messages were first seen in a queue
@@ -408,7 +416,7 @@ class Exporter:
                 if not enough and time.monotonic() < since + age:
                     waiting = True
                     continue
-                exported = self._export(queue, self._rows)
+                exported = self._export_with_room(queue, stop)
                 if exported is None or exported.messages >= messages:  # else the rest has waited, too
                     del known[queue.identifier]
                 if exported is not None:  # else others have them in their hands, or they have expired
@@ -428,9 +436,29 @@ class Exporter:
             raise StoreError(f"the queue {queue.name} was deleted")
         return state.messages, state.bytes
 
+    def _export_with_room(self, queue: Queue, stop: Callable[[], bool]) -> Exported | None:
+        """Make a segment, when the folder has room for it; None also if stop() comes before."""
+        told = False
+        while True:
+            try:
+                exported = self._export(queue, self._rows)
+            except FolderFull as error:
+                if not told:
+                    self._tell(f"{error}. Until there is room, nothing is taken from the queues")
+                told = True
+            else:
+                if told:
+                    self._tell(f"{self._folder.name} has room again: the export goes on")
+                return exported
+            for _ in range(FULL_STOPS):
+                if stop():
+                    return None
+                time.sleep(STOP_S)
+
     def _export(self, queue: Queue, limit: int) -> Exported | None:
         """Make one segment of up to `limit` messages; None if there is none to be had. When a `serve` ends meanwhile,
         what it had given is in the queue again: this begins anew."""
+        self._quota.check()
         while True:
             with contextlib.suppress(NotTaken):
                 return self._export_once(queue, limit)

@@ -115,6 +115,10 @@ class FolderError(Exception):
     """The folder cannot be used as a folder of segments; the text says why and what to do."""
 
 
+class FolderFull(FolderError):
+    """There is no room in the folder, within its quota or on its disk; what is there can make some."""
+
+
 class OtherFolder(FolderError):
     """The folder is another one than a stream has read before."""
 
