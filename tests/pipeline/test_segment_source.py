@@ -298,6 +298,20 @@ def test_filters_on_time_leave_out_rows_before_they_reach_spark(two_queues: Path
                       datasource.LessThan(arrived, at(5))) == [0, 2, 4]  # fmt: skip
 
 
+def test_of_segments_of_other_times_nothing_is_read_but_their_footers(folder: Path) -> None:
+    for serial in range(1, 4):
+        path = write(folder, serial, 10 * serial, 10 * serial + 9)
+        if serial != 2:
+            content = path.read_bytes()
+            footer = int.from_bytes(content[-8:-4], "little") + 8
+            path.write_bytes(content[:4] + bytes(len(content) - footer - 4) + content[-footer:])
+    wanted = [datasource.GreaterThanOrEqual(("arrived",), BEGIN + datetime.timedelta(seconds=20)),
+              datasource.LessThan(("arrived",), BEGIN + datetime.timedelta(seconds=30))]  # fmt: skip
+    assert batch_read(folder, *wanted) == list(range(20, 30))
+    with pytest.raises((FolderError, OSError)):
+        batch_read(folder)
+
+
 def test_small_segments_share_a_task_and_no_segment_is_split(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def tasks() -> list[int]:
         made = folders.parts(Folders([str(folder)]).waiting({}))
