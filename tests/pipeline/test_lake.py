@@ -54,9 +54,9 @@ def job(folder: Path, table: Path | str, table_format: str | None = None, **othe
 
 def decoding(what: Job, *columns: str) -> None:
     """Bodies with columns of DOUBLE; what parses DDL is in Spark."""
-    fields = [*from_arrow_schema(SCHEMA), *(StructField(name, DoubleType()) for name in columns)]
+    fields = [*(StructField(name, DoubleType()) for name in columns), StructField(MALFORMED, StringType())]
     what.settings.schema = "as said"
-    rows = Rows(what.settings, StructType([*fields, StructField(MALFORMED, StringType())]))
+    rows = Rows(what.settings, StructType([*fields, *from_arrow_schema(SCHEMA)]))
     what.rows = lambda: rows  # type: ignore[method-assign]
 
 

@@ -368,7 +368,7 @@ def test_options_that_make_no_sense_are_named(
 
 
 def test_a_column_that_is_there_already_asks_for_a_prefix(folder: Path) -> None:
-    schema = StructType([*OWN.fields, StructField("Label", StringType()), StructField("_malformed", StringType())])
+    schema = StructType([StructField("Label", StringType()), StructField("_malformed", StringType()), *OWN.fields])
     with pytest.raises(SchemaError, match=r"column Label of the schema is there already: .* `body_Label`"):
         SegmentSource({"path": str(folder), "schema": "Label STRING"}).reader(schema)
     with pytest.raises(OptionError, match="those of the bodies belong in the option schema"):
@@ -401,7 +401,7 @@ def test_bodies_become_columns_and_malformed_ones_a_reason(spark: SparkSession, 
     write_rows(folder, 1, [row(number, body=body) for number, body in enumerate(bodies)])
     schema = "b_t DOUBLE, b_at TIMESTAMP, b_tags ARRAY<STRING>, b_label STRUCT<x: INT>"
     frame = load(spark, folder, schema=schema, prefix="b_")
-    assert frame.columns == [*SCHEMA.names, "b_t", "b_at", "b_tags", "b_label", "_malformed"]
+    assert frame.columns == ["b_t", "b_at", "b_tags", "b_label", "_malformed", *SCHEMA.names]
     rows = frame.orderBy("lookup_id").select("body", "b_t", "b_at", "b_tags", "b_label.x", "_malformed").collect()
     assert [tuple(one) for one in rows] == [
         (bodies[0], 21.5, BEGIN.replace(tzinfo=None), ["a"], 1, None),

@@ -126,7 +126,7 @@ class Job:
             except PySparkException as error:
                 raise SchemaError(f"Spark does not take the schema {self.settings.schema!r}: {words(error)}") from None
             assert isinstance(decoded, StructType)
-            columns += [*decoded.fields, StructField(MALFORMED, StringType())]
+            columns = [*decoded.fields, StructField(MALFORMED, StringType()), *columns]
         return Rows(self.settings, StructType(columns))
 
     def source(self, spark: SparkSession) -> Source:

@@ -36,15 +36,15 @@ def options_of(given: Mapping[str, str], known: Sequence[str]) -> dict[str, str]
 
 
 def noted(given: Mapping[str, str], options: Mapping[str, str]) -> str:
-    """What the comment of a table's first column is to say: "" if no table is made. Spark keeps a table's options, but
-    does not give them to who reads from it; the columns are all that it gives."""
+    """What the comment of a column is to say: "" if no table is made. Spark keeps a table's options, but does not
+    give them to who reads from it; the columns are all that it gives."""
     return json.dumps(options) if _OF_TABLE in map(str.lower, given) else ""
 
 
-def recalled(given: Mapping[str, str], schema: StructType) -> dict[str, str]:
-    """The options with which to read: those given, and those noted when the table was made."""
+def recalled(given: Mapping[str, str], schema: StructType, column: str) -> dict[str, str]:
+    """The options with which to read: those given, and those noted at this column when the table was made."""
     try:
-        kept = json.loads(schema.fields[0].metadata["comment"])
-    except (IndexError, KeyError, ValueError):
+        kept = json.loads(schema[column].metadata["comment"])
+    except (KeyError, ValueError):
         kept = {}
     return {**(kept if isinstance(kept, dict) else {}), **given}

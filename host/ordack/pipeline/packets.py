@@ -490,7 +490,7 @@ class PacketSource(DataSource):
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return PacketReader(recalled(self.options, schema), schema)
+        return PacketReader(recalled(self.options, schema, "".join(schema.names[:1])), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's names
         return NoStream()

@@ -4,8 +4,8 @@
     spark.read.format("ordack").load("/data/plant-*")
     spark.readStream.format("ordack").option("schema", "temperature DOUBLE, at TIMESTAMP").load("/data/plant")
 
-`session.register(spark)` makes it known to a session. The columns are those of segments.SCHEMA, in its order; then,
-with `schema`, the columns decoded from the bodies, and `_malformed`.
+`session.register(spark)` makes it known to a session. The columns are, with `schema`, those decoded from the bodies and
+`_malformed`; then those of segments.SCHEMA, in its order.
 
 | option | meaning |
 |---|---|
@@ -141,13 +141,13 @@ class SegmentSource(DataSource):
             f"{said if column is own.fields[0] else ''}"
             for column in own
         )
-        return f"{head}, {settings.schema}, `{MALFORMED}` STRING"
+        return f"{settings.schema}, `{MALFORMED}` STRING, {head}"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return SegmentReader(Settings.of(recalled(self.options, schema)), schema)
+        return SegmentReader(Settings.of(recalled(self.options, schema, SCHEMA.names[0])), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        return SegmentStreamReader(Settings.of(recalled(self.options, schema)), schema)
+        return SegmentStreamReader(Settings.of(recalled(self.options, schema, SCHEMA.names[0])), schema)
 
 
 @dataclass
@@ -160,8 +160,8 @@ class Rows:
 
     def __post_init__(self) -> None:
         own = [column.name for column in from_arrow_schema(SCHEMA)]
-        decoded = self.schema.fields[len(own) :]
-        if self.schema.names[: len(own)] != own or bool(self.settings.schema) != bool(decoded):
+        decoded = self.schema.fields[: -len(own)]
+        if self.schema.names[-len(own) :] != own or bool(self.settings.schema) != bool(decoded):
             raise OptionError(
                 "the columns of messages are given; those of the bodies belong in the option schema. A table in a "
                 "catalog that an older version has made: DROP it, and CREATE it again"
@@ -196,7 +196,7 @@ class Rows:
                     columns = batch.columns
                     if decoder is not None:
                         decoded, malformed = decoder.decode(batch.column("body").to_pylist())
-                        columns = [*columns, *decoded, malformed]
+                        columns = [*decoded, malformed, *columns]
                     yield pa.RecordBatch.from_arrays(columns, schema=self.arrow)
         except FileNotFoundError:
             file = Path(path)

@@ -76,12 +76,16 @@ class FileTable:
             raise IngestUnusable(_foreign(self.table))
 
     def fitted(self, spark: SparkSession, frame: DataFrame) -> DataFrame:
-        """The stream, without columns of messages that were not there yet when the table was begun: a table keeps its
-        columns."""
+        """The stream, in the order of the table's columns, and without those of messages that were not there yet when
+        the table was begun: a table keeps its columns, and readers other than Spark put files together by their
+        order."""
         if not holds_files(spark, f"{self.table}/{METADATA}"):
             return frame
         columns = self._read(spark).columns
-        return frame.drop(*(name for name in segments.ADDED if name not in columns))
+        frame = frame.drop(*(name for name in segments.ADDED if name not in columns))
+        if sorted(columns) != sorted(frame.columns):
+            return frame  # and `check` says why not
+        return frame.select(*("`" + name.replace("`", "``") + "`" for name in columns))
 
     def _read(self, spark: SparkSession) -> DataFrame:
         return spark.read.format(self.table_format).load(self.table)
@@ -108,14 +112,9 @@ class FileTable:
                     ", ".join(one for one in these if one not in others) or "nothing"
                     for these, others in ((before, now), (now, before))
                 )
-                how = (
-                    f"other columns (only in the table: {gone}; only in this ingest: {new})"
-                    if set(before) != set(now)
-                    else f"its columns in another order ({', '.join(before)})"
-                )
                 raise IngestUnusable(
-                    f"the table {self.table} has {how}: a table keeps its schema; say the "
-                    "same --schema, or begin a new table"
+                    f"the table {self.table} has other columns (only in the table: {gone}; only in this ingest: "
+                    f"{new}): a table keeps its schema; say the same --schema, or begin a new table"
                 )
         elif not begun and holds_files(spark, self.table):
             raise IngestUnusable(_foreign(self.table))
