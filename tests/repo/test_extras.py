@@ -20,7 +20,7 @@ SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # The packages whose modules may need what is named behind them.
 NEEDY = {
     "boards": ("ordack.boards.",),
-    "spark": ("ordack.pipeline.", "ordack.audit.", "ordack.capture.columnar"),
+    "spark": ("ordack.pipeline.", "ordack.audit.", "ordack.reconcile.", "ordack.capture.columnar"),
 }
 ABSENT = """
 import sys
@@ -108,6 +108,7 @@ def test_a_program_waits_for_no_module_that_it_may_not_use() -> None:
         ("pipeline ingest . --to table", "this command", "py4j", "spark"),
         ("pipeline optimize .", "this command", "deltalake", "spark"),
         ("pipeline prune . --in table", "this command", "deltalake", "spark"),
+        ("pipeline reconcile . . table", "this command", "pyspark", "spark"),
         ("audit .", "this command", "pyspark", "spark"),
         ("audit --follow . --checkpoint checkpoint --once", "this command", "pyspark", "spark"),
     ],

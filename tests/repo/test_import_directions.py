@@ -1,8 +1,8 @@
 """Imports run one way: hil -> cli -> net, pipeline, audit, boards -> client, manager -> store -> mqqb -> core.
 
-Between cli and net stands interop, which takes audit, too. On boards: node -> its log -> mqqb. mqqb and node import
-nothing of ordack, and ordack nothing of node but the log, of which it reads copies. Imports for types alone count, and
-those inside functions.
+Between cli and net stand interop, which takes audit, and reconcile, which takes pipeline and audit. On boards: node ->
+its log -> mqqb. mqqb and node import nothing of ordack, and ordack nothing of node but the log, of which it reads
+copies. Imports for types alone count, and those inside functions.
 """
 
 import ast
@@ -26,11 +26,15 @@ HOST = {"host", *STORE}
 ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "rig": ({"hil"}, {"program on a board", "cli", "net", "boards", "capture", "pipeline", "audit", *HOST}),
     "program on a board": ({"hil.sensor"}, {"board", *ENGINE}),
-    "cli": ({"ordack.cli", "ordack.__main__"}, {"interop", "net", "pipeline", "audit", "boards", "capture", *HOST}),
+    "cli": (
+        {"ordack.cli", "ordack.__main__"},
+        {"interop", "net", "reconcile", "pipeline", "audit", "boards", "capture", *HOST},
+    ),
     "interop": ({"ordack.interop"}, {"net", "audit", *HOST}),
     "net": ({"ordack.net"}, HOST),
     "pipeline": ({"ordack.pipeline"}, {"capture", *HOST}),
     "audit": ({"ordack.audit"}, {"capture", *HOST}),
+    "reconcile": ({"ordack.reconcile"}, {"pipeline", "audit", *HOST}),
     "boards": ({"ordack.boards"}, {"log of a board", *HOST}),
     "capture": ({"ordack.capture"}, HOST),
     "host": ({"ordack"}, STORE),  # client, manager, and what they consist of

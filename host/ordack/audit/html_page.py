@@ -2,28 +2,20 @@
 
     write(result, Path("audit.html"))
 
-page.html is the page, page.js what moves in it; plotly.js is in the file too, so nothing is fetched, and the
-content security policy forbids it. Text from the network reaches the page as JSON whose markup characters are escaped,
-or through html.escape.
+page.html is the page, page.js what moves in it; sheet.py has what it shares with other pages.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
-
 from ordack import classes
+from ordack.audit import sheet
 from ordack.audit.files import write_whole
 from ordack.audit.result import (
     ConnectionReport,
@@ -100,21 +92,19 @@ def write(result: Result, path: Path) -> None:
 
 
 def _page(result: Result) -> str:
-    files = resources.files("ordack.audit")
-    plotly, script = get_plotlyjs(), (files / "page.js").read_text("utf-8")
     violations, unknowns = _totals(result)
     verdict, headline, advice = _verdict(result, violations, unknowns)
     outcomes = _outcomes(result.streams)
     rejects = sum((Counter(stream.rejects) for stream in result.streams), Counter[str]())
     parts = {
-        "title": _text("Audit of " + _names(result.paths)),
-        "paths": _text(_names(result.paths)),
-        "span": _text(_span(result.streams)),
+        "title": sheet.markup("Audit of " + _names(result.paths)),
+        "paths": sheet.markup(_names(result.paths)),
+        "span": sheet.markup(_span(result.streams)),
         "verdict": verdict,
-        "headline": _text(headline),
+        "headline": sheet.markup(headline),
         "advice": advice,
         "figures": _figures(result.summary, violations, unknowns),
-        "latency": _table(
+        "latency": sheet.table(
             "Milliseconds, all messages together",
             ("to", "messages", "p50", "p90", "p99", "greatest"),
             [
@@ -127,13 +117,13 @@ def _page(result: Result) -> str:
                 if (latency := result.latency.get(which)) and latency.count
             ],
         ),
-        "outcomes": _table("Messages by outcome", ("outcome", "messages"), [one[:2] for one in outcomes]),
-        "rejects": _table(
+        "outcomes": sheet.table("Messages by outcome", ("outcome", "messages"), [one[:2] for one in outcomes]),
+        "rejects": sheet.table(
             "Transmissions by reason",
             ("reason", "transmissions"),
             [(_reason(reason), count) for reason, count in rejects.most_common()],
         ),
-        "files": _table(
+        "files": sheet.table(
             "In the order of their first frames",
             ("file", "read"),
             [
@@ -142,14 +132,8 @@ def _page(result: Result) -> str:
             ],
         ),
         "footer": f"Written by ordack audit, {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC. Times are the capture's.",
-        "data": _json(_data(result, violations, unknowns, outcomes)),
-        "plotly": plotly,
-        "script": script,
-        "hashes": " ".join(
-            f"'sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}'" for code in (plotly, script)
-        ),
     }
-    return re.sub(r"@([a-z]+)@", lambda match: parts[match[1]], (files / "page.html").read_text("utf-8"))
+    return sheet.page("ordack.audit", parts, _data(result, violations, unknowns, outcomes))
 
 
 # ---- words
@@ -204,12 +188,13 @@ def _verdict(result: Result, violations: int, unknowns: int) -> tuple[str, str, 
             "one before; the last part of this page has the reason."
         )
     told = "".join(
-        f"<div><dt>{_text(kind.replace('_', ' '))} ({count:,})</dt><dd>{_text(KINDS.get(kind, ''))}</dd></div>"
+        f"<div><dt>{sheet.markup(kind.replace('_', ' '))} ({count:,})</dt>"
+        f"<dd>{sheet.markup(KINDS.get(kind, ''))}</dd></div>"
         for kind, count in kinds.items()
     )
     markup = f'<dl class="kinds">{told}</dl>' if told else ""
     for line in advice:
-        markup += "<p>" + re.sub("`(.*?)`", r"<code>\1</code>", _text(line)) + "</p>"
+        markup += "<p>" + re.sub("`(.*?)`", r"<code>\1</code>", sheet.markup(line)) + "</p>"
     return verdict, headline, markup
 
 
@@ -265,10 +250,6 @@ def _milliseconds(value: float) -> str:
 # ---- markup
 
 
-def _text(text: str) -> str:
-    return html.escape(legible(text))
-
-
 def _figures(summary: Mapping[str, Any], violations: int, unknowns: int) -> str:
     rejects = summary["rejects"]
     figures = [(title, summary[name]) for name, title in _FIGURES]
@@ -277,39 +258,10 @@ def _figures(summary: Mapping[str, Any], violations: int, unknowns: int) -> str:
         ("Violations", violations),
         ("Not known", unknowns),
     ]
-    return "".join(f"<div><dt>{_text(title)}</dt><dd>{number:,}</dd></div>" for title, number in figures)
-
-
-def _table(caption: str, headings: Sequence[str], rows: Sequence[Sequence[str | int]]) -> str:
-    if not rows:
-        return f'<p class="quiet">{_text(caption)}: none.</p>'
-    head = "".join(
-        f'<th scope="col"{"" if at == 0 else _align(rows[0][at])}>{_text(heading)}</th>'
-        for at, heading in enumerate(headings)
-    )
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f"<td{'' if at == 0 else _align(cell)}>{_text(f'{cell:,}' if isinstance(cell, int) else cell)}</td>"
-            for at, cell in enumerate(row)
-        )
-        + "</tr>"
-        for row in rows
-    )
-    return f"<table><caption>{_text(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _align(cell: str | int) -> str:
-    return ' class="number"' if isinstance(cell, int) or re.fullmatch(r"[\d,.e+-]+", cell) else ""
+    return "".join(f"<div><dt>{sheet.markup(title)}</dt><dd>{number:,}</dd></div>" for title, number in figures)
 
 
 # ---- data
-
-
-def _json(data: Any) -> str:
-    """JSON that no parser of HTML takes for anything else."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _data(result: Result, violations: int, unknowns: int, outcomes: list[tuple[str, int, str]]) -> dict[str, Any]:
@@ -322,7 +274,7 @@ def _data(result: Result, violations: int, unknowns: int, outcomes: list[tuple[s
     data = {
         "paths": result.paths,
         "kinds": KINDS,
-        "streams": _columns(rows),
+        "streams": sheet.columns(rows),
         "violations": [_finding(one, one.text, one.rule, place) for one in result.violations[:FINDINGS_MAX]],
         "violation_count": violations,
         "unknowns": [_finding(one, one.reason, "", place) for one in result.unknowns[:FINDINGS_MAX]],
@@ -332,7 +284,7 @@ def _data(result: Result, violations: int, unknowns: int, outcomes: list[tuple[s
             for one in sorted(result.series, key=lambda one: place[one.stream])
         ],
         "histograms": {which: sorted(result.histograms.get(which, {}).items()) for which in _LATENCIES},
-        "senders": _columns(
+        "senders": sheet.columns(
             [
                 {
                     "source": managers.setdefault(legible(sender.source_queue_manager), len(managers)),
@@ -352,17 +304,12 @@ def _data(result: Result, violations: int, unknowns: int, outcomes: list[tuple[s
             ]
         ),
         "outcomes": outcomes,
-        "connections": _columns(
+        "connections": sheet.columns(
             [_connection(index, one, at < TIME_LINES_MAX, result.names) for at, (index, one) in enumerate(connections)]
         ),
         "connection_count": result.summary["connections"],
     }
     return {**data, "managers": list(map(result.names.added, managers)), "queues": list(queues)}
-
-
-def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Names once instead of in every row."""
-    return {key: [row[key] for row in rows] for key in (rows[0] if rows else ())}
 
 
 def _negative(stream: StreamReport) -> int:

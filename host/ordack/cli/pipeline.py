@@ -12,10 +12,12 @@ import typer
 
 from ordack.cli.common import JsonOption, StoreOption, activity, complain, local, needs, report, report_done
 from ordack.cli.output import write
+from ordack.cli.reconcile import reconcile
 from ordack.store import StoreError
 from ordack.store.database import counted
 
 app = typer.Typer(no_args_is_help=True, help="Load exported messages into a table with Spark, and keep up both.")
+app.command("reconcile")(reconcile)
 
 
 def export(

@@ -1,0 +1,91 @@
+"""The command `ordack pipeline reconcile`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ordack.cli.common import JsonOption, activity, complain, local, needs, report
+from ordack.cli.output import write
+
+
+def _report_file(text: str) -> Path:
+    path = local(text)
+    if path.is_dir() or not path.parent.is_dir():
+        raise typer.BadParameter(f"{path} cannot be a report: name a file in a folder that is there")
+    return path
+
+
+def reconcile(
+    captures: Annotated[
+        str, typer.Argument(metavar="CAPTURES", help="A capture, a quoted pattern, or a folder: all is one capture.")
+    ],
+    segments: Annotated[
+        Path, typer.Argument(metavar="SEGMENTS", parser=local, help="Folder of `ordack export`, or a quoted pattern.")
+    ],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="Table of `ordack pipeline ingest`.")],
+    queue: Annotated[str | None, typer.Option(help="Only messages to this queue. Default: all.")] = None,
+    acquired: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="The table's TIMESTAMP column that says when a reading was taken. Default: sent_time, whole seconds.",
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", parser=_report_file, help="Write a report with plots, one file.")
+    ] = None,
+    master: Annotated[
+        str | None,
+        typer.Option(help="Spark's master URL, or sc://HOST:PORT. Default: the variable SPARK_REMOTE, else local[*]."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check that every acknowledged message of captures is in segments and table, once, and none that was never sent.
+
+    It names messages by source and message id, with the packets that show them, and tells gaps, duplicates and latency
+    of each source. Exit status: 0 all is there, once; 1 not so; 2 wrong usage, Spark is missing, or unusable input; 3
+    nothing is wrong, but something cannot be known: captures have holes, or messages are not exported or ingested yet.
+    """
+    with needs("spark"):
+        from pyspark.errors import PySparkException
+
+        from ordack.pipeline.folders import Folders
+        from ordack.pipeline.options import OptionError
+        from ordack.pipeline.packets import find_files
+        from ordack.pipeline.progress import IngestError
+        from ordack.pipeline.segments import FolderError
+        from ordack.pipeline.session import SparkMissing, session, words
+        from ordack.reconcile.compare import collect, compare
+        from ordack.reconcile.result import STATUS
+
+        if html is not None:
+            from ordack.reconcile.page import write as write_page
+    try:
+        source = Folders([str(segments)], queue)
+        find_files(captures, complain)
+        names = {"captures": captures, "segments": str(segments), "table": table}
+        with activity("reconciling"):
+            spark = session(master, "ordack pipeline reconcile")
+            result = collect(compare(spark, captures, source, table, acquired=acquired, queue=queue), names)
+        if html is not None:
+            write_page(result, html)
+    except (SparkMissing, OptionError, FolderError, IngestError) as error:
+        complain(str(error))
+        raise typer.Exit(2) from None
+    except PySparkException as error:
+        complain(words(error))
+        raise typer.Exit(2) from None
+    except OSError as error:
+        complain(f"cannot write --html {html}: {error.strerror or error}; name a place that can be written to")
+        raise typer.Exit(2) from None
+    if not result.totals["captured"]:
+        complain(f"there is no message in {captures}: capture TCP port 1801 where messages come in")
+        raise typer.Exit(2)
+    if as_json:
+        report(True, "", **result.as_json())
+    else:
+        write("\n".join(result.lines()) + "\n")
+    raise typer.Exit(STATUS[result.verdict])

@@ -1,0 +1,202 @@
+"""What a reconciliation has found, in words and as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from pyspark.sql import Row
+
+from ordack.store.database import counted, legible
+
+FINDINGS_MAX = 1000  # that are named; all are counted, and in the view
+NAMED_MAX = 20  # in the text
+STATUS = {"reconciled": 0, "violations": 1, "incomplete": 3}
+
+
+class Kind(NamedTuple):
+    """What a finding means. violation: else nobody knows."""
+
+    violation: bool
+    meaning: str
+
+
+KINDS = {
+    "missing": Kind(True, "acknowledged, and in no segment and no row of the table: lost, purged, or received by "
+                    "another program"),
+    "missing_in_table": Kind(True, "in a segment that the table has taken, and not in the table"),
+    "in_no_segment": Kind(True, "in the table, and in no segment"),
+    "never_sent": Kind(True, "stored while its source was captured, and not in the captures"),
+    "twice_in_segments": Kind(True, "in the segments more than once"),
+    "twice_in_table": Kind(True, "in the table more than once"),
+    "not_exported_yet": Kind(False, "acknowledged, and perhaps still in its queue: export, ingest and reconcile again"),
+    "not_ingested_yet": Kind(False, "in a segment that the table has not taken yet: ingest, and reconcile again"),
+    "queue_not_exported": Kind(False, "acknowledged, and sent to a queue of which there is no segment: name all "
+                               "folders, or with --queue the queue"),
+    "of_other_folder": Kind(False, "in the table, which has messages of other folders, too: name them all"),
+    "source_not_captured": Kind(False, "stored while captures were made that have nothing of its source: capture "
+                                "wherever messages come in"),
+    "perhaps_not_captured": Kind(False, "stored and not in the captures, which have holes or damage"),
+}  # fmt: skip
+
+
+class Packet(NamedTuple):
+    """Where a packet is: file, frame, and microseconds since 1970."""
+
+    file: str
+    frame: int
+    time: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.frame} at {moment(self.time)}"
+
+
+class Finding(NamedTuple):
+    """One message, and what is wrong with it. sent, acknowledged: the packets that show it; None: there is none."""
+
+    kind: str
+    source_queue_manager: str
+    message_id: int
+    message_key: str
+    queue: str | None
+    destination_queue: str | None
+    segments: int
+    table: int
+    sent: Packet | None
+    acknowledged: Packet | None
+
+    def __str__(self) -> str:
+        text = f"{self.source_queue_manager}\\{self.message_id}"
+        if self.queue or self.destination_queue:
+            text += f" to {self.queue or self.destination_queue}"
+        if self.kind.startswith("twice"):
+            text += f", {self.table if self.kind.endswith('table') else self.segments} times"
+        for what, packet in (("sent", self.sent), ("acknowledged", self.acknowledged)):
+            text += f", {what} in {packet}" if packet else ""
+        return legible(text)
+
+
+class Sensor(NamedTuple):
+    """The stream of one source into one queue, as the table has it. lacking: messages in the gaps of its sequences.
+    latency_s: seconds from acquisition to the table: p50, p90, p99, max; None: of no row that is known."""
+
+    source_queue_manager: str
+    queue_manager: str
+    queue: str
+    rows: int
+    duplicates: int
+    gaps: int
+    lacking: int
+    first: int | None
+    last: int | None
+    timed: int
+    latency_s: dict[str, float] | None
+
+
+@dataclass
+class Result:
+    """names: captures, segments and table. totals: messages captured and acknowledged, copies in segments and table.
+    found: findings of each kind. events: holes and the like in the captures."""
+
+    names: dict[str, Any]
+    totals: dict[str, int]
+    found: dict[str, int]
+    findings: list[Finding]
+    sensors: list[Sensor]
+    events: dict[str, int]
+
+    @property
+    def violations(self) -> int:
+        return sum(count for kind, count in self.found.items() if KINDS[kind].violation)
+
+    @property
+    def unknown(self) -> int:
+        return sum(self.found.values()) - self.violations
+
+    @property
+    def verdict(self) -> str:
+        if self.violations:
+            return "violations"
+        return "incomplete" if self.unknown or any(self.events.values()) else "reconciled"
+
+    def as_json(self) -> dict[str, Any]:
+        """The object that `ordack pipeline reconcile --json` prints."""
+        return {
+            "verdict": self.verdict,
+            **self.names,
+            **self.totals,
+            "found": self.found,
+            "findings": [
+                {
+                    **one._asdict(),
+                    "sent": one.sent and {**one.sent._asdict(), "time": moment(one.sent.time)},
+                    "acknowledged": one.acknowledged
+                    and {**one.acknowledged._asdict(), "time": moment(one.acknowledged.time)},
+                }
+                for one in self.findings
+            ],
+            "sensors": [
+                {**one._asdict(), "first": one.first and moment(one.first), "last": one.last and moment(one.last)}
+                for one in self.sensors
+            ],
+            "captures_lack": self.events,
+        }
+
+    def lines(self) -> list[str]:
+        """For people."""
+        totals = self.totals
+        lines = [
+            (
+                f"{self.verdict}: {counted(totals['acknowledged'], 'acknowledged message')} of {totals['captured']} in "
+                f"the captures; {totals['in_segments']} in segments, {totals['in_table']} in the table"
+            )
+        ]
+        for kind, count in self.found.items():
+            if not count:
+                continue
+            lines.append(f"{kind.replace('_', ' ')} ({count}): {KINDS[kind].meaning}")
+            named = [one for one in self.findings if one.kind == kind][:NAMED_MAX]
+            lines += [f"  {one}" for one in named]
+            if count > len(named):
+                lines.append(f"  and {count - len(named)} more")
+        for event, count in self.events.items():
+            lines.append(f"the captures are not whole: {event} {count} times")
+        bad = [one for one in self.sensors if one.gaps or one.duplicates]
+        lines += [
+            f"{one.source_queue_manager} to {one.queue}: {counted(one.gaps, 'gap')}, {one.lacking} lacking, "
+            f"{one.duplicates} too many"
+            for one in bad[:NAMED_MAX]
+        ]
+        return [legible(line) for line in lines]
+
+
+def moment(microseconds: int) -> str:
+    """UTC."""
+    seconds, rest = divmod(microseconds, 1_000_000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:06}Z"
+
+
+def micros(value: datetime | None) -> int | None:
+    """Of a time that pyspark has collected, which is local and does not say so."""
+    return None if value is None else round(value.timestamp() * 1e6)
+
+
+def _packet(row: Row | None) -> Packet | None:
+    return None if row is None else Packet(row["file"], row["frame"], micros(row["time"]) or 0)
+
+
+def finding_of(row: Row) -> Finding:
+    """Of a row of Compared.findings."""
+    values = {name: row[name] for name in Finding._fields if name not in ("sent", "acknowledged")}
+    return Finding(**values, sent=_packet(row["first"]), acknowledged=_packet(row["acknowledged"]))
+
+
+def sensor_of(row: Row) -> Sensor:
+    """Of a row of Compared.sensors."""
+    values = {name: row[name] for name in Sensor._fields if name not in ("first", "last", "latency_s")}
+    figures = None
+    if row["timed"]:
+        ranks = zip(("p50", "p90", "p99", "max"), [*row["latency"], row["latency_max"]])
+        figures = {rank: round(value, 3) for rank, value in ranks}
+    return Sensor(**values, first=micros(row["first"]), last=micros(row["last"]), latency_s=figures)

@@ -1,0 +1,402 @@
+"""`ordack pipeline reconcile`: what is planted in captures, segments and table is found and named, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import signal
+import struct
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from mqqb import guids
+from ordack import cli
+from ordack.pipeline.folders import Folders
+from ordack.pipeline.ingest import Job, ingest
+from ordack.pipeline.segments import SCHEMA
+from ordack.reconcile.compare import VIEWS, collect, compare
+from ordack.reconcile.result import KINDS, Result
+from pyspark.sql import SparkSession
+
+from tests.pipeline.lake_kills import load
+from tests.support import capture_generator as bytes_of
+from tests.support.capture_files import pcap
+from tests.support.command import DEADLINE_S
+from tests.support.conversation import OPENING, back, there
+from tests.support.segment_files import make_folder, row, write_rows
+
+BOARD, MANAGER, STRANGER = (uuid.UUID(int=number).bytes_le for number in (1, 2, 3))
+BEGIN = datetime.fromtimestamp(1_700_000_000.25, UTC)  # of a capture; a frame each second
+QUEUE = "TCP:10.0.0.2\\PRIVATE$\\line1"
+COUNT = 10
+FIRST = 4  # frames before the first message
+
+
+class Wire:
+    """A capture of one connection: a board sends messages with MessageIDs from 101, and hears of them."""
+
+    def __init__(self) -> None:
+        self.frames = list(OPENING)
+        self._at = [0, 0]
+        self.put(0, bytes_of.establish_connection(BOARD, bytes_of.NULL, 1))
+        self.put(1, bytes_of.establish_connection(BOARD, MANAGER, 1))
+
+    def put(self, direction: int, data: bytes, hole: int = 0) -> None:
+        self._at[direction] += hole
+        frame = (there, back)[direction]
+        self.frames.append(frame(self._at[direction], data))
+        self._at[direction] += len(data)
+
+    def message(self, number: int, queue: str = QUEUE, **more: Any) -> None:
+        transaction = struct.pack("<IIIII", 0xC, 1, 1, number, number - 1)
+        self.put(0, bytes_of.user_message(BOARD, bytes_of.NULL, 100 + number, 7, bytes_of.direct_name(queue),
+                                          flags=bytes_of.DM, transaction=transaction), **more)  # fmt: skip
+
+    def order_ack(self, number: int) -> None:
+        body = struct.pack("<IIII", 1, 1, number, number - 1) + bytes(20)
+        self.acknowledge(bytes_of.ORDER_ACK, body)
+
+    def final_ack(self, number: int, message_class: int) -> None:
+        body = struct.pack("<IIII16sI", 1, 1, number, number - 1, BOARD, 100 + number)
+        self.acknowledge(message_class, body)
+
+    def acknowledge(self, message_class: int, body: bytes) -> None:
+        name = bytes_of.direct_name("TCP:10.0.0.1\\PRIVATE$\\order_queue$")
+        self.put(1, bytes_of.acknowledgement(MANAGER, bytes_of.NULL, 7, name, 1, message_class, body))
+
+
+def stored(number: int, source: bytes = BOARD, **properties: Any) -> dict[str, Any]:
+    """The row of a message that was stored when it was seen."""
+    text = guids.guid_text(source)
+    given = {
+        "source_queue_manager": text, "message_id": 100 + number, "message_key": f"{text}\\{(1 << 32) + 1}/{number}",
+        "arrived": BEGIN + timedelta(seconds=FIRST + number),
+        "sent_time": BEGIN + timedelta(seconds=FIRST + number - 1),
+        "destination_queue": f"DIRECT={QUEUE}",
+    }  # fmt: skip
+    return row(number, **{**given, **properties})
+
+
+class World:
+    """A capture, a folder of segments and a table, which are whole until somebody breaks them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.capture, self.segments, self.table = (folder / name for name in ("plant.pcap", "segments", "table"))
+        self.wire = Wire()
+        for number in range(1, COUNT + 1):
+            self.wire.message(number)
+        self.wire.order_ack(COUNT)
+        make_folder(self.segments, queue_manager=guids.guid_text(MANAGER))
+        self.rows = [stored(number) for number in range(1, COUNT + 1)]
+
+    def write(self, ingest: bool = True) -> None:
+        self.capture.write_bytes(pcap(self.wire.frames))
+        for serial, rows in enumerate((self.rows[:5], self.rows[5:]), 1):
+            write_rows(self.segments, serial, rows)
+        if ingest:
+            self.ingest()
+
+    def ingest(self) -> None:
+        load(Job({"path": str(self.segments), "maxSegmentsPerTrigger": "1"}, str(self.table))).run(False)
+
+    def add_to_table(self, row: dict[str, Any], manager: bytes = MANAGER) -> None:
+        row = {**row, "queue_manager": guids.guid_text(manager)}
+        write_deltalake(self.table, pa.Table.from_pylist([row], SCHEMA), mode="append")
+
+    def reconciled(self, spark: SparkSession, **options: Any) -> Result:
+        source = Folders([str(self.segments)], options.get("queue"))
+        return collect(compare(spark, str(self.capture), source, str(self.table), **options), {})
+
+
+@pytest.fixture
+def world(spark: SparkSession, tmp_path: Path) -> Iterator[World]:
+    yield World(tmp_path)
+    spark.catalog.clearCache()
+
+
+def found(result: Result) -> dict[str, list[int]]:
+    """MessageIDs by kind."""
+    kinds = {kind: [one.message_id for one in result.findings if one.kind == kind] for kind in KINDS}
+    assert {kind: len(ids) for kind, ids in kinds.items()} == result.found
+    return {kind: sorted(ids) for kind, ids in kinds.items() if ids}
+
+
+def test_what_is_whole_has_no_finding(spark: SparkSession, world: World) -> None:
+    world.write()
+    result = world.reconciled(spark)
+    assert (found(result), result.verdict) == ({}, "reconciled")
+    assert result.totals == {"captured": 10, "acknowledged": 10, "in_segments": 10, "in_table": 10}
+    (sensor,) = result.sensors
+    assert (sensor.rows, sensor.duplicates, sensor.gaps, sensor.lacking) == (10, 0, 0, 0)
+    assert sensor.latency_s is not None
+
+
+def lose_everywhere(world: World) -> None:
+    del world.rows[3]
+    world.write()
+
+
+def lose_in_table(world: World) -> None:
+    world.write()
+    DeltaTable(world.table).delete("message_id = 107")
+
+
+def double_in_segments(world: World) -> None:
+    world.rows.insert(3, world.rows[2])
+    world.write()
+
+
+def double_in_table(world: World) -> None:
+    world.write()
+    world.add_to_table(world.rows[7])
+
+
+def invent_in_segments(world: World) -> None:
+    world.rows.insert(4, stored(899, arrived=BEGIN + timedelta(seconds=9)))
+    world.write()
+
+
+def invent_in_table(world: World) -> None:
+    world.write()
+    world.add_to_table(stored(899, arrived=BEGIN + timedelta(seconds=9)))
+
+
+def invent_a_queue_manager(world: World) -> None:
+    world.write()
+    world.add_to_table(stored(899, arrived=BEGIN - timedelta(seconds=9)), STRANGER)
+
+
+def stop_the_export(world: World) -> None:
+    del world.rows[8:]
+    world.write()
+
+
+def stop_the_ingest(world: World) -> None:
+    world.write()
+    world.wire.message(11)
+    world.wire.order_ack(11)
+    world.capture.write_bytes(pcap(world.wire.frames))
+    write_rows(world.segments, 3, [stored(11)])
+
+
+def refuse_one(world: World) -> None:
+    """Its sender knows that nobody has it."""
+    del world.rows[3]
+    world.wire.final_ack(4, bytes_of.NACK_Q_PURGED)
+    world.write()
+
+
+def receive_one(world: World) -> None:
+    """And no OrderAck, which a FinalAck does without."""
+    world.wire.message(11)
+    world.wire.final_ack(11, bytes_of.ACK_RECEIVE)
+    world.rows += [stored(12, message_id=113, arrived=BEGIN + timedelta(seconds=90))]
+    world.write()
+
+
+def acknowledge_less(world: World) -> None:
+    """Nobody has promised anything of the last one."""
+    world.wire.message(11)
+    world.write()
+
+
+def another_queue(world: World) -> None:
+    world.wire.message(11, "TCP:10.0.0.2\\private$\\other")
+    world.wire.order_ack(11)
+    world.write()
+
+
+def nothing_captured_of_a_source(world: World) -> None:
+    world.rows.insert(4, stored(5, STRANGER))
+    world.write()
+
+
+def a_hole(world: World) -> None:
+    world.wire.put(0, b"", hole=10)
+    world.wire.message(11)
+    world.rows.insert(4, stored(899, arrived=BEGIN + timedelta(seconds=9)))
+    world.write()
+
+
+def outside_of_the_captures(world: World) -> None:
+    """Messages of before and after, of this machine, and over HTTP."""
+    world.rows[:0] = [stored(899, arrived=BEGIN - timedelta(seconds=9)), stored(898, arrived=BEGIN)]
+    world.rows += [stored(897, arrived=BEGIN + timedelta(seconds=90)), stored(896, over_http=True), stored(6, MANAGER)]
+    world.write()
+
+
+def pruned(world: World) -> None:
+    world.write()
+    next(world.segments.glob("*-0000000001-*")).unlink()
+
+
+def lost_and_pruned(world: World) -> None:
+    lose_everywhere(world)
+    next(world.segments.glob("*-0000000001-*")).unlink()
+
+
+@pytest.mark.parametrize(
+    ("plant", "kinds"),
+    [
+        (lose_everywhere, {"missing": [104]}),
+        (lose_in_table, {"missing_in_table": [107]}),
+        (double_in_segments, {"twice_in_segments": [103], "twice_in_table": [103]}),
+        (double_in_table, {"twice_in_table": [108]}),
+        (invent_in_segments, {"never_sent": [999]}),
+        (invent_in_table, {"never_sent": [999], "in_no_segment": [999]}),
+        (invent_a_queue_manager, {"in_no_segment": [999]}),
+        (stop_the_export, {"not_exported_yet": [109, 110]}),
+        (stop_the_ingest, {"not_ingested_yet": [111]}),
+        (refuse_one, {}),
+        (receive_one, {"missing": [111]}),
+        (acknowledge_less, {}),
+        (another_queue, {"queue_not_exported": [111]}),
+        (nothing_captured_of_a_source, {"source_not_captured": [105]}),
+        (a_hole, {"perhaps_not_captured": [999]}),
+        (outside_of_the_captures, {}),
+        (pruned, {}),
+        (lost_and_pruned, {"missing": [104]}),
+    ],
+)
+def test_what_is_planted_is_found_and_named(
+    spark: SparkSession, world: World, plant: Callable[[World], None], kinds: dict[str, list[int]]
+) -> None:
+    plant(world)
+    result = world.reconciled(spark)
+    assert found(result) == kinds
+    wrong = any(KINDS[kind].violation for kind in kinds)
+    assert result.verdict == ("violations" if wrong else "incomplete" if kinds else "reconciled")
+    for one in result.findings:
+        if one.kind in ("missing", "missing_in_table", "not_exported_yet"):
+            frame = one.message_id - 100 + FIRST + (one.message_id > 110)  # behind an OrderAck
+            assert one.sent == (str(world.capture), frame, round((BEGIN.timestamp() + frame - 1) * 1e6))
+            assert one.acknowledged is not None
+            assert one.acknowledged.frame > frame
+
+
+def test_a_queue_may_be_the_only_one(spark: SparkSession, world: World) -> None:
+    another_queue(world)
+    assert found(world.reconciled(spark, queue="LINE1")) == {}
+
+
+def test_of_each_sensor_it_tells_gaps_copies_and_latency(spark: SparkSession, world: World) -> None:
+    del world.rows[5:7]
+    world.rows += [world.rows[0], stored(0, STRANGER, tx_sequence_number=None, message_key="express")]
+    since = datetime.now(UTC)
+    world.write()
+    result = world.reconciled(spark)
+    board, stranger = result.sensors
+    assert (board.source_queue_manager, stranger.source_queue_manager) == tuple(map(guids.guid_text, (BOARD, STRANGER)))
+    assert (board.rows, board.duplicates, board.gaps, board.lacking) == (9, 1, 1, 2)
+    assert (stranger.rows, stranger.duplicates, stranger.gaps, stranger.lacking) == (1, 0, 0, 0)
+    assert board.latency_s is not None
+    oldest = (since - BEGIN).total_seconds() - FIRST
+    assert oldest < board.latency_s["max"] < oldest + DEADLINE_S
+    behind = [round(board.latency_s["max"] - board.latency_s[rank]) for rank in ("p50", "p90", "p99")]
+    assert behind == [4, 0, 0], "of the messages 1 to 5 and 8 to 10, one a second"
+    assert board.first == round((BEGIN.timestamp() + FIRST) * 1e6)
+    DeltaTable(world.table).optimize.compact()
+    compacted = world.reconciled(spark)
+    assert [one.latency_s for one in compacted.sensors] == [None, None], "nobody knows since when they are in the table"
+    assert [one.rows for one in compacted.sensors] == [9, 1]
+
+
+def test_the_results_are_views_of_sql(spark: SparkSession, world: World) -> None:
+    lose_everywhere(world)
+    compare(spark, str(world.capture), Folders([str(world.segments)]), str(world.table)).views()
+    for view in VIEWS:
+        assert (
+            spark.sql(f"SELECT * FROM reconcile_{view}").count() == {"messages": 10, "findings": 1, "sensors": 1}[view]
+        )
+    (one,) = spark.sql("SELECT kind, message_id, first.frame FROM reconcile_findings").collect()
+    assert tuple(one) == ("missing", 104, FIRST + 4)
+
+
+@pytest.mark.parametrize("table_format", ["delta", "iceberg", "parquet"])
+def test_tables_of_each_format_are_read(spark: SparkSession, world: World, table_format: str) -> None:
+    world.write(ingest=False)
+    options = {"path": str(world.segments)}
+    if table_format == "parquet":
+        ingest(spark, Job(options, str(world.table), table_format))
+    else:
+        load(Job(options, str(world.table), table_format, by=("day", "queue_manager", "queue"))).run(False)
+    result = world.reconciled(spark)
+    assert (found(result), result.totals["in_table"]) == ({}, 10)
+    assert result.sensors[0].latency_s is not None
+    write_rows(world.segments, 3, [stored(11)])
+    assert found(world.reconciled(spark)) == {"not_ingested_yet": [111]}
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    kept = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, kept)
+
+
+@pytest.mark.usefixtures("signals", "spark")
+@pytest.mark.parametrize(
+    ("plant", "status", "text"),
+    [
+        (World.write, 0, "reconciled: 10 acknowledged messages of 10 in the captures"),
+        (lose_everywhere, 1, "missing (1): acknowledged, and in no segment and no row of the table"),
+        (stop_the_export, 3, "not exported yet (2): acknowledged, and perhaps still in its queue"),
+    ],
+)
+def test_the_command_names_what_it_finds(
+    world: World, plant: Callable[[World], None], status: int, text: str, capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    plant(world)
+    words = [str(world.capture), str(world.segments), str(world.table)]
+    done = command(capfd, monkeypatch, *words)
+    assert (done[0], text in done[1]) == (status, True), done
+    if status == 1:
+        board = guids.guid_text(BOARD)
+        assert f"  {board}\\104 to DIRECT={QUEUE}, sent in {world.capture}:8 at 2023-11-14T22:13:27.250000Z" in done[1]
+    page = world.table.with_name("page.html")
+    done = command(capfd, monkeypatch, *words, "--json", "--html", str(page))
+    assert ("104" in page.read_text().rpartition('id="data">')[2].partition("</script>")[0]) == (status == 1)
+    said = json.loads(done[1])
+    assert (done[0], said["verdict"]) == (status, {0: "reconciled", 1: "violations", 3: "incomplete"}[status])
+    assert len(said["findings"]) == sum(said["found"].values()) == {0: 0, 1: 1, 3: 2}[status]
+
+
+@pytest.mark.usefixtures("signals", "spark")
+def test_what_cannot_be_reconciled_is_said_in_words(
+    world: World, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.write()
+    capture, segments, table = (str(path) for path in (world.capture, world.segments, world.table))
+    empty = tmp_path / "empty.pcap"
+    empty.write_bytes(pcap([]))
+    for words, text in (
+        ((f"{tmp_path}/none.pcap", segments, table), "there is no file"),
+        ((segments, segments, table), "there are no pcap or pcapng files"),
+        ((capture, table, table), "is no folder of segments"),
+        ((capture, segments, f"{tmp_path}/none"), "there is no table"),
+        ((capture, segments, table, "--acquired", "at"), "has no column at"),
+        ((capture, segments, table, "--acquired", "label"), "column label"),
+        ((capture, segments, table, "--html", f"{tmp_path}/none/page.html"), "name a file in a folder"),
+        ((str(empty), segments, table), "there is no message in"),
+        ((capture, segments), "TABLE"),
+    ):
+        status, output, errors = command(capfd, monkeypatch, *words)
+        assert (status, output) == (2, ""), (words, errors)
+        assert text in errors
+
+
+def command(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str
+) -> tuple[int, str, str]:  # fmt: skip
+    monkeypatch.setattr(sys, "argv", ["ordack", "pipeline", "reconcile", *words])
+    capfd.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return (int(ended.value.code or 0), *capfd.readouterr())
