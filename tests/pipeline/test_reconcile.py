@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import struct
+import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from mqqb import guids
 from ordack import cli
+from ordack.client import Client
 from ordack.pipeline.folders import Folders
 from ordack.pipeline.ingest import Job, ingest
 from ordack.pipeline.segments import SCHEMA
@@ -27,9 +29,10 @@ from pyspark.sql import SparkSession
 from tests.pipeline.lake_kills import load
 from tests.support import capture_generator as bytes_of
 from tests.support.capture_files import pcap
-from tests.support.command import DEADLINE_S
+from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, ordack
 from tests.support.conversation import OPENING, back, there
 from tests.support.segment_files import make_folder, row, write_rows
+from tests.support.watched import until
 
 BOARD, MANAGER, STRANGER = (uuid.UUID(int=number).bytes_le for number in (1, 2, 3))
 BEGIN = datetime.fromtimestamp(1_700_000_000.25, UTC)  # of a capture; a frame each second
@@ -400,3 +403,39 @@ def command(
     with pytest.raises(SystemExit) as ended:
         cli.main()
     return (int(ended.value.code or 0), *capfd.readouterr())
+
+
+def test_what_serve_has_captured_export_and_ingest_have_loaded(spark: SparkSession, tmp_path: Path) -> None:
+    """Nothing here is made for the test: the names of queues and queue managers are those of the wire."""
+    near, far, capture, segments = (tmp_path / name for name in ("near", "far", "far.pcapng", "segments"))
+    ordack("queue", "create", "--store", far, "line1", "--transactional")
+    guid = as_json("identity", "--store", far)[0]["guid"]
+    number = next(one["id"] for one in as_json("queue", "list", "--store", far) if one["name"] == "line1")
+    with Client(near, create=True) as client:
+        for turn in range(20):
+            name = f"PRIVATE={guid[1:-1]}\\{number:08X}" if turn % 2 else "DIRECT=OS:plant\\private$\\line1"
+            client.send(name, b"%d" % turn, delivery="transactional", journal=turn % 3 == 0)
+    receiver = Serve(far, "--capture", str(capture))
+    hops = [f"{name}=127.0.0.1:{receiver.port}" for name in ("plant", guid)]
+    sender = Serve(near, "--next-hop", hops[0], "--next-hop", hops[1])
+    words = [sys.executable, "-m", "ordack", "export", "line1", "--store", far, "--to", segments, "--follow", "--json"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as follow:
+        assert follow.stdout
+        count = 0
+        while count < 20:
+            count += json.loads(follow.stdout.readline())["messages"]
+        until(lambda: not any(one["messages"] for one in as_json("outgoing", "list", "--store", near)), "acknowledged")
+        follow.terminate()
+    assert (follow.returncode, sender.stop()[0], receiver.stop()[0]) == (0, 0, 0)
+    table = tmp_path / "table"
+    load(Job({"path": str(segments)}, str(table))).run(False)
+
+    def reconciled() -> Result:
+        return collect(compare(spark, str(capture), Folders([str(segments)]), str(table)), {})
+
+    result = reconciled()
+    assert (found(result), result.verdict) == ({}, "reconciled")
+    assert result.totals == {"captured": 20, "acknowledged": 20, "in_segments": 20, "in_table": 20}
+    lost = DeltaTable(table).to_pyarrow_table()["message_id"][13].as_py()
+    DeltaTable(table).delete(f"message_id = {lost}")
+    assert found(reconciled()) == {"missing_in_table": [lost]}
