@@ -145,6 +145,13 @@ def lose_everywhere(world: World) -> None:
     world.write()
 
 
+def lose_before_a_late_acknowledgement(world: World) -> None:
+    """It came behind the last arrival; but messages behind the lost one are in the segments."""
+    del world.rows[3]
+    world.rows = [{**row, "arrived": row["arrived"] - timedelta(seconds=1)} for row in world.rows]
+    world.write()
+
+
 def lose_in_table(world: World) -> None:
     world.write()
     DeltaTable(world.table).delete("message_id = 107")
@@ -248,6 +255,7 @@ def lost_and_pruned(world: World) -> None:
     ("plant", "kinds"),
     [
         (lose_everywhere, {"missing": [104]}),
+        (lose_before_a_late_acknowledgement, {"missing": [104]}),
         (lose_in_table, {"missing_in_table": [107]}),
         (double_in_segments, {"twice_in_segments": [103], "twice_in_table": [103]}),
         (double_in_table, {"twice_in_table": [108]}),
