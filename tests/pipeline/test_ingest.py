@@ -5,13 +5,16 @@ Kills are in test_chain.py.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import fcntl
 import json
 import runpy
 import signal
+import socket
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,7 @@ from ordack.pipeline import iceberg, segments
 from ordack.pipeline import stream as stream_module
 from ordack.pipeline.bodies import SchemaError
 from ordack.pipeline.folders import Place
+from ordack.pipeline.gauges import Gauges
 from ordack.pipeline.ingest import CHECKPOINT, Job, ingest
 from ordack.pipeline.options import OptionError
 from ordack.pipeline.progress import Batch, IngestError, Latency, Summary
@@ -121,6 +125,27 @@ def test_the_examples_read_segments_and_the_table(
     counted, kind, read = capsys.readouterr().out.splitlines()
     assert (counted, kind) == ("1 messages since then", "a stream")
     assert read.startswith("2 messages, columns queue_manager, queue, ")
+
+
+def test_the_notebook_shows_windows_and_gaps(
+    spark: SparkSession, folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bodies = [b'{"temperature": %d}' % number for number in (10, 20, 40)]
+    write_rows(folder, 1, [row(number, body=body) for number, body in zip((1, 2, 5), bodies, strict=True)])
+    ingest(spark, job(folder, table))
+    monkeypatch.setenv("SEGMENTS", str(folder))
+    monkeypatch.setenv("TABLE", str(table))
+    notebook = json.loads((Path(__file__).resolve().parents[2] / "host/examples/readings.ipynb").read_text())
+    known: dict[str, Any] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert (cell["outputs"], cell["execution_count"]) == ([], None), "it is kept as nobody has run it"
+            exec("".join(cell["source"]), known)
+    (minute,) = known["minutes"].collect()
+    assert (minute.readings, round(minute["mean"], 3), minute.highest) == (3, 23.333, 40.0)
+    (gap,) = known["gaps"].collect()
+    assert (gap.queue, gap.lacking) == ("line1", 2)
+    assert capsys.readouterr().out.endswith("3 rows in the table\n")
 
 
 def test_a_continuous_run_takes_what_comes_until_it_is_told_to_stop(
@@ -368,6 +393,47 @@ def test_the_command_reports_for_people_and_for_machines(
     assert (batch["batch"], batch["rows"], batch["malformed"], batch["behind"]) == (0, 2, None, 0)
     assert summary["rows"] == 2
     assert summary["latency_s"]["arrived_to_table"].keys() == {"p50", "p90", "p99", "max"}
+
+
+@pytest.mark.usefixtures("signals", "spark")
+@pytest.mark.parametrize("table_format", ["delta", "parquet"])
+def test_an_ingest_is_watched_by_prometheus(
+    folder: Path, table: Path, table_format: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for serial in range(1, 4):
+        write(folder, serial, serial, serial, body=b"{" if serial == 2 else b'{"t": 1}')
+    seen: list[str] = []
+    told = Gauges.tell
+    places: list[int] = []
+    served = Gauges.served
+
+    @contextlib.contextmanager
+    def serve(self: Gauges, address: tuple[str, int]) -> Iterator[int]:
+        with served(self, address) as port:
+            places.append(port)
+            yield port
+
+    def tell(self: Gauges, batch: Batch) -> None:
+        told(self, batch)
+        with urllib.request.urlopen(f"http://127.0.0.1:{places[0]}/metrics") as answer:
+            seen.append(answer.read().decode())
+
+    monkeypatch.setattr(Gauges, "served", serve)
+    monkeypatch.setattr(Gauges, "tell", tell)
+    words = [str(folder), "--to", str(table), "--format", table_format, "--schema", "t DOUBLE"]
+    status, _, errors = run(capfd, monkeypatch, *words, "--metrics", "0", "--segments-max", "2")
+    assert (status, len(seen)) == (0, 2), errors
+    samples = dict(line.rsplit(" ", 1) for line in seen[1].splitlines() if line[0] != "#")
+    wanted = {"batches_total": 2, "rows_total": 3, "segments_total": 3, "malformed_total": 1, "segments_behind": 0}
+    assert {name: float(samples[f"ordack_ingest_{name}"]) for name in wanted} == wanted
+    assert float(samples['ordack_ingest_arrival_to_table_seconds{quantile="0.99"}']) > 0
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(f"http://127.0.0.1:{places[0]}/metrics")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        status, _, errors = run(capfd, monkeypatch, *words, "--metrics", place)
+        assert (status, f"cannot listen on {place} (--metrics)" in errors) == (2, True)
+    assert run(capfd, monkeypatch, *words, "--metrics", "port")[0] == 2
 
 
 @pytest.mark.usefixtures("signals", "spark")

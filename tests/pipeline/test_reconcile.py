@@ -22,12 +22,14 @@ from ordack.client import Client
 from ordack.pipeline.folders import Folders
 from ordack.pipeline.ingest import Job, ingest
 from ordack.pipeline.segments import SCHEMA
+from ordack.reconcile import page as page_of
 from ordack.reconcile.compare import VIEWS, collect, compare
-from ordack.reconcile.result import KINDS, Result
+from ordack.reconcile.result import KINDS, Finding, Packet, Result, Sensor
 from pyspark.sql import SparkSession
 
 from tests.pipeline.lake_kills import load
 from tests.support import capture_generator as bytes_of
+from tests.support.browser import chromium, watch
 from tests.support.capture_files import pcap
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, ordack
 from tests.support.conversation import OPENING, back, there
@@ -411,6 +413,56 @@ def command(
     with pytest.raises(SystemExit) as ended:
         cli.main()
     return (int(ended.value.code or 0), *capfd.readouterr())
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    yield from chromium()
+
+
+def test_the_page_in_a_browser(browser: Any, tmp_path: Path) -> None:
+    hostile = "<img src=x onerror=alert(1)><script>document.title='pwned'</script>"
+    packet = Packet(f"/captures/{hostile}.pcap", 7, 1_700_000_000_250_000)
+    findings = [
+        Finding(kind, f"{{source-{at}}}", 100 + at, "key", hostile, None, 0, 0, packet, None)
+        for at, kind in enumerate(["missing"] * 30 + ["not_exported_yet"] * 2)
+    ]
+    figures = {"p50": 1.5, "p90": 2.5, "p99": 3.5, "max": 4.5}
+    sensors = [
+        Sensor(
+            f"{{source-{at}}}",
+            "manager",
+            hostile,
+            10,
+            0,
+            at,
+            2 * at,
+            1_700_000_000_000_000,
+            None,
+            at,
+            figures if at else None,
+        )
+        for at in range(3)
+    ]
+    found = {kind: sum(one.kind == kind for one in findings) for kind in KINDS}
+    totals = {"captured": 50, "acknowledged": 40, "in_segments": 30, "in_table": 20}
+    page_of.write(Result({"captures": hostile}, totals, found, findings, sensors, {"hole": 1}), tmp_path / "page.html")
+    page = browser.new_page()
+    problems = watch(page)
+    page.goto((tmp_path / "page.html").as_uri())
+    assert page.inner_text(".verdict h2") == "30 violations"
+    assert page.title() == "Reconciliation"
+    assert page.inner_text("#findings-table [role=status]") == "Rows 1 to 20 of 32"
+    page.select_option("#findings-table select", label="not exported yet")
+    assert page.inner_text("#findings-table tbody tr:first-child td:nth-child(3)") == "130"
+    cells = page.eval_on_selector_all(
+        "#sensors-table tbody tr:nth-child(2) td", "all => all.map(one => one.textContent)"
+    )
+    assert cells[1:10] == [hostile, "10", "0", "1", "2", "1.5", "2.5", "3.5", "4.5"]
+    traces = page.evaluate("document.getElementById('latency-plot').data.map(one => [one.name, one.x])")
+    assert traces == [["p50", [1.5, 1.5]], ["p90", [2.5, 2.5]], ["p99", [3.5, 3.5]]]
+    assert problems == []
+    page.close()
 
 
 def test_what_serve_has_captured_export_and_ingest_have_loaded(spark: SparkSession, tmp_path: Path) -> None:

@@ -171,6 +171,13 @@ def pipeline_ingest(
     checkpoint: CheckpointOption = None,
     continuous: ContinuousOption = False,
     interval: IntervalOption = 1.0,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            help="Answer /metrics (Prometheus) over HTTP while it runs; PORT alone is for this machine only.",
+        ),
+    ] = None,
     segments_max: Annotated[int, typer.Option(min=1, help="Largest number of segments in a micro-batch.")] = 256,
     master: MasterOption = None,
     conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark's own.")] = None,
@@ -185,6 +192,7 @@ def pipeline_ingest(
     """
     with needs("spark"):
         from ordack.pipeline import ingest
+        from ordack.pipeline.gauges import Gauges
         from ordack.pipeline.progress import Batch
         from ordack.pipeline.session import session
     import signal
@@ -193,7 +201,8 @@ def pipeline_ingest(
     options = {"paths": json.dumps([*map(str, segments)]), "maxSegmentsPerTrigger": str(segments_max)}
     options |= {"format": bodies, "prefix": prefix}
     options |= {name: value for name, value in (("schema", schema), ("queue", queue)) if value is not None}
-    with _problems():
+    gauges = Gauges()
+    with _problems(), gauges.served(_place(metrics)) if metrics else contextlib.nullcontext():
         division = tuple(partition_by) if partition_by else None
         job = ingest.Job(options, table, table_format, checkpoint, division, add_columns)
         stopped: list[int] = []
@@ -205,6 +214,7 @@ def pipeline_ingest(
 
             def tell(batch: Batch) -> None:
                 show(batch)
+                gauges.tell(batch)
                 if as_json:
                     report(True, "", **batch.as_json())
 
@@ -280,6 +290,16 @@ def _problems() -> Iterator[None]:
         raise typer.Exit(2) from None
     except IngestError as error:
         raise StoreError(str(error)) from None
+
+
+def _place(text: str) -> tuple[str, int]:
+    """[HOST:]PORT."""
+    from ordack.config import parse_local_address
+
+    try:
+        return parse_local_address(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"--metrics {text}: {error}") from None
 
 
 def _setting(pair: str) -> tuple[str, str]:

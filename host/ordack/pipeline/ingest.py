@@ -215,6 +215,8 @@ def ingest(
 
 
 def _written(spark: SparkSession, writer: writing.Writer, parts: list[folders.Part]) -> list[writing.Written]:
+    if not is_remote(spark):  # what Spark's page shows of it
+        spark.sparkContext.setJobDescription(f"ordack ingest {writer.table}")
     try:
         return writing.run(spark, writer, parts)
     except PySparkException as error:

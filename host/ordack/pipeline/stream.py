@@ -265,7 +265,7 @@ def _timestamps_in_microseconds(spark: SparkSession) -> Iterator[None]:
 
 
 def _start(to: FileTable, frame: DataFrame, continuous: bool, interval: float) -> StreamingQuery:
-    writer = frame.writeStream.format(to.table_format).outputMode("append")
+    writer = frame.writeStream.queryName(f"ordack ingest {to.table}").format(to.table_format).outputMode("append")
     writer = writer.options(checkpointLocation=to.place, compression="zstd")
     writer = (
         writer.trigger(processingTime=f"{round(interval * 1000)} milliseconds")
