@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
+from mqqb import confirm
 from rich.console import Console
 
 from hil import sensor
@@ -404,7 +405,9 @@ class Campaign:
         file.write_bytes(content)
 
     async def held(self) -> frozenset[int]:
-        """The readings that waited in the outboxes that were erased."""
+        """The readings that waited in the outboxes that were erased, or of which the board could not yet say that they
+        have failed: the power went between the two.
+        """
         found = set()
         for folder in self.erased:
             process = await asyncio.create_subprocess_exec(
@@ -413,7 +416,7 @@ class Campaign:
             output, _ = await process.communicate()
             for line in output.decode().splitlines():
                 said = json.loads(line)
-                if said.get("state") == "waiting":
+                if said.get("state") in (confirm.WAITING, confirm.DEAD_LETTERED, confirm.DISCARDED):
                     found.add(int(said["label"].removeprefix("reading ")))
         return frozenset(found)
 

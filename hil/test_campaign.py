@@ -1,5 +1,6 @@
 """The campaign against the stand-in pair: it comes to its end when all is well, and to the right complaint when not."""
 
+import asyncio
 import dataclasses
 import json
 import re
@@ -7,10 +8,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from node import Node
 
 from hil import campaign
 from hil.boards import MISHAP, POWER, RESET, ROOT, Line, Log
@@ -400,3 +404,22 @@ def test_without_the_queue_manager_it_says_what_installs_it(
     monkeypatch.setattr(campaign, "parse_arguments", lambda _: (missing, as_json))
     assert campaign.main([]) == 2
     assert "make setup" in capsys.readouterr().out
+
+
+def test_readings_that_had_failed_when_the_power_went_are_with_the_outbox(tmp_path: Path) -> None:
+    """The board would have told of them after its start; of the first it had."""
+
+    def power_goes(_: object) -> None:
+        raise InterruptedError
+
+    seconds = 1_800_000_000
+    node = Node(str(tmp_path), connect=("127.0.0.1", 9), clock=lambda: seconds, on_failed=power_goes)
+    for k in (1, 2, 3):
+        node.queue("DIRECT=TCP:127.0.0.1\\private$\\line1").put(b"", label=f"reading {k}", ttrq=5)
+    seconds += 100
+    with pytest.raises(InterruptedError):
+        node.poll()
+    node.commit_now()
+    rig = SimpleNamespace(erased=[tmp_path], settings=SimpleNamespace(ordack=campaign.ORDACK))
+    assert asyncio.run(campaign.Campaign.held(cast(campaign.Campaign, rig))) == {2, 3}
+    asyncio.run(node.close())
