@@ -1,8 +1,8 @@
 """What pages with tables and plots share: HTML files that stand alone.
 
-sheet.css is their style, sheet.js their tables and plots. plotly.js is in the file too, so nothing is fetched, and the
-content security policy forbids it. Text from the network reaches a page as JSON whose markup characters are escaped, or
-through `markup`.
+sheet.html is what is around them, sheet.css their style, sheet.js their tables and plots. plotly.js is in the file too,
+so nothing is fetched, and the content security policy forbids it. Text from the network reaches a page as JSON whose
+markup characters are escaped, or through `markup`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from ordack.store.database import legible
 
 
 def page(package: str, parts: Mapping[str, str], data: Any) -> str:
-    """page.html of a package, with these parts in the place of their names, and page.js, which finds `data`."""
+    """page.html of a package, with these parts in the place of their names, and page.js, which finds `data`. parts:
+    `title` too, and all as markup."""
     own = resources.files(package)
     shared = resources.files("ordack.audit")
     script = (shared / "sheet.js").read_text("utf-8") + (own / "page.js").read_text("utf-8")
@@ -36,7 +37,8 @@ def page(package: str, parts: Mapping[str, str], data: Any) -> str:
         "script": script,
         "hashes": " ".join(f"'sha256-{one}'" for one in hashes),
     }
-    return re.sub(r"@([a-z]+)@", lambda match: whole[match[1]], (own / "page.html").read_text("utf-8"))
+    text = (shared / "sheet.html").read_text("utf-8").replace("@body@", (own / "page.html").read_text("utf-8"))
+    return re.sub(r"@([a-z]+)@", lambda match: whole[match[1]], text)
 
 
 def markup(text: str) -> str:

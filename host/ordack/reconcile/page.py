@@ -31,6 +31,7 @@ def _parts(result: Result) -> dict[str, str]:
              result.events.items()]  # fmt: skip
     figures = "".join(f"<div><dt>{title}</dt><dd>{result.totals[name]:,}</dd></div>" for name, title in FIGURES.items())
     return {
+        "title": "Reconciliation",
         "names": sheet.markup(", ".join(f"{what} {name}" for what, name in result.names.items())),
         "verdict": CLASSES[result.verdict],
         "headline": sheet.markup(_headline(result)),
