@@ -71,8 +71,12 @@ def collect(compared: Compared, names: dict[str, Any]) -> Result:
     found = dict.fromkeys(KINDS, 0) | {
         one["kind"]: one["count"] for one in compared.findings.groupBy("kind").count().collect()
     }
-    order = [F.when(F.col("kind").isin(*(kind for kind, about in KINDS.items() if about.violation)), 0).otherwise(1)]
-    first = compared.findings.orderBy(*order, "kind", "at", "message_key").limit(FINDINGS_MAX).collect()
+    violations = [kind for kind, about in KINDS.items() if about.violation]
+    first = (
+        compared.findings.orderBy(F.col("kind").isin(violations).desc(), "kind", "at", "message_key")
+        .limit(FINDINGS_MAX)
+        .collect()
+    )
     totals = compared.messages.agg(
         F.countDistinct(F.when(F.col("first").isNotNull(), F.col("message_key"))).alias("captured"),
         F.countDistinct(F.when(F.col("acknowledged").isNotNull(), F.col("message_key"))).alias("acknowledged"),

@@ -7,15 +7,18 @@ the names of files.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from mqqb import guids
+from mqqb.confirm import CLASS_NEGATIVE, CLASS_RECEIVING
+from mqqb.names import NULL_GUID
 from pyiceberg.table.snapshots import Operation
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own manual has it
@@ -34,7 +37,8 @@ from ordack.pipeline.source import Rows, Settings
 from ordack.pipeline.table import TableError, committed_files
 from ordack.pipeline.writing import open_folder
 
-NO_GUID = "{00000000-0000-0000-0000-000000000000}"
+Task = TypeVar("Task")
+NO_GUID = guids.guid_text(NULL_GUID)
 PORT = ":1801"  # of the end that was connected to
 PACKETS = ("file", "frame", "time", "connection", "direction", "receiver", "packet", "source_queue_manager",
            "queue_manager_address", "message_id", "destination_queue", "tx_sequence_ordinal", "tx_sequence_time_stamp",
@@ -45,7 +49,7 @@ MESSAGE = ("queue_manager", "queue", "message_key", "source_queue_manager", "mes
            "previous_tx_sequence_number")  # fmt: skip
 NAMED_BY_INGEST = re.compile(r"part-[0-9a-f-]{36}-[0-9a-f-]{36}\.parquet")  # those of optimize have other times
 FILES_OF_TASK = 16
-RECEIVED, REFUSED = 0x4000, 0x8000  # classes of FinalAcks: received, and from here on not received (wire.md 6)
+RECEIVED, REFUSED = CLASS_RECEIVING, CLASS_NEGATIVE  # of FinalAcks: received, and from here on not (wire.md 6)
 
 
 # ---- captures
@@ -155,27 +159,33 @@ def _with_finals(messages: DataFrame, packets: DataFrame) -> DataFrame:
 
 def exported(spark: SparkSession, found: Sequence[Found], read: Serials) -> DataFrame:
     """The rows of these segments; `due`: their segment is one that the table has taken, by its `read`."""
-    columns = [name for name in MESSAGE if name in SCHEMA.names]
-    schema = StructType([field for field in from_arrow_schema(SCHEMA) if field.name in columns])
+    whole = from_arrow_schema(SCHEMA)
     due = [[one for one in found if (one.serial <= read.get(one.place, 0)) is there] for there in (True, False)]
     tasks = [(part, there) for of, there in zip(due, (True, False)) for part in folders.parts(of)]
-    rows = Rows(Settings.of({"path": str(found[0].segment.path.parent)}), from_arrow_schema(SCHEMA)) if found else None
+    rows = Rows(Settings.of({"path": str(found[0].segment.path.parent)}), whole) if found else None
+
+    def read_part(task: tuple[folders.Part, bool]) -> Iterator[pa.RecordBatch]:
+        part, there = task
+        assert rows is not None
+        for piece in rows.read(part):
+            kept = piece.select(list(MESSAGE))
+            yield kept.append_column("due", pa.array([there] * kept.num_rows))
+
+    schema = StructType([whole[name] for name in MESSAGE]).add("due", "boolean")
+    return _read_in_tasks(spark, tasks, read_part, schema)
+
+
+def _read_in_tasks(
+    spark: SparkSession, tasks: Sequence[Task], read: Callable[[Task], Iterable[pa.RecordBatch]], schema: StructType
+) -> DataFrame:
+    """What `read` gives for each of these, in a task of its own."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                part, there = tasks[number]
-                assert rows is not None
-                for piece in rows.read(part):
-                    kept = pa.Table.from_batches([piece]).select(schema.names)
-                    yield from kept.append_column("due", pa.array([there] * kept.num_rows)).to_batches()
+                yield from read(tasks[number])
 
-    numbers = spark.range(0, len(tasks), 1, max(len(tasks), 1))
-    return numbers.mapInArrow(task, _ddl(schema, "due boolean")).select(*MESSAGE, "due")
-
-
-def _ddl(schema: StructType, more: str) -> str:
-    return ", ".join([*(f"`{field.name}` {field.dataType.simpleString()}" for field in schema), more])
+    return spark.range(0, len(tasks), 1, max(len(tasks), 1)).mapInArrow(task, schema)
 
 
 # ---- tables
@@ -256,14 +266,11 @@ def loaded(spark: SparkSession, table: str, acquired: str | None) -> DataFrame:
         [*(pa.field(name, kinds[name]) for name in columns), pa.field("in_table", SCHEMA.field("arrived").type)]
     )
 
-    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for piece in tasks[number]:
-                    yield from _read(piece, columns, schema)
+    def read_files(task: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
+        for piece in task:
+            yield from _read(piece, columns, schema)
 
-    numbers = spark.range(0, len(tasks), 1, max(len(tasks), 1))
-    frame = numbers.mapInArrow(task, from_arrow_schema(schema))
+    frame = _read_in_tasks(spark, tasks, read_files, from_arrow_schema(schema))
     return frame.withColumn("acquired", F.col(f"`{acquired}`" if acquired else "sent_time")).select(
         *MESSAGE, "in_table", "acquired")  # fmt: skip
 
