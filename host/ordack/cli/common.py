@@ -41,6 +41,10 @@ def local_file(text: str) -> Path:
 StoreOption = Annotated[
     Path, typer.Option("--store", metavar="FOLDER", parser=local, envvar="ORDACK_STORE", help="Folder of the store.")
 ]
+MasterOption = Annotated[
+    str | None,
+    typer.Option(help="Spark's master URL, or sc://HOST:PORT. Default: the variable SPARK_REMOTE, else local[*]."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 
 

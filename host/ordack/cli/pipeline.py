@@ -10,7 +10,17 @@ from typing import Annotated, Any
 
 import typer
 
-from ordack.cli.common import JsonOption, StoreOption, activity, complain, local, needs, report, report_done
+from ordack.cli.common import (
+    JsonOption,
+    MasterOption,
+    StoreOption,
+    activity,
+    complain,
+    local,
+    needs,
+    report,
+    report_done,
+)
 from ordack.cli.output import write
 from ordack.cli.reconcile import reconcile
 from ordack.store import StoreError
@@ -150,10 +160,6 @@ AddColumnsOption = Annotated[
 ]
 IntervalOption = Annotated[
     float, typer.Option(min=0, help="With --continuous: seconds between two looks at the folder.")
-]
-MasterOption = Annotated[
-    str | None,
-    typer.Option(help="Spark's master URL, or sc://HOST:PORT. Default: the variable SPARK_REMOTE, else local[*]."),
 ]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ordack.cli.common import JsonOption, activity, complain, local, needs, report
+from ordack.cli.common import JsonOption, MasterOption, activity, complain, local, needs, report
 from ordack.cli.output import write
 
 
@@ -37,10 +37,7 @@ def reconcile(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", parser=_report_file, help="Write a report with plots, one file.")
     ] = None,
-    master: Annotated[
-        str | None,
-        typer.Option(help="Spark's master URL, or sc://HOST:PORT. Default: the variable SPARK_REMOTE, else local[*]."),
-    ] = None,
+    master: MasterOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check that every acknowledged message of captures is in segments and table, once, and none that was never sent.
