@@ -32,9 +32,9 @@ from ordack.reads import Here
 from ordack.remote import Connection, Lost
 from ordack.store import StoreBusy, StoreError, StoreFull, StoreUnknown
 
-from tests.host.sockets import Server, free_port, serving, until
+from tests.host.sockets import Server, serving, until
 from tests.support.beside import client_beside
-from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, serve_applications
+from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, own_port, serve_applications
 from tests.support.command import ordack as command
 from tests.support.plant import Plant
 
@@ -114,15 +114,15 @@ class Proxy:
             what, part = self.plan.pop(self.exchanges, ("", 1.0))
             self.exchanges += 1
             if what == "question":
+                self.made += 1  # before it can be seen
                 there.sendall(question[: int(part * len(question))])
-                self.made += 1
                 return
             there.sendall(question)
             if not (answer := _frame(there)):
                 return
             if what == "answer":
+                self.made += 1  # before it can be seen
                 here.sendall(answer[: int(part * len(answer))])
-                self.made += 1
                 return
             here.sendall(answer)
 
@@ -278,7 +278,7 @@ def test_what_may_have_been_done_before_the_answer_was_lost_is_not_called_undone
 
 
 def test_serve_is_killed_again_and_again_and_each_message_comes_once_in_order(store: Path) -> None:
-    port = free_port(socket.SOCK_STREAM)
+    port = own_port()
     serve, address = serve_applications(store, port=port)
     count = 120
     sent = threading.Semaphore(0)
@@ -308,7 +308,7 @@ def test_serve_is_killed_again_and_again_and_each_message_comes_once_in_order(st
 
 
 def test_what_was_taken_of_a_serve_that_was_killed_is_back_and_the_commit_says_so(store: Path) -> None:
-    port = free_port(socket.SOCK_STREAM)
+    port = own_port()
     serve, address = serve_applications(store, port=port)
     with Client(address) as client:
         client.send("line1", b"1")
@@ -366,7 +366,7 @@ def test_a_client_that_cannot_reach_serve_any_more_says_what_is_known(
 
 
 def test_another_queue_manager_at_the_address_is_not_taken_for_the_one_before(tmp_path: Path, store: Path) -> None:
-    port = free_port(socket.SOCK_STREAM)
+    port = own_port()
     serve, address = serve_applications(store, port=port)
     with Client(address) as client:
         client.send("line1", b"1")
@@ -704,7 +704,7 @@ def test_a_reload_opens_and_closes_the_door_and_ends_who_may_not_connect_any_mor
             client.send("line1", b"1")
             held = Transaction(client)
             held.receive("line1")
-            other = free_port(socket.SOCK_STREAM)
+            other = own_port()
             file.write_text(f"[[applications]]\nport = 0\nallow = []\n[[applications]]\nport = {other}\n{peers}")
             _reload(serve, "taken up: applications")
             with Client(f"tcp://127.0.0.1:{other}") as newer, newer.queue("line1").receive(DEADLINE_S) as message:

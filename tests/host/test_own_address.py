@@ -13,9 +13,9 @@ from ordack import machine
 from ordack.client import Client
 from ordack.config import Config
 
-from tests.host.sockets import Destination, free_port, serving, until
+from tests.host.sockets import Destination, serving, until
 from tests.support.beside import client_beside
-from tests.support.command import DEADLINE_S, Serve
+from tests.support.command import DEADLINE_S, Serve, own_port
 from tests.support.host_world import Host, peer_of, world_of
 
 HOSTNAME = socket.gethostname()
@@ -122,7 +122,7 @@ def test_an_own_address_that_comes_while_serve_runs_is_led_here_and_one_that_goe
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """DHCP gives it and takes it: what waits for a connection follows, without a restart."""
-    theirs, mine = ("127.0.0.2", 1801), ("127.0.0.1", free_port(socket.SOCK_STREAM))
+    theirs, mine = ("127.0.0.2", 1801), ("127.0.0.1", own_port())
     monkeypatch.setattr(machine, "has", lambda address: address == "127.0.0.1")
 
     async def main() -> None:
