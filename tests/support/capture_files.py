@@ -31,11 +31,11 @@ def syn(sequence: int, port: int = PORT) -> bytes:
 
 
 def pcap(records: Iterable[bytes], link: int = 101, order: str = "<", nano: bool = False) -> bytes:
-    out = struct.pack(order + "IHHiIII", 0xA1B23C4D if nano else 0xA1B2C3D4, 2, 4, 0, 0, 262144, link)
+    out = [struct.pack(order + "IHHiIII", 0xA1B23C4D if nano else 0xA1B2C3D4, 2, 4, 0, 0, 262144, link)]
+    fraction = 250_000_000 if nano else 250_000
     for number, data in enumerate(records):
-        fraction = 250_000_000 if nano else 250_000
-        out += struct.pack(order + "IIII", 1_700_000_000 + number, fraction, len(data), len(data)) + data
-    return out
+        out += struct.pack(order + "IIII", 1_700_000_000 + number, fraction, len(data), len(data)), data
+    return b"".join(out)
 
 
 def block(order: str, kind: int, body: bytes) -> bytes:
