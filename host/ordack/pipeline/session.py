@@ -30,6 +30,8 @@ SPARK_MIN = (4, 2)  # data sources in Python with a bound for a micro-batch and 
 LOCAL = "local[*]"
 INSTALL = "install it with: pip install 'ordack[spark]'"
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
+PARTITIONS = "spark.sql.shuffle.partitions"
+PARTITIONS_A_CORE = 4  # on one machine; Spark's 200 take twice the time for 200,000 messages on two cores
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -47,9 +49,10 @@ def session(master: str | None = None, name: str = "ordack", settings: Mapping[s
     """A SparkSession with the data sources of this package, the one that is active if there is one.
 
     master: Spark's master URL, or `sc://HOST:PORT` of a Spark Connect server; by default SPARK_REMOTE of the
-    environment, else local[*]. settings: Spark's own, over those chosen here. Workers on another machine, and a server,
-    get this package from here; Python itself, at the same path or where PYSPARK_PYTHON says (for a server where it was
-    started), and the packages of the extra "spark" they must have. Raises SparkMissing.
+    environment, else local[*]. settings: Spark's own, over those chosen here. On one machine a session that is made
+    here shuffles into a few partitions a core, unless spark-defaults.conf says how many. Workers on another machine,
+    and a server, get this package from here; Python itself, at the same path or where PYSPARK_PYTHON says (for a server
+    where it was started), and the packages of the extra "spark" they must have. Raises SparkMissing.
     """
     _check_pyspark()
     from pyspark.errors import PySparkException
@@ -80,6 +83,7 @@ def session(master: str | None = None, name: str = "ordack", settings: Mapping[s
             }
     for key, value in {**values, **(settings or {})}.items():
         builder = builder.config(key, value)
+    found = SparkSession.getActiveSession()
     try:
         with warnings.catch_warnings(record=True) as refused:
             warnings.simplefilter("always")
@@ -93,6 +97,8 @@ def session(master: str | None = None, name: str = "ordack", settings: Mapping[s
     if remote:
         _check_settings(settings or {}, [str(one.message) for one in refused], chosen)
         _limit_patience(spark)
+    elif found is None and is_local(chosen) and spark.sparkContext.getConf().get(PARTITIONS) is None:
+        spark.conf.set(PARTITIONS, str(PARTITIONS_A_CORE * spark.sparkContext.defaultParallelism))
     register(spark)
     return spark
 
