@@ -320,8 +320,8 @@ def write_segments(folder: Path, messages: int, seed: int, queues: int = 1, rows
     """A folder of segments of so many rows and queues, with JSON bodies of about 100 bytes; their bytes."""
     import numpy as np
     import pyarrow as pa
-    import pyarrow.parquet as pq
     from ordack.pipeline import segments
+    from ordack.pipeline.columns import parquet
 
     dice = np.random.default_rng(seed)
     folder.mkdir()
@@ -357,7 +357,7 @@ def write_segments(folder: Path, messages: int, seed: int, queues: int = 1, rows
             for field in segments.SCHEMA
         ]
         path = folder / segments.file_name(queue, serial, int(numbers[0]), int(numbers[-1]))
-        pq.write_table(pa.Table.from_arrays(arrays, schema=segments.SCHEMA), path, compression="zstd")
+        path.write_bytes(parquet(pa.Table.from_arrays(arrays, schema=segments.SCHEMA)))
         written += path.stat().st_size
     return written
 

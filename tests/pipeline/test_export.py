@@ -319,9 +319,21 @@ def test_a_segment_is_parquet_that_anything_reads(store: Path, to: Path) -> None
     assert done == (done.queue, 1, "line1-0000000001-1-3.parquet", 3, path.stat().st_size, 1, 3, False)
     file = pq.ParquetFile(path)
     assert file.schema_arrow.equals(SCHEMA)
-    assert {file.metadata.row_group(0).column(index).compression for index in range(len(SCHEMA))} == {"ZSTD"}
     assert file.read()["body"].to_pylist() == [b"body 0", b"body 1", b"body 2"]
     assert file.read()["label"].to_pylist() == ["täglich"] * 3
+
+
+def test_what_differs_is_compressed_and_all_else_is_small_without(store: Path, to: Path) -> None:
+    with Client(store) as client:
+        for number in range(1000):
+            client.send("line1", b'{"temperature": 21.5, "device": "press-%03d"}' % number, label="täglich")
+    largest = max(_export(store, to), key=lambda one: one.messages)
+    assert largest.messages >= 100
+    group = pq.ParquetFile(to / largest.segment).metadata.row_group(0)
+    columns = [group.column(number) for number in range(len(SCHEMA))]
+    assert {one.path_in_schema for one in columns if one.compression == "ZSTD"} == {"message_key", "label", "body"}
+    plain = sum(one.total_compressed_size for one in columns if one.compression != "ZSTD")
+    assert plain < 15_000, "more than 200,000 as they are"
 
 
 # ---- names ----------------------------------------------------------------------------------------

@@ -33,11 +33,10 @@ from ordack.client import Client, Queue
 from ordack.commits import LOOK_AGAIN_S, Commit, Wanted
 from ordack.orders import Order
 from ordack.paths import NotLocal, local_path
-from ordack.pipeline.columns import Columns
+from ordack.pipeline.columns import Columns, parquet
 from ordack.pipeline.quota import Quota
 from ordack.pipeline.segments import (
     MARKER,
-    MESSAGE_KEY,
     SCHEMA,
     FolderError,
     FolderFull,
@@ -65,9 +64,6 @@ FULL_STOPS = 10  # of STOP_S, until it is tried again whether a full folder has 
 
 # Values of Export.pending. A segment that was given up becomes visible all the same if its folder is there again.
 DONE, PENDING, GIVEN_UP = 0, 1, 2
-
-# Columns that hardly repeat: a dictionary of them costs time and saves nothing.
-_PLAIN = ("lookup_id", MESSAGE_KEY, "message_id", "body")
 
 
 class Exported(NamedTuple):
@@ -338,7 +334,7 @@ class Exporter:
                 problem = f"the file {name} in {self._folder.name} is damaged"
             if problem:
                 self._give_up(export, problem)
-                self._folder.write(name, _parquet(SCHEMA.empty_table()))  # readers wait for the next serial
+                self._folder.write(name, parquet(SCHEMA.empty_table()))  # readers wait for the next serial
             self._folder.rename(name, export.name)
             if not problem:
                 self._recovered.append(_exported(export, True))
@@ -475,7 +471,7 @@ class Exporter:
             messages.sort(key=lambda message: message.lookup_id)
             last = self._last[queue.identifier]
             name = file_name(last.queue, last.serial + 1, messages[0].lookup_id, messages[-1].lookup_id)
-            content = _parquet(self._columns.table(last.queue, messages))
+            content = parquet(self._columns.table(last.queue, messages))
             export = last._replace(
                 serial=last.serial + 1, name=name, messages=len(messages), size=len(content), pending=PENDING
             )
@@ -537,17 +533,3 @@ class Exporter:
 def _exported(export: Export, recovered: bool) -> Exported:
     _, _, first, last = parse_name(export.name) or ("", 0, 0, 0)
     return Exported(export.queue, export.serial, export.name, export.messages, export.size, first, last, recovered)
-
-
-def _parquet(table: pa.Table) -> pa.Buffer:
-    """The table as a file, one row group."""
-    sink = pa.BufferOutputStream()
-    pq.write_table(
-        table,
-        sink,
-        row_group_size=max(len(table), 1),
-        compression="zstd",
-        use_dictionary=[name for name in SCHEMA.names if name not in _PLAIN],
-        write_statistics=[name for name in SCHEMA.names if name != "body"],
-    )
-    return sink.getvalue()
