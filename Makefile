@@ -11,6 +11,9 @@ KILLS ?= 5
 STEPS ?= 1000000
 BROKE_BEFORE = $(foreach link,eth uart,$(addprefix mps2-$(link)@140:,erase-fixed flip) mps2-$(link):offline) mps2-eth@140:dead-dns
 
+# Containers set it; then every process of the tests compiles all that it imports, and pytest rewrites all of its tests
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup run hil pipeline test test-fast test-c test-mp lint format size powercuts fuzz mutants model soak audits conformance bench deb try-deb firmware natmod rp2040 clean setup-test setup-bench setup-firmware
 

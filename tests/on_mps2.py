@@ -5,6 +5,7 @@ no firmware has to be built for a change in them; the script itself is compiled 
 place: paths such as tests/vectors.json are valid. Nothing but the interpreter and the C core is the firmware's.
 """
 
+import functools
 import subprocess
 import sys
 import tempfile
@@ -42,19 +43,24 @@ def board() -> Path:
     return modules.write(others=("tests/mp/*.py", "tests/vectors.json"))
 
 
-def files(script: str) -> "dict[str, bytes]":
-    """What is on the flash of a board that runs `script` when it is switched on."""
+@functools.cache
+def compiled() -> "dict[str, bytes]":
+    """The modules of a board, as they were when this process first asked."""
     content = {}
     with tempfile.TemporaryDirectory() as folder:
-        compiled = Path(folder) / "module.mpy"
+        output = Path(folder) / "module.mpy"
         for place in MODULES:
             for module in sorted((board() / place).glob("*.py")):
-                subprocess.run([MPY_CROSS, "-s", module.name, "-o", compiled, module], check=True, timeout=30)
-                content[f"{place}/{module.stem}.mpy"] = compiled.read_bytes()
-    for name in DATA:
-        content[name] = (ROOT / name).read_bytes()
+                subprocess.run([MPY_CROSS, "-s", module.name, "-o", output, module], check=True, timeout=30)
+                content[f"{place}/{module.stem}.mpy"] = output.read_bytes()
+    return content
+
+
+def files(script: str) -> "dict[str, bytes]":
+    """What is on the flash of a board that runs `script` when it is switched on."""
+    data = {name: (ROOT / name).read_bytes() for name in DATA}
     script = modules.inlined(script, modules.stated(), "script")
-    return {**content, "script.py": script.encode(), "main.py": MAIN.encode()}
+    return {**compiled(), **data, "script.py": script.encode(), "main.py": MAIN.encode()}
 
 
 def run(

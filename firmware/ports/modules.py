@@ -14,6 +14,7 @@ it was, line by line. The sources as they are run on a board as well, with less 
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import os
 import sys
@@ -136,14 +137,15 @@ class _Text:
 
 
 def _run(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those that only a type checker reads."""
-    for child in ast.iter_child_nodes(tree):
-        if isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
-            yield child.test
-            yield from _run(ast.Module(child.orelse, []))
+    """All nodes but those that only a type checker reads, each before what is in it."""
+    waiting = list(ast.iter_child_nodes(tree))
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            waiting += [node.test, *node.orelse]
         else:
-            yield child
-            yield from _run(child)
+            yield node
+            waiting += ast.iter_child_nodes(node)
 
 
 def _imports(tree: ast.AST) -> Iterator[tuple[ast.ImportFrom, ast.alias, str]]:
@@ -219,11 +221,22 @@ def write(folder: Path = BOARD, others: Sequence[str] = ()) -> Path:
 
     others: files of the checkout that are to be in the same place there, programs in their board's form; as patterns.
     A file that is as it should be is left alone; others are changed at once, for several may do this at the same time.
+    A seal says what all of this was made from and what came of it: the rig asks at each life of a board, and to make
+    the modules again takes half a second.
     """
-    constants = stated()
-    wanted = {name: FIRMWARE / name for name in sources() if not _only_states(name)}
     root = FIRMWARE.parent
-    wanted |= {path.relative_to(root).as_posix(): path for pattern in others for path in sorted(root.glob(pattern))}
+    more = {path.relative_to(root).as_posix(): path for pattern in others for path in sorted(root.glob(pattern))}
+    seal = folder / f".made-with-{hashlib.sha256(repr(others).encode()).hexdigest()[:8]}"
+
+    def found() -> str:
+        made = sorted(path for one in FOLDERS for path in (folder / one).glob("*.py"))
+        read = [Path(__file__), *(FIRMWARE / name for name in sources()), *more.values()]
+        return _digest([*read, *made, *(folder / name for name in more), folder / "package.json"])
+
+    if seal.exists() and seal.read_text(encoding="utf-8") == found():
+        return folder
+    constants = stated()
+    wanted = {name: FIRMWARE / name for name in sources() if not _only_states(name)} | more
     for old in (path for one in FOLDERS for path in (folder / one).glob("*.py")):
         if old.relative_to(folder).as_posix() not in wanted:
             old.unlink(missing_ok=True)
@@ -231,7 +244,17 @@ def write(folder: Path = BOARD, others: Sequence[str] = ()) -> Path:
         text = path.read_text(encoding="utf-8")
         _put(folder / name, inlined(text, constants, _dotted(name)) if name.endswith(".py") else text)
     _put(folder / "package.json", package([(name, name) for name in of_boards()]))
+    _put(seal, found())
     return folder
+
+
+def _digest(files: Sequence[Path]) -> str:
+    """Of their names and of what is in them; a file that is not there counts as well."""
+    digest = hashlib.sha256()
+    for path in files:
+        content = path.read_bytes() if path.exists() else None
+        digest.update(repr((str(path), content and hashlib.sha256(content).digest())).encode())
+    return digest.hexdigest()
 
 
 def _put(path: Path, text: str) -> None:
