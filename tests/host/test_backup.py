@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,8 @@ import pytest
 from mqqb import confirm
 from ordack.client import Client
 from ordack.store import Store
+
+from tests.support.command import Running
 
 pytestmark = pytest.mark.slow
 
@@ -30,30 +31,14 @@ class _Serve:
         self.arguments = arguments
         self.port = 0
         self.log = ""
-        self.process: subprocess.Popen[str] | None = None
+        self.process: Running | None = None
         with Client(store, create=True) as client:
             client.store.configure("SeqResend13Time", 1)
             client.store.configure("TryConnectInterval", 100)
 
     def start(self) -> None:
-        self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "ordack",
-                "serve",
-                "--json",
-                "--store",
-                str(self.store),
-                "--listen",
-                f"127.0.0.1:{self.port}",
-                *self.arguments,
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stdout
+        listen = f"127.0.0.1:{self.port}"
+        self.process = Running("serve", "--json", "--store", str(self.store), "--listen", listen, *self.arguments)
         self.port = int(json.loads(self.process.stdout.readline())["listening"].rpartition(":")[2])
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:

@@ -15,8 +15,6 @@ import random
 import select
 import socket
 import struct
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -25,7 +23,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.support.command import ENVIRONMENT, ROOT
+from tests.support.command import ROOT, Running
 from tests.support.command import as_json as ordack
 
 pytestmark = pytest.mark.slow
@@ -304,32 +302,13 @@ class Server:
         ordack("queue", "create", "--store", store, "plain")
         ordack("config", "--store", store, "EarlyOrderAck", early)
         self.line1_id: int = line1["id"]
-        self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "ordack",
-                "serve",
-                "--store",
-                str(store),
-                "--listen",
-                "127.0.0.1:0",
-                "--json",
-                *options,
-            ],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=ENVIRONMENT,
-        )
-        assert self.process.stdout
+        self.process = Running("serve", "--store", str(store), "--listen", "127.0.0.1:0", "--json", *options)
         self.port = int(json.loads(self.process.stdout.readline())["listening"].rpartition(":")[2])
         self.said: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
     def _read(self) -> None:
-        assert self.process.stderr
         for line in self.process.stderr:
             self.said.put(line)
 
@@ -337,8 +316,6 @@ class Server:
         self.process.terminate()
         assert self.process.wait(DEADLINE_S) == 0
         self.reader.join()
-        assert self.process.stdout
-        assert self.process.stderr
         self.process.stdout.close()
         self.process.stderr.close()
         while not self.said.empty():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
 from ordack.store import StoreError, StoreFull
 from ordack.store.messages import NewMessage
 
+from tests.support import command
 from tests.support.beside import outcomes_of
 from tests.support.host_world import Host, World, exchange, two_hosts
 
@@ -273,13 +273,7 @@ def test_it_is_in_one_place_whatever_fails(client: Client, clock: Clock, monkeyp
 
 
 def ordack(client: Client, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ordack", "move", "--store", str(client.store.folder), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return command.ordack("move", "--store", client.store.folder, *arguments)
 
 
 def test_the_command_moves_one_and_says_which(client: Client, clock: Clock) -> None:

@@ -7,7 +7,9 @@ begins anew takes ten times as long. What a test sees is the same: pipes, exit s
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
+import io
 import json
 import os
 import select
@@ -24,7 +26,6 @@ from typing import IO, Any
 from ordack.net import tcp
 
 from hil.held_port import hold_port
-from hil.signals import heed
 from tests.support.host_peer import Peer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +38,8 @@ DEADLINE_S = 60
 REQUEST_MAX = 1 << 20
 
 # Takes (arguments, environment, folder), with standard input, output, error and where the status goes. It forks twice:
-# the first child waits for the second, so that commands can run at the same time. What takes a command most of its time
+# the first child waits for the second, so that commands can run at the same time; who has ended is waited for when the
+# next one begins, so that its processor time counts. What takes a command most of its time
 # is done once, or not: a help imports here what typer imports late; and a command that ends by itself (not by an
 # exception or a signal) flushes and leaves, instead of taking every object apart.
 NURSERY = f"""
@@ -50,7 +52,8 @@ def leave():
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(ended[0])
-import ordack.cli.decode, ordack.net.tcp, ordack.pipeline.export
+import ordack.cli.decode, ordack.cli.reload, ordack.health, ordack.net.listener, ordack.net.tcp, ordack.notify
+import ordack.pipeline.export, ordack.running
 from ordack.cli import main
 from hil.signals import heed
 door = socket.socket(fileno=int(sys.argv[1]))
@@ -58,16 +61,17 @@ sys.argv[1:] = ["queue", "list", "--help"]
 with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
     main()
 gc.freeze()
-signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 while True:
     request, places, _, _ = socket.recv_fds(door, {REQUEST_MAX}, 4)
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
     if not request:
         break
     if os.fork():
         for place in places:
             os.close(place)
         continue
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     child = os.fork()
     if child:
         os.write(places[3], b"%d\\n" % child)
@@ -173,21 +177,77 @@ def own_port() -> int:
     return int(_held[-1].getsockname()[1])
 
 
+class Running:
+    """What subprocess.Popen is to other programs, for a command that runs: `ordack` with these arguments."""
+
+    def __init__(self, *arguments: str) -> None:
+        with Path(os.devnull).open("rb") as nothing:
+            output, errors, fate = _start(list(arguments), ENVIRONMENT, Path.cwd(), nothing)
+        self.stdout, self.stderr = (io.TextIOWrapper(stream, encoding="utf-8") for stream in (output, errors))
+        self._fate = fate
+        self.pid = int(fate.readline())
+        self.returncode: int | None = None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status. Raises subprocess.TimeoutExpired after so many seconds."""
+        if self.returncode is None:
+            poll = select.poll()
+            poll.register(self._fate, select.POLLIN)
+            # where the status was read ahead with the number, the end that follows it is seen
+            if timeout is not None and not poll.poll(timeout * 1000):
+                raise subprocess.TimeoutExpired("ordack", timeout)
+            self.returncode = int(self._fate.readline())
+            self._fate.close()
+        return self.returncode
+
+    def poll(self) -> int | None:
+        """Its exit status; None while it runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Nothing, if it has ended."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """What it has written to standard output and error, when it has ended. Raises subprocess.TimeoutExpired."""
+        end = None if timeout is None else time.monotonic() + timeout
+        texts = ["", ""]
+
+        def read(number: int, stream: IO[str]) -> None:
+            texts[number] = "" if stream.closed else stream.read()
+
+        readers = [
+            threading.Thread(target=read, args=pair, daemon=True) for pair in enumerate((self.stdout, self.stderr))
+        ]
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join(None if end is None else max(0.0, end - time.monotonic()))
+            if reader.is_alive():
+                raise subprocess.TimeoutExpired("ordack", timeout or 0)
+        self.wait(None if end is None else max(0.0, end - time.monotonic()))
+        self.stdout.close()
+        self.stderr.close()
+        return texts[0], texts[1]
+
+
 class Serve:
     """A running `ordack serve`; `line` is the first that it printed. listen: None for what its file says."""
 
     def __init__(self, store: Path, *arguments: str, listen: str | None = "127.0.0.1:0") -> None:
         where = ["--listen", listen] if listen else []
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "ordack", "serve", "--store", str(store), *where, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=ENVIRONMENT,
-            preexec_fn=heed,
-        )
+        self.process = Running("serve", "--store", str(store), *where, *arguments)
         atexit.register(self.process.kill)  # a test that fails may not come to `stop`
-        assert self.process.stdout
         self.line = self.process.stdout.readline()
         self.port = int(self.line.rstrip().rstrip('"}').rpartition(":")[2])
 
@@ -204,7 +264,6 @@ def serve_applications(
     """An `ordack serve` that takes applications over TCP, and where; more: what its file says besides."""
     (store / "ordack.toml").write_text(f"[[applications]]\nport = {port}\n{more}")
     serve = Serve(store, listen=listen)
-    assert serve.process.stdout
     return serve, f"tcp://{serve.process.stdout.readline().split()[-1]}"
 
 
