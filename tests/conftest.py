@@ -16,10 +16,11 @@ from tests.support.host_world import Host
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Less work for the two processors: small jobs gain nothing from the second compiler, from many partitions, and from
-# code that is made for each query. What starts `ordack pipeline`, a cluster or a server has the defaults of Spark.
+# Less work for the two processors: small jobs gain nothing from the second compiler, from threads that collect garbage,
+# from many partitions, and from code that is made for each query. What starts `ordack pipeline`, a cluster or a server
+# has the defaults of Spark.
 SPARK = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",

@@ -31,10 +31,14 @@ BOARDS = "tests/boards"  # emulated ones, and what runs on them: more waiting th
 PIPELINE = "tests/pipeline"  # one Spark session for all of them, which uses both processors by itself
 OTHERS = ["tests", *[f"--ignore={name}" for name in (*ENGINE, HOST, BOARDS, PIPELINE)]]
 DURATION = re.compile(r"([\d.]+)s (?:call|setup|teardown) +(.*)")  # as pytest prints it
-# Name -> commands, run one after another. What takes long begins early, but for the pipeline: beside boards and engine
+# Name -> commands, run one after another. What collects every test is first, beside what is not pytest: each process of
+# the others then finds the tests compiled. What takes long begins early, but for the pipeline: beside boards and engine
 # a worker of Spark may take 10 s to start, and is given up.
 Part = tuple[str, list[list[str]]]
 PARTS: list[Part] = [
+    ("conformance", [[PYTHON, "tests/conformance.py", "--check"]]),
+    ("C core", [[*MAKE, "test-c"]]),
+    ("lint", [[*MAKE, "lint"]]),
     ("host", [[PYTHON, *PYTEST, *THREE, HOST]]),
     ("boards", [[PYTHON, *PYTEST, *TWO, BOARDS]]),
     (
@@ -49,12 +53,9 @@ PARTS: list[Part] = [
     ("MicroPython", [[*MAKE, "test-mp"]]),
     ("rig", [[PYTHON, *PYTEST, *TWO, "hil"]]),
     ("pipeline", [[PYTHON, *PYTEST, PIPELINE]]),
-    ("C core", [[*MAKE, "test-c"]]),
     ("others", [[PYTHON, *PYTEST, *TWO, *OTHERS]]),
     ("mutants", [[*MAKE, "mutants", "SAMPLE=4", "SEED=1"]]),
     ("engine, slow", [[PYTHON, *PYTEST, *TWO, "-m", "slow", *ENGINE]]),
-    ("lint", [[*MAKE, "lint"]]),
-    ("conformance", [[PYTHON, "tests/conformance.py", "--check"]]),
 ]
 AT_A_TIME = 3  # on two processors: most parts wait now and then
 FAST: list[Part] = [("fast", [[PYTHON, *PYTEST, *TWO, "-m", "not slow", *ENGINE, HOST]])]

@@ -28,6 +28,7 @@ from ordack.net.tcp import SPARE_FILES
 from ordack.store import Store, StoreError, StoreFull
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, own_port
+from tests.support.wheel import QUICK
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "host" / "examples" / "systemd" / "ordack.service"
@@ -370,7 +371,9 @@ def test_the_container_builds_from_what_it_copies_and_its_commands_work(tmp_path
             else:
                 shutil.copy(ROOT / path, target)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-deps", "--no-build-isolation"]
-    built = subprocess.run([*pip, "--target", made, "."], cwd=source, capture_output=True, text=True, check=False)
+    built = subprocess.run(
+        [*pip, "--target", made, "."], cwd=source, env=QUICK, capture_output=True, text=True, check=False
+    )
     assert built.returncode == 0, built.stderr
     assert [rest for name, rest in instructions if name == "USER"] == ["ordack"]
     assert [rest for name, rest in instructions if name == "VOLUME"] == ["/var/lib/ordack"]
