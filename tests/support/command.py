@@ -37,13 +37,11 @@ INTERPRETERS = {
 DEADLINE_S = 60
 REQUEST_MAX = 1 << 20
 
-# Takes (arguments, environment, folder), with standard input, output, error and where the status goes. It forks twice:
-# the first child waits for the second, so that commands can run at the same time; who has ended is waited for when the
-# next one begins, so that its processor time counts. What takes a command most of its time
-# is done once, or not: a help imports here what typer imports late; and a command that ends by itself (not by an
-# exception or a signal) flushes and leaves, instead of taking every object apart.
+# Takes (arguments, environment, folder), with standard input, output, error and where number and status go, and forks.
+# What takes a command most of its time is done once, or not: a help imports here what typer imports late; and a command
+# that ends by itself (not by an exception or a signal) flushes and leaves, instead of taking every object apart.
 NURSERY = f"""
-import atexit, contextlib, gc, io, json, os, signal, socket, sys
+import atexit, contextlib, gc, io, json, os, select, signal, socket, sys
 ended = []
 @atexit.register  # the first one is the last to run
 def leave():
@@ -61,26 +59,36 @@ sys.argv[1:] = ["queue", "list", "--help"]
 with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
     main()
 gc.freeze()
+running = {{}}  # descriptor that is ready when a command has ended -> its number, and where its status goes
+events = select.poll()
+events.register(door, select.POLLIN)
 while True:
+    [(ready, _), *_] = events.poll()
+    if ready in running:
+        number, fate = running.pop(ready)
+        events.unregister(ready)
+        with contextlib.suppress(BrokenPipeError):
+            os.write(fate, b"%d\\n" % os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]))
+        os.close(fate)
+        os.close(ready)
+        continue
     request, places, _, _ = socket.recv_fds(door, {REQUEST_MAX}, 4)
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
     if not request:
         break
-    if os.fork():
-        for place in places:
-            os.close(place)
-        continue
     child = os.fork()
     if child:
-        os.write(places[3], b"%d\\n" % child)
-        os.write(places[3], b"%d\\n" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        os._exit(0)
+        *given, fate = places
+        os.write(fate, b"%d\\n" % child)
+        end = os.pidfd_open(child)
+        events.register(end, select.POLLIN)
+        running[end] = child, fate
+        for place in given:
+            os.close(place)
+        continue
     door.close()
     for number in range(3):
         os.dup2(places[number], number)
-    os.closerange(3, max(places) + 1)
+    os.closerange(3, max([*places, *running, *(fate for _, fate in running.values())]) + 1)
     heed()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
