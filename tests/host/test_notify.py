@@ -28,6 +28,7 @@ from ordack.net.tcp import SPARE_FILES
 from ordack.store import Store, StoreError, StoreFull
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, own_port
+from tests.support.watched import until
 from tests.support.wheel import QUICK
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -130,7 +131,8 @@ def test_pings_stop_while_the_loop_hangs(systemd: Systemd, tmp_path: Path, monke
     for _ in range(3):
         systemd.until("WATCHDOG")
     os.kill(serve.process.pid, signal.SIGSTOP)
-    os.waitid(os.P_PID, serve.process.pid, os.WSTOPPED | os.WNOWAIT)
+    state = Path(f"/proc/{serve.process.pid}/stat")
+    until(lambda: state.read_text().rpartition(")")[2].split()[0] == "T", "it is stopped")
     while not systemd.quiet():
         pass
     systemd.socket.settimeout(3 * PERIOD_S)
