@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Less work for the two processors: small jobs gain nothing from the second compiler, from threads that collect garbage,
 # from many partitions, and from code that is made for each query. What starts `ordack pipeline`, a cluster or a server
-# has the defaults of Spark.
+# has the defaults of Spark; for its JVM see tests/run_all.py.
 SPARK = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.shuffle.partitions": "2",

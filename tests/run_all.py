@@ -31,6 +31,11 @@ BOARDS = "tests/boards"  # emulated ones, and what runs on them: more waiting th
 PIPELINE = "tests/pipeline"  # one Spark session for all of them, which uses both processors by itself
 OTHERS = ["tests", *[f"--ignore={name}" for name in (*ENGINE, HOST, BOARDS, PIPELINE)]]
 DURATION = re.compile(r"([\d.]+)s (?:call|setup|teardown) +(.*)")  # as pytest prints it
+# For every JVM that a test starts, also through `ordack pipeline`; that of tests/conftest.py has the same. None lives
+# long enough to gain from the second compiler, or from threads that collect garbage: of the 15 s of processor that a
+# session takes for one small job 6 are theirs.
+JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+ENVIRONMENT = {"PYSPARK_SUBMIT_ARGS": f"--driver-java-options '{JVM}' pyspark-shell", "SPARK_LAUNCHER_OPTS": JVM}
 # Name -> commands, run one after another. What collects every test is first, beside what is not pytest: each process of
 # the others then finds the tests compiled. What takes long begins early, but for the pipeline: beside boards and engine
 # a worker of Spark may take 10 s to start, and is given up.
@@ -106,6 +111,7 @@ def main() -> int:
     parts = FAST if parser.parse_args().fast else PARTS
     LOGS.mkdir(parents=True, exist_ok=True)
     os.environ["PATH"] = f"{Path(PYTHON).parent}{os.pathsep}{os.environ['PATH']}"
+    os.environ.update(ENVIRONMENT)
     started = time.monotonic()
     with ThreadPoolExecutor(max_workers=AT_A_TIME) as pool:
         verdicts = list(pool.map(run, parts))
