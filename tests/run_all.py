@@ -24,7 +24,7 @@ TWO = ["-n", "2", "--dist", "worksteal"]  # tests at a time; who has none left t
 THREE = ["-n", "3", "--dist", "worksteal"]
 SHOWN_OF_FAILURE = 80  # lines
 
-# Those of these that are not marked slow reach every line of mqqb: only they are slowed down by being traced.
+# Those of these that are not marked slow or untraced reach every line of mqqb: only they are slowed by being traced.
 ENGINE = ["tests/core", "tests/engine"]
 HOST = "tests/host"  # half of all the time
 BOARDS = "tests/boards"  # emulated ones, and what runs on them: more waiting than work
@@ -50,7 +50,7 @@ PARTS: list[Part] = [
         "engine",
         [
             [PYTHON, "-m", "coverage", "erase"],
-            [PYTHON, "-m", "coverage", "run", *PYTEST, *TWO, "-m", "not slow", *ENGINE],
+            [PYTHON, "-m", "coverage", "run", *PYTEST, "-m", "not slow and not untraced", *ENGINE],
             [PYTHON, "-m", "coverage", "combine", "-q"],
             [PYTHON, "-m", "coverage", "report", "--include=firmware/mqqb/*", "--fail-under=100"],
         ],
@@ -58,9 +58,9 @@ PARTS: list[Part] = [
     ("MicroPython", [[*MAKE, "test-mp"]]),
     ("rig", [[PYTHON, *PYTEST, *TWO, "hil"]]),
     ("pipeline", [[PYTHON, *PYTEST, PIPELINE]]),
+    ("engine, slow", [[PYTHON, *PYTEST, "-m", "slow or untraced", *ENGINE]]),
     ("others", [[PYTHON, *PYTEST, *TWO, *OTHERS]]),
     ("mutants", [[*MAKE, "mutants", "SAMPLE=4", "SEED=1"]]),
-    ("engine, slow", [[PYTHON, *PYTEST, *TWO, "-m", "slow", *ENGINE]]),
 ]
 AT_A_TIME = 3  # on two processors: most parts wait now and then
 FAST: list[Part] = [("fast", [[PYTHON, *PYTEST, *TWO, "-m", "not slow", *ENGINE, HOST]])]

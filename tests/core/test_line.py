@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mqqb import line
 
 globals().update({name: case for name, case in vars(line_cases).items() if name.startswith("test_")})
+pytest.mark.untraced(line_cases.test_an_end_may_start_anew_at_any_byte)
 
 
 @given(st.binary(min_size=7, max_size=249) | st.lists(st.sampled_from([0, 0, 0, 1, 255]), min_size=7).map(bytes))
@@ -34,6 +35,7 @@ actions = st.tuples(
 )
 
 
+@pytest.mark.untraced
 @settings(max_examples=300)
 @given(
     st.lists(actions, max_size=60),
@@ -52,6 +54,7 @@ def test_whatever_happens_a_prefix_arrives_and_the_line_comes_back(
     world.recover()
 
 
+@pytest.mark.untraced
 @given(st.lists(st.integers(1, 700), min_size=1), st.lists(st.integers(1, 700), min_size=1))
 def test_any_split_of_the_bytes_is_the_same(emitted: list[int], delivered: list[int]) -> None:
     world = line_cases.joined(2000, 2000)

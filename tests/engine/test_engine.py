@@ -156,6 +156,7 @@ TwoEnds.TestCase.settings = settings(
 )
 
 
+@pytest.mark.untraced
 @pytest.mark.rule(
     "A-28", "B-099", "B-110", "B-158", "B-270", "B-271", "A-01", "A-04", "A-08", "A-09", "A-10", "A-30", "A-31"
 )

@@ -105,6 +105,7 @@ def variants() -> Iterator[bytes]:
                 yield bytes(bad)
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("first", [bytes(order_ack(1)), carrying(order_ack(1), (1, 0, 0, 1, 0, 64, 0))])
 def test_a_known_order_ack_is_told_as_any_other(first: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = []
