@@ -315,7 +315,7 @@ class Acceptance:
         batch, link, message = arriving.batch, arriving.link, arriving.message
         back = _way_back(link, message.user)
         waiting = self._outgoing.to_peer(back.peer)
-        if waiting and len(waiting.stream.table) >= self._config.max_peer_final_acks:
+        if waiting and waiting.stream.waiting >= self._config.max_peer_final_acks:
             return NOT_NOW
         if batch.outcomes.room < FINAL_ACK_BYTES:
             return batch.outcomes.why_full

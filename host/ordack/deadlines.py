@@ -56,6 +56,8 @@ class Deadlines:
 
             self._transact(now, wall, decide)
 
+        if surplus := self._settling.too_many_final_acks():
+            end(lambda batch, limit: self._settling.give_up_final_acks(batch, wall, surplus, limit))
         self._due = self._due or self._store.outgoing.due(wall, DUE)[::-1]
         if self._due:
             end(lambda batch, limit: self._end_some(batch, wall, limit))

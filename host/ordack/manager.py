@@ -408,7 +408,6 @@ class Manager:
     def _look_around(self, now: int, wall: int) -> None:
         """Once in a second: what time itself does to messages, and what others may see of it."""
         self._looked_at = wall
-        self._settling.give_up_final_acks(wall)
         self._deadlines.end(now, wall)
         self.outgoing.note_closed()
         if now < self._report_at:

@@ -10,9 +10,8 @@ from mqqb.destination import may_acknowledge
 from ordack import returns
 from ordack.incoming import IncomingState, IncomingStreams
 from ordack.links import Link, Links
-from ordack.outgoing import OutgoingQueues
+from ordack.outgoing import ROWS, OutgoingQueues
 from ordack.store import Store
-from ordack.tables import key_of
 
 MESSAGE_ID_BLOCK = 256  # reserved at once, so that not each OrderAck costs a commit
 
@@ -32,10 +31,13 @@ class OrderAcks:
         sequences = returns.by_sequence(self._incoming)
         for queue in self._outgoing.returns:
             queue.rejections = self._outgoing.last_key  # nothing says which of them reject
-            for entry in queue.stream.table:
-                found = returns.rejected(self._store.outgoing.packet(key_of(entry))[0])
-                if found and found[0] in sequences:
-                    sequences[found[0]].final_acks = queue
+            after = 0
+            while sequences and (rows := self._store.outgoing.packets_in(queue.identifier, after, ROWS)):
+                after = rows[-1][0]
+                for _, packet in rows:
+                    found = returns.rejected(packet)
+                    if found and found[0] in sequences:
+                        sequences[found[0]].final_acks = queue
 
     def wait_behind(self, rejected: Iterable[tuple[IncomingState | None, bytes]]) -> None:
         """FinalAcks that reject messages of these streams were put in the outgoing queues for these peers."""

@@ -73,15 +73,18 @@ class OutgoingQueue:
     @property
     def is_needed(self) -> bool:
         """Is there something to send, or an answer to wait for, which a peer may be unable to bring unasked (B-414)?"""
-        return bool(self.stream.table or self.stream.behind or self.stream.awaiting_final_ack)
+        return bool(self.stream.waiting or self.stream.awaiting_final_ack)
 
     @property
     def rejecting(self) -> list[Link | None]:
-        """The link that carries it, of what is in here up to the last FinalAck that rejects a message."""
-        return [
+        """The link that carries it, of what is in here up to the last FinalAck that rejects a message; None for all
+        that is only in the store."""
+        table = self.stream.table
+        carriers = [
             self.link if entry.awaiting_ack or entry.received_session_ack else None
-            for entry in itertools.takewhile(lambda entry: key_of(entry) <= self.rejections, self.stream.table)
+            for entry in itertools.takewhile(lambda entry: key_of(entry) <= self.rejections, table)
         ]
+        return [*carriers, None] if self.stream.behind and len(carriers) == len(table) else carriers
 
 
 class _Rows:
@@ -180,14 +183,17 @@ class OutgoingQueues:
             self._add(row)
             queue = self._queues[row.identifier]
             self._news[queue] = None
-            aside = self._store.outgoing.aside(row.identifier)
-            held = [_entry(message) for message in aside if message.held]
+            held = [_entry(message) for message in self._store.outgoing.held(row.identifier)]
             queue.stream.hold_again(held)
-            limit = LongStream.ahead if all(message.number for message in aside) else -1
-            rows = self._store.outgoing.to_be_sent(row.identifier, 0, self.last_key, limit)
+            waiting = row.messages - len(held)
+            plain, lowest, highest = self._store.outgoing.not_transactional(row.identifier)
+            are_alike = not plain or (plain == waiting and lowest == highest)
+            rows = self._store.outgoing.to_be_sent(
+                row.identifier, 0, self.last_key, LongStream.ahead if are_alike else -1
+            )
             for _, alike in itertools.groupby(rows, _kind):
                 queue.stream.extend([_entry(message) for message in alike])
-            queue.stream.more_behind(row.messages - len(held) - len(rows))
+            queue.stream.more_behind(waiting - len(rows), not plain, lowest)
         self._is_loaded = True
 
     def take_up(self) -> None:
@@ -212,14 +218,14 @@ class OutgoingQueues:
             if keys.start != self.last_key + 1:  # something else has come between, perhaps in queues that are new
                 self.take_up()
                 return
-            for (outgoing, transactional, _), group in itertools.groupby(
+            for (outgoing, transactional, priority), group in itertools.groupby(
                 zip(keys, messages, strict=True),
                 lambda added: (added[1].outgoing, added[1].number > 0, added[1].priority),
             ):
                 alike = list(group)
                 queue = self._queues[outgoing]
                 self._news[queue] = None
-                count = queue.stream.admit(len(alike), transactional)
+                count = queue.stream.admit(len(alike), transactional, priority)
                 queue.stream.extend([_new_entry(key, message) for key, message in alike[:count]])
                 self.last_key = alike[-1][0]
             for key, message in zip(keys, messages, strict=True):
@@ -269,14 +275,14 @@ class OutgoingQueues:
 
     def _load_entries(self) -> None:
         while rows := self._store.outgoing.messages(self.last_key, ROWS):
-            for (outgoing, transactional, _, held), group in itertools.groupby(rows, _kind):
+            for (outgoing, transactional, priority, held), group in itertools.groupby(rows, _kind):
                 alike = list(group)
                 queue = self._queues[outgoing]
                 self._news[queue] = None
                 if held:
                     queue.stream.hold_again([_entry(row) for row in alike])
                 else:
-                    count = queue.stream.admit(len(alike), transactional)
+                    count = queue.stream.admit(len(alike), transactional, priority)
                     queue.stream.extend([_entry(row) for row in alike[:count]])
                 self.last_key = alike[-1].key
 
@@ -292,7 +298,7 @@ class OutgoingQueues:
 
     def delete_drained(self, queues: Iterable[OutgoingQueue]) -> None:
         """Delete those of the queues that held what goes back to a peer, and hold nothing now."""
-        for queue in [queue for queue in queues if queue.returns and not queue.stream.table]:
+        for queue in [queue for queue in queues if queue.returns and not queue.stream.waiting]:
             self._store.outgoing.remove_queue(queue.identifier)
             del self._queues[queue.identifier]
             if queue.peer:

@@ -15,7 +15,6 @@ from ordack.config import Config
 from ordack.incoming import IncomingState
 from ordack.outgoing import OutgoingQueue
 from ordack.store import Store
-from ordack.tables import key_of
 
 Sequence = tuple[bytes, int]  # source and TxSequenceID: no other stream has the same
 
@@ -26,16 +25,16 @@ def surplus(queues: Iterable[OutgoingQueue], known: Iterable[bytes], config: Con
     known: peers that have sent messages to queues that are here. Strangers go before them: anybody can make up GUIDs.
     Of each kind, the peer goes first that nothing was filed for the longest; none that has a session.
     """
-    waiting = [queue for queue in queues if queue.stream.table]
+    waiting = [queue for queue in queues if queue.stream.waiting]
     absent = [queue for queue in waiting if queue.link is None]
     peers = len(absent) - config.max_ack_queues
-    messages = sum(len(queue.stream.table) for queue in waiting) - config.max_final_acks
+    messages = sum(queue.stream.waiting for queue in waiting) - config.max_final_acks
     if peers <= 0 and messages <= 0:
         return []
     friends = frozenset(known)
     found = []
-    for queue in sorted(absent, key=lambda queue: (queue.peer in friends, key_of(queue.stream.table[-1]))):
-        count = len(queue.stream.table)
+    for queue in sorted(absent, key=lambda queue: (queue.peer in friends, queue.stream.newest())):
+        count = queue.stream.waiting
         if peers <= 0:
             count = min(count, messages)
         if count <= 0:

@@ -212,17 +212,32 @@ class Settling:
         for queue, entries in self._outgoing.entries(keys, messages):
             batch.take_out(queue, entries)
 
-    def give_up_final_acks(self, wall: int) -> None:
-        """Those for peers that have not come back, the oldest, if too many wait (B-435)."""
-        for identifier, count in returns.surplus(self._outgoing.returns, self._incoming.known_sources(), self._config):
-            self._store.outgoing.give_up_acknowledgements(identifier, count)
+    def too_many_final_acks(self) -> list[tuple[int, int]]:
+        """What is to be given up of those for peers that have not come back, as returns.surplus (B-435)."""
+        return returns.surplus(self._outgoing.returns, self._incoming.known_sources(), self._config)
+
+    def give_up_final_acks(self, batch: Batch, wall: int, surplus: list[tuple[int, int]], limit: int) -> int:
+        """End up to `limit` of the surplus, the first ones; how many. What is left stays in `surplus`."""
+        messages: list[Waiting] = []
+        while surplus and len(messages) < limit:
+            identifier, count = surplus[0]
+            found = self._store.outgoing.acknowledgements(identifier, min(count, limit - len(messages)))
+            messages += [message._replace(deleted=1) for message in found]
+            if found and len(found) < count:
+                surplus[0] = identifier, count - len(found)
+                break
+            del surplus[0]
+        if messages:
+            name = self._outgoing[messages[0].outgoing].format_name
             self._operator.tell_seldom(
                 "FinalAcks",
                 wall,
                 "too many FinalAcks wait for peers that do not come back; the oldest are given up, "
-                f"now those of {self._outgoing[identifier].format_name}",
-                queue=self._outgoing[identifier].format_name,
+                f"now those of {name}",
+                queue=name,
             )
+            self.due(batch, wall, messages)
+        return len(messages)
 
 
 def _end_of(waiting: Waiting, confirmation: Confirmation, wall: int) -> int:

@@ -39,9 +39,10 @@ class LongStream(OutgoingStream):
     """An OutgoingStream whose entries have the keys of the store, which rise along the table, and that does not begin
     new sequences by itself.
 
-    behind: how many transactional messages follow the last one of the table, and are only in the store; none, where
-    messages that are not transactional follow. numbered: how many transactional ones are in the table and behind it.
-    ahead: so many that are still to be sent are in memory; as many more are read when there are fewer than `low`.
+    behind: how many messages follow the last one of the table, and are only in the store: they are alike, transactional
+    or not and of one priority, and the table has none of a lower one. numbered: how many transactional ones are in the
+    table and behind it. ahead: so many that are still to be sent are in memory; as many more are read when there are
+    fewer than `low`.
     """
 
     ahead = 1000
@@ -51,24 +52,40 @@ class LongStream(OutgoingStream):
         super().__init__(record, intervals, rolls=False)
         self.numbered = 0
         self.behind = 0
+        self._kind = False, 0  # of those behind: transactional? which priority?
         self._rows = rows
         self._end = 0  # the highest key that the table has had
 
-    def admit(self, count: int, transactional: bool) -> int:
-        """So many messages follow, all of them transactional or none: how many of them go to the table (`extend`); the
-        others are behind it."""
-        room = count
-        if transactional:
-            room = 0 if self.behind else min(count, max(self.ahead - self._unsent(), 0))
-        elif self.behind:
+    @property
+    def waiting(self) -> int:
+        """How many messages are to be sent, or may have to be sent again."""
+        return len(self.table) + self.behind
+
+    def newest(self) -> int:
+        """The key of the last one of these; there has to be one."""
+        return key_of(self._rows.last()[-1] if self.behind else self.table[-1])
+
+    def admit(self, count: int, transactional: bool, priority: int) -> int:
+        """So many messages follow, which are alike: how many of them go to the table (`extend`); the others are behind
+        it."""
+        if self.behind and self._kind != (transactional, priority):
             self._fetch(self.behind)
-        self.more_behind(count - room)
+        if not self.table:
+            self._cursors.clear()
+        room = count
+        if self.behind:
+            room = 0
+        elif not self._cursors or self._cursors[-1][0] >= priority:
+            room = min(count, max(self.ahead - self._unsent(priority), 0))
+        self.more_behind(count - room, transactional, priority)
         return room
 
-    def more_behind(self, count: int) -> None:
-        """So many transactional messages follow in the store alone."""
-        self.behind += count
-        self.numbered += count
+    def more_behind(self, count: int, transactional: bool, priority: int) -> None:
+        """So many messages follow in the store alone; they are like those that do already."""
+        if count:
+            self._kind = transactional, priority
+            self.behind += count
+            self.numbered += count * transactional
 
     def append(self, entry: Entry) -> None:
         """As OutgoingStream.append."""
@@ -86,9 +103,9 @@ class LongStream(OutgoingStream):
             self.numbered += sum(entry.tx_sequence_number > 0 for entry in entries[1:])
             self._end = key_of(entries[-1])
 
-    def _unsent(self) -> int:
-        """How many of the lowest priority, and with them others behind the first of these, are to be sent."""
-        if not self._cursors or self._cursors[-1][0]:
+    def _unsent(self, priority: int) -> int:
+        """How many of this priority, the lowest, and with them others behind the first of these, are to be sent."""
+        if not self._cursors or self._cursors[-1][0] != priority:
             return 0
         return len(self.table) - self._cursors[-1][1]
 
@@ -98,21 +115,21 @@ class LongStream(OutgoingStream):
         entries = self._rows.after(self._end, count)
         gone = self.behind if len(entries) < count else len(entries)
         self.behind -= gone
-        self.numbered -= gone
+        self.numbered -= gone * self._kind[0]
         self.extend(entries)
 
     def _reach(self, tx_sequence_id: int, number: int) -> None:
         """Have all in the table that was given up to this number."""
-        given = (tx_sequence_id, number) < (self.tx_sequence_id, self.record[core.OUTGOING_NUMBER])
+        given = self._kind[0] and (tx_sequence_id, number) < (self.tx_sequence_id, self.record[core.OUTGOING_NUMBER])
         while self.behind and given and (not self.table or position(self.table[-1]) <= (tx_sequence_id, number)):
             self._fetch()
 
     def next_to_send(self) -> Entry | None:
         """As OutgoingStream.next_to_send."""
-        if self.behind and self._unsent() < self.low:
+        if self.behind and self._unsent(self._kind[1]) < self.low:
             self._fetch()
         entry = super().next_to_send()
-        if entry is None and self.behind and not self._unsent():  # where others are sent in between
+        if entry is None and self.behind and not self._unsent(self._kind[1]):  # where others are sent in between
             self._fetch()
             entry = super().next_to_send()
         return entry
@@ -174,7 +191,7 @@ class LongStream(OutgoingStream):
         """How far the stream is, for an operator."""
         self._have_the_first()
         info = TransferInfo(self, self.numbered)
-        if self.behind and (last := self._rows.last()):
+        if self.behind and self._kind[0] and (last := self._rows.last()):
             number = last[-1].tx_sequence_number
             same = len(last) > 1 and last[0].tx_sequence_id == last[1].tx_sequence_id
             info.last_non_ack = last[-1].tx_sequence_id, number, last[0].tx_sequence_number if same else 0
@@ -201,7 +218,7 @@ class LongStream(OutgoingStream):
         for entry in unknown:
             entry.stream = self
         self.behind -= len(unknown)
-        self.numbered -= len(unknown)
+        self.numbered -= len(unknown) * self._kind[0]
         return len(unknown)
 
     def _places(self, keys: list[int]) -> list[int]:

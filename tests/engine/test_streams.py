@@ -255,7 +255,7 @@ class TailModel(LongModel):
         self.stream.ahead, self.stream.low = 3, 2
 
     def _append(self, entry: streams.Entry) -> None:
-        count = self.stream.admit(1, entry.tx_sequence_number > 0)
+        count = self.stream.admit(1, entry.tx_sequence_number > 0, entry.priority)
         self.stream.extend([entry][:count])
         self.table.append(entry)
         self.rows.append(entry)
@@ -283,7 +283,9 @@ class TailModel(LongModel):
         in_memory, behind = self.table[:size], self.table[size:]
         assert stream.table == in_memory
         assert stream.behind == len(behind)
-        assert all(entry.tx_sequence_number and entry.stream is None for entry in behind)
+        assert all(entry.stream is None for entry in behind)
+        assert len({(entry.tx_sequence_number > 0, entry.priority) for entry in behind}) <= 1
+        assert not behind or stream.newest() == key_of(behind[-1])
         self.highest = stream.tx_sequence_id
         numbered = [entry for entry in self.table if entry.tx_sequence_number]
         assert stream.numbered == len(numbered)
@@ -326,7 +328,7 @@ def test_of_a_long_table_only_what_is_sent_next_is_in_memory() -> None:
             return rows[-2:]
 
     stream = LongStream(array("I", (1, 5, count + 1, 0)), streams.RESEND_INTERVALS, Store())
-    stream.extend(rows[: stream.admit(count, True)])
+    stream.extend(rows[: stream.admit(count, True, 0)])
     unacknowledged = 200
     for key in range(1, count + 1):
         entry = stream.next_to_send()

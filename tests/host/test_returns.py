@@ -6,9 +6,11 @@ import random
 from pathlib import Path
 
 import pytest
-from mqqb import confirm, guids
+from mqqb import confirm, core, guids
+from ordack import pieces
 from ordack.config import Config
 from ordack.store.schema import NEVER
+from ordack.tables import LongStream
 
 from tests.support.host_peer import Peer, direct
 from tests.support.host_world import START, WALL, Host, Wire, World, exchange, handshake, peer_of, two_hosts, world_of
@@ -106,6 +108,78 @@ def test_all_final_acks_together_are_bounded_and_the_oldest_go(tmp_path: Path) -
         (peers[3].guid, 4),
     ]
     assert len(host.store.outgoing.messages()) == 10
+
+
+def _purged(world: World, host: Host, peer: Peer, count: int) -> None:
+    """A peer sends so many messages and leaves; then its queue is purged."""
+    for _ in range(count):
+        peer.send(b"x", journal=core.USER_JN)
+    Wire(world, peer, host)
+    exchange(world)
+    while not peer.is_settled:
+        exchange(world)
+        world.pass_time(600)
+    world.wires[0].cut()
+    assert len(host.content("line1")) == count
+    with host.client() as client:
+        assert client.purge_queue("line1") == count
+    assert len(host.store.outgoing.messages()) == count
+    world.pass_time(100)
+
+
+@pytest.mark.rule("B-435", "B-340", "B-305")
+def test_final_acks_for_an_absent_peer_wait_on_the_disk_and_all_of_them_arrive_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LongStream, "ahead", 40)
+    monkeypatch.setattr(LongStream, "low", 20)
+    host = Host(tmp_path)
+    peer = peer_of(1)
+    world = world_of([host], [])
+    _purged(world, host, peer, 500)
+    for _ in range(2):
+        [queue] = host.manager.outgoing.returns
+        assert (len(queue.stream.table), queue.stream.waiting) == (40, 500)
+        host.restart(world.now)
+    most = 0
+    told: list[int] = []
+    world.peers = [peer]
+    handshake(world)
+    while host.manager.outgoing.returns:
+        most = max([most, *(len(queue.stream.table) for queue in host.manager.outgoing.returns)])
+        exchange(world)
+        told += [message for message in peer.rejected if message not in told]
+        world.pass_time(100)
+    assert told == list(range(1, 501))
+    assert set(peer.rejected.values()) == {confirm.NACK_Q_PURGED}
+    assert most < 250, "what is under way, and what is sent next"
+    assert host.store.outgoing.messages() == []
+
+
+@pytest.mark.rule("B-435")
+def test_final_acks_are_given_up_in_pieces_and_no_more_than_are_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "PIECE_S", 0.0)  # the smallest pieces, however fast this machine is
+    monkeypatch.setattr(LongStream, "ahead", 40)
+    host = Host(tmp_path)
+    world = world_of([host], [])
+    _purged(world, host, peer_of(1), 1000)
+    host.manager.config.max_final_acks = 150
+    written: list[int] = []  # rows, by each transaction
+    before = host.store._database.connection.total_changes()
+    left = [1000]
+    world.pass_time(1000)
+    while host.manager.is_behind:
+        left.append(len(host.store.outgoing.messages()))
+        now = host.store._database.connection.total_changes()
+        written.append(now - before)
+        before = now
+        world.pass_time(1000)  # each time it looks anew how many are too many
+    assert len(host.store.outgoing.messages()) == 150
+    assert [entry.key for entry in host.store.outgoing.messages()] == list(range(851, 1001)), "the oldest are given up"
+    assert len(left) > 8
+    assert max(written) <= 3 * pieces.CHUNK
 
 
 @pytest.mark.rule("B-435", "B-285", "B-151")

@@ -249,14 +249,10 @@ class OutgoingQueues:
         found: int | None = self._db.one("SELECT seq FROM sqlite_sequence WHERE name = 'outgoing_messages'")
         return found or 0
 
-    def give_up_acknowledgements(self, outgoing: int, count: int) -> None:
-        """The queue manager gives up the oldest so many of its acknowledgements in an outgoing queue, as a purge does;
-        not messages that only pass through."""
-        self._db.all(
-            "UPDATE outgoing_messages SET deleted = 1, due = 0 WHERE id IN (SELECT id FROM outgoing_messages "
-            "WHERE outgoing = ? AND NOT own AND due IS NULL ORDER BY id LIMIT ?)",
-            (outgoing, count),
-        )
+    def acknowledgements(self, outgoing: int, limit: int) -> list[Waiting]:
+        """The oldest so many of the queue manager's own acknowledgements in an outgoing queue; not messages that only
+        pass through."""
+        return self._waiting("outgoing = ? AND NOT own AND due IS NULL ORDER BY id LIMIT ?", (outgoing, limit))
 
     def note_discarded(self, classes: Mapping[int, int]) -> None:
         """Note of outgoing queues how their latest message has ended: 0, or the class of one that was discarded."""
@@ -346,9 +342,19 @@ class OutgoingQueues:
             ::-1
         ]
 
-    def aside(self, outgoing: int) -> list[OutgoingEntry]:
-        """What is held in an outgoing queue, or not transactional. Costs no look at what is neither."""
-        return self._entries("(held OR number = 0) AND outgoing = ? ORDER BY id", (outgoing,))
+    def held(self, outgoing: int) -> list[OutgoingEntry]:
+        """What is held in an outgoing queue. Costs no look at transactional messages that are not."""
+        return self._entries("(held OR number = 0) AND held AND outgoing = ? ORDER BY id", (outgoing,))
+
+    def not_transactional(self, outgoing: int) -> tuple[int, int, int]:
+        """How many messages that are neither transactional nor held are in an outgoing queue, the lowest of their
+        priorities and the highest; 0 if there are none. Costs no look at others."""
+        found: tuple[int, int, int] = self._db.all(
+            "SELECT count(*), coalesce(min(priority), 0), coalesce(max(priority), 0) FROM outgoing_messages "
+            "WHERE (held OR number = 0) AND NOT held AND outgoing = ?",
+            (outgoing,),
+        )[0]
+        return found
 
     def _entries(self, where: str, arguments: Sequence[Any]) -> list[OutgoingEntry]:
         return [
@@ -388,6 +394,13 @@ class OutgoingQueues:
         if not rows or rows[0][0] != key:
             raise StoreError(f"{self._db.path}: outgoing message {key} is gone")
         return {row[0]: row[1:] for row in rows}
+
+    def packets_in(self, outgoing: int, after: int, limit: int) -> list[tuple[int, bytes]]:
+        """The key and the packet of up to `limit` messages of an outgoing queue with keys above `after`, by key."""
+        return self._db.all(
+            "SELECT id, packet FROM outgoing_messages WHERE outgoing = ? AND id > ? ORDER BY id LIMIT ?",
+            (outgoing, after, limit),
+        )
 
     def waiting(self, keys: Iterable[int]) -> list[Waiting]:
         """What decides about these outgoing messages, in order of sending."""
