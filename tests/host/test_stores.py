@@ -616,6 +616,51 @@ def test_an_upgrade_notes_that_there_may_be_what_older_versions_did_not_note(sto
         assert opened._database.column(noted) == ["early", "foreign"]
 
 
+# An upgrade that does not end, and is hit by a signal, as a rule in the statement that has no end.
+ENDLESS = """
+import os, signal, sys, threading
+from ordack.cli import main
+from ordack.store import database, schema
+number = int(sys.argv.pop(1))
+signal.signal(signal.SIGINT, signal.default_int_handler)
+database.correlation_in = lambda _: threading.Timer(0.5, os.kill, (os.getpid(), number)).start()
+schema.UPGRADES[schema.FORMAT_VERSION - 1] += (
+    "UPDATE settings SET value = correlation_in(x''); WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
+    "INSERT INTO settings SELECT 'endless', count(*) FROM n;"
+)
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", ["upgrade", "serve", "list"])
+def test_a_signal_ends_an_upgrade_with_a_sentence_and_the_store_has_its_old_version(
+    store: Path, how: str, number: signal.Signals
+) -> None:
+    old = FORMAT_VERSION - 1
+    older(store, old)
+    words = {
+        "upgrade": ["store", "upgrade"],
+        "serve": ["serve", "--listen", "127.0.0.1:0"],
+        "list": ["queue", "list"],
+    }[how]
+    done = subprocess.run(
+        [sys.executable, "-c", ENDLESS, str(int(number)), *words, "--store", str(store)],
+        env={**ENVIRONMENT, "FORCE_COLOR": "1"},  # as on a terminal
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 128 + number, done.stderr
+    assert f"ordack: interrupted: {store} was not upgraded, it still has format version {old}\n" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "upgrading the store to format version" in done.stderr
+    assert _version(store) == old
+    assert _bodies(store) == [b"0", b"1", b"2"]
+    assert _version(store) == FORMAT_VERSION
+
+
 @pytest.mark.parametrize("version", [8, 6])
 def test_no_store_is_upgraded_under_a_queue_manager_of_another_version(store: Path, version: int) -> None:
     older(store, version)

@@ -16,7 +16,8 @@ import typer
 from ordack.cli.output import OutputError, write
 from ordack.paths import NotLocal, local_path
 from ordack.store import Store
-from ordack.store.database import legible, printable
+from ordack.store.database import Database, legible, printable
+from ordack.store.schema import FORMAT_VERSION
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -115,6 +116,35 @@ def activity(description: str) -> Iterator[Callable[[str], None]]:
     ) as shown:
         task = shown.add_task(description)
         yield lambda text: shown.update(task, description=text)
+
+
+@contextlib.contextmanager
+def interrupted_with(say: Callable[[], str]) -> Iterator[None]:
+    """A signal ends what is inside, and the command with exit status 128 + number; what `say` gives is said."""
+    from ordack.cli.drain import Interrupted, interruptible
+
+    try:
+        with interruptible():
+            yield
+    except Interrupted as error:
+        complain(f"interrupted: {say()}")
+        raise typer.Exit(128 + error.number) from None
+
+
+@contextlib.contextmanager
+def upgrade_shown(database: Database) -> Iterator[Callable[[int], object]]:
+    """As Database.upgrading: show which version is next, and let a signal end it, which leaves the store as it was."""
+    from ordack.store.schema import CHANGES
+
+    def fate() -> str:
+        version: int = database.one("PRAGMA user_version")
+        is_done = "was upgraded, it has" if version == FORMAT_VERSION else "was not upgraded, it still has"
+        return f"{database.folder} {is_done} format version {version}"
+
+    with activity("upgrading the store") as show, interrupted_with(fate):
+        yield lambda version: show(
+            f"upgrading the store to format version {version} of {FORMAT_VERSION}: {CHANGES[version - 1]}"
+        )
 
 
 @contextlib.contextmanager

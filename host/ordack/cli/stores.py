@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ordack.cli.common import JsonOption, StoreOption, activity, complain, local, report, report_done
+from ordack.cli.common import JsonOption, StoreOption, activity, complain, interrupted_with, local, report, report_done
 from ordack.store.database import counted, printable
 
 if TYPE_CHECKING:
@@ -24,17 +24,12 @@ app = typer.Typer(no_args_is_help=True, help="Check a store as a whole, or upgra
 @contextlib.contextmanager
 def _copying(nothing: str) -> Iterator[Callable[[int, int], None]]:
     """Show how far it is. A signal ends it with exit status 128 + number, and `nothing` is said."""
-    from ordack.cli.drain import Interrupted, interruptible
     from ordack.store.room import megabytes
 
-    try:
-        with activity("reading the store") as show, interruptible():
-            yield lambda done, size: show(
-                f"{megabytes(done)} of {megabytes(size)} copied" if done < size else "checking the copy"
-            )
-    except Interrupted as error:
-        complain(f"interrupted: {nothing}")
-        raise typer.Exit(128 + error.number) from None
+    with activity("reading the store") as show, interrupted_with(lambda: nothing):
+        yield lambda done, size: show(
+            f"{megabytes(done)} of {megabytes(size)} copied" if done < size else "checking the copy"
+        )
 
 
 def backup(
@@ -140,7 +135,7 @@ def store_upgrade(
     from ordack.store.backup import plan_upgrade, upgrade
     from ordack.store.schema import FORMAT_VERSION
 
-    plan = plan_upgrade(store) if check else upgrade(store)
+    plan = plan_upgrade(store) if check else upgrade(store, _copying("the store was not upgraded"))
     if plan.steps:
         text = (
             f"{store}: {'to upgrade' if check else 'upgraded'} from format version {plan.version} to {FORMAT_VERSION}"

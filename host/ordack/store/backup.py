@@ -17,13 +17,14 @@ import os
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
 import apsw
 
-from ordack.store.database import Database, StoreBusy, StoreError, StoreFull, legible
+from ordack.store.database import OPERATIONS, Database, StoreBusy, StoreError, StoreFull, legible
 from ordack.store.locks import SERVE_LOCK, Locks
 from ordack.store.look import ReadOnlyDatabase, is_writable
 from ordack.store.room import megabytes, reserve
@@ -33,7 +34,6 @@ from ordack.store.write_ahead import disk_bytes, log_bytes, patience
 PIECE_PAGES = 256  # copied at once, between two looks at signals
 PROBLEMS = 20  # that are named of one file
 PARTIAL_START, PARTIAL_END = ".ordack-", ".partial"
-_OPERATIONS = 100_000  # of SQLite's machine, between two looks at signals
 _READ_FAILURES = (apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ, apsw.SQLITE_IOERR_CORRUPTFS)
 
 Progress = Callable[[int, int], None]  # bytes copied, of so many
@@ -64,7 +64,7 @@ class _Any(ReadOnlyDatabase):
 
     def contents(self) -> Contents:
         """All of it is read and checked."""
-        self.connection.set_progress_handler(lambda: False, _OPERATIONS)  # a signal need not wait for the end
+        self.connection.set_progress_handler(lambda: False, OPERATIONS)  # a signal need not wait for the end
         with self.snapshot():
             return Contents(
                 version=self.one("PRAGMA user_version"),
@@ -394,14 +394,16 @@ def plan_upgrade(folder: Path) -> Upgrade:
     return Upgrade(version, steps, Locks(folder).is_taken(SERVE_LOCK))
 
 
-def upgrade(folder: Path) -> Upgrade:
-    """Upgrade the store in one transaction: what was done.
+def upgrade(folder: Path, reading: AbstractContextManager[object]) -> Upgrade:
+    """Upgrade the store in one transaction: what was done. reading: surrounds the time in which all of it is read.
 
     Raises StoreError: this ordack does not know the version, or the store is damaged; StoreBusy: a queue manager of
     another version runs on it. Nothing is changed then."""
     plan = plan_upgrade(folder)
     if plan.steps:
-        if problems := look_through(folder).problems:
+        with reading:
+            problems = look_through(folder).problems
+        if problems:
             raise StoreError(f"{folder} is damaged, and was not upgraded: {problems[0]}")
         _Upgrading(folder, is_served=lambda: Locks(folder).is_taken(SERVE_LOCK)).connection.close()
     return plan

@@ -39,6 +39,7 @@ NO_SYNCS = (
     apsw.SQLITE_IOERR_SHMMAP,
     apsw.SQLITE_IOERR_SHMLOCK,
 )  # failures after which the log is as it was
+OPERATIONS = 100_000  # of SQLite's machine, between two looks at signals
 PIECE_BYTES = 1 << 20  # messages that are moved in one transaction: their copies go through the log
 
 
@@ -122,9 +123,13 @@ class _Closed:
 class Database:
     """An open file. All methods raise StoreError, or one of its kinds; one that writes outside `transaction()` is a
     transaction by itself. rolled_back: how many transactions of this object did not happen. work: what was written.
-    upgrade_steps: from so many format versions ago a store is upgraded when it is opened."""
+    upgrade_steps: from so many format versions ago a store is upgraded when it is opened. upgrading: surrounds that; it
+    gets the database, and gives what hears of each version that is next."""
 
     upgrade_steps = 1
+    upgrading: Callable[[Database], contextlib.AbstractContextManager[Callable[[int], object]]] = staticmethod(
+        lambda _database: contextlib.nullcontext(int)
+    )
 
     def __init__(
         self,
@@ -198,14 +203,18 @@ class Database:
                 self.connection.pragma("auto_vacuum", INCREMENTAL)  # before anything is in the file
             self._use_write_ahead_log(time.monotonic() + busy_timeout)
             self._log = WriteAheadLog(self.connection, self.path, busy, self.work, self._failed)
-        with contextlib.suppress(StoreServed), self.transaction():  # its queue manager has done so
+        is_old = self.one("PRAGMA user_version") in UPGRADES
+        with contextlib.ExitStack() as stack:
+            begins = stack.enter_context(self.upgrading(self)) if is_old else int
+            stack.enter_context(contextlib.suppress(StoreServed))  # its queue manager has done so
+            stack.enter_context(self.transaction())
             with self.errors():
                 self._log.write_again()  # nobody may be left who knows that a sync has failed
             if not self.one("SELECT count(*) FROM sqlite_master"):
                 self._fill()
                 self.is_new = True
             self._check_version()
-            self._upgrade()
+            self._upgrade(begins)
         self._check_version()
         if (version := self.one("PRAGMA user_version")) != FORMAT_VERSION:
             raise StoreBusy(
@@ -243,7 +252,7 @@ class Database:
                 + (": use a newer one" if version > FORMAT_VERSION else "")
             )
 
-    def _upgrade(self) -> None:
+    def _upgrade(self, begins: Callable[[int], object]) -> None:
         version: int = self.one("PRAGMA user_version")
         if version == FORMAT_VERSION:
             return
@@ -251,8 +260,11 @@ class Database:
         if FORMAT_VERSION - version > self.upgrade_steps:
             raise StoreError(f"{of}: `ordack store upgrade --store {self.folder}` upgrades it; make a backup before")
         self.connection.create_scalar_function("correlation_in", cast(Any, correlation_in), 1)
+        self.connection.set_progress_handler(lambda: False, OPERATIONS)
         for step in range(version, FORMAT_VERSION):
+            begins(step + 1)
             self.connection.execute(UPGRADES[step])
+        self.connection.set_progress_handler(None)
         self.connection.pragma("user_version", FORMAT_VERSION)
 
     def _fill(self) -> None:
