@@ -44,8 +44,9 @@ from ordack.commits import Commit, Request, Wanted
 from ordack.config import Config
 from ordack.names import DEAD_XACT
 from ordack.sending import Letter
-from ordack.store import Store, StoreError, StoreUnknown, write_ahead
+from ordack.store import Store, StoreError, StoreUnknown, checkpoints, write_ahead
 from ordack.store.backup import make_backup
+from ordack.store.checkpoints import Checkpoints
 from ordack.store.messages import NotTaken, Stored
 from ordack.store.schema import FILE_NAME, POISON
 
@@ -93,6 +94,20 @@ class Powered(Host):
         episode.power.machines.append(self.machine)
         super()._open(episode.now)
         self.application = self._client()
+        self._checkpoint_beside()
+
+    def _checkpoint_beside(self) -> None:
+        """As a thread of `serve` does, between any two operations of its writer."""
+        if self.episode.beside:
+            beside = self.store._database.checkpoint_beside()
+            self.machine.between = lambda: self._step(beside)
+
+    def _step(self, beside: Checkpoints) -> None:
+        if self.episode.dice.random() < self.episode.beside:
+            before, failure = beside.done, beside.failure
+            beside.step()
+            self.episode.figures["checkpoints beside"] += beside.done - before
+            self.episode.figures["that failed"] += beside.failure is not failure
 
     def _client(self) -> Client:
         client = client_beside(self._life, lambda: self.episode.wall)
@@ -116,6 +131,8 @@ class Powered(Host):
     def _close(self) -> None:
         """As the kernel does when the process ends, or more gently."""
         self.held = []
+        if self.episode.beside and hasattr(self, "machine"):
+            self.machine.between = None
         with contextlib.suppress(*FAILURES):
             self.application.close()
         with contextlib.suppress(*FAILURES):
@@ -145,6 +162,7 @@ class Powered(Host):
             try:
                 super()._open(now)
                 self.application = self._client()
+                self._checkpoint_beside()
             except FAILURES as error:
                 self._close()
                 if self.machine.off:
@@ -174,6 +192,7 @@ class Episode:
         self.folder = folder
         self.dice = random.Random(f"{seed}/{number}")
         self.asks = self.dice.random() < 0.7  # the applications have the queue managers work, or do it themselves
+        self.beside = self.dice.choice((0.02, 0.2, 1)) if self.asks else 0  # how often there is a step of a checkpoint
         self.figures: Counter[str] = Counter()
         self.trace: list[str] = []
         self.is_calm = True
@@ -537,6 +556,8 @@ def _settings(dice: random.Random) -> Iterator[None]:
     with (
         mock.patch.object(write_ahead, "SHORT_LOG_BYTES", looked_at),
         mock.patch.object(write_ahead, "LOG_BYTES", emptied),
+        mock.patch.object(checkpoints, "LOG_BYTES", emptied),
+        mock.patch.object(checkpoints, "WAIT_S", 0),
         mock.patch.object(write_ahead, "disk_bytes", return_value=(SMALL_DISK, free)),
         mock.patch.object(pieces, "time", ticking),
         mock.patch("secrets.randbelow", dice.randrange),

@@ -13,8 +13,9 @@ import apsw
 import pytest
 from mqqb import confirm
 from ordack.client import Client, Letter
-from ordack.store import Store, StoreError
+from ordack.store import Store, StoreError, checkpoints
 from ordack.store.answers import Answers
+from ordack.store.checkpoints import Checkpoints
 from ordack.store.database import Database
 from ordack.store.memory import Memory
 from ordack.store.numbers import Numbers
@@ -216,6 +217,105 @@ def test_a_store_that_is_closed_after_a_sync_that_failed_is_whole(tmp_path: Path
     assert found
 
 
+# ---- checkpoints beside the writer
+
+
+def _fail_beside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: int, check: Callable[[Client, Told, Checkpoints], object]
+) -> None:
+    """The `sync`th sync of a checkpoint beside the writer fails; of what is in the log, a part was not synced."""
+    monkeypatch.setattr(checkpoints, "LOG_BYTES", 1 << 10)
+    for seed in range(TRIES):
+        told = Told(tmp_path, seed)
+        with power() as vfs:
+            vfs.machines.append(told.machine)
+            client = Client(told.machine.folder)
+            told.send(client, b"before")
+            client.send_many([Letter("plain", b"%d" % number * 100) for number in range(200)])
+            client.store._database._log.empty()  # so that the database has pages that are not in the log
+            beside = client.store._database.checkpoint_beside()
+            plain = client.queue("plain").identifier
+            for durable, count in ((True, 4), (False, 30), (False, 30)):  # each in other pages
+                with client.store.transaction(durable):
+                    outcomes_of(client).empty(plain, confirm.NACK_Q_PURGED, count)
+            told.machine.plan = [Accident(sync, IO_ERROR, 1, "sync")]
+            beside.step()
+            assert told.machine.failed == 1
+            check(client, told, beside)
+            told.check()
+            with contextlib.suppress(apsw.Error):
+                client.close()
+
+
+def _goes_on(client: Client, told: Told, beside: Checkpoints) -> None:
+    done = beside.done
+    beside.step()
+    assert beside.done == done, "it is left alone until the writer has made sure of the log"
+    told.machine.plan = []
+    with pytest.raises(StoreError):
+        client.send("line1", b"refused")
+    told.send(client, b"after")
+    assert told.sent[-1] == b"after"
+    while beside.done == done:  # it may be told itself that the writer's sync has failed
+        beside.step()
+        told.send(client, b"more %d" % len(told.sent))
+
+
+def _nobody_writes(_client: Client, _told: Told, beside: Checkpoints) -> None:
+    beside.step()
+
+
+@pytest.mark.parametrize("check", [_goes_on, _nobody_writes])
+@pytest.mark.parametrize("sync", [1, 2])  # of the log, of the database's file
+def test_a_sync_that_fails_beside_is_told_to_the_writer_once_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: int, check: Callable[[Client, Told, Checkpoints], object]
+) -> None:
+    _fail_beside(tmp_path, monkeypatch, sync, check)
+
+
+def test_a_checkpoint_beside_that_goes_on_after_a_failure_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Checkpoints, "failure", property(lambda _self: None, lambda _self, _value: None), raising=False)
+    with pytest.raises((AssertionError, StoreError)):
+        _fail_beside(tmp_path, monkeypatch, 1, _nobody_writes)
+
+
+def test_nothing_is_copied_while_the_writer_does_not_know_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "LOG_BYTES", 1 << 10)
+    told = Told(tmp_path, 1)
+    with power() as vfs:
+        vfs.machines.append(told.machine)
+        with Client(told.machine.folder) as client:
+            beside = client.store._database.checkpoint_beside()
+            told.send(client, b"before")
+            told.fail(lasts=100)
+            with pytest.raises(StoreError):
+                client.send("line1", b"unknown")
+            told.machine.repaired()
+            operations = told.machine.operations
+            beside.step()
+            assert told.machine.operations == operations
+            assert beside.failure is None
+            told.send(client, b"after")
+            assert told.sent == [b"before", b"after"]
+            beside.step()
+            assert told.machine.operations > operations
+            told.check()
+
+
+def _no_sync_of_a_checkpoint_beside(patch: pytest.MonkeyPatch) -> None:
+    begin = Checkpoints.__init__
+
+    def broken(self: Checkpoints, path: Path, chunk_bytes: int) -> None:
+        begin(self, path, chunk_bytes)
+        self._database.pragma("synchronous", "off")
+
+    patch.setattr(Checkpoints, "__init__", broken)
+
+
 # ---- the cuts can fail: broken on purpose, they find it ----------------------------------------------------------
 
 
@@ -258,6 +358,7 @@ def _play(episodes: int) -> None:
         _message_ids_are_given_twice,
         _counts_are_not_kept,
         _answers_are_not_kept,
+        _no_sync_of_a_checkpoint_beside,
     ],
 )
 def test_what_is_broken_is_found(

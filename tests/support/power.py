@@ -7,7 +7,7 @@ byte. Names come and go in order, and are on the disk when a file is synced for 
 it.
 
 A sync that fails is as on Linux: of what was to be synced any part is on the disk, the cache has all of it, and no
-later sync tries again; each descriptor that was open then is told once.
+later sync tries again; each descriptor that was open then is told once, by a sync that does its work all the same.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import gc
 import random
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -133,7 +133,8 @@ def _apply(content: bytearray, piece: Piece) -> None:
 
 
 class Machine:
-    """A machine with one folder on its disk. off: its power is gone. counts: operations so far, by kind."""
+    """A machine with one folder on its disk. off: its power is gone. operations: so far. between: what another thread
+    does on it before each of them."""
 
     def __init__(self, folder: Path, dice: random.Random) -> None:
         self.folder = folder
@@ -144,6 +145,8 @@ class Machine:
         self.recent: deque[str] = deque(maxlen=RECENT)
         self.cut_at = ""  # what was done to which file when the power went
         self.plan: list[Accident] = []
+        self.between: Callable[[], object] | None = None
+        self._is_between = False
         self._failing: tuple[str, int] = "", 0
         self.names: dict[str, Inode] = {}
         self._on_disk: dict[str, Inode] = {}
@@ -224,6 +227,12 @@ class Machine:
         apsw.IOError, apsw.FullError.
 
         can_fail: False of what SQLite does not mind if it fails, because apsw would raise that all the same."""
+        if self.between and not self._is_between:
+            self._is_between = True
+            try:
+                self.between()
+            finally:
+                self._is_between = False
         if self.off:
             raise apsw.IOError(GONE)
         self.operations += 1
@@ -333,17 +342,18 @@ class _File(apsw.VFSFile):
             return done
 
     def xSync(self, flags: int) -> None:  # noqa: N802 - theirs
+        was_told = self._failures == self._inode.failures
+        self._failures = self._inode.failures
         try:
             with self._machine.operation("sync", self._name):
-                if self._failures != self._inode.failures:
-                    self._failures = self._inode.failures
-                    raise apsw.IOError("a sync failed before")
                 self._machine.sync(self._inode)
         except apsw.IOError:
-            if not self._machine.off and self._failures == self._inode.failures:
+            if not self._machine.off:
                 self._inode.lost(self._machine.dice)
                 self._failures = self._inode.failures
             raise
+        if not was_told:
+            raise apsw.IOError("a sync failed before")
 
 
 @contextmanager

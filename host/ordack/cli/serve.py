@@ -349,6 +349,7 @@ def _open_when_there_is_room(folder: Path, log: Log) -> Store:
             if opened.is_new:
                 log(Line(f"new store made in {folder}", INFO))
             opened.lock_manager()
+            opened.checkpoint_beside()
             return opened
         except StoreError as error:
             if opened:

@@ -102,6 +102,10 @@ class Store:
         self._locks.close()
         self._database.close()
 
+    def checkpoint_beside(self) -> None:
+        """Have checkpoints made in a thread of their own from now on, so that no commit waits for one."""
+        self._database.checkpoint_beside().start()
+
     def transaction(self, durable: bool = True) -> AbstractContextManager[None]:
         """As Database.transaction."""
         return self._database.transaction(durable)

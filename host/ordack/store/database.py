@@ -13,6 +13,7 @@ from typing import Any, NoReturn, cast
 import apsw
 
 from ordack.counters import DiskWork
+from ordack.store.checkpoints import Checkpoints, may_be_a_sync
 from ordack.store.processes import writer_of
 from ordack.store.schema import (
     APPLICATION_ID,
@@ -31,14 +32,6 @@ from ordack.store.write_ahead import WriteAheadLog, patience
 BUSY_TIMEOUT_S = 10.0
 FIRST_WAIT_S = 0.0002
 LAST_WAIT_S = 0.02
-NO_SYNCS = (
-    apsw.SQLITE_IOERR_READ,
-    apsw.SQLITE_IOERR_SHORT_READ,
-    apsw.SQLITE_IOERR_SHMOPEN,
-    apsw.SQLITE_IOERR_SHMSIZE,
-    apsw.SQLITE_IOERR_SHMMAP,
-    apsw.SQLITE_IOERR_SHMLOCK,
-)  # failures after which the log is as it was
 OPERATIONS = 100_000  # of SQLite's machine, between two looks at signals
 PIECE_BYTES = 1 << 20  # messages that are moved in one transaction: their copies go through the log
 
@@ -126,6 +119,7 @@ class Database:
     upgrade_steps: from so many format versions ago a store is upgraded when it is opened. upgrading: surrounds that; it
     gets the database, and gives what hears of each version that is next."""
 
+    _beside: Checkpoints | None = None
     upgrade_steps = 1
     upgrading: Callable[[Database], contextlib.AbstractContextManager[Callable[[int], object]]] = staticmethod(
         lambda _database: contextlib.nullcontext(int)
@@ -178,6 +172,10 @@ class Database:
 
     def close(self) -> None:
         """Close it. Whatever is asked of it then raises StoreError, but to close it again."""
+        if self._beside:
+            self._beside.close()
+            self._failure_beside()
+            self._beside = None
         if (self._in_doubt or self._has_gap) and not self._is_served():
             try:
                 self._end_doubt()
@@ -186,6 +184,12 @@ class Database:
         self._in_doubt = self._has_gap = False
         self.connection.close()
         self.connection = cast(apsw.Connection, _Closed(self.path))
+
+    def checkpoint_beside(self) -> Checkpoints:
+        """Have checkpoints made beside commits; the caller starts that, or makes its steps."""
+        with self.errors():
+            self._beside = self._log.checkpoint_beside()
+        return self._beside
 
     def _leave_log(self) -> None:
         """Have the log as it is after the end: what may be missing in it is not to be copied."""
@@ -291,8 +295,11 @@ class Database:
             yield
             return
         self._check_served()
+        failure = self._failure_beside()
         if self._in_doubt or self._has_gap:
             self._end_doubt()
+        if failure:
+            raise StoreError(f"{self.path}: {failure}; that was a checkpoint, and nothing is lost")
         if not durable:
             self._set_synchronous(False)
         try:
@@ -356,6 +363,7 @@ class Database:
                     self.connection.execute("COMMIT")
                 except apsw.IOError:
                     self._in_doubt = True
+                    self._hold_checkpoints()
                     raise
         except StoreError:
             if self._in_doubt:
@@ -388,10 +396,25 @@ class Database:
                 raise StoreUnknown(str(error)) from None
             raise
         self._in_doubt = self._has_gap = False
+        if self._beside:
+            self._beside.held = False
+
+    def _failure_beside(self) -> apsw.Error | None:
+        """What has failed beside since this was asked last."""
+        failure = self._beside.failure if self._beside else None
+        if failure:
+            self._failed(failure)
+        return failure
+
+    def _hold_checkpoints(self) -> None:
+        if self._beside:
+            self._beside.held, self._beside.failure = True, None
 
     def _failed(self, error: apsw.Error) -> None:
         """Remember it if this may have been a sync: what was to be synced may be missing on the disk for good."""
-        self._has_gap |= isinstance(error, apsw.IOError) and getattr(error, "extendedresult", 0) not in NO_SYNCS
+        if may_be_a_sync(error):
+            self._has_gap = True
+            self._hold_checkpoints()
 
     def touch(self) -> None:
         """Within a transaction: change something, so that its end makes durable what was written before without it."""

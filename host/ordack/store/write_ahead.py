@@ -1,9 +1,10 @@
 """The write-ahead log of a store: who waits for whom, how long the log gets, and where its content will go.
 
-SQLite writes all changes to the log first, and copies them to the database's file later, in a checkpoint. The log
-begins anew only when a checkpoint has copied all of it and nobody reads from it any more. Two things keep a full disk
-from being the end of a store: what is in the log has its place in the database's file already, so that a checkpoint
-needs no room; and where the disk is nearly full, the log gives its room back after each checkpoint.
+SQLite writes all changes to the log first, and copies them to the database's file later, in a checkpoint: in a commit,
+or beside it (checkpoints.py). The log begins anew only when a checkpoint has copied all of it and nobody reads from it
+any more. Two things keep a full disk from being the end of a store: what is in the log has its place in the database's
+file already, so that a checkpoint needs no room; and where the disk is nearly full, the log gives its room back after
+each checkpoint.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 import apsw
 
 from ordack.counters import DiskWork
+from ordack.store.checkpoints import Checkpoints
 from ordack.store.room import LOG_BYTES, reserve
 
 BUSY_WAIT_S = 0.001  # between two tries to write; SQLite's own, up to 0.1, let two that write in turn starve a third
@@ -63,7 +65,8 @@ def disk_bytes(path: Path) -> tuple[int, int]:
 
 class WriteAheadLog:
     """The log of an open database that has one. path: the database's file; busy: its busy handler. work: is told what
-    is written. failed: is called when a checkpoint has. is_synced: does a commit sync the log?"""
+    is written. failed: is called when a checkpoint has. is_synced: does a commit sync the log? beside: what makes the
+    checkpoints, if commits need not."""
 
     def __init__(
         self,
@@ -80,12 +83,20 @@ class WriteAheadLog:
         self._pages = 0  # that were written to the log since it began, as far as this object knows
         self._is_begun = log_bytes(path) > 0
         self.is_synced = True
+        self.beside: Checkpoints | None = None
+        self._done_beside = 0  # that were counted
         self._failed = failed
         self._page_bytes: int = database.pragma("page_size")
         chunk = ctypes.c_int(CHUNK_BYTES)
         database.file_control("main", apsw.SQLITE_FCNTL_CHUNK_SIZE, ctypes.addressof(chunk))
         database.pragma("journal_size_limit", LOG_BYTES)  # a large transaction leaves no large log behind
         database.set_wal_hook(self._after_commit)
+
+    def checkpoint_beside(self) -> Checkpoints:
+        """From now on commits make no checkpoints, unless the disk is nearly full: this does. Raises apsw.Error."""
+        self.beside = Checkpoints(self._path, CHUNK_BYTES)
+        self.beside.tell(self._pages)
+        return self.beside
 
     def keep_place(self) -> None:
         """Take room on the disk for what the running transaction adds to the database's file. Raises apsw.FullError,
@@ -130,13 +141,19 @@ class WriteAheadLog:
             self._work.syncs += 1  # the header of a new log by itself
         self._pages, self._is_begun = pages, True
         size = self._work.log_bytes = pages * self._page_bytes
+        if self.beside:
+            self.beside.tell(pages)
+            if self.is_synced:  # a commit by which nothing is synced is told from others by that
+                new, self._done_beside = self.beside.done - self._done_beside, self.beside.done
+                self._work.checkpoints += new
+                self._work.syncs += 2 * new
         if size >= SHORT_LOG_BYTES:
             with contextlib.suppress(OSError):
                 disk, free = disk_bytes(self._path)
                 kept_back = reserve(disk)
                 if size >= kept_back // 4 and free < kept_back:
                     self.empty()
-                elif size >= LOG_BYTES:
+                elif size >= LOG_BYTES and not self.beside:
                     self._copy(apsw.SQLITE_CHECKPOINT_PASSIVE)
         return apsw.SQLITE_OK
 

@@ -1,0 +1,114 @@
+"""Checkpoints beside the writer, which waits for none of them.
+
+A connection of its own copies the write-ahead log to the database's file while the writer goes on. What the writer adds
+meanwhile is copied next, until little is left; only for that the writer is kept out, and the log begins anew. A log
+that grows faster than it can be copied is cut short all the same, at MOST times its usual size.
+
+A sync that fails here is the writer's business: it hears of it in its next transaction, which fails, and until the
+writer has made sure of the log (`Database._end_doubt`) nothing more is copied. SQLite takes nothing for copied then, so
+the log does not begin anew, and the next checkpoint writes all of it again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from pathlib import Path
+
+import apsw
+
+from ordack.store.room import LOG_BYTES
+
+MOST = 16  # times LOG_BYTES
+REST = 4  # the part of LOG_BYTES that may be left to copy while the writer is kept out
+WAIT_S = 0.02  # for the writer, and then with the writer kept out for readers; another time if that is not enough
+NO_SYNCS = (
+    apsw.SQLITE_IOERR_READ,
+    apsw.SQLITE_IOERR_SHORT_READ,
+    apsw.SQLITE_IOERR_SHMOPEN,
+    apsw.SQLITE_IOERR_SHMSIZE,
+    apsw.SQLITE_IOERR_SHMMAP,
+    apsw.SQLITE_IOERR_SHMLOCK,
+)  # failures after which the log is as it was
+
+
+def may_be_a_sync(error: apsw.Error) -> bool:
+    """May this have been a sync that failed? Then what was to be synced may be missing on the disk for good."""
+    return isinstance(error, apsw.IOError) and getattr(error, "extendedresult", 0) not in NO_SYNCS
+
+
+class Checkpoints:
+    """Of the database in that file. done: how many there were. failure: why there are no more until the writer has
+    taken it from here. held: the writer does not know what of its log is on the disk, so none is to be made."""
+
+    def __init__(self, path: Path, chunk_bytes: int) -> None:
+        self.done = 0
+        self.failure: apsw.Error | None = None
+        self.held = False
+        self._pages = 0  # in the log, as the writer has told,
+        self._copied = 0  # of them in the database's file,
+        self._begin_at = 0  # and when it is tried again to begin the log anew
+        self._wanted = threading.Event()
+        self._ends = False
+        self._thread: threading.Thread | None = None
+        self._database = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+        self._database.pragma("synchronous", "full")
+        self._database.set_busy_timeout(int(1000 * WAIT_S))
+        chunk = ctypes.c_int(chunk_bytes)
+        self._database.file_control("main", apsw.SQLITE_FCNTL_CHUNK_SIZE, ctypes.addressof(chunk))
+        self._database.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        self._page_bytes: int = self._database.pragma("page_size")
+
+    def start(self) -> None:
+        """Have a thread make them."""
+        self._thread = threading.Thread(target=self._run, name="ordack-checkpoints", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """No more of them, when the one that is being made is done."""
+        self._ends = True
+        self._wanted.set()
+        if self._thread:
+            self._thread.join()
+        self._database.close()
+
+    def tell(self, pages: int) -> None:
+        """The writer has committed: so many pages are in the log."""
+        if pages < self._pages:
+            self._copied = 0
+        self._pages = pages
+        if pages * self._page_bytes >= LOG_BYTES:
+            self._wanted.set()
+
+    def step(self) -> None:
+        """Copy what is in the log, if that is much; have it begin anew, if little is left to copy."""
+        pages, rest = self._pages, LOG_BYTES // REST // self._page_bytes
+        if self.held or self.failure or pages * self._page_bytes < LOG_BYTES:
+            return
+        if pages - self._copied > rest:
+            self._copy(apsw.SQLITE_CHECKPOINT_PASSIVE)
+        is_long = pages * self._page_bytes >= MOST * LOG_BYTES
+        if pages >= self._begin_at and (is_long or self._pages - self._copied <= rest) and not self.failure:
+            if self._copy(apsw.SQLITE_CHECKPOINT_RESTART):
+                self._pages = self._copied = self._begin_at = 0
+            else:
+                self._begin_at = pages + rest
+
+    def _copy(self, mode: int) -> bool:
+        """Make one; was it made to its end?"""
+        try:
+            _, self._copied = self._database.wal_checkpoint("main", mode)
+        except apsw.Error as error:
+            if may_be_a_sync(error):
+                self.failure = error
+            return False
+        self.done += 1
+        return True
+
+    def _run(self) -> None:
+        while True:
+            self._wanted.wait()
+            self._wanted.clear()
+            if self._ends:
+                return
+            self.step()
