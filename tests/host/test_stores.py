@@ -625,7 +625,8 @@ number = int(sys.argv.pop(1))
 signal.signal(signal.SIGINT, signal.default_int_handler)
 database.correlation_in = lambda _: threading.Timer(0.5, os.kill, (os.getpid(), number)).start()
 schema.UPGRADES[schema.FORMAT_VERSION - 1] += (
-    "UPDATE settings SET value = correlation_in(x''); WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
+    "UPDATE settings SET value = correlation_in(x'') WHERE name = 'receiver'; "
+    "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
     "INSERT INTO settings SELECT 'endless', count(*) FROM n;"
 )
 main()
