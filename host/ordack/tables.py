@@ -134,6 +134,29 @@ class LongStream(OutgoingStream):
             entry = super().next_to_send()
         return entry
 
+    def following(self, entry: Entry, most: int) -> list[Entry]:
+        """The next ones that `next_to_send` gives, if this transactional one, which it gave last, has been sent: `most`
+        at most, and only those that lie behind it in one piece, of the same sequence. The number before each is that
+        of the one in front of it."""
+        table = self.table
+        for priority, place in self._cursors:
+            if priority == entry.priority and place < len(table) and table[place] is entry and not self._held:
+                break
+        else:
+            return []
+        following = table[place + 1 : place + 1 + most]
+        for count, other in enumerate(following):
+            if (
+                other.tx_sequence_id != entry.tx_sequence_id
+                or not other.tx_sequence_number
+                or other.awaiting_ack
+                or other.received_session_ack
+                or other.priority != priority
+                or not other.recoverable
+            ):
+                return following[:count]
+        return following
+
     def order_ack(self, body: OrderAckBody, now: int) -> list[Entry]:
         """As OutgoingStream.order_ack. What was sent before a start need not be in the table yet."""
         if self.behind:

@@ -30,10 +30,12 @@ Queue = TypeVar("Queue", bound=Sender)
 
 
 class Turns:
-    """The turns of one connection. count: how many there have been; a queue that joins sets its `turn` to that."""
+    """The turns of one connection. count: how many there have been; a queue that joins sets its `turn` to that.
+    is_alone: has only the queue whose turn it is something to send?"""
 
     def __init__(self) -> None:
         self.count = 0
+        self.is_alone = False
 
     def among(self, queues: Iterable[Queue]) -> Iterator[tuple[Queue, Entry]]:
         """What to send next, and from which queue, until none has anything. Whoever asks for the one after has sent
@@ -51,6 +53,7 @@ class Turns:
                 heapq.heapify(waiting)
             entry = queue.stream.next_to_send()
             if entry is not None:
+                self.is_alone = not waiting
                 yield queue, entry
                 self.count += 1
                 queue.turn = self.count

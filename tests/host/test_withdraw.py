@@ -10,6 +10,7 @@ import pytest
 from mqqb import confirm
 from mqqb.session import Session
 from ordack.config import Config
+from ordack.prediction import PredictingSession
 from ordack.store import Store
 from ordack.store.database import Database
 from ordack.store.schema import NEVER
@@ -34,7 +35,7 @@ class Operator:
         self.purged: set[int] = set()
         self.unsent: set[int] = set()
         self.busy = False
-        statement, send = Database.all, Session.send
+        statement, send, send_following = Database.all, Session.send, PredictingSession.send_following
 
         def watched(database: Database, sql: str, arguments: Any = ()) -> list[Any]:
             if not self.busy and folder in database.path.parents and database.connection.get_autocommit():
@@ -48,8 +49,13 @@ class Operator:
                 self.left.add(entry.message_id)
             send(session, entry, packet, recoverable, now)
 
+        def noted_too(session: PredictingSession, entry: Any, packet: bytearray) -> None:
+            self.left.add(entry.message_id)
+            send_following(session, entry, packet)
+
         patch.setattr(Database, "all", watched)
         patch.setattr(Session, "send", noted)
+        patch.setattr(PredictingSession, "send_following", noted_too)
 
     def _purge(self, folder: Path) -> None:
         self.busy = True

@@ -122,7 +122,7 @@ class Reading:
     def __init__(self, queues: OutgoingQueues, at_hand: dict[int, tuple[Packet, int]]) -> None:
         self._queues = queues
         self._at_hand = at_hand
-        self._ahead: dict[int, dict[int, tuple[bytes, int]]] = {}  # by outgoing queue and key
+        self._ahead: dict[int, dict[int, tuple[Packet, int]]] = {}  # by outgoing queue and key
 
     def packet(self, outgoing: int, key: int) -> tuple[bytearray, int]:
         """As OutgoingQueues.packet. outgoing: the outgoing queue that it is in."""
@@ -137,6 +137,10 @@ class Reading:
         if len(packet) > READ_AHEAD_BYTES:
             del self._ahead[outgoing]
         return bytearray(packet), until
+
+    def put_back(self, outgoing: int, key: int, packet: bytearray, until: int) -> None:
+        """What `packet` has given is not sent yet: it has been read ahead."""
+        self._ahead.setdefault(outgoing, {})[key] = packet, until
 
 
 class OutgoingQueues:
@@ -383,7 +387,7 @@ class OutgoingQueues:
             raise StoreError(f"{self._db.path}: outgoing message {key} is gone")
         return bytearray(rows[0][0]), rows[0][1]
 
-    def packets(self, outgoing: int, key: int, count: int) -> dict[int, tuple[bytes, int]]:
+    def packets(self, outgoing: int, key: int, count: int) -> dict[int, tuple[Packet, int]]:
         """The packet of this outgoing message, and those of up to `count` - 1 that were put in the same outgoing queue
         after it, by key; as `packet` has them."""
         rows = self._db.all(

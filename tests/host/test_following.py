@@ -1,0 +1,222 @@
+"""Messages that follow each other on a link leave as if each had been looked at by itself.
+
+Two pairs of queue managers get the same letters, bytes, times, cuts and orders; in one of them each message takes the
+full path. After each step all bytes on the way, all rows, and what sessions and streams know are compared.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from array import array
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mqqb.session import Settings
+from mqqb.streams import Entry
+from ordack.client import Client
+from ordack.config import Config
+from ordack.departures import Departures
+from ordack.sending import Letter
+from ordack.tables import LongStream
+
+from tests.support.host_world import HERE, Host, World, world_of
+
+PLANT = "DIRECT=OS:plant\\private$\\"
+MESSAGES = "lookup_id, queue, rank, expires, wants, peer, address, own, purged, in_doubt, packet"  # not when they came
+TABLES = {"messages": MESSAGES} | dict.fromkeys(
+    ("queues", "incoming", "outgoing", "outgoing_messages", "outcomes", "history"), "*"
+)
+STEPS = 60
+
+
+class Pair:
+    """A sender and a receiver. follows: whether messages may leave without the full path; followed: how many did."""
+
+    def __init__(self, folder: Path, seed: int, follows: bool) -> None:
+        session = Settings(window_size=random.Random(seed).choice((7, 64)))
+        self.receiver = Host(folder / "receiver", Config(session=session))
+        self.sender = Host(folder / "sender", Config(next_hops={"plant": HERE}, session=session), "10.0.0.9")
+        self.world: World = world_of([self.receiver, self.sender], [])
+        self.world.random = random.Random(seed)
+        self.follows = follows
+        self.followed = 0
+        self._watch()
+
+    def _watch(self) -> None:
+        departures: Any = self.sender.manager._departures
+        send: Any = Departures._send_following
+
+        def watch(link: Any, *arguments: Any) -> None:
+            if self.follows:
+                before = link.counts.sent
+                send(departures, link, *arguments)
+                self.followed += link.counts.sent - before
+
+        departures._send_following = watch
+
+    def restart(self) -> None:
+        self.sender.restart(self.world.now, snapshot=True)
+        self._watch()
+
+    def client(self) -> Client:
+        return self.sender.client(self.world.wall)
+
+    def state(self) -> object:
+        """All that the two pairs have to have in common."""
+        tables = [
+            list(host.store._database.connection.execute(f"SELECT {columns} FROM {table} ORDER BY 1, 2"))
+            for host in self.world.hosts
+            for table, columns in TABLES.items()
+        ]
+        sessions = [
+            (
+                list(link.session.window.counts),
+                link.session.due,
+                link.session._ack_send_duration,
+                link.session._session_active,
+                [entry and (entry.key, entry.sequence_number) for entry in link.session.window.in_flight],
+                (link.turns.count, link.pace._waiting, link.counts.sent, link.counts.resent),
+            )
+            for host in self.world.hosts
+            for link in host.manager.links
+        ]
+        queues = [
+            (
+                queue.format_name,
+                list(queue.stream.record),
+                queue.stream.next_timeout(),
+                (queue.turn, queue.sent_to, queue.watched, sorted(queue.transmitted)),
+                [
+                    (
+                        entry.key,
+                        entry.awaiting_ack,
+                        entry.received_session_ack,
+                        entry.sequence_number,
+                        entry.recoverable_sequence_number,
+                    )
+                    for entry in queue.stream.table
+                ],
+                len(queue.stream.awaiting_final_ack),
+            )
+            for queue in self.sender.manager.outgoing
+        ]
+        wires = [(bytes(wire.to_host), bytes(wire.to_initiator)) for wire in self.world.wires]
+        return tables, sessions, queues, wires, self.sender.log, self.receiver.log
+
+
+def _letters(chance: random.Random, queues: tuple[str, ...]) -> list[Letter]:
+    """Many that are alike, and some that are not."""
+    letters = []
+    queue = chance.choice(queues)
+    for _ in range(chance.choice((1, 5, 40, 90))):
+        odd = chance.random() < 0.05
+        letters.append(
+            Letter(
+                PLANT + queue,
+                bytes([chance.randrange(256)]) * chance.choice((0, 1, 7, 64, 1000)),
+                label=chance.choice(("", "x", "reading")),
+                delivery="recoverable" if queue == "plain" or chance.random() < 0.003 else "transactional",
+                ttrq=chance.choice((1, 3, 60)) if odd else None,
+                ttbr=chance.choice((2, 60)) if odd and chance.random() < 0.5 else None,
+                dead_letter=chance.random() < 0.05,
+                journal=chance.random() < 0.05,
+                response_queue=chance.choice(("DIRECT=OS:far\\private$\\answers", "plain")) if odd else None,
+            )
+        )
+    return letters
+
+
+def _step(chance: random.Random, pairs: list[Pair], queues: tuple[str, ...]) -> None:
+    what = chance.random()
+    if what < 0.2:
+        letters = _letters(chance, queues)
+        for pair in pairs:
+            with pair.client() as client:
+                client.send_many(letters)
+    elif what < 0.22:
+        for pair in pairs:
+            for wire in list(pair.world.wires):
+                wire.cut()
+    elif what < 0.24:
+        for pair in pairs:
+            pair.restart()
+    elif what < 0.28:
+        order = chance.choice(("pause", "resume", "resume", "resend"))
+        for pair in pairs:
+            for row in pair.sender.store.outgoing.queues():
+                if order == "resend":
+                    pair.sender.store.outgoing.request_resend(row.format_name)
+                else:
+                    pair.sender.store.outgoing.set_on_hold(row.format_name, order == "pause")
+            pair.sender.manager.outgoing.refresh()
+            pair.sender.manager.outgoing.obey(pair.world.now)
+    elif what < 0.32:
+        place = chance.randrange(1, 50)
+        for pair in pairs:
+            for row in pair.sender.store.outgoing.queues():
+                keys = [entry.key for entry in pair.sender.store.outgoing.messages_in(row.identifier)]
+                if keys:
+                    key = keys[place % len(keys)]
+                    pair.sender.store.outgoing.request_purge(row.identifier, 1, key - 1, key)
+    elif what < 0.36:
+        writable = chance.random() < 0.7
+        for pair in pairs:
+            for link in pair.sender.manager.links:
+                link.writable = writable
+    elif what < 0.45:
+        milliseconds = chance.choice((1, 100, 300, 1000))
+        for pair in pairs:
+            pair.world.pass_time(milliseconds)
+    else:
+        most = chance.choice((1000, 1 << 20, 1 << 20))
+        for pair in pairs:
+            for _ in range(6):
+                pair.world.connect_all()
+                pair.world.collect()
+                pair.world.deliver(most)
+    for pair in pairs:
+        pair.world.collect()
+    assert pairs[0].state() == pairs[1].state()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_follows_leaves_as_on_the_full_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    monkeypatch.setattr(secrets, "token_bytes", lambda size: b"\xab" * size)
+    monkeypatch.setattr(secrets, "randbelow", lambda below: 77 % below)
+    chance = random.Random(seed)
+    pairs = [Pair(tmp_path / "follows", seed, True), Pair(tmp_path / "full", seed, False)]
+    for pair in pairs:
+        pair.receiver.store.queues.create("other", transactional=True)
+    print(f"seed {seed}")
+    for _ in range(STEPS):
+        _step(chance, pairs, ("line1",) if seed % 2 else ("line1", "line1", "other", "plain"))
+    assert pairs[0].followed > 50 or not seed % 2  # where several queues are busy, they take turns
+    for pair in pairs:
+        pair.sender.store.close()
+        pair.receiver.store.close()
+
+
+class _NoRows:
+    """Nothing is in the store alone."""
+
+    def after(self, _key: int, _limit: int) -> list[Entry]:
+        return []
+
+    def last(self) -> list[Entry]:
+        return []
+
+
+def test_nothing_follows_while_a_gap_may_have_to_be_bridged() -> None:
+    """What an OrderAck can still prove stored is forgotten with the number that bridges it: the full path does that."""
+    stream = LongStream(array("I", (1, 1000, 5, 0)), (30_000,), _NoRows())
+    entries = [Entry(key, key, True, False, 1000 << 32 | 1, key) for key in range(1, 5)]
+    stream.extend(entries)
+    assert stream.next_to_send() is entries[0]
+    assert stream.following(entries[0], 10) == entries[1:]
+    assert stream.following(entries[0], 2) == entries[1:3]
+    assert stream.following(entries[1], 10) == []  # it was not given
+    stream.hold([entries[2]])
+    assert stream.next_to_send() is entries[0]
+    assert stream.following(entries[0], 10) == []
