@@ -165,7 +165,7 @@ class Applications:
                     taken = question.commit.taken
                     order = question.commit.order
                     moved = int(order is not None and order.name == "move" and result is not None)
-                    counts = len(sent) + moved, len(taken) + moved
+                    counts = question.commit.messages + moved, len(taken) + moved
                     done = _Done(application, answer, (), taken, None, *counts)
                     self.has_obeyed |= order is not None
                 elif isinstance(question, Emptying):

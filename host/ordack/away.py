@@ -21,7 +21,7 @@ from ordack.commits import Commit, Current, Emptying, Request, Wanted, asked_aga
 from ordack.config import TLS_SCHEME, Config, TlsFiles, check_host, format_address, parse_address
 from ordack.orders import Order
 from ordack.remote import ANSWER_S, ATTEMPTS, HELLO_S, WAIT_S, Connection, Lost
-from ordack.sending import Sent
+from ordack.sending import Sent, SentRun, each
 from ordack.store import Store, StoreError, StoreUnknown
 from ordack.store.messages import Stored
 from ordack.store.queues import Queue
@@ -193,7 +193,7 @@ class Away:
         for _ in range(ATTEMPTS):
             try:
                 sent, _ = self._reached().ask(question)
-                return [Sent(*one) for one in sent]
+                return each(SentRun(*run) for run in sent)
             except Lost as lost:
                 self._connection = None
                 asked = asked or lost.asked

@@ -32,7 +32,7 @@ from ordack.orders import Order
 from ordack.reads import Here, Reads
 from ordack.receiving import Cursor, Empty, Received, Receiving, Reject, cannot_reject, patience
 from ordack.remote import Remote
-from ordack.sending import Further, Letter, Properties, Sent, checked, letter_of
+from ordack.sending import Further, Letter, Properties, Sent, in_runs, letter_of
 from ordack.service import PAGE
 from ordack.store import Store
 from ordack.store.look import open_to_look
@@ -186,7 +186,7 @@ class Transaction:
         """Make it happen; raises what Client.send does, and StoreError."""
         taken, self._taken = tuple(self._taken), []
         if taken or self._letters:
-            self.sent = self._client.access.commit(Commit(taken, confirm.ACK_RECEIVE, tuple(self._letters)))
+            self.sent = self._client.access.commit(Commit(taken, confirm.ACK_RECEIVE, in_runs(self._letters)))
 
     def reject(self) -> None:
         """Remove what was received as rejected (B-342), and send nothing. Raises ValueError if it cannot be."""
@@ -316,7 +316,7 @@ class Client:
     def send_many(self, letters: Iterable[Letter]) -> list[Sent]:
         """Send messages in one transaction: all of them, in this order, or none if it raises, as `send` does. They
         share the cost of making them durable."""
-        return self.access.commit(Commit(letters=tuple(checked(letter) for letter in letters)))
+        return self.access.commit(Commit(letters=in_runs(letters)))
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[Transaction]:

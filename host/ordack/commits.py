@@ -21,7 +21,7 @@ from ordack.config import Config
 from ordack.orders import Order, obey
 from ordack.outcome import Outcomes
 from ordack.pieces import in_pieces
-from ordack.sending import Letter, Sending, Sent
+from ordack.sending import Run, Sending, Sent, SentRun, each
 from ordack.store import Store, StoreError, StoreServed, StoreUnknown
 from ordack.store.messages import NotTaken, Selection, Stored
 from ordack.store.outgoing import Added
@@ -61,8 +61,13 @@ class Commit(NamedTuple):
 
     taken: tuple[int, ...] = ()
     message_class: int = confirm.ACK_RECEIVE
-    letters: tuple[Letter, ...] = ()
+    letters: tuple[Run, ...] = ()
     order: Order | None = None
+
+    @property
+    def messages(self) -> int:
+        """How many are sent."""
+        return sum(len(run.bodies) for run in self.letters)
 
 
 class Request(NamedTuple):
@@ -74,9 +79,9 @@ class Request(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What came of a commit: of each letter, and of the order. stored: what was put in outgoing queues."""
+    """What came of a commit: of the letters, and of the order. stored: what was put in outgoing queues."""
 
-    sent: list[Sent]
+    sent: list[SentRun]
     result: Any = None
     stored: Sequence[Added] = ()
 
@@ -143,7 +148,7 @@ class Direct:
 
     def commit(self, commit: Commit) -> list[Sent]:
         """As Access has it."""
-        return self.carry_out(Request(b"", 0, commit)).sent
+        return each(self.carry_out(Request(b"", 0, commit)).sent)
 
     def order(self, order: Order) -> Any:
         """As Access has it."""
@@ -203,13 +208,13 @@ def carry_out(outcomes: Outcomes, request: Request, held: Collection[int] | None
             if known.number > request.number:
                 raise StoreError("the commit was given up")
             sent, result = cbor2.loads(known.answer)
-            return Done([Sent(*one) for one in sent], result)
+            return Done([SentRun(*run) for run in sent], result)
     if commit.taken:
         if held is not None and not set(commit.taken).issubset(held):
             raise NotTaken("the receive cannot be completed: its messages are back in their queue")
         store.messages.received(commit.taken)
         outcomes.remove(commit.taken, commit.message_class)
-    post = Sending(outcomes, len(commit.letters))
+    post = Sending(outcomes, commit.messages)
     sent = post.send_all(commit.letters)
     post.write()
     result = obey(outcomes, commit.order) if commit.order else None
@@ -218,16 +223,16 @@ def carry_out(outcomes: Outcomes, request: Request, held: Collection[int] | None
     return Done(sent, result, post.stored)
 
 
-def unknown(commit: Commit, sent: list[Sent], error: StoreUnknown) -> StoreUnknown:
+def unknown(commit: Commit, sent: list[SentRun], error: StoreUnknown) -> StoreUnknown:
     """What is to be said of a commit of which nobody knows whether it has happened."""
     if commit.order:  # whoever gives it says what it was for
         return error
-    if len(commit.letters) != 1 or commit.taken:
-        count = len(commit.letters)
+    count = commit.messages
+    if count != 1 or commit.taken:
         what = f"the commit ({len(commit.taken)} received, {count} sent) has happened"
     else:
         number = f" {sent[0].message_id}" if sent else ""
-        what = f"the message{number} to {names.destination(commit.letters[0].destination)} was sent"
+        what = f"the message{number} to {names.destination(commit.letters[0].letter.destination)} was sent"
     return StoreUnknown(f"{what}, or not: {error.reason}", error.then)
 
 

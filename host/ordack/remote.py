@@ -17,7 +17,7 @@ from typing import Any
 from ordack import service
 from ordack.commits import LOOK_AGAIN_S, Commit, Direct, Emptying, Request, Wanted, asked_again, unknown
 from ordack.orders import Order
-from ordack.sending import Sent
+from ordack.sending import Sent, SentRun, each
 from ordack.store import Store, StoreBusy, StoreError, StoreServed, StoreUnknown
 from ordack.store.database import BUSY_TIMEOUT_S
 from ordack.store.messages import Stored
@@ -132,7 +132,7 @@ class Remote:
     def commit(self, commit: Commit) -> list[Sent]:
         """As Access has it."""
         sent, _ = self._carry_out(commit)
-        return [Sent(*one) for one in sent]
+        return each(SentRun(*run) for run in sent)
 
     def order(self, order: Order) -> Any:
         """As Access has it."""

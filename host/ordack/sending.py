@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections.abc import Collection, Iterable, Sequence
 from struct import pack_into
@@ -36,7 +37,7 @@ ACKNOWLEDGE = {  # administration acknowledgements that a sender can ask for (Me
 
 RUN_BYTES = 1 << 20  # of packets that are made together
 Bytes = bytes | bytearray | memoryview
-_Number = tuple[int, int, int]  # ordinal, time stamp, TxSequenceNumber
+_Numbers = tuple[int, int, range]  # ordinal, time stamp, TxSequenceNumbers
 
 
 class Sent(NamedTuple):
@@ -88,6 +89,33 @@ class Letter(NamedTuple):
     extension: bytes = b""
 
 
+class Run(NamedTuple):
+    """Letters that follow each other and differ in their bodies only: one of them, and the bodies of all."""
+
+    letter: Letter
+    bodies: tuple[Bytes, ...]
+
+
+class SentRun(NamedTuple):
+    """What became of messages that follow each other: of the first, as `Sent` has it, and how many `messages` there
+    are. The identifiers and numbers of the others follow."""
+
+    message_id: int
+    delivery: str
+    tx_sequence_id: int | None
+    tx_sequence_number: int | None
+    messages: int
+
+
+def each(runs: Iterable[SentRun]) -> list[Sent]:
+    """What became of each."""
+    return [
+        Sent(message_id + place, delivery, tx_sequence_id, None if number is None else number + place)
+        for message_id, delivery, tx_sequence_id, number, count in runs
+        for place in range(count)
+    ]
+
+
 class Further(TypedDict, total=False):
     """The arguments of Client.send that it passes on, for type checkers: fields of Letter, but for acknowledge, any of
     ACKNOWLEDGE by name."""
@@ -135,9 +163,9 @@ class _Stream:
 
     def number(
         self, packets: bytearray | memoryview, size: int, at: int, message_ids: range, now: int
-    ) -> list[_Number]:
+    ) -> list[_Numbers]:
         """Number transactional packets, as `prediction.number_run` takes them, for the first and only time (B-317):
-        (ordinal, time stamp, number) of each."""
+        (ordinal, time stamp, numbers), more than one of them if the sequence changes."""
         if not self.is_of_this_run:
             self.record = array("I", self._store.outgoing.number_in(self.row, now).record)
             ordinal, time_stamp = self.record[core.OUTGOING_ORDINAL], self.record[core.OUTGOING_TIME_STAMP]
@@ -146,7 +174,7 @@ class _Stream:
         first = self.record[core.OUTGOING_NUMBER]
         done = number_run(self.record, self._previous, packets, size, at, message_ids)
         ordinal, time_stamp = self.record[core.OUTGOING_ORDINAL], self.record[core.OUTGOING_TIME_STAMP]
-        places = [(ordinal, time_stamp, number) for number in range(first, first + done)]
+        places = [(ordinal, time_stamp, range(first, first + done))] if done else []
         if done:
             self._previous = first + done - 1
         if done < len(message_ids):  # the numbers are used up: next sequence (A-24)
@@ -215,7 +243,6 @@ class Sending:
         self._places: dict[str, _Place] = {}
         self._streams: dict[str, _Stream] = {}
         self._patterns: dict[tuple[object, ...], _Pattern] = {}
-        self._last: tuple[str, int, tuple[object, ...], _Pattern] | None = None
         self._queued: dict[int, int] = {}  # bytes, by queue, that the store does not know of yet
         self._messages: list[NewMessage] = []
         self._outgoing: list[NewOutgoing] = []
@@ -223,62 +250,57 @@ class Sending:
     def send(self, letter: Letter) -> Sent:
         """Number a message, and put it in its queue, or in the outgoing queue of its destination. Raises NoSuchQueue,
         BadName, ValueError, StoreFull and StoreError, each with what is wrong with it."""
-        return self.send_all((letter,))[0]
+        return each(self.send_all((Run(letter, (letter.body,)),)))[0]
 
-    def send_all(self, letters: Iterable[Letter]) -> list[Sent]:
-        """As `send`, for each in this order: those that follow each other and differ in their bodies only, together."""
-        sent: list[Sent] = []
-        bodies: list[Bytes] = []
-        last: _Pattern | None = None
-        for letter in letters:
-            pattern = self._pattern(letter)
-            if last is not None and (pattern is not last or len(bodies) * len(pattern.packet) >= RUN_BYTES):
-                sent += self._send_run(last, bodies)
-                bodies = []
-            bodies.append(letter.body)
-            last = pattern
-        return sent + self._send_run(last, bodies) if last else sent
+    def send_all(self, runs: Iterable[Run]) -> list[SentRun]:
+        """As `send`, for each letter in this order."""
+        sent: list[SentRun] = []
+        for letter, bodies in runs:
+            for size, alike in itertools.groupby(bodies, len):
+                pattern = self._pattern(letter, size)
+                same = list(alike)
+                at_once = max(RUN_BYTES // len(pattern.packet), 1)
+                for first in range(0, len(same), at_once):
+                    sent += self._send_run(pattern, same[first : first + at_once])
+        return sent
 
-    def _pattern(self, letter: Letter) -> _Pattern:
-        """What it has in common with others. A letter is like the one before it, as a rule."""
-        rest = letter[2:]
-        if self._last and self._last[:3] == (letter.destination, len(letter.body), rest):
-            return self._last[3]
-        key = (letter.destination, len(letter.body), rest)
+    def _pattern(self, letter: Letter, size: int) -> _Pattern:
+        """What a letter with a body of this size has in common with others."""
+        key = (letter.destination, size, letter[2:])
         pattern = self._patterns.get(key)
         if pattern is None:
             place = self._place(letter.destination)
             delivery = delivery_to(place.queue, letter.delivery)
             dead_letter = _dead_letter_queue(self._store, letter, delivery)
-            packet = self._packet(place, delivery, letter)
+            packet = self._packet(place, delivery, letter._replace(body=bytes(size)))
             pattern = self._patterns[key] = _Pattern(place, delivery, dead_letter, letter, packet, self._now)
             if place.queue is None and pattern.transaction_at:
                 pattern.confirmation, pattern.due = self._confirmation(letter, pattern)
-        self._last = (*key, pattern)
         return pattern
 
-    def _send_run(self, pattern: _Pattern, bodies: list[Bytes]) -> list[Sent]:
+    def _send_run(self, pattern: _Pattern, bodies: list[Bytes]) -> list[SentRun]:
         size, count = len(pattern.packet), len(bodies)
         if self._outcomes.room < size * count:
             raise StoreFull(f"the message of {size} bytes is not accepted: {self._outcomes.why_full} (B-398, B-424)")
         self._outcomes.room -= size * count
         message_ids = self._message_ids(count)
         block = pattern.make(bodies, message_ids)
-        numbers: list[_Number] = []
+        numbers: list[_Numbers] = []
         if pattern.transaction_at:
             stream = self._stream(pattern.place.format_name)
             numbers = stream.number(block, size, pattern.transaction_at, message_ids, self._now)
         packets = [block] if count == 1 else [bytes(block[at : at + size]) for at in range(0, len(block), size)]
         if pattern.place.queue is None:
-            self._put_away(pattern, message_ids, numbers or [(0, 0, 0)] * count, packets)
+            self._put_away(pattern, message_ids, numbers, packets)
         else:
             self._put_here(pattern.place.queue, pattern, message_ids, packets)
         if not numbers:
-            return [Sent(message_id, pattern.delivery, None, None) for message_id in message_ids]
-        return [
-            Sent(message_id, pattern.delivery, time_stamp << 32 | ordinal, number)
-            for message_id, (ordinal, time_stamp, number) in zip(message_ids, numbers, strict=True)
-        ]
+            return [SentRun(message_ids.start, pattern.delivery, None, None, count)]
+        sent = []
+        for ordinal, time_stamp, its in numbers:
+            sent.append(SentRun(message_ids.start, pattern.delivery, time_stamp << 32 | ordinal, its.start, len(its)))
+            message_ids = message_ids[len(its) :]
+        return sent
 
     def write(self) -> None:
         """Store what was sent since this was done last."""
@@ -377,9 +399,11 @@ class Sending:
         self,
         pattern: _Pattern,
         message_ids: range,
-        numbers: Sequence[_Number],
+        numbers: Sequence[_Numbers],
         packets: Sequence[bytes | bytearray],
     ) -> None:
+        places = [(ordinal, time_stamp, number) for ordinal, time_stamp, its in numbers for number in its]
+        places = places or [(0, 0, 0)] * len(packets)
         outgoing = self._stream(pattern.place.format_name).row.identifier
         recoverable = pattern.delivery != "express"
         priority = pattern.packet[2] & core.BASE_PR
@@ -387,7 +411,7 @@ class Sending:
             NewOutgoing(
                 outgoing,
                 message_id,
-                *number,
+                *place,
                 recoverable,
                 pattern.journal,
                 packet,
@@ -398,7 +422,7 @@ class Sending:
                 pattern.confirmation,
                 pattern.dead_letter,
             )
-            for message_id, number, packet in zip(message_ids, numbers, packets, strict=True)
+            for message_id, place, packet in zip(message_ids, places, packets, strict=True)
         ]
 
     def _confirmation(self, letter: Letter, pattern: _Pattern) -> tuple[bytes, int | None]:
@@ -540,6 +564,25 @@ def letter_of(
             raise ValueError(f"there is no acknowledgement {name!r}; there are {', '.join(ACKNOWLEDGE)}")
         wanted |= ACKNOWLEDGE[name]
     return checked(Letter(destination, body, acknowledge=wanted, **properties))
+
+
+def in_runs(letters: Iterable[Letter]) -> tuple[Run, ...]:
+    """Letters, checked as `checked` does: those that follow each other and differ in their bodies only, together."""
+    runs: list[tuple[Letter, list[Bytes]]] = []
+    last: Letter | None = None
+    for letter in letters:
+        if last is not None and type(letter.body) is bytes and (letter is last or _differ_in_body(letter, last)):
+            runs[-1][1].append(letter.body)
+        else:
+            fine = checked(letter)
+            runs.append((fine, [fine.body]))
+            last = letter if type(letter.body) is bytes else None
+    return tuple(Run(letter, tuple(bodies)) for letter, bodies in runs)
+
+
+def _differ_in_body(letter: Letter, other: Letter) -> bool:
+    """Do they differ in nothing else?"""
+    return letter.destination == other.destination and letter[2:] == other[2:]
 
 
 def checked(letter: Letter) -> Letter:

@@ -9,7 +9,7 @@ committed goes back into its queues. So it does when the same application says h
 |---|---|
 | HELLO, VERSION, application | DONE, GUID of the queue manager |
 | TAKE, queue, limit, counted, poison_after, lookup id, correlation id, milliseconds to wait | DONE, messages |
-| COMMIT, number, keys taken, class, letters, order or nothing | DONE, what became of each letter, and of the order |
+| COMMIT, number, keys taken, class, runs of letters, order or nothing | DONE, what became of them, and of the order |
 | CLAIM, keys of messages that it has in its hands itself | DONE |
 | PUT_BACK, keys | DONE |
 | EMPTY, queue, class, last lookup id, also mark | DONE, messages removed, and whether that was all: else ask again |
@@ -36,12 +36,12 @@ from mqqb import confirm
 from ordack.commits import Commit, Emptying, Request, Wanted
 from ordack.names import BadName
 from ordack.orders import ORDERS, Order
-from ordack.sending import Letter
+from ordack.sending import Letter, Run
 from ordack.store import StoreBusy, StoreError, StoreFull, StoreUnknown
 from ordack.store.messages import FIRST, NotTaken
 from ordack.store.queues import NoSuchQueue, QueueExists, QueueNotEmpty
 
-VERSION = 2
+VERSION = 3
 SOCKET = "serve.sock"
 HELLO, TAKE, COMMIT, PUT_BACK, BYE = "hello", "take", "commit", "put back", "bye"
 EMPTY, CLAIM = "empty", "claim"
@@ -131,13 +131,13 @@ def commit_question(request: Request) -> bytes:
         request.number,
         request.commit.taken,
         request.commit.message_class,
-        [_short(letter) for letter in request.commit.letters],
+        [_short(run) for run in request.commit.letters],
         request.commit.order,
     )
 
 
-def _short(letter: Letter) -> list[Any]:
-    values = [letter.destination, bytes(letter.body), *letter[2:]]
+def _short(run: Run) -> list[Any]:
+    values = [run.letter.destination, [bytes(body) for body in run.bodies], *run.letter[2:]]
     while len(values) > 2 and values[-1] == _NOTHING[len(values) - 1]:
         values.pop()
     return values
@@ -168,7 +168,7 @@ def request_in(question: list[Any], application: bytes) -> Request:
         raise Malformed("the letters of a commit are no array")
     check_number(number)
     check_number(message_class)
-    commit = Commit(keys_in(taken), message_class, tuple(_letter(fields) for fields in letters), _order(order))
+    commit = Commit(keys_in(taken), message_class, tuple(_run(fields) for fields in letters), _order(order))
     return Request(application, number, commit)
 
 
@@ -215,13 +215,17 @@ def check_number(value: object, least: int = 0) -> None:
         raise Malformed(f"{type(value).__name__} is no number from {least} to 2**62")  # which may be too long to show
 
 
-def _letter(fields: object) -> Letter:
+def _run(fields: object) -> Run:
     if not isinstance(fields, list) or not 2 <= len(fields) <= len(_LETTER):
         raise Malformed("a letter is no array of its properties")
+    bodies = fields[1]
+    if not isinstance(bodies, list) or not bodies or set(map(type, bodies)) != {bytes}:
+        raise Malformed("the bodies of a letter are no array of bytes")
+    fields[1] = bodies[0]
     for value, types, name in zip(fields, _LETTER, Letter._fields, strict=False):
         if not isinstance(value, types):
             raise Malformed(f"{name} of a letter is {type(value).__name__}")
-    return Letter(*fields)
+    return Run(Letter(*fields), tuple(bodies))
 
 
 def _order(fields: object) -> Order | None:

@@ -13,7 +13,7 @@ from ordack.client import Letter
 from ordack.commits import Commit, Emptying, Request, Wanted
 from ordack.manager import Manager
 from ordack.orders import Order
-from ordack.sending import Sent
+from ordack.sending import Sent, SentRun, each, in_runs
 from ordack.store import Store, StoreError
 from ordack.store.messages import Stored
 
@@ -34,7 +34,7 @@ class App:
 
     def commits(self, *letters: Letter, taken: tuple[int, ...] = (), number: int | None = None) -> Question:
         self.number += 1
-        commit = Commit(taken, confirm.ACK_RECEIVE, letters)
+        commit = Commit(taken, confirm.ACK_RECEIVE, in_runs(letters))
         return self.application, Request(self.application.identifier, number or self.number, commit)
 
     def empties(self, queue: str, last: int, marks: bool = True) -> Question:
@@ -71,7 +71,7 @@ class Asking:
     def ask_again(self, commit: Commit) -> list[Sent]:
         """For the last commit, whose answer has not come."""
         sent, _ = self._ask(Request(self._application.identifier, self.number, commit))
-        return [Sent(*one) for one in sent]
+        return each(SentRun(*run) for run in sent)
 
     def order(self, order: Order) -> Any:
         self.number += 1

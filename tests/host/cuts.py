@@ -43,7 +43,7 @@ from ordack.client import Client
 from ordack.commits import Commit, Request, Wanted
 from ordack.config import Config
 from ordack.names import DEAD_XACT
-from ordack.sending import Letter
+from ordack.sending import Letter, in_runs
 from ordack.store import Store, StoreError, StoreUnknown, checkpoints, write_ahead
 from ordack.store.backup import make_backup
 from ordack.store.checkpoints import Checkpoints
@@ -294,7 +294,7 @@ class Episode:
     ) -> None:
         """Have the application make a commit, and note what it is told. again: the power took the answer to it."""
         doubt = self.ledger.doubt(host.index, [note for _, note in taken], [note for note, _ in letters])
-        commit = Commit(tuple(key for key, _ in taken), confirm.ACK_RECEIVE, tuple(letter for _, letter in letters))
+        commit = Commit(tuple(key for key, _ in taken), confirm.ACK_RECEIVE, in_runs(letter for _, letter in letters))
         try:
             access = host.application.access
             sent = access.ask_again(commit) if again and isinstance(access, Asking) else access.commit(commit)

@@ -30,6 +30,7 @@ from ordack.manager import Manager
 from ordack.names import BadName
 from ordack.net.applications import APPLICATIONS_MAX
 from ordack.outcome import Outcomes
+from ordack.sending import Run, each, in_runs
 from ordack.store import Store, StoreBusy, StoreError, StoreFull, StoreServed, StoreUnknown
 from ordack.store.locks import SERVE_LOCK, Locks
 from ordack.store.messages import NotTaken, Stored
@@ -72,7 +73,7 @@ def test_a_commit_removes_and_sends_all_of_it(host: Host, manager: Manager) -> N
     (found,) = do(manager, app.wants("line1"))
     assert _bodies(found) == [b"1"]
     (sent,) = do(manager, app.commits(Letter("line1", b"2"), Letter("plain", b"3"), taken=_keys(found)))
-    assert [delivery for _, delivery, _, _ in sent] == ["transactional", "recoverable"]
+    assert [run[1] for run in sent] == ["transactional", "recoverable"]
     assert host.content("line1") == [b"2"]
     assert host.content("plain") == [b"3"]
 
@@ -108,7 +109,7 @@ def test_a_commit_happens_once_however_often_it_is_asked_for(host: Host, manager
         (same,) = do(manager, (again.application, question[1]))
         assert same == first
     assert host.content("line1") == [b"1"]
-    older = Request(app.application.identifier, app.number - 1, Commit(letters=(Letter("line1", b"0"),)))
+    older = Request(app.application.identifier, app.number - 1, Commit(letters=in_runs([Letter("line1", b"0")])))
     (refused,) = do(manager, (again.application, older))
     assert "given up" in str(refused)
     assert host.content("line1") == [b"1"]
@@ -676,7 +677,11 @@ _SPOILED = [
             ("commit", 1, [], 0, {}),
             ("commit", 1, [], 0, [["line1"]]),
             ("commit", 1, [], 0, [["line1", "text"]]),
-            ("commit", 1, [], 0, [["line1", b"", "", 3, None, None, None, False, False, None, 0, 7]]),
+            ("commit", 1, [], 0, [["line1", b"text"]], None),
+            ("commit", 1, [], 0, [["line1", []]], None),
+            ("commit", 1, [], 0, [["line1", [b"1", "text"]]], None),
+            ("commit", 1, [], 0, [["line1", [b""], 7]], None),
+            ("commit", 1, [], 0, [["line1", [b""], "", 3, None, None, None, False, False, None, 0, 7]]),
             ("put back", None),
             ("empty",),
             ("empty", 1, confirm.ACK_RECEIVE, 5, True),
@@ -757,7 +762,7 @@ def test_whatever_bytes_come_are_a_question_or_malformed(data: bytes) -> None:
                 assert 0 <= wait <= service.WAIT_MAX_MS
             elif question[0] == service.COMMIT:
                 request = service.request_in(question, bytes(16))
-                assert all(isinstance(letter.destination, str) for letter in request.commit.letters)
+                assert all(isinstance(run.letter.destination, str) and run.bodies for run in request.commit.letters)
     except service.Malformed:
         pass
 
@@ -815,7 +820,7 @@ class Cutter:
 
 def _carry_out(folder: Path, request: Request) -> Any:
     with unserved(Store(folder)) as opened, opened.transaction():
-        return carry_out(Outcomes(opened, WALL, Config()), request).sent
+        return each(carry_out(Outcomes(opened, WALL, Config()), request).sent)
 
 
 @pytest.mark.parametrize("done", [False, True])
@@ -930,12 +935,13 @@ def test_a_letter_crosses_the_socket_with_all_that_it_says() -> None:
         "line1", b"body", "label", 5, "recoverable", 7, 8, True, True, "dead", 3, "plain", bytes(range(20)), "back",
         9, 10, b"extension",
     )  # fmt: skip
-    for letter in (full, Letter("line1"), Letter("line1", bytearray(b"x")), full._replace(extension=b"")):
-        request = Request(bytes(16), 4, Commit((1, 2), 3, (letter,)))
+    letters = [full, Letter("line1"), Letter("line1", bytearray(b"x")), full._replace(extension=b"")]
+    for some in (*([letter] for letter in letters), letters):
+        request = Request(bytes(16), 4, Commit((1, 2), 3, tuple(Run(letter, (letter.body, b"")) for letter in some)))
         (question,) = service.frames(bytearray(service.commit_question(request)))
         assert service.request_in(question, bytes(16)) == request
     assert all(field is not None for field in full)
-    assert len(cbor2.dumps(service._short(Letter("q", b"x")))) < 8
+    assert len(cbor2.dumps(service._short(Run(Letter("q", b"x"), (b"x",))))) < 8
 
 
 def test_errors_cross_the_socket_as_what_they_are() -> None:
@@ -955,7 +961,7 @@ def test_access_without_serve_is_the_same(store: Path) -> None:
     with Client(store) as client:
         direct = client.access._direct
         assert isinstance(direct, Direct)
-        (sent,) = direct.commit(Commit(letters=(Letter("line1", b"1"),)))
+        (sent,) = direct.commit(Commit(letters=in_runs([Letter("line1", b"1")])))
         (stored,) = direct.take(Wanted(client.queue("line1").identifier, 1), 0)
         assert client.store.messages.own(sent.message_id) == stored.packet
         direct.put_back([stored.lookup_id])

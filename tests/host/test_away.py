@@ -30,6 +30,7 @@ from ordack.net import applications, gate
 from ordack.net.listener import Listener
 from ordack.reads import Here
 from ordack.remote import Connection, Lost
+from ordack.sending import in_runs
 from ordack.store import StoreBusy, StoreError, StoreFull, StoreUnknown
 
 from tests.host.sockets import Server, serving, until
@@ -244,7 +245,7 @@ def test_what_is_still_on_its_way_on_an_older_connection_does_not_happen_behind_
     with socket.create_connection(place) as older, socket.create_connection(place) as newer:
         _hello(older, application)
         ((_, key, *_),) = _told(older, service.take_question(Wanted(queue, 1), 0))
-        commit = Commit((key,), confirm.ACK_RECEIVE, (Letter("plain", b"moved"),))
+        commit = Commit((key,), confirm.ACK_RECEIVE, in_runs([Letter("plain", b"moved")]))
         late = service.commit_question(Request(application, 1, commit))
         _hello(newer, application)
         with pytest.raises(StoreError, match="cannot be completed"):
@@ -681,7 +682,7 @@ def test_who_looks_keeps_nobody_waiting_who_writes(tmp_path: Path, monkeypatch: 
             looked = asyncio.create_task(slow_one.ask(service.look_question(queue, (-1, -1), 1, 0)))
             await asyncio.to_thread(looking.wait, DEADLINE_S)
             for number in range(1, 4):
-                commit = Request(bytes([2]) * 16, number, Commit(letters=(Letter("line1", b"%d" % number),)))
+                commit = Request(bytes([2]) * 16, number, Commit(letters=in_runs([Letter("line1", b"%d" % number)])))
                 await quick_one.ask(service.commit_question(commit))
             assert not looked.done()
             go_on.set()

@@ -29,6 +29,7 @@ from ordack.manager import Manager
 from ordack.metrics import LABEL_MAX, METRICS, NAMED_MAX, NO_ROOM, Metrics, safe_label
 from ordack.net import monitor, tcp
 from ordack.net.listener import Listener
+from ordack.sending import in_runs
 from ordack.store import Store, StoreError
 from ordack.store.look import StoreBeside
 
@@ -206,7 +207,7 @@ def test_a_failure_that_only_an_application_meets_is_one(tmp_path: Path) -> None
         store.queues.create("line1")
         manager = Manager(store, 0)
         application = manager.applications.connected(b"\1" * 16)
-        wanted = Request(application.identifier, 1, Commit(letters=(Letter("line1", b"x"),)))
+        wanted = Request(application.identifier, 1, Commit(letters=in_runs([Letter("line1", b"x")])))
         disk.fail = "write-once"
         manager.receive([], 0, 1_800_000_000, [(application, wanted)])
         assert manager.links.counters.store_failures == 1

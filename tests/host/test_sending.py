@@ -3,6 +3,10 @@ both ends, expiry, journal and dead-letter queues, what an operator can do and s
 
 from __future__ import annotations
 
+import random
+import secrets
+import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +15,13 @@ import apsw
 import pytest
 from mqqb import acks, build, confirm, core, guids, handshake, headers, parse, rare, reader
 from mqqb.session import Settings
+from ordack import sending
 from ordack.client import Client, Reject
 from ordack.config import Config
 from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
-from ordack.sending import Sent
-from ordack.store import StoreBusy, StoreError, StoreFull
+from ordack.outcome import Outcomes
+from ordack.sending import Letter, Run, Sending, Sent, each, in_runs
+from ordack.store import Store, StoreBusy, StoreError, StoreFull
 from ordack.store.schema import NEVER
 
 from tests.support.host_peer import body_of
@@ -1078,3 +1084,56 @@ def test_an_order_ack_is_stored_with_what_comes_next(tmp_path: Path) -> None:
     assert sender.store.work.syncs == syncs
     world.pass_time(50)
     assert [queue.messages for queue in sender.store.outgoing.counts()] == [0]
+
+
+def _stored_by(folder: Path, runs: Iterable[Run], last: int) -> object:
+    """All that letters become in a store, one of whose streams has `last` numbers left when they come."""
+    with Store(folder, clock=lambda: WALL) as store:
+        with store.transaction():
+            first = Sending(Outcomes(store, WALL, Config()))
+            first.send(Letter(LINE1, b"first"))
+            first.write()
+        [queue] = store.outgoing.queues()
+        ordinal, time_stamp, _, last_ack = queue.record
+        store.outgoing.save([queue._replace(record=(ordinal, time_stamp, 0xFFFFFFFF - last, last_ack))])
+        with store.transaction():
+            further = Sending(Outcomes(store, WALL, Config()), 100)
+            sent = each(further.send_all(runs))
+            further.write()
+        columns = "lookup_id, queue, rank, expires, wants, own, dead_letter, correlation, packet"
+        tables = {"messages": columns} | dict.fromkeys(("queues", "outgoing", "outgoing_messages", "settings"), "*")
+        rows = [list(store._database.all(f"SELECT {what} FROM {table}")) for table, what in tables.items()]
+        return sent, rows
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_letters_that_are_sent_together_become_what_they_become_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    print(f"seed {seed}")
+    monkeypatch.setattr(secrets, "token_bytes", lambda size: b"\xab" * size)
+    monkeypatch.setattr(secrets, "randbelow", lambda below: 77 % below)
+    chance = random.Random(seed)
+    with Store(tmp_path / "runs", create=True) as store, store.transaction():
+        store.queues.create("line1", transactional=True)
+        store.queues.create("plain")
+    shutil.copytree(tmp_path / "runs", tmp_path / "single")
+    letter = Letter(LINE1)
+    letters = []
+    for _ in range(100):
+        if chance.random() < 0.1:
+            letter = Letter(
+                chance.choice((LINE1, LINE1.upper(), "line1", "plain")),
+                label=chance.choice(("", "label")),
+                ttbr=chance.choice((None, 60)),
+                journal=chance.random() < 0.5,
+                dead_letter=chance.random() < 0.5,
+            )
+        letters.append(letter._replace(body=chance.randbytes(chance.choice((0, 9, 9, 9, 200)))))
+    last = chance.choice((20, 1000))
+    runs = in_runs(letters)
+    assert [letter for run in runs for letter in (run.letter._replace(body=body) for body in run.bodies)] == letters
+    assert len(runs) < 60
+    monkeypatch.setattr(sending, "RUN_BYTES", chance.choice((1, 700, 1 << 20)))
+    together = _stored_by(tmp_path / "runs", runs, last)
+    assert together == _stored_by(tmp_path / "single", [Run(one, (one.body,)) for one in letters], last)
