@@ -52,10 +52,11 @@ class Batch:
         for entry in entries:
             (self.journaled if entry.journal else self.passed_on).append(key_of(entry))
 
-    def answer(self, queue: OutgoingQueue, entry: Entry, message_class: int) -> None:
-        """An acknowledgement says this of a message."""
-        self.answers.append((key_of(entry), message_class))
-        self.queue_of[key_of(entry)] = queue
+    def answer(self, queue: OutgoingQueue, entries: list[Entry], message_class: int) -> None:
+        """An acknowledgement says this of messages."""
+        keys = list(map(key_of, entries))
+        self.answers += [(key, message_class) for key in keys]
+        self.queue_of.update(dict.fromkeys(keys, queue))
         self.touched[queue] = self.moved[queue] = None
 
     def count(self, counters: Counters) -> None:

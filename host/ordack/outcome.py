@@ -219,13 +219,14 @@ class Outcomes:
     # ---- messages on their way, sent here
 
     def settle(self, settled: Iterable[tuple[Waiting, Confirmation, int]]) -> list[int]:
-        """Do what the confirmation process asks for: (message, its confirmation, the action). The keys of those that
-        have left their outgoing queue."""
+        """Do what the confirmation process asks for: (message, its confirmation, the action). Messages that are alike
+        may share one, unless they are dead-lettered. The keys of those that have left their outgoing queue."""
         gone: list[int] = []
         kept = []
         outcomes = []
         discarded: dict[int, int] = {}
         names: dict[int, str] = {}
+        last: Confirmation | None = None
         for waiting, confirmation, action in settled:
             if action & (confirm.JOURNAL | confirm.DEAD_LETTER | confirm.NACK):
                 packet, _ = self.store.outgoing.packet(waiting.key)
@@ -237,14 +238,16 @@ class Outcomes:
                     self.administer(parse(packet), confirm.NACK_REACH_QUEUE_TIMEOUT, None)
             if action & (confirm.DELETE | confirm.JOURNAL | confirm.DEAD_LETTER):
                 gone.append(waiting.key)
-                end = confirmation.conclusion()
+                if confirmation is not last:
+                    end, record = confirmation.conclusion(), confirmation.record.tobytes()
+                    last = confirmation
                 missed = None
                 if end.message_class >= confirm.NACK_BAD_DST_Q:
                     if waiting.outgoing not in names:
                         found = self.store.outgoing.some([waiting.outgoing])
                         names |= {queue.identifier: queue.format_name for queue in found}
                     missed = names.get(waiting.outgoing)
-                outcomes.append((waiting.message_id, confirmation.record.tobytes(), self.now, missed))
+                outcomes.append((waiting.message_id, record, self.now, missed))
                 discarded[waiting.outgoing] = end.message_class if end.answer == confirm.DISCARDED else 0
             elif action & confirm.STORE:
                 deadline = due(confirmation, waiting.send_until, held=True)

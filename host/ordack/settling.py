@@ -40,8 +40,8 @@ class _Answers:
             self._batch.order_acked.append(took)
         if message_class:
             self.ended.append(queue)
-        for entry in entries:
-            self._batch.answer(queue, entry, message_class)
+        if entries:
+            self._batch.answer(queue, entries, message_class)
         self._batch.moved[queue] = None
 
     def outrun(self, time_stamp: int, _queue: OutgoingQueue | None) -> None:
@@ -125,14 +125,21 @@ class Settling:
     def _settle(self, batch: Batch) -> None:
         """Apply acknowledgements to the confirmation process of the messages that they name, in order of arrival."""
         found = {waiting.key: waiting for waiting in self._store.outgoing.waiting(batch.queue_of)}
-        settled = {}
+        settled: dict[int, tuple[Confirmation, int]] = {}
+        covered: dict[bytes | None, tuple[Confirmation, int]] = {}  # what an OrderAck makes of those that are alike
         for key, message_class in batch.answers:
             waiting = found[key]
-            if key not in settled:
-                settled[key] = self._outgoing.confirmation(waiting), 0
-            confirmation, action = settled[key]
+            if not message_class and key not in settled and waiting.confirmation in covered:
+                settled[key] = covered[waiting.confirmation]
+                continue
+            confirmation, action = self._outgoing.confirmation(waiting), 0
+            if key in settled:
+                known, action = settled[key]
+                confirmation = Confirmation(known.record[:], self._config.confirmation)  # not that of others, too
             if confirmation is not None:
                 more = confirmation.final_ack(message_class) if message_class else confirmation.order_ack()
+                if not message_class and key not in settled and not more & confirm.DEAD_LETTER:
+                    covered[waiting.confirmation] = confirmation, more
                 settled[key] = confirmation, action | more
                 if message_class >= confirm.NACK_BAD_DST_Q and more:
                     name = batch.queue_of[key].format_name
@@ -147,9 +154,7 @@ class Settling:
                         queue=name,
                         **{"class": classes.label(message_class)},
                     )
-        batch.outcomes.settle(
-            (found[key], confirmation, action) for key, (confirmation, action) in settled.items() if confirmation
-        )
+        batch.outcomes.settle((found[key], confirmation, action) for key, (confirmation, action) in settled.items())
 
     # ---- deadlines and orders
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Protocol, TypeVar
 
 from mqqb import core
@@ -29,10 +30,7 @@ class Rows(Protocol):
         """The last two that are to be sent, in their order."""
 
 
-def key_of(entry: Entry) -> int:
-    """The key of the message in the store."""
-    assert isinstance(entry.key, int)
-    return entry.key
+key_of: Callable[[Entry], int] = attrgetter("key")  # of the message in the store
 
 
 class LongStream(OutgoingStream):

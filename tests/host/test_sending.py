@@ -16,6 +16,7 @@ import pytest
 from mqqb import acks, build, confirm, core, guids, handshake, headers, parse, rare, reader
 from mqqb.session import Settings
 from ordack import sending
+from ordack.batch import Batch
 from ordack.client import Client, Reject
 from ordack.config import Config
 from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
@@ -1137,3 +1138,49 @@ def test_letters_that_are_sent_together_become_what_they_become_one_by_one(
     monkeypatch.setattr(sending, "RUN_BYTES", chance.choice((1, 700, 1 << 20)))
     together = _stored_by(tmp_path / "runs", runs, last)
     assert together == _stored_by(tmp_path / "single", [Run(one, (one.body,)) for one in letters], last)
+
+
+def _settled_by(host: Host, answers: list[list[tuple[int, int]]]) -> object:
+    """All that acknowledgements make of a store, those of each list in one batch."""
+    [queue] = host.manager.outgoing
+    for some in answers:
+        with host.store.transaction():
+            batch = Batch(Outcomes(host.store, WALL, host.manager.config))
+            batch.answers = some
+            batch.queue_of = dict.fromkeys((key for key, _ in some), queue)
+            host.manager._settling.write(batch)
+    tables = {
+        "outgoing_messages": "id, held, due, confirmation",
+        "outcomes": "message_id, confirmation, destination",
+        "messages": "queue, packet, in_doubt",
+        "queues": "id, messages, bytes",
+        "outgoing": "messages, bytes, discarded",
+    }
+    return [sorted(host.store._database.all(f"SELECT {what} FROM {table}")) for table, what in tables.items()]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_acknowledgements_of_many_messages_settle_what_they_settle_one_by_one(tmp_path: Path, seed: int) -> None:
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    world, _, sender = _hosts(tmp_path, confirmation=_configured(xact_dead_letter_always=False))
+    with sender.client() as client:
+        client.send_many(
+            Letter(
+                LINE1,
+                dead_letter=chance.random() < 0.3,
+                journal=chance.random() < 0.3,
+                ttbr=chance.choice((None, None, 60)),
+            )
+            for _ in range(40)
+        )
+    sender.manager.poll(world.now, world.wall)
+    sender.back_up()
+    keys = [key for key in range(1, 41) if chance.random() < 0.9]
+    classes = (0, 0, 0, confirm.ACK_RECEIVE, 0x8003, 0xC001)
+    answers = [(key, 0 if chance.random() < 0.8 else chance.choice(classes)) for key in keys]
+    answers += [(key, chance.choice(classes)) for key in keys if chance.random() < 0.2]
+    alone = [[answer for answer in answers if answer[0] == key] for key in keys]
+    together = _settled_by(sender, [answers])
+    sender.put_back(world)
+    assert together == _settled_by(sender, alone)

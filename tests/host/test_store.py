@@ -23,6 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ordack.client import Client, Empty
 from ordack.names import BadName, queue_name
 from ordack.store import Store, StoreBusy, StoreError, StoreFull
+from ordack.store.database import among
 from ordack.store.hands import RECEIVE_LOCK, Hands
 from ordack.store.locks import Locks
 from ordack.store.memory import Incoming
@@ -655,3 +656,14 @@ def test_processes_that_send_to_one_destination_share_its_numbers(tmp_path: Path
         for sequence in set(sequences):
             numbers = [entry.number for entry in entries if (entry.time_stamp, entry.ordinal) == sequence]
             assert numbers == list(range(1, len(numbers) + 1))
+
+
+@pytest.mark.parametrize("keys", [[], [3], [2, 3, 4], [4, 2, 3], [2, 2, 3], [2, 4], [1, 2, 5], [9], [5, 9]])
+def test_a_condition_on_keys_is_met_by_these_and_no_others(tmp_path: Path, keys: list[int]) -> None:
+    with Store(tmp_path, create=True) as store:
+        condition, arguments = among("key", keys)
+        table = "(VALUES (1), (2), (3), (4), (5))"
+        found = store._database.column(
+            f"WITH numbers (key) AS {table} SELECT key FROM numbers WHERE {condition}", arguments
+        )
+    assert set(found) == set(keys) & {1, 2, 3, 4, 5}

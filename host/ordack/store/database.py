@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import time
@@ -111,6 +112,35 @@ class _Closed:
 
     def __getattr__(self, _name: str) -> NoReturn:
         raise StoreError(f"{self._path} is closed: open it again, with a new Client or Store")
+
+
+def among(column: str, keys: Iterable[int]) -> tuple[str, tuple[Any, ...]]:
+    """A condition, with its arguments: the column is one of these keys. Those without a gap, as they are where many
+    messages go together, cost SQLite half as much as others."""
+    known = list(keys)
+    first, last = min(known, default=0), max(known, default=-1)
+    if last - first + 1 == len(set(known)):
+        return f"{column} BETWEEN ? AND ?", (first, last)
+    return f"{column} IN (SELECT value FROM json_each(?))", (json.dumps(known),)
+
+
+NESTED = contextlib.nullcontext()  # in a transaction already
+
+
+class _InWords:
+    """See Database.errors. At each statement a generator in its place would cost a microsecond."""
+
+    __slots__ = ("_database",)
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, apsw.Error):
+            self._database.explain(error)
 
 
 class Database:
@@ -285,15 +315,15 @@ class Database:
         )
         self.all("UPDATE sqlite_sequence SET seq = ? WHERE name = 'queues'", (FIRST_PRIVATE_ID - 1,))
 
-    @contextlib.contextmanager
-    def transaction(self, durable: bool = True) -> Iterator[None]:
+    def transaction(self, durable: bool = True) -> contextlib.AbstractContextManager[None]:
         """Everything written inside becomes durable together, or not at all if an exception leaves it, but for
         StoreUnknown. Nests. Raises StoreServed.
 
         durable: False of what a power cut may undo, as long as nothing durable has followed: no sync is waited for."""
-        if not self.connection.get_autocommit():
-            yield
-            return
+        return self._outermost(durable) if self.connection.get_autocommit() else NESTED
+
+    @contextlib.contextmanager
+    def _outermost(self, durable: bool) -> Iterator[None]:
         self._check_served()
         failure = self._failure_beside()
         if self._in_doubt or self._has_gap:
@@ -440,10 +470,14 @@ class Database:
             interval = min(2 * interval, LAST_WAIT_S)
         return True
 
-    @contextlib.contextmanager
-    def errors(self) -> Iterator[None]:
+    def errors(self) -> contextlib.AbstractContextManager[None]:
+        """What SQLite raises inside is raised as StoreError, in words."""
+        return _InWords(self)
+
+    def explain(self, error: apsw.Error) -> NoReturn:
+        """Raise it in words."""
         try:
-            yield
+            raise error
         except apsw.BusyError:
             raise StoreBusy(
                 f"{self.path} is in use: {writer_of(self.path)} has been writing to it as long as this could "
@@ -457,7 +491,7 @@ class Database:
             raise StoreError(
                 f"cannot open {self.path}: check the permissions of the folder and of the files in it"
             ) from None
-        except apsw.Error as error:
+        except apsw.Error:
             self._failed(error)
             if isinstance(error, apsw.IOError) and os.statvfs(self.folder).f_bavail == 0:
                 raise self._full() from None  # no room for the index of the log

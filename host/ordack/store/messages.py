@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
-from ordack.store.database import Database, StoreError, StoreUnknown, first_piece
+from ordack.store.database import Database, StoreError, StoreUnknown, among, first_piece
 from ordack.store.hands import Hands
 from ordack.store.schema import NEVER, POISON, SUBQUEUE
 
@@ -20,7 +20,6 @@ IN_ORDER = "INDEXED BY messages_order"
 BY_LOOKUP_ID = "NOT INDEXED"  # by the primary key alone: without a walk over the queue
 BY_CORRELATION = "INDEXED BY messages_answering"
 FREE = " AND NOT in_hand(lookup_id)"  # nobody receives it just now
-QUEUES_OF = "SELECT queue, length(packet) FROM messages WHERE lookup_id IN (SELECT value FROM json_each(?))"
 
 
 class NotTaken(StoreError):
@@ -205,11 +204,9 @@ class Messages:
         poison = self._db.one(
             "SELECT id FROM queues WHERE name = (SELECT name || ? FROM queues WHERE id = ?)", (POISON, queue)
         )
-        keys = json.dumps(lookup_ids)
-        gone = self._db.all(QUEUES_OF, (keys,))
-        self._db.all(
-            "UPDATE messages SET queue = ? WHERE lookup_id IN (SELECT value FROM json_each(?))", (poison, keys)
-        )
+        condition, keys = among("lookup_id", lookup_ids)
+        gone = self._db.all("SELECT queue, length(packet) FROM messages WHERE " + condition, keys)
+        self._db.all("UPDATE messages SET queue = ? WHERE " + condition, (poison, *keys))
         self._db.tally("queues", [(poison, size) for _, size in gone], gone)
 
     def put_back(self, lookup_ids: Collection[int]) -> None:
@@ -235,30 +232,30 @@ class Messages:
 
     def received(self, lookup_ids: Collection[int]) -> None:
         """Check that these messages are still ours to remove; raises StoreError."""
-        count = self._db.one(
-            "SELECT count(*) FROM messages WHERE lookup_id IN (SELECT value FROM json_each(?))",
-            (json.dumps(list(lookup_ids)),),
-        )
+        condition, arguments = among("lookup_id", lookup_ids)
+        count = self._db.one("SELECT count(*) FROM messages WHERE " + condition, arguments)
         if count != len(lookup_ids) or not self._hands.mine.issuperset(lookup_ids):
             raise NotTaken("the receive cannot be completed: its messages are not there any more")
 
     def leaving(self, lookup_ids: Iterable[int]) -> list[Leaving]:
         """Those of these messages whose removal somebody wants to be told of, in their order."""
+        condition, arguments = among("lookup_id", lookup_ids)
         return [
             Leaving(*row)
             for row in self._db.all(
                 "SELECT lookup_id, queue, wants, peer, address, dead_letter, packet FROM messages WHERE wants AND "
-                "lookup_id IN (SELECT value FROM json_each(?)) ORDER BY lookup_id",
-                (json.dumps(list(lookup_ids)),),
+                f"{condition} ORDER BY lookup_id",
+                arguments,
             )
         ]
 
     def delete(self, lookup_ids: Iterable[int]) -> None:
         """Remove messages for good."""
-        keys = (json.dumps(list(lookup_ids)),)
+        condition, arguments = among("lookup_id", lookup_ids)
+        of = "FROM messages WHERE " + condition
         with self._db.transaction():
-            self._db.tally("queues", gone=self._db.all(QUEUES_OF, keys))
-            self._db.all("DELETE FROM messages WHERE lookup_id IN (SELECT value FROM json_each(?))", keys)
+            self._db.tally("queues", gone=self._db.all("SELECT queue, length(packet) " + of, arguments))
+            self._db.all("DELETE " + of, arguments)
 
     def unlocked(self, queue: int, limit: int, last: int = NEVER) -> list[int]:
         """Keys of up to `limit` messages of a queue that are in no receive, none above `last`. Fewer if large."""

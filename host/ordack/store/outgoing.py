@@ -6,11 +6,11 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ordack.store.database import Database, StoreError, first_piece
+from ordack.store.database import Database, StoreError, among, first_piece
 from ordack.store.numbers import Numbers
 from ordack.store.schema import NEVER
 
-READ_AHEAD = 32  # packets that one statement reads,
+READ_AHEAD = 63  # packets that one statement reads: with the one before them a window,
 READ_AHEAD_BYTES = 16 << 10  # if they are not larger
 
 
@@ -408,7 +408,8 @@ class OutgoingQueues:
 
     def waiting(self, keys: Iterable[int]) -> list[Waiting]:
         """What decides about these outgoing messages, in order of sending."""
-        return self._waiting("id IN (SELECT value FROM json_each(?)) ORDER BY id", (json.dumps(list(keys)),))
+        condition, arguments = among("id", keys)
+        return self._waiting(condition + " ORDER BY id", arguments)
 
     def waiting_own(self, message_id: int) -> Waiting | None:
         """The outgoing message that was sent here under this MessageID; None if it is not there (any more)."""
@@ -463,8 +464,8 @@ class OutgoingQueues:
 
     def delete(self, keys: Iterable[int]) -> None:
         """Remove settled messages from their outgoing queues."""
-        gone = (json.dumps(list(keys)),)
-        among = "FROM outgoing_messages WHERE id IN (SELECT value FROM json_each(?))"
+        condition, gone = among("id", keys)
+        of = "FROM outgoing_messages WHERE " + condition
         with self._db.transaction():
-            self._db.tally("outgoing", gone=self._db.all("SELECT outgoing, length(packet) " + among, gone))
-            self._db.all("DELETE " + among, gone)
+            self._db.tally("outgoing", gone=self._db.all("SELECT outgoing, length(packet) " + of, gone))
+            self._db.all("DELETE " + of, gone)
