@@ -162,7 +162,9 @@ class OutgoingQueues:
         self._forget_all()
 
     def refresh(self) -> None:
-        """Take up what an operator's order has changed: what is in outgoing queues, how far that is numbered."""
+        """Take up what an operator's order has changed: what is in outgoing queues, how far that is numbered. It may
+        have withdrawn what was stored in the same transaction (C-29)."""
+        self.at_hand.clear()
         if not self._is_loaded:
             self._begin()
             return
