@@ -24,8 +24,8 @@ DEADLINE_S = 120
 MAIN = """\
 import asyncio
 from machine import UART
-from node import Node
-from node.uart import UartLink
+from ordack.node import Node
+from ordack.node.uart import UartLink
 
 async def main():
     node = Node("outbox", capacity=131072, connect=UartLink(UART(1, 115200, rxbuf=1024), 1024))

@@ -140,7 +140,7 @@ def say(**figures: object) -> None:
 
 
 class Sensor:
-    """The readings of one configuration, sent through `node` (of class node.Node; `core` names the protocol core that
+    """The readings of one configuration, sent through `node` (an ordack.node.Node; `core` names the protocol core that
     it runs on).
     """
 
@@ -274,12 +274,12 @@ def told(message: "Any") -> None:
 
 async def open_node(config: "dict[str, Any]") -> "Any":
     """The node that the configuration asks for, with its link."""
-    from node import Node
+    from ordack.node import Node
 
     connect: Any
     if "uart" in config:
         from machine import UART  # type: ignore[import-not-found,unused-ignore]
-        from node.uart import UartLink  # type: ignore[import-not-found,unused-ignore]
+        from ordack.node.uart import UartLink  # type: ignore[import-not-found,unused-ignore]
 
         rxbuf = config["rxbuf"]
         connect = UartLink(UART(config["uart"], config["baud"], rxbuf=rxbuf), rxbuf)
@@ -288,7 +288,7 @@ async def open_node(config: "dict[str, Any]") -> "Any":
         if config.get("lan"):
             await lan_up()
         if config.get("dns"):
-            from node import dns
+            from ordack.node import dns
 
             dns.SERVERS.append(tuple(config["dns"]))
     bounds: "dict[str, Any]" = {name: config[name] for name in ("capacity",) if name in config}
@@ -310,7 +310,7 @@ async def main(path: str) -> None:
     sensor = Sensor(config, node, core.implementation)
     node.start()
     if config.get("watchdog_ms"):
-        from node.board import Watchdog
+        from ordack.node.board import Watchdog
 
         asyncio.create_task(Watchdog(node, config["watchdog_ms"]).watch())  # noqa: RUF006 - the loop of a board keeps it
     try:

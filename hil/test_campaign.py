@@ -14,7 +14,7 @@ from typing import cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from node import Node
+from ordack.node import Node
 
 from hil import campaign
 from hil.boards import MISHAP, POWER, RESET, ROOT, Line, Log

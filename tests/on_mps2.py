@@ -19,7 +19,7 @@ HEAP_KIB = 3800
 """All that the machine has: the tests need more than a board would."""
 
 # Folders on the flash, in the form that boards run.
-MODULES = ("mqqb", "node", "tests/mp")
+MODULES = (*modules.FOLDERS, "tests/mp")
 DATA = ("tests/vectors.json",)
 MAIN = """\
 import mps2

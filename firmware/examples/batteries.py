@@ -1,8 +1,8 @@
 """A board on batteries: wakes, stores a reading, delivers what it can, sleeps for five minutes."""
 
 import machine
-from node import Node, OutboxFull
-from node.board import Wifi, deep_sleep, set_clock
+from ordack.node import Node, OutboxFull
+from ordack.node.board import Wifi, deep_sleep, set_clock
 
 
 def failed(message):  # 0x8000: there is no such queue

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from node import Node
+from ordack.node import Node
 
 
 async def main():

@@ -3,7 +3,7 @@
 import asyncio
 
 from machine import ADC
-from node import Node, OutboxFull
+from ordack.node import Node, OutboxFull
 
 sensor = ADC(4)
 

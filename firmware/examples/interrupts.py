@@ -4,7 +4,7 @@ import asyncio
 from array import array
 
 from machine import ADC, Timer
-from node import Node, OutboxFull
+from ordack.node import Node, OutboxFull
 
 SIZE = 256  # readings: five seconds, for an erase of flash or a slow callback
 readings = array("H", bytes(2 * SIZE))

@@ -4,7 +4,7 @@ import asyncio
 
 import mps2
 import network
-from node import Node
+from ordack.node import Node
 
 network.LAN().active(True)
 

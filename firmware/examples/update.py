@@ -10,8 +10,8 @@ import os
 import sys
 
 import machine
-from node import Node
-from node.board import Waits
+from ordack.node import Node
+from ordack.node.board import Waits
 
 node = Node("outbox", connect=("192.168.1.20", 1801), capacity=262144)
 updates = node.inbox("update", 9)

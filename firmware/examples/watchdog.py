@@ -1,8 +1,8 @@
 """A board on mains power under a hardware watchdog: whatever hangs or fails for good, it starts again and goes on."""
 
 from machine import ADC
-from node import Node, OutboxFull
-from node.board import Watchdog
+from ordack.node import Node, OutboxFull
+from ordack.node.board import Watchdog
 
 node = Node("outbox", connect=("192.168.1.20", 1801), capacity=262144)
 line1 = node.queue("DIRECT=TCP:192.168.1.20\\private$\\line1")

@@ -2,7 +2,7 @@
 
 import time
 
-from node import Node
+from ordack.node import Node
 
 node = Node("outbox", connect=("127.0.0.1", 1801))
 line1 = node.queue("DIRECT=TCP:127.0.0.1\\private$\\line1")

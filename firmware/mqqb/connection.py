@@ -133,11 +133,6 @@ class Connection:
         timeout = self.recoverable_ack_send_timeout
         return timeout // 8 if timeout > _RECOVERABLE_ACK_MIN else 0
 
-    @property
-    def half_received(self) -> int:
-        """Bytes held of a packet that has not come whole (B-435); none after the end."""
-        return self.reader.end - self.reader.begin if self.closed is None else 0
-
     # ---- the handshake ------------------------------------------------------------------------
 
     def _establish_request(self, buffer: bytearray, start: int, now: int, events: "list[object]") -> None:

@@ -45,7 +45,7 @@ TABLE = (
     (connection.OPEN, "OrderAck", "_message"),
     (connection.OPEN, "FinalAck", "_message"),
     (connection.OPEN, "UserMessage", "_message"),
-    (connection.OPEN, timers.ACK_SEND, "_send_session_ack"),
+    (connection.OPEN, timers.ACK_SEND, "send_session_ack"),
     (connection.OPEN, timers.ACK_WAIT, "_peer_is_silent"),
     (connection.OPEN, timers.WINDOW_GROWTH, "_window_grows"),
     (connection.WAITING_EC_MSG, timers.INITIALIZATION, "_handshake_is_late"),
@@ -88,7 +88,7 @@ class Session(Connection):
         self._order_ack_received: "MessageReceived | None" = None  # told of them, again and again
         self._ack = b""  # a SessionAck, in which only the SessionHeader changes
         self._is_direct = initiator and remote_guid == names.NULL_GUID
-        self._session_active = False
+        self.is_active = False
         self._received_ack = False
         self._has_noted = False
 
@@ -98,7 +98,7 @@ class Session(Connection):
         """A part of a packet has come, or more of what was written before has left: the peer is there, however long a
         packet takes, as if one had come (B-167).
         """
-        self._received_ack = self._session_active = True
+        self._received_ack = self.is_active = True
 
     def receive_data(self, data: "bytes | bytearray | memoryview", now: int) -> "list[object]":
         """Take bytes from the peer: Opened, MessageReceived, Acknowledged, Closed events, in order of cause."""
@@ -226,7 +226,7 @@ class Session(Connection):
     def _count(self, recoverable: bool, direct: bool, now: int) -> None:
         """A message has come. direct: to a direct format name."""
         core.session_received(self.window.counts, recoverable)  # B-252, B-278
-        self._session_active = True
+        self.is_active = True
         if direct:
             self.direct_format_session = True  # B-253
         if self.due[timers.ACK_SEND] is None:
@@ -291,7 +291,7 @@ class Session(Connection):
         """Count a message. BASE_SH: the header that it is to carry has been made; 0: it carries none."""
         assert self.can_send()
         core.session_sent(self.window.counts, recoverable)
-        self._session_active = True
+        self.is_active = True
         if not self._piggybacks(now):
             return 0
         self._fill(now)  # B-126: after this message was counted
@@ -310,13 +310,13 @@ class Session(Connection):
             return
         counts = self.window.counts
         if core.session_stored(counts, recoverable) == core.ACK_FIRST:  # B-123, B-277
-            self._send_session_ack(now)
+            self.send_session_ack(now)
             core.session_stored(counts, recoverable)
         flags = counts[core.SESSION_ACK_FLAGS]
         if flags == 1 and recoverable:
             self._start_ack_send(self.recoverable_ack_send_timeout, now)  # B-122, B-279
         if (counts[core.SESSION_STORED] - counts[core.SESSION_ACKED]) & 0xFFFF >= self.window.half:
-            self._send_session_ack(now)  # B-124
+            self.send_session_ack(now)  # B-124
 
     def _fill(self, now: int) -> None:
         """Make the SessionHeader that goes out now."""
@@ -324,7 +324,7 @@ class Session(Connection):
         if self.window.fill(self._words):
             self._start_ack_send(self.ack_wait_timeout // 2, now)
 
-    def _send_session_ack(self, now: int) -> None:
+    def send_session_ack(self, now: int) -> None:
         """Also when its timer is over, which runs only while something is unacknowledged (B-127, B-150)."""
         self._fill(now)
         header = self._words
@@ -333,24 +333,6 @@ class Session(Connection):
         packet = bytearray(self._ack)
         core.pack(core.SESSION_HEADER, header, packet, compose.SESSION_ACK_SIZE - compose.SESSION_HEADER_SIZE)
         self._out.append(packet)
-
-    # ---- pause and resume ---------------------------------------------------------------------
-
-    def pause(self, now: int) -> None:
-        """The queue is put on hold (B-128, B-345): what is stored is acknowledged, and from now on each SessionHeader
-        asks the peer for one message at a time. The owner sends nothing of the queue; the session may go idle.
-        """
-        if self.state == connection.OPEN:
-            self.window.is_paused = True
-            self._send_session_ack(now)
-            self._session_active = False
-
-    def resume(self, now: int) -> None:
-        """The queue is taken off hold (B-346): tell the peer that the whole window is open again."""
-        if self.state == connection.OPEN and self.window.is_paused:
-            self.window.is_paused = False
-            self._send_session_ack(now)
-            self._session_active = True
 
     # ---- timers -------------------------------------------------------------------------------
 
@@ -387,9 +369,9 @@ class Session(Connection):
         self._start_window_growth(now)
 
     def _is_idle(self, now: int) -> "list[object] | None":
-        if not self._session_active and (self.is_needed is None or not self.is_needed()):  # A-28
+        if not self.is_active and (self.is_needed is None or not self.is_needed()):  # A-28
             return self.close("B-147", "the session was idle")
-        self._session_active = False
+        self.is_active = False
         self.due[timers.CLEANUP] = now + self.settings.cleanup_timeout
         return None
 

@@ -9,7 +9,7 @@ include("$(MPY_DIR)/extmod/asyncio")  # noqa: F821
 _modules = runpy.run_path("modules.py")
 _names = _modules["of_boards"](twin=options.twin, tls=options.tls, raw_flash=options.raw_flash)  # noqa: F821
 _folder = str(_modules["write"]())
-for _name in ("mqqb", "node"):
+for _name in _modules["FOLDERS"]:
     # opt=3: no assertions and no line numbers, which are a tenth of the size.
     package(  # noqa: F821
         _name,

@@ -1,6 +1,6 @@
-"""What boards get of mqqb and node: which modules, and in which form.
+"""What boards get of mqqb and ordack.node: which modules, and in which form.
 
-    modules.py FOLDER    writes mqqb and node for boards there
+    modules.py FOLDER    writes mqqb and ordack/node for boards there
 
 The sources name every constant: `core.USER_MP`, `confirm.Q`. One module states it, as `USER_MP = const(0x00200000)`. On
 CPython that is an attribute like any other. A board would pay for each name and each look-up; so a board's form has
@@ -24,15 +24,17 @@ from pathlib import Path
 
 FIRMWARE = Path(__file__).resolve().parents[1]
 BOARD = FIRMWARE.parent / "build" / "board"
-FOLDERS = ("mqqb", "node")
+FOLDERS = ("mqqb", "ordack/node")
 VERSION = "0.1.0"
-CPYTHON = {"mqqb/core_cffi.py", "node/cpython.py", "node/interfaces.py"}  # the last one is for type checkers
+# the last one is for type checkers
+CPYTHON = {"mqqb/core_cffi.py", "ordack/node/cpython.py", "ordack/node/interfaces.py"}
 HOSTS = {
-    f"mqqb/{name}.py" for name in ("build", "fields", "guids", "handshake", "ping", "problems", "rare", "transfer")
+    f"mqqb/{name}.py"
+    for name in ("build", "fields", "guids", "handshake", "hosts", "ping", "problems", "rare", "transfer")
 }
 TWINS = {"mqqb/core_py.py", "mqqb/line_py.py"}  # not needed beside the C core
-TLS = {"node/tls.py"}
-RAW_FLASH = {"node/raw_flash.py"}
+TLS = {"ordack/node/tls.py"}
+RAW_FLASH = {"ordack/node/raw_flash.py"}
 
 Constants = dict[str, dict[str, "int | str"]]  # module -> name -> value
 
@@ -228,16 +230,18 @@ def write(folder: Path = BOARD, others: Sequence[str] = ()) -> Path:
     more = {path.relative_to(root).as_posix(): path for pattern in others for path in sorted(root.glob(pattern))}
     seal = folder / f".made-with-{hashlib.sha256(repr(others).encode()).hexdigest()[:8]}"
 
+    def made() -> list[Path]:
+        return sorted(path for path in folder.rglob("*.py") if path.relative_to(folder).parts[0] != "tests")
+
     def found() -> str:
-        made = sorted(path for one in FOLDERS for path in (folder / one).glob("*.py"))
         read = [Path(__file__), *(FIRMWARE / name for name in sources()), *more.values()]
-        return _digest([*read, *made, *(folder / name for name in more), folder / "package.json"])
+        return _digest([*read, *made(), *(folder / name for name in more), folder / "package.json"])
 
     if seal.exists() and seal.read_text(encoding="utf-8") == found():
         return folder
     constants = stated()
     wanted = {name: FIRMWARE / name for name in sources() if not _only_states(name)} | more
-    for old in (path for one in FOLDERS for path in (folder / one).glob("*.py")):
+    for old in made():
         if old.relative_to(folder).as_posix() not in wanted:
             old.unlink(missing_ok=True)
     for name, path in wanted.items():

@@ -241,7 +241,7 @@ micropython_part() {
 # frozen_again FOLDER: an existing build folder does not notice that a module has gone
 frozen_again() {
     local modules
-    modules=$(ls firmware/mqqb/*.py firmware/node/*.py)
+    modules=$(ls firmware/mqqb/*.py firmware/ordack/node/*.py)
     [ "$(cat "$1/modules" 2>/dev/null)" = "$modules" ] || rm -rf "$1"/frozen_*
     echo "$modules" >"$1/modules"
 }
@@ -297,7 +297,7 @@ build_pi_machine() {
 # A build folder is kept when only our own files change: then a few files are compiled, and it is linked again.
 firmware_part() {
     local key frozen c board
-    frozen=$(digest firmware/mqqb firmware/node firmware/ports/manifest.py firmware/ports/modules.py)
+    frozen=$(digest firmware/mqqb firmware/ordack/node firmware/ports/manifest.py firmware/ports/modules.py)
     c=$(digest firmware/ports/usermod c_core)
     step lwip-source "$(cat build/stamps/micropython-source)" fetch_lwip
     key="$(cat build/stamps/micropython-source) $(recipe build_mps2) $(digest firmware/ports/mps2/{Makefile,boards})"
@@ -337,7 +337,7 @@ natmod_part() {
     local key
     key="$(cat build/stamps/micropython-source) $(digest firmware/ports/natmod firmware/ports/usermod/mqqb/modmqqb.c c_core) $(sha256sum <firmware/ports/natmod/Makefile)"
     step natmods "$key" build_natmods
-    step mip-package "$key $(digest firmware/mqqb firmware/node firmware/ports/natmod firmware/ports/modules.py)" \
+    step mip-package "$key $(digest firmware/mqqb firmware/ordack/node firmware/ports/natmod firmware/ports/modules.py)" \
         .venv/bin/python firmware/ports/natmod/package.py build/micropython/mpy-cross/mpy-cross
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from pkgutil import extend_path
 from typing import TYPE_CHECKING
 
 from ordack.away import StoreUnreachable
@@ -51,6 +52,8 @@ __all__ = [
     "connect_async",
 ]
 
+
+__path__ = extend_path(__path__, __name__)  # ordack.node, which boards have, is in firmware/ of a checkout
 
 File = str | os.PathLike[str]
 

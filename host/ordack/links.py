@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from mqqb import guids
+from mqqb import guids, hosts
 from mqqb.connection import OPEN
 
 from ordack.config import Config
@@ -246,8 +246,8 @@ class Links:
             events = link.session.receive_data(data, now)
         if link in self._links:
             self._half_received.pop(link, None)
-            if link.session.half_received:
-                self._half_received[link] = link.session.half_received
+            if half := hosts.half_received(link.session):
+                self._half_received[link] = half
             link.pace.came(len(data), now)
         return events
 

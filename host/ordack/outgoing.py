@@ -10,7 +10,7 @@ import itertools
 from array import array
 from collections.abc import Collection, Iterable, Iterator
 
-from mqqb import confirm, core, headers
+from mqqb import confirm, core, headers, hosts
 from mqqb.confirm import Confirmation
 from mqqb.streams import Entry
 
@@ -401,9 +401,9 @@ class OutgoingQueues:
                 queue.on_hold = row.on_hold
                 if queue.link:
                     if row.on_hold:
-                        queue.link.session.pause(now)
+                        hosts.pause(queue.link.session, now)
                     elif not any(other.on_hold for other in self.served_by(queue.link)):
-                        queue.link.session.resume(now)
+                        hosts.resume(queue.link.session, now)
                     self._links.touch(queue.link)
         self._orders.clear()
 

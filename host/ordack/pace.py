@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from weakref import WeakKeyDictionary
 
+from mqqb import hosts
 from mqqb.session import Session
 from mqqb.streams import OutgoingStream
 
@@ -76,7 +77,7 @@ class Pace:
     def came(self, count: int, now: int) -> None:
         """So many bytes have come, and the session has taken them."""
         self._come += count
-        self._half = self._session.half_received
+        self._half = hosts.half_received(self._session)
         if self._come - self._half != self._packet:
             self._packet = self._come - self._half
             self._began = now

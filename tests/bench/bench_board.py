@@ -108,7 +108,7 @@ def instructions(report: Callable[..., None]) -> None:
 
 OURS = """
 import sys, time
-from node import Node
+from ordack.node import Node
 folder, port, count, batch = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 board = Node(folder, connect=("127.0.0.1", port), capacity=1 << 26)
 queue = board.queue("DIRECT=TCP:127.0.0.1\\\\private$\\\\bench")
@@ -140,7 +140,7 @@ print("stored", count * 1000000 / stored)
 # One reading at a time, then at a steady rate for some seconds: does the outbox of 100 places ever fill?
 STORED = """
 import asyncio, sys, time
-from node import Node, OutboxFull
+from ordack.node import Node, OutboxFull
 folder, port, count, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
 rates = [int(rate) for rate in sys.argv[5:]]
 async def main():

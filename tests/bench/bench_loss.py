@@ -67,7 +67,7 @@ before = gc.mem_alloc()
 """
 
 OURS = """
-from node import Node
+from ordack.node import Node
 node = Node(folder + "/outbox", connect=("127.0.0.1", port), capacity=1 << 24)
 queue = node.queue("DIRECT=TCP:127.0.0.1\\\\private$\\\\bench")
 if number and node.last_message_id == behind:
@@ -258,7 +258,10 @@ def code_bytes(folder: Path, names: list[str]) -> int:
 
 def loaded(path: str) -> list[str]:
     """The modules of the board's form of the checkout that a program with a node has loaded."""
-    program = "import sys, node\nprint(*[getattr(module, '__file__', '') for module in sys.modules.values()])"
+    program = (
+        "import sys\nfrom ordack import node\n"
+        "print(*[getattr(module, '__file__', '') for module in sys.modules.values()])"
+    )
     result = subprocess.run(
         [MICROPYTHON, "-c", program], env={"MICROPYPATH": path}, capture_output=True, text=True, check=True
     )

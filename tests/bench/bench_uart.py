@@ -35,7 +35,7 @@ BAUDS = (115200, 921600)
 START = """
 import select, time
 from machine import UART
-from node.uart import UartLink
+from ordack.node.uart import UartLink
 uart = UART(1, 115200, rxbuf=RXBUF, txbuf=1024)
 link = UartLink(uart, RXBUF)
 ready = select.poll()

@@ -21,8 +21,6 @@ from typing import Any, cast
 import pytest
 import serial
 from mqqb import confirm
-from node import Node, log, sources
-from node.outbox import Outbox
 from ordack.boards import deploy as deploying
 from ordack.boards import doctor, outbox, repl
 from ordack.boards.check import Check
@@ -30,6 +28,8 @@ from ordack.boards.deploy import deploy
 from ordack.boards.doctor import examine
 from ordack.boards.repl import Board, BoardError, NoBoard
 from ordack.client import Client
+from ordack.node import Node, log, sources
+from ordack.node.outbox import Outbox
 
 from firmware.ports.modules import BOARD
 from tests.boards.m3_board import Machine
@@ -39,7 +39,7 @@ from tests.support import command as commands
 SMALL = {
     "mqqb/__init__.py": "",
     "mqqb/core.py": "implementation = 'python'\n",
-    "node/__init__.py": "from mqqb import core\n",
+    "ordack/node/__init__.py": "from mqqb import core\n",
 }
 
 
@@ -90,7 +90,7 @@ def test_a_stock_board_becomes_a_node(machine: Callable[..., Machine], tmp_path:
     # A message that no queue manager took.
     with Board(port).look(reset=True) as board:
         board.run(
-            "import node\nn = node.Node('outbox')\n"
+            "from ordack.node import Node\nn = Node('outbox')\n"
             "q = n.queue('DIRECT=TCP:10.0.2.2\\\\private$\\\\line1')\nq.put(b'21.5')",
             30,
         )
@@ -180,7 +180,7 @@ def test_the_page_for_a_pico_w_leads_to_a_reading(queue: str, tmp_path: Path) ->
 
 def test_only_what_has_changed_is_copied_and_the_program_runs(machine: Callable[..., Machine], tmp_path: Path) -> None:
     board = machine()
-    first = package(tmp_path / "first", {**SMALL, "node/old.py": "# old\n"})
+    first = package(tmp_path / "first", {**SMALL, "ordack/node/old.py": "# old\n"})
     main, config = tmp_path / "program.py", tmp_path / "wifi.json"
     main.write_text("open('ran', 'a').write('x')\n")
     config.write_text("{}")
@@ -192,7 +192,7 @@ def test_only_what_has_changed_is_copied_and_the_program_runs(machine: Callable[
     assert set(done.copied) == {
         "/flash/main.py",
         "/flash/wifi.json",
-        "/flash/node/old.py",
+        "/flash/ordack/node/old.py",
         *(f"/flash/{place}" for place in SMALL),
     }
     assert done.removed == ["/flash/mqqb/core.mpy"]
@@ -201,12 +201,12 @@ def test_only_what_has_changed_is_copied_and_the_program_runs(machine: Callable[
     with board.open(reset=False) as opened:  # it ran when it was let go
         assert opened.read("/flash/ran") == b"x"
         done = deploy(opened, second, main, config, lambda *step: told.append(step))
-    assert (done.copied, done.removed) == (["/flash/mqqb/__init__.py"], ["/flash/node/old.py"])
+    assert (done.copied, done.removed) == (["/flash/mqqb/__init__.py"], ["/flash/ordack/node/old.py"])
     assert told[-1] == ("/flash/mqqb/__init__.py", 6, 6)
     with board.open() as opened:
         assert opened.read("/flash/mqqb/__init__.py") == b"# new\n"
         with pytest.raises(FileNotFoundError):
-            opened.read("/flash/node/old.py")
+            opened.read("/flash/ordack/node/old.py")
 
 
 class Cut(Exception):
@@ -262,9 +262,9 @@ def test_files_that_differ_from_the_deployed_are_named(machine: Callable[..., Ma
     board = machine()
     with board.open() as opened:
         deploy(opened, package(tmp_path / "small", SMALL))
-        opened.write("/flash/node/__init__.py", b"# by hand\n")
+        opened.write("/flash/ordack/node/__init__.py", b"# by hand\n")
     check = board.checks()["modules"]
-    assert (check.verdict, check.values["wrong"]) == ("bad", ["/flash/node/__init__.py"])
+    assert (check.verdict, check.values["wrong"]) == ("bad", ["/flash/ordack/node/__init__.py"])
 
 
 def test_what_cannot_be_copied_is_refused_before_anything_changes(
@@ -272,8 +272,8 @@ def test_what_cannot_be_copied_is_refused_before_anything_changes(
     tmp_path: Path,
 ) -> None:
     board = machine()
-    large = package(tmp_path / "large", {**SMALL, "node/large.py": "#" * (3 << 20)})
-    compiled = package(tmp_path / "compiled", {**SMALL, "node/future.mpy": "M\x07"})
+    large = package(tmp_path / "large", {**SMALL, "ordack/node/large.py": "#" * (3 << 20)})
+    compiled = package(tmp_path / "compiled", {**SMALL, "ordack/node/future.mpy": "M\x07"})
     lacking = package(tmp_path / "lacking", SMALL)
     (tmp_path / "lacking" / "mqqb" / "core.py").unlink()
     with board.open() as opened:
@@ -349,7 +349,7 @@ def test_a_board_gets_the_native_module_for_its_processor_alone(mpy: int, own_co
     assert package == ROOT / "build" / "mip" / "package.json"
     places = set(deploying.chosen_files(package, info, own_core=own_core))
     assert {place for place in places if place.startswith("mqqb/core_")} - {"mqqb/core_py.mpy"} == native
-    assert {"mqqb/core.mpy", "mqqb/core_py.mpy", "node/node.mpy"} < places
+    assert {"mqqb/core.mpy", "mqqb/core_py.mpy", "ordack/node/node.mpy"} < places
     assert info.lib == "/lib"
 
 
@@ -361,7 +361,7 @@ def test_a_board_that_loads_no_such_files_gets_sources() -> None:
 
 
 def test_a_program_that_cannot_start_is_told(machine: Callable[..., Machine], tmp_path: Path) -> None:
-    broken = package(tmp_path / "broken", {**SMALL, "node/__init__.py": "import nothing_of_that_name\n"})
+    broken = package(tmp_path / "broken", {**SMALL, "ordack/node/__init__.py": "import nothing_of_that_name\n"})
     done = ordack("deploy", "--port", machine().port, "--package", broken)
     assert done.returncode == 1
     assert "nothing_of_that_name" in done.stdout
@@ -404,7 +404,7 @@ def test_a_board_whose_program_feeds_a_watchdog_takes_a_copy_that_lasts_longer(
 
     for turn in "123":
         before.clear()
-        files = {**SMALL, "node/turn.py": turn, "mqqb/__init__.py": f"# {turn}\n"}
+        files = {**SMALL, "ordack/node/turn.py": turn, "mqqb/__init__.py": f"# {turn}\n"}
         new = package(tmp_path / turn, files)
         done = repl.attended(
             board.port, 115200, lambda opened, new=new: deploy(opened, new, main, None, stalled), reset=True
@@ -412,7 +412,7 @@ def test_a_board_whose_program_feeds_a_watchdog_takes_a_copy_that_lasts_longer(
         assert "/flash/mqqb/__init__.py" in done.copied
         board.hear(b"alive")  # the program runs again
     with board.open() as opened:
-        assert opened.read("/flash/node/turn.py") == b"3"
+        assert opened.read("/flash/ordack/node/turn.py") == b"3"
         # One reset by the watchdog (3) in each turn: the copy that followed was not disturbed.
         assert opened.read("/flash/starts").count(b"3") == 3
 

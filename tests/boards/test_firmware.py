@@ -39,8 +39,9 @@ def test_a_board_has_its_core_and_its_settings(
     mps2: Callable[..., Machine], chip: Chip, firmware: Path | None, core: str
 ) -> None:
     machine = mps2(
-        "import gc, machine, math, mps2, os, sys, time, node\n"
+        "import gc, machine, math, mps2, os, sys, time\n"
         "from mqqb import core\n"
+        "from ordack import node\n"
         "print(core.implementation, os.getcwd(), machine.unique_id(), mps2.setting('port'), mps2.setting('por'))\n"
         "gc.collect()\n"
         "print('heap', gc.mem_free() + gc.mem_alloc(), 'year', time.localtime()[0])\n"
@@ -420,8 +421,9 @@ def test_pi_program_runs_and_connects(machines: Callable[..., Machine]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(DEADLINE_S)
         script = (
-            "import node, os, socket\n"
+            "import os, socket\n"
             "from mqqb import core\n"
+            "from ordack import node\n"
             "print('core', core.implementation)\n"
             f"s = socket.socket(); s.connect(socket.getaddrinfo('127.0.0.1', {server.getsockname()[1]})[0][-1])\n"
             "s.write(b'pi'); print('answer', s.read(2))\n"
@@ -502,8 +504,9 @@ def test_unix_firmware_speaks_tls(machines: Callable[..., Machine], tmp_path: Pa
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     script = """\
-import asyncio, node, sys, tls
+import asyncio, sys, tls
 from mqqb import core
+from ordack import node
 print("core", core.implementation)
 async def main(name):
     context = tls.SSLContext(tls.PROTOCOL_TLS_CLIENT)

@@ -147,10 +147,10 @@ def test_the_package_of_the_checkout_lists_every_module() -> None:
 def test_the_sources_of_the_package_run_as_they_are(tmp_path: Path) -> None:
     """mip copies them without the step that writes constants into them."""
     for place, source in json.loads((ROOT / "package.json").read_text())["urls"]:
-        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / source, tmp_path / place)
     program = (
-        "import node, node.inbox, node.replay, node.board; from mqqb import acks, core, names, parse\n"
+        "from ordack.node import board, inbox, replay; from mqqb import acks, core, names, parse\n"
         "ack = parse.parse(bytes(acks.order_ack(acks.order_queue('10.0.0.1'), bytes(16), 8, 1234, 1, 2, 3)))\n"
         "print(ack.body.tx_sequence_number, ack.body.fields[core.ACK_NUMBER], core.implementation)"
     )
@@ -161,7 +161,7 @@ def test_the_compiled_package_holds_all_that_it_lists() -> None:
     folder = ROOT / "build" / "mip"
     places = [place for place, source in json.loads((folder / "package.json").read_text())["urls"] if place == source]
     assert {f"mqqb/core_{arch}.mpy" for arch in NUMBERS} < set(places)
-    assert "node/outbox.mpy" in places
+    assert "ordack/node/outbox.mpy" in places
     assert {str(path.relative_to(folder)) for path in folder.rglob("*.mpy")} == set(places)
 
 
@@ -192,6 +192,9 @@ def test_mip_installs_the_package_from_a_server(package: str, core: str, ending:
         address = f"http://127.0.0.1:{server.server_address[1]}/package.json"
         mip._install_package(Folder(tmp_path), address, "http://127.0.0.1:9", "lib", None, True)
         server.shutdown()
-    program = "import node, node.inbox, node.board; from mqqb import core; print(core.implementation, node.__file__)"
+    program = (
+        "from ordack import node; from ordack.node import board, inbox; from mqqb import core\n"
+        "print(core.implementation, node.__file__)"
+    )
     output = run("x64", "-c", program, path=f".frozen:{tmp_path / 'lib'}", cwd=tmp_path)
-    assert output.split() == [core, f"{tmp_path}/lib/node/__init__{ending}"]
+    assert output.split() == [core, f"{tmp_path}/lib/ordack/node/__init__{ending}"]

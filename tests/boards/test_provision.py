@@ -120,7 +120,7 @@ def test_a_stock_board_is_provisioned(tmp_path: Path, serve: Serve) -> None:
         assert done.returncode == 0, done.stderr
         report = json.loads(done.stdout)
         assert (report["name"], report["queue"], report["before"], report["told"]) == ("press-3", queue, "", [])
-        assert "/flash/node/node.mpy" in report["copied"]
+        assert "/flash/ordack/node/node.mpy" in report["copied"]
         [message] = as_json("receive", "--store", tmp_path / "store", "line1", "--peek")
         assert (message["source"], message["label"]) == (report["guid"], "press-3")
         with board.open() as opened:

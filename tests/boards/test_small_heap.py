@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from node import Node, OutboxFull
 from ordack.client import Client
+from ordack.node import Node, OutboxFull
 
 from hil.emulated import M3, MPS2_PSRAM_SIZE, mps2_flash
 from tests.conformance import ROOT
@@ -22,7 +22,7 @@ needs_mps2 = pytest.mark.skipif(not (MPS2 / "firmware.elf").exists(), reason="ma
 MICROPYTHON = ROOT / "build" / "firmware" / "unix" / "micropython"  # with our modules frozen, as on a board
 pytestmark = pytest.mark.skipif(not MICROPYTHON.exists(), reason="make firmware builds the MicroPython of this test")
 FILL = """
-from node import Node, OutboxFull
+from ordack.node import Node, OutboxFull
 node = Node("outbox", capacity=400000)
 queue = node.queue("DIRECT=TCP:127.0.0.1\\\\private$\\\\line1")
 print("found", node.waiting)
@@ -35,7 +35,7 @@ except OutboxFull:
     print("accepted", count)
 """
 MORE = """
-from node import Node
+from ordack.node import Node
 node = Node("outbox", segment_size=8192)
 queue = node.queue("DIRECT=TCP:127.0.0.1\\\\private$\\\\line1")
 for _ in range(160):
@@ -43,7 +43,7 @@ for _ in range(160):
 """
 DELIVER = """
 import sys
-from node import Node, OutboxFull
+from ordack.node import Node, OutboxFull
 node = Node("outbox", connect=("127.0.0.1", int(sys.argv[1])))
 queue = node.queue("DIRECT=TCP:127.0.0.1\\\\private$\\\\line1")
 print("found", node.waiting)
@@ -55,7 +55,7 @@ print("sent", node.stats.sent)
 """
 STARTED = """
 import asyncio, gc, mps2, network
-from node import Node
+from ordack.node import Node
 async def main():
     lan = network.LAN()
     lan.active(True)

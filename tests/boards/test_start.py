@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from mqqb import confirm
-from node import Node, snapshot
+from ordack.node import Node, deferred
 
 from hil.emulated import MPS2_PSRAM_SIZE, mps2_flash
 from tests.support.emulated import MPS2, Machine
@@ -18,7 +18,7 @@ INSTRUCTIONS_MAX = 62_000_000
 NS_PER_INSTRUCTION = 64  # QEMU's -icount shift=6
 MAIN = f"""\
 import time
-from node import Node
+from ordack.node import Node
 begin = time.ticks_us()
 node = Node("/flash/outbox", capacity={CAPACITY})
 taken = time.ticks_diff(time.ticks_us(), begin)
@@ -50,7 +50,7 @@ def fill(folder: Path, ends: bool, taken: int) -> int:
 
 
 @pytest.mark.skipif(not (MPS2 / "firmware.elf").exists(), reason="make firmware builds the MicroPython of this test")
-@pytest.mark.parametrize(("ends", "taken"), [(False, 0), (True, 0), (True, snapshot.TAKEN_MIN - 1)])
+@pytest.mark.parametrize(("ends", "taken"), [(False, 0), (True, 0), (True, deferred.TAKEN_MIN - 1)])
 def test_a_start_with_a_full_flash_takes_less_than_two_seconds(
     ends: bool, taken: int, tmp_path: Path, mps2: Callable[..., Machine]
 ) -> None:

@@ -20,8 +20,8 @@ INTERPRETERS = {"micropython": FIRMWARE / "unix" / "micropython", "python3": Pat
 COUNT = 100
 PROGRAM = r"""
 import json
-from node import Node
-from node.tls import TlsLink
+from ordack.node import Node
+from ordack.node.tls import TlsLink
 
 with open("given.json") as file:
     given = json.load(file)

@@ -9,6 +9,7 @@ import termios
 import tty
 from pathlib import Path
 
+from tests.conformance import ROOT
 from tests.support.emulated import FIRMWARE
 
 # What a port's C does. 10: a soft reset in the raw REPL; 11: one outside of it, which starts main.py.
@@ -66,10 +67,12 @@ LOOP = 'mode=main; while :; do "$0" "$1" $mode; case $? in 10) mode=raw;; 11) mo
 
 
 class UnixBoard:
-    """`folder`: its flash. `port`: what `--port` takes. Its network is this machine's loopback."""
+    """`folder`: its flash. `port`: what `--port` takes. Its network is this machine's loopback. stock: its firmware has
+    nothing of ours but the C core, and takes modules from lib."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, stock: bool = False) -> None:
         self.folder = folder
+        self._firmware = (ROOT / "build" / "micropython" / "unix-c" if stock else FIRMWARE / "unix") / "micropython"
         folder.mkdir(exist_ok=True)
         self._end, there = os.openpty()
         self._held = there  # else the line hangs up whenever nobody listens
@@ -84,9 +87,9 @@ class UnixBoard:
         for end in (self._held, self._end):
             termios.tcflush(end, termios.TCIOFLUSH)
         self.process = subprocess.Popen(
-            ["/bin/sh", "-c", LOOP, FIRMWARE / "unix" / "micropython", self._script],
+            ["/bin/sh", "-c", LOOP, self._firmware, self._script],
             cwd=self.folder,
-            env={"MICROPYPATH": f"{self.folder}:.frozen"},
+            env={"MICROPYPATH": f"{self.folder}:.frozen:{self.folder}/lib"},
             stdin=self._end,
             stdout=self._end,
             start_new_session=True,

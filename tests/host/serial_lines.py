@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from node.uart import UartLink
 from ordack.config import BAUD, SERIAL_PORT, Config, SerialSettings
 from ordack.net import serial, tcp
 from ordack.net.listener import Listener, Listeners
 from ordack.net.record import Recorder
+from ordack.node.uart import UartLink
 from ordack.store import Store
 
 from tests.support.beside import HearingManager, client_beside

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mqqb import build, compose, core, names, parse
+from mqqb import build, compose, core, hosts, names, parse
 from mqqb.events import Acknowledged, Closed, MessageReceived
 from ordack.access import Access
 from ordack.config import Config
@@ -132,9 +132,9 @@ class Twin:
                 link.session.due,
                 link.session._ack_send_duration,
                 link.session._received_ack,
-                link.session._session_active,
+                link.session.is_active,
                 link.session.direct_format_session,
-                link.session.half_received,
+                hosts.half_received(link.session),
                 link.session.closed and (link.session.closed.rule, link.session.closed.reason),
             )
             for link in self.links

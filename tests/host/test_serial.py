@@ -21,12 +21,12 @@ from typing import Any
 import line_world
 import pytest
 from mqqb import line
-from node.uart import UartLink
 from ordack.cli import glance
 from ordack.client import Client
 from ordack.config import parse_serial
 from ordack.names import BadName
 from ordack.net import serial, tcp
+from ordack.node.uart import UartLink
 from ordack.store import Store
 
 from firmware.ports.modules import BOARD
@@ -346,7 +346,7 @@ def test_a_uart_that_takes_a_few_bytes_at_a_time_gets_whole_frames(ends: Ends) -
 
 def test_nobody_answers_an_open_for_ten_seconds(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = [0]
-    monkeypatch.setattr("node.uart.ticks_ms", lambda: ticks[0])
+    monkeypatch.setattr("ordack.node.uart.ticks_ms", lambda: ticks[0])
     ends.link.open()
     ticks[0] = 10000
     assert not ends.link.is_open()

@@ -4,7 +4,7 @@ import power
 from mqqb import build, compose, core, guid_names, headers, names, parse, reader, session, streams
 from mqqb.events import Acknowledged, MessageReceived
 from mqqb.session import Settings
-from node import Node
+from ordack.node import Node
 
 JN = core.USER_JN
 BOARD = bytes(range(16))

@@ -7,7 +7,7 @@ import time
 
 import mps2
 import network
-import node
+from ordack import node
 
 MESSAGES = 8
 BODY_BYTES = 2048

@@ -19,7 +19,7 @@ while not lan.isconnected():
 gc.collect()
 before = gc.mem_alloc()
 
-import node  # noqa: E402 - after the measurement
+from ordack import node  # noqa: E402 - after the measurement
 
 gc.collect()
 print("modules", gc.mem_alloc() - before)

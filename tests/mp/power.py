@@ -8,7 +8,7 @@ import errno
 from array import array
 
 from mqqb import confirm
-from node import log, outbox, replay, snapshot, sources
+from ordack.node import deferred, log, outbox, replay, sources
 
 log.jump = bytes  # MessageIDs and sequences go on as if there had been no start; jumps have tests of their own
 CONFIRMATION = confirm.Settings()
@@ -26,12 +26,12 @@ def skipping(function):
     """Meanwhile starts skip what they can, also where segments are tiny, and segments end early."""
 
     def run(*arguments, **options):
-        before = snapshot.LOG_SHARE, snapshot.SEGMENT_SHARE, snapshot.TAKEN_MIN
-        snapshot.LOG_SHARE, snapshot.SEGMENT_SHARE, snapshot.TAKEN_MIN = 8, 1, 5
+        before = deferred.LOG_SHARE, deferred.SEGMENT_SHARE, deferred.TAKEN_MIN
+        deferred.LOG_SHARE, deferred.SEGMENT_SHARE, deferred.TAKEN_MIN = 8, 1, 5
         try:
             return function(*arguments, **options)
         finally:
-            snapshot.LOG_SHARE, snapshot.SEGMENT_SHARE, snapshot.TAKEN_MIN = before
+            deferred.LOG_SHARE, deferred.SEGMENT_SHARE, deferred.TAKEN_MIN = before
 
     return run
 

@@ -11,8 +11,8 @@ import power
 from engine_cases import run_calls
 from inbox_world import BOARD, Sender, Wire, World
 from mqqb import build, core, guids, headers, names, parse, reader, session
-from node import OutboxError, log
-from node.peer import Peer
+from ordack.node import OutboxError, log
+from ordack.node.peer import Peer
 
 NUMBERED = "PRIVATE=" + guids.guid_text(BOARD)[1:-1] + "\\7"
 OTHER = "DIRECT=OS:board\\private$\\Commands"

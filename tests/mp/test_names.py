@@ -15,7 +15,7 @@ sys.path.insert(0, "tests/mp")
 import power
 import virtual
 from engine_cases import run_calls
-from node import Node, board, dns, link, listener
+from ordack.node import Node, board, dns, link, listener
 from virtual import Ticks
 
 A, CNAME, AAAA = 1, 5, 28

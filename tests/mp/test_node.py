@@ -14,7 +14,7 @@ import power
 from confirm_cases import JN, JP, T0
 from engine_cases import run_calls
 from mqqb import acks, build, compose, confirm, core, lives, names, parse
-from node import Node, log, outcomes
+from ordack.node import Node, log, outcomes
 
 LINE = power.NAMES[0]
 PEER = bytes(range(100, 116))

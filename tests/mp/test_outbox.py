@@ -7,7 +7,7 @@ sys.path.insert(0, "tests/mp")
 
 import power
 from mqqb import confirm, core
-from node import log, outbox, replay, sources
+from ordack.node import log, outbox, replay, sources
 
 LINE = power.NAMES[0]
 

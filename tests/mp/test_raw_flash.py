@@ -9,7 +9,7 @@ sys.path.insert(0, "tests/mp")
 
 import chip
 import power
-from node import log, outbox, raw_flash
+from ordack.node import log, outbox, raw_flash
 from test_outbox import bodies, end, put, raises
 
 BLOCK = 512

@@ -14,7 +14,7 @@ import power
 import virtual
 from engine_cases import run_calls
 from inbox_world import Sender, World
-from node import Node, board, log, replay
+from ordack.node import Node, board, log, replay
 from virtual import Ticks
 
 T0 = 1800000000

@@ -14,7 +14,21 @@ from array import array
 import engine_ends as ends
 from engine_cases import TESTS, parametrize, rule, run_tests
 from engine_ends import session_headers
-from mqqb import acks, build, compose, connection, core, guid_names, names, parse, reader, session, streams, timers
+from mqqb import (
+    acks,
+    build,
+    compose,
+    connection,
+    core,
+    guid_names,
+    hosts,
+    names,
+    parse,
+    reader,
+    session,
+    streams,
+    timers,
+)
 from mqqb.destination import IncomingStream
 from mqqb.events import Closed, MessageReceived, Noted, Opened
 from mqqb.session import Settings
@@ -182,18 +196,18 @@ def test_what_is_held_of_half_a_packet_can_be_known() -> None:
     _, receiver = ends.open_pair()
     packet = _samples()["UserMessage"]
     receiver.receive(packet + packet[:100], 0)
-    assert receiver.session.half_received == 100
+    assert hosts.half_received(receiver.session) == 100
     receiver.receive(packet[100:] + bytes(packet[:4]) + b"?", 0)
-    assert receiver.session.half_received == 5
+    assert hosts.half_received(receiver.session) == 5
     for more in range(18):
         _, receiver = ends.open_pair()
         receiver.receive(packet + packet[:more], 0)
-        assert receiver.session.half_received == more
+        assert hosts.half_received(receiver.session) == more
         receiver.receive(packet[more:] + packet, 0)
-        assert receiver.session.half_received == 0
+        assert hosts.half_received(receiver.session) == 0
     receiver.receive(bytes(200), 0)
     assert receiver.session.closed is not None
-    assert receiver.session.half_received == 0
+    assert hosts.half_received(receiver.session) == 0
 
 
 @rule("B-169")
@@ -844,14 +858,14 @@ def test_a_paused_queue_asks_for_one_message_at_a_time_until_it_is_resumed() -> 
         sender.send(b"x", "recoverable")
     sender.pump(0, 3)
     receiver.receive(sender.session.data_to_send(), 0)
-    receiver.session.pause(10)
+    hosts.pause(receiver.session, 10)
     raw = receiver.session.data_to_send()
     (header,) = session_headers(raw)
     assert (header[core.ACKS_SEQUENCE_NUMBER], header[core.ACKS_BASE], header[core.ACKS_WINDOW_SIZE]) == (3, 1, 1)
     assert header[core.ACKS_FLAGS] == 0b111
     receiver.session.handle_timeout(20000)
     assert receiver.session.data_to_send() == b"", "its Session Ack Send Timer has stopped"
-    assert not receiver.session._session_active
+    assert not receiver.session.is_active
     sender.receive(raw, 10)  # sends what the window lets through
     assert sender.settled == [1, 2, 3]
     assert not sender.session.can_send(), "one message, and the next when it is acknowledged"
@@ -861,8 +875,8 @@ def test_a_paused_queue_asks_for_one_message_at_a_time_until_it_is_resumed() -> 
     assert (header[core.ACKS_SEQUENCE_NUMBER], header[core.ACKS_WINDOW_SIZE]) == (4, 1)
     sender.receive(raw, 20)
     assert not sender.session.can_send()
-    receiver.session.resume(30)
-    receiver.session.resume(30)
+    hosts.resume(receiver.session, 30)
+    hosts.resume(receiver.session, 30)
     raw = receiver.session.data_to_send()
     assert [header[core.ACKS_WINDOW_SIZE] for header in session_headers(raw)] == [64], "told once"
     sender.receive(raw, 30)
@@ -878,15 +892,15 @@ def test_what_is_not_yet_stored_when_a_queue_is_paused_is_acknowledged_later():
     sender.send(b"x", "express")
     sender.pump(0)
     receiver.receive(sender.session.data_to_send(), 0)
-    receiver.session.pause(10)
+    hosts.pause(receiver.session, 10)
     (header,) = session_headers(receiver.session.data_to_send())
     assert header[core.ACKS_SEQUENCE_NUMBER] == 0
     assert receiver.session.next_timeout() == 10010
-    receiver.session.resume(20)
+    hosts.resume(receiver.session, 20)
     (header,) = session_headers(receiver.session.data_to_send())
     assert (header[core.ACKS_SEQUENCE_NUMBER], header[core.ACKS_WINDOW_SIZE]) == (0, 64)
     assert repr(receiver.session.next_timeout()) == "10020", "whole milliseconds"
-    receiver.session.pause(30)
+    hosts.pause(receiver.session, 30)
     receiver.session.data_to_send()
     receiver.store(40)
     (header,) = session_headers(receiver.session.data_to_send())
@@ -913,7 +927,7 @@ def test_what_follows_an_answer_to_the_handshake_may_come_in_part():
         acceptor = session.Session(False, ends.RECEIVER, 0)
         request = bytes(compose.establish_connection(ends.SENDER, bytes(16), 0))
         acceptor.receive_data(request + parameters[:size], 0)
-        assert (acceptor.state, acceptor.half_received) == (connection.WAITING_CP_MSG, size)
+        assert (acceptor.state, hosts.half_received(acceptor)) == (connection.WAITING_CP_MSG, size)
         acceptor.receive_data(parameters[size:], 0)
         assert acceptor.state == connection.OPEN
 
@@ -924,8 +938,8 @@ def test_there_is_nothing_to_pause_before_a_session_is_open_or_after_it() -> Non
         subject.data_to_send()
         if state == connection.OPEN:
             subject.close("B-163", "stop")
-        subject.pause(0)
-        subject.resume(0)
+        hosts.pause(subject, 0)
+        hosts.resume(subject, 0)
         assert subject.data_to_send() == b""
 
 
@@ -1100,7 +1114,7 @@ def test_a_window_that_the_peer_made_small_is_doubled_every_half_minute():
     while sender.session.next_timeout() <= 200000:
         now = sender.session.next_timeout()
         sender.session._received_ack = True
-        sender.session._session_active = True
+        sender.session.is_active = True
         before = sender.session.window.counts[core.SESSION_RECEIVED_WINDOW_SIZE]
         sender.session.handle_timeout(now - 1)
         assert sender.session.window.counts[core.SESSION_RECEIVED_WINDOW_SIZE] == before
@@ -1122,7 +1136,7 @@ def test_a_window_that_the_peer_made_small_is_doubled_every_half_minute():
 @rule("B-129")
 def test_the_interval_in_which_a_window_grows_is_a_setting():
     sender, receiver = ends.open_pair(settings=Settings(window_growth_interval=700))
-    receiver.session.pause(0)
+    hosts.pause(receiver.session, 0)
     sender.receive(receiver.session.data_to_send(), 0)
     assert sender.session.next_timeout() == 700
     sender.session.transport_closed()
@@ -1168,7 +1182,7 @@ def test_the_wait_for_a_session_ack_is_doubled_for_direct_format_names_only():
         if received is not None:
             subject.receive_data(build.user_message(ends.RECEIVER, 1, received, b""), 0)
             subject.stored(False, 0)
-            subject.pause(0)
+            hosts.pause(subject, 0)
         subject.send(streams.Entry(1, 1, False), build.user_message(ends.SENDER, 1, ends.DESTINATION, b""), False, 1)
         assert subject.next_timeout() == 1 + period * 20000
     settings = Settings(ack_wait_multiple=5, ack_wait_timeout=20001, cleanup_timeout=150000)
@@ -1255,7 +1269,7 @@ def test_both_orders_of_acknowledgement_end_alike(journal, order):
     receiver.receive(sender.session.data_to_send(), 0)
     for place, what in enumerate(order):
         if what == "S":
-            receiver.session.pause(0)
+            hosts.pause(receiver.session, 0)
         else:
             receiver.incoming.schedule_order_ack(-500)
             receiver.tick(0)
@@ -1635,7 +1649,7 @@ def test_half_of_the_window_and_the_round_trip_are_known():
         _, receiver = ends.open_pair(settings=Settings(window_size=mine))
         receiver.receive(compose.session_ack(array("I", (0, 0, 0, 0, 0, other, 0))), 0)
         assert receiver.session.window.half == half
-    receiver.session.pause(0)
+    hosts.pause(receiver.session, 0)
     assert receiver.session.window.half == 1
     subject = session.Session(False, ends.RECEIVER, 0)
     for timeout, round_trip in ((500, 0), (501, 62), (960, 120), (120000, 15000)):
@@ -1688,11 +1702,11 @@ def test_one_wrong_byte_anywhere_is_taken_or_ends_the_session():
             subject = receiver.session
             if subject.closed is None:
                 assert subject.state == connection.OPEN
-                assert subject.half_received <= len(good)
+                assert hosts.half_received(subject) <= len(good)
             else:
                 assert subject.closed.rule
                 assert subject.closed.reason
-                assert subject.half_received == 0
+                assert hosts.half_received(subject) == 0
 
 
 if __name__ == "__main__":

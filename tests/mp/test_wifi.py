@@ -12,7 +12,7 @@ import power
 import virtual
 from engine_cases import run_calls
 from mqqb import compose
-from node import Node, board, log
+from ordack.node import Node, board, log
 from virtual import Ticks
 
 # What each chip's status says: joining, without an address, connected, no such network, wrong key.

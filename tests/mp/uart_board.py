@@ -9,8 +9,8 @@ import sys
 
 sys.path.insert(0, "tests/mp")
 
-from node import Node, log
-from node.uart import UartLink
+from ordack.node import Node, log
+from ordack.node.uart import UartLink
 from tty_uart import Uart
 
 log.jump = bytes  # message k has MessageID k in every life

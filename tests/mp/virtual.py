@@ -1,6 +1,6 @@
 """Time that passes when a test says so, in all modules of a node."""
 
-from node import clock, dns, link, timer
+from ordack.node import clock, dns, link, timer
 
 MODULES = (clock, dns, link, timer)
 REAL = (clock.ticks_ms, clock.ticks_diff)

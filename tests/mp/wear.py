@@ -10,7 +10,7 @@ sys.path.insert(0, "tests/mp")
 import flash
 import vfs
 from mqqb import confirm
-from node import log, outbox
+from ordack.node import log, outbox
 
 PACKET = 300  # bytes: a body of about 64, a label, a queue's name
 MESSAGES = 512

@@ -12,7 +12,7 @@ from mqqb import acks, compose, core, guids, headers, session, streams
 from mqqb.destination import IncomingStream
 from mqqb.events import Acknowledged, MessageReceived, Opened
 from mqqb.session import Settings
-from node import Node
+from ordack.node import Node
 
 GUID = bytes(range(100, 116))
 LINE = "DIRECT=TCP:127.0.0.1\\private$\\line1"

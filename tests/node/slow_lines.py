@@ -8,10 +8,10 @@ from typing import Any
 
 import power
 from mqqb import guids, line
-from node import Node
-from node.uart import UartLink
 from ordack.config import SERIAL_PORT, Config
 from ordack.links import Link
+from ordack.node import Node
+from ordack.node.uart import UartLink
 
 from tests.support.host_world import WALL, Host
 

@@ -17,7 +17,7 @@ from tests.support.command import INTERPRETERS
 
 BOARD = """
 import asyncio
-from node import Node
+from ordack.node import Node
 
 async def main():
     node = Node("outbox", connect=("127.0.0.1", {port}))

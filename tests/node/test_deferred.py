@@ -10,7 +10,7 @@ import test_node as boards
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mqqb import core
-from node import log
+from ordack.node import log
 
 NAMES = [boards.LINE.replace("line1", f"line{number}") for number in range(3)]
 FOREVER = 0xFFFFFFFF

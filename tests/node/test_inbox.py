@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 import test_inbox as boards
 from mqqb import confirm, guids
-from node import Node, OutboxFull
 from ordack.config import Config
 from ordack.links import Link
+from ordack.node import Node, OutboxFull
 
 from tests.support.host_world import WALL, Crash, Host
 

@@ -35,8 +35,8 @@ DEADLINE_S = 90
 APPLICATION = """
 import sys
 import time
-from node import Node
-from node.uart import UartLink
+from ordack.node import Node
+from ordack.node.uart import UartLink
 from tty_uart import Uart
 
 folder, how, place, guid = sys.argv[1:5]
@@ -215,7 +215,7 @@ def test_a_board_killed_at_any_instant_handles_each_command_once(
 
 ON_A_CORTEX = """
 import mps2, network, time
-from node import Node
+from ordack.node import Node
 network.LAN().active(True)
 node = Node("outbox", guid=bytes(range(16)), connect=("10.0.2.2", PORT), capacity=65536)
 inbox = node.inbox("commands", 0x1F)

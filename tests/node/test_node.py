@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from mqqb import acks, build, confirm, core, headers
 from mqqb.names import parse_format_name
 from mqqb.session import Settings
-from node import Message, Node, OutboxDamaged, OutboxFull, OutboxWriteFailed, Queue, outbox
-from node.link import Backoff, TcpLink
-from node.peer import Peer
+from ordack.node import Message, Node, OutboxDamaged, OutboxFull, OutboxWriteFailed, Queue, outbox
+from ordack.node.link import Backoff, TcpLink
+from ordack.node.peer import Peer
 
 from tests.node.destination import ALARMS, GUID, LINE, Connection, Destination, make, run, turns, until
 
@@ -357,7 +357,7 @@ def test_a_refusal_that_cannot_be_written_is_not_acknowledged() -> None:
 
 
 def test_the_last_answers_become_durable_without_another_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.node.LAZY_SYNC_MS", 1 << 30)
+    monkeypatch.setattr("ordack.node.node.LAZY_SYNC_MS", 1 << 30)
 
     async def main() -> None:
         disk = power.Disk()
@@ -368,7 +368,7 @@ def test_the_last_answers_become_durable_without_another_message(monkeypatch: py
         assert await (await node.queue(LINE).send(b"last")).stored()
         await turns()
         assert len(syncs) == 2, "one for the message, one to note that something is sent; an answer costs none"
-        monkeypatch.setattr("node.node.LAZY_SYNC_MS", 50)
+        monkeypatch.setattr("ordack.node.node.LAZY_SYNC_MS", 50)
         left = lambda: outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1))).restored  # noqa: E731
         await until(lambda: not left())
         await node.close()

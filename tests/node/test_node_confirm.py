@@ -9,7 +9,7 @@ import power
 import pytest
 import test_node as boards
 from mqqb import confirm, core, guids, headers
-from node import Message, Node, OutboxError, outbox
+from ordack.node import Message, Node, OutboxError, outbox
 
 from tests.node.destination import ALARMS, LINE, Destination, run, until
 from tests.support.confirm_rules import RULES

@@ -30,7 +30,7 @@ DEADLINE_S = 90
 # know of every second one whether it is received; it would say it if one is not.
 APPLICATION = """
 import asyncio, sys
-from node import Node, log
+from ordack.node import Node, log
 log.jump = bytes
 
 def body(k):
@@ -173,7 +173,7 @@ def _digest(data: bytes) -> str:
 
 HOLDER = """
 import sys
-from node import Node
+from ordack.node import Node
 
 node = Node(sys.argv[1])
 node.close()

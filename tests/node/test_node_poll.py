@@ -23,10 +23,10 @@ import power
 import pytest
 from mqqb import acks, build, confirm, core, headers, parse, streams
 from mqqb.session import Settings
-from node import Message, Node, OutboxDamaged, OutboxFull, OutboxWriteFailed
-from node.link import TICK_MS, Backoff, TcpLink
-from node.listener import TcpListener
-from node.tasks import Tasks
+from ordack.node import Message, Node, OutboxDamaged, OutboxFull, OutboxWriteFailed
+from ordack.node.link import TICK_MS, Backoff, TcpLink
+from ordack.node.listener import TcpListener
+from ordack.node.tasks import Tasks
 
 from firmware.ports import modules
 from tests.node.destination import LINE, Destination, make, run, turns, until
@@ -210,7 +210,7 @@ def test_what_ends_delivery_is_raised_by_every_poll(monkeypatch: pytest.MonkeyPa
 
 def test_nobody_answers_and_poll_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """A listener whose backlog is full takes no connection and refuses none."""
-    monkeypatch.setattr("node.link.CONNECT_TIMEOUT_S", LONG_MS)
+    monkeypatch.setattr("ordack.node.link.CONNECT_TIMEOUT_S", LONG_MS)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen(0)
@@ -228,7 +228,7 @@ def test_nobody_answers_and_poll_does_not_wait(monkeypatch: pytest.MonkeyPatch) 
             assert 0 <= node.poll() <= 100
             waiting += not queue.peer.reason
             if waiting >= 10:
-                monkeypatch.setattr("node.link.CONNECT_TIMEOUT_S", 0)
+                monkeypatch.setattr("ordack.node.link.CONNECT_TIMEOUT_S", 0)
             select.select([], [], [], 0.005)
         assert str(errno.ETIMEDOUT) in queue.peer.reason
         assert waiting >= 10
@@ -446,7 +446,7 @@ def test_what_cannot_be_taken_is_not_acknowledged_and_comes_again() -> None:
 
 
 def test_only_so_many_can_connect(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("node.peer.ACCEPTED_MAX", 2)
+    monkeypatch.setattr("ordack.node.peer.ACCEPTED_MAX", 2)
     port = own_port()
     board = Node("", files=power.Disk(), listen=("127.0.0.1", port))
     board.poll()
@@ -518,7 +518,7 @@ def test_a_connection_that_cannot_be_set_up_is_closed(monkeypatch: pytest.Monkey
     listener = TcpListener("127.0.0.1", own_port(), Backoff(lambda: 0))
     listener.open()
     with socket.create_connection(("127.0.0.1", listener.port), LONG_MS / 1000):
-        monkeypatch.setattr("node.listener.set_up", gone)
+        monkeypatch.setattr("ordack.node.listener.set_up", gone)
         assert select.select([listener.stream], [], [], LONG_MS / 1000)[0]
         with pytest.raises(OSError, match="gone"):
             listener.accept()
@@ -539,7 +539,7 @@ def test_a_session_stays_open_for_a_receiver_and_comes_back() -> None:
 
 
 def _ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("node.node.TICK_MS", "node.peer.TICK_MS"):
+    for name in ("ordack.node.node.TICK_MS", "ordack.node.peer.TICK_MS"):
         monkeypatch.setattr(name, 60000)
 
 
@@ -617,9 +617,9 @@ def test_a_send_that_is_cancelled_is_accepted_all_the_same() -> None:
 
 APPLICATION = """
 import asyncio, sys
-import node.node, node.peer
-node.node.TICK_MS = node.peer.TICK_MS = 60000  # nothing may wait for it
-from node import Node
+from ordack.node import node, peer
+node.TICK_MS = peer.TICK_MS = 60000  # nothing may wait for it
+from ordack.node import Node
 
 def body(k):
     return b"%d " % k * (k * 7919 % 301)

@@ -18,7 +18,7 @@ import test_outbox as boards
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mqqb import confirm, core
-from node import log, outbox, sources, unsynced
+from ordack.node import log, outbox, sources, unsynced
 
 from tests import run_mp
 

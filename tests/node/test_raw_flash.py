@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import test_raw_flash as boards
-from node import Node, OutboxFull
+from ordack.node import Node, OutboxFull
 
 NUMBER = "DIRECT=TCP:127.0.0.1\\private$\\line1"
 

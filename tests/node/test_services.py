@@ -345,7 +345,7 @@ FROZEN = ROOT / "build" / "firmware" / "unix" / "micropython"  # with our module
 AWAKE = """
 import time
 start = time.ticks_ms()
-from node import Node
+from ordack.node import Node
 
 node = Node("outbox", connect=("127.0.0.1", {0}))
 queue = node.queue("DIRECT=TCP:127.0.0.1\\private$\\line1")

@@ -13,7 +13,7 @@ import pytest
 from mqqb import acks, build, parse
 from mqqb.session import Session
 from mqqb.streams import OutgoingStream
-from node.link import TcpLink
+from ordack.node.link import TcpLink
 from ordack.pace import Pace
 
 from tests.node.slow_lines import GUID, TO_HOST, OverTcp, OverUart, World

@@ -13,7 +13,7 @@ import power
 import pytest
 import test_node as nodes
 from mqqb import confirm
-from node import log, outbox, replay, snapshot
+from ordack.node import deferred, log, outbox, replay
 
 LINE, ALARMS = power.NAMES
 SEGMENT = 16384
@@ -50,13 +50,13 @@ def least(box: Any, disk: Counting, hold: int) -> int:
     """So many bytes a start may read: headers, a segment, what was taken since its begin, what is in memory twice."""
     size = max((handle.size for handle in box.handles()), default=0) + 500
     in_memory = len(box.handles()) + box.arrivals + 4 * hold
-    return HEADER * len(disk.files) + 2 * SEGMENT + size * (snapshot.TAKEN_MIN + 2 * in_memory)
+    return HEADER * len(disk.files) + 2 * SEGMENT + size * (deferred.TAKEN_MIN + 2 * in_memory)
 
 
 @pytest.fixture
 def skipping(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "LOG_SHARE", 4)
-    monkeypatch.setattr(snapshot, "SEGMENT_SHARE", 1)
+    monkeypatch.setattr(deferred, "LOG_SHARE", 4)
+    monkeypatch.setattr(deferred, "SEGMENT_SHARE", 1)
 
 
 def test_a_start_reads_no_more_because_more_messages_wait() -> None:
@@ -145,7 +145,7 @@ def test_a_start_reads_little_of_what_was_sent_while_a_dead_letter_held_all_file
     whole = sum(len(file.data) for file in disk.files.values())
     print(most, "bytes of", whole)
     assert whole > 250000
-    assert most < 2 * 300 * snapshot.TAKEN_MIN + SEGMENT + HEADER * len(disk.files)
+    assert most < 2 * 300 * deferred.TAKEN_MIN + SEGMENT + HEADER * len(disk.files)
 
 
 @pytest.mark.usefixtures("skipping")

@@ -1,8 +1,8 @@
 """Imports run one way: hil -> cli -> net, pipeline, audit, boards -> client, manager -> store -> mqqb -> core.
 
-Between cli and net stand interop, which takes audit, and reconcile, which takes pipeline and audit. On boards: node ->
-its log -> mqqb. mqqb and node import nothing of ordack, and ordack nothing of node but the log, of which it reads
-copies. Imports for types alone count, and those inside functions.
+Between cli and net stand interop, which takes audit, and reconcile, which takes pipeline and audit. On boards:
+ordack.node -> its log -> mqqb. ordack.node and mqqb import nothing else of ordack, and that nothing of ordack.node but
+the log, of which it reads copies. Imports for types alone count, and those inside functions.
 """
 
 import ast
@@ -17,7 +17,7 @@ PACKAGES = {
     "hil": ROOT / "hil",
     "ordack": ROOT / "host" / "ordack",
     "mqqb": ROOT / "firmware" / "mqqb",
-    "node": ROOT / "firmware" / "node",
+    "ordack.node": ROOT / "firmware" / "ordack" / "node",
 }
 # Room -> the beginnings of its modules' names, of which the longest counts; and the rooms that it may import from.
 ENGINE = {"engine", "core", "constants"}
@@ -41,9 +41,9 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "store": ({"ordack.store", "ordack.names", "ordack.machine"}, STORE),
     "clock": ({"ordack.clock"}, ENGINE),
     "counters": ({"ordack.counters"}, set()),
-    "board": ({"node"}, {"log of a board", *ENGINE}),
+    "board": ({"ordack.node"}, {"log of a board", *ENGINE}),
     "log of a board": (
-        {f"node.{name}" for name in ("log", "sources", "deferred", "records", "salvage", "replay", "cpython")},
+        {f"ordack.node.{name}" for name in ("log", "sources", "deferred", "records", "replay", "cpython")},
         ENGINE,
     ),
     "engine": ({"mqqb"}, {"core", "constants"}),
@@ -148,14 +148,14 @@ def test_there_is_no_circle() -> None:
         ("ordack.manager", "def later():\n    from ordack.net.tcp import serve"),
         ("ordack.net.tcp", "if TYPE_CHECKING:\n    from ordack.cli import main"),
         ("ordack.pipeline.source", "import ordack.audit.replay"),
-        ("ordack.client", "from node import Node"),
-        ("ordack.manager", "from node import log"),
-        ("ordack.boards.outbox", "from node.outbox import Outbox"),
-        ("node.log", "if TYPE_CHECKING:\n    from node.outbox import Outbox"),
-        ("node.replay", "def later():\n    from node import outbox"),
+        ("ordack.client", "from ordack.node import Node"),
+        ("ordack.manager", "from ordack.node import log"),
+        ("ordack.boards.outbox", "from ordack.node.outbox import Outbox"),
+        ("ordack.node.log", "if TYPE_CHECKING:\n    from ordack.node.outbox import Outbox"),
+        ("ordack.node.replay", "def later():\n    from ordack.node import outbox"),
         ("mqqb.session", "from ordack.config import Config"),
-        ("mqqb.session", "from node.node import Node"),
-        ("node.node", "from ordack.names import queue_name"),
+        ("mqqb.session", "from ordack.node.node import Node"),
+        ("ordack.node.node", "from ordack.names import queue_name"),
         ("ordack.cli", "from hil import signals"),
         ("ordack.net.tcp", "from ordack.interop.here import Here"),
         ("ordack.interop.here", "from hil.faults import plan_cuts"),

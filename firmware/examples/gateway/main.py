@@ -1,8 +1,8 @@
 """A board on a UART, behind a Raspberry Pi that passes its readings on to the plant: ordack.toml is the Pi's."""
 
 from machine import ADC, UART
-from node import Node
-from node.uart import UartLink
+from ordack.node import Node
+from ordack.node.uart import UartLink
 
 node = Node("outbox", connect=UartLink(UART(1, 115200, rxbuf=1024), rxbuf=1024), capacity=262144)
 line1 = node.queue("DIRECT=OS:plant\\private$\\line1")  # the Pi knows the way to `plant`

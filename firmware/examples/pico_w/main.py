@@ -4,8 +4,8 @@ import asyncio
 import json
 
 from machine import ADC
-from node import Node, OutboxFull
-from node.board import NetworkTime, Wifi
+from ordack.node import Node, OutboxFull
+from ordack.node.board import NetworkTime, Wifi
 
 with open("config.json") as file:
     config = json.load(file)
@@ -27,7 +27,7 @@ def failed(message):  # 0x8000: there is no such queue
 async def main():
     connect = config["host"], config["port"]
     if "tls" in config:
-        from node.tls import TlsLink
+        from ordack.node.tls import TlsLink
 
         connect = TlsLink(*connect, **config["tls"])
     node = Node("outbox", connect=connect, name=config["name"], capacity=262144, on_failed=failed)

@@ -3,7 +3,8 @@
 Files come from a folder with a package.json, as mip takes it. Each changed file is written under another name and
 checked; all are renamed at the end, and `ordack.json` beside them records the version. A deploy that is interrupted
 before the renaming has changed nothing. If it is interrupted during the renaming, `ordack board doctor` reports files
-of two versions, and the next deploy repairs them.
+of two versions, and the next deploy repairs them. What an earlier deploy has copied and this one has not goes; nothing
+else does.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from typing import Any, NamedTuple
 import mqqb
 from mqqb import core
 
+from ordack.boards import layout
 from ordack.boards.repl import CORE, FREE, Board, BoardError, Info, Progress, part_of
 
 MPY_VERSION = 6  # of the files that mpy-cross makes
 MANIFEST = "ordack.json"
 CHECKOUT = Path(mqqb.__file__).resolve().parents[2]
 _FOLDERS = "import os\nfor p in {!r}:\n try:\n  os.mkdir(p)\n except OSError:\n  pass"
-_NODE = "try:\n import node\n print(repr(''))\nexcept Exception as e:\n print(repr(repr(e)))"
+_NODE = "try:\n import ordack.node\n print(repr(''))\nexcept Exception as e:\n print(repr(repr(e)))"
 _MODULE = "try:\n import {}\n print(True)\nexcept Exception:\n print(False)"
-# Puts each FILE.new in the place of FILE, then removes others. FAT does not rename over a file.
+# Puts each FILE.new in the place of FILE, then removes others, which may be folders, if they are empty. FAT does not
+# rename over a file.
 RENAME = """
 import os
 for p in {!r}:
@@ -36,15 +39,17 @@ for p in {!r}:
         os.remove(p)
         os.rename(p + '.new', p)
 for p in {!r}:
-    try:
-        os.remove(p)
-    except OSError:
-        pass
+    for f in (os.remove, os.rmdir):
+        try:
+            f(p)
+        except OSError:
+            pass
 """
 
 
 class Deployed(NamedTuple):
-    """What a deploy did. core: which one the board uses now; problem: why a node cannot start there, or empty."""
+    """What a deploy did. core: which one the board uses now; problem: why a node cannot start there, or empty; left:
+    what to do about a `node` of before that nobody deployed, or empty."""
 
     copied: list[str]
     unchanged: int
@@ -53,6 +58,7 @@ class Deployed(NamedTuple):
     core: str
     problem: str
     frozen: bool
+    left: str
 
 
 def default_package(info: Info) -> Path:
@@ -98,6 +104,12 @@ def deploy(
     """Copy what is not there as it should be. main becomes main.py, config keeps its name. Raises BoardError."""
     info = board.info
     _, _, frozen = board.run(CORE)
+    try:
+        there = layout.look(board, main, frozen=frozen)
+    except OSError as error:
+        raise BoardError(str(error)) from None
+    if wrong := layout.problem(there):
+        raise BoardError(f"nothing was copied: {wrong[0]}: {wrong[1]}")
     files: dict[str, bytes] = {}
     if not frozen:
         chosen = chosen_files(package or default_package(info), info, own_core=board.run(_MODULE.format("_mqqb")))
@@ -120,17 +132,21 @@ def deploy(
         path.removesuffix(".mpy") + ".py" if path.endswith(".mpy") else path.removesuffix(".py") + ".mpy"
         for path in modules
     }
-    stale = (stale | set(before.get("files", ()))) - set(files) if modules else set()
+    stale = (stale | set(before.get("files", ()))) - set(files)
     removed = sorted(path for path, size in zip(sorted(stale), board.sums(sorted(stale)), strict=True) if size)
-    complete = {"version": version(), "complete": True, "files": {path: sums[path] for path in modules}}
+    if before and not modules:  # the firmware has them now
+        removed.append(manifest)
+    ours = {path: sums[path] for path in modules}
+    complete = {"version": version(), "complete": True, "files": ours}
     if changed or removed or (modules and before != json.loads(json.dumps(complete))):
         _make_room(board, info, [len(files[path]) for path in changed])
         board.run(_FOLDERS.format(_parents([*changed, manifest], info.folder)))
         copy_aside(board, {path: files[path] for path in changed}, sums, progress)
         # From here to the last line a cut leaves a mixture, and the manifest says so.
         if modules:
-            _put(board, manifest, {**complete, "complete": False})
-        board.run(RENAME.format(changed, removed), 30)
+            listed = {**ours, **dict.fromkeys(removed, (0, 0))}  # what a cut leaves of them, the next deploy removes
+            _put(board, manifest, {**complete, "complete": False, "files": listed})
+        board.run(RENAME.format(changed, removed + _parents(removed, info.lib)[::-1]), 30)
         if modules:
             _put(board, manifest, complete)
         board.reset()  # what was imported is the old
@@ -144,6 +160,7 @@ def deploy(
         chosen_core or "",
         problem,
         frozen,
+        layout.leftover(there) if there.old and not any(path.startswith(f"{there.old}/") for path in removed) else "",
     )
 
 
@@ -181,9 +198,9 @@ def _put(board: Board, path: str, value: dict[str, Any]) -> None:
 
 
 def _parents(paths: Sequence[str], folder: str) -> list[str]:
-    """The folders in which these files are, outermost first."""
+    """The folders in which these files are, outermost first; not `folder` and those around it."""
     found = {"/".join(path.split("/")[:depth]) for path in paths for depth in range(2, path.count("/") + 1)}
-    return sorted(found - {folder, ""})
+    return sorted(one for one in found if not f"{folder}/".startswith(f"{one}/"))
 
 
 def _make_room(board: Board, info: Info, sizes: Sequence[int]) -> None:

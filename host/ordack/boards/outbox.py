@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import takewhile
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from mqqb import confirm, guids
 
+import ordack
 from ordack import classes
 from ordack.boards.check import Check
 from ordack.boards.deploy import CHECKOUT
@@ -36,10 +36,10 @@ def fetch_outbox(board: Board, path: str, found: list[tuple[str, int]], to: Path
 
 
 def node_modules() -> tuple[Any, Any]:
-    """The modules node.log and node.replay, of the checkout. Raises ImportError: this ordack has none."""
-    if str(CHECKOUT / "firmware") not in sys.path:
-        sys.path.append(str(CHECKOUT / "firmware"))
-    from node import log, replay
+    """The modules log and replay of ordack.node, of the checkout. Raises ImportError: this ordack has none."""
+    if (folder := str(CHECKOUT / "firmware" / "ordack")) not in ordack.__path__:
+        ordack.__path__.append(folder)
+    from ordack.node import log, replay
 
     return log, replay
 

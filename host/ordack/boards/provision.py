@@ -41,7 +41,7 @@ def _join(ssid, password, seconds):
         network.WLAN
     except (ImportError, AttributeError):
         return (4, 0)
-    from node.board import Wifi
+    from ordack.node.board import Wifi
     wifi = Wifi(ssid, password)
     wlan = wifi.wlan
     wlan.active(True)
@@ -65,12 +65,12 @@ def _join(ssid, password, seconds):
 _SEND = """
 def _send(path, folder, seconds):
     import json
-    from node import Node
+    from ordack.node import Node
     with open(path) as file:
         config = json.load(file)
     connect = config['host'], config['port']
     if 'tls' in config:
-        from node.tls import TlsLink
+        from ordack.node.tls import TlsLink
         connect = TlsLink(*connect, **config['tls'])
     node = Node(folder, connect=connect, name=config['name'])
     try:

@@ -161,6 +161,7 @@ def board_deploy(
         )
     text = f"{port}: copied {len(done.copied)} files, {done.bytes} bytes; {done.unchanged} were there"
     text += f"; removed {len(done.removed)}" if done.removed else ""
+    text += f"; {done.left}" if done.left else ""
     text += "; the modules are frozen into the firmware" if done.frozen else ""
     text += f"; MicroPython {version}, core: {done.core or 'none'}"
     report_done(

@@ -1,0 +1,30 @@
+"""A session whose queue is on hold, and how much of a packet it has; only hosts have this file."""
+
+from mqqb import connection
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from mqqb.session import Session
+
+
+def pause(session: "Session", now: int) -> None:
+    """The queue is put on hold (B-128, B-345): what is stored is acknowledged, and from now on each SessionHeader
+    asks the peer for one message at a time. The owner sends nothing of the queue; the session may go idle.
+    """
+    if session.state == connection.OPEN:
+        session.window.is_paused = True
+        session.send_session_ack(now)
+        session.is_active = False
+
+
+def resume(session: "Session", now: int) -> None:
+    """The queue is taken off hold (B-346): tell the peer that the whole window is open again."""
+    if session.state == connection.OPEN and session.window.is_paused:
+        session.window.is_paused = False
+        session.send_session_ack(now)
+        session.is_active = True
+
+
+def half_received(session: "Session") -> int:
+    """Bytes held of a packet that has not come whole (B-435); none after the end."""
+    return session.reader.end - session.reader.begin if session.closed is None else 0

@@ -1,0 +1,52 @@
+"""Time on a board: monotonic milliseconds that do not wrap, and seconds since 1970 once the clock is set."""
+
+import time
+
+from mqqb import MICROPYTHON, const
+
+TYPE_CHECKING = const(0)
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+CLOCK_SET = 1700000000  # an earlier time, s since 1970: this board's clock has not been set
+UNIX_EPOCH = 946684800 if time.gmtime(0)[0] == 2000 else 0  # boards count from 2000
+
+if MICROPYTHON:
+    ticks_ms = time.ticks_ms  # type: ignore[attr-defined,unused-ignore]
+    ticks_diff = time.ticks_diff  # type: ignore[attr-defined,unused-ignore]
+else:
+    from ordack.node.cpython import ticks_diff, ticks_ms  # type: ignore[assignment,no-redef,unused-ignore]
+
+_LOOK_MS = 100
+_seen: "list[Any]" = [0, 0]  # when the clock was looked at, in ticks, and what it said; 0: never
+
+
+def unix_time() -> int:
+    """s since 1970, as far as the board knows; up to 0.1 s late, for on a board each look takes memory."""
+    ticks = ticks_ms()
+    if not _seen[1] or not 0 <= ticks_diff(ticks, _seen[0]) < _LOOK_MS:
+        _seen[0] = ticks
+        _seen[1] = int(time.time()) + UNIX_EPOCH
+    return int(_seen[1])
+
+
+class Clock:
+    """Monotonic milliseconds that do not wrap, asked at least once in six days; and the time, as `unix` tells it."""
+
+    def __init__(self, unix: "Callable[[], int]" = unix_time) -> None:
+        self._last = ticks_ms()
+        self._now = 0
+        self._unix = unix
+
+    def now(self) -> int:
+        """ms since this object was made."""
+        ticks = ticks_ms()
+        self._now += ticks_diff(ticks, self._last)
+        self._last = ticks
+        return self._now
+
+    def time(self) -> int:
+        """s since 1970, or 0: this board's clock is not set."""
+        now = self._unix()
+        return now if now >= CLOCK_SET else 0

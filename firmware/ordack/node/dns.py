@@ -1,0 +1,260 @@
+"""Host names to addresses, without waiting: a DNS client over UDP (RFC 1035). Loaded when a program uses a name.
+
+An address is kept as long as its server allows, within TTL_MIN and TTL_MAX, and longer while nobody answers. Names of
+HOSTS need no server. Names without a dot are tried with the search list of RESOLV. Names in .local are asked for by
+multicast, too (RFC 6762, 6.7). Only IPv4 addresses are asked for.
+"""
+
+import errno
+import os
+import socket
+
+from mqqb import const
+from ordack.node.clock import ticks_diff, ticks_ms
+
+TYPE_CHECKING = const(0)
+if TYPE_CHECKING:
+    from typing import Any
+
+HOSTS = "/etc/hosts"  # where there is such a file, as on Linux
+RESOLV = "/etc/resolv.conf"  # as HOSTS; a board asks the servers that its network has told it
+MULTICAST = ("224.0.0.251", 5353)
+SERVERS: "list[tuple[str, int]]" = []  # (address, port) of an application's choice, in place of those
+
+TTL_MIN = const(30)  # s: so long nobody is asked again, whatever the server says
+TTL_MAX = const(86400)
+_FIRST_MS = const(1000)  # for the first answer of each server; each round waits twice as long
+_ROUNDS = const(3)  # 7 s with one server
+_ANSWER_BYTES = const(512)
+_QUERY = b"\1\0\0\1\0\0\0\0\0\0"  # behind the id: recursion desired, one question
+_TYPE_A = const(1)
+_TYPE_CNAME = const(5)
+
+_cache: "dict[str, tuple[str, Any, int]]" = {}  # name -> (address, since when in ticks, ms that it is good for)
+
+
+class Lookup:
+    """Finds the address of a name: `poll` until it is there, and `close` if it is not needed any more.
+
+    again: nothing answered at the address that was found last; it is asked for anew, if it is older than TTL_MIN.
+    """
+
+    def __init__(self, name: str, again: bool = False) -> None:
+        name = name.lower()
+        self._name = name[:-1] if name.endswith(".") else name
+        self._socket: "Any" = None
+        self._names: "list[str]" = []  # to be asked for, one after the other
+        self._servers: "list[tuple[str, int]]" = []
+        self._attempt = 0
+        self._query = b""
+        self._began: "Any" = 0  # ticks
+        self._wait_ms = 0
+        self._stale, since, good = _cache.get(self._name, ("", 0, 0))
+        is_fresh = 0 <= ticks_diff(ticks_ms(), since) < (1000 * TTL_MIN if again else good)
+        self._address = _local(self._name) or (self._stale if is_fresh else "")
+        if not self._address:
+            self._names, self._servers = _places(self._name)
+
+    def poll(self) -> "str | None":
+        """The address; None: nobody has answered yet. OSError: it cannot be known, and why."""
+        while not self._address:
+            try:
+                if self._socket is None:
+                    self._ask()
+                answer = self._hear()
+            except OSError as error:
+                self.close()
+                self._go_on(error)
+                continue
+            if answer is None:
+                return None
+            self.close()
+            self._keep(answer[0], max(answer[1], TTL_MIN))
+        return self._address
+
+    def close(self) -> None:
+        """Wait for an answer no more."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _keep(self, address: str, seconds: int) -> None:
+        self._address = address
+        _cache[self._name] = (address, ticks_ms(), 1000 * seconds)
+
+    def _ask(self) -> None:
+        """Ask the server whose turn it is. Raises OSError."""
+        count = len(self._servers)
+        if not count:
+            raise OSError(errno.EIO, "no name server is known")
+        server = self._servers[self._attempt % count]
+        self._wait_ms = _FIRST_MS << self._attempt // count
+        self._began = ticks_ms()
+        self._query = os.urandom(2) + _QUERY + _question(self._names[0])
+        entry = socket.getaddrinfo(server[0], server[1])[0]  # an address: that does not wait
+        self._socket = socket.socket(entry[0], socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        if server is MULTICAST:
+            self._socket.sendto(self._query, entry[-1])  # whoever has the name answers
+        else:
+            self._socket.connect(entry[-1])  # nothing comes from elsewhere
+            self._socket.send(self._query)
+
+    def _hear(self) -> "tuple[str, int] | None":
+        """What the server has answered, if it has. Raises OSError: it is of no use, or too late."""
+        try:
+            found = _read(self._socket.recv(_ANSWER_BYTES), self._query)
+        except OSError as error:
+            if error.errno != errno.EAGAIN:
+                raise
+            found = None
+        if found is not None:
+            return found
+        if ticks_diff(ticks_ms(), self._began) >= self._wait_ms:
+            raise OSError(errno.ETIMEDOUT, "no name server has answered")
+        return None
+
+    def _go_on(self, error: OSError) -> None:
+        """The last question was in vain: turn to the next server or name. Raises OSError: there are none."""
+        self._attempt += 1
+        is_unknown = error.errno == errno.ENOENT and MULTICAST not in self._servers
+        if is_unknown and len(self._names) > 1:
+            self._names.pop(0)
+            self._attempt = 0
+        elif is_unknown or self._attempt >= len(self._servers) * (1 if self._stale else _ROUNDS):
+            if is_unknown or not self._stale:
+                raise OSError(error.errno, self._name + ": " + str(error.args[-1]))
+            self._keep(self._stale, TTL_MIN)
+
+
+def _lines(path: str) -> "list[list[str]]":
+    """The words of each line of a file; none: there is no such file."""
+    try:
+        with open(path) as file:
+            return [line.split("#")[0].split() for line in file]
+    except OSError:
+        return []
+
+
+def _local(name: str) -> str:
+    """The address of a name that is known without a server; else ""."""
+    if name == "localhost":
+        return "127.0.0.1"
+    for words in _lines(HOSTS):
+        if name in [word.lower() for word in words[1:]]:
+            return words[0]
+    return ""
+
+
+def _places(name: str) -> "tuple[list[str], list[tuple[str, int]]]":
+    """The names to ask for, and the servers to ask."""
+    names = [name]
+    servers = []
+    for words in _lines(RESOLV):
+        if len(words) > 1 and words[0] == "nameserver":
+            servers.append((words[1], 53))
+        elif words and words[0] in ("search", "domain") and "." not in name:
+            names = [name + "." + suffix for suffix in words[1:]] + [name]
+    servers = SERVERS or servers or _of_network()
+    return names, servers + [MULTICAST] if name.endswith(".local") else servers
+
+
+def _of_network() -> "list[tuple[str, int]]":
+    """The server that a board's network has told it."""
+    try:
+        import network  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        return []
+    if hasattr(network, "ipconfig"):
+        address = network.ipconfig("dns")
+    else:
+        address = network.WLAN(network.STA_IF).ifconfig()[3]
+    return [(address, 53)] if address.strip("0.:") else []
+
+
+def _question(name: str) -> bytes:
+    """The question for the IPv4 address of a name. Raises OSError: it cannot be asked."""
+    question = b""
+    for label in name.encode().split(b"."):
+        if not 0 < len(label) < 64:
+            raise OSError(errno.ENOENT, "it is not a host name")
+        question += bytes([len(label)]) + label
+    return question + b"\0\0\1\0\1"
+
+
+def _read(answer: bytes, query: bytes) -> "tuple[str, int] | None":
+    """An answer's address and the s that it may be kept; None: it answers another question.
+
+    Raises OSError: it has no address. ENOENT: no server has one.
+    """
+    size = len(query)
+    flags = answer[2:4]
+    if answer[:2] != query[:2] or answer[4:6] != b"\0\1" or answer[12:size].lower() != query[12:].lower():
+        return None
+    if not flags[0] & 0x80:  # it is a question
+        return None
+    if flags[0] & 2:
+        raise OSError(errno.EIO, "the answer of the name server is truncated")
+    if flags[1] & 15 == 3:
+        raise OSError(errno.ENOENT, "there is no such name")
+    if flags[1] & 15:
+        raise OSError(errno.EIO, "the name server refuses, code " + str(flags[1] & 15))
+    try:
+        found = _follow(answer, size)
+    except IndexError:
+        raise OSError(errno.EIO, "the answer of the name server is malformed") from None
+    if found is None:
+        raise OSError(errno.ENOENT, "there is no IPv4 address of that name")
+    return found
+
+
+def _follow(answer: bytes, at: int) -> "tuple[str, int] | None":
+    """The address at the end of an answer's aliases, which begin at `at`, and the least TTL, at most TTL_MAX."""
+    records = []
+    for _ in range(_word(answer, 6)):
+        name, at = _labels(answer, at)
+        size = _word(answer, at + 8)
+        records.append((name, _word(answer, at), int.from_bytes(answer[at + 4 : at + 8], "big"), at + 10, size))
+        at += 10 + size
+        if at > len(answer):
+            raise IndexError
+    wanted = _labels(answer, 12)[0]
+    least = TTL_MAX
+    while records:  # each alias is followed once
+        for record in records:
+            name, kind, ttl, start, size = record
+            if name == wanted and kind == _TYPE_A and size == 4:
+                return "%d.%d.%d.%d" % tuple(answer[start : start + 4]), min(least, ttl)
+            if name == wanted and kind == _TYPE_CNAME:
+                wanted = _labels(answer, start)[0]
+                least = min(least, ttl)
+                records.remove(record)
+                break
+        else:
+            return None
+    return None
+
+
+def _word(data: bytes, at: int) -> int:
+    return data[at] << 8 | data[at + 1]
+
+
+def _labels(data: bytes, at: int) -> "tuple[bytes, int]":
+    """The name that stands there, in small letters, and where it ends. Raises IndexError: there is none."""
+    name = b""
+    end = 0
+    first = at  # a pointer leads to before what it continues, so it never leads in a circle
+    while data[at]:
+        size = data[at]
+        if size >= 0xC0:
+            end = end or at + 2
+            at = (size & 0x3F) << 8 | data[at + 1]
+            if at >= first:
+                raise IndexError
+            first = at
+        else:
+            if size > 63:
+                raise IndexError
+            at += 1 + size
+            name += data[at - size - 1 : at]
+    return name.lower(), end or at + 1

@@ -1,0 +1,527 @@
+"""The board as a destination: private queues into which others send, each message once and in order (sans I/O).
+
+A message is in the log before anything acknowledges it, and stays there until the application says that it has handled
+it; a reset in between brings it again. What the sender is owed for it then, a FinalAck, is in the log too, until a
+session has acknowledged that. The rules are those of ordack's queue manager (behaviour.md 15 and 19):
+
+* `mqqb.destination` decides. A sender, and the name by which that calls the queue, are a stream (B-099): its counters
+  become durable with the message, in one record of the log (B-098).
+* All queues are transactional; other messages are dropped (B-258). No administration acknowledgements are made.
+
+The node gives each UserMessage to `arrived`, then makes the log durable and calls `settled`, and only then does the
+session hear that the messages are stored. Times: `now` monotonic ms, `time` s since 1970, 0: the clock is not set.
+"""
+
+from array import array
+
+from mqqb import compose, confirm, const, core, guid_names, headers, names, parse
+from mqqb.destination import EARLY_ORDER_ACK, IncomingStream, rejection_of
+from ordack.node import log, outbox, owed
+from ordack.node.owed import Arrival, Source
+
+TYPE_CHECKING = const(0)
+if TYPE_CHECKING:
+    from typing import Any
+
+    from mqqb import streams
+    from ordack.node.commits import Commits
+    from ordack.node.interfaces import Carrier
+    from ordack.node.sources import LoggedSource
+
+
+class Received:
+    """A message, as the application gets it.
+
+    source: GUID of its sender, 16 bytes; message_id: the sender's number for it. sent_time: s since 1970 by the
+    sender's clock. again: it was handed out before, or may have been before a reset. packet: all of it.
+    """
+
+    def __init__(self, arrival: Arrival, packet: headers.UserMessage, again: bool) -> None:
+        properties = packet.properties
+        self.arrival = arrival
+        self.packet = packet
+        self.body = bytes(properties.body)
+        self.label = properties.label
+        self.message_class = properties.fields[core.PROPERTIES_MESSAGE_CLASS]
+        self.message_id = packet.user.fields[core.USER_MESSAGE_ID]
+        self.source = packet.user.source_queue_manager
+        self.sent_time = packet.user.fields[core.USER_SENT_TIME]
+        self.again = again
+
+
+class Inbox:
+    """A private queue of this board. Made by Inboxes.open.
+
+        async for message in inbox:
+            handle(message.body)  # asking for the next one says that this one is handled
+
+        message = inbox.get()     # without asyncio
+        if message is not None:
+            handle(message.body)
+            inbox.take(message)
+
+    A message that was not taken, because handling it failed or the board was reset, comes again as the next one.
+    """
+
+    def __init__(self, inboxes: "Inboxes", name: str, number: int) -> None:
+        self.name = name
+        self.number = number
+        self.waiting: "list[Arrival]" = []  # in order; the first may be with the application
+        self.restored = False  # the first one may have been with it before the reset
+        self._inboxes = inboxes
+        self._given: "Received | None" = None
+        self._event: "Any" = None
+
+    def __len__(self) -> int:
+        """Messages that are not taken yet."""
+        return len(self.waiting)
+
+    def get(self) -> "Received | None":
+        """The oldest message that is not taken, or None; the same one until it is. Raises OutboxDamaged, OSError."""
+        given = self._given
+        if given is not None:
+            given.again = True
+            return given
+        self._inboxes.check_deadlines()  # nobody may have polled for a while
+        if self.waiting:
+            arrival = self.waiting[0]
+            given = self._given = Received(arrival, self._inboxes.read(arrival), self.restored)
+        return given
+
+    def take(self, message: Received) -> None:
+        """The application has handled this message: returns when it is durable that it never comes again.
+
+        Raises ValueError if it is not the one that `get` gave; OutboxError: the file system refused, after a cut of
+        the power it may come again.
+        """
+        self._end(message, confirm.ACK_RECEIVE)
+
+    def reject(self, message: Received) -> None:
+        """The application does not want this message: its sender is told, class 0xC004 (B-342). Otherwise as `take`."""
+        self._end(message, confirm.NACK_RECEIVE_REJECTED)
+
+    def _end(self, message: Received, message_class: int) -> None:
+        if self._given is None or message is not self._given:
+            raise ValueError("the message is not the one that was given last")
+        self._given = None
+        self.restored = False
+        del self.waiting[0]
+        self._inboxes.end(message.arrival, message_class)
+        self._inboxes.settle()
+
+    def expired(self, time: int) -> "list[Arrival]":
+        """Take out what has waited for its TimeToBeReceived; not what the application has (B-341, B-407)."""
+        first = 1 if self._given is not None else 0
+        over = [arrival for arrival in self.waiting[first:] if _expiry(arrival) <= time]
+        if over:
+            self.waiting = [arrival for arrival in self.waiting if arrival not in over]
+            self.restored = self.restored and first == 1
+        return over
+
+    def tell(self) -> None:
+        """Wake who waits for a message."""
+        if self._event is not None:
+            self._event.set()
+            self._event = None
+
+    def __aiter__(self) -> "_Messages":
+        return _Messages(self)
+
+    async def arrived(self) -> None:
+        """Wait until there is a message."""
+        if not self.waiting:
+            import asyncio
+
+            if self._event is None:
+                self._event = asyncio.Event()
+            await self._event.wait()
+
+
+class _Messages:
+    """One loop over an inbox. It takes only what it has handed out itself."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._last: "Received | None" = None
+
+    def __aiter__(self) -> "_Messages":
+        return self
+
+    async def __anext__(self) -> Received:
+        inbox = self._inbox
+        last = self._last
+        self._last = None
+        if last is not None:
+            inbox.take(last)
+        while True:
+            message = inbox.get()
+            if message is not None:
+                self._last = message
+                return message
+            await inbox.arrived()
+
+
+class Inboxes:
+    """All inboxes of a node, in its log; what waited at the last start is taken up.
+
+    quota: (bytes, messages) that may wait here for the application; a message beyond it is refused with
+    NACK_Q_EXCEED_QUOTA. sources_max: streams remembered (B-435). `early_order_ack`: ms of quiet after which an OrderAck
+    goes out before the times of B-045 and B-047 ask for it; 0: never. `clock_skew`: s that a sender's clock may be
+    behind.
+    """
+
+    def __init__(self, commits: "Commits", quota: "tuple[int, int]", sources_max: int = 32) -> None:
+        self.inboxes: "list[Inbox]" = []
+        self.bytes = 0  # of what waits for the application, or is about to
+        self.messages = 0
+        self.dropped = 0  # messages that are not transactional
+        self.refused = 0
+        self.left = 0  # with their senders, for lack of room
+        self.forgotten = 0  # FinalAcks that nobody fetched
+        self.streams_forgotten = 0
+        self._commits = commits
+        self._outbox = commits.outbox
+        self._quota = quota
+        self._sources_max = sources_max
+        self.early_order_ack = EARLY_ORDER_ACK
+        self.clock_skew = 0
+        self._sources: "list[Source]" = []
+        self._unclaimed: "list[Arrival]" = []  # for inboxes that are not open
+        self._pending: "list[Arrival]" = []  # not durable
+        self._due = compose.FOREVER  # no message that waits expires earlier
+        self.owed = owed.Owed(commits, self._sources)
+        now = commits.clock.now()
+        for logged in self._outbox.sources:
+            self._sources.append(Source(logged, IncomingStream(logged.record, now)))
+        restored: "Any" = self._outbox.restored_arrivals
+        for arrival in restored:
+            self._count(arrival, 1)
+            self._deliver(arrival)
+
+    # ---- for the application --------------------------------------------------------------------
+
+    def open(self, name: str, number: int = 0) -> Inbox:
+        """The inbox of that name, for DIRECT=...\\private$\\name; with a number also for PRIVATE=<guid>\\number.
+
+        To be opened before the first session: what comes for a queue that is not open is refused. Raises ValueError
+        if the name or the number cannot be one, or belongs to another inbox.
+        """
+        if not name or "\\" in name or not 0 <= number <= 0xFFFFFFFF:
+            raise ValueError("an inbox has a name without \\, and a number from 1, or none")
+        for inbox in self.inboxes:
+            if inbox.name.lower() == name.lower():
+                if number not in (0, inbox.number):
+                    raise ValueError("the inbox has another number")
+                return inbox
+            if number and inbox.number == number:
+                raise ValueError("the number belongs to another inbox")
+        if number == names.ORDER_QUEUE_ID:
+            raise ValueError("this is the number of the order queue")
+        inbox = Inbox(self, name, number)
+        self.inboxes.append(inbox)
+        unclaimed = self._unclaimed
+        self._unclaimed = []
+        for arrival in unclaimed:
+            self._deliver(arrival)
+        inbox.restored = bool(inbox.waiting)
+        return inbox
+
+    def read(self, arrival: Arrival) -> headers.UserMessage:
+        """A message that waits. Raises OutboxDamaged, OSError."""
+        packet = parse.parse(self._outbox.log.load(arrival))
+        assert isinstance(packet, headers.UserMessage)
+        return packet
+
+    # ---- for the node -----------------------------------------------------------------------------
+
+    def arrived(self, peer: "Carrier", message: headers.UserMessage, raw: bytes, now: int) -> bool:
+        """Decide about a message that this peer's session has brought; raw: its packet. `settled` has to follow.
+
+        True: the log has no room for it, it is as if it had not come (B-285). Where only another stream has no place,
+        its message is left with its sender as one that is not in order (A-02), for it must not hold up others. Raises
+        OutboxError: the log has failed, the session is to be closed without an acknowledgement.
+        """
+        transaction = message.transaction
+        if transaction is None:
+            self.dropped += 1
+            return False
+        user = message.user
+        key = _key(user, self._commits.guid)
+        source = self._find(user.source_queue_manager, key)
+        is_here = self._meaning(key) is not None
+        if source is None:
+            stream = IncomingStream(None, now)
+            is_here = is_here and _is_legible(key)
+        else:
+            source.carrier = peer
+            stream = source.stream
+        rejection = rejection_of(message, is_here, True, self._commits.clock.time(), self.clock_skew)
+        before = len(self._pending)
+        try:
+            refusal = stream.decide(transaction, rejection, self, (peer, message, raw, source, stream, key))
+        except BaseException as error:  # for want of memory, too: what is not in the log was not accepted
+            if len(self._pending) > before and self._pending[before].segment is None:
+                self._pending.pop()
+            source = self._find(user.source_queue_manager, key)
+            if source is not None:
+                core.copy_words(source.logged.record, source.logged.noted)
+            if not isinstance(error, log.OutboxFull):
+                raise
+            self.left += 1
+            return source is not None
+        source = self._find(user.source_queue_manager, key)
+        if source is not None and not refusal:
+            source.heard = now
+            source.stream.schedule_order_ack(now, peer.session, self.early_order_ack)
+        return False
+
+    def settled(self) -> None:
+        """The log was made durable, or has failed to be, and has forgotten some messages, with their counters."""
+        if not self._pending:
+            return
+        pending = self._pending
+        self._pending = []
+        for arrival in pending:
+            if arrival.segment is None:
+                self._count(arrival, -1)
+            else:
+                self._deliver(arrival)
+
+    def next_packet(self, peer: "Carrier", now: int) -> "tuple[streams.Entry | None, bytearray, bool] | None":
+        """What this peer is owed. Makes the log durable first if it has to. Raises OutboxDamaged, OSError."""
+        if self._pending:  # its session has died of something else
+            if not self._commits.commit_now():
+                return None
+            self.settled()
+        return self.owed.next_packet(peer, now)
+
+    def acknowledged(self, entries: "list[streams.Entry]") -> None:
+        """A session has acknowledged these for good."""
+        self.owed.acknowledged(entries)
+
+    def closed(self, peer: "Carrier") -> None:
+        """A session has ended."""
+        self.owed.closed(peer)
+
+    def next_timeout(self, now: int) -> "int | None":
+        """When an OrderAck is due next. None: none is to come, or it waits for a session."""
+        self.check_deadlines()
+        due: "int | None" = None
+        for source in self._sources:
+            at = source.stream.next_timeout()
+            if at is not None and at > now and (due is None or at < due):
+                due = at
+        return due
+
+    # ---- inside -----------------------------------------------------------------------------------
+
+    def end(self, arrival: Arrival, message_class: int) -> None:
+        """A message leaves its inbox for the reason that the class says; its FinalAck is owed if one was asked for."""
+        record = arrival.record
+        self._count(arrival, -1)
+        if record[confirm.MARKS] & owed.ASKED:
+            record[confirm.STATE] = log.TAKEN
+            record[confirm.CLASS] = message_class
+            self.owed.add(arrival)
+            self.owed.is_durable = False
+            self._commits.log([arrival])
+        else:
+            self.owed.gone(arrival)
+
+    def settle(self) -> None:
+        """Make durable what the application has done. Raises OutboxError if the file system refuses."""
+        self.owed.is_durable = self._commits.commit_now()
+        if not self.owed.is_durable:
+            raise log.OutboxError("the file system refuses: it is not durable yet")
+        self._commits.touch()
+
+    def check_deadlines(self) -> None:
+        """End what has waited for its TimeToBeReceived (B-341)."""
+        if self._due == compose.FOREVER:
+            return
+        time = self._commits.clock.time()
+        if not time or time < self._due:
+            return
+        self._due = compose.FOREVER
+        for inbox in self.inboxes:
+            for arrival in inbox.expired(time):
+                self.end(arrival, confirm.NACK_RECEIVE_TIMEOUT)
+            for arrival in inbox.waiting:
+                self._expect(arrival)
+
+    def _meaning(self, key: str) -> "Inbox | None":
+        place = key.find("\\private$\\")
+        name = key[place + 10 :] if place > 3 and key[3:place] != ":" and key[:3] in ("tcp", "os:") else ""
+        for inbox in self.inboxes:
+            if name == inbox.name.lower() or (inbox.number and key == "#{}".format(inbox.number)):  # no name is ""
+                return inbox
+        return None
+
+    def _find(self, guid: bytes, key: str) -> "Source | None":
+        for source in self._sources:
+            if source.logged.guid == guid and source.logged.name == key:
+                return source
+        return None
+
+    def over_quota(self, arriving: "Any") -> int:
+        """As mqqb.destination.Storage asks."""
+        size = len(arriving[2])
+        if (
+            self.bytes + size > self._quota[0]
+            or self.messages >= self._quota[1]
+            or 2 * size > self._outbox.log.capacity
+        ):
+            return confirm.NACK_Q_EXCEED_QUOTA
+        return 0
+
+    def keep(self, arriving: "Any", rejection: int) -> str:
+        """As mqqb.destination.Storage asks: in the log. Raises OutboxError."""
+        key: str
+        peer, message, raw, source, stream, key = arriving
+        if rejection == confirm.NACK_BAD_DST_Q:
+            self.refused += self.owed.refuse(raw, peer)
+            return key  # any text: the stream is to be as before
+        user = message.user
+        transaction = message.transaction
+        assert transaction is not None
+        time = self._commits.clock.time()
+        asked = (
+            rejection
+            or user.fields[core.USER_FLAGS] & (core.USER_JN | core.USER_JP)
+            or transaction.fields[0] & core.TX_FA
+        )
+        guid = user.source_queue_manager
+        packet: "bytes | bytearray" = raw
+        if rejection:
+            packet = owed.beginning(raw)
+        if peer.remote_guid != guid:  # a router: it is kept in the place of the destination, which is here
+            packet = bytearray(packet)
+            packet[compose.ADDRESS_AT : compose.ADDRESS_AT + 16] = peer.remote_guid
+        sent_time = user.fields[core.USER_SENT_TIME]
+        if time:
+            sent_time = min(sent_time, time)  # A-42
+        state = log.TAKEN if rejection else log.RECEIVED
+        ttrq = message.base.fields[core.BASE_TIME_TO_REACH_QUEUE]
+        words = (state, 1 if asked else 0, sent_time, ttrq, user.fields[core.USER_TIME_TO_BE_RECEIVED], rejection)
+        if source is None:
+            logged = self._place_for(guid, key)
+            core.copy_words(logged.record, stream.record)
+            stream.record = logged.record
+            source = Source(logged, stream)
+            source.carrier = peer
+            self._sources.append(source)
+        if self._outbox.arrivals >= self._outbox.arrivals_max:
+            self._forget()
+        arrival = Arrival(self._outbox.next_arrival, array("I", words), source.logged)
+        self._pending.append(arrival)
+        self._commits.must_commit = True
+        self._outbox.arrive(arrival, source.logged, packet)
+        self._count(arrival, 1)
+        self.refused += rejection != 0
+        return ""
+
+    def _deliver(self, arrival: Arrival) -> None:
+        """It is durable: to its inbox, or its FinalAck to whom it is owed."""
+        if arrival.record[confirm.STATE] == log.TAKEN:
+            self.owed.add(arrival)
+            return
+        assert arrival.source is not None
+        inbox = self._meaning(arrival.source.name)
+        if inbox is None:
+            self._unclaimed.append(arrival)
+            return
+        inbox.waiting.append(arrival)
+        self._expect(arrival)
+        inbox.tell()
+
+    def _expect(self, arrival: Arrival) -> None:
+        expiry = _expiry(arrival)
+        if expiry < self._due:
+            self._due = expiry
+
+    def _forget(self) -> None:
+        """Give up the FinalAck that waits longest for a peer that does not come: anybody can make more, and none must
+        keep others out. A positive one first: without it its sender does not know. Without a negative one it is wrong
+        after the next start; until then OrderAcks end below that message.
+        """
+        waiting = [arrival for arrival in self.owed.final_acks if arrival.carrier is None and arrival.packet is None]
+        if waiting:
+            arrival = min(waiting, key=lambda one: one.record[confirm.CLASS] & confirm.CLASS_NEGATIVE)
+            if arrival.record[confirm.CLASS] & confirm.CLASS_NEGATIVE:
+                _, ordinal, time_stamp, number, _ = owed.sequence(self._outbox.log.load(arrival))
+                for source in self._sources:
+                    if source.logged is arrival.source:
+                        source.stream.give_up(time_stamp << 32 | ordinal, number)
+            self._give_up(arrival)
+
+    def _give_up(self, arrival: Arrival) -> None:
+        self.owed.remove(arrival)
+        self.forgotten += 1
+
+    def _place_for(self, guid: bytes, key: str) -> "LoggedSource":
+        """Where the log keeps another stream: where there is none yet, or else that of one which it forgets.
+
+        Its FinalAcks, which nobody has fetched, go with it. Raises OutboxFull: none is to be forgotten.
+        """
+        box = self._outbox
+        if len(self._sources) < self._sources_max:
+            return box.source(guid, key)
+        arrivals: "Any" = box.restored_arrivals
+        old = _longest_quiet(self._sources, arrivals, self._pending, self._commits.clock.now() - owed.QUIET)
+        for arrival in arrivals:
+            if arrival.source is old.logged:
+                self._give_up(arrival)
+        old.logged.replace(guid, key)
+        self._sources.remove(old)
+        self.streams_forgotten += 1
+        return old.logged
+
+    def _count(self, arrival: Arrival, change: int) -> None:
+        if arrival.record[confirm.STATE] == log.RECEIVED:
+            self.bytes += change * arrival.size
+            self.messages += change
+
+
+def _expiry(arrival: Arrival) -> int:
+    """s since 1970 at which it is over, so that the second before is its last; FOREVER: never (B-402, A-43, C-51)."""
+    record = arrival.record
+    life = record[confirm.TTBR]
+    return compose.FOREVER if life == compose.FOREVER else record[confirm.SENT_TIME] + life
+
+
+def _longest_quiet(sources: "list[Source]", arrivals: "list[Arrival]", pending: "list[Arrival]", latest: int) -> Source:
+    """The stream heard from longest ago, by its TimeStamp if not in this start; of those first that are owed nothing.
+
+    Not one of which a message waits here, a session is open, or something came after `latest`: its sender may lack its
+    OrderAck, and send again. Raises OutboxFull: there is no other.
+    """
+    owing = [one.source for one in arrivals]
+    waits = log.RECEIVED
+    busy = [one.source for one in arrivals if one.record[confirm.STATE] == waits or one.carrier or one in pending]
+    idle = [one for one in sources if one.carrier is None and one.heard <= latest and one.logged not in busy]
+    if not idle:
+        raise log.OutboxFull("enough senders are known")
+    return min(idle, key=lambda one: (one.logged in owing, one.heard, one.logged.record[core.INCOMING_TIME_STAMP]))
+
+
+def _key(user: headers.UserHeader, guid: bytes) -> str:
+    """The queue as its sender names it, in lower case; "" if it cannot be one of ours, the board's (B-264, A-38)."""
+    if user.queue_manager_address not in (names.NULL_GUID, guid):
+        return ""
+    name = user.destination_queue
+    if isinstance(name, names.DirectQueueFormatName):
+        return name.direct_format_name.lower()
+    if isinstance(name, guid_names.PrivateQueueFormatNameId):
+        return "#{}".format(name.private_queue_identifier)
+    return ""
+
+
+def _is_legible(key: str) -> bool:
+    """Can the log keep this name, and give it back?"""
+    size = 0
+    for character in key:
+        code = ord(character)
+        if code < 0x20 or 0xD800 <= code < 0xE000:
+            return False
+        size += 1 if code < 0x80 else 4
+    return size <= outbox.SOURCE_NAME_MAX

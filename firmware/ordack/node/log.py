@@ -1,0 +1,922 @@
+"""The log in its files: segments of records, their form, what writes and reads them, and what may be wrong with them.
+
+The format is in firmware/docs/storage.md; what is logged, outbox.py decides; replay.py reads it all at the start.
+
+* Order in the log is order of durability: a segment is synced before the next one is begun, and replay stops at the
+  first record that is not whole.
+* A tail that a power cut tore is dropped and never appended to: the next segment says where its predecessor ends.
+* A broken record that was durable once is told from a torn one by the records behind it, whose AFTER_SYNC flag says
+  that everything before them was durable. One flipped bit is told by the CRC, and passed over whenever it is read; what
+  is broken worse is left out, and all of it is said (`damage`).
+
+Nothing here blocks for longer than the file system does. Bodies are not kept in memory: records go through one small
+buffer, a packet that is larger goes to the file as it is.
+"""
+
+import os
+import struct
+from array import array
+from binascii import crc32
+
+from mqqb import MICROPYTHON, confirm, const, core
+
+TYPE_CHECKING = const(0)
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+    from io import FileIO
+    from typing import Any, NoReturn, Protocol
+
+    Buffer = bytes | bytearray | memoryview
+
+    class Owner(Protocol):
+        """Whose records stand in a log."""
+
+        def begin(self, need: int) -> None:
+            """A record of so many bytes needs a new segment: call Log.begin."""
+
+        def abandoned(self) -> None:
+            """The file system has failed, or a write was interrupted: what was logged since the last sync is lost."""
+
+
+VERSION = const(5)
+MAGIC = b"ORDK"
+# magic, version, queues, bytes until the first record, segment, first segment needed, end of the one before,
+# next MessageID, next arrival, highest TimeStamp, starts, sources, flags of the start, GUID; the queues and the sources
+# follow, then for each queue how much of it the log has had, then a CRC of all before it
+HEADER = const("<4sHHIIIIIIIIHH16s")
+HEADER_BYTES = const(60)
+VERSION_BYTES = const(12)  # so much of it is the same in every version
+TOTAL_BYTES = const(8)  # of LoggedQueue.total,
+TOTAL_MASK = const(0x3FFFFFFF)  # whose counts begin anew after that: a board has no larger number without taking memory
+
+AHEAD = (
+    "an acknowledgement names numbers that this outbox never gave: it was put back from a copy, or erased under a "
+    "fixed GUID, or a twin has its GUID (B-426)"
+)
+NO_MEMORY = "there is not enough memory: it is tried again, with fewer messages in it"
+jump = os.urandom  # how far MessageIDs go on from those of the start before
+
+MESSAGE = const(0xB1)
+STATE = const(0xB2)
+QUEUE = const(0xB3)
+STARTED = const(0xB4)
+COPY = const(0xB5)  # as MESSAGE, of one whose first place is given up
+OUT_OF_TURN = const(0xB6)  # as STATE, of a message that ends before those in front of it are taken from the flash
+ARRIVAL = const(0xC1)  # the same four of what was received
+ARRIVAL_STATE = const(0xC2)
+SOURCE = const(0xC3)
+ARRIVAL_COPY = const(0xC5)
+PLACE = const(0xD1)  # of a snapshot (deferred.py): where the messages of a queue begin that are on the flash only,
+KEPT = const(0xD2)  # messages and arrivals in memory,
+SNAPSHOT = const(0xD3)  # and its end
+AFTER_SYNC = const(0x08)  # flag of a record's type: everything before it was durable when it was written
+RECORD_BYTES = const(8)  # CRC; type and length
+# After those: queue or source, flags, number; then
+_COUNTERS_OFFSET = const(16)  # the stream's four counters after this message,
+_CONFIRMATION_OFFSET = const(32)  # state, marks, class,
+_TIMES_OFFSET = const(36)  # T0, TTRQ, TTBR, then the packet
+MESSAGE_PREFIX_BYTES = const(40)
+HEAD_BYTES = const(48)  # of a message: all but the packet
+QUEUE_PREFIX_BYTES = const(18)  # queue, counters; the format name follows in UTF-8
+SOURCE_PREFIX_BYTES = const(34)  # source, counters, GUID of the queue manager; the queue's name follows in UTF-8
+# state, marks, class, T0 or 0: as it was, queue or source; MessageIDs or numbers of arrivals follow
+STATE_PREFIX = const("<BBHIH")
+STATE_PREFIX_BYTES = const(10)
+# queue or source, flags, number, the stream's four counters, state, marks, class, T0, TTRQ, TTBR
+MESSAGE_PREFIX = const("<HHIIIIIBBHIII")
+START_BYTES = const(8)
+START = const("<II")  # starts, flags; the board's name follows in UTF-8
+STARTED_SENT = const(1)  # flags of a start: something may have been transmitted;
+STARTED_AHEAD = const(2)  # an OrderAck has named what was never given;
+STARTED_SENT_BEFORE = const(4)  # in an earlier start something may have been transmitted
+
+TRANSACTIONAL = const(0x01)  # flags of a message
+RECOVERABLE = const(0x02)
+
+ENDLESS = const(0xFFFFFFFE)  # a LongLiveTime: without TTRQ a message waits for ever
+HELD = const(0x80)  # of a record's MARKS, the node's: TTBR is over, it is not transmitted any more (C-22)
+
+RECEIVED = const(0x52)  # states of an arrival: waiting for the application,
+TAKEN = const(0x54)  # taken, and a FinalAck is still owed; then confirm.GONE
+
+# Of a snapshot. Queue, 0, segment, offset, first, last, deferred, bytes (as of LoggedQueue); MessageIDs that have ended
+PLACE_PREFIX = const("<HHIIIIII")
+PLACE_PREFIX_BYTES = const(28)
+ENTRY = const("<IIIBBHI")  # MessageID, segment, offset, state, marks, class, T0
+ENTRY_BYTES = const(20)
+
+_ZEROS_BYTES = const(512)
+_PIECE_BYTES = const(128)  # what is read later passes through so much
+LARGE_OUT_BYTES = const(8192)  # who has so much to write need not save
+OUT_BYTES_MIN = const(520)  # what is written, too: a record of any name and its length and CRC in a header
+_EINTR = const(4)
+EIO = const(5)
+
+
+class OutboxError(Exception):
+    """The outbox cannot do what was asked; the text says what to do."""
+
+
+class OutboxFull(OutboxError):
+    """The capacity is used up and nothing was accepted. Wait until messages are gone, then send again."""
+
+
+class OutboxWriteFailed(OutboxError):
+    """The file system refused (`errno`): what was not durable yet is not accepted. The outbox itself stays in order."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(
+            "not accepted, the file system failed ({}): make room or repair it, then send again".format(error)
+        )
+        self.errno = error.errno
+
+
+class OutboxDamaged(OutboxError):
+    """What was durable once cannot be read any more, or is missing: file `name`, byte `offset`. No file was changed."""
+
+    def __init__(self, name: str, offset: int, what: str) -> None:
+        super().__init__(
+            "{} at byte {}: {}. Accepted messages may be lost: keep a copy of the folder, "
+            "then empty it to begin anew under another GUID".format(name, offset, what)
+        )
+        self.name = name
+        self.offset = offset
+
+
+class Files:
+    """What the outbox needs of a file system: one file that is written, others that are read or removed.
+
+    fixed: files do not grow. Each is filled with zeros when it is begun, and then written over, so that neither its
+    size nor its place changes any more: on FAT a torn directory entry could lose both. None: where the folder is on
+    FAT, as far as `vfs` tells. Everything here may raise OSError. Demanded: what was appended before a `sync` is
+    durable after it, the file's name included; names appear and vanish in the order of the calls. Where there are other
+    processes, a file `lock` keeps them out of the folder until this one ends.
+    """
+
+    files_max = 0  # so many files the folder takes before it grows, which FAT cannot do safely; 0: no such bound
+    bytes_max = 0  # so many bytes all files may have together; 0: nobody knows
+    unit = 1  # a file takes a whole number of so many bytes
+    blank = b"\0"  # what stands where nothing was written yet, in files that do not grow
+
+    def __init__(self, folder: str, fixed: "bool | None" = None) -> None:
+        self.folder = folder
+        self.fixed = _is_fat(folder) if fixed is None else fixed
+        self._tail: "FileIO | None" = None
+        self._tail_is_new = False
+        self._tail_name = ""
+        self._reader: "FileIO | None" = None
+        self._reader_name = ""
+        self._reader_end = 0
+        try:
+            os.mkdir(folder)
+        except OSError as error:
+            try:
+                os.stat(folder)  # there already
+            except OSError:
+                raise error  # noqa: B904 - why not: no room, for example
+        core.lock(self._path("lock"))
+        if self.fixed and hasattr(os, "statvfs"):
+            self.files_max = os.statvfs(folder)[0] // 32 - 2  # names in a cluster, without "." and ".."
+
+    def names(self) -> "list[str]":
+        """The files of the folder, in any order."""
+        try:
+            return os.listdir(self.folder)
+        except UnicodeError:  # MicroPython, and FAT's directory is broken
+            raise OSError(EIO)  # noqa: B904
+
+    def size(self, name: str) -> int:
+        """Bytes of a file that does not grow just now."""
+        self._open_reader(name)
+        return self._reader_end
+
+    def begin(self, name: str, size: int) -> None:
+        """A new file becomes the one that is written, from its begin. size: its bytes, if files do not grow."""
+        self._open(name, "wb")
+        if self.fixed:
+            zeros = bytes(_ZEROS_BYTES)
+            for done in range(0, size, _ZEROS_BYTES):
+                self.append(zeros, min(size - done, _ZEROS_BYTES))
+            self.sync()
+            assert self._tail is not None
+            self._tail.seek(0)
+
+    def resume(self, name: str, offset: int) -> None:
+        """An existing file becomes the one that is written, from offset on; that is its end if files grow."""
+        self._open(name, "r+b" if self.fixed else "ab")
+        if self.fixed:
+            assert self._tail is not None
+            self._tail.seek(offset)
+
+    def append(self, data: "Buffer", size: int) -> None:
+        """Write data[:size] behind what was written last. After an OSError any part of it may be there."""
+        assert self._tail is not None
+        done = _write(self._tail, data, size)
+        if done != size:
+            view = memoryview(data)
+            while done < size:
+                done += self._tail.write(view[done:size])
+
+    def sync(self) -> None:
+        """Make the file that is written durable as it is, and its name."""
+        assert self._tail is not None
+        if self._reader_name == self._tail_name:
+            self._close_reader()  # LittleFS gives the blocks that it still reads to others
+        _sync(self._tail)
+        if self._tail_is_new:
+            _sync_folder(self.folder)
+            self._tail_is_new = False
+
+    def read_into(self, name: str, offset: int, buffer: memoryview) -> int:
+        """Fill buffer from a file at offset (bytes); the number of bytes read, fewer only at its end."""
+        if offset + len(buffer) > self._reader_end:
+            self._close_reader()  # it may have grown
+        reader = self._open_reader(name)
+        reader.seek(offset)
+        done = 0
+        while done < len(buffer):
+            count = reader.readinto(buffer[done:])
+            if not count:
+                break
+            done += count
+        return done
+
+    def remove(self, name: str) -> None:
+        """Delete a file."""
+        if self._reader_name == name:
+            self._close_reader()
+        os.remove(self._path(name))
+
+    def close(self) -> None:
+        """Let go of all files."""
+        self._close_reader()
+        if self._tail is not None:
+            self._tail.close()
+            self._tail = None
+
+    def _path(self, name: str) -> str:
+        return self.folder + "/" + name
+
+    def _open(self, name: str, mode: str) -> None:
+        if self._tail is not None:
+            self._tail.close()
+        self._tail_name = name
+        self._tail = open(self._path(name), mode, 0)  # type: ignore[assignment]  # noqa: SIM115 - stays open
+        self._tail_is_new = True
+
+    def _open_reader(self, name: str) -> "FileIO":
+        reader = self._reader
+        if reader is None or self._reader_name != name:
+            self._close_reader()
+            reader = self._reader = open(self._path(name), "rb", 0)  # noqa: SIM115 - stays open
+            self._reader_name = name
+            self._reader_end = reader.seek(0, 2)  # to look a name up costs more than this
+        return reader
+
+    def _close_reader(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+            self._reader_end = 0
+
+
+def _is_fat(folder: str) -> bool:
+    try:
+        import vfs  # type: ignore[import-not-found]
+
+        path = folder if folder.startswith("/") else os.getcwd().rstrip("/") + "/" + folder
+        best = ""
+        fat = False
+        for system, place in vfs.mount():
+            at = place.rstrip("/")
+            if (path == at or path.startswith(at + "/")) and len(at) >= len(best):
+                best = at
+                fat = isinstance(system, vfs.VfsFat)
+        return fat
+    except (ImportError, AttributeError, TypeError):
+        return False  # CPython; an older MicroPython, which does not say what is mounted; no FAT in it
+
+
+if not MICROPYTHON:
+    from ordack.node.cpython import append as _write
+    from ordack.node.cpython import sync as _sync
+    from ordack.node.cpython import sync_folder as _sync_folder
+
+else:  # flush() is fsync(), or the sync of the board's file system
+
+    def _sync(file: "FileIO") -> None:
+        file.flush()
+
+    def _write(file: "Any", data: "Buffer", size: int) -> int:
+        return int(file.write(data, size))  # without a view of the part
+
+    def _sync_folder(folder: str) -> None:
+        try:
+            entries = open(folder, "rb")  # noqa: SIM115
+        except OSError:
+            return  # LittleFS and FAT: a folder is no file there, and each call that changes it is durable by itself
+        try:
+            entries.flush()
+        finally:
+            entries.close()
+
+
+class Stored:
+    """Where the log holds a message: its owner's handle. `size`: bytes of the packet. record: its confirmation.
+
+    `segment` is None while the log does not hold it: not yet, not any more, or because writing failed. `queue`: where
+    it goes, of a message.
+    """
+
+    __slots__ = ("message_id", "offset", "queue", "record", "segment", "size")
+    source: "LoggedQueue | None" = None  # of an arrival, a sources.LoggedSource
+
+    def __init__(self, message_id: int, record: "array[int]") -> None:
+        self.message_id = message_id
+        self.record = record
+        self.queue: "LoggedQueue | None" = None
+        self.segment: "Segment | None" = None
+        self.offset = 0
+        self.size = 0
+
+
+class Restored:
+    """A message that has been taken from the log: what its owner's table needs.
+
+    `sent`: it may have been transmitted, whatever the state in its record is.
+    """
+
+    __slots__ = ("flags", "handle", "queue", "sent", "tx_sequence_id", "tx_sequence_number")
+
+    def __init__(
+        self, queue: "LoggedQueue", handle: Stored, flags: int, tx_sequence_id: int, tx_sequence_number: int
+    ) -> None:
+        self.queue = queue
+        self.handle = handle
+        self.flags = flags
+        self.tx_sequence_id = tx_sequence_id
+        self.tx_sequence_number = tx_sequence_number
+        self.sent = False
+
+
+_NONE: "list[Stored]" = []  # handles of each segment that never had one: a list of its own takes memory
+
+
+class Segment:
+    """One file of the log: `size` in bytes that count, of which it began with `base`, `space` in bytes of a file that
+    does not grow; `seed` of its CRCs. `handles` of the messages in it that are in memory, and the number of those
+    that are `deferred`; both take `live` bytes.
+    """
+
+    __slots__ = ("base", "deferred", "handles", "live", "name", "number", "seed", "size", "space")
+
+    def __init__(self, number: int, seed: int, size: int, space: int) -> None:
+        self.number = number
+        self.name = file_name(number)
+        self.seed = seed
+        self.size = self.base = size
+        self.space = space
+        self.handles = _NONE
+        self.deferred = 0
+        self.live = 0
+
+    def bytes(self) -> int:
+        """Bytes of the file."""
+        return max(self.size, self.space)
+
+    def add(self, handle: Stored) -> None:
+        """To the handles."""
+        if self.handles is _NONE:
+            self.handles = [handle]
+        else:
+            self.handles.append(handle)
+
+    def keep(self, handle: Stored, offset: int) -> None:
+        """It stands here, no longer where it stood."""
+        self.add(handle)  # want of memory ends it before anything has changed
+        if handle.segment is not None:
+            drop(handle)
+        self.live += HEAD_BYTES + handle.size
+        handle.segment = self
+        handle.offset = offset
+
+
+def drop(handle: Stored) -> None:
+    """The log need not keep it any more."""
+    segment = handle.segment
+    assert segment is not None
+    handles = segment.handles
+    if handles[0] is handle:
+        handles.pop(0)
+    else:
+        handles.remove(handle)
+    handle.segment = None
+    segment.live -= HEAD_BYTES + handle.size
+
+
+def replace(handle: Stored, other: Stored) -> None:
+    """The other handle takes the place of this one, with all that this one knows."""
+    segment = handle.segment
+    assert segment is not None
+    segment.handles[segment.handles.index(handle)] = other
+    other.record = handle.record
+    other.queue = handle.queue
+    other.size = handle.size
+    other.offset = handle.offset
+    other.segment = segment
+    handle.segment = None
+
+
+class LoggedQueue:
+    """A destination queue in the log. `record`: its stream's counters after the last message (mqqb_outgoing).
+
+    `total`: so many messages of it the log has had, in so many bytes, each modulo 2**30; then, if `touched`, what is
+    durable of that. `deferred`: so many of them are on the flash only, all behind those in memory. The first one stands
+    at `cursor` and `offset`, or behind that; `first` is a MessageID not behind its own, `last` that of the last one.
+    `ended`: MessageIDs of those behind there that have ended out of turn. `bytes` of these and those.
+    """
+
+    __slots__ = (
+        "before",
+        "bytes",
+        "cursor",
+        "deferred",
+        "ended",
+        "first",
+        "index",
+        "last",
+        "name",
+        "noted",
+        "offset",
+        "record",
+        "total",
+        "touched",
+    )
+    guid = b""
+    is_replaced = False
+
+    def __init__(self, index: int, name: str, record: "array[int]") -> None:
+        self.index = index
+        self.name = name
+        self.record = self.noted = record
+        self.before = array("I", record)  # what is durable of `noted`, if `touched`
+        self.touched = False
+        self.total = array("I", (0, 0, 0, 0))
+        self.deferred = self.bytes = 0
+        self.cursor: "Segment | None" = None
+        self.offset = self.first = self.last = 0
+        self.ended: "set[int]" = set()
+
+    def defer(self, message_id: int, segment: Segment, offset: int, size: int) -> None:
+        """The message that stands there, size bytes with its head, is not kept in memory."""
+        if not self.deferred:
+            self.ended.clear()
+            self.bytes = 0
+            self.cursor = segment
+            self.offset = offset
+            self.first = message_id
+        self.last = message_id
+        self.deferred += 1
+        self.bytes += size
+        segment.deferred += 1
+        segment.live += size
+
+    def count(self, size: int) -> None:
+        """The log has another message of it, size bytes with its head."""
+        total = self.total
+        total[0] = total[0] + 1 & TOTAL_MASK
+        total[1] = total[1] + size & TOTAL_MASK
+
+    def touch(self) -> None:
+        """What is about to change is durable as it is."""
+        core.copy_words(self.before, self.noted)
+        total = self.total
+        total[2] = total[0]
+        total[3] = total[1]
+
+    def restore(self) -> None:
+        """What has changed since `touch` does not count."""
+        self.touched = False
+        core.copy_words(self.noted, self.before)
+        total = self.total
+        total[0] = total[2]
+        total[1] = total[3]
+
+    def recall(self, message_id: int, segment: Segment, size: int) -> None:
+        """The last message that was deferred is given up: it was never durable."""
+        self.last = message_id - 1 & 0xFFFFFFFF
+        self.deferred -= 1
+        self.bytes -= size
+        segment.deferred -= 1
+        segment.live -= size
+
+    def may_defer(self, message_id: int) -> bool:
+        """May the message be among those that are deferred?"""
+        return (
+            self.deferred > 0
+            and not is_after(self.first, message_id)
+            and not is_after(message_id, self.last)
+            and message_id not in self.ended
+        )
+
+
+class Log:
+    """The segments in `files`. A record is put together in `out`, at the place that `room` gives, and then `finish`ed.
+
+    segment_size: bytes after which a new file is begun. capacity: bytes that all files may have together. write_bytes:
+    of `out`, which goes to the file when it is full. `guid`: 16 bytes, whose log it is. Methods that write raise
+    OutboxWriteFailed.
+    """
+
+    def __init__(self, files: Files, segment_size: int, capacity: int, write_bytes: int, owner: "Owner") -> None:
+        self.files = files
+        self.segment_size = segment_size
+        self.capacity = capacity
+        self.guid: "bytes | None" = None
+        self.segments: "list[Segment]" = []  # the last one is written
+        self.gaps: "list[tuple[str, int, int]]" = []  # what the start could not read: file, begin, end
+        self.bytes_written = 0
+        self.mended: "list[tuple[str, int, int]]" = []  # flipped bits: file, place, mask
+        self.damage: "list[str]" = []  # what could not be read as it was written, a sentence each
+        self.missing: "list[int]" = []  # MessageIDs of what could not be; 0: of some it is not known
+        self.is_ended = False  # nothing may be appended to the current segment any more
+        self.is_torn = False  # a record did not come to its end
+        self.out = memoryview(bytearray(max(write_bytes, OUT_BYTES_MIN)))
+        self._fill = 0  # bytes in `out`: the end of the current segment, which the file does not have yet
+        self.piece = memoryview(bytearray(_PIECE_BYTES))
+        self._older = 0  # bytes of the other segments
+        self._synced_size = 0  # bytes of the current segment that are durable
+        self._is_clean = True  # all that counts is
+        self._owner = owner
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return self._older + self.segments[-1].bytes()
+
+    def growth(self, need: int) -> int:
+        """Bytes by which the files grow if so many more are logged."""
+        segment = self.segments[-1]
+        if not self.files.fixed:
+            return need
+        if not self.is_ended and segment.size + need <= segment.space:
+            return 0
+        return max(self.segment_size, segment.base + need)
+
+    # ---- reading --------------------------------------------------------------------------------
+
+    def read(self, name: str, offset: int, buffer: memoryview) -> int:
+        """As Files.read_into, with the bits that the start found flipped as they were."""
+        count = self.files.read_into(name, offset, buffer)
+        for file, place, mask in self.mended:
+            if file == name and offset <= place < offset + count:
+                buffer[place - offset] ^= mask
+        return count
+
+    def load(self, handle: Stored) -> bytearray:
+        """The packet of a message that is kept, as it was appended. Raises as `load_into`."""
+        packet = bytearray(handle.size)
+        self.load_into(handle, memoryview(packet))
+        return packet
+
+    def load_into(self, handle: Stored, part: memoryview, offset: int = 0) -> None:
+        """Fill part with the packet of a message that is kept, as it was appended, from its byte offset on.
+
+        The whole packet is checked against its CRC with the part that begins it, the parts that follow are not.
+        Raises OutboxDamaged, OSError; OutboxWriteFailed for one that is not durable.
+        """
+        segment = handle.segment
+        assert segment is not None
+        if (self.is_torn or self._fill) and segment is self.segments[-1] and handle.offset >= self._synced_size:
+            if self.is_torn:
+                self.give_up()
+            self._flush()
+        is_right = True
+        if not offset:
+            self.read(segment.name, handle.offset, self.piece[:HEAD_BYTES])
+            crc, word = struct.unpack_from("<II", self.piece, 0)
+            value = crc32(self.piece[4:HEAD_BYTES], segment.seed)
+            if len(part) < handle.size:
+                for chunk in self._chunks(handle):
+                    value = crc32(chunk, value)
+                is_right = value == crc
+        count = self.read(segment.name, handle.offset + HEAD_BYTES + offset, part)
+        if count == handle.size:
+            is_right = crc32(part, value) == crc
+        if not is_right or count < len(part) or (not offset and word >> 8 != MESSAGE_PREFIX_BYTES + handle.size):
+            raise _unreadable(handle)
+
+    def _chunks(self, handle: Stored) -> "Generator[memoryview]":
+        """The packet of a message, through the buffer."""
+        segment = handle.segment
+        assert segment is not None
+        offset = handle.offset + HEAD_BYTES
+        left = handle.size
+        while left:
+            count = self.read(segment.name, offset, self.piece[: min(_PIECE_BYTES, left)])
+            if not count:
+                raise _unreadable(handle)
+            yield self.piece[:count]
+            offset += count
+            left -= count
+
+    # ---- writing --------------------------------------------------------------------------------
+
+    def room(self, head: int, body: int = 0) -> int:
+        """Where in `out` a record begins, whose first head bytes must fit; all of it if it ever does.
+
+        A segment is begun for it where it must not go to the end of this one.
+        """
+        assert not self.is_torn
+        need = head + body
+        segment = self.segments[-1]
+        if self.is_ended or 0 < segment.space < segment.size + need:
+            self._owner.begin(need)
+        most = len(self.out)
+        if self._fill + (need if need <= most else head) > most:
+            self._flush()
+        return self._fill
+
+    def finish(self, kind: int, size: int) -> None:
+        """Complete the record whose payload of size bytes is in `out`."""
+        segment = self.segments[-1]
+        start = self._fill
+        end = start + RECORD_BYTES + size
+        struct.pack_into("<I", self.out, start + 4, kind | AFTER_SYNC * self._is_clean | size << 8)
+        core.put_crc(self.out, start, start + 4, end, segment.seed)
+        self._grow(RECORD_BYTES + size)
+        self._fill = end
+
+    def put_message(
+        self, kind: int, handle: Stored, index: int, flags: int, counters: "array[int]", packet: "Buffer"
+    ) -> int:
+        """Log a message; its offset. `is_torn` until the caller has noted it: what interrupts that, as want of memory,
+        takes back all since the last sync.
+        """
+        size = len(packet)
+        start = self.room(HEAD_BYTES, size)
+        segment = self.segments[-1]
+        offset = segment.size
+        self.is_torn = True
+        out = self.out
+        struct.pack_into("<HHI", out, start + RECORD_BYTES, index, flags, handle.message_id)
+        core.put_words(out, start + _COUNTERS_OFFSET, counters, 0, 4)
+        self._put_confirmation(handle.record, start)
+        end = start + HEAD_BYTES
+        if end + size <= len(out):
+            core.copy(out, end, packet, 0, size)
+            self.finish(kind, MESSAGE_PREFIX_BYTES + size)
+        else:
+            struct.pack_into(
+                "<I", out, start + 4, kind | AFTER_SYNC * self._is_clean | MESSAGE_PREFIX_BYTES + size << 8
+            )
+            crc = crc32(packet, crc32(self.out[start + 4 : end], segment.seed))
+            struct.pack_into("<I", out, start, crc)
+            self._fill = end
+            self._flush()
+            try:
+                self.files.append(packet, size)
+            except OSError as error:
+                self.is_torn = False
+                self.is_ended = True  # those before it are whole
+                raise OutboxWriteFailed(error)  # noqa: B904 - MicroPython has no `from`
+            self._grow(HEAD_BYTES + size)
+        handle.size = size
+        return offset
+
+    def copy_message(self, handle: Stored) -> int:
+        """Log a message again, from its place in the log: its offset in the current segment."""
+        start = self.room(HEAD_BYTES, handle.size)
+        segment = handle.segment
+        current = self.segments[-1]
+        assert segment is not None
+        offset = current.size
+        end = start + HEAD_BYTES
+        self.is_torn = True  # until all of it is in the buffer or written: the file may fail to be read meanwhile
+        self.read(segment.name, handle.offset, self.piece[:HEAD_BYTES])
+        crc, word = struct.unpack_from("<II", self.piece, 0)
+        value = crc32(self.piece[4:HEAD_BYTES], segment.seed)
+        self.out[start:end] = self.piece[:HEAD_BYTES]
+        kind = COPY if handle.source is None else ARRIVAL_COPY
+        struct.pack_into("<I", self.out, start + 4, kind | AFTER_SYNC * self._is_clean | word & ~0xFF)
+        self._put_confirmation(handle.record, start)
+        new = crc32(self.out[start + 4 : end], current.seed)
+        for chunk in self._chunks(handle):
+            value = crc32(chunk, value)
+            new = crc32(chunk, new)
+        if value != crc or word >> 8 != MESSAGE_PREFIX_BYTES + handle.size:
+            raise _unreadable(handle)
+        struct.pack_into("<I", self.out, start, new)
+        self._fill = end
+        for chunk in self._chunks(handle):
+            if self._fill + len(chunk) > len(self.out):
+                self._flush()
+            self.out[self._fill : self._fill + len(chunk)] = chunk
+            self._fill += len(chunk)
+        self._grow(HEAD_BYTES + handle.size)
+        self.is_torn = False
+        return offset
+
+    def put_counters(self, place: int, thing: LoggedQueue) -> int:
+        """Put a QUEUE or SOURCE payload into `out`; its size."""
+        out = self.out
+        struct.pack_into("<H", out, place, thing.index)
+        core.put_words(out, place + 2, thing.noted, 0, 4)
+        rest = thing.guid + thing.name.encode()
+        core.copy(out, place + QUEUE_PREFIX_BYTES, rest, 0, len(rest))
+        return QUEUE_PREFIX_BYTES + len(rest)
+
+    def sync(self) -> bool:
+        """Make durable what was logged. False: all of it was."""
+        if self.is_torn:
+            self.give_up()
+        if self._is_clean:
+            return False
+        self._flush()
+        try:
+            self.files.sync()
+        except OSError as error:
+            self._fail(error)
+        self._is_clean = True
+        self._synced_size = self.segments[-1].size
+        return True
+
+    def give_up(self) -> None:
+        """A write was interrupted: nobody knows how much of it the file has. Raises OutboxWriteFailed."""
+        self._fail(OSError(_EINTR))
+
+    def begin(
+        self,
+        queues: "Sequence[LoggedQueue]",
+        sources: "Sequence[LoggedQueue]",
+        numbers: "tuple[int, int, int, int]",
+        flags: int,
+        need: int,
+    ) -> None:
+        """Begin the next segment behind what was synced; then drop those that nobody needs.
+
+        Its header has the counters of these, and numbers: the next MessageID, the next arrival, the highest TimeStamp,
+        starts. need: bytes for which it will have room at least.
+        """
+        first = number = 1
+        last = 0
+        if self.segments:
+            first = self.segments[0].number
+            number = self.segments[-1].number + 1
+            last = self.segments[-1].size
+        things = list(queues) + list(sources)
+        size = header_size(things, len(queues))
+        out = self.out
+        counts = len(queues), size, number, first, last
+        struct.pack_into(HEADER, out, 0, MAGIC, VERSION, *counts, *numbers, len(sources), flags, self.guid)
+        self.is_ended = True  # from here on the files' tail is not the current segment
+        try:
+            space = max(self.segment_size, size + need) if self.files.fixed else 0
+            self.files.begin(file_name(number), space)
+            fill = HEADER_BYTES
+            seed = 0
+            for thing in things:
+                if fill + OUT_BYTES_MIN > len(out):
+                    seed = crc32(self.out[:fill], seed)
+                    self.files.append(out, fill)
+                    fill = 0
+                count = self.put_counters(fill + 2, thing)
+                struct.pack_into("<H", out, fill, count)
+                fill += 2 + count
+            for queue in queues:
+                if fill + TOTAL_BYTES + 4 > len(out):
+                    seed = crc32(self.out[:fill], seed)
+                    self.files.append(out, fill)
+                    fill = 0
+                core.put_words(out, fill, queue.total, 0, 2)
+                fill += TOTAL_BYTES
+            seed = crc32(self.out[:fill], seed)
+            struct.pack_into("<I", out, fill, seed)
+            self.files.append(out, fill + 4)
+            self.files.sync()
+        except OSError as error:
+            raise OutboxWriteFailed(error)  # noqa: B904
+        older = self.segments[-1].bytes() if self.segments else 0
+        self.segments.append(Segment(number, seed, size, space))
+        self._older += older
+        self._synced_size = size
+        self.is_ended = False
+        self.bytes_written += size
+        self.reclaim()
+
+    def resume(self, segments: "list[Segment]", is_ended: bool, useless: "list[str]") -> None:
+        """Go on behind what the start has found. Raises OSError."""
+        for name in useless:
+            try:
+                self.files.remove(name)
+            except OSError:
+                pass  # it does no harm, and is tried again at the next start
+        self.segments = segments
+        if segments:
+            for segment in segments[:-1]:
+                self._older += segment.bytes()
+            segment = segments[-1]
+            # Killed, not cut off from power: what was read may not be durable yet, and it is about to be built upon.
+            self.files.resume(segment.name, segment.size)
+            self.files.sync()
+            self._synced_size = segment.size
+            self.is_ended = is_ended
+            self.reclaim()
+
+    def reclaim(self) -> None:
+        """Remove segments that hold nothing any more, oldest first: what became of it stands in them and later ones."""
+        while len(self.segments) > 1 and not self.segments[0].handles and not self.segments[0].deferred:
+            try:
+                self.files.remove(self.segments[0].name)
+            except OSError:
+                return  # it does no harm, and is tried again: with the next segment, or at the next start
+            self._older -= self.segments[0].bytes()
+            del self.segments[0]
+
+    def _put_confirmation(self, record: "array[int]", start: int) -> None:
+        """Into the message record that begins there in the write buffer."""
+        struct.pack_into(
+            "<BBH",
+            self.out,
+            start + _CONFIRMATION_OFFSET,
+            record[confirm.STATE],
+            record[confirm.MARKS],
+            record[confirm.CLASS],
+        )
+        core.put_words(self.out, start + _TIMES_OFFSET, record, confirm.SENT_TIME, confirm.TTBR + 1)
+
+    def _grow(self, size: int) -> None:
+        segment = self.segments[-1]
+        self.bytes_written += size
+        segment.size += size
+        self._is_clean = False
+
+    def _flush(self) -> None:
+        """Give the file what is in the write buffer."""
+        if not self._fill:
+            return
+        torn = self.is_torn
+        self.is_torn = (
+            True  # until all of it is written: whatever interrupts this, nothing is appended to half a record
+        )
+        try:
+            self.files.append(self.out, self._fill)
+        except OSError as error:
+            self._fail(error)
+        self.is_torn = torn
+        self._fill = 0
+
+    def _fail(self, error: OSError) -> "NoReturn":
+        """Nothing since the last sync can be relied upon: forget it; the next segment will cut it off."""
+        segment = self.segments[-1]
+        self._owner.abandoned()
+        self._fill = 0
+        segment.size = self._synced_size
+        self._is_clean = True
+        self.is_torn = False
+        self.is_ended = True
+        raise OutboxWriteFailed(error)
+
+
+def confirmation_of(fields: "tuple[int, ...]") -> "array[int]":
+    """The record of a message or arrival whose prefix has these fields."""
+    state, marks, message_class, sent_time, ttrq, ttbr = fields[7:]
+    return array("I", (state, marks, sent_time, ttrq, ttbr, message_class))
+
+
+def restored_of(queue: LoggedQueue, size: int, fields: "tuple[int, ...]", make: "type[Stored]") -> Restored:
+    """The message whose prefix has these fields; its handle has no place yet. size: of the payload, bytes."""
+    _, flags, number, ordinal, time_stamp, after = fields[:6]
+    handle = make(number, confirmation_of(fields))
+    handle.queue = queue
+    handle.size = size - MESSAGE_PREFIX_BYTES
+    own = (after - 1) & 0xFFFFFFFF if flags & TRANSACTIONAL else 0
+    return Restored(queue, handle, flags, time_stamp << 32 | ordinal if own else 0, own)
+
+
+def _unreadable(handle: Stored) -> OutboxDamaged:
+    assert handle.segment is not None
+    return OutboxDamaged(handle.segment.name, handle.offset, "a message cannot be read back")
+
+
+def header_size(things: "list[Any]", queues: int) -> int:
+    """Bytes of the header of a segment that has the counters of these queues and sources."""
+    size = HEADER_BYTES + 4 + queues * TOTAL_BYTES
+    for thing in things:
+        size += 2 + QUEUE_PREFIX_BYTES + len(thing.guid) + len(thing.name.encode())
+    return size
+
+
+def file_name(number: int) -> str:
+    """Of a segment."""
+    return "{:08x}.log".format(number)
+
+
+def is_after(number: int, other: int) -> bool:
+    """Was this MessageID given after the other one?"""
+    return 0 < number - other & 0xFFFFFFFF < 0x80000000
+
+
+def following(number: int) -> int:
+    """The MessageID, or number of an arrival, after this one; 0 means "none" (A-46)."""
+    return number + 1 & 0xFFFFFFFF or 1

@@ -1,0 +1,476 @@
+"""The node: a board's own small queue manager, which sends.
+
+    node = Node("outbox")
+    queue = node.queue("DIRECT=TCP:10.0.0.5\\\\private$\\\\line1")
+    node.start()
+    message = await queue.send(b"21.5", dead_letter=True)  # returns when it is on flash
+    await message.stored()    # and this when it is on the destination's disk, once and in order
+    await message.received()  # and this when an application there has taken it
+
+or without asyncio
+
+    message = queue.put(b"21.5")              # returns when it is on flash
+    node.poll()                               # now and then: does what can be done now, and does not wait
+    node.wait(message.is_settled, 5000)       # or this: polls, and sleeps in between
+
+No call but `wait` lasts longer than a few operations of the file system (see `poll`), whatever network and name servers
+do: a watchdog that is fed around them may be short.
+
+One session carries all queues of an address. What others send to this node goes to its `receiver`; without one it is
+dropped. The node consists of `backlog`, what waits to be sent, `deadlines`, `outcomes`, what becomes of each message,
+and `commits`, when it all becomes durable.
+"""
+
+import gc
+import random as _random
+import sys
+
+from mqqb import MICROPYTHON, confirm, const, core, names
+from ordack.node import log, outbox
+from ordack.node.backlog import Backlog
+from ordack.node.clock import Clock, unix_time
+from ordack.node.commits import Commits
+from ordack.node.link import TICK_MS
+from ordack.node.message import Message, Packets
+from ordack.node.notices import Notices
+from ordack.node.outcomes import Deadlines, Outcomes
+from ordack.node.peer import Peers
+from ordack.node.queue import Queue
+
+TYPE_CHECKING = const(0)
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Callable
+    from typing import Any
+
+    from mqqb import session
+    from mqqb.headers import UserMessage
+    from ordack.node.inbox import Inbox, Inboxes
+    from ordack.node.interfaces import Link, Receiver, Waitable
+    from ordack.node.log import LoggedQueue
+    from ordack.node.owed import Arrival
+    from ordack.node.peer import Peer
+    from ordack.node.sources import LoggedSource
+    from ordack.node.tasks import Tasks
+    from ordack.node.wait import Waiter
+
+LAZY_SYNC_MS = 60000  # marks of settlement are durable after that, if no message came: on LittleFS a sync is an erase
+_WRITE_BYTES_MAX = const(16384)  # that the outbox writes at once, if it may be less: again
+_WRITE_SHARE = const(128)
+_PLACE_BYTES = const(512)  # of heap for each message that waits, on 32 bits: a start needs so much, running the half
+_SESSION_BYTES = const(12288)  # for all else
+_PLACES_MIN = const(8)
+_HOLD_MAX = const(500)  # messages in memory, half of them under way
+_LARGE_HEAP = const(1048576)
+
+
+def _check_address(where: str, address: object) -> None:
+    if isinstance(address, (str, tuple, list)):
+        host, port = address if isinstance(address, tuple) and len(address) == 2 else (None, None)
+        if not isinstance(host, str) or not isinstance(port, int) or not 0 <= port <= 0xFFFF:
+            raise ValueError(where + ' is ("address", port), not ' + repr(address))
+
+
+class Node:
+    """A board's queue manager. folder: of the outbox, made if it is missing.
+
+    connect: (host, port) through which everything goes, or a link (of link.py, or uart.py); None: each queue's own
+    address, port 1801. listen: (host, port) where others may connect; None: nowhere. guid: 16 bytes; None: the one in
+    the outbox, at first one that nobody has had, so that an erased folder uses no number again. name: of this board,
+    for people: `ordack board doctor` shows it, and it is the label of messages that have none. capacity, segment_size:
+    see outbox.Outbox; capacity alone bounds how many messages wait. hold: about so many of them are in memory, the half
+    of which is under way; None: as many as there is room for now, at most 500. quota: bytes of the dead-letter queue
+    and of the journal, each; None: a quarter of capacity. Neither takes more than a quarter of `hold` either; then
+    copies are discarded (C-37). starts: how often the board has started, where something outside of the folder counts
+    that. inbox_quota: (bytes, messages) that may wait in all inboxes; None: as in the dead-letter queue. confirmation:
+    the machine's values of the confirmation process; None: the defaults, but without LongLiveTime, so that a message
+    without ttrq waits for ever. clock: gives s since 1970.
+    random: gives floats from 0 up to 1, for the back-off. on_failed, on_stored, on_connection: see notices.Notices;
+    on_failed hears of every message, also of one of an earlier life, and if the power fails then, once more. files: in
+    place of folder, what the outbox writes to. Raises what outbox.Outbox raises; ValueError for a queue in the outbox
+    that cannot be reached.
+    """
+
+    receiver: "Receiver | None" = None
+    inboxes: "Inboxes | None" = None  # if there are any
+    _queues: "list[Queue]"
+    _tasks: "Tasks | None" = None
+    _waiter: "Waiter | None" = None
+
+    def __init__(
+        self,
+        folder: str = "",
+        connect: "tuple[str, int] | Link | None" = None,
+        guid: "bytes | None" = None,
+        capacity: int = 4194304,
+        hold: "int | None" = None,
+        segment_size: int = 65536,
+        settings: "session.Settings | None" = None,
+        random: "Callable[[], float]" = _random.random,
+        on_failed: "Callable[[Message], Any] | None" = None,
+        files: "log.Files | None" = None,
+        quota: "int | None" = None,
+        starts: int = 0,
+        confirmation: "confirm.Settings | None" = None,
+        clock: "Callable[[], int]" = unix_time,
+        listen: "tuple[str, int] | None" = None,
+        inbox_quota: "tuple[int, int] | None" = None,
+        name: str = "",
+        on_stored: "Callable[[Message], Any] | None" = None,
+        on_connection: "Callable[[Peer, str], Any] | None" = None,
+    ) -> None:
+        _check_address("connect", connect)
+        _check_address("listen", listen)
+        files = files or log.Files(folder)
+        capacity = min(capacity, files.bytes_max or capacity)
+        self.heap = _collect_often()  # bytes
+        hold = hold or min(_places(), _HOLD_MAX)
+        copies = capacity // 4 if quota is None else quota, max(hold // 4, 1)
+        inbox_quota = inbox_quota or copies
+        self.outbox = outbox.Outbox(
+            files,
+            guid,
+            segment_size,
+            capacity,
+            hold // 2,
+            Message,
+            starts,
+            2 * inbox_quota[1] + 32,  # as many again may have ended, while their acknowledgements are under way
+            _arrival,  # type: ignore[arg-type]
+            min(self.heap // _WRITE_SHARE, _WRITE_BYTES_MAX),
+            name,
+        )
+        self.settings = settings
+        self.clock = Clock(clock)
+        self.peers = Peers(self, connect, listen, random)
+        self.links = self.peers.links
+        self._inbox_quota = inbox_quota
+        queues = self._queues = []
+        confirmation = confirmation or confirm.Settings(long_live_time=log.ENDLESS)
+        commits = self.commits = Commits(self.outbox, self.clock, Packets(self.outbox.log, self.heap), self.touch)
+        notices = self.notices = Notices(commits, on_failed, on_stored, on_connection)
+        outcomes = self.outcomes = Outcomes(commits, notices, queues, self.peers.all, confirmation, copies)
+        self.deadlines = Deadlines(commits, outcomes, queues)
+        self.backlog = Backlog(commits, outcomes, self.deadlines, notices, queues, hold)
+        self.guid = commits.guid
+        self.stats = commits.stats
+        for logged in self.outbox.queues:
+            self._add(logged)
+        self.backlog.take_restored()
+
+    # ---- for the application --------------------------------------------------------------------
+
+    @property
+    def next_message_id(self) -> int:
+        """The MessageID that the next accepted message gets. They jump at each start, and count up after that."""
+        return self.outbox.next_message_id
+
+    @property
+    def last_message_id(self) -> int:
+        """MessageID of the last message that was accepted, also before this start; 0: there was none.
+
+        After a restart it tells an application whether the send() that the power cut interrupted has counted.
+        """
+        return self.outbox.last_message_id
+
+    @property
+    def damage(self) -> "list[str]":
+        """What could not be read of the outbox as it was written, a sentence each: at the start, or since then."""
+        return self.outbox.damage
+
+    @property
+    def waiting(self) -> int:
+        """Messages that are on their way: not stored at their destination, and not failed."""
+        return self.backlog.waiting()
+
+    @property
+    def error(self) -> "Exception | None":
+        """What has ended delivery."""
+        return self.commits.error
+
+    @property
+    def is_unheard(self) -> bool:
+        """Does nobody in the network answer, not even to refuse, although there is something to send?"""
+        peers = [peer for peer in self.peers.all if peer.address]
+        return bool([peer for peer in peers if peer.is_unheard] and not [peer for peer in peers if peer.session])
+
+    def queue(self, name: str) -> Queue:
+        """The queue of a direct format name, DIRECT=TCP:10.0.0.5\\private$\\line1. Raises ValueError for others.
+
+        Names differ by more than upper and lower case: one name is one stream (B-099).
+        """
+        for queue in self._queues:
+            if queue.name.lower() == name.lower():
+                return queue
+        if name and min(name) < " ":
+            raise ValueError("a control character in a format name: is each backslash written twice? " + repr(name))
+        names.parse_format_name(name)
+        self.peers.address(name)
+        host = name[name.index(":") + 1 : name.index("\\")]
+        if not host or " " in host or "/" in host or host.count(":") == 1:
+            raise ValueError("the host in a format name is a name or an address without a port, not " + repr(host))
+        return self._add(self.outbox.queue(name, self.clock.time()))
+
+    def inbox(self, name: str, number: int = 0) -> "Inbox":
+        """The private queue of that name here: others send to DIRECT=...\\private$\\name, and with a number also to
+        PRIVATE=<guid>\\number. To be opened before the first poll, or start, for what comes for others is refused.
+
+        From then on sessions are kept open. Raises ValueError: it cannot be the name or number, or is another's.
+        """
+        if self.inboxes is None:
+            from ordack.node.inbox import Inboxes  # not before a program uses it
+
+            self.inboxes = Inboxes(self.commits, self._inbox_quota)
+            self.receive_with(self.inboxes)
+        return self.inboxes.open(name, number)
+
+    def find(self, message_id: int) -> "Message | None":
+        """The message of that MessageID, also of an earlier life. None: it is not here any more, or never was."""
+        message = self.outcomes.in_memory(message_id)
+        for queue in self._queues:
+            if message is None:
+                message = queue.followed.get(message_id)
+            if message is None:
+                self.commits.commit_now()
+                seen: "Any" = self.outbox.look_at(queue.logged, message_id)
+                if seen is not None:
+                    message = queue.followed[message_id] = seen
+                    seen.elsewhere = queue
+        return message
+
+    def dead_letters(self) -> "list[Message]":
+        """The transactional dead-letter queue: what failed, or may have; `conclusion` says which (B-391)."""
+        return self._kept(confirm.X)
+
+    def journal(self) -> "list[Message]":
+        """The journal: messages sent with JP that are known to be received (B-393)."""
+        return self._kept(confirm.J)
+
+    def read(self, message: Message) -> "UserMessage":
+        """All of a message that is still in the outbox. A dead letter has the class of its failure (B-394).
+
+        Raises OutboxDamaged, OSError.
+        """
+        message = message.known()
+        data = bytearray(message.size)
+        self.commits.packets.load(message, memoryview(data))
+        from mqqb import parse  # not before a program reads one
+
+        packet: "UserMessage" = parse.parse(bytes(data))  # type: ignore[assignment]
+        if message.record[confirm.STATE] == confirm.X:
+            packet.properties.fields[core.PROPERTIES_MESSAGE_CLASS] = message.record[confirm.CLASS]
+        return packet
+
+    async def take(self, message: Message) -> None:
+        """Take a message out of the dead-letter queue or the journal: returns when that is durable.
+
+        Raises ValueError if it is in neither; OutboxError: the file system refused, after a cut it may be there again.
+        """
+        self.outcomes.let_go(message)
+        await self.commits.commit()
+        self.commits.check_durable()
+
+    def take_now(self, message: Message) -> None:
+        """As `take`, without asyncio."""
+        self.outcomes.let_go(message)
+        self.commits.commit_now()
+        self.commits.check_durable()
+
+    async def delete(self, message: Message) -> None:
+        """Give up a message that is on its way: dead-lettered with JN, discarded without, class 0x8001 (C-29).
+
+        Returns when that is durable. Raises ValueError if it has ended already; OutboxError as `take`.
+        """
+        self.outcomes.give_up(message)
+        await self.commits.commit()
+        self.commits.check_durable()
+
+    def delete_now(self, message: Message) -> None:
+        """As `delete`, without asyncio."""
+        self.outcomes.give_up(message)
+        self.commits.commit_now()
+        self.commits.check_durable()
+
+    async def __aenter__(self) -> "Node":
+        self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def poll(self) -> int:
+        """Do everything that can be done now, then call back; ms until it wants to be called again at the latest, 0 to
+        TICK_MS.
+
+        It never waits. For each peer it reads READ_BYTES, writes about as many bytes of messages as one write takes
+        (peer.WRITE_BYTES, read back from the files), and makes the outcome durable, all that at most once.
+        Raises what makes going on impossible: OutboxDamaged, or a mistake in here; then every later call does, too.
+        And what a callback has raised: that harms nothing here.
+        """
+        wait = self.work()
+        notices = self.notices
+        if notices.deliver():
+            wait = 0
+        error = notices.error
+        if error is not None:
+            notices.error = None
+            raise error
+        return wait
+
+    def work(self) -> int:
+        """As `poll`, without callbacks."""
+        commits = self.commits
+        if commits.error is not None:
+            raise commits.error
+        commits.enter()
+        try:
+            self.outcomes.settle()
+            self.deadlines.check()
+            has_memory = self.backlog.refill()
+            now = self.clock.now()
+            if commits.marked_at is not None and now - commits.marked_at >= LAZY_SYNC_MS:
+                commits.marked_at = now
+                commits.commit_now()  # no message has done it for a while: after a cut this saves a resend
+            wait = self.peers.poll(now)
+            if self.receiver is not None:
+                due = self.receiver.next_timeout(now)
+                if due is not None:
+                    wait = min(wait, max(due - now, 0))
+            for queue in self._queues:
+                if has_memory and self.backlog.is_low(queue):
+                    wait = 0
+        except MemoryError:  # nothing is lost by another attempt, when something else may have let go of some
+            for peer in self.peers.all:
+                peer.reason = log.NO_MEMORY
+            gc.collect()
+            return TICK_MS
+        except Exception as error:
+            commits.error = error
+            handles: "list[Any]" = self.outbox.handles()
+            for message in handles + [one for queue in self._queues for one in queue.followed.values()]:
+                message.failure = error
+                message.tell()
+            raise
+        finally:
+            commits.is_busy = False
+        return wait
+
+    def wait(self, condition: "Callable[[], Any]", timeout_ms: "int | None" = None) -> bool:
+        """Poll until the condition holds; False: it did not within timeout_ms. Sleeps while there is nothing to do.
+
+        Raises as `poll`.
+        """
+        began = self.clock.now()
+        while not condition():
+            wait = self.poll()
+            if timeout_ms is not None:
+                left = began + timeout_ms - self.clock.now()
+                if left <= 0:
+                    return bool(condition())
+                wait = min(wait, left)
+            if wait and not condition():
+                if self._waiter is None:
+                    from ordack.node.wait import Waiter  # not before a program uses it
+
+                    self._waiter = Waiter()
+                self._waiter.sleep(self.links, wait)
+        return True
+
+    def start(self) -> None:
+        """Act on overdue deadlines (C-33), then begin to deliver, in a task of the running event loop."""
+        if self._tasks is not None:
+            return
+        from ordack.node.tasks import Tasks  # not before a program uses it
+
+        self.deadlines.check()
+        self._tasks = Tasks(self)
+
+    async def run(self) -> None:
+        """Deliver until close(). Raises what makes going on impossible: OutboxDamaged, or a mistake in here."""
+        self.start()
+        assert self._tasks is not None
+        await self._tasks.ended.wait()
+        if self.error is not None:
+            raise self.error
+
+    async def close(self) -> None:
+        """End all connections and let go of the files. What waits stays in the outbox."""
+        if self._tasks is not None:
+            await self._tasks.close()
+        self.close_now()
+
+    def close_now(self) -> None:
+        """As `close`, of a node that was not started."""
+        self.peers.close(self.clock.now())
+        self.commits.commit_now()
+        self.outbox.close()
+
+    # ---- for queues and peers -------------------------------------------------------------------
+
+    def commit_now(self) -> bool:
+        """Make durable what was accepted, at once. False: the file system refused, some of it was or nothing."""
+        return self.commits.commit_now()
+
+    def receive_with(self, receiver: "Receiver") -> None:
+        """What others send goes to `receiver` from now on; sessions are kept open, so that it can come."""
+        self.receiver = receiver
+        if self.peers.connect is not None:
+            self.peers.at(self.peers.connect)
+        self.touch()
+
+    def touch(self) -> None:
+        """Something has changed: poll will be called soon."""
+        if self._tasks is not None:
+            self._tasks.wake()
+
+    def leave(self, link: "Waitable") -> None:
+        """This link is about to be closed."""
+        if self._tasks is not None:
+            self._tasks.leave(link)
+        if self._waiter is not None:
+            self._waiter.leave(link)
+
+    # ---- inside ---------------------------------------------------------------------------------
+
+    def _kept(self, state: int) -> "list[Message]":
+        handles: "list[Any]" = self.outbox.handles()
+        return [message for message in handles if message.record[confirm.STATE] == state and message.is_kept()]
+
+    def _add(self, logged: "LoggedQueue") -> Queue:
+        peer = self.peers.at(self.peers.address(logged.name))
+        queue = Queue(self.backlog, logged, names.parse_format_name(logged.name), peer)
+        peer.add(queue)
+        self._queues.append(queue)
+        return queue
+
+
+def _arrival(number: int, record: "array[int]", source: "LoggedSource") -> "Arrival":
+    from ordack.node import owed  # not before there is one
+
+    return owed.Arrival(number, record, source)
+
+
+def _places() -> int:
+    """So many messages fit into the memory that is free now, also at the next start, beside a session."""
+    heap: "Any" = gc
+    if not MICROPYTHON:
+        return 1 << 24
+    gc.collect()
+    wide = sys.maxsize >> 32 != 0  # 64 bits
+    free = int(heap.mem_free())
+    return max((free - (_SESSION_BYTES << wide)) // (_PLACE_BYTES << wide), _PLACES_MIN)
+
+
+def _collect_often() -> int:
+    """MicroPython's heap is never compacted: collect before what stays is spread thinly over all of it.
+
+    Else a list that grows finds no room although most of the heap is free. An application's own threshold is kept.
+    Returns the bytes of the heap.
+    """
+    heap: "Any" = gc
+    if not MICROPYTHON:
+        return 1 << 30
+    size: int = heap.mem_free() + heap.mem_alloc()
+    if heap.threshold() == -1:
+        heap.threshold(size // 4 if size > _LARGE_HEAP else size // 16)  # the whole heap is looked at each time
+    return size

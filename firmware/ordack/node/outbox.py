@@ -1,0 +1,525 @@
+"""The outbox: the messages that are kept, what became of them, and the counters that number them, in a log (log.py).
+
+A message that `append` took and `sync` made durable survives any power cut, with its MessageID, its place in its
+sequence and its confirmation record (mqqb.confirm), until `change` says that it is gone (C-09, C-33). The same log
+holds arrivals: messages received, with the counters of the stream that they came by, so that one sync makes both
+durable (B-098).
+
+* A change of state that stands before a message in the log is durable if the message is.
+* No number that may have been given is given again, also if a part of the log cannot be read.
+* Files go oldest first. What is kept for long does not hold them: near the capacity it is copied to the end of the log.
+"""
+
+import struct
+import sys
+from array import array
+
+from mqqb import confirm, const, core
+from ordack.node import deferred, log
+from ordack.node.unsynced import Marks, Register
+
+TYPE_CHECKING = const(0)
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ordack.node.replay import Recovered
+    from ordack.node.sources import Arrival, LoggedSource
+
+    Buffer = bytes | bytearray | memoryview
+
+_INDEX_MAX = const(0xFFFF)
+_NAME_MAX = const(100)
+_STARTS_MAX = const(0xFFFFFF)
+_STARTS_SHIFT = const(8)  # where a TimeStamp comes from the number of starts: so many low bits are the sequence's
+_QUEUE_NAME_MAX = const(486)
+SOURCE_NAME_MAX = const(470)
+
+
+def _recover(
+    opened: log.Log,
+    guid: "bytes | None",
+    hold: int,
+    handle: "type[log.Stored]",
+    arrival: "type[Arrival] | None",
+) -> "Recovered":
+    """As replay.recover. A small board has no memory for the program that does it, once it is done."""
+    import ordack.node.replay
+
+    node = ordack.node
+    found = node.replay.recover(opened, guid, hold, handle, arrival)
+    if len(opened.out) < log.LARGE_OUT_BYTES:
+        del node.replay, node.records
+        del sys.modules["ordack.node.replay"], sys.modules["ordack.node.records"]
+    return found
+
+
+def _check(starts: int, name: str) -> None:
+    if not 0 <= starts <= _STARTS_MAX:
+        raise ValueError("starts is 0 to 0xFFFFFF")
+    if len(name.encode()) > _NAME_MAX:
+        raise ValueError("a board's name has at most {} bytes".format(_NAME_MAX))
+
+
+def _segment_size(files: log.Files, wanted: int, capacity: int) -> int:
+    """Bytes of a file: so many that a folder that must not grow has few enough, and room comes back by whole files."""
+    if files.fixed and files.files_max:
+        wanted = max(wanted, capacity // max(files.files_max - 3, 1))
+    wanted = min(wanted, capacity // 4)
+    return max(wanted - wanted % files.unit, files.unit)
+
+
+class Outbox:
+    """Messages in a `log`. guid: 16 bytes, the board's; None takes the log's, or a `fresh_guid` if there is none yet.
+
+    segment_size: bytes after which a new file is begun, at most a quarter of capacity. capacity: bytes of all files
+    together, beyond which messages are refused. hold: about so many messages the start takes into memory, of each queue
+    those that are sent first; the others are `deferred` (log.LoggedQueue), until the owner asks for `more`.
+    arrivals_max: so many arrivals may be kept at once, for each needs memory. handle: makes the handle of a stored
+    message from its MessageID and record. starts: how often this board has started, 0 to 0xFFFFFF, where somebody else
+    counts that too. arrival: makes the handle of an arrival from its number, record and source. write_bytes: in so much
+    memory records are put together until they are written; less than the default is for small boards, which also give
+    up what only the start needs.
+    `damage`: what could not be read as it was written, a sentence each, at the start or since then.
+    `restored`: the messages that are kept in memory, those of a queue in the order of their numbers, for the owner.
+    Raises OutboxDamaged, OutboxError (another board's folder, another format), OutboxWriteFailed, OSError, ValueError.
+    """
+
+    def __init__(
+        self,
+        files: log.Files,
+        guid: "bytes | None" = None,
+        segment_size: int = 65536,
+        capacity: int = 1048576,
+        hold: int = 500,
+        handle: "type[log.Stored]" = log.Stored,
+        starts: int = 0,
+        arrivals_max: int = 500,
+        arrival: "type[Arrival] | None" = None,
+        write_bytes: int = 8192,
+        name: str = "",
+    ) -> None:
+        _check(starts, name)
+        segment_size = _segment_size(files, segment_size, capacity)
+        opened = self.log = log.Log(files, segment_size, capacity, write_bytes, self)
+        self.arrivals_max = arrivals_max
+        self._sent = False  # in this start something may have been transmitted
+        self._start_logged = False
+        self._unsynced: "list[log.Stored]" = []  # messages and arrivals that are not durable, in the order of the log
+        self._deferred: "list[log.Stored]" = []  # those of them that are not kept in memory
+        self.copied: "list[tuple[log.Stored, int, log.Segment]]" = []  # and where; not durable
+        self._taken = 0  # so many messages were taken from the flash since this segment began
+        self._taken_max = max(hold, deferred.TAKEN_MIN)  # that is how many a start takes again
+        self._marks = Marks(opened)
+        try:
+            found = _recover(opened, guid, hold, handle, arrival)
+            opened.guid = found.guid
+            self.next_message_id = self._first_message_id = found.next_message_id  # the first that this start may give
+            self._last_message_id = found.last_message_id  # the last before that
+            self.next_arrival = found.next_arrival
+            self.queues = found.queues
+            self._waiting = deferred.Deferred(opened, found.queues, handle)
+            self.sources = found.sources
+            self.restored = found.restored
+            self._live = len(found.restored)  # messages in memory
+            self.arrivals = len(found.arrivals)  # arrivals that are kept
+            self.damage = found.damage
+            self.starts = max(found.starts + 1, starts)  # of this board, this one included
+            self.name = name or found.name  # of the board, for people
+            self.ahead = found.ahead  # an OrderAck has named what was never given here; in the start before, too
+            self._time_stamp = found.time_stamp  # the highest that any sequence has
+            self._queues = Register(opened, log.QUEUE, self.queues)
+            self._sources = Register(opened, log.SOURCE, self.sources)
+            self._was_sent = found.was_sent  # in some start before this one
+            opened.resume(found.segments, found.is_torn, found.useless)
+            if not found.segments:
+                self.begin()
+        except (log.OutboxError, OSError):
+            files.close()
+            raise
+
+    # ---- use ------------------------------------------------------------------------------------
+
+    @property
+    def live(self) -> int:
+        """Messages that are kept, in memory or on the flash only."""
+        return self._live + sum([queue.deferred for queue in self.queues])
+
+    @property
+    def last_message_id(self) -> int:
+        """MessageID of the last message that was accepted, also before this start; 0: of none."""
+        if self.next_message_id == self._first_message_id:
+            return self._last_message_id
+        return self.next_message_id - 1
+
+    @property
+    def restored_arrivals(self) -> "list[Arrival]":
+        """The arrivals that are kept, in their order."""
+        kept: "list[Any]" = [handle for segment in self.log.segments for handle in segment.handles if handle.source]
+        return sorted(kept, key=lambda arrival: arrival.message_id - self.next_arrival & 0xFFFFFFFF)
+
+    def handles(self) -> "list[log.Stored]":
+        """Of all messages that are kept."""
+        return [handle for segment in self.log.segments for handle in segment.handles if handle.source is None]
+
+    def time_stamp(self, now: int = 0) -> int:
+        """A TimeStamp for a new sequence, above all that this log has seen (B-056, B-079, A-22).
+
+        now: s since 1970, which it is at least; 0: the clock is not set, and it is above all of earlier starts.
+        """
+        self._time_stamp = max(self._time_stamp + 1, now or self.starts << _STARTS_SHIFT)
+        return self._time_stamp
+
+    def more(self, queue: log.LoggedQueue) -> "log.Restored | None":
+        """Take one of the deferred messages of a queue into memory, that which is sent first. None: none can be read.
+
+        Nothing may be logged and not durable. Raises OutboxDamaged, OSError.
+        """
+        assert not self._unsynced
+        return self._is_taken(self._waiting.next(queue))
+
+    def find(self, queue: log.LoggedQueue, message_id: int) -> "log.Restored | None":
+        """Take a deferred message into memory out of turn, for it is about to end. None: the queue has not deferred it.
+
+        As `more`. `change` has to follow.
+        """
+        assert not self._unsynced
+        return self._is_taken(self._waiting.take(queue, message_id))
+
+    def look_at(self, queue: log.LoggedQueue, message_id: int) -> "log.Stored | None":
+        """A handle of a deferred message, which remains that, to be read. None: the queue has not deferred it."""
+        return self._waiting.look_at(queue, message_id)
+
+    def _is_taken(self, restored: "log.Restored | None") -> "log.Restored | None":
+        """A message has come into memory. After some the next segment begins, unless that would leave much space."""
+        if restored is not None:
+            self._live += 1
+            self._taken += 1
+            if self._taken >= self._taken_max:
+                opened = self.log
+                segment = opened.segments[-1]
+                # Where files do not grow, what is left of its space is lost.
+                if opened.size + opened.segment_size <= opened.capacity and 2 * segment.size >= segment.space:
+                    opened.is_ended = True
+        return restored
+
+    def may_have_been_sent(self, message_id: int) -> bool:
+        """Of one that was deferred: where it stood before this start, nobody knows how far an earlier one got."""
+        return self._was_sent and log.is_after(self._first_message_id, message_id)
+
+    def queue(self, name: str, now: int = 0) -> log.LoggedQueue:
+        """The queue of that format name. A new one gets a `time_stamp(now)`. Raises ValueError for a name too long."""
+        for queue in self.queues:
+            if queue.name.lower() == name.lower():
+                return queue
+        if len(name.encode()) > _QUEUE_NAME_MAX:
+            raise ValueError("a format name has at most {} bytes here".format(_QUEUE_NAME_MAX))
+        if len(self.queues) > _INDEX_MAX:
+            raise ValueError("too many queues")
+        queue = log.LoggedQueue(len(self.queues), name, array("I", (1, self.time_stamp(now), 1, 0)))
+        self.queues.append(queue)
+        return queue
+
+    def source(self, guid: bytes, name: str) -> "LoggedSource":
+        """The source of messages from a queue manager (16 bytes) to the own queue of that name; an unknown one is made.
+
+        Nothing is written before something has arrived from it. Raises ValueError: a name too long, too many sources.
+        """
+        for source in self.sources:
+            if source.guid == guid and source.name.lower() == name.lower():
+                return source
+        if len(name.encode()) > SOURCE_NAME_MAX:
+            raise ValueError("a queue's name has at most {} bytes here".format(SOURCE_NAME_MAX))
+        if len(self.sources) > _INDEX_MAX:
+            raise ValueError("too many sources")
+        from ordack.node.sources import LoggedSource  # not before there is one
+
+        source = LoggedSource(len(self.sources), bytes(guid), name, array("I", (0, 0, 0, 0)))
+        self.sources.append(source)
+        return source
+
+    def append(
+        self,
+        handle: log.Stored,
+        queue: log.LoggedQueue,
+        flags: int,
+        record: "array[int]",
+        packet: "Buffer",
+        defer: bool = False,
+    ) -> None:
+        """Log a message as numbered; record: the stream's counters after it. It is accepted only by the next `sync`.
+
+        defer: it is not kept in memory; so are those behind it, as long as the queue has any that is `deferred`.
+        Its MessageID is `next_message_id`, which moves on. Raises OutboxFull, OutboxWriteFailed: it is not in the log,
+        and the caller takes its number back. Those before it are not concerned, unless their `segment` is None now.
+        """
+        assert handle.message_id == self.next_message_id
+        assert defer or not queue.deferred
+        self._prepare(len(packet) + self._queues.need(queue))
+        self._queues.write(queue)
+        next_message_id = log.following(handle.message_id)  # now, for want of memory ends it
+        handle.queue = queue
+        self._log_message(log.MESSAGE, handle, queue, flags, record, packet, defer)
+        self.next_message_id = next_message_id
+
+    def arrive(self, handle: log.Stored, source: "LoggedSource", packet: "Buffer") -> None:
+        """Log a message that was received, and the counters of its source, which have moved on to it.
+
+        It is accepted, and an OrderAck may say so, only by the next `sync`. Its number is `next_arrival`, which moves
+        on. Raises OutboxFull, OutboxWriteFailed: it is not in the log, and the source's counters are as before; those
+        before it are not concerned, unless their `segment` is None now. Then it must come again.
+        """
+        assert handle.message_id == self.next_arrival
+        assert handle.source is source
+        try:
+            if self.arrivals >= self.arrivals_max:
+                raise log.OutboxFull(
+                    "not accepted, {} messages received are kept: take some of them".format(self.arrivals)
+                )
+            self._prepare(len(packet) + self._sources.need(source))
+            self._sources.write(source)
+            next_arrival = log.following(handle.message_id)
+            self._log_message(log.ARRIVAL, handle, source, 0, source.record, packet)
+        except Exception:
+            core.copy_words(source.record, source.noted)
+            raise
+        self.next_arrival = next_arrival
+
+    def change(self, handles: "list[log.Stored]", with_time: bool = False) -> None:
+        """The records of these messages or arrivals have changed; those that are GONE need not be kept any more.
+
+        with_time: their T0 too. Lazy: it is written with the next `sync`, or before the next message. Never fails: if
+        it is lost, the messages come back as they were, and it happens to them again.
+        """
+        gone = False
+        for handle in handles:
+            self._marks.add(handle, with_time)
+            if handle.record[confirm.STATE] == confirm.GONE:
+                gone = True
+                log.drop(handle)
+                self._count(handle, -1)
+        if gone:
+            self.log.reclaim()
+
+    def will_send(self) -> None:
+        """Note durably that messages may be transmitted from now on. Raises OutboxWriteFailed: they must not be."""
+        if self._sent:
+            return
+        self._sent = True
+        self._start_logged = False
+        try:
+            self._log_start()
+            self.sync_tail()
+        except log.OutboxWriteFailed:
+            self._sent = False
+            raise
+
+    def is_ahead(self, time_stamp: int) -> None:
+        """An OrderAck has named what was never given here, with this TimeStamp: every new one is above it.
+
+        That it was so is in the log with the next message.
+        """
+        self._time_stamp = max(self._time_stamp, time_stamp)
+        self.ahead = True
+        self._start_logged = False
+
+    def sync(self) -> bool:
+        """Make everything durable: this is what accepts a message. False: all but the changes of state, not yet.
+
+        Raises OutboxWriteFailed: messages whose `segment` is None now are not accepted, and `next_message_id` or
+        `next_arrival` is the first one's again. Until another message is accepted instead, a power cut may still bring
+        some of them back; `next_message_id` after the restart tells.
+        """
+        waiting = len(self._unsynced) > 0
+        try:
+            self._marks.write()
+            self.sync_tail()
+        except log.OutboxWriteFailed:
+            if waiting:
+                raise
+            return False
+        return True
+
+    def close(self) -> None:
+        """Make everything durable if possible, and let go of the files."""
+        try:
+            self.sync()
+        except log.OutboxWriteFailed:
+            pass
+        self.log.files.close()
+
+    # ---- writing --------------------------------------------------------------------------------
+
+    def _prepare(self, size: int) -> None:
+        """Log what must stand before every newer message, and see that one has room, size bytes without its head."""
+        if self.log.is_torn:
+            self.log.give_up()
+        self._marks.write()
+        self._log_start()
+        _make_room(self.log, self, log.HEAD_BYTES + size)
+
+    def _log_message(
+        self,
+        kind: int,
+        handle: log.Stored,
+        thing: log.LoggedQueue,
+        flags: int,
+        counters: "array[int]",
+        packet: "Buffer",
+        defer: bool = False,
+    ) -> None:
+        """Log a message, keep or defer it, note its counters. Want of memory leaves the log torn, and the handle's
+        segment is None at once.
+        """
+        offset = self.log.put_message(kind, handle, thing.index, flags, counters, packet)
+        self._unsynced.append(handle)
+        (self._queues if handle.source is None else self._sources).touch(thing)
+        thing.count(log.HEAD_BYTES + handle.size)
+        segment = self.log.segments[-1]
+        if defer:
+            self._deferred.append(handle)
+            core.copy_words(thing.noted, counters)
+            thing.defer(handle.message_id, segment, offset, log.HEAD_BYTES + handle.size)
+            handle.segment = segment
+            handle.offset = offset
+        else:
+            segment.keep(handle, offset)
+            try:
+                core.copy_words(thing.noted, counters)
+            except MemoryError:
+                log.drop(handle)
+                raise
+            self._count(handle, 1)
+        self.log.is_torn = False
+
+    def _log_start(self) -> None:
+        opened = self.log
+        if not self._start_logged:
+            name = self.name.encode()
+            size = log.START_BYTES + len(name)
+            place = opened.room(log.RECORD_BYTES + size) + log.RECORD_BYTES
+            struct.pack_into(log.START, opened.out, place, self.starts, self._flags())
+            core.copy(opened.out, place + log.START_BYTES, name, 0, len(name))
+            opened.finish(log.STARTED, size)
+            self._start_logged = True
+
+    def _flags(self) -> int:
+        sent_before = log.STARTED_SENT_BEFORE * self._was_sent
+        return log.STARTED_SENT * self._sent | log.STARTED_AHEAD * self.ahead | sent_before
+
+    def _count(self, handle: log.Stored, change: int) -> None:
+        if handle.source is None:
+            self._live += change
+        else:
+            self.arrivals += change
+
+    def sync_tail(self) -> None:
+        """Make durable what was logged. Raises OutboxWriteFailed."""
+        is_new = self.log.sync()
+        for handle, offset, place in self.copied:
+            place.keep(handle, offset)
+        self.copied.clear()
+        if not is_new:
+            return
+        self._queues.synced()
+        self._sources.synced()
+        self._unsynced.clear()
+        self._deferred.clear()
+        self._marks.synced()
+
+    def abandoned(self) -> None:
+        """The log has lost what was logged since the last sync: nothing of it counts."""
+        self._queues.abandoned()
+        self._sources.abandoned()
+        self.copied = []
+        for handle in reversed(self._unsynced):
+            if handle.segment is not None:
+                if handle in self._deferred:
+                    assert handle.queue is not None
+                    handle.queue.recall(handle.message_id, handle.segment, log.HEAD_BYTES + handle.size)
+                    handle.segment = None
+                else:
+                    log.drop(handle)
+                    self._count(handle, -1)
+            if handle.source is None:
+                self.next_message_id = handle.message_id
+            else:
+                self.next_arrival = handle.message_id
+        self._unsynced = []
+        self._deferred = []
+        self._marks.abandoned()
+
+    def begin(self, need: int = 0) -> None:
+        """Begin the next segment, with all counters in its header. need: bytes for which it will have room at least.
+
+        Where a snapshot follows, what has not been logged yet of changes of state comes before: it is in there, and a
+        start that reads everything finds the same.
+        """
+        self.sync_tail()
+        opened = self.log
+        size = deferred.snapshot_size(opened, self.queues)
+        if size:
+            need += size + self._marks.bytes() + log.RECORD_BYTES + log.START_BYTES + len(self.name.encode())
+        opened.begin(
+            self._queues.known(),
+            self._sources.known(),
+            (log.following(self.last_message_id), self.next_arrival, self._time_stamp, self.starts),
+            self._flags(),
+            need,
+        )
+        self._taken = 0
+        self._start_logged = not self.name
+        if size:
+            self._marks.write()
+            self._log_start()
+            deferred.write_snapshot(opened, self.queues)
+            opened.segments[-1].base = opened.segments[-1].size
+
+
+def _make_room(opened: log.Log, owner: Outbox, need: int) -> None:
+    """See that need bytes have room in the current segment; drop what is gone before refusing. Raises OutboxFull."""
+    size = opened.segments[-1].size + need
+    # With so much of the capacity free, no need to look closer.
+    margin = opened.segment_size << opened.files.fixed
+    if not opened.is_ended and size <= opened.segment_size and opened.size + need + margin <= opened.capacity:
+        return
+    _compact(opened, owner, need, margin)
+    full = opened.size + opened.growth(need) > opened.capacity
+    if full:
+        opened.reclaim()  # a file that could not be removed before may go now
+        full = opened.size + opened.growth(need) > opened.capacity
+    if full and owner.live + owner.arrivals:
+        raise log.OutboxFull(
+            "not accepted, {} of {} bytes are in use: wait until messages are gone, then send again".format(
+                opened.size, opened.capacity
+            )
+        )
+    segment = opened.segments[-1]
+    overflows = segment.size + need > opened.segment_size or full
+    if (opened.is_ended or (overflows and segment.size > segment.base)) and segment.base + need <= opened.capacity:
+        owner.begin(need)
+    if opened.size + opened.growth(need) > opened.capacity:
+        raise log.OutboxFull("not accepted, the message is too large for an outbox of {} bytes".format(opened.capacity))
+
+
+def _compact(opened: log.Log, owner: Outbox, need: int, margin: int) -> None:
+    """While there is hardly room for another segment, and a quarter of all is waste: give up the oldest segments.
+
+    So what is kept for long costs at most three bytes copied for each that it would hold back. While the copy of a
+    large message stands beside it, the capacity may be exceeded by that much.
+    """
+    for _ in range(len(opened.segments) - 1):
+        size = opened.size
+        if (
+            opened.segments[0].deferred
+            or len(opened.segments) < 2
+            or size + opened.growth(need) + margin <= opened.capacity
+            or 4 * sum([segment.live for segment in opened.segments]) > 3 * size
+        ):
+            return
+        for handle in list(opened.segments[0].handles):
+            size = log.HEAD_BYTES + handle.size
+            if opened.segments[-1].size + size > opened.segment_size or opened.is_ended:
+                owner.begin(size)
+            owner.copied.append((handle, opened.copy_message(handle), opened.segments[-1]))
+        owner.sync_tail()
+        opened.reclaim()

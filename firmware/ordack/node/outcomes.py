@@ -1,0 +1,383 @@
+"""What becomes of each message: what acknowledgements say of it, who is told, and what is kept when it has ended.
+
+mqqb.confirm decides. Dead-lettered and journaled messages stay in the outbox until the application takes them.
+
+Each queue manager measures TTRQ and TTBR from SentTime by its own clock, so this board's must be right. While it is not
+set (below CLOCK_SET) nothing expires here, and what was accepted then goes out without limits. T0 of such a message is
+the moment in which the clock becomes known: it may live longer than it was told, never shorter.
+"""
+
+from array import array
+
+from mqqb import compose, confirm, const, core, reader, source
+from ordack.node import log
+
+TYPE_CHECKING = const(0)
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from mqqb import lives, streams
+    from mqqb.headers import FinalAck, UserMessage
+    from ordack.node.commits import Commits
+    from ordack.node.interfaces import Stream
+    from ordack.node.message import Message
+    from ordack.node.notices import Notices
+
+OUTCOMES_MAX = 64
+_SPARES_MAX = const(64)
+_STAMPS_END = const(0xF0000000)  # a TimeStamp above that is no time, and would leave no room for newer ones
+
+
+class Outcomes:
+    """What is known of the messages of these queues (mqqb.lives.Storage).
+
+    settings: of the confirmation process. quota: (bytes, messages) of the dead-letter queue and of the journal, each;
+    copies beyond it are discarded (C-37). peers: those which are told why they failed.
+    """
+
+    def __init__(
+        self,
+        commits: "Commits",
+        notices: "Notices",
+        queues: "Sequence[Stream]",
+        peers: "Sequence[Any]",
+        settings: confirm.Settings,
+        quota: "tuple[int, int]",
+    ) -> None:
+        self.settings = settings
+        self.strangers: "dict[int, int]" = {}  # see mqqb.lives
+        self._commits = commits
+        self._notices = notices
+        self._queues = queues
+        self._peers = peers
+        self._quota = quota
+        self._process = confirm.Confirmation(array("I", bytes(4 * confirm.RECORD_WORDS)), settings)
+        self._kept = {confirm.X: [0, 0], confirm.J: [0, 0]}  # bytes, messages
+        # What an acknowledgement says, until it is noted: for want of memory it may have to be tried again.
+        self._answered: "list[streams.Entry] | None" = None
+        self._answer = 0  # the class
+        # Classes of the last messages that have ended with one, once there are any of which only the flash knows.
+        self._classes: "dict[int, int] | None" = None
+        self._forgotten = False  # some of them
+        self._spare: "streams.Entry | None" = None  # an entry that nothing needs any more; its key is the next such one
+        self._spares = 0
+
+    # ---- what is known --------------------------------------------------------------------------
+
+    def of(self, message: "Any") -> confirm.Confirmation:
+        """The confirmation process of a message, until this is called for another one."""
+        self._process.record = message.record
+        return self._process
+
+    def in_memory(self, message_id: int) -> "Message | None":
+        """The message of that MessageID, without a look at what is on the flash only."""
+        for handle in self._commits.outbox.handles():
+            if handle.message_id == message_id:
+                message: "Message" = handle  # type: ignore[assignment]
+                return message
+        return None
+
+    def remember(self) -> None:
+        """From now on remember the last classes: there are messages of which only the flash knows."""
+        if self._classes is None:
+            self._classes = {}
+
+    def remembered(self, message_id: int) -> int:
+        """The class with which a message has ended that nobody has followed; 0: it is stored at its destination.
+
+        Raises OutboxError: that is not known any more.
+        """
+        classes = self._classes or {}
+        missing = self._commits.outbox.log.missing
+        if message_id not in classes and (self._forgotten or message_id in missing or 0 in missing):
+            raise log.OutboxError(
+                "message {} has ended, it is not known how: ask while it waits, or use on_failed".format(message_id)
+            )
+        return classes.get(message_id, 0)
+
+    def restored(self, message: "Any") -> bool:
+        """The start has found a message in the log. Is it on no way any more, but kept?"""
+        kept = self._kept.get(message.record[confirm.STATE])
+        if kept is None:
+            return False
+        self._notices.restored(message)
+        if message.is_kept():
+            kept[0] += message.size
+            kept[1] += 1
+        return True
+
+    def spare(self) -> "streams.Entry | None":
+        """An entry that nothing needs any more, to be used again."""
+        spare = self._spare
+        if spare is not None:
+            self._spare = spare.key  # type: ignore[assignment]
+            self._spares -= 1
+        return spare
+
+    def forget_spares(self) -> None:
+        """Memory has run out: those entries are memory, too."""
+        self._spare = None
+        self._spares = 0
+
+    # ---- what a peer says -----------------------------------------------------------------------
+
+    def received(
+        self, packet: "UserMessage | reader.OrderAck | FinalAck", of_peer: "Sequence[lives.Queue]" = ()
+    ) -> None:
+        """Take what a peer sent. What has to be durable before it is acknowledged sets must_commit (B-098).
+
+        of_peer: the queues whose messages go to that peer.
+        """
+        commits = self._commits
+        now = commits.clock.now()
+        if isinstance(packet, reader.OrderAck):
+            self.settle()  # else what the streams say now would take its place
+            source.order_ack(self, packet.body, self._queues, of_peer, now)
+            return
+        from mqqb.headers import FinalAck  # not before something else than an OrderAck comes
+
+        if isinstance(packet, FinalAck):
+            source.final_ack(self, packet, commits.guid, self._queues, now)
+        else:
+            commits.stats.dropped += 1
+
+    def answer(self, queue: "Stream", entries: "list[streams.Entry]", message_class: int) -> None:
+        """As mqqb.lives.Storage asks."""
+        self._answered = entries
+        self._answer = message_class
+        if message_class:
+            queue.sending = 0
+            self._commits.must_commit = True
+        self.settle()
+
+    def outrun(self, time_stamp: int, queue: "Stream | None") -> None:
+        """As mqqb.lives.Storage asks; whoever asks is told why."""
+        queues = self._queues if queue is None else [queue]
+        if time_stamp >= _STAMPS_END:
+            return
+        for one in queues:
+            if time_stamp < one.stream.record[core.OUTGOING_TIME_STAMP]:
+                return
+        self._commits.stats.ahead += 1
+        self._commits.outbox.is_ahead(time_stamp)
+        for one in queues:
+            one.renew()
+        for peer in self._peers:
+            peer.reason = log.AHEAD
+
+    def came_late(self, message_id: int, message_class: int) -> None:
+        """As mqqb.lives.Storage asks."""
+        self._commits.must_commit = True  # its end may not be durable yet
+        message = self.in_memory(message_id)
+        if message is not None and message.record[confirm.STATE] == confirm.X:
+            self._commits.stats.late += message_class == confirm.ACK_RECEIVE  # C-34
+
+    def settle(self) -> None:
+        """Note what an acknowledgement says, if some of that is left to do: memory may run out before it is done."""
+        answered = self._answered
+        if answered is None:
+            return
+        message: "Any"
+        messages = []
+        message_class = self._answer
+        for entry in answered:
+            message = entry.key
+            if message.segment is None:
+                continue  # done before memory ran out
+            confirmation = self.of(message)
+            before = confirmation.record[confirm.STATE]
+            if message_class:
+                action = confirmation.final_ack(message_class)
+                if action:
+                    self.count(message, before, action)
+                self.tell([message])
+                continue
+            messages.append(message)
+            if before == confirm.Q or before == confirm.S:
+                self.count(message, before, confirmation.order_ack())
+        self._commits.log(messages)
+        self._answered = None
+        if not message_class:
+            for entry in answered:
+                message = entry.key
+                message.tell()
+                if not entry.journal and self._spares < _SPARES_MAX:
+                    entry.key = self._spare
+                    self._spare = entry
+                    self._spares += 1
+
+    # ---- what has ended -------------------------------------------------------------------------
+
+    def count(self, message: "Any", before: int, action: int) -> None:
+        """An event has led a message out of its stream: state before, what confirm asks for. `tell` follows."""
+        record = message.record
+        message_class = record[confirm.CLASS]
+        commits = self._commits
+        stats = commits.stats
+        if before == confirm.Q or before == confirm.S:
+            commits.waiting -= 1
+            if not message_class & confirm.CLASS_NEGATIVE:
+                stats.stored += 1
+                self._notices.stored(message)
+        if message_class:
+            is_received = message_class == confirm.ACK_RECEIVE
+            stats.received += is_received
+            stats.failed += not is_received
+        commits.packets.let_go(message)
+        if action & (confirm.DEAD_LETTER | confirm.JOURNAL):
+            kept = self._kept[record[confirm.STATE]]
+            quota = self._quota
+            if kept[0] + message.size > quota[0] or kept[1] >= quota[1]:
+                record[confirm.STATE] = confirm.GONE  # C-37
+            else:
+                kept[0] += message.size
+                kept[1] += 1
+
+    def tell(self, messages: "list[Any]") -> None:
+        """Log what has become of messages, and tell whom it concerns."""
+        for message in messages:  # all, before anybody is told of one and asks for another
+            message_class = message.record[confirm.CLASS]
+            if message_class not in (0, confirm.ACK_RECEIVE):
+                self._notices.failed(message)
+            if message_class and self._classes is not None:
+                if len(self._classes) >= OUTCOMES_MAX:
+                    del self._classes[next(iter(self._classes))]
+                    self._forgotten = True
+                self._classes[message.message_id] = message_class
+        self._commits.log(messages)
+        for message in messages:
+            message.tell()
+
+    def let_go(self, message: "Message") -> None:
+        """A kept message leaves the outbox. Raises ValueError if it is not kept."""
+        message = message.known()
+        record = message.record
+        state = record[confirm.STATE]
+        if not message.is_kept():
+            raise ValueError("the message is neither in the dead-letter queue nor in the journal")
+        kept = self._kept[state]
+        kept[0] -= message.size
+        kept[1] -= 1
+        record[confirm.STATE] = confirm.GONE
+        self._commits.log([message])
+        record[confirm.STATE] = state  # what may be concluded of it stays
+
+    def give_up(self, message: "Message") -> None:
+        """A message on its way is given up (C-29). Raises ValueError if it is on none."""
+        self._commits.commit_now()
+        message = message.known()
+        for queue in self._queues:
+            for entry in queue.stream.table + queue.stream.awaiting_final_ack:
+                if entry.key is message:
+                    before = message.record[confirm.STATE]
+                    action = self.of(entry.key).failed(confirm.NACK_DELETED)
+                    queue.sending = 0
+                    queue.stream.remove([entry])
+                    self.count(message, before, action)
+                    self.tell([message])
+                    return
+        self._give_up_deferred(message)
+
+    def _give_up_deferred(self, message: "Message") -> None:
+        queue: "Any" = message.elsewhere
+        outbox = self._commits.outbox
+        restored = None if queue is None else outbox.find(queue.logged, message.message_id)
+        if restored is None:
+            raise ValueError("the message is not on its way")
+        queue.hand_over(restored)
+        queue.stream.rolls = not queue.logged.deferred
+        confirmation = self.of(message)
+        if outbox.may_have_been_sent(message.message_id):
+            confirmation.sent()
+        self._commits.waiting += 1
+        self.count(message, confirm.Q, confirmation.failed(confirm.NACK_DELETED))
+        self.tell([message])
+
+
+class Deadlines:
+    """When those messages of these queues are over that are in memory.
+
+    `due`: s since 1970, no deadline is earlier; 0: some T0 is not known; None: there is no deadline.
+    """
+
+    def __init__(self, commits: "Commits", outcomes: Outcomes, queues: "Sequence[Stream]") -> None:
+        self.due: "int | None" = None
+        self._commits = commits
+        self._outcomes = outcomes
+        self._queues = queues
+
+    def expect(self, message: "Any") -> None:
+        """Take a deadline into account, once its T0 is known."""
+        record = message.record
+        if not record[confirm.SENT_TIME]:
+            self.due = 0
+            return
+        if (
+            self._outcomes.settings.long_live_time == log.ENDLESS
+            and record[confirm.TTRQ] == compose.FOREVER
+            and record[confirm.TTBR] == compose.FOREVER
+        ):
+            return
+        due = self._outcomes.of(message).next_deadline()
+        if due is not None and (self.due is None or due < self.due):
+            self.due = due
+
+    def check(self) -> bool:
+        """Act on all deadlines that are due, if the clock is set. Has any message ended?"""
+        if self.due is None:
+            return False
+        now = self._commits.clock.time()
+        return now != 0 and now >= self.due and self._expire(now)
+
+    def is_over(self, queue: "Stream", entry: "streams.Entry") -> bool:
+        """Is it too late to send a message (C-18, C-22)? Then it leaves the stream."""
+        confirmation = self._outcomes.of(entry.key)
+        record = confirmation.record
+        now = self._commits.clock.time()
+        if self.due is None or not now or not record[confirm.SENT_TIME] or confirmation.may_send(now):
+            return False
+        before = record[confirm.STATE]
+        action = source.too_late(confirmation, now, now - 1)
+        queue.sending = 0
+        if action == source.HOLD:
+            record[confirm.MARKS] |= log.HELD
+            queue.stream.hold([entry])
+            self._commits.log([entry.key])
+        else:
+            queue.stream.remove([entry])
+            self._outcomes.count(entry.key, before, action)
+            self._outcomes.tell([entry.key])
+        return True
+
+    def _expire(self, now: int) -> bool:
+        """Act on the deadlines of what is in memory. Has any message ended?"""
+        message: "Any"
+        has_ended = False
+        commits = self._commits
+        outcomes = self._outcomes
+        commits.commit_now()  # what is not durable cannot change yet; if that fails it is gone
+        if not self.due:  # the clock has become known: that is T0 of all messages that have none
+            undated = [message for message in commits.outbox.handles() if not message.record[confirm.SENT_TIME]]
+            for message in undated:
+                message.record[confirm.SENT_TIME] = now
+            commits.log(undated, True)
+        self.due = None
+        for queue in self._queues:
+            ended = []
+            for entry in queue.stream.table + queue.stream.awaiting_final_ack:
+                message = entry.key
+                confirmation = outcomes.of(message)
+                before = confirmation.record[confirm.STATE]
+                action = confirmation.handle_deadline(now)
+                if action:
+                    ended.append(entry)
+                    outcomes.count(message, before, action)
+                else:
+                    self.expect(message)
+            if ended:
+                queue.sending = 0
+                has_ended = True
+            queue.stream.remove(ended)
+            outcomes.tell([entry.key for entry in ended])
+        return has_ended

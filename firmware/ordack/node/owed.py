@@ -1,0 +1,238 @@
+"""What the board owes to those who send to it: FinalAcks in order, and OrderAcks that are due (behaviour.md 15 and 19).
+
+* A FinalAck is in the log, in place of its message, until a session has acknowledged it.
+* No OrderAck goes to a sender unless the FinalAcks of what it covers, and was refused (too late, quota, secured), are
+  on the wire in front, or on the peer's disk.
+* A message for a queue that is not here gets a FinalAck each time it comes, and leaves no trace: nothing acknowledges
+  that.
+"""
+
+import struct
+from array import array
+
+from mqqb import acks, compose, confirm, const, core, names, parse, streams
+from mqqb.destination import IncomingStream, may_acknowledge
+from ordack.node import log, sources
+
+TYPE_CHECKING = const(0)
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ordack.node.commits import Commits
+    from ordack.node.interfaces import Carrier
+
+REFUSALS_MAX = 16  # FinalAcks that wait for a session, for messages of which the log has nothing
+QUIET = const(86400000)  # ms for which a stream says nothing that may be forgotten: who sends again does it sooner
+ASKED = const(1)  # MARKS of an arrival: its sender wants a FinalAck (B-116)
+# MessageIDs of acknowledgements, so that a router between tells them apart; those of messages count up from 1.
+_FINAL_ACK_IDS = const(0x80000000)
+_REFUSAL_IDS = const(0xA0000000)
+_ORDER_ACK_IDS = const(0xC0000000)
+
+
+class Arrival(sources.Arrival):
+    """A message in an inbox (log.RECEIVED), or what is left of it (log.TAKEN): a FinalAck that is owed.
+
+    `carrier`: the peer whose session it is under way on. `peer`: GUID of the queue manager that the message came from,
+    None after a start until it is looked up. `packet`: the beginning of the message, where the log has nothing of it.
+    """
+
+    # Of the class, until an arrival differs: one that waits takes less memory so.
+    carrier: "Carrier | None" = None
+    peer: "bytes | None" = None
+    packet: "bytes | None" = None
+
+
+class Source:
+    """One stream from a sender to a queue. `carrier`: the peer whose session brought its last message, `heard` then."""
+
+    def __init__(self, logged: sources.LoggedSource, stream: IncomingStream) -> None:
+        self.logged = logged
+        self.stream = stream
+        self.heard = -QUIET  # not in this start
+        self.carrier: "Carrier | None" = None
+
+
+class Owed:
+    """The acknowledgements that go to the senders of these sources.
+
+    `final_acks`: those that are owed, oldest first. `is_durable`: and so are they, in the log.
+    """
+
+    def __init__(self, commits: "Commits", sources: "list[Source]") -> None:
+        self.final_acks: "list[Arrival]" = []
+        self.is_durable = True
+        self._commits = commits
+        self._sources = sources
+        self._unsent = 0  # FinalAcks that no session carries
+        # Sent, and refusals made, for their MessageIDs. They begin anywhere: a start that logs nothing is not counted.
+        self._order_acks, self._refusals = struct.unpack("<HH", log.jump(4))
+
+    def add(self, arrival: Arrival) -> None:
+        """A FinalAck is owed for this one."""
+        self.final_acks.append(arrival)
+        self._unsent += 1
+
+    def remove(self, arrival: Arrival) -> None:
+        """This FinalAck, which no session carries, is given up."""
+        self.final_acks.remove(arrival)
+        self._unsent -= 1
+        self.gone(arrival)
+
+    def gone(self, arrival: Arrival) -> None:
+        """Nothing of it is needed any more."""
+        arrival.record[confirm.STATE] = confirm.GONE
+        self._commits.log([arrival])
+
+    def refuse(self, raw: bytes, peer: "Carrier") -> bool:
+        """Answer a message for a queue that is not here (B-256). Nothing of this is durable, or needs to be.
+
+        False: that is owed already, the message has come again.
+        """
+        packet = beginning(raw)
+        count = 0
+        for arrival in self.final_acks:
+            other = arrival.packet
+            if other is not None:
+                count += 1
+                if (
+                    other[compose.SOURCE_AT : compose.ADDRESS_AT] == packet[compose.SOURCE_AT : compose.ADDRESS_AT]
+                    and other[compose.MESSAGE_ID_AT :] == packet[compose.MESSAGE_ID_AT :]
+                ):
+                    return False
+        if count >= REFUSALS_MAX:
+            return True  # it comes again
+        self._refusals += 1
+        arrival = Arrival(
+            self._refusals,
+            array("I", (log.TAKEN, ASKED, 0, 0, 0, confirm.NACK_BAD_DST_Q)),
+            None,  # type: ignore[arg-type]
+        )
+        arrival.packet = packet
+        arrival.peer = peer.remote_guid
+        self.add(arrival)
+        return True
+
+    def next_packet(self, peer: "Carrier", now: int) -> "tuple[streams.Entry | None, bytearray, bool] | None":
+        """What this peer is owed: FinalAcks in order, then OrderAcks that are due. (entry, packet, recoverable).
+
+        Makes the log durable first if it has to. Raises OutboxDamaged, OSError.
+        """
+        if self._unsent:
+            if not self.is_durable:
+                self.is_durable = self._commits.commit_now()
+            if self.is_durable:
+                for arrival in self.final_acks:
+                    if arrival.carrier is None and self._peer_of(arrival) == peer.remote_guid:
+                        packet = self._final_ack(arrival, peer)
+                        self._unsent -= 1
+                        if arrival.packet is not None:  # if it is lost, the message comes again
+                            self.final_acks.remove(arrival)
+                            return None, packet, True
+                        arrival.carrier = peer
+                        return streams.Entry(arrival, arrival.message_id), packet, True
+        for source in self._sources:
+            due = source.stream.next_timeout()
+            if due is not None and due <= now and self._may_acknowledge(source, peer):
+                source.stream.order_ack_sent(now)
+                if source.stream.order_ack_number:
+                    return None, self._order_ack(source, peer), False
+        return None
+
+    def acknowledged(self, entries: "list[streams.Entry]") -> None:
+        """A session has acknowledged these for good: FinalAcks among them are on the peer's disk."""
+        for entry in entries:
+            arrival: "Any" = entry.key
+            if isinstance(arrival, Arrival):
+                arrival.carrier = None
+                self.final_acks.remove(arrival)
+                self.gone(arrival)
+
+    def closed(self, peer: "Carrier") -> None:
+        """A session has ended: what it carried goes to another one."""
+        for arrival in self.final_acks:
+            if arrival.carrier is peer:
+                arrival.carrier = None
+                self._unsent += 1
+        for source in self._sources:
+            if source.carrier is peer:
+                source.carrier = None
+
+    # ---- inside -----------------------------------------------------------------------------------
+
+    def _may_acknowledge(self, source: Source, peer: "Carrier") -> bool:
+        """Does an OrderAck of this stream go to this peer, and behind all refusals that it covers?"""
+        if source.carrier is not peer and (source.carrier is not None or source.logged.guid != peer.remote_guid):
+            return False
+        rejecting = [
+            arrival.carrier
+            for arrival in self.final_acks
+            if arrival.source is source.logged and arrival.record[confirm.CLASS] & confirm.CLASS_NEGATIVE
+        ]
+        return may_acknowledge(rejecting, peer)
+
+    def _peer_of(self, arrival: Arrival) -> bytes:
+        """Who brought this arrival: its sender, or the router that stands in its packet."""
+        if arrival.peer is None:
+            packet = self._commits.outbox.log.load(arrival)
+            peer = bytes(packet[compose.ADDRESS_AT : compose.ADDRESS_AT + 16])
+            arrival.peer = (
+                bytes(packet[compose.SOURCE_AT : compose.ADDRESS_AT])
+                if peer in (names.NULL_GUID, self._commits.guid)
+                else peer
+            )
+        return arrival.peer
+
+    def _final_ack(self, arrival: Arrival, peer: "Carrier") -> bytearray:
+        packet = self._commits.outbox.log.load(arrival) if arrival.packet is None else arrival.packet
+        source = bytes(packet[compose.SOURCE_AT : compose.ADDRESS_AT])
+        _, ordinal, time_stamp, number, previous = sequence(packet)
+        ids = _FINAL_ACK_IDS if arrival.packet is None else _REFUSAL_IDS
+        destination, host = _way_to(peer, source)
+        return acks.final_ack(
+            destination,
+            self._commits.guid,
+            ids | arrival.message_id & 0x1FFFFFFF,
+            self._commits.clock.time(),
+            ordinal,
+            time_stamp,
+            number,
+            previous,
+            source,
+            struct.unpack_from("<I", packet, compose.MESSAGE_ID_AT)[0],
+            arrival.record[confirm.CLASS],
+            host,
+        )
+
+    def _order_ack(self, source: Source, peer: "Carrier") -> bytearray:
+        record = source.stream.record
+        destination, host = _way_to(peer, source.logged.guid)
+        self._order_acks = self._order_acks + 1 & 0xFFFF
+        return acks.order_ack(
+            destination,
+            self._commits.guid,
+            _ORDER_ACK_IDS | (self._commits.outbox.starts & 0x3FFF) << 16 | self._order_acks,
+            self._commits.clock.time(),
+            record[core.INCOMING_ORDINAL],
+            record[core.INCOMING_TIME_STAMP],
+            source.stream.order_ack_number,
+            host,
+        )
+
+
+def beginning(raw: bytes) -> bytes:
+    """So much of a packet as its FinalAck is made from."""
+    return bytes(raw[: parse.transaction_offset(raw) + compose.TRANSACTION_HEADER_SIZE])
+
+
+def sequence(packet: "bytes | bytearray | memoryview") -> "tuple[int, ...]":
+    """The words of its TransactionHeader."""
+    return struct.unpack_from("<IIIII", packet, parse.transaction_offset(packet))
+
+
+def _way_to(peer: "Carrier", source: bytes) -> "tuple[names.QueueName, bytes]":
+    """Destination and QueueManagerAddress of an acknowledgement that goes to this peer: by its address if that is one,
+    and the source's."""
+    address = peer.address
+    direct = peer.session is not None and peer.session.direct_format_session and source == peer.remote_guid
+    return acks.to_source(source, address if direct and not address.strip("0123456789.") else "")

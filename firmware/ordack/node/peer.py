@@ -1,0 +1,459 @@
+"""Those with whom a node talks: whom it connects to, by the addresses of its queues, and who connects to it.
+
+Of each the link to it, the session over the link, and the queues whose messages go there.
+"""
+
+import errno
+import gc
+
+from mqqb import compose, const, events, names, session
+from ordack.node import log
+from ordack.node.link import TICK_MS, Backoff, TcpLink
+
+TYPE_CHECKING = const(0)
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Protocol
+
+    from ordack.node.backlog import Backlog
+    from ordack.node.clock import Clock
+    from ordack.node.commits import Commits, Stats
+    from ordack.node.interfaces import Link, Receiver, Stream, Waitable
+    from ordack.node.notices import Notices
+    from ordack.node.outbox import Outbox
+    from ordack.node.outcomes import Outcomes
+
+    class Source(Protocol):
+        """What a peer's messages come from, and to whom it gives what came. heap: bytes that the board has."""
+
+        guid: bytes
+        heap: int
+        settings: "session.Settings | None"
+        clock: Clock
+        outbox: Outbox
+        commits: Commits
+        outcomes: Outcomes
+        backlog: Backlog
+        notices: Notices
+        stats: Stats
+        receiver: "Receiver | None"
+
+        def leave(self, link: Waitable) -> None:
+            """This link is about to be closed."""
+
+
+PORT = 1801  # B-001
+ACCEPTED_MAX = 4  # connections that others have made to this node, at a time
+WRITE_BYTES = 8192  # so much is put together for one write, or
+_HEAP_SHARE = const(128)  # one part of the heap in so many, whatever is less, but
+_HANDSHAKE_BYTES = const(592)  # at least so much, and
+_FROM_HERE_BYTES = const(1088)  # so much where acknowledgements go out: two of the longest format names fit into it
+_UNHEARD = ((errno.ETIMEDOUT,), (errno.EHOSTUNREACH,), (errno.ECONNABORTED,))  # nobody answered
+_FULL_MS = const(5000)  # at most, that a session goes on the other way when something it brought has found no room
+
+
+class Peer:
+    """A session with another queue manager, as often as it is needed, and what it carries.
+
+    backoff: between attempts of this side to connect; None: `link` is a connection that has come. `remote_guid`: of the
+    queue manager that answered last (A-39). `reason`: why the last session or attempt ended. `is_unheard`: nobody has
+    answered it, not even to refuse. `session`: None while there is none.
+    """
+
+    def __init__(self, source: "Source", link: "Link", backoff: "Backoff | None") -> None:
+        self.source = source
+        self.link = link
+        self.queues: "list[Stream]" = []
+        self.remote_guid = names.NULL_GUID
+        self.reason = ""
+        self._told: "str | None" = None  # of `reason`, to the application
+        self.is_unheard = False
+        self.session: "session.Session | None" = None
+        self.backoff = backoff
+        self._is_opening = False
+        self._was_open = False
+        self._again_at = 0  # ms: the next attempt
+        self._turn = 0  # the queue that is asked first for the next message
+        self.room = 0  # bytes of a packet that the buffer holds whole; 0: there is no session
+        self._out = bytearray()
+        self._view = memoryview(self._out)
+        self._at = 0  # so much of it has been written,
+        self._end = 0  # and so much has to be
+        self._large: "Any" = None  # a message whose packet the buffer does not hold: it goes in parts, and
+        self._large_at = 0  # so much of it has been in the buffer
+        self._leaving: "Stream | None" = None  # the queue of such a message, until the link has taken all of it
+        self._trailer = 0  # bytes of its SessionHeader, which waits at the end of the buffer
+        # Something found no room: ms until which the session goes on, or until fewer than so many arrivals are kept.
+        self._full: "tuple[int, int] | None" = None
+        self._write_bytes = min(WRITE_BYTES, source.heap // _HEAP_SHARE)
+        self._least = _HANDSHAKE_BYTES
+        if backoff is None:
+            self._begin(source.clock.now())
+
+    @property
+    def address(self) -> str:
+        """The host at the other end as the link knows it, "" if it has no address."""
+        return getattr(self.link, "host", "")
+
+    def add(self, queue: "Stream") -> None:
+        """Carry what is sent to that queue, too."""
+        self.queues.append(queue)
+        self._least = max(
+            self._least, queue.draft.transaction_at + compose.TRANSACTION_HEADER_SIZE + compose.SESSION_HEADER_SIZE
+        )
+
+    def poll(self, now: int) -> int:
+        """Do what can be done now; ms until it wants to be called again at the latest, up to TICK_MS.
+
+        At most one read, one write of WRITE_BYTES or a packet, and two syncs of the outbox, one for what came and one
+        for what goes. Raises what ends delivery.
+        """
+        try:
+            if self.session is None and not self._connect(now):
+                wait = self._again_at - now
+                return TICK_MS if self._is_opening or wait <= 0 else min(wait, TICK_MS)
+            return self._converse(now)
+        except OSError as error:
+            self.is_unheard = error.args[:1] in _UNHEARD
+            self.end(now, str(error))
+        except MemoryError:  # nothing is lost by another attempt, and it needs less
+            gc.collect()  # to end it takes some, too
+            self._write_bytes //= 2
+            self.end(now, log.NO_MEMORY)
+            self._out = bytearray()
+            self._view = memoryview(self._out)
+        return 1
+
+    def end(self, now: int, reason: str) -> None:
+        """End the connection, whatever its state."""
+        conversation = self.session
+        self.reason = log.AHEAD + "; " + reason if self.source.outbox.ahead else reason
+        self.session = None
+        self._is_opening = False
+        self._at = self._end = self.room = 0
+        self._large = self._leaving = None
+        if self.link.stream is not None:
+            self.source.leave(self.link)
+        self.link.close()
+        if self.backoff is not None:
+            self._again_at = now + self.backoff.next()
+        if self.backoff is not None or self._was_open:
+            self._tell(self.reason)
+        if conversation is not None:
+            conversation.transport_closed()
+            if self._was_open and self.source.receiver is not None:
+                self.source.receiver.closed(self)
+
+    def _tell(self, reason: str) -> None:
+        """Tell that there is a session (""), or why not: once, until that changes."""
+        if reason != self._told:
+            self._told = reason
+            self.source.notices.connection(self, reason)
+
+    def _is_needed(self) -> bool:
+        """Is there something to send (B-189, B-190, B-217), or is a FinalAck awaited, or can messages come?"""
+        for queue in self.queues:
+            if queue.stream.table or queue.stream.awaiting_final_ack:
+                return True
+        return self.source.receiver is not None
+
+    def _connect(self, now: int) -> bool:
+        """Go on towards a session if one is needed; True when the handshake begins."""
+        if not self._is_opening:
+            if now < self._again_at:
+                return False
+            if not self._is_needed():
+                self.is_unheard = False
+                return False
+            self._is_opening = True
+            self.link.open()
+        if not self.link.is_open():
+            return False
+        self._is_opening = self.is_unheard = False
+        self._begin(now)
+        return True
+
+    def _begin(self, now: int) -> None:
+        conversation = self.session = session.Session(
+            self.backoff is not None, self.source.guid, now, settings=self.source.settings
+        )
+        self._was_open = False
+        self._full = None
+        for queue in self.queues:
+            queue.stream.restart()
+        self._make_room()
+        conversation.connected(now)
+
+    def _make_room(self) -> None:
+        """See that the buffer, of which nothing is needed, is as large as it has to be."""
+        least = self._least if self.source.receiver is None else max(self._least, _FROM_HERE_BYTES)
+        if len(self._out) < least:
+            self._out = bytearray(max(self._write_bytes, least))
+            self._view = memoryview(self._out)
+        self.room = len(self._out) - compose.SESSION_HEADER_SIZE
+
+    def _converse(self, now: int) -> int:
+        conversation = self.session
+        assert conversation is not None
+        room = conversation.reader.room()
+        count = self.link.readinto(room)
+        if count:
+            conversation.reader.took(count)
+            self._listen(conversation, now)
+        due = conversation.next_timeout()
+        if due is not None and due <= now:
+            for event in conversation.handle_timeout(now):
+                self._take(event)
+        if self._leaving is not None:
+            self._leaving.stream.postpone(now)
+        for queue in self.queues:
+            due = queue.stream.next_timeout()
+            if due is not None and due <= now:
+                queue.stream.handle_timeout(now)
+        full = self._full
+        is_free = full and self._at == self._end and self._large is None  # no packet is half written
+        if full and is_free and (now >= full[0] or self.source.outbox.arrivals < full[1]):
+            conversation.close("B-285", "no room for what came")
+        is_written = conversation.closed is None and self._write(conversation, now)
+        if conversation.closed is not None:
+            last = conversation.data_to_send()  # a refusal, that is all
+            if last:
+                self.link.write(memoryview(last))
+            self.end(now, conversation.closed.rule + ": " + conversation.closed.reason)
+            return 1
+        if is_written or count == len(room):
+            return 0
+        wait = TICK_MS
+        due = conversation.next_timeout()
+        if due is not None and due - now < wait:
+            wait = due - now
+        for queue in self.queues:
+            due = queue.stream.next_timeout()
+            if due is not None and due - now < wait:
+                wait = due - now
+        return max(wait, 1)
+
+    def _write(self, conversation: session.Session, now: int) -> bool:
+        """Hand over what waits, or the next messages. True: all of a full buffer went, there may be more."""
+        is_full = False
+        if self._at == self._end:
+            self._at = 0
+            if self._large is not None:
+                self._go_on()
+                is_full = True
+            else:
+                self._leaving = None
+                self._make_room()
+                self._end = conversation.take_output(self._out, 0)
+                is_full = self._fill(conversation, now)
+            if not self._end:
+                return False
+        count = self.link.write(self._view[self._at : self._end])
+        if count and self._leaving is not None:
+            conversation.progressed()
+        self._at += count
+        return is_full and self._at == self._end
+
+    def _go_on(self) -> None:
+        """Put the next part of a large packet into the buffer. Raises OSError if its message has ended meanwhile."""
+        message = self._large
+        if message.segment is None:
+            raise OSError("a message ended while it was sent")
+        at = self._large_at
+        room = self.room
+        end = self._end = min(message.size - at, room)
+        self.source.outbox.log.load_into(message, self._view[:end], at)
+        self._large_at = at + end
+        if self._large_at == message.size:
+            self._out[end : end + compose.SESSION_HEADER_SIZE] = self._out[room:]
+            self._end += self._trailer
+            self._large = None
+
+    def _fill(self, conversation: session.Session, now: int) -> bool:
+        """Put messages into the buffer. True: there are more."""
+        source = self.source
+        if not conversation.can_send():
+            return False
+        if source.commits.uncommitted:
+            source.commits.commit_now()  # nothing leaves before it is durable (B-098)
+        room = self.room
+        if source.receiver is not None:
+            while self._end < room and conversation.can_send():
+                reply = source.receiver.next_packet(self, now)
+                if reply is None:
+                    break
+                size = len(reply[1])
+                if self._end + size > room:
+                    conversation.send(reply[0], reply[1], reply[2], now)  # with the next output
+                    return True
+                self._out[self._end : self._end + size] = reply[1]
+                self._end += conversation.send_in(reply[0], self._out, self._end, size, reply[2], now)
+        while conversation.can_send():
+            entry = None
+            for _ in self.queues:
+                queue = self.queues[self._turn]
+                self._turn = (self._turn + 1) % len(self.queues)
+                entry = queue.stream.next_to_send()
+                if entry is not None:
+                    break
+            if entry is None:
+                break
+            message: "Any" = entry.key
+            at = self._end
+            if at and at + message.size > room:
+                return True
+            if entry.tx_sequence_id is not queue.sending and entry.tx_sequence_id != queue.sending:
+                # If an older sequence came back after a cut, the destination would refuse it for ever (B-275); and what
+                # has failed would be covered by the OrderAck of what is sent now, behind its gap.
+                if not source.commits.commit_now():
+                    raise OSError("the outbox cannot be written")
+                queue.sending = entry.tx_sequence_id
+            size = min(message.size, room)
+            if not source.backlog.transmit(queue, entry, self._view[at : at + size]):
+                continue
+            queue.stream.prepare(entry, self._out, at + queue.draft.transaction_at)
+            source.stats.sent += 1
+            self._end = at + conversation.send_in(entry, self._out, at, size, entry.recoverable, now)
+            if size < message.size:
+                self._large = message
+                self._leaving = queue
+                self._large_at = size
+                self._trailer = self._end - size
+                self._end = size
+                return True
+        return False
+
+    def _listen(self, conversation: session.Session, now: int) -> None:
+        """Act on what the peer has sent; messages are reported stored when all that came with them is durable.
+
+        From one that finds no room on none is (B-110, B-285). The session goes on until there may be room, at most for
+        5 s: what it carries the other way, and what is heard about that, makes some.
+        """
+        source = self.source
+        receiver = source.receiver
+        waiting: "list[bool] | None" = None  # for the sync: the messages, by being recoverable or not
+        refusal = ""
+        has_arrived = False
+        while True:
+            event = conversation.next_event(now)
+            if event is None:
+                break
+            if not isinstance(event, events.MessageReceived):
+                self._take(event)
+                continue
+            if refusal:
+                continue
+            packet = event.packet
+            try:
+                if receiver is None or hasattr(packet, "body"):  # an OrderAck or a FinalAck
+                    source.outcomes.received(packet, self.queues)
+                elif not self._full:
+                    has_arrived = True
+                    if receiver.arrived(self, packet, event.raw, now):
+                        self._full = now + _FULL_MS, source.outbox.arrivals
+            except log.OutboxError as error:
+                refusal = str(error)
+                waiting = waiting or []
+                continue
+            if self._full:
+                continue
+            if waiting is None:
+                if not source.commits.must_commit:
+                    conversation.stored(event.recoverable, now)
+                    continue
+                waiting = []
+            waiting.append(event.recoverable)
+        if waiting is not None and source.commits.must_commit and not source.commits.commit_now():
+            refusal = refusal or "an outcome could not be made durable"
+        if receiver is not None and has_arrived:
+            receiver.settled()
+        if refusal:
+            conversation.close("B-098", refusal)
+        for recoverable in waiting or ():
+            conversation.stored(recoverable, now)
+
+    def _take(self, event: object) -> None:
+        """Act on an event that is no message."""
+        source = self.source
+        if isinstance(event, events.Acknowledged):
+            if source.receiver is not None:
+                source.receiver.acknowledged(event.entries)
+        elif isinstance(event, events.Opened):
+            assert self.session is not None
+            source.stats.connects += 1
+            self._was_open = True
+            self._tell("")
+            self.remote_guid = self.session.remote_guid
+            if self.backoff is not None:
+                self.backoff.reset()
+
+
+class Peers:
+    """The peers of a node. connect, listen, random: as Node has them. `links`: all that may become ready."""
+
+    def __init__(
+        self,
+        source: "Source",
+        connect: "tuple[str, int] | Link | None",
+        listen: "tuple[str, int] | None",
+        random: "Callable[[], float]",
+    ) -> None:
+        self.links: "list[Waitable]" = []
+        self.all: "list[Peer]" = []
+        self._source = source
+        self.connect = connect
+        self._random = random
+        self._listener: "Any" = None  # a listener.TcpListener
+        if listen:
+            from ordack.node.listener import TcpListener  # not before a program uses it
+
+            self._listener = TcpListener(listen[0], listen[1], Backoff(random))
+            self.links.append(self._listener)
+
+    def add(self, link: "Link", backoff: "Backoff | None") -> Peer:
+        """Another one, at the other end of this link. backoff: as Peer has it."""
+        peer = Peer(self._source, link, backoff)
+        self.all.append(peer)
+        self.links.append(link)
+        return peer
+
+    def address(self, name: str) -> "tuple[str, int] | Link":
+        """Where messages for that format name go. Raises ValueError: nowhere."""
+        if not name.upper().startswith(("DIRECT=TCP:", "DIRECT=OS:")):
+            raise ValueError("only direct format names are supported, DIRECT=TCP:... or DIRECT=OS:...")
+        return self.connect or (name[name.index(":") + 1 : name.index("\\")], PORT)
+
+    def at(self, address: "tuple[str, int] | Link") -> Peer:
+        """The peer that is reached there."""
+        for peer in self.all:
+            known: "Any" = peer.link
+            if peer.backoff and (known is address or (peer.address and (known.host, known.port) == address)):
+                return peer
+        link: "Link" = TcpLink(address[0], address[1]) if isinstance(address, tuple) else address
+        return self.add(link, Backoff(self._random))
+
+    def poll(self, now: int) -> int:
+        """Do what they need now; ms until it wants to be called again at the latest."""
+        wait = TICK_MS
+        if self._listener is not None:
+            link = self._listener.poll(now, self._source)
+            if link is not None:
+                if len([peer for peer in self.all if peer.backoff is None]) >= ACCEPTED_MAX:
+                    link.close()
+                else:
+                    self.add(link, None)
+        for peer in self.all:
+            wait = min(wait, peer.poll(now))
+            if peer.backoff is None and peer.session is None:  # another one connected, and has gone
+                self.all.remove(peer)
+                self.links.remove(peer.link)
+                return 0  # the list has changed
+        return wait
+
+    def close(self, now: int) -> None:
+        """End all connections."""
+        for peer in self.all:
+            peer.end(now, "closed")
+        if self._listener is not None:
+            self._source.leave(self._listener)
+            self._listener.close()

@@ -1,0 +1,266 @@
+"""The log on bare NOR flash, without a file system: `Node(files=RawFlash(device))`, in place of a folder.
+
+The device is a ring of erase blocks, begun one after the other, so all of them wear alike. A segment has whole blocks
+that follow one another. Each block begins with a header; the segment's bytes fill the rest.
+
+* What was programmed stands where it stands, and nothing is copied: a sync programs what is new and erases nothing.
+  The program unit that it ends in is programmed again by the next one, with more bits cleared. NOR flash allows that.
+  Flash with ECC over each unit (some STM32), encrypted flash and NAND do not: they need a file system.
+* Where a segment ends is not written down. Its file is as long as its blocks, what is blank there reads 0xFF, and the
+  log finds the last record, and what a cut has torn, by the records' CRCs. A start adds no block to an old segment.
+* A block is wiped, which is to program its header to zeros, then erased, checked to be blank, and only then given its
+  new header. So a half-erased block never looks like one of a segment: every bit of a header would have to come up
+  right by chance. No erase is made ahead of time, for nothing would tell after a cut whether it was finished: a board
+  is deaf for its 45 ms when a block is full, which is once in ten small messages.
+* A segment is deleted by wiping its first block. Without that, its other blocks are nothing.
+* The sequence in the header counts the blocks ever begun. Block n of a segment has the sequence of its first block + n,
+  so no block of an earlier round passes for it. The highest sequence tells where the ring goes on.
+* What cannot be erased or does not read back is OSError. The log then begins a segment, and that in the next block: a
+  block that is worn out is passed over.
+"""
+
+import struct
+from binascii import crc32
+
+from mqqb import const, core
+from ordack.node import log
+
+TYPE_CHECKING = const(0)
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ordack.node.log import Buffer
+
+_MAGIC = b"ORDF"
+# magic, place in its segment, blocks of the device, sequence, number of the segment (0: none), CRC of all before it
+_HEADER = const("<4sHHIII")
+_HEADER_BYTES = const(20)
+_BLOCKS_MIN = const(8)
+_RESERVE = const(5)  # one of so many blocks is free for what a full log copies: a segment is at most as large
+_SYNC = const(3)  # ioctl
+_COUNT = const(4)
+_SIZE = const(5)
+_ERASE = const(6)
+_ENOSPC = const(28)
+
+
+class RawFlash(log.Files):
+    """Segments on a block device with the extended interface: readblocks and writeblocks with an offset, and an ioctl
+    that erases, as esp32.Partition and rp2.Flash have.
+
+    program_bytes: a multiple of what the flash programs at once, and a part of its block. The device must be blank, or
+    have been a RawFlash before: what is not is never written. Raises ValueError: it is unfit; OutboxError: it holds
+    something else; OSError.
+    """
+
+    fixed = True
+    blank = b"\xff"
+
+    def __init__(self, device: "Any", program_bytes: int = 256) -> None:
+        self._device = device
+        self._page = bytearray(program_bytes)
+        self._check = bytearray(program_bytes)
+        self._zeros = bytes(_HEADER_BYTES)
+        self._blocks = device.ioctl(_COUNT, 0) or 0
+        self._block_bytes = device.ioctl(_SIZE, 0) or 512
+        if program_bytes < _HEADER_BYTES or self._block_bytes % program_bytes:
+            raise ValueError("program_bytes is at least {}, and a part of the block".format(_HEADER_BYTES))
+        if not _BLOCKS_MIN <= self._blocks <= 0xFFFF:
+            raise ValueError("RawFlash needs {} to 65535 blocks, here are {}".format(_BLOCKS_MIN, self._blocks))
+        try:
+            self._read(0, 0, self._page)
+        except TypeError:
+            raise ValueError("RawFlash needs a device with the extended interface, which is NOR flash")  # noqa: B904
+        self.unit = self._block_bytes - _HEADER_BYTES
+        self.bytes_max = (self._blocks - self._blocks // _RESERVE - 1) * self.unit
+        self._next = 0  # the block that is begun next,
+        self._sequence = 0  # and its sequence
+        self._segments: "dict[str, list[int]]" = {}  # name: sequence and place of the first block, blocks, number
+        self._written = [0, 0, 0, 0]  # the segment that is written
+        self._block = 0  # where it is written,
+        self._offset = self._block_bytes  # from that byte on
+        self._mount()
+
+    def names(self) -> "list[str]":
+        """The segments, in any order."""
+        return list(self._segments)
+
+    def size(self, name: str) -> int:
+        """Bytes of all blocks of a segment, also of those that are blank."""
+        return self._segments[name][2] * self.unit
+
+    def begin(self, name: str, size: int) -> None:
+        """As Files.begin; OSError: there is no room for size bytes. All blocks but the first are begun when needed."""
+        if name in self._segments:
+            self.remove(name)
+        if size > self._free() * self.unit:
+            raise OSError(_ENOSPC)
+        self._written = [self._sequence, self._next, 0, int(name[:8], 16)]
+        self._begin_block()
+        self._segments[name] = self._written
+
+    def resume(self, name: str, offset: int) -> None:
+        """As Files.resume; all behind offset must be blank."""
+        self._written = self._segments[name]
+        index = min(offset // self.unit, self._written[2] - 1)
+        self._block = self._place(self._written, index)
+        self._offset = _HEADER_BYTES + offset - index * self.unit
+
+    def append(self, data: "Buffer", size: int) -> None:
+        """As Files.append."""
+        done = 0
+        while done < size:
+            if self._offset == self._block_bytes:
+                self._begin_block()
+            count = min(self._block_bytes - self._offset, size - done)
+            self._program(self._block, self._offset, data, done, done + count)
+            self._offset += count
+            done += count
+
+    def sync(self) -> None:
+        """As Files.sync. All has been programmed, unless the device has a cache."""
+        self._device.ioctl(_SYNC, 0)
+
+    def read_into(self, name: str, offset: int, buffer: memoryview) -> int:
+        """As Files.read_into."""
+        segment = self._segments[name]
+        size = min(len(buffer), segment[2] * self.unit - offset)
+        done = 0
+        while done < size:
+            index, start = divmod(offset + done, self.unit)
+            count = min(self.unit - start, size - done)
+            self._read(self._place(segment, index), _HEADER_BYTES + start, buffer[done : done + count])
+            done += count
+        return done
+
+    def remove(self, name: str) -> None:
+        """Delete a segment."""
+        self._wipe(self._segments[name][1])
+        del self._segments[name]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _mount(self) -> None:
+        """Find the segments. Raises OutboxError."""
+        for place in range(self._blocks):
+            header = self._header(place)
+            if header is not None:
+                index, sequence, number = header
+                if sequence >= self._sequence:
+                    self._sequence = sequence + 1
+                    self._next = (place + 1) % self._blocks
+                name = log.file_name(number)
+                if number and not index and sequence >= self._segments.get(name, (0,))[0]:
+                    self._segments[name] = [sequence, place, 1, number]
+        if not self._sequence:
+            self._claim()
+        for segment in self._segments.values():
+            while self._header(self._place(segment, segment[2])) == (segment[2], segment[0] + segment[2], segment[3]):
+                segment[2] += 1
+
+    def _header(self, place: int) -> "tuple[int, int, int] | None":
+        """(place in its segment, sequence, number of the segment) of a block; None if it has no header of ours."""
+        head = memoryview(self._check)[:_HEADER_BYTES]
+        self._read(place, 0, head)
+        magic, index, blocks, sequence, number, crc = struct.unpack(_HEADER, head)
+        if magic == _MAGIC and crc == crc32(head[: _HEADER_BYTES - 4]):
+            if blocks != self._blocks:
+                raise log.OutboxError(
+                    "this flash was divided into {} blocks when its log began, now into {}: give RawFlash the same "
+                    "part of it as before".format(blocks, self._blocks)
+                )
+            return index, sequence, number
+        if bytes(head[8:16]) == b"littlefs" or bytes(head[3:8]) == b"MSDOS":
+            self._refuse(place)
+        return None
+
+    def _claim(self) -> None:
+        """Make a blank device ours, by a block of no segment: its header is there until others are. OutboxError."""
+        claim = self._pack(0, 0)
+        self._read(0, 0, self._page)
+        is_cut = all(have | bit == have for have, bit in zip(self._page, claim))
+        for place in range(self._blocks):
+            if not self._is_blank(place, 0 if place else is_cut * _HEADER_BYTES):
+                self._refuse(place)
+        self._program(0, 0, claim, 0, _HEADER_BYTES)
+        self._sequence = self._next = 1
+
+    def _refuse(self, place: int) -> None:
+        raise log.OutboxError(
+            "block {} of this flash is neither blank nor part of a log: it may hold a file system. If nothing on it is "
+            "needed, call ioctl(6, n) of the device for each n from 0 to {}, which erases it".format(
+                place, self._blocks - 1
+            )
+        )
+
+    def _place(self, segment: "list[int]", index: int) -> int:
+        """Of a block of a segment."""
+        return (segment[1] + index) % self._blocks
+
+    def _free(self) -> int:
+        """Blocks from the next one to the oldest that is needed."""
+        if not self._segments:
+            return self._blocks
+        return (min(self._segments.values())[1] - self._next) % self._blocks
+
+    def _pack(self, index: int, number: int) -> bytes:
+        """A header for the next block."""
+        head = struct.pack(_HEADER, _MAGIC, index, self._blocks, self._sequence, number, 0)[: _HEADER_BYTES - 4]
+        return head + struct.pack("<I", crc32(head))
+
+    def _begin_block(self) -> None:
+        """The next block of the ring becomes the next of the tail, and is written."""
+        tail = self._written
+        if not self._free() or self._sequence != tail[0] + tail[2]:
+            raise OSError(_ENOSPC)
+        place = self._next
+        head = self._pack(tail[2], tail[3])
+        self._next = (place + 1) % self._blocks  # whatever comes of this one
+        self._sequence += 1
+        self._wipe(place)
+        if self._device.ioctl(_ERASE, place) or not self._is_blank(place, 0):
+            raise OSError(log.EIO)
+        try:
+            self._program(place, 0, head, 0, _HEADER_BYTES)
+        except OSError:
+            self._wipe(place)  # all of it may be there
+            raise
+        tail[2] += 1
+        self._block = place
+        self._offset = _HEADER_BYTES
+
+    def _is_blank(self, place: int, begin: int) -> bool:
+        """Is a block blank from that byte on?"""
+        self._page[:] = self.blank * len(self._page)
+        for offset in range(0, self._block_bytes, len(self._check)):
+            self._read(place, offset, self._check)
+            if not offset:
+                core.copy(self._check, 0, self._page, 0, begin)
+            if self._check != self._page:
+                return False
+        return True
+
+    def _wipe(self, place: int) -> None:
+        """No start takes this block for one of a segment any more."""
+        self._program(place, 0, self._zeros, 0, _HEADER_BYTES)
+
+    def _program(self, place: int, offset: int, data: "Buffer", begin: int, end: int) -> None:
+        """Program data[begin:end] there, and the rest of the units as it is. OSError: it does not read back."""
+        page = self._page
+        while begin < end:
+            start = offset % len(page)
+            count = min(len(page) - start, end - begin)
+            self._read(place, offset - start, page)
+            core.copy(page, start, data, begin, begin + count)
+            if self._device.writeblocks(place, page, offset - start):
+                raise OSError(log.EIO)
+            self._read(place, offset - start, self._check)
+            if self._check != page:
+                raise OSError(log.EIO)
+            offset += count
+            begin += count
+
+    def _read(self, place: int, offset: int, buffer: "Buffer") -> None:
+        if self._device.readblocks(place, buffer, offset):
+            raise OSError(log.EIO)

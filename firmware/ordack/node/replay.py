@@ -1,0 +1,679 @@
+"""What the log in its files holds. No file is changed. A board forgets this module once it has started."""
+
+import os
+import struct
+from array import array
+from hashlib import sha256
+
+from mqqb import confirm, const
+from mqqb.streams import position
+from ordack.node import log, records
+from ordack.node.deferred import Deferred
+
+TYPE_CHECKING = const(0)
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ordack.node.log import LoggedQueue, Segment, Stored
+    from ordack.node.sources import Arrival, LoggedSource
+
+_VERSION_3 = const(3)  # all of its messages are in memory, and its STATE does not say the queue
+_VERSION_4 = const(4)  # it has neither totals nor snapshots
+_STATE_PREFIX_BYTES_3 = const(8)
+_QUEUE_PREFIX = const("<HIIII")
+_SOURCE_PREFIX = const("<HIIII16s")
+_NUMBERED = const("<HHIIIII")  # the begin of log.MESSAGE_PREFIX
+_ENTRY_STATE = const(12)  # where an entry of KEPT has the state, by which a message is told from an arrival
+_MOST = const(3)  # so many times the messages that it may hold a start takes from a snapshot
+
+_ARRIVALS = (log.ARRIVAL, log.ARRIVAL_COPY)
+
+nonce = os.urandom
+
+
+class Recovered:
+    """What a log holds.
+
+    guid: 16 bytes, of the board; name: of it, for people. `restored`: the messages that are kept in memory, those of a
+    queue in the order of their numbers; the queues know of others, for which there was no room. `arrivals`: those kept,
+    in any order. `segments`: the files that count, oldest first; is_torn: nothing may be appended to the last one;
+    `useless`: files that hold nothing. `last_message_id` was given last; `next_message_id`, `next_arrival` come next.
+    `time_stamp`: the highest that any sequence has. `starts` of the board so far; ahead: in the last one an OrderAck
+    named what was never given; was_sent: in some of them something may have been transmitted. `damage`: what could not
+    be read as it was written, a sentence each.
+    """
+
+    def __init__(self, guid: "bytes | None", opened: "log.Log") -> None:
+        self.guid = guid
+        self.name = ""
+        self.queues: "list[LoggedQueue]" = []
+        self.sources: "list[LoggedSource]" = []
+        self.restored: "list[log.Restored]" = []
+        self.arrivals: "list[Arrival]" = []
+        self.segments = opened.segments
+        self.is_torn = False
+        self.useless: "list[str]" = []
+        self.last_message_id = 0
+        self.next_message_id = 1  # A-46
+        self.next_arrival = 1
+        self.time_stamp = 0
+        self.starts = 0
+        self.ahead = False
+        self.was_sent = False
+        self.damage = opened.damage
+
+
+def _numbers(names: "list[str]") -> "list[int]":
+    numbers = []
+    for name in names:
+        if len(name) == 12 and name.endswith(".log"):
+            try:
+                numbers.append(int(name[:8], 16))
+            except ValueError:
+                continue
+    return sorted(numbers)
+
+
+def fresh_guid() -> bytes:
+    """An identity that nobody has had: a UUID of version 8 (RFC 9562, 5.8), in the byte order of packets.
+
+    Of the chip's identifier, so that boards with a poor source of randomness differ, and of a nonce, so that a folder
+    that was erased begins another identity: nothing tells what the one before has numbered.
+    """
+    try:
+        import machine  # type: ignore[import-not-found,unused-ignore]
+
+        chip = machine.unique_id()
+    except (ImportError, AttributeError):
+        chip = b""
+    made = bytearray(sha256(chip + nonce(16)).digest()[:16])
+    made[7] = made[7] & 0x0F | 0x80  # the third group is little-endian in packets
+    made[8] = made[8] & 0x3F | 0x80
+    return bytes(made)
+
+
+def recover(
+    opened: "log.Log",
+    guid: "bytes | None" = None,
+    hold: "int | None" = None,
+    make: "type[Stored]" = log.Stored,
+    make_arrival: "type[Arrival] | None" = None,
+) -> Recovered:
+    """What the files of a log hold, of which nothing is written now. guid: whose it has to be; None: anybody's.
+
+    hold: about so many messages are taken into memory, of each queue those that are sent first, and no more is read
+    than that needs; None: all of it. make and make_arrival: make the handles. Raises OutboxDamaged, OutboxError
+    (another board's folder, another format), OSError.
+    """
+    replay = _Replay(opened, guid, hold, make, make_arrival)
+    replay.read()
+    return replay.found
+
+
+class _Header:
+    """The words of a segment's header, its CRC, bytes of the file, and LoggedQueue.total of its queues."""
+
+    def __init__(self, words: "tuple[Any, ...]", crc: int, size: int) -> None:
+        _, self.version, self.queues, self.base, self.number, self.first, self.end_before, self.next_id = words[:8]
+        self.next_arrival, self.time_stamp, self.starts, self.sources, self.flags, self.guid = words[8:]
+        self.crc = crc
+        self.size = size
+        self.totals: "list[tuple[int, int]]" = []
+
+    def total(self, index: int) -> "tuple[int, int]":
+        """Messages of a queue, and their bytes, that the log had had when this segment began."""
+        return self.totals[index] if index < len(self.totals) else (0, 0)
+
+    def end_of(self, name: str, following: "_Header | None") -> int:
+        """How many bytes of the file may count; following: the next header. Raises OutboxDamaged: it had more."""
+        end: int = self.size if following is None else following.end_before
+        if end > self.size:
+            raise log.OutboxDamaged(name, self.size, "the file is cut short")
+        return end
+
+
+class _Headers:
+    """The headers of segments. guid: whose they have to be; None: that of the first one."""
+
+    def __init__(self, reader: records.Records, guid: "bytes | None") -> None:
+        self.guid = guid
+        self._records = reader
+        self._log = reader.log
+
+    def read(self, number: int) -> "_Header | None":
+        """The fields of a segment's header, its CRC last; None if it is not whole, and not by one flipped bit."""
+        name = log.file_name(number)
+        header = self._whole(number, name)
+        if header is None:
+            size = self._log.files.size(name)
+            stated = self._records.word(name, 8)
+            for bit in range(-1, 32):
+                base = stated ^ 1 << bit if bit >= 0 else stated
+                if header is None and log.HEADER_BYTES + 4 <= base <= size:
+                    count = len(self._log.mended)
+                    if bit >= 0:
+                        self._log.mended.append((name, 8 + (bit >> 3), 1 << (bit & 7)))
+                    elif not records.mend(self._records, name, base - 4, 0, base - 4, 0):
+                        continue
+                    header = self._whole(number, name)
+                    if header is None:
+                        del self._log.mended[count:]
+            if header is not None:
+                records.say(self._log, name, 0, "a bit was flipped; it is read as it was")
+        return header
+
+    def _whole(self, number: int, name: str) -> "_Header | None":
+        reader = self._records
+        size = self._log.read(name, 0, reader.view[: log.HEADER_BYTES])
+        reader.end = 0
+        if size < log.VERSION_BYTES:
+            return None
+        magic, version, _, base = struct.unpack_from("<4sHHI", reader.view)
+        if magic != log.MAGIC or not log.VERSION_BYTES + 4 <= base <= self._log.files.size(name):
+            return None
+        words = struct.unpack_from(log.HEADER, reader.view)
+        crc = reader.crc(name, 0, base - 4, 0)
+        if reader.word(name, base - 4) != crc:
+            return None
+        if version not in (log.VERSION, _VERSION_4, _VERSION_3):
+            raise log.OutboxError(
+                "{} has format version {}, this program knows {}: "
+                "let the program that wrote it deliver what is in it, then empty the folder".format(
+                    name, version, log.VERSION
+                )
+            )
+        if size < log.HEADER_BYTES or base < log.HEADER_BYTES + 4 or words[4] != number:
+            return None
+        header = _Header(words, crc, self._log.files.size(name))
+        if self.guid is None:
+            self.guid = header.guid
+        if header.guid != self.guid:
+            raise log.OutboxError(name + " belongs to another board: its folder must not be used under this GUID")
+        if version == log.VERSION:
+            place = base - 4 - log.TOTAL_BYTES * header.queues
+            header.totals = [(reader.word(name, at), reader.word(name, at + 4)) for at in range(place, base - 4, 8)]
+        return header
+
+
+class _Place:
+    """Where messages of a queue are on the flash only: what a snapshot says, and what of that is still there."""
+
+    def __init__(self, words: "tuple[int, ...]") -> None:
+        _, _, self.segment, self.offset, self.first, self.last, self.stated, self.stated_bytes = words
+        self.ended: "set[int]" = set()
+        self.before = 0, 0  # messages and bytes of the queue that the log had had before there
+        self.cursor: "Segment | None" = None
+        self.deferred = self.bytes = 0
+
+
+class _Snapshot:
+    """What need not be read, for a later header and what follows it tell what counts. `number`: of that segment."""
+
+    def __init__(self, reader: records.Records, headers: _Headers) -> None:
+        self.number = 0
+        self._places: "dict[int, _Place]" = {}  # by the indices of queues
+        self._records = reader
+        self._headers = headers
+
+    def find(self, numbers: "list[int]", most: int) -> int:
+        """Which of the segments is the first that is read: the last one that has a snapshot.
+
+        Not one with more messages than `most`: a start with more memory has left it.
+        """
+        first = self._headers.read(numbers[0]) if numbers else None
+        following = None
+        if first is not None and first.version == log.VERSION:
+            for i in range(len(numbers) - 1, 0, -1):
+                header = self._headers.read(numbers[i])
+                if header is None:
+                    break
+                if self._read(header, following, most):
+                    return i
+                following = header
+        return 0
+
+    def _read(self, header: "_Header", following: "_Header | None", most: int) -> bool:
+        segment = log.Segment(header.number, header.crc, header.base, 0)
+        end = header.end_of(segment.name, following)
+        places: "dict[int, _Place]" = {}
+        messages = kind = 0
+        while kind != log.SNAPSHOT:
+            word = self._records.check(segment, segment.size, end)
+            kind = word & 0xFF & ~log.AFTER_SYNC
+            size = word >> 8
+            payload = self._records.payload(size)
+            if kind == log.PLACE:
+                words = struct.unpack_from(log.PLACE_PREFIX, payload)
+                if words[0] not in places:
+                    places[words[0]] = _Place(words)
+                ids = [struct.unpack_from("<I", payload, at)[0] for at in range(log.PLACE_PREFIX_BYTES, size, 4)]
+                places[words[0]].ended.update(ids)
+            elif kind == log.KEPT:
+                states = [payload[at] for at in range(_ENTRY_STATE, size, log.ENTRY_BYTES)]
+                messages += len([state for state in states if state not in (log.RECEIVED, log.TAKEN)])
+            elif kind not in (log.SNAPSHOT, log.STATE, log.OUT_OF_TURN, log.ARRIVAL_STATE, log.STARTED):
+                return False
+            segment.size += log.RECORD_BYTES + size
+        if messages > most:
+            return False
+        for index in places:
+            place = places[index]
+            count, size = header.total(index)
+            count = count - place.stated - len(place.ended) & log.TOTAL_MASK
+            place.before = count, size - place.stated_bytes & log.TOTAL_MASK
+        self._places = places
+        self.number = segment.number
+        return True
+
+    def pass_by(self, segment: "Segment", header: "_Header", following: "_Header") -> None:
+        """Of a segment that is not read: so many messages in it are on the flash only. following: the next header."""
+        for index in self._places:
+            place = self._places[index]
+            if segment.number < place.segment:
+                continue
+            before = place.before
+            if segment.number > place.segment:
+                before = header.total(index)
+                if place.cursor is None:  # where they began is gone, so what was there has ended
+                    place.offset = segment.base
+                    place.first = header.next_id
+            if place.cursor is None:
+                place.cursor = segment
+            ended = [
+                one
+                for one in place.ended
+                if log.is_after(following.next_id, one) and not log.is_after(header.next_id, one)
+            ]
+            count, size = following.total(index)
+            count = (count - before[0] & log.TOTAL_MASK) - len(ended)
+            size = size - before[1] & log.TOTAL_MASK
+            segment.deferred += count
+            segment.live += size
+            place.deferred += count
+            place.bytes += size
+
+    def apply(self, queues: "list[LoggedQueue]") -> None:
+        """The queues are known now: what of them is on the flash only."""
+        for index in self._places:
+            place = self._places[index]
+            if place.deferred:
+                queue = queues[index]
+                queue.cursor = place.cursor
+                queue.offset = place.offset
+                queue.first = place.first
+                queue.last = place.last
+                queue.deferred = place.deferred
+                queue.bytes = place.bytes
+                queue.ended = {one for one in place.ended if not log.is_after(place.first, one)}
+
+
+class _Replay:
+    """What has been read so far."""
+
+    def __init__(
+        self,
+        opened: "log.Log",
+        guid: "bytes | None",
+        hold: "int | None",
+        make: "type[Stored]",
+        make_arrival: "type[Arrival] | None",
+    ) -> None:
+        self.found = Recovered(guid, opened)
+        self._log = opened
+        self._files = opened.files
+        self._hold = hold
+        self._make = make
+        self._make_arrival = make_arrival
+        self._was_sent = False  # in the start that is read something may have been transmitted
+        self._kept: "dict[int, log.Restored]" = {}
+        self._counts: "dict[int, int]" = {}  # of them, by the indices of queues
+        self._arrivals: "dict[int, Arrival]" = {}
+        self._deferred = Deferred(opened, self.found.queues, make)
+        self._records = records.Records(opened, opened.out)  # nothing is written yet
+        self._headers = _Headers(self._records, guid)
+        self._snapshot = _Snapshot(self._records, self._headers)
+        self._version = log.VERSION  # of the segment that is read
+        self._left_out = 0  # bytes that cannot be read,
+        self._gap = 0  # of them those before the record that is next,
+        self._gap_from = 0  # and what would have been the first MessageID in there
+        self._missing: "set[int]" = set()  # MessageIDs that were in there
+
+    def read(self) -> None:
+        """Take in all files, the oldest first."""
+        numbers = _numbers(self._files.names())
+        last = self._headers.read(numbers[-1]) if numbers else None
+        unfinished = 0
+        if numbers and last is None:  # the cut came while it was begun; nothing can be in it yet
+            unfinished = numbers.pop()
+            last = self._headers.read(numbers[-1]) if numbers else None
+        first = last.first if last is not None else 0
+        stale = [number for number in numbers if number < first]
+        torn = False
+        numbers = numbers[len(stale) :]
+        read_from = 0 if self._hold is None else self._snapshot.find(numbers, _MOST * self._hold)
+        following = self._headers.read(numbers[0]) if numbers else None
+        for i, number in enumerate(numbers):
+            header = following
+            if header is None:
+                raise log.OutboxDamaged(log.file_name(number), 0, "the header is broken")
+            following = None
+            if number != numbers[-1]:
+                if numbers[i + 1] != number + 1:
+                    raise log.OutboxDamaged(log.file_name(number + 1), 0, "the file is missing")
+                following = self._headers.read(number + 1)
+            if following is not None and i < read_from:
+                segment = self._begin_segment(header)
+                segment.size = header.end_of(segment.name, following)
+                self._snapshot.pass_by(segment, header, following)
+            else:
+                torn = self._replay_segment(header, following)
+        found = self.found
+        found.guid = self._headers.guid
+        if unfinished:
+            name = log.file_name(unfinished)
+            size = self._files.size(name)
+            things: "list[Any]" = found.queues + found.sources
+            base = log.header_size(things, len(found.queues))
+            if (size > base and not self._records.is_blank(name, base, size)) or (not numbers and unfinished != 1):
+                raise log.OutboxDamaged(name, 0, "the header is broken")
+            found.useless.append(name)
+        for number in stale:
+            found.useless.append(log.file_name(number))
+        # What comes next begins a segment of its own: of this version; and behind a record that is whole only as
+        # mended, for the next start could take that for a torn one as soon as half a record stands behind it.
+        mended = [name for name, _, _ in self._log.mended if found.segments and name == found.segments[-1].name]
+        found.is_torn = torn or self._version != log.VERSION or len(mended) > 0
+        found.last_message_id = found.next_message_id - 1
+        found.arrivals = list(self._arrivals.values())
+        if found.damage or self._log.mended:  # now, or by an earlier look
+            self._go_beyond()
+        found.restored = sorted(self._kept.values(), key=position)
+        for source in found.sources:
+            source.noted[:] = source.record
+        self._jump()
+
+    def _go_beyond(self) -> None:
+        """What could not be read may have said anything: be above all numbers that it can have given."""
+        found = self.found
+        if self._missing:
+            for number in sorted(self._missing):
+                records.miss(self._log, number)
+        found.next_message_id = found.next_message_id + self._left_out & 0xFFFFFFFF or 1
+        found.next_arrival = found.next_arrival + self._left_out & 0xFFFFFFFF or 1
+        found.starts += 1
+        found.was_sent = True
+        for restored in self._kept.values():
+            restored.sent = True
+
+    def _jump(self) -> None:
+        """Number on at a distance: the log may be an old copy, whose next numbers were given (B-020)."""
+        found = self.found
+        low, high, arrivals = struct.unpack("<HHH", log.jump(6))
+        if not found.segments:
+            if found.guid is None:
+                found.guid = fresh_guid()
+                low = high = arrivals = 0
+            low += high >> 1 << 16  # else it was here before its log was erased: nothing is known of it
+        found.next_message_id = found.next_message_id + low & 0xFFFFFFFF or 1
+        found.next_arrival = found.next_arrival + arrivals & 0xFFFFFFFF or 1
+
+    def _begin_segment(self, header: "_Header") -> "Segment":
+        segment = log.Segment(header.number, header.crc, header.base, header.size if self._files.fixed else 0)
+        self.found.segments.append(segment)
+        return segment
+
+    def _replay_segment(self, header: "_Header", following: "_Header | None") -> bool:
+        """Take in one segment; True if its end is torn. following: the next header, which says where this one ends."""
+        segment = self._begin_segment(header)
+        end = header.end_of(segment.name, following)
+        reader = self._records
+        self._apply_header(segment, header)
+        while segment.size < end:
+            word = reader.check(segment, segment.size, end)
+            if not word:
+                if following is None and reader.is_blank(segment.name, segment.size, end):
+                    return False
+                word = records.mend_record(reader, segment, segment.size, end, following is not None)
+                if not word:
+                    stop = records.whole_behind(reader, segment, segment.size + 1, end, following is not None)
+                    if not stop:
+                        return True  # torn: it was never durable
+                    records.leave_out(self._log, segment, segment.size, stop)
+                    self._left(segment, stop)
+                    continue
+            self._apply(word & 0xFF & ~log.AFTER_SYNC, reader.payload(word >> 8), word >> 8, segment)
+            segment.size += log.RECORD_BYTES + (word >> 8)
+        return False
+
+    def _apply_header(self, segment: "Segment", header: "_Header") -> None:
+        found = self.found
+        self._version = header.version
+        offset = log.HEADER_BYTES
+        for i in range(header.queues + header.sources):
+            payload = self._records.counters(segment, offset, header.base)
+            self._apply_counters(log.QUEUE if i < header.queues else log.SOURCE, payload)
+            offset += 2 + len(payload)
+        for queue in found.queues[: header.queues]:
+            if self._version == log.VERSION:
+                queue.total[0], queue.total[1] = header.total(queue.index)
+        if self._gap:
+            self._end_gap(header.next_id)
+        found.next_message_id = header.next_id
+        found.next_arrival = header.next_arrival
+        found.time_stamp = max(found.time_stamp, header.time_stamp)
+        self._started(header.starts, header.flags)
+        if segment.number == self._snapshot.number:
+            self._snapshot.apply(found.queues)
+
+    def _left(self, segment: "Segment", stop: int) -> None:
+        """What stands until there is left out."""
+        count = stop - segment.size
+        self._left_out += count
+        if not self._gap:
+            self._gap_from = self.found.next_message_id
+        self._gap += count
+        segment.size = stop
+
+    def _end_gap(self, number: int) -> None:
+        """The MessageID that comes after what could not be read: those between may have stood there."""
+        missing = number - self._gap_from & 0xFFFFFFFF
+        if missing <= self._gap // log.HEAD_BYTES:  # else a start has jumped
+            self._missing.update([self._gap_from + k & 0xFFFFFFFF for k in range(missing)])
+        self._gap = 0
+
+    def _apply(self, kind: int, payload: memoryview, size: int, segment: "Segment") -> None:
+        """Repeat what a whole record says. size: of its payload, of which a message has only the beginning here."""
+        if kind in (log.QUEUE, log.SOURCE):
+            self._apply_counters(kind, payload)
+        elif kind in (log.MESSAGE, log.COPY, log.ARRIVAL, log.ARRIVAL_COPY):
+            self._apply_message(kind, payload, size, segment)
+        elif kind == log.STARTED:
+            starts, flags = struct.unpack_from(log.START, payload)
+            self.found.name = bytes(payload[log.START_BYTES :]).decode()
+            self._started(starts, flags)
+        elif kind == log.KEPT:
+            if segment.number == self._snapshot.number:
+                self._apply_kept(bytes(payload))
+        elif kind not in (log.PLACE, log.SNAPSHOT):
+            self._apply_state(kind, payload)
+
+    def _apply_counters(self, kind: int, payload: memoryview) -> None:
+        found = self.found
+        if kind == log.QUEUE:
+            index, *counters = struct.unpack_from(_QUEUE_PREFIX, payload)
+            if index == len(found.queues):
+                name = bytes(payload[log.QUEUE_PREFIX_BYTES :]).decode()
+                found.queues.append(log.LoggedQueue(index, name, array("I", (0, 0, 0, 0))))
+            if index < len(found.queues):
+                self._queue_counters(found.queues[index], counters)
+        else:
+            index, *counters, guid = struct.unpack_from(_SOURCE_PREFIX, payload)
+            name = bytes(payload[log.SOURCE_PREFIX_BYTES :]).decode()
+            if index == len(found.sources):
+                from ordack.node.sources import LoggedSource  # not before there is one
+
+                found.sources.append(LoggedSource(index, guid, name, array("I", (0, 0, 0, 0))))
+            if index < len(found.sources):
+                source = found.sources[index]
+                if (source.guid, source.name) != (guid, name):  # it was replaced: no arrival of it is kept
+                    source.guid = guid
+                    source.name = name
+                    for arrival in list(self._arrivals.values()):
+                        if arrival.source is source:
+                            log.drop(self._arrivals.pop(arrival.message_id))
+                source.record[:] = array("I", counters)
+
+    def _queue_counters(self, queue: "LoggedQueue", counters: "list[int]") -> None:
+        record = queue.record
+        for k in range(4):
+            record[k] = counters[k]
+        if counters[1] > self.found.time_stamp:
+            self.found.time_stamp = counters[1]
+
+    def _apply_message(self, kind: int, payload: memoryview, size: int, segment: "Segment") -> None:
+        found = self.found
+        index, _, number, *counters = struct.unpack_from(_NUMBERED, payload)
+        if index >= len(found.sources if kind in _ARRIVALS else found.queues):
+            what = "the queue of message {} cannot be read".format(number)
+            records.say(self._log, segment.name, segment.size, what)
+            return
+        if kind == log.ARRIVAL:
+            found.next_arrival = log.following(number)
+            found.sources[index].record[:] = array("I", counters)
+        elif kind == log.MESSAGE:
+            queue = found.queues[index]
+            self._numbered(queue, number, counters)
+            queue.count(log.RECORD_BYTES + size)
+            if queue.deferred or self._is_enough(index):
+                queue.defer(number, segment, segment.size, log.RECORD_BYTES + size)
+                return
+        self._take_in(kind, struct.unpack_from(log.MESSAGE_PREFIX, payload), size, segment, segment.size)
+
+    def _take_in(
+        self, kind: int, fields: "tuple[int, ...]", size: int, segment: "Segment", offset: int
+    ) -> "log.Stored":
+        """What stands there is in memory; not what had its number before."""
+        index, _, number = fields[:3]
+        handle: "Stored"
+        if kind in _ARRIVALS:
+            old_arrival = self._arrivals.pop(number, None)
+            if old_arrival is not None:
+                log.drop(old_arrival)
+            from ordack.node.sources import Arrival
+
+            source = self.found.sources[index]
+            make = self._make_arrival or Arrival
+            handle = self._arrivals[number] = make(number, log.confirmation_of(fields), source)
+            handle.size = size - log.MESSAGE_PREFIX_BYTES
+        else:
+            queue = self.found.queues[index]
+            old = self._find(queue, number)
+            if old is not None:
+                log.drop(old.handle)
+                self._lose(number)
+            restored = log.restored_of(queue, size, fields, self._make)
+            self._keep(restored, self._was_sent)
+            handle = restored.handle
+        segment.keep(handle, offset)
+        return handle
+
+    def _apply_kept(self, entries: bytes) -> None:
+        """Messages and arrivals that were in memory, each as it was then. What was in a file that is gone has ended."""
+        segments = self.found.segments
+        for place in range(0, len(entries), log.ENTRY_BYTES):
+            number, at, offset, state, marks, message_class, sent_time = struct.unpack_from(log.ENTRY, entries, place)
+            if at < segments[0].number:
+                continue
+            segment = segments[at - segments[0].number]
+            word = self._records.check(segment, offset, segment.size)
+            if not word:
+                word = records.mend_record(self._records, segment, offset, segment.size, True)
+                if not word:
+                    records.say(self._log, segment.name, offset, "message {} cannot be read".format(number))
+                    continue
+            size = word >> 8
+            fields = struct.unpack_from(log.MESSAGE_PREFIX, self._records.payload(size))
+            handle = self._take_in(word & 0xFF & ~log.AFTER_SYNC, fields, size, segment, offset)
+            self._change(handle, state, marks, message_class, sent_time)
+            if state == confirm.S:
+                self._kept[number].sent = True
+
+    def _is_enough(self, index: int) -> bool:
+        """Are so many messages of a queue in memory that another one is not taken?"""
+        if self._hold is None or self._version == _VERSION_3:
+            return False
+        most = max(self._hold // len(self.found.queues), 1)
+        return self._counts.get(index, 0) >= most
+
+    def _find(self, queue: "LoggedQueue", number: int) -> "log.Restored | None":
+        """A message of which a record says more: the start before had it in memory, so this one takes it, too."""
+        found = self._kept.get(number)
+        while found is None and queue.may_defer(number):
+            restored = self._deferred.next(queue, number)
+            if restored is None:
+                break
+            self._keep(restored, self.found.was_sent)
+            found = self._kept.get(number)
+        return found
+
+    def _keep(self, restored: "log.Restored", was_sent: bool) -> None:
+        restored.sent = was_sent
+        self._kept[restored.handle.message_id] = restored
+        self._counts[restored.queue.index] = self._counts.get(restored.queue.index, 0) + 1
+
+    def _lose(self, number: int) -> None:
+        self._counts[self._kept.pop(number).queue.index] -= 1
+
+    def _numbered(self, queue: "LoggedQueue", number: int, counters: "list[int]") -> None:
+        if self._gap:
+            self._end_gap(number)
+        self.found.next_message_id = log.following(number)
+        self._queue_counters(queue, counters)
+
+    def _apply_state(self, kind: int, payload: memoryview) -> None:
+        state, marks, message_class, sent_time, index = struct.unpack_from(log.STATE_PREFIX, payload)
+        queues = self.found.queues
+        begin = log.STATE_PREFIX_BYTES
+        if self._version == _VERSION_3:
+            begin = _STATE_PREFIX_BYTES_3
+            index = 0
+        for place in range(begin, len(payload), 4):
+            number = struct.unpack_from("<I", payload, place)[0]
+            if kind == log.ARRIVAL_STATE:
+                arrival = self._arrivals.get(number)
+                if arrival is not None and self._change(arrival, state, marks, message_class, sent_time):
+                    del self._arrivals[number]
+            elif index < len(queues):
+                if kind == log.OUT_OF_TURN:
+                    self._take_out(queues[index], number)
+                found = self._find(queues[index], number)
+                if found is not None and self._change(found.handle, state, marks, message_class, sent_time):
+                    self._lose(number)
+                elif found is None and state == confirm.GONE:
+                    self._missing.discard(number)
+
+    def _take_out(self, queue: "LoggedQueue", number: int) -> None:
+        restored = self._deferred.take(queue, number)
+        if restored is not None:
+            self._keep(restored, self.found.was_sent)
+
+    def _change(self, handle: "Stored", state: int, marks: int, message_class: int, sent_time: int) -> bool:
+        """What has become of a message or arrival. Is it gone?"""
+        record = handle.record
+        record[confirm.STATE] = state
+        record[confirm.MARKS] = marks
+        record[confirm.CLASS] = message_class
+        if sent_time:
+            record[confirm.SENT_TIME] = sent_time
+        if state == confirm.GONE:
+            log.drop(handle)
+        return bool(state == confirm.GONE)
+
+    def _started(self, starts: int, flags: int) -> None:
+        self.found.starts = starts
+        self.found.ahead = bool(flags & log.STARTED_AHEAD)
+        self._was_sent = bool(flags & log.STARTED_SENT)
+        self.found.was_sent = self.found.was_sent or bool(flags & (log.STARTED_SENT | log.STARTED_SENT_BEFORE))
+        if self._was_sent:
+            for restored in self._kept.values():
+                restored.sent = True

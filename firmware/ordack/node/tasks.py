@@ -1,0 +1,151 @@
+"""The node in tasks of asyncio. It is called as soon as there is something to do for it, and not before.
+
+One task calls Node.poll. In between it sleeps until the time that poll has returned, or until `wake`: a program has
+changed something, or a link is ready. On MicroPython one more task waits for each open link.
+"""
+
+import asyncio
+
+from mqqb import MICROPYTHON, const
+
+TYPE_CHECKING = const(0)
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ordack.node.interfaces import Polled, Waitable
+
+if not MICROPYTHON:
+    from ordack.node import cpython
+
+
+async def _end(task: "Any") -> None:
+    task.cancel()
+    try:
+        await task
+    except asyncio.CancelledError:
+        pass
+
+
+class Tasks:
+    """Runs a node in the running event loop."""
+
+    def __init__(self, node: "Polled") -> None:
+        self._node = node
+        self.sleeping: "Any" = None  # while there is nothing to do
+        self._is_woken = False
+        self._watched: "list[tuple[Any, ...]]" = []  # (link, its stream, whether to be written, what watches it)
+        self.ended = asyncio.Event()
+        self._telling: "Any" = None  # the task that awaits callbacks
+        node.notices.may_await = True
+        self._task: "Any" = asyncio.create_task(self._serve())
+
+    async def close(self) -> None:
+        """End the task; the node may be called directly then."""
+        task = self._task
+        if MICROPYTHON:
+            self.sleeping = None  # a `wake` that comes before the task runs would take the cancellation back
+        await _end(task)
+        notices = self._node.notices
+        notices.may_await = False
+        is_caller = self._telling is asyncio.current_task()  # this is called from a callback
+        if self._telling is not None and not is_caller:
+            await _end(self._telling)
+        for coroutine, _ in notices.begun[is_caller:]:  # if it is of a message that failed, the next start tells again
+            coroutine.close()
+        del notices.begun[is_caller:]
+        for watched in self._watched:
+            _unwatch(watched)
+        self._watched = []
+        self.ended.set()
+
+    def leave(self, link: "Waitable") -> None:
+        """This link is about to be closed."""
+        for watched in self._watched:
+            if watched[0] is link:
+                self._watched.remove(watched)
+                _unwatch(watched)
+                return
+
+    async def _serve(self) -> None:
+        try:
+            while True:
+                wait = self._node.work()
+                notices = self._node.notices
+                if notices.deliver():
+                    wait = 0
+                notices.report()
+                if notices.begun and (self._telling is None or self._telling.done()):
+                    self._telling = asyncio.create_task(notices.finish())
+                if wait and not self._is_woken:
+                    try:
+                        for link in self._node.links:
+                            self._watch(link)
+                    except MemoryError:
+                        pass  # poll is called often enough without
+                    await self._sleep(wait)
+                else:
+                    await asyncio.sleep(0)
+                self._is_woken = False
+        except asyncio.CancelledError:
+            raise
+        except Exception:  # noqa: BLE001 - it stands in Node.error
+            self.ended.set()
+
+    def _watch(self, link: "Waitable") -> None:
+        for watched in self._watched:
+            if watched[0] is link:
+                if watched[1] is link.stream and watched[2] == link.wants_write:
+                    return
+                self._watched.remove(watched)
+                _unwatch(watched)
+                break
+        if link.stream is not None:
+            self._watched.append((link, link.stream, link.wants_write, self._start_watching(link)))
+
+    def wake(self) -> None:
+        """Call the node soon."""
+        self._is_woken = True
+        if MICROPYTHON:
+            if self.sleeping:
+                self.sleeping = None
+                # As Task.cancel does it, but nothing is cancelled: it is in this queue, for a later time.
+                queue = asyncio.core._task_queue  # type: ignore[attr-defined,unused-ignore]  # noqa: SLF001
+                queue.remove(self._task)
+                queue.push(self._task)
+        else:
+            cpython.wake(self.sleeping)
+
+    if MICROPYTHON:
+
+        async def _sleep(self, wait: int) -> None:
+            self.sleeping = True
+            await asyncio.sleep_ms(wait)  # type: ignore[attr-defined,unused-ignore]
+            self.sleeping = None
+
+        def _start_watching(self, link: "Waitable") -> "Any":
+            kinds = (False, True) if link.wants_write else (False,)
+            return [asyncio.create_task(self._wait_for(link.stream, kind)) for kind in kinds]
+
+        async def _wait_for(self, stream: "Any", to_write: bool) -> None:
+            while True:
+                await _ready(stream, to_write)
+                self.wake()
+                await asyncio.sleep(0)  # the node reads what there is
+
+    else:
+        _sleep = cpython.sleep  # type: ignore[assignment]
+        _start_watching = cpython.start_watching  # type: ignore[assignment]
+
+
+if MICROPYTHON:
+
+    def _ready(stream: "Any", to_write: bool) -> "Any":
+        queue = asyncio.core._io_queue  # type: ignore[attr-defined,unused-ignore]  # noqa: SLF001
+        yield queue.queue_write(stream) if to_write else queue.queue_read(stream)
+
+    def _unwatch(watched: "tuple[Any, ...]") -> None:
+        for task in watched[3]:
+            task.cancel()
+
+else:
+    _unwatch = cpython.unwatch

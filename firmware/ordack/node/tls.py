@@ -1,0 +1,82 @@
+"""TlsLink: a connection over TLS. A board needs a MicroPython with the module `tls`, and some 40 KB of heap for it."""
+
+from mqqb import MICROPYTHON, const
+from ordack.node.link import TcpLink
+
+if MICROPYTHON:
+    import tls  # type: ignore[import-not-found,unused-ignore]
+else:
+    from ordack.node import cpython
+
+TYPE_CHECKING = const(0)
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class TlsLink(TcpLink):
+    """A TCP connection to host and port over TLS. Each side shows a certificate.
+
+    authority, certificate, key: names of files that `ordack tls` makes, with the authority that has signed the queue
+    manager's certificate, and this board's certificate and key: DER on MicroPython, PEM on CPython. name: for which the
+    queue manager's certificate has to be; host if not given. Raises OSError and ValueError: a file cannot be read or
+    used.
+    """
+
+    def __init__(self, host: str, port: int, authority: str, certificate: str, key: str, name: str = "") -> None:
+        super().__init__(host, port)
+        self._name = name or host
+        self._context = _context(authority, certificate, key)
+        self._is_secure = False
+
+    def is_open(self) -> bool:
+        """See interfaces.Link. The handshake goes on in readinto and write, which raise what is wrong with it."""
+        if not super().is_open():
+            return False
+        if not self._is_secure:
+            self.stream = self._context.wrap_socket(
+                self.stream, server_hostname=self._name, do_handshake_on_connect=False
+            )
+            self._is_secure = True
+        return True
+
+    def close(self) -> None:
+        """See interfaces.Link."""
+        self._is_secure = False
+        super().close()
+
+    if MICROPYTHON:
+
+        def readinto(self, buffer: memoryview) -> int:
+            """See interfaces.Link."""
+            try:
+                return super().readinto(buffer)
+            except ValueError as error:  # what is wrong with the certificate
+                raise OSError(str(error)) from None
+
+        def write(self, data: memoryview) -> int:
+            """See interfaces.Link."""
+            try:
+                return super().write(data)
+            except ValueError as error:
+                raise OSError(str(error)) from None
+
+    else:
+        from ordack.node.cpython import tls_readinto as readinto  # type: ignore[assignment,no-redef,unused-ignore]
+        from ordack.node.cpython import tls_write as write  # type: ignore[assignment,no-redef,unused-ignore]
+
+
+if MICROPYTHON:
+
+    def _context(authority: str, certificate: str, key: str) -> "Any":
+        context = tls.SSLContext(tls.PROTOCOL_TLS_CLIENT)
+        context.verify_mode = tls.CERT_REQUIRED  # type: ignore[attr-defined,unused-ignore]
+        context.load_verify_locations(_content(authority))
+        context.load_cert_chain(_content(certificate), _content(key))
+        return context
+
+    def _content(path: str) -> bytes:
+        with open(path, "rb") as file:
+            return bytes(file.read())
+
+else:
+    _context = cpython.tls_context

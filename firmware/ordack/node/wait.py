@@ -1,0 +1,51 @@
+"""Wait for the links of a node without asyncio."""
+
+import select
+
+from mqqb import MICROPYTHON, const
+
+TYPE_CHECKING = const(0)
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ordack.node.interfaces import Waitable
+
+
+class Waiter:
+    """Sleeps until a link is ready. Takes memory only when a link comes, goes or changes."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._watched: "list[list[Any]]" = []  # link, its stream, what is waited for
+
+    def sleep(self, links: "list[Waitable]", wait: int) -> None:
+        """Until one of the links is ready, at most `wait` ms."""
+        for link in links:
+            self._watch(link)
+        if MICROPYTHON:  # takes no memory
+            for _ in self._poll.ipoll(wait):  # type: ignore[attr-defined,unused-ignore]
+                return
+        else:
+            self._poll.poll(wait)
+
+    def leave(self, link: "Waitable") -> None:
+        """This link is about to be closed."""
+        for watched in self._watched:
+            if watched[0] is link:
+                self._watched.remove(watched)
+                self._poll.unregister(watched[1])
+                return
+
+    def _watch(self, link: "Waitable") -> None:
+        stream = link.stream
+        if stream is None:
+            return
+        events = select.POLLIN | select.POLLOUT if link.wants_write else select.POLLIN
+        for watched in self._watched:
+            if watched[0] is link:
+                if watched[2] != events:
+                    watched[2] = events
+                    self._poll.modify(stream, events)
+                return
+        self._watched.append([link, stream, events])
+        self._poll.register(stream, events)
