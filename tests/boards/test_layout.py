@@ -249,6 +249,30 @@ def test_a_firmware_that_has_them_needs_no_copies_of_before(make_board: Callable
     assert [path.name for path in flashed.folder.rglob("*") if path.is_file()] == []
 
 
+def test_a_firmware_of_before_is_told(board: UnixBoard, tmp_path: Path) -> None:
+    """With mqqb frozen in, and node."""
+    (board.folder / "boot.py").write_text(
+        "import sys\nclass Frozen: pass\nmqqb = sys.modules['mqqb'] = Frozen()\n"
+        "mqqb.__file__ = 'mqqb/__init__.py'\nmqqb.core = Frozen()\nmqqb.core.implementation = 'c-module'\n"
+    )
+    main = tmp_path / "new.py"
+    main.write_text("from ordack.node import Node\n")
+    with looked(board) as opened, pytest.raises(BoardError, match=r"firmware has the modules of before.*flash"):
+        deploy(opened, main=main)
+    assert not (board.folder / "main.py").exists()
+    assert checks(board)["layout"].verdict == "bad"
+
+
+def test_what_is_no_program_is_not_read(board: UnixBoard, small: Path, tmp_path: Path) -> None:
+    (board.folder / "data.py").mkdir()
+    (board.folder / "binary.py").write_bytes(bytes(range(256)))
+    assert "layout" not in checks(board)
+    with looked(board) as opened:
+        deploy(opened)
+        with pytest.raises(BoardError, match=r"no_such\.py"):
+            deploy(opened, main=tmp_path / "no_such.py")
+
+
 @pytest.mark.parametrize("stock", [True, False])
 def test_a_folder_of_that_name_hides_the_modules(make_board: Callable[..., UnixBoard], *, stock: bool) -> None:
     board = make_board(stock=stock)
