@@ -34,6 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ENGINE = Path("firmware/mqqb")
 TESTS = {
     "connection.py": ("engine/test_engine.py", "engine/test_engine_board.py", "engine/test_streams.py"),
+    "hosts.py": ("engine/test_engine.py", "engine/test_engine_board.py"),
     "session.py": ("engine/test_engine.py", "engine/test_engine_board.py", "engine/test_streams.py"),
     "events.py": ("engine/test_engine.py", "engine/test_engine_board.py", "engine/test_streams.py"),
     "window.py": ("engine/test_engine.py", "engine/test_engine_board.py", "engine/test_streams.py"),
