@@ -88,7 +88,8 @@ def collect(folders: list[Path], texts: Iterable[Path]) -> dict[str, list[str]]:
     Raises RuntimeError if pytest cannot collect.
     """
     collector = Collector()
-    options = ["-c", str(ROOT / "pyproject.toml"), "--collect-only", "-p", "no:terminal", "-p", "no:cacheprovider"]
+    options = ["-c", str(ROOT / "pyproject.toml"), "--collect-only", "-p", "no:cacheprovider"]
+    options += ["-p", "no:terminal", "-p", "no:labgrid"]  # labgrid wants a terminal
     status = pytest.main([*options, *(str(folder) for folder in folders)], plugins=[collector])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         raise RuntimeError("\n".join(["pytest could not collect the tests", *collector.failures]))

@@ -195,7 +195,7 @@ def run_tests(folder: Path, file: str) -> None:
     phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate]  # a failure need not be small
     hypothesis.settings.register_profile("mutants", derandomize=True, database=None, phases=phases, deadline=None)
     hypothesis.settings.load_profile("mutants")
-    options = ["-x", "-q", "-p", "no:cacheprovider", "--assert=plain", "--rootdir", str(folder)]
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:labgrid", "--assert=plain", "--rootdir", str(folder)]
     tests = [str(folder / "tests" / test) for test in TESTS[file]]
     os._exit(int(pytest.main([*options, *tests], plugins=[_ModelsLast()])))
 

@@ -19,7 +19,8 @@ LOGS = ROOT / "build" / "logs"
 PYTHON = sys.executable
 MAKE = ["make", "--no-print-directory", "SETUP=:"]  # what called us has done the set-up
 SLOWEST = 10  # tests that the summary names; the log of each part has more
-PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=60"]
+# labgrid would take half a second of each process; whoever wants its options runs `pytest hil --lg-env FILE`.
+PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:labgrid", "--durations=60"]
 TWO = ["-n", "2", "--dist", "worksteal"]  # tests at a time; who has none left takes them from the other
 THREE = ["-n", "3", "--dist", "worksteal"]
 SHOWN_OF_FAILURE = 80  # lines

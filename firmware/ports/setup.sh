@@ -98,7 +98,7 @@ programs() {
 
 # ---- Python
 
-# requirements GROUP...: the lines of pyproject.toml; "run" is the package's own needs, its build tools, boards and rig.
+# requirements GROUP...: the lines of pyproject.toml; "run" is the package's own needs, its build tools and emulated boards.
 # What names an extra of ordack's own would fetch ordack itself.
 requirements() {
     "$PYTHON" - "$@" <<'PYTHON'
@@ -106,7 +106,7 @@ import sys, tomllib
 with open("pyproject.toml", "rb") as file:
     settings = tomllib.load(file)
 groups = dict(settings["project"]["optional-dependencies"])
-groups["run"] = settings["project"]["dependencies"] + settings["build-system"]["requires"] + groups["boards"] + groups["hil"]
+groups["run"] = settings["project"]["dependencies"] + settings["build-system"]["requires"] + groups["boards"] + groups["emulated"]
 print("\n".join(line for group in sys.argv[1:] for line in groups[group] if not line.startswith("ordack[")))
 PYTHON
 }
@@ -117,6 +117,8 @@ create_venv() { .venv/bin/python -c 'import sys; assert sys.version_info >= (3, 
 install_requirements() {
     requirements "$1" >"build/requirements-$1.txt"
     .venv/bin/python -m pip install -r "build/requirements-$1.txt"
+    # pyserial has the same files: these must be the last, also after another pyserial was installed
+    [ "$1" != hil ] || .venv/bin/python -m pip install --force-reinstall --no-deps pyserial-labgrid
 }
 
 # Not in .venv: there mypy would take them for CPython's modules too.
@@ -134,7 +136,7 @@ python_part() {
     step venv "$root" create_venv
     key="$root $(.venv/bin/python --version) $(sha256sum <tests/constraints.txt)"
     packages=run
-    if for_tests; then packages+=" spark dev"; fi
+    if for_tests; then packages+=" hil spark dev"; fi
     [ "$job" != bench ] || packages+=" bench"
     for group in $packages; do
         step "python-packages-$group" "$key $(requirements "$group")" install_requirements "$group"

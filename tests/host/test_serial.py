@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import hashlib
+import importlib.metadata
 import json
 import os
 import random
@@ -20,6 +23,7 @@ from typing import Any
 
 import line_world
 import pytest
+import serial as pyserial
 from mqqb import line
 from ordack.cli import glance
 from ordack.client import Client
@@ -552,6 +556,16 @@ class UART(io.IOBase):
     def ioctl(self, request, flags):  # 3: what is ready of reading (1) and writing (4)?
         return flags & (5 if self.any() else 4) if request == 3 else 0
 """
+
+
+def test_the_package_serial_that_all_of_this_runs_on_is_whole_and_that_of_the_rig() -> None:
+    """pyserial and labgrid's fork of it have the same files, and the last one that was installed has them all."""
+    fork = importlib.metadata.distribution("pyserial-labgrid")
+    assert fork.version == pyserial.__version__, "firmware/ports/setup.sh installs pyserial-labgrid last"
+    for file in fork.files or ():
+        if file.hash is not None and file.parts[0] == "serial":
+            digest = hashlib.new(file.hash.mode, file.read_binary()).digest()
+            assert base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == file.hash.value, file
 
 
 def test_the_example_of_a_board_on_a_uart_sends_its_reading(tmp_path: Path) -> None:
