@@ -1,7 +1,7 @@
 """Boards: one small protocol for everything that can run the node, and the kind that is a process of this machine.
 
-`emulated.py` has the kinds that are whole machines in QEMU, `inventory.py` those on a serial port, `targets.py` the
-names of them all.
+`emulated.py` has the kinds that are whole machines in QEMU, `kinds.py` the names of both, `drivers.py` real boards as
+labgrid drives them, `targets.py` what a name means.
 """
 
 import json
@@ -33,6 +33,10 @@ _EXIT_DEADLINE_S = 30.0
 
 class BoardMissing(Exception):
     """The target cannot be used here; the text says why and what to do."""
+
+
+class Quarantined(BoardMissing):
+    """The target is not to be used for now; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -183,8 +187,13 @@ class Board(Protocol):
     def describe(self) -> str:
         """One line for a report."""
 
+    def deploy(self, settings: dict[str, object]) -> None:
+        """Give the board the application and its configuration, and nothing else; it is off before and after."""
+
     def start(self, settings: dict[str, object]) -> None:
-        """Give the application its configuration and switch the board on for the first time."""
+        """`deploy`, and switch the board on for the first time."""
+        self.deploy(settings)
+        self.power_up()
 
     def kill(self) -> None:
         """Power off, at this instant, with no cleanup of any kind."""
@@ -193,7 +202,8 @@ class Board(Protocol):
         """Switch on again: the flash is as the power cut left it."""
 
     def reset(self) -> None:
-        """Begin again, the power stays; only if `RESET` is one of its ways. Raises OSError."""
+        """Begin again, the power stays. Raises OSError, always if `RESET` is none of its ways."""
+        raise OSError(f"board {self.target} has no reset button")
 
     def read_file(self, name: str) -> bytes:
         """A file of the board's flash, empty if it does not exist. The board is switched off."""
@@ -202,18 +212,21 @@ class Board(Protocol):
         """A folder of the board's flash is gone; its files go to the new folder `to`. The board is switched off. Raises
         OSError: this rig cannot do that to such a board.
         """
+        raise OSError(f"{folder} of board {self.target} cannot be erased into {to} by this rig")
 
     def put(self, folder: str, files: Path) -> None:
         """Copy the files of a folder of this machine into one of the flash. As `erase`."""
+        raise OSError(f"{files} cannot be copied into {folder} of board {self.target} by this rig")
 
     def reflash(self) -> None:
         """Another firmware with another core, and the application anew; every second time the first one. As `erase`."""
+        raise OSError(f"board {self.target} cannot be flashed by this rig")
 
     def close(self) -> None:
         """Switch off and let go of the board."""
 
 
-class ProcessBoard:
+class ProcessBoard(Board):
     """A board that is a process: `command` + application + configuration file, with `folder` as its flash."""
 
     line: Path | None = None
@@ -246,10 +259,10 @@ class ProcessBoard:
     def describe(self) -> str:
         return f"{self.target}: {' '.join(str(word) for word in self._command)}"
 
-    def start(self, settings: dict[str, object]) -> None:
+    def deploy(self, settings: dict[str, object]) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)
         (self._folder / "config.json").write_text(json.dumps(settings))
-        self.power_up()
 
     def kill(self) -> None:
         if self._process is not None:
@@ -262,9 +275,6 @@ class ProcessBoard:
         quiet = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         command = [*self._command, "config.json"]
         self._process = Process(command, self.log, self._life, self._folder, {**paths, **quiet, "PATH": os.defpath})
-
-    def reset(self) -> None:
-        raise OSError("a process has no reset button")
 
     def read_file(self, name: str) -> bytes:
         path = self._folder / name

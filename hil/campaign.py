@@ -31,10 +31,11 @@ from hil import sensor
 from hil.boards import MISHAP, POWER, RESET, ROOT, SENSOR, Board, BoardMissing, Limits, Log, Process
 from hil.faults import TCP_KINDS, CutSchedule, FaultProxy, TcpFaultProxy, plan_cuts
 from hil.held_port import hold_port
+from hil.kinds import KINDS
 from hil.name_server import NameServer
 from hil.report import Comparison, Erased, Figures, View, compare, read_ledger, read_received
 from hil.serial_faults import SERIAL_KINDS, SerialFaultProxy
-from hil.targets import KINDS, open_board
+from hil.targets import open_board
 
 QUEUE = "line1"
 ERASE, ERASE_FIXED, COPY, FLIP, REFLASH = BEFALL = ("erase", "erase-fixed", "copy", "flip", "reflash")

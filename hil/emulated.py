@@ -18,7 +18,7 @@ from littlefs import LittleFS
 from littlefs.context import UserContext
 from littlefs.errors import LittleFSError
 
-from hil.boards import LOOPBACK, POWER, RESET, ROOT, SENSOR, Limits, Log, Process, built, program
+from hil.boards import LOOPBACK, POWER, RESET, ROOT, SENSOR, Board, Limits, Log, Process, built, program
 
 MPY_CROSS = ROOT / "build" / "micropython" / "mpy-cross" / "mpy-cross"
 FIRMWARE = ROOT / "build" / "firmware"
@@ -256,7 +256,7 @@ def _answer(lines: TextIO) -> None:
     raise OSError("QEMU ended")
 
 
-class QemuBoard:
+class QemuBoard(Board):
     """What both kinds of emulated boards have in common. `folder` holds the flash."""
 
     host = HOST
@@ -281,27 +281,14 @@ class QemuBoard:
         """Make the flash, with the application and its configuration."""
         raise NotImplementedError
 
-    def read_file(self, name: str) -> bytes:
-        """See Board."""
-        raise NotImplementedError
-
-    def erase(self, folder: str, to: Path) -> None:
-        raise OSError(f"{folder} of board {self.target} cannot be erased into {to} by this rig")
-
-    def put(self, folder: str, files: Path) -> None:
-        raise OSError(f"{files} cannot be copied into {folder} of board {self.target} by this rig")
-
-    def reflash(self) -> None:
-        raise OSError(f"board {self.target} cannot be flashed by this rig")
-
     @property
     def alive(self) -> bool:
         return self.qemu.alive
 
-    def start(self, settings: dict[str, object]) -> None:
+    def deploy(self, settings: dict[str, object]) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         self.write_flash(settings)
-        self.power_up()
 
     def kill(self) -> None:
         self.qemu.kill()

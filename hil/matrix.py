@@ -2,7 +2,7 @@
 
     python -m hil.matrix [--board unix --board mps2-uart ...] [--markdown FILE] [--json FILE]
 
-Without --board it runs every kind that needs no hardware, and the boards of hil/boards.toml. The column of a board that
+Without --board it runs every kind that needs no hardware. The column of a board that
 is missing or fails says so, and the others are run all the same. Exit status: 0 every guarantee is shown on every board
 that was asked for by name, or else on every one that is here; 1 not so; 2 wrong use.
 """
@@ -24,8 +24,8 @@ from rich.table import Table
 
 from hil.boards import BoardMissing
 from hil.campaign import Settings, run_campaign
+from hil.kinds import KINDS
 from hil.report import Comparison, Figures
-from hil.targets import all_targets
 
 SHOWN: Final = "shown"
 BROKEN: Final = "BROKEN"
@@ -185,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(highlight=False)
     console.print(f"seed {seed}")
     try:
-        wanted = list(dict.fromkeys(chosen.board or all_targets()))
+        wanted = list(dict.fromkeys(chosen.board or KINDS))
         boards = asyncio.run(run_all(wanted, settings, console))
     except BoardMissing as error:  # of the file of boards
         console.print(str(error), markup=False)

@@ -1,71 +1,39 @@
-"""The names of boards: one grammar for every kind of machine.
-
-* `unix`: MicroPython's unix port with the C core as a user C module
-* `unix-twin`: the same port with the Python twin of the core only
-* `cpython`: the interpreter that runs the rig
-* `exec:COMMAND`: any interpreter that takes a script and its argument, such as `exec:/opt/micropython -X heapsize=64k`
-* `pi`: the firmware of a 64-bit Raspberry Pi, each instruction emulated by qemu-aarch64
-* `pi-machine`: the same in a whole emulated machine with Linux, a disk and a network of its own
-* the name of a board in boards.toml: a real one
-* `mps2-eth`, `mps2-uart`: the firmware of a Cortex-M3 in a whole emulated machine, over Ethernet or a serial line
-* `m4-eth`, `m4-uart`, `m33-eth`, `m33-uart`: the same for a Cortex-M4, and for a Cortex-M33, the core of an RP2350
-* `rv32-eth`, `rv32-uart`: the same for a RISC-V processor of 32 bits, as ESP32-C3 and RP2350 have
-* any of these with `@KIB` behind it, such as `mps2-eth@140`: with so large a heap
+"""Which board a name means: one of the file of boards, or a kind that needs no hardware. labgrid is needed only where
+there is such a file.
 """
 
-import shlex
-import shutil
-import sys
+import os
 from pathlib import Path
 
-from hil import inventory
-from hil.boards import ROOT, SENSOR, Board, BoardMissing, ProcessBoard, built, program
-from hil.emulated import M3, M4, M33, MPS2_HEAP_KIB, RV32, Mps2Board, PiBoard
+from hil import kinds
+from hil.boards import ROOT, SENSOR, Board, BoardMissing
 
-MICROPYTHON = {
-    "unix": ROOT / "build" / "micropython" / "unix-c" / "micropython",
-    "unix-twin": ROOT / "build" / "micropython" / "unix-twin" / "micropython",
-    "pi": ROOT / "build" / "firmware" / "pi" / "micropython",
-}
-TWIN = {"unix": "unix-twin", "unix-twin": "unix"}  # the same board with the other core
-EMULATOR = {"pi": "qemu-aarch64"}
-MPS2 = {  # the chip, and whether it has a network
-    f"{name}-{link}": (chip, link == "eth")
-    for name, chip in (("mps2", M3), ("m4", M4), ("m33", M33), ("rv32", RV32))
-    for link in ("eth", "uart")
-}
-PI_MACHINE = "pi-machine"
-KINDS = (*MICROPYTHON, PI_MACHINE, *MPS2, "cpython")
+RIG = ROOT / "rig.yaml"
+OLD = ROOT / "hil" / "boards.toml"
 
 
-def all_targets() -> list[str]:
-    """Every board that has a name of its own. Raises BoardMissing for a file of boards that cannot be used."""
-    return [*KINDS, *inventory.load()]
+def file() -> Path | None:
+    """The file of boards: what LG_ENV names, else rig.yaml in the checkout; None: there is none. Raises BoardMissing,
+    with what to write instead, for one in the format of before.
+    """
+    if old := os.environ.get("HIL_BOARDS") or (str(OLD) if OLD.exists() else ""):
+        from hil import lab
 
-
-def interpreter(target: str) -> list[str]:
-    """The command that runs a script for `target`. Raises BoardMissing if there is none here."""
-    if target == "cpython":
-        return [sys.executable]
-    if target.startswith("exec:"):
-        words = shlex.split(target.removeprefix("exec:"))
-        if not words or shutil.which(words[0]) is None:
-            raise BoardMissing(f"{target}: no such program")
-        return words
-    if target not in MICROPYTHON:
-        raise BoardMissing(f"no board {target!r}: give one of {', '.join(all_targets())} or exec:COMMAND")
-    path = built(MICROPYTHON[target], target)
-    return [*([program(EMULATOR[target], target)] if target in EMULATOR else []), str(path)]
+        raise BoardMissing(lab.instead(Path(old), RIG))
+    found = os.environ.get("LG_ENV") or (str(RIG) if RIG.exists() else "")
+    return Path(found) if found else None
 
 
 def open_board(target: str, folder: Path, application: Path = SENSOR) -> Board:
-    """The board that `target` names, switched off, its flash the not yet existing `folder`. Raises BoardMissing."""
-    name, _, heap = target.partition("@")
-    if name in MPS2 and (not heap or heap.isdecimal()):
-        return Mps2Board(target, folder, *MPS2[name], application, int(heap or MPS2_HEAP_KIB))
-    if target == PI_MACHINE:
-        return PiBoard(target, folder, application)
-    if target not in KINDS and target in (boards := inventory.load()):
-        return inventory.SerialBoard(boards[target], application)
-    other = interpreter(TWIN[target]) if target in TWIN else ()
-    return ProcessBoard(target, interpreter(target), folder, application, other=other)
+    """The board that `target` names, switched off, its flash the not yet existing `folder` if it needs no hardware.
+    Raises BoardMissing.
+    """
+    path = file()
+    if path is not None:
+        try:
+            from hil import lab
+        except ModuleNotFoundError as error:
+            raise BoardMissing(f"{path} needs {error.name}: `make setup-test` installs it") from None
+        if target in lab.names(path):
+            return lab.open_board(path, target, folder, application)
+    return kinds.open_kind(target, folder, application)

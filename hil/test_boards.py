@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from firmware.ports.modules import BOARD
-from hil import boards, targets
+from hil import boards, kinds
 from hil.boards import BoardMissing, Line, Log, Process, ProcessBoard
-from hil.targets import interpreter, open_board
+from hil.kinds import interpreter
+from hil.targets import open_board
 
 DEADLINE_S = 60.0
 
@@ -220,7 +221,7 @@ def test_stop_kills_what_does_not_listen(tmp_path: Path, monkeypatch: pytest.Mon
 def test_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     binary = tmp_path / "micropython"
     binary.touch(mode=0o755)
-    monkeypatch.setitem(targets.MICROPYTHON, "unix", binary)
+    monkeypatch.setitem(kinds.MICROPYTHON, "unix", binary)
     assert interpreter("unix") == [str(binary)]
     assert interpreter("cpython") == [sys.executable]
     assert interpreter(f"exec:{binary} -X heapsize=64k") == [str(binary), "-X", "heapsize=64k"]
@@ -231,7 +232,7 @@ def test_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("target", ["unix", "unix-twin"])
 def test_a_missing_binary_says_how_to_build_it(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(targets.MICROPYTHON, target, boards.ROOT / "build" / "none" / "micropython")
+    monkeypatch.setitem(kinds.MICROPYTHON, target, boards.ROOT / "build" / "none" / "micropython")
     with pytest.raises(BoardMissing, match=r"build/none/micropython is missing; `make firmware`"):
         open_board(target, tmp_path / "flash")
     assert list(tmp_path.iterdir()) == []
@@ -240,7 +241,7 @@ def test_a_missing_binary_says_how_to_build_it(target: str, tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
-        ("pico", f"no board 'pico': give one of {', '.join(targets.KINDS)} or exec:COMMAND"),
+        ("pico", f"no board 'pico': give one of {', '.join(kinds.KINDS)} or exec:COMMAND"),
         ("exec:", "no such program"),
     ],
 )

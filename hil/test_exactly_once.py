@@ -21,7 +21,7 @@ from hil.campaign import (
     Settings,
     run_campaign,
 )
-from hil.targets import KINDS, MPS2
+from hil.kinds import KINDS, MPS2
 
 CORE = {"unix-twin": "python"}
 FORM = {"pi-machine": (30, 6, 1)}  # machines that take their time

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from firmware.ports.modules import BOARD
 from hil import sensor
 from hil.boards import FIRMWARE, SENSOR, BoardMissing
+from hil.kinds import MICROPYTHON, interpreter
 from hil.report import read_ledger
-from hil.targets import MICROPYTHON, interpreter
 
 TOLD = {"damage": ["a bit was flipped"], "ahead": False, "sessions": 5}
 CONFIG = {"seed": 3, "count": 8, "queue": "DIRECT=TCP:127.0.0.1\\private$\\line1", "ahead": 3}

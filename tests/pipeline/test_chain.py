@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from hil.kinds import MICROPYTHON
 from hil.pipeline import Settings, run_campaign
-from hil.targets import MICROPYTHON
 
 
 @pytest.mark.timeout(600)

@@ -1,0 +1,395 @@
+"""What labgrid lacks for boards that run a node: MicroPython's REPL, the node on it, emulated machines, and the way
+from off to running. A file of boards has `imports: [hil.drivers]`; hil/README.md shows one.
+"""
+
+import copy
+import enum
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import attr
+import pyudev
+import serial
+from attr.validators import in_, instance_of, optional
+from labgrid.driver import Driver
+from labgrid.factory import target_factory
+from labgrid.protocol import BootstrapProtocol, PowerProtocol, ResetProtocol
+from labgrid.resource import NetworkSerialPort, Resource
+from labgrid.resource.udev import USBResource
+from labgrid.strategy import Strategy, StrategyError
+from ordack.boards.repl import Board as Repl
+from ordack.boards.repl import BoardError
+
+from hil import kinds
+from hil.boards import POWER, RESET, SENSOR, Board, BoardMissing, Limits, Line, Log
+from hil.emulated import MAIN, compiled
+from hil.locks import Lock
+
+PORT_DEADLINE_S: Final = 15.0
+REPL_DEADLINE_S: Final = 30.0
+FILES: Final = ("main.py", "application.mpy", "config.json", "ledger.txt", "ledger.txt.new")
+
+_READ_TIMEOUT_S: Final = 0.1
+_INTERRUPT: Final = b"\r\x03\x02"  # and out of a raw REPL
+_PROMPT: Final = b">>> "
+_CLEAN = """
+def clean(path):
+    try:
+        for name in os.listdir(path):
+            clean(path + "/" + name)
+        os.rmdir(path)
+    except OSError:
+        try:
+            os.remove(path)
+        except OSError:
+            pass
+for path in {0!r}:
+    clean(path)
+"""
+
+
+def number(default: float) -> Any:
+    """An attribute that is a number; whole numbers are taken, too."""
+    return attr.ib(default=default, converter=float)
+
+
+def identity(port: Resource) -> str:
+    """What tells this port from others, wherever it is plugged in."""
+    if isinstance(port, USBResource):
+        match = {key: value for key, value in port.match.items() if not key.endswith("SUBSYSTEM")}
+        return ", ".join(f"{key} {match[key]}" for key in sorted(match))
+    return f"{port.host}:{port.port}" if isinstance(port, NetworkSerialPort) else str(port.port)
+
+
+def devices(port: USBResource) -> list[str]:
+    """Every serial port of this machine that fits the match of this resource, not only the first one."""
+    probe, found = copy.copy(port), []
+    for device in pyudev.Context().list_devices(subsystem="tty"):
+        probe.device, probe.avail = None, False
+        if probe.try_match(device):
+            found.append(device.device_node)
+    return found
+
+
+def url(port: Resource, deadline_s: float = PORT_DEADLINE_S, stop: threading.Event | None = None) -> str:
+    """Where pyserial finds a port, as soon as it is there; empty if it is not there when `stop` is set. Raises
+    BoardMissing if it is not by the deadline, or if two ports of this machine fit what describes it.
+    """
+    if isinstance(port, NetworkSerialPort):
+        kind, settings = ("rfc2217", "?ign_set_control") if port.protocol == "rfc2217" else ("socket", "")
+        return f"{kind}://{port.host}:{port.port}{settings}"
+    end = time.monotonic() + deadline_s
+    while True:
+        port.poll()
+        if port.avail and port.port and Path(port.port).exists():
+            break
+        if stop is not None and stop.is_set():
+            return ""
+        if time.monotonic() >= end:
+            raise BoardMissing(f"board {port.target.name}: no port {identity(port)} within {deadline_s:g} s")
+        time.sleep(0.02)
+    if isinstance(port, USBResource) and len(found := devices(port)) > 1:
+        shown = ", ".join(sorted(found))
+        raise BoardMissing(f"board {port.target.name}: {len(found)} ports have {identity(port)}: {shown}")
+    return str(port.port)
+
+
+@target_factory.reg_driver
+@attr.s(eq=False)
+class MicroPythonDriver(Driver):  # type: ignore[misc]
+    """MicroPython's REPL at a serial port, local or in a network, which is also where the board says what it does. It
+    is used without being activated: the port comes and goes with the power.
+    """
+
+    bindings: ClassVar[dict[str, Any]] = {"port": {"SerialPort", "NetworkSerialPort"}}
+
+    def repl(self, log: Log, life: int) -> Repl:
+        """The board's raw REPL, its application interrupted. What a board that has just been switched on does not hear
+        is said again. Raises OSError.
+        """
+        end = time.monotonic() + REPL_DEADLINE_S
+        while True:
+            try:
+                where = url(self.port)
+                # Open until the other has it, so that a port that counts its users does not see the last one go. A port
+                # of a network has one user.
+                with serial.serial_for_url(where, timeout=_READ_TIMEOUT_S, write_timeout=_READ_TIMEOUT_S) as port:
+                    self._interrupt(port, end)
+                    if isinstance(self.port, NetworkSerialPort):
+                        port.close()
+                    return Repl(where).look(reset=True)
+            except (BoardError, BoardMissing, OSError) as error:  # OSError: of pyserial too
+                if time.monotonic() >= end:
+                    raise OSError(str(error)) from None
+                log.append(Line(life, str(error)))
+
+    def _interrupt(self, port: Any, end: float) -> None:
+        """Stop what runs, and see the prompt: who asks for the raw REPL while a program prints may wait for ever.
+        Raises OSError.
+        """
+        seen = b""
+        while _PROMPT not in seen:
+            if time.monotonic() >= end:
+                raise OSError(f"board {self.target.name} shows no prompt; it says {seen[-60:]!r}")
+            port.write(_INTERRUPT)
+            seen = seen[-len(_PROMPT) :] + port.read(1024)
+
+    def lines(self, stop: threading.Event) -> Iterator[str]:
+        """What the board says until `stop`, over resets that take its port away for a while. Raises BoardMissing when
+        the port does not come back.
+        """
+        while not stop.is_set():
+            line = b""
+            try:
+                with serial.serial_for_url(url(self.port, stop=stop) or "loop://", timeout=_READ_TIMEOUT_S) as port:
+                    while not stop.is_set():
+                        line += port.read(max(1, port.in_waiting))
+                        *whole, line = line.split(b"\n")
+                        for text in whole:
+                            yield text.decode(errors="replace").rstrip("\r")
+            except OSError:  # of pyserial too: the port has gone
+                stop.wait(_READ_TIMEOUT_S)
+            if line:
+                yield line.decode(errors="replace")
+
+
+@target_factory.reg_driver
+@attr.s(eq=False)
+class NodeDriver(Driver):  # type: ignore[misc]
+    """A real board whose application is a node: what switches it, how it reaches the queue manager, what it can bear.
+
+    `line` names the serial port at the other end of its UART `uart`; without it the board has a network and finds this
+    machine at `host`, where the fault proxy listens at `listen`. `lan`: the application brings its Ethernet up.
+    `off_s`: seconds that it must at least be off. The others are those of `Limits`.
+    """
+
+    bindings: ClassVar[dict[str, Any]] = {
+        "micropython": MicroPythonDriver,
+        "power": PowerProtocol,
+        "button": {ResetProtocol, None},
+        "loader": {BootstrapProtocol, None},
+    }
+    button: Any
+    line: str | None = attr.ib(default=None, validator=optional(instance_of(str)))
+    uart: int = attr.ib(default=1, validator=instance_of(int))
+    baud: int = attr.ib(default=115200, validator=instance_of(int))
+    rxbuf: int = attr.ib(default=1024, validator=instance_of(int))
+    host: str | None = attr.ib(default=None, validator=optional(instance_of(str)))
+    listen: str | None = attr.ib(default=None, validator=optional(instance_of(str)))
+    lan: bool = attr.ib(default=False, validator=instance_of(bool))
+    off_s: float = number(0.0)
+    max_size: int = attr.ib(default=512, validator=instance_of(int))
+    ahead: int = attr.ib(default=6, validator=instance_of(int))
+    patience_s: float = number(60.0)
+    deadline_s: float = number(1800.0)
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        if (self.line is None) == (self.host is None):
+            raise ValueError("either line (a UART) or host (a network) says how the board reaches the queue manager")
+        if isinstance(self.button, PowerProtocol):  # labgrid takes a power switch for a reset button, too
+            self.button = None
+
+    def open(self, folder: Path, application: Path) -> Board:
+        """The board, for one campaign; of its flash nothing is kept in `folder`. Raises BoardMissing."""
+        del folder
+        return LabBoard(self, application)
+
+
+@target_factory.reg_resource
+@attr.s(eq=False)
+class EmulatedMachine(Resource):  # type: ignore[misc]
+    """A board that needs no hardware; `kind` as hil/kinds.py names it."""
+
+    kind: str = attr.ib(validator=in_(kinds.KINDS))
+
+
+@target_factory.reg_driver
+@attr.s(eq=False)
+class EmulatedNodeDriver(Driver):  # type: ignore[misc]
+    """A node on an emulated machine, whose power and flash are this machine's processes and files."""
+
+    bindings: ClassVar[dict[str, Any]] = {"machine": EmulatedMachine}
+
+    def open(self, folder: Path, application: Path) -> Board:
+        """As NodeDriver, with the flash in the folder."""
+        return kinds.open_kind(self.machine.kind, folder, application)
+
+
+class Status(enum.Enum):
+    """How far a board has come."""
+
+    UNKNOWN = enum.auto()
+    OFF = enum.auto()
+    FLASHED = enum.auto()
+    DEPLOYED = enum.auto()
+    RUNNING = enum.auto()
+
+
+@target_factory.reg_driver
+@attr.s(eq=False)
+class BoardStrategy(Strategy):  # type: ignore[misc]
+    """off -> flashed -> deployed -> running. `firmware` names the image that is flashed, from `images` of the file;
+    without it the firmware that a board has stays.
+    """
+
+    bindings: ClassVar[dict[str, Any]] = {"node": {"NodeDriver", "EmulatedNodeDriver"}}
+    firmware: str | None = attr.ib(default=None, validator=optional(instance_of(str)))
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self.status = Status.UNKNOWN
+        self.board: Board | None = None
+
+    def open(self, folder: Path, application: Path = SENSOR) -> Board:
+        """The board as campaigns see it. Raises BoardMissing."""
+        self.board = self.node.open(folder, application)
+        return self.board
+
+    def transition(self, status: str | Status, settings: dict[str, object] | None = None) -> None:
+        """Go there, by all states before it; `settings`: those of the application. Raises StrategyError, and what the
+        board does.
+        """
+        wanted = status if isinstance(status, Status) else Status[status.upper()]
+        if self.board is None or wanted is Status.UNKNOWN:
+            raise StrategyError(f"board {self.target.name} cannot go to {wanted.name.lower()}: open it first")
+        if wanted.value < self.status.value or self.status is Status.UNKNOWN:
+            self.board.kill()
+            self.status = Status.OFF
+        while self.status is not wanted:
+            following = Status(self.status.value + 1)
+            if following is Status.FLASHED:
+                self._flash()
+            elif following is Status.DEPLOYED:
+                self.board.deploy(settings or {})
+            else:
+                self.board.power_up()
+            self.status = following
+
+    def _flash(self) -> None:
+        if self.firmware is None:
+            return
+        loader = getattr(self.node, "loader", None)
+        if loader is None:
+            raise StrategyError(f"board {self.target.name} has a firmware and no driver that loads it")
+        self.node.power.on()
+        self.target.activate(loader)
+        loader.load(self.target.env.config.get_image_path(self.firmware))
+        self.target.deactivate(loader)
+        self.node.power.off()
+
+
+class LabBoard(Board):
+    """A real board. The switch may take seconds: who has an event loop calls from a thread."""
+
+    def __init__(self, node: NodeDriver, application: Path) -> None:
+        self.target = node.target.name
+        self.host = node.host or ""
+        self.listen = node.listen or self.host
+        self.limits = Limits(node.max_size, node.ahead, node.patience_s, node.deadline_s)
+        self.ways = (POWER,) if node.button is None else (POWER, RESET)
+        self.log = Log()
+        self._node = node
+        self._application = application
+        self._life = 0
+        self._off_at = 0.0
+        self._stop = threading.Event()
+        self._reader: threading.Thread | None = None
+        self.line = None
+        self._lock = Lock(identity(node.micropython.port), f"a campaign on {self.target}")
+        try:
+            for driver in filter(None, (node.power, node.button)):
+                node.target.activate(driver)
+            if node.line is not None:
+                self.line = Path(url(node.target.get_resource("SerialPort", name=node.line, wait_avail=False)))
+        except BaseException:
+            self._lock.release()
+            raise
+
+    @property
+    def alive(self) -> bool:
+        return self._reader is not None and self._reader.is_alive()
+
+    def describe(self) -> str:
+        link = "a network" if self.line is None else f"UART {self._node.uart}, {self._node.baud} baud"
+        return f"{self.target}: {identity(self._node.micropython.port)}, over {link}"
+
+    def _switch(self, on: bool) -> None:
+        """Raises OSError if the switch fails, whatever kind it is."""
+        try:
+            if on:
+                time.sleep(max(0.0, self._off_at + self._node.off_s - time.monotonic()))
+                self._node.power.on()
+            else:
+                self._node.power.off()
+                self._off_at = time.monotonic()
+        except Exception as error:  # noqa: BLE001 - each kind of switch has its own
+            said = getattr(error, "output", b"") or b""
+            raise OSError(f"board {self.target}: {error} {said.decode(errors='replace')}".strip()) from None
+
+    def deploy(self, settings: dict[str, object]) -> None:
+        node = self._node
+        link: dict[str, object] = {"lan": node.lan}
+        if node.line is not None:
+            link = {"uart": node.uart, "baud": node.baud, "rxbuf": node.rxbuf}
+        program = compiled(self._application, self.target)
+        self._switch(on=False)
+        self._switch(on=True)
+        with node.micropython.repl(self.log, self._life) as repl:
+            repl.run(_CLEAN.format([*FILES, str(settings["outbox"])]))
+            repl.write("application.mpy", program)
+            repl.write("config.json", json.dumps({**settings, **link}).encode())
+            repl.write("main.py", MAIN.encode())
+            repl.close(restart=False)
+        self._switch(on=False)
+
+    def kill(self) -> None:
+        self._switch(on=False)
+        self._stop.set()
+        if self._reader is not None:
+            self._reader.join()
+
+    def power_up(self) -> None:
+        self._life += 1
+        self._stop.clear()
+        self._switch(on=True)
+        self._reader = threading.Thread(target=self._read, args=(self._life,), daemon=True)
+        self._reader.start()
+
+    def _read(self, life: int) -> None:
+        """Keep what the board says while it is on."""
+        try:
+            for text in self._node.micropython.lines(self._stop):
+                self.log.append(Line(life, text))
+        except BoardMissing as error:
+            self.log.append(Line(life, str(error)))
+
+    def reset(self) -> None:
+        if self._node.button is None:
+            super().reset()
+        self._node.button.reset()
+
+    def read_file(self, name: str) -> bytes:
+        self._switch(on=True)
+        try:
+            with self._node.micropython.repl(self.log, self._life) as repl:
+                try:
+                    content: bytes = repl.read(name)
+                    return content
+                except FileNotFoundError:
+                    return b""
+                finally:
+                    repl.close(restart=False)
+        finally:
+            self._switch(on=False)
+
+    def close(self) -> None:
+        try:
+            self.kill()
+        finally:
+            self._lock.release()
+            self._node.target.cleanup()

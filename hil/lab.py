@@ -1,0 +1,112 @@
+"""The boards of a labgrid environment, each with its errors in a sentence."""
+
+import tomllib
+import warnings
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from labgrid import Environment, Target
+from labgrid.binding import BindingError
+from labgrid.exceptions import InvalidConfigError, NoConfigFoundError, NoSupplierFoundError, RegistrationError
+
+from hil.boards import Board, BoardMissing, Quarantined
+from hil.drivers import BoardStrategy
+
+WRONG: Final = (
+    *(AttributeError, ImportError, KeyError, OSError, TypeError, UserWarning, ValueError),
+    *(BindingError, InvalidConfigError, NoConfigFoundError, NoSupplierFoundError, RegistrationError),
+)
+"""What labgrid raises for a file that is wrong."""
+
+
+def instead(path: Path, new: Path) -> str:
+    """That boards.toml is read no longer, and its boards as they are described now."""
+    try:
+        boards = tomllib.loads(path.read_text())
+    except (OSError, ValueError):
+        boards = {}
+    found = {name: _target(board) for name, board in boards.items() if isinstance(board, dict)}
+    text = yaml.safe_dump({"imports": ["hil.drivers"], "targets": found}, sort_keys=False, width=120)
+    return (
+        f"{path} is not read any more: boards are described in labgrid's format, see hil/README.md. "
+        f"Remove it, unset HIL_BOARDS, and write into {new} (a reset button is a DigitalOutputResetDriver):\n{text}"
+    )
+
+
+def _target(board: dict[str, Any]) -> dict[str, Any]:
+    power = board.get("power", {})
+    node = {key: value for key, value in board.items() if key not in ("usb", "power", "reset", "line")}
+    ports = [{"USBSerialPort": {"name": "repl", "match": {"ID_SERIAL_SHORT": board.get("usb", "")}}}]
+    if "line" in board:
+        node["line"] = "line"
+        ports.append({"USBSerialPort": {"name": "line", "match": {"ID_SERIAL_SHORT": board["line"]}}})
+    switch = {"cmd_on": power.get("on", ""), "cmd_off": power.get("off", "")}
+    drivers = {"MicroPythonDriver": {"bindings": {"port": "repl"}}, "ExternalPowerDriver": switch, "NodeDriver": node}
+    return {"resources": ports, "drivers": {**drivers, "BoardStrategy": {}}}
+
+
+def reason(error: BaseException) -> str:
+    """What labgrid says: its errors show their fields, and hide what they come from."""
+    said = f"no {error}" if isinstance(error, KeyError) else str(getattr(error, "msg", error))
+    return f"{said}: {error.__cause__}" if error.__cause__ else said
+
+
+def load(path: Path) -> Environment:
+    """Raises BoardMissing for a file that is no labgrid environment."""
+    if path.suffix == ".toml":
+        raise BoardMissing(instead(path, path.with_name("rig.yaml")))
+    try:
+        environment = Environment(str(path))
+        targets = environment.config.get_targets()
+    except WRONG as error:
+        raise BoardMissing(f"{path}: {reason(error)}") from None
+    if not isinstance(targets, dict) or not all(isinstance(target, dict) for target in targets.values()):
+        raise BoardMissing(f"{path}: targets: must be a table of boards, each with resources: and drivers:")
+    return environment
+
+
+def names(path: Path) -> dict[str, str]:
+    """Every board of a file, and why it is in quarantine; empty if it is not."""
+    environment = load(path)
+    return {name: quarantine(environment, name) for name in environment.config.get_targets()}
+
+
+def quarantine(environment: Environment, name: str) -> str:
+    """Why a board is not to be used: `options: {quarantine: REASON}` of its target."""
+    return str(environment.config.get_target_option(name, "quarantine", "") or "")
+
+
+def target(environment: Environment, name: str) -> Target:
+    """One board of it with its drivers, of which none is active. Raises BoardMissing with the board, if it is described
+    wrongly or in quarantine.
+    """
+    where = f"{environment.config_file}: board {name}"
+    if why := quarantine(environment, name):
+        raise Quarantined(f"{where} is in quarantine: {why}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)  # a key that nobody reads
+            return environment.get_target(name)
+    except WRONG as error:
+        raise BoardMissing(f"{where}: {reason(error)}") from None
+
+
+def open_board(path: Path, name: str, folder: Path, application: Path) -> Board:
+    """As targets.open_board, for a board of this file. Raises BoardMissing."""
+    made = target(load(path), name)
+    try:
+        board: Board = strategy(made).open(folder, application)
+    except BaseException:
+        made.cleanup()
+        raise
+    return board
+
+
+def strategy(made: Target) -> BoardStrategy:
+    """Raises BoardMissing if the board has none."""
+    try:
+        found: BoardStrategy = made.get_driver(BoardStrategy, activate=False)
+    except NoSupplierFoundError as error:
+        raise BoardMissing(f"board {made.name}: {reason(error)}") from None
+    return found

@@ -1,0 +1,537 @@
+"""Boards of a labgrid environment: described, found or refused, locked, and driven. The real board here is a Cortex-M3
+in QEMU: its REPL is on a pseudo-terminal that has a new name at each power-up, as the port of a real board may have.
+"""
+
+import asyncio
+import json
+import random
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import attr
+import pytest
+import pyudev
+import yaml
+from labgrid.driver import Driver
+from labgrid.factory import target_factory
+from labgrid.protocol import BootstrapProtocol
+from labgrid.resource.udev import USBSerialPort
+from labgrid.strategy import StrategyError
+from rich.console import Console
+
+from hil import drivers, lab, locks, targets
+from hil.boards import POWER, RESET, ROOT, SENSOR, Board, BoardMissing
+from hil.campaign import ORDACK, Settings, run_campaign
+from hil.drivers import LabBoard
+from hil.emulated import HOST, M3
+from hil.kinds import KINDS
+from hil.locks import Lock
+from hil.targets import open_board
+
+DEADLINE_S = 60.0
+NUMBER = "E6616408432C5B2F"
+
+Rig = Callable[[dict[str, Any]], Path]
+
+
+@pytest.fixture(autouse=True)
+def folder_of_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test meets a board that is in use here."""
+    monkeypatch.setattr(locks, "FOLDER", tmp_path)
+    monkeypatch.delenv("HIL_BOARDS", raising=False)
+
+
+@pytest.fixture
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
+    """Makes the file of boards that is used."""
+
+    def make(described: dict[str, Any]) -> Path:
+        path = tmp_path / "rig.yaml"
+        path.write_text(yaml.safe_dump({"imports": ["hil.drivers"], "targets": described}, sort_keys=False))
+        monkeypatch.setenv("LG_ENV", str(path))
+        return path
+
+    return make
+
+
+def described(port: Path, on: str = "true", off: str = "true", **node: Any) -> dict[str, Any]:
+    """A board on a serial port, in labgrid's words."""
+    return {
+        "resources": [{"RawSerialPort": {"name": "repl", "port": str(port)}}],
+        "drivers": {
+            "MicroPythonDriver": {"bindings": {"port": "repl"}},
+            "ExternalPowerDriver": {"cmd_on": on, "cmd_off": off},
+            "NodeDriver": node or {"host": HOST},
+            "BoardStrategy": {},
+        },
+    }
+
+
+# The file
+
+
+def test_the_emulated_boards_are_targets_of_a_file_each() -> None:
+    assert lab.names(ROOT / "hil" / "emulated.yaml") == dict.fromkeys(KINDS, "")
+    environment = lab.load(ROOT / "hil" / "emulated.yaml")
+    for name in KINDS:
+        assert lab.target(environment, name).get_resource("EmulatedMachine").kind == name
+
+
+def test_the_board_that_the_readme_describes_is_one(rig: Rig) -> None:
+    (example,) = re.findall("```yaml\n(.*?)```", (ROOT / "hil" / "README.md").read_text(), re.DOTALL)
+    path = rig({})
+    path.write_text(example)
+    assert lab.names(path) == {"pico-1": "", "pico-2": "its regulator is burnt, ask Ada"}
+    made = lab.target(lab.load(path), "pico-1")
+    assert lab.strategy(made).node.line == "line"
+    with pytest.raises(BoardMissing, match="board pico-2 is in quarantine: its regulator is burnt, ask Ada"):
+        open_board("pico-2", path.parent / "flash")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"drivers": {}}, "no BoardStrategy driver"),
+        ({"drivers": {"BoardStrategy": {}}}, "binding BoardStrategy failed"),
+        ({"resources": [{"SerialPort": {"port": "x"}}]}, "unknown resource class SerialPort"),
+        ({"resources": [{"RawSerialPort": {"port": "x", "sped": 9600}}]}, "unsupported attribute 'sped'"),
+        ({"resources": [{"RawSerialPort": {"name": "repl"}}]}, "RawSerialPort must be configured with a port"),
+        ({"NodeDriver": {}}, "either line (a UART) or host (a network)"),
+        ({"NodeDriver": {"host": "a", "line": "b"}}, "either line (a UART) or host (a network)"),
+        ({"NodeDriver": {"host": 12}}, "'host' must be"),
+        ({"NodeDriver": {"host": "a", "patience_s": "long"}}, "could not convert string to float: 'long'"),
+        ({"ExternalPowerDriver": {"cmd_on": "x"}}, "failed to create ExternalPowerDriver"),
+    ],
+)
+def test_a_board_that_is_described_wrongly_is_named_with_the_reason(
+    rig: Rig, tmp_path: Path, change: dict[str, Any], reason: str
+) -> None:
+    board = described(tmp_path / "tty")
+    for key, value in change.items():
+        (board if key in board else board["drivers"])[key] = value
+    rig({"bench": board})
+    with pytest.raises(BoardMissing, match=rf"board bench: .*{re.escape(reason)}"):
+        open_board("bench", tmp_path / "flash")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "Configuration file is empty"),
+        ("targets: [", "Error in configuration file"),
+        ("targets: [a]", "targets: must be a table"),
+        ("targets: {a: 1}", "targets: must be a table"),
+        ("imports: hil.drivers\n", "imports needs to be list"),
+        ("imports: [no_such_module]\n", "No module named 'no_such_module'"),
+        ("targets: {a: {drivers: {BoardStrategy: !template $LG_NO}}}", "refers to unknown variable 'LG_NO'"),
+    ],
+)
+def test_a_file_that_is_wrong_is_refused_with_its_name(rig: Rig, text: str, reason: str) -> None:
+    path = rig({})
+    path.write_text(text)
+    with pytest.raises(BoardMissing, match=rf"^{path}: .*{re.escape(reason)}"):
+        open_board("unix", path.parent / "flash")
+
+
+def test_a_file_that_is_not_there_and_a_board_that_is_not_in_it_are_named(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig({"bench": described(tmp_path / "tty")})
+    with pytest.raises(BoardMissing, match="no board 'pico'"):
+        open_board("pico", tmp_path / "flash")
+    assert open_board("cpython", tmp_path / "flash").describe().startswith("cpython: ")
+    monkeypatch.setenv("LG_ENV", str(tmp_path / "no.yaml"))
+    with pytest.raises(BoardMissing, match=r"no\.yaml' could not be found"):
+        open_board("unix", tmp_path / "flash")
+
+
+OLD = """
+[pico-1]
+usb = "E6616408432C5B2F"
+power = { on = "switch on", off = "switch off" }
+reset = "press"
+line = "A50285BI"
+baud = 921600
+"""
+
+
+def test_a_file_of_before_is_refused_with_what_to_write_instead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = tmp_path / "boards.toml"
+    old.write_text(OLD)
+    for variable, reaches in (("HIL_BOARDS", targets.RIG), ("LG_ENV", tmp_path / "rig.yaml")):
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, str(old))
+            with pytest.raises(BoardMissing, match="is not read any more") as refused:
+                open_board("unix", tmp_path / "flash")
+        told, _, text = str(refused.value).partition("\n")
+        assert str(reaches) in told
+        new = tmp_path / "new.yaml"
+        new.write_text(text)
+        node = lab.strategy(lab.target(lab.load(new), "pico-1")).node
+        assert (node.line, node.baud, node.power.cmd_off) == ("line", 921600, "switch off")
+        assert node.micropython.port.match["ID_SERIAL_SHORT"] == NUMBER
+    old.write_text("[pico-1")
+    monkeypatch.setattr(targets, "OLD", old)
+    with pytest.raises(BoardMissing, match="is not read any more"):
+        open_board("unix", tmp_path / "flash")
+
+
+# Identity
+
+
+class Device(SimpleNamespace):
+    """A serial port as udev shows it."""
+
+    def __init__(self, node: str, number: str = NUMBER, path: str = "") -> None:
+        found = {"ID_SERIAL_SHORT": number, "ID_PATH": path}
+        above = SimpleNamespace(properties={"SUBSYSTEM": "usb"}, attributes={}, subsystem="usb")
+        properties = {"SUBSYSTEM": "tty", **found}
+        super().__init__(device_node=node, properties=properties, attributes={}, ancestors=[above], action=None)
+        self.sys_path = f"/sys{node}{path}"
+
+
+@pytest.fixture
+def plugged(monkeypatch: pytest.MonkeyPatch) -> list[Device]:
+    """The ports of this machine."""
+    found: list[Device] = []
+
+    class Context(SimpleNamespace):
+        def list_devices(self, **_: str) -> "Context":
+            return self
+
+        def match_subsystem(self, _: str) -> None: ...
+
+        def __iter__(self) -> Iterator[Device]:
+            return iter(found)
+
+    monkeypatch.setattr(pyudev, "Context", Context)
+    return found
+
+
+def usb(**match: str) -> USBSerialPort:
+    """A port that a file describes."""
+    described = {"resources": {"USBSerialPort": {"match": match}}}
+    return target_factory.make_target("bench", described).resources[0]
+
+
+def test_a_board_is_found_by_its_number_or_by_where_it_is_plugged_in(plugged: list[Device]) -> None:
+    plugged += [Device("/dev/ttyACM1", "other", "pci-usb-0:1"), Device("/dev/null", NUMBER, "pci-usb-0:2")]
+    for match in ({"ID_SERIAL_SHORT": NUMBER}, {"ID_PATH": "pci-usb-0:2"}):
+        port = usb(**match)
+        for device in plugged:
+            port.try_match(device)
+        assert drivers.url(port, 0.0) == "/dev/null"
+        (key, value) = match.popitem()
+        assert drivers.identity(port) == f"{key} {value}"
+
+
+def test_two_ports_with_its_number_are_refused(plugged: list[Device]) -> None:
+    plugged += [Device("/dev/null"), Device("/dev/zero")]
+    port = usb(ID_SERIAL_SHORT=NUMBER)
+    port.try_match(plugged[0])
+    with pytest.raises(BoardMissing, match=f"2 ports have ID_SERIAL_SHORT {NUMBER}: /dev/null, /dev/zero"):
+        drivers.url(port, 600.0)
+
+
+def test_a_board_that_does_not_come_is_named_and_one_that_comes_late_or_again_is_found(
+    plugged: list[Device], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert plugged == []
+    port = usb(ID_SERIAL_SHORT=NUMBER)
+    with pytest.raises(BoardMissing, match=f"board bench: no port ID_SERIAL_SHORT {NUMBER} within 0.05 s"):
+        drivers.url(port, 0.05)
+    events = iter([Device("/dev/x", "other"), Device("/dev/null")])
+    monkeypatch.setattr(port, "poll", lambda: port.try_match(next(events)))
+    assert drivers.url(port, 600.0) == "/dev/null"
+    gone, again = Device("/dev/null"), Device("/dev/zero")
+    gone.action, again.action = "remove", "add"
+    events = iter([gone, again])
+    assert drivers.url(port, 600.0) == "/dev/zero"
+
+
+def test_ports_of_a_network_are_those_of_ser2net() -> None:
+    for protocol, expected in (("rfc2217", "rfc2217://lab:4001?ign_set_control"), ("raw", "socket://lab:4001")):
+        port = {"NetworkSerialPort": {"host": "lab", "port": 4001, "protocol": protocol}}
+        made = target_factory.make_target("bench", {"resources": port}).resources[0]
+        assert (drivers.url(made), drivers.identity(made)) == (expected, "lab:4001")
+
+
+def test_one_user_at_a_time_and_the_other_is_told_who() -> None:
+    first = Lock(NUMBER, "a campaign on pico-1")
+    with pytest.raises(BoardMissing, match=r"in use: a campaign on pico-1, process \d+, since"):
+        Lock(NUMBER, "another")
+    Lock("other number", "another").release()
+    first.release()
+    Lock(NUMBER, "another").release()
+
+
+def test_the_lock_ends_with_its_process(tmp_path: Path) -> None:
+    script = (
+        "import pathlib, sys, time; from hil import locks; locks.FOLDER = pathlib.Path(sys.argv[1])\n"
+        f"lock = locks.Lock({NUMBER!r}, 'a campaign')\n"
+        "print('held', flush=True); time.sleep(600)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script, tmp_path], cwd=ROOT, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    with process.stdout:
+        assert process.stdout.readline() == b"held\n"
+        with pytest.raises(BoardMissing, match="in use"):
+            Lock(NUMBER, "another")
+        process.kill()
+        process.wait(DEADLINE_S)
+    Lock(NUMBER, "another").release()
+
+
+def test_a_board_that_somebody_holds_is_for_him_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "ada")
+    locks.keep(NUMBER, "soldering")
+    Lock(NUMBER, "a campaign of ada").release()
+    with pytest.raises(BoardMissing, match=r"is held by ada since .*: soldering"):
+        locks.keep(NUMBER, "")
+    monkeypatch.setenv("LOGNAME", "bob")
+    with pytest.raises(BoardMissing, match=r"is held by ada since .*: soldering"):
+        Lock(NUMBER, "a campaign of bob")
+    with pytest.raises(BoardMissing, match=r"is held by ada since .*: soldering"):
+        locks.give_back(NUMBER)
+    monkeypatch.setenv("LOGNAME", "ada")
+    locks.give_back(NUMBER)
+    with pytest.raises(BoardMissing, match="is held by nobody"):
+        locks.give_back(NUMBER)
+
+
+# A board
+
+
+SWITCH = """
+import json, os, pathlib, re, signal, subprocess, sys, time
+folder, word = pathlib.Path(sys.argv[1]), sys.argv[2]
+running, tty = folder / "running", folder / "tty"
+if running.exists():
+    if word == "on":
+        sys.exit()
+    tty.unlink()
+    pid = int(running.read_text())
+    running.unlink()
+    os.kill(pid, signal.SIGKILL)
+if word == "on":
+    out = open(folder / "out", "w")
+    process = subprocess.Popen(json.loads((folder / "command").read_text()), stdin=subprocess.DEVNULL, stdout=out,
+        stderr=subprocess.STDOUT, cwd=folder, start_new_session=True)
+    while not (match := re.search("redirected to (\\S+) ", (folder / "out").read_text())):
+        assert process.poll() is None, (folder / "out").read_text()
+        time.sleep(0.01)
+    running.write_text(str(process.pid))
+    tty.symlink_to(match[1])
+"""
+
+
+class Bench:
+    """A board on a bench: a Cortex-M3 whose REPL is on a pseudo-terminal, with a switch for its power."""
+
+    def __init__(self, folder: Path, rig: Rig) -> None:
+        folder.mkdir()
+        command = [str(word) for word in M3.command("flash", "heap=64")]
+        command += ["-serial", "pty", "-nic", "user,model=lan9118"]
+        (folder / "command").write_text(json.dumps(command))
+        (folder / "switch.py").write_text(SWITCH)
+        self.tty = folder / "tty"
+        self.off = f"{sys.executable} {folder}/switch.py {folder} off"
+        on = self.off.removesuffix("off") + "on"
+        rig({"bench": described(self.tty, on, self.off, host=HOST, listen="127.0.0.1", lan=True, off_s=0.1)})
+
+    def open(self, application: Path = SENSOR) -> Board:
+        return open_board("bench", self.tty.parent, application)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, rig: Rig) -> Iterator[Bench]:
+    if not M3.firmware.exists():
+        pytest.skip("`make firmware` builds the firmware of this board")
+    made = Bench(tmp_path / "bench", rig)
+    yield made
+    subprocess.run([*made.off.split()], check=True, timeout=DEADLINE_S)
+
+
+APPLICATION = """
+import time
+
+
+async def main(path):
+    with open("lives", "a") as file:
+        file.write("x")
+    while True:
+        print("alive")
+        time.sleep(0.1)
+"""
+
+
+@pytest.fixture
+def application(tmp_path: Path) -> Path:
+    path = tmp_path / "application.py"
+    path.write_text(APPLICATION)
+    return path
+
+
+@pytest.mark.timeout(180)
+def test_a_board_is_given_its_application_cut_off_and_read(bench: Bench, application: Path) -> None:
+    board = bench.open(application)
+    assert (board.ways, board.listen, board.line) == ((POWER,), "127.0.0.1", None)
+    with pytest.raises(BoardMissing, match="in use: a campaign on bench"):
+        bench.open(application)
+    try:
+        for life in (1, 2):
+            if life == 1:
+                board.start({"outbox": "outbox"})
+            else:
+                board.power_up()
+            mark = board.log.mark()
+            assert board.log.wait_for(lambda text: text == "alive", DEADLINE_S, mark).life == life
+            assert board.alive
+            board.kill()
+            assert not bench.tty.exists()
+        assert board.read_file("lives") == b"xxx"  # one more life, until it was interrupted
+        assert board.read_file("nothing") == b""
+        assert b'"lan": true' in board.read_file("config.json")
+        board.start({"outbox": "outbox"})
+        board.kill()
+    finally:
+        board.close()
+    bench.open(application).close()
+
+
+@pytest.mark.timeout(180)
+def test_a_board_that_disappears_is_noticed(bench: Bench, application: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    board = bench.open(application)
+    try:
+        board.start({"outbox": "outbox"})
+        board.log.wait_for(lambda text: text == "alive", DEADLINE_S)
+        monkeypatch.setattr(drivers.url, "__defaults__", (0.2, None))
+        subprocess.run([*bench.off.split()], check=True, timeout=DEADLINE_S)
+        end = time.monotonic() + DEADLINE_S
+        while board.alive:
+            assert time.monotonic() < end
+        assert f"board bench: no port {bench.tty} within" in board.log.tail(1)
+    finally:
+        board.close()
+
+
+def test_a_switch_that_fails_is_told(rig: Rig, tmp_path: Path) -> None:
+    rig({"bench": described(tmp_path / "tty", off=f"{sys.executable} -c 'import sys; sys.exit(\"no hub\")'")})
+    board = open_board("bench", tmp_path / "flash")
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"board bench: .*status 1.* no hub"):
+            board.kill()
+    with pytest.raises(OSError, match="no hub"):
+        board.close()
+    Lock(str(tmp_path / "tty"), "another").release()
+
+
+def test_a_board_stays_off_for_the_time_that_it_needs(rig: Rig, tmp_path: Path) -> None:
+    rig({"bench": described(tmp_path / "tty", host=HOST, off_s=1)})
+    board = open_board("bench", tmp_path / "flash")
+    board.kill()
+    begun = time.monotonic()
+    board.power_up()
+    assert time.monotonic() >= begun + 0.9
+    board.close()  # at once, though its port does not come
+    assert time.monotonic() < begun + drivers.PORT_DEADLINE_S
+
+
+def test_a_line_and_a_button_are_found_or_the_board_is_let_go(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drivers.url, "__defaults__", (0.0, None))
+    board = described(tmp_path / "tty", line="uart")
+    board["resources"].append({"RawSerialPort": {"name": "uart", "port": str(tmp_path / "uart")}})
+    (tmp_path / "button").touch()
+    board["drivers"] |= {
+        "FileDigitalOutputDriver": {"filepath": str(tmp_path / "button")},
+        "DigitalOutputResetDriver": {"delay": 0.0},
+    }
+    board["drivers"] = dict(
+        sorted(board["drivers"].items(), key=lambda item: item[0] in ("NodeDriver", "BoardStrategy"))
+    )
+    board["drivers"]["BoardStrategy"] = board["drivers"].pop("BoardStrategy")
+    rig({"bench": board})
+    for _ in range(2):
+        with pytest.raises(BoardMissing, match=f"board bench: no port {tmp_path}/uart"):
+            open_board("bench", tmp_path / "flash")
+    (tmp_path / "uart").touch()
+    opened = open_board("bench", tmp_path / "flash")
+    assert (opened.line, opened.ways) == (tmp_path / "uart", (POWER, RESET))
+    opened.reset()
+    assert (tmp_path / "button").read_text() == "0\n"
+    opened.close()
+
+
+def lives(board: Board) -> bool:
+    return board.alive
+
+
+def test_a_strategy_leads_a_board_from_off_to_running_and_back(application: Path, tmp_path: Path) -> None:
+    environment = lab.load(ROOT / "hil" / "emulated.yaml")
+    strategy = lab.strategy(lab.target(environment, "cpython"))
+    with pytest.raises(StrategyError, match="board cpython cannot go to running: open it first"):
+        strategy.transition("running")
+    board = strategy.open(tmp_path / "flash", application)
+    for name, states in (("first", ("deployed", "running", "off")), ("second", ("running", "deployed", "off"))):
+        for state in states:
+            strategy.transition(state, {"name": name})
+            assert lives(board) == (state == "running")
+            assert json.loads((tmp_path / "flash" / "config.json").read_text()) == {"name": name}
+    board.close()
+
+
+@target_factory.reg_driver
+@attr.s(eq=False)
+class RecordingLoader(Driver, BootstrapProtocol):  # type: ignore[misc]
+    """A flashing tool that only says what it was to load."""
+
+    def load(self, filename: str) -> None:
+        self.target.env.loaded = filename
+
+
+def test_a_strategy_flashes_what_the_file_names_as_the_firmware(rig: Rig, tmp_path: Path) -> None:
+    board = described(tmp_path / "tty", f"touch {tmp_path}/on", f"touch {tmp_path}/off")
+    board["drivers"]["BoardStrategy"] = {"firmware": "pico"}
+
+    def strategy() -> Any:
+        path = rig({"bench": board})
+        with path.open("a") as file:
+            file.write("images: {pico: firmware.uf2}\n")
+        return lab.strategy(lab.target(lab.load(path), "bench"))
+
+    without = strategy()
+    opened = without.open(tmp_path / "flash")
+    with pytest.raises(StrategyError, match="board bench has a firmware and no driver that loads it"):
+        without.transition("flashed")
+    opened.close()
+    assert not (tmp_path / "on").exists()
+    board["drivers"] = {"RecordingLoader": {}, **board["drivers"]}
+    with_loader = strategy()
+    opened = with_loader.open(tmp_path / "flash")
+    with_loader.transition("flashed")
+    assert with_loader.target.env.loaded == str(tmp_path / "firmware.uf2")
+    assert (tmp_path / "on").exists()
+    opened.close()
+
+
+@pytest.mark.timeout(240)
+def test_the_campaign_drives_it(bench: Bench, tmp_path: Path) -> None:
+    if not Path(ORDACK[0]).exists():
+        pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
+    seed = random.SystemRandom().randrange(1 << 31)
+    print(f"seed {seed}")
+    settings = Settings(10, 2, 1, seed, "bench", deadline_s=120.0, artefacts=tmp_path / "campaign")
+    figures = asyncio.run(run_campaign(settings, Console()))
+    assert figures.shortcomings() == [], f"seed {seed}"
+    assert figures.core == "c-module"
+    assert isinstance(bench.open(), LabBoard)
