@@ -41,8 +41,8 @@ setup-firmware:
 run: $(if $(filter pi% mps2% m4% m33% rv32%,$(BOARD)),setup-firmware,setup) ## the main job: readings from a MicroPython arrive once, over a link that keeps breaking (SEED= MESSAGES= CUTS= KILLS= BOARD=)
 	@$(PYTHON_VENV) -m hil.campaign --messages $(MESSAGES) --cuts $(CUTS) --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(if $(BOARD),--board '$(BOARD)')
 
-hil: setup-test ## the guarantees on every board that is here, as a table, also in build/hil.md and build/hil.json; what broke before, on a Cortex-M3 (SEED=)
-	@$(PYTHON_VENV) -m hil.matrix --markdown build/hil.md --json build/hil.json $(if $(SEED),--seed $(SEED))
+hil: setup-test ## the guarantees on every emulated board, or every one of a file, as a table, also in build/hil.md and build/hil.json; what broke before, on a Cortex-M3 (SEED= LG_ENV=)
+	@$(PYTHON_VENV) -m pytest -q -n 2 hil --lg-env $(or $(LG_ENV),hil/emulated.yaml) --report build/hil $(if $(SEED),--seed $(SEED))
 	@for sequence in $(BROKE_BEFORE); do \
 		$(PYTHON_VENV) -m hil.campaign --board $${sequence%:*} --mishap $${sequence#*:} --messages 500 --max-size 200 --cuts 0 --kills 3 $(if $(SEED),--seed $(SEED)) || exit 1; \
 	done

@@ -1,9 +1,17 @@
-"""What the rig's tests share: the stand-in pair, and a quick campaign of it."""
+"""What the rig's tests share: the stand-in pair, a quick campaign of it, and the boards of the file of --lg-env.
+
+Without it the rig's own tests run, with a short campaign on every board that needs no hardware, where it is here. With
+it each board of the file is asked for: only tests of boards run, in their long form, and a table is made of them.
+"""
 
 import asyncio
 import io
+import json
+import os
+import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +19,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from rich.console import Console
 
-from hil.campaign import Settings, run_campaign
+from hil import kinds
+from hil.boards import BoardMissing, Quarantined
+from hil.campaign import ORDACK, Settings, run_campaign
+from hil.matrix import Cell, Matrix, column
 from hil.report import Figures
 
 # As in tests/conftest.py: what a busy machine makes slow has not failed.
@@ -19,8 +30,79 @@ settings.register_profile("ordack", deadline=None, suppress_health_check=[Health
 settings.load_profile("ordack")
 
 STANDIN = Path(__file__).with_name("standin.py")
+BOARD = "place"
+"""A test with this argument is one of boards, and runs for each."""
 
 RunStandin = Callable[..., Figures]
+
+
+FILE = pytest.StashKey[dict[str, str] | None]()
+
+
+class Report:
+    """The table of all boards, made of what their tests record, also in the processes of xdist."""
+
+    def __init__(self, config: pytest.Config, boards: Iterable[str]) -> None:
+        self._path: Path | None = config.option.report
+        self._matrix = Matrix(config.option.seed)
+        self._boards = list(boards)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for name, value in report.user_properties if report.when == "call" else ():
+            if name == "column":
+                board, cells, figures = json.loads(str(value))
+                self._matrix.columns[board] = {name: Cell(**cell) for name, cell in cells.items()}
+                self._matrix.figures[board] = figures
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self._matrix.columns:
+            self._matrix.columns = dict(
+                sorted(self._matrix.columns.items(), key=lambda one: self._boards.index(one[0]))
+            )
+            out = io.StringIO()
+            Console(file=out, width=200).print(self._matrix.table())
+            terminalreporter.write(f"\n{out.getvalue()}")
+            if self._path is not None:
+                self._matrix.write(self._path)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("rig", "campaigns on the boards of --lg-env")
+    for name, count in (("messages", 200), ("cuts", 20), ("kills", 3)):
+        group.addoption(f"--{name}", type=int, default=count, help="on each board (default %(default)s)")
+    group.addoption("--seed", type=int, help="the same seed makes the same plans (default: a new one)")
+    group.addoption("--report", type=Path, help="write the table of guarantees to this file, as .md and .json")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[FILE] = None
+    path = config.getoption("lg_env", None) or os.environ.get("LG_ENV")
+    if path is None or not config.pluginmanager.hasplugin("labgrid"):
+        return
+    from hil import lab
+
+    try:  # labgrid's plugin reads it after this one, and would show a traceback
+        boards = config.stash[FILE] = lab.names(Path(path))
+    except BoardMissing as reason:
+        raise pytest.UsageError(str(reason)) from None
+    os.environ["LG_ENV"] = str(Path(path).absolute())  # for open_board, in processes of xdist, too
+    if config.option.seed is None:
+        config.option.seed = random.SystemRandom().randrange(1 << 31)
+    config.pluginmanager.register(Report(config, boards))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if BOARD in metafunc.fixturenames:
+        boards = metafunc.config.stash[FILE]
+        mark = pytest.mark.timeout(0 if boards else 300)  # a campaign has deadlines of its own
+        metafunc.parametrize(BOARD, [pytest.param(name, marks=mark) for name in boards or kinds.KINDS])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.stash[FILE] is not None:
+        others = [item for item in items if BOARD not in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in others]
 
 
 @pytest.fixture
@@ -43,5 +125,41 @@ def run_standin(tmp_path: Path) -> RunStandin:
             **settings,
         }
         return asyncio.run(run_campaign(Settings(**wanted), Console(file=io.StringIO())))
+
+    return run
+
+
+@pytest.fixture
+def campaign_on(
+    request: pytest.FixtureRequest, record_property: Callable[[str, object], None], tmp_path: Path
+) -> Callable[[str, tuple[int, int, int]], Figures]:
+    """Run a campaign on a board: `campaign_on("unix", (60, 12, 2))`; messages, cuts and kills are those of the short
+    form. Skips the test if the board is in quarantine, or is not here and was not asked for.
+    """
+
+    def run(board: str, short: tuple[int, int, int]) -> Figures:
+        if not Path(ORDACK[0]).exists():
+            pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
+        option, asked = request.config.option, request.config.stash[FILE] is not None
+        seed = random.SystemRandom().randrange(1 << 31) if option.seed is None else option.seed
+        print(f"seed {seed}")
+        wanted = Settings(*short, seed, board, deadline_s=250.0, artefacts=tmp_path)
+        if asked:
+            wanted = Settings(option.messages, option.cuts, option.kills, seed, board)
+        figures: Figures | str
+        try:
+            figures = asyncio.run(run_campaign(wanted, Console()))
+        except BoardMissing as reason:
+            figures = str(reason)
+            if not asked or isinstance(reason, Quarantined):
+                pytest.skip(figures)
+            pytest.fail(figures)
+        except OSError as error:
+            figures = Figures(seed, board, board, wanted.messages, wanted.cuts, wanted.kills, failure=str(error))
+        finally:
+            cells = {name: asdict(cell) for name, cell in column(figures).items()}
+            said = None if isinstance(figures, str) else json.loads(figures.to_json())
+            record_property("column", json.dumps((board, cells, said)))
+        return figures
 
     return run

@@ -1,30 +1,17 @@
-"""The guarantees on every board: one campaign on each, and a table with a row per guarantee and a column per board.
-
-    python -m hil.matrix [--board unix --board mps2-uart ...] [--markdown FILE] [--json FILE]
-
-Without --board it runs every kind that needs no hardware. The column of a board that
-is missing or fails says so, and the others are run all the same. Exit status: 0 every guarantee is shown on every board
-that was asked for by name, or else on every one that is here; 1 not so; 2 wrong use.
+"""The guarantees on every board, as a table with a row per guarantee and a column per board. `pytest hil --lg-env FILE`
+makes one, with a campaign on each board of the file.
 """
 
-import argparse
-import asyncio
 import dataclasses
 import json
-import random
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hil.boards import BoardMissing
-from hil.campaign import Settings, run_campaign
-from hil.kinds import KINDS
 from hil.report import Comparison, Figures
 
 SHOWN: Final = "shown"
@@ -97,112 +84,52 @@ def column(figures: Figures | str) -> dict[str, Cell]:
     return cells
 
 
-@dataclass(frozen=True)
+@dataclass
 class Matrix:
-    """The columns of all boards, by target."""
+    """The columns of all boards, by name, and the figures of their campaigns."""
 
     seed: int
-    boards: dict[str, Figures | str]
-    wanted: frozenset[str] = frozenset()  # asked for by name: absence is no excuse
+    columns: dict[str, dict[str, Cell]] = dataclasses.field(default_factory=dict)
+    figures: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-    def columns(self) -> dict[str, dict[str, Cell]]:
-        return {target: column(figures) for target, figures in self.boards.items()}
+    def add(self, board: str, figures: Figures | str) -> None:
+        """The column of one board, as `column` takes it."""
+        self.columns[board] = column(figures)
+        self.figures[board] = None if isinstance(figures, str) else json.loads(figures.to_json())
 
     @property
     def ok(self) -> bool:
-        """Everything is shown, but on boards that are absent without having been asked for; and on one at least."""
-        verdicts = [
-            cell.verdict
-            for target, cells in self.columns().items()
-            for cell in cells.values()
-            if target in self.wanted or cell.verdict != ABSENT
-        ]
-        return bool(verdicts) and set(verdicts) == {SHOWN}
+        """Everything is shown on all boards that are not absent; and on one at least."""
+        return {cell.verdict for cells in self.columns.values() for cell in cells.values()} - {ABSENT} == {SHOWN}
 
     def markdown(self) -> str:
         """The table in Markdown."""
-        columns = self.columns()
         lines = [f"Guarantees by board, seed {self.seed}", ""]
-        lines += ["| guarantee | " + " | ".join(columns) + " |", "|---" * (1 + len(columns)) + "|"]
+        lines += ["| guarantee | " + " | ".join(self.columns) + " |", "|---" * (1 + len(self.columns)) + "|"]
         for name in GUARANTEES:
-            lines.append(f"| {name} | " + " | ".join(str(cells[name]) for cells in columns.values()) + " |")
+            lines.append(f"| {name} | " + " | ".join(str(cells[name]) for cells in self.columns.values()) + " |")
         return "\n".join(lines) + "\n"
 
     def table(self) -> Table:
         """The table for a terminal."""
-        columns = self.columns()
-        table = Table("guarantee", *columns, title=f"Guarantees by board, seed {self.seed}", title_justify="left")
+        table = Table("guarantee", *self.columns, title=f"Guarantees by board, seed {self.seed}", title_justify="left")
         for name in GUARANTEES:
-            cells = [cells[name] for cells in columns.values()]
+            cells = [cells[name] for cells in self.columns.values()]
             table.add_row(name, *(f"[{_STYLES[cell.verdict]}]{escape(str(cell))}[/]" for cell in cells))
         return table
 
     def to_json(self) -> str:
         """One JSON object: `ok`, `seed`, and for each board its cells and the figures of its campaign."""
         boards = {
-            target: {
-                "cells": {name: dataclasses.asdict(cell) for name, cell in column(figures).items()},
-                "figures": None if isinstance(figures, str) else json.loads(figures.to_json()),
+            board: {
+                "cells": {name: dataclasses.asdict(cell) for name, cell in cells.items()},
+                "figures": self.figures[board],
             }
-            for target, figures in self.boards.items()
+            for board, cells in self.columns.items()
         }
         return json.dumps({"ok": self.ok, "seed": self.seed, "boards": boards})
 
-
-async def run_all(wanted: Sequence[str], settings: Settings, console: Console) -> dict[str, Figures | str]:
-    """A campaign on each board, one after the other; a text in place of figures for a board that is not here."""
-    boards: dict[str, Figures | str] = {}
-    for target in wanted:
-        console.print(f"{target}: {settings.messages} messages, {settings.cuts} cuts, {settings.kills} kills")
-        try:
-            boards[target] = await run_campaign(dataclasses.replace(settings, board=target), console)
-        except BoardMissing as reason:
-            boards[target] = str(reason)
-        except OSError as error:
-            boards[target] = Figures(
-                settings.seed, target, target, settings.messages, settings.cuts, settings.kills, failure=str(error)
-            )
-    return boards
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m hil.matrix", description="The guarantees on every board, in one table."
-    )
-    parser.add_argument("--board", action="append", help="a board (repeatable; default: all that are here)")
-    for name, count in (("messages", 200), ("cuts", 20), ("kills", 3)):
-        parser.add_argument(f"--{name}", type=int, default=count, help="on each board (default %(default)s)")
-    parser.add_argument("--seed", type=int, help="the same seed makes the same plans (default: a new one)")
-    parser.add_argument("--markdown", type=Path, help="write the table to this file")
-    parser.add_argument("--json", type=Path, help="write table and figures to this file, as one JSON object")
-    chosen = parser.parse_args(arguments)
-    seed = random.SystemRandom().randrange(1 << 31) if chosen.seed is None else chosen.seed
-    try:
-        settings = Settings(chosen.messages, chosen.cuts, chosen.kills, seed)
-    except ValueError as error:
-        parser.error(str(error))
-    console = Console(highlight=False)
-    console.print(f"seed {seed}")
-    try:
-        wanted = list(dict.fromkeys(chosen.board or KINDS))
-        boards = asyncio.run(run_all(wanted, settings, console))
-    except BoardMissing as error:  # of the file of boards
-        console.print(str(error), markup=False)
-        return 2
-    except KeyboardInterrupt:
-        console.print("interrupted")
-        return 130
-    matrix = Matrix(seed, boards, frozenset(chosen.board or ()))
-    console.print(matrix.table())
-    for target, figures in boards.items():
-        for reason in figures.shortcomings() if isinstance(figures, Figures) else ():
-            console.print(f"FAILED: {target}: {reason}", markup=False)
-    for path, text in ((chosen.markdown, matrix.markdown()), (chosen.json, matrix.to_json() + "\n")):
-        if path is not None:
-            path.write_text(text)
-    return 0 if matrix.ok else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    def write(self, path: Path) -> None:
+        """Both forms, in files that end in .md and .json."""
+        path.with_suffix(".md").write_text(self.markdown())
+        path.with_suffix(".json").write_text(self.to_json() + "\n")

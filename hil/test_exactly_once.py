@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from hil.campaign import (
     run_campaign,
 )
 from hil.kinds import KINDS, MPS2
+from hil.report import Figures
 
 CORE = {"unix-twin": "python"}
 FORM = {"pi-machine": (30, 6, 1)}  # machines that take their time
@@ -84,21 +86,13 @@ def test_what_waited_while_nobody_could_be_reached_arrives(
 
 
 @pytest.mark.rule("B-098", "B-158", "B-271", "A-01", "A-08")
-@pytest.mark.parametrize("board", KINDS)
-def test_every_accepted_reading_is_in_the_queue_once_and_in_order(board: str, tmp_path: Path) -> None:
-    if not Path(ORDACK[0]).exists():
-        pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
-    seed = random.SystemRandom().randrange(1 << 31)
-    print(f"seed {seed}")
-    messages, cuts, kills = FORM.get(board, (60, 12, 2))
-    settings = Settings(messages, cuts, kills, seed, board, deadline_s=250.0, artefacts=tmp_path)
-    try:
-        figures = asyncio.run(run_campaign(settings, Console()))
-    except BoardMissing as reason:
-        pytest.skip(str(reason))
-    assert figures.shortcomings() == [], f"seed {seed}"
+def test_every_accepted_reading_is_in_the_queue_once_and_in_order(
+    place: str, campaign_on: Callable[[str, tuple[int, int, int]], Figures]
+) -> None:
+    figures = campaign_on(place, FORM.get(place, (60, 12, 2)))
+    assert figures.shortcomings() == [], f"seed {figures.seed}"
     assert figures.comparison is not None
-    expected = f"{messages} sent, {messages} received once, in order, 0 lost, 0 duplicated"
-    assert figures.comparison.line() == expected
-    if board != "cpython":
-        assert figures.core == CORE.get(board, "c-module")
+    sent = figures.messages
+    assert figures.comparison.line() == f"{sent} sent, {sent} received once, in order, 0 lost, 0 duplicated"
+    if place in KINDS and place != "cpython":
+        assert figures.core == CORE.get(place, "c-module")

@@ -1,18 +1,19 @@
 """The matrix: a guarantee is shown only by a campaign that shows it, and one board does not spoil another's column."""
 
-import asyncio
 import dataclasses
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from hil import matrix
-from hil.boards import BoardMissing
-from hil.campaign import Settings
+from hil.boards import ROOT
+from hil.campaign import ORDACK
 from hil.matrix import (
     ABSENT,
     BROKEN,
@@ -25,8 +26,6 @@ from hil.matrix import (
     SHOWN,
     Matrix,
     column,
-    main,
-    run_all,
 )
 from hil.report import Comparison, Figures
 
@@ -86,73 +85,91 @@ def test_faults_that_were_not_made_are_not_survived() -> None:
     assert verdicts(without)[CUTS] == NOT_SHOWN
 
 
-def test_an_absent_board_is_an_excuse_only_if_nobody_asked_for_it() -> None:
-    boards: dict[str, Figures | str] = {"unix": figures(), "pi": "board pi: qemu-aarch64 is not installed"}
-    assert Matrix(7, boards).ok
-    assert not Matrix(7, boards, frozenset(["pi"])).ok
-    assert not Matrix(7, {"pi": "absent"}).ok
-    assert not Matrix(7, {"unix": figures(), "pi": figures(cuts=[])}).ok
+def matrix(**boards: Figures | str) -> Matrix:
+    made = Matrix(7)
+    for board, result in boards.items():
+        made.add(board, result)
+    return made
+
+
+def test_absent_boards_show_nothing_and_spoil_nothing() -> None:
+    assert matrix(unix=figures(), pi="board pi: qemu-aarch64 is not installed").ok
+    assert not matrix(pi="absent").ok
+    assert not matrix().ok
+    assert not matrix(unix=figures(), pi=figures(cuts=[])).ok
     assert verdicts("not here") == dict.fromkeys(GUARANTEES, ABSENT)
 
 
-def test_markdown_table_and_json_say_the_same() -> None:
-    made = Matrix(7, {"unix": figures(), "pi": "not here"})
-    lines = made.markdown().splitlines()
+def test_markdown_table_and_json_say_the_same(tmp_path: Path) -> None:
+    made = matrix(unix=figures(), pi="not here")
+    made.write(tmp_path / "hil")
+    lines = (tmp_path / "hil.md").read_text().splitlines()
     assert lines[2:4] == ["| guarantee | unix | pi |", "|---|---|---|"]
     assert lines[4] == "| no accepted reading is lost | shown: 30 readings | absent: not here |"
     assert len(lines) == 4 + len(GUARANTEES)
     out = io.StringIO()
     Console(file=out, width=200).print(made.table())
     assert out.getvalue().count("shown") == len(GUARANTEES)
-    said = json.loads(made.to_json())
+    said = json.loads((tmp_path / "hil.json").read_text())
     assert (said["ok"], said["seed"], said["boards"]["pi"]["figures"]) == (True, 7, None)
     assert said["boards"]["unix"]["cells"][POWER] == {"verdict": SHOWN, "ground": "2 of 2"}
 
 
-def campaigns(monkeypatch: pytest.MonkeyPatch, results: dict[str, Figures | Exception]) -> None:
-    async def run(settings: Settings, _: Console) -> Figures:
-        result = results[settings.board]
-        if isinstance(result, Exception):
-            raise result
-        return result
-
-    monkeypatch.setattr(matrix, "run_campaign", run)
-
-
-def test_a_board_that_is_absent_or_fails_does_not_spoil_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    campaigns(monkeypatch, {"a": BoardMissing("gone"), "b": OSError("broken"), "c": figures()})
-    boards = asyncio.run(run_all(["a", "b", "c"], Settings(COUNT, 4, 2), Console(file=io.StringIO())))
-    assert boards["a"] == "gone"
-    assert verdicts(boards["b"]) == dict.fromkeys(GUARANTEES, NOT_SHOWN)
-    assert str(column(boards["b"])["they are in order"]) == "not shown: broken"
-    assert verdicts(boards["c"]) == dict.fromkeys(GUARANTEES, SHOWN)
-
-
-def test_main_writes_what_was_asked_for(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    campaigns(monkeypatch, {"unix": figures(), "pi": figures(comparison=comparison(lost=[1], once=COUNT - 1))})
-    words = ["--board", "unix", "--seed", "7", "--markdown", str(tmp_path / "m"), "--json", str(tmp_path / "j")]
-    assert main(words) == 0
-    assert "| they are in order | shown: 30 readings |" in (tmp_path / "m").read_text()
-    assert json.loads((tmp_path / "j").read_text())["ok"] is True
-    assert main([*words, "--board", "pi"]) == 1
-    assert "FAILED: pi: 1 lost: 1" in capsys.readouterr().out
+RIG = """
+imports: [hil.drivers]
+targets:
+  broken:
+    resources: {RawSerialPort: {port: /dev/null}}
+    drivers:
+      MicroPythonDriver: {}
+      ExternalPowerDriver: {cmd_on: "false", cmd_off: "false"}
+      NodeDriver: {host: 127.0.0.1}
+      BoardStrategy: {}
+  wrong: {drivers: {BoardStrategy: {}}}
+  burnt: {options: {quarantine: its regulator is burnt}}
+  good:
+    resources: {EmulatedMachine: {kind: cpython}}
+    drivers: {EmulatedNodeDriver: {}, BoardStrategy: {}}
+"""
 
 
-def test_without_a_board_all_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+def run_pytest(*words: str | Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "hil", *words],
+        cwd=ROOT,
+        env={name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "LG_"))},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
 
-    async def run(settings: Settings, _: Console) -> Figures:
-        asked.append(settings.board)
-        raise BoardMissing("not here")
 
-    monkeypatch.setattr(matrix, "run_campaign", run)
-    assert main([]) == 1
-    assert set(asked) >= {"unix", "unix-twin", "cpython", "pi", "mps2-eth", "mps2-uart"}
+@pytest.mark.parametrize("processes", [0, 2])
+def test_every_board_of_a_file_is_tried_whatever_becomes_of_the_others(processes: int, tmp_path: Path) -> None:
+    if not Path(ORDACK[0]).exists():
+        pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
+    (tmp_path / "rig.yaml").write_text(RIG)
+    form = ("--messages", "10", "--cuts", "2", "--kills", "1", "--seed", "7")
+    done = run_pytest("--lg-env", tmp_path / "rig.yaml", "-n", str(processes), "--report", tmp_path / "report", *form)
+    assert done.returncode == 1, done.stdout
+    assert "2 failed, 1 passed, 1 skipped" in done.stdout
+    assert "board burnt is in quarantine: its regulator is burnt" in done.stdout
+    said = json.loads((tmp_path / "report.json").read_text())
+    assert said["seed"] == 7
+    assert list(said["boards"]) == ["broken", "wrong", "burnt", "good"]
+    cells = {board: one["cells"]["they are in order"] for board, one in said["boards"].items()}
+    assert cells["good"] == {"verdict": SHOWN, "ground": "10 readings"}
+    assert cells["broken"]["verdict"] == NOT_SHOWN
+    assert "board broken: " in cells["broken"]["ground"]
+    assert (cells["wrong"]["verdict"], cells["burnt"]["verdict"]) == (ABSENT, ABSENT)
+    assert "they are in order" in done.stdout
 
 
-def test_wrong_use_is_status_2() -> None:
-    with pytest.raises(SystemExit) as raised:
-        main(["--messages", "-1"])
-    assert raised.value.code == 2
+def test_a_file_that_is_wrong_is_status_4_and_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "rig.yaml").write_text("targets: [a]")
+    for name, reason in (("rig.yaml", "targets: must be a table"), ("boards.toml", "is not read any more")):
+        done = run_pytest("--lg-env", tmp_path / name)
+        assert done.returncode == pytest.ExitCode.USAGE_ERROR
+        assert reason in done.stderr
+        assert "Traceback" not in done.stderr
