@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from rich.console import Console
 
 from hil import sensor
 from hil.boards import MISHAP, POWER, RESET, ROOT, SENSOR, Board, BoardMissing, Limits, Log, Process
-from hil.faults import TCP_KINDS, CutSchedule, FaultProxy, TcpFaultProxy, plan_cuts
+from hil.faults import TCP_KINDS, UP, CutSchedule, FaultProxy, TcpFaultProxy, plan_cuts
 from hil.held_port import hold_port
 from hil.kinds import KINDS
 from hil.name_server import NameServer
@@ -47,6 +48,8 @@ ORDACK = (str(ROOT / ".venv" / "bin" / "ordack"),)
 
 TICK_S = 0.01
 KILL_DELAY_MAX_S = 0.03
+KILL_BYTES_MAX = 4096
+BYTES_PATIENCE_S = 1.0
 OFF_TIME_MAX_S = 0.2
 LISTENING_DEADLINE_S = 60.0
 COMMAND_DEADLINE_S = 60.0
@@ -117,30 +120,48 @@ class Settings:
 @dataclass(frozen=True)
 class Kill:
     """One planned kill: `delay_s` after `count` readings have been accepted (board) or stored (queue manager), off for
-    `off_s`, which is nothing if it is a `RESET`.
+    `off_s`, which is nothing if it is a `RESET`. With `bytes` it comes as soon as so many more have gone upstream, and
+    `delay_s` is how long it waits for them.
     """
 
     count: int
     delay_s: float
     off_s: float
     way: str = POWER
+    bytes: int = 0
 
 
-def plan_kills(seed: int, victim: str, kills: int, messages: int, ways: Sequence[str] = (POWER,)) -> list[Kill]:
+def plan_kills(
+    seed: int, victim: str, kills: int, messages: int, ways: Sequence[str] = (POWER,), by_bytes: bool = False
+) -> list[Kill]:
     """Plan `kills` kills of one victim, spread over the first nine tenths of `messages`, by `ways` in turn; same
-    arguments, same plan.
+    arguments, same plan. `by_bytes`: cuts of its power come at a planned byte.
     """
     rng = random.Random(f"kills/{victim}/{seed}")
+    bytes_rng = random.Random(f"bytes/{victim}/{seed}")
     span = 0.9 * messages / max(1, kills)
-    return [
-        Kill(
-            int(span * (turn + rng.random())),
-            rng.uniform(0, KILL_DELAY_MAX_S),
-            rng.uniform(0, OFF_TIME_MAX_S),
-            ways[turn % len(ways)],
-        )
-        for turn in range(kills)
-    ]
+    planned = []
+    for turn in range(kills):
+        count = int(span * (turn + rng.random()))
+        delay_s, off_s = rng.uniform(0, KILL_DELAY_MAX_S), rng.uniform(0, OFF_TIME_MAX_S)
+        way = ways[turn % len(ways)]
+        wanted = bytes_rng.randint(1, KILL_BYTES_MAX) if by_bytes and way == POWER else 0
+        planned.append(Kill(count, BYTES_PATIENCE_S if wanted else delay_s, off_s, way, wanted))
+    return planned
+
+
+@dataclass(frozen=True)
+class KillMade:
+    """What became of a planned kill: ordered `at_s` seconds after the start, when `up` bytes had gone upstream, and
+    done `took_s` later, when it were `up_off`; `at_byte`: ordered by its byte, not because that did not come.
+    """
+
+    planned: Kill
+    at_s: float
+    took_s: float
+    up: int
+    up_off: int
+    at_byte: bool
 
 
 class QueueManager:
@@ -248,31 +269,75 @@ class Mortal(Protocol):
     def reset(self) -> None: ...
 
 
-class Victim:
-    """Killed and switched on again as planned while a count grows."""
+Work = Callable[[], None]
 
-    def __init__(self, name: str, end: Mortal, plan: list[Kill], mishap: Callable[[], None] = lambda: None) -> None:
+
+def at_once(work: Work) -> "Future[None]":
+    """Do it now."""
+    future = Future[None]()
+    work()
+    future.set_result(None)
+    return future
+
+
+def beside(work: Work) -> "asyncio.Future[None]":
+    """Do it in a thread: a relay, or a shell command, takes its time, and the proxy goes on meanwhile."""
+    return asyncio.get_running_loop().run_in_executor(None, work)
+
+
+async def elsewhere(work: Work) -> None:
+    """`beside`, and wait for its end, also when this is cancelled."""
+    future = beside(work)
+    try:
+        await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await asyncio.wait([future])
+        raise
+
+
+class Victim:
+    """Killed and switched on again as planned while a count grows. `schedule` counts the bytes of its link, `do` does
+    what may take time.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        end: Mortal,
+        plan: list[Kill],
+        mishap: Work = lambda: None,
+        schedule: CutSchedule | None = None,
+        do: Callable[[Work], "Future[None] | asyncio.Future[None]"] = at_once,
+    ) -> None:
         self.name = name
         self.mishap = mishap
         self.end = end
+        self.made: list[KillMade] = []
         self.kills = 0
         self._plan = plan
+        self._schedule = schedule or CutSchedule(())
+        self._do = do
+        self._begun = time.monotonic()
         self._due: float | None = None
         self._off_until: float | None = None
+        self._working: Future[None] | asyncio.Future[None] | None = None
+        self._off_s: float | None = None
 
     @property
     def finished(self) -> bool:
         """All planned kills have been made, and it is on again."""
-        return self.kills == len(self._plan) and self._off_until is None
+        return self.kills == len(self._plan) and self._off_until is None and self._working is None
 
     def tick(self, count: int, now: float) -> None:
         """Kill or switch on if it is time (`now`: monotonic seconds). Raises CampaignFailed if the victim died by
-        itself.
+        itself, and what `end` raises.
         """
+        if self._working is not None and not self._worked(now):
+            return
         if self._off_until is not None:
             if now >= self._off_until:
-                self.end.power_up()
                 self._off_until = None
+                self._begin(self.end.power_up, now)
             return
         if not self.end.alive:
             raise CampaignFailed(f"the {self.name} ended by itself")
@@ -281,16 +346,46 @@ class Victim:
         kill = self._plan[self.kills]
         if self._due is None and count >= kill.count:
             self._due = now + kill.delay_s
+            if kill.bytes:
+                self._schedule.ring(kill.bytes, lambda: self._strike(kill, time.monotonic(), at_byte=True))
         if self._due is not None and now >= self._due:
-            self.kills += 1
-            self._due = None
-            if kill.way == RESET:
-                self.end.reset()
-                return
-            self.end.kill()
+            self._strike(kill, now, at_byte=False)
+
+    def _strike(self, kill: Kill, now: float, at_byte: bool) -> None:
+        if self._due is None or kill is not self._plan[self.kills]:
+            return  # the bell rang late
+        self.kills += 1
+        self._due = None
+        self._off_s = None if kill.way == RESET else kill.off_s
+
+        def work() -> None:
+            began, up = time.monotonic(), self._schedule.forwarded[UP]
+            self.end.reset() if kill.way == RESET else self.end.kill()
+            took_s, up_off = time.monotonic() - began, self._schedule.forwarded[UP]
+            self.made.append(KillMade(kill, began - self._begun, took_s, up, up_off, at_byte))
             if kill.way == MISHAP:
                 self.mishap()
-            self._off_until = now + kill.off_s
+
+        self._begin(work, now)
+
+    def _begin(self, work: Work, now: float) -> None:
+        self._working = self._do(work)
+        self._worked(now)
+
+    def _worked(self, now: float) -> bool:
+        """Whether what was begun is done; then its off-time begins."""
+        assert self._working is not None
+        if self._working.done():
+            self._working.result()
+            self._working = None
+            if self._off_s is not None:
+                self._off_until, self._off_s = now + self._off_s, None
+        return self._working is None
+
+    async def settle(self) -> None:
+        """Wait for what was begun, whatever becomes of it."""
+        while self._working is not None and not self._working.done():
+            await asyncio.sleep(TICK_S)
 
 
 @dataclass
@@ -463,7 +558,7 @@ class Campaign:
             "clockless": settings.mishap in (ERASE, ERASE_FIXED, COPY, FLIP),
             "guid": FIXED_GUID if settings.mishap == ERASE_FIXED else "",
         }
-        self.board.start({**application, **link})
+        await elsewhere(lambda: self.board.start({**application, **link}))
         counting = asyncio.create_task(self.count_queue())
         try:
             await self._keep_killing(victims, view, counting)
@@ -486,7 +581,7 @@ class Campaign:
                 await counting
             victims["board"].tick(self.progress.accepted, now)
             if self.is_withheld:
-                self._relent(victims["board"])
+                await self._relent(victims["board"])
             else:
                 victims["queue manager"].tick(self.progress.stored, now)
             figures = self.figures(victims)
@@ -504,7 +599,7 @@ class Campaign:
         """The board cannot reach the queue manager yet."""
         return self.settings.mishap in WITHHELD and not self.mishaps
 
-    def _relent(self, victim: Victim) -> None:
+    async def _relent(self, victim: Victim) -> None:
         """When all waits on the board: it starts once more, and what it lacks is there. Raises CampaignFailed if it has
         started by itself: its watchdog has bitten.
         """
@@ -514,8 +609,8 @@ class Campaign:
             self.names.asked = 0
         has_tried = self.names is None or self.names.asked >= QUESTIONS
         if self.progress.accepted == self.settings.messages and victim.finished and has_tried:
-            self.board.kill()
-            self.board.power_up()
+            await elsewhere(self.board.kill)
+            await elsewhere(self.board.power_up)
             if self.names is None:
                 self.manager.power_up()
             else:
@@ -540,7 +635,7 @@ class Campaign:
         """Switch everything off, drain the queue, compare it with the board's ledger; also how many entries a restart
         added.
         """
-        self.board.kill()
+        await elsewhere(self.board.kill)
         self.manager.stop()
         received = read_received(await self.manager.command("receive", QUEUE, "--all", "--json"))
         ledger = read_ledger(self.board.read_file(sensor.LEDGER))
@@ -606,12 +701,18 @@ def _prepare(settings: Settings, folder: Path) -> tuple[Campaign, dict[str, Vict
     if settings.mishap == DEAD_DNS and board.line is not None:
         raise BoardMissing(f"board {settings.board} has no network: it asks no name server")
     ways = {"board": (MISHAP, POWER) if settings.mishap in BEFALL else board.ways, "queue manager": (POWER,)}
-    plans = {name: plan_kills(settings.seed, name, settings.kills, settings.messages, ways[name]) for name in VICTIMS}
+    plans = {
+        name: plan_kills(settings.seed, name, settings.kills, settings.messages, ways[name], name == VICTIMS[0])
+        for name in VICTIMS
+    }
     schedule = CutSchedule(cuts)
     manager = QueueManager(settings.ordack, folder)
     campaign = Campaign(settings, board, manager, schedule, proxy_of(board, schedule, settings.seed), folder)
     ends: tuple[Board | QueueManager, ...] = (board, manager)
-    victims = {name: Victim(name, end, plans[name], campaign.befall) for name, end in zip(VICTIMS, ends, strict=True)}
+    victims = {
+        name: Victim(name, end, plans[name], campaign.befall, schedule, beside)
+        for name, end in zip(VICTIMS, ends, strict=True)
+    }
     figures = Figures(settings.seed, settings.board, board.describe(), settings.messages, settings.cuts, settings.kills)
     figures.plan = {
         "cuts": [asdict(cut) for cut in cuts],
@@ -632,12 +733,15 @@ async def _play(campaign: Campaign, victims: dict[str, Victim], figures: Figures
     except (CampaignFailed, ValueError, KeyError) as error:
         figures.failure = f"{error}\n{campaign.logs()}"
     finally:
+        for victim in victims.values():
+            await victim.settle()
         await campaign.close()
     figures.seconds = time.monotonic() - begun
     figures.core = campaign.progress.core
     figures.cores, figures.told = (sorted(found) for found in (campaign.progress.cores, campaign.progress.told))
     figures.mishaps = campaign.mishaps
     figures.cuts = campaign.schedule.made
+    figures.power = [asdict(made) for made in victims[VICTIMS[0]].made]
     figures.board_kills, figures.manager_kills = (victims[name].kills for name in VICTIMS)
     figures.connections = campaign.schedule.connections
     figures.sessions = campaign.progress.sessions

@@ -16,7 +16,7 @@ import socket
 import struct
 import termios
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -121,6 +121,22 @@ class CutSchedule:
         self.made: list[CutMade] = []
         self.connections = 0
         self.forwarded = {UP: 0, DOWN: 0}
+        self._alarm: tuple[int, Callable[[], None]] | None = None
+
+    def ring(self, count: int, call: Callable[[], None]) -> None:
+        """Call this once, in between, when `count` more upstream bytes have been forwarded, in place of another."""
+        self._alarm = (self.forwarded[UP] + count, call)
+
+    def until_ring(self, count: int) -> int:
+        """How many of `count` upstream bytes may be forwarded at a time."""
+        return count if self._alarm is None else min(count, max(1, self._alarm[0] - self.forwarded[UP]))
+
+    def count(self, direction: str, count: int) -> None:
+        """So many bytes have been forwarded."""
+        self.forwarded[direction] += count
+        if self._alarm is not None and self.forwarded[UP] >= self._alarm[0]:
+            (_, call), self._alarm = self._alarm, None
+            call()
 
     def open(self) -> "Passage":
         """A new connection, numbered from 1."""
@@ -175,6 +191,8 @@ class Passage:
             count = min(count, limit - self._granted[direction])
         elif direction == UP and not self._closed:
             count = min(count, self._schedule.pause() or count)
+        if direction == UP:
+            count = self._schedule.until_ring(count)
         self._granted[direction] += count
         return count
 
@@ -183,7 +201,7 @@ class Passage:
         from then on.
         """
         self.forwarded[direction] += count
-        self._schedule.forwarded[direction] += count
+        self._schedule.count(direction, count)
         reached = not self.is_cut and self.forwarded[direction] == self._limit(direction)
         self.is_cut = self.is_cut or reached
         return reached

@@ -213,6 +213,7 @@ class Figures:
     comparison: Comparison | None = None
     cuts: list[CutMade] = field(default_factory=list)
     plan: dict[str, Any] = field(default_factory=dict)
+    power: list[dict[str, Any]] = field(default_factory=list)
     board_kills: int = 0
     manager_kills: int = 0
     connections: int = 0
@@ -275,7 +276,9 @@ class Figures:
         cuts = Counter((cut.kind, cut.direction) for cut in self.cuts)
         detail = ", ".join(f"{count} {way} {kind}" for (kind, way), count in sorted(cuts.items()))
         table.add_row("link cut", f"{len(self.cuts)} of {self.cuts_asked} asked ({detail})")
-        table.add_row("board killed", f"{self.board_kills} of {self.kills_asked} asked")
+        slowest = max((cut["took_s"] for cut in self.power), default=0.0)
+        detail = f"{sum(cut['at_byte'] for cut in self.power)} at a planned byte, off after {slowest:.3f} s at most"
+        table.add_row("board killed", f"{self.board_kills} of {self.kills_asked} asked ({detail})")
         table.add_row("queue manager killed", f"{self.manager_kills} of {self.kills_asked} asked")
         table.add_row(
             "connections", f"{self.connections}, {self.refused} more refused while the queue manager was down"

@@ -7,6 +7,8 @@ import re
 import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -26,12 +28,14 @@ from hil.campaign import (
     Progress,
     Settings,
     Victim,
+    beside,
+    elsewhere,
     main,
     parse_arguments,
     plan_kills,
 )
 from hil.conftest import STANDIN, RunStandin
-from hil.faults import Cut
+from hil.faults import UP, Cut, CutSchedule
 from hil.signals import heed
 
 # Plans
@@ -118,6 +122,98 @@ def test_a_mishap_comes_while_the_power_is_off() -> None:
     victim.tick(10, 1.0)
     victim.tick(10, 3.1)
     assert (seen, end.alive) == ([False], True)
+
+
+def test_a_cut_of_the_power_comes_at_its_byte_or_when_that_does_not_come() -> None:
+    end, schedule = StandinEnd(), CutSchedule(())
+    victim = Victim("board", end, [Kill(10, 5.0, 1.0, POWER, 100), Kill(20, 5.0, 1.0, POWER, 100)], schedule=schedule)
+    passage = schedule.open()
+    assert passage.passed(UP, passage.allowed(UP, 70)) is False
+    victim.tick(10, 0.0)
+    for size in (60, 40):
+        assert passage.allowed(UP, 4096) == (100 if size == 60 else 40)
+        assert end.alive
+        passage.passed(UP, size)
+    assert not end.alive
+    now = time.monotonic()
+    victim.tick(20, now + 1.0)
+    victim.tick(20, now + 1.0)
+    victim.tick(20, now + 6.1)
+    assert [(made.at_byte, made.up, made.up_off) for made in victim.made] == [(True, 170, 170), (False, 170, 170)]
+    assert passage.allowed(UP, 4096) == 100
+    passage.passed(UP, 100)  # the byte came late
+    victim.tick(20, now + 7.2)
+    assert (victim.kills, victim.finished) == (2, True)
+
+
+class SlowEnd(StandinEnd):
+    """Its relay takes its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.switched = threading.Event()
+
+    def kill(self) -> None:
+        assert self.switched.wait(60)
+        super().kill()
+
+
+def test_a_slow_relay_holds_nothing_up_and_its_time_is_measured() -> None:
+    async def test() -> None:
+        end, schedule = SlowEnd(), CutSchedule(())
+        victim = Victim("board", end, [Kill(1, 0.0, 0.0)], schedule=schedule, do=beside)
+        victim.tick(1, 1.0)
+        victim.tick(1, 2.0)
+        assert end.alive
+        assert not victim.finished
+        schedule.count(UP, 100)  # what the proxy forwards meanwhile
+        end.switched.set()
+        await victim.settle()
+        victim.tick(1, 3.0)
+        await victim.settle()
+        victim.tick(1, 4.0)
+        assert (end.alive, victim.finished) == (True, True)
+        (made,) = victim.made
+        assert (made.up, made.up_off) == (0, 100)
+        assert made.took_s > 0
+
+    asyncio.run(test())
+
+
+def test_a_relay_that_fails_ends_the_campaign() -> None:
+    class Broken(StandinEnd):
+        def kill(self) -> None:
+            raise OSError("no hub")
+
+    async def test() -> None:
+        victim = Victim("board", Broken(), [Kill(1, 0.0, 0.0)], do=beside)
+        victim.tick(1, 1.0)
+        await victim.settle()
+        with pytest.raises(OSError, match="no hub"):
+            victim.tick(1, 2.0)
+
+    asyncio.run(test())
+
+
+def test_work_that_was_begun_is_waited_for_although_the_campaign_is_cancelled() -> None:
+    async def test() -> None:
+        begun, go, done = threading.Event(), threading.Event(), list[bool]()
+
+        def work() -> None:
+            begun.set()
+            done.append(go.wait(60))
+
+        task = asyncio.create_task(elsewhere(work))
+        await asyncio.to_thread(begun.wait, 60)
+        task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done()
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert done == [True]
+
+    asyncio.run(test())
 
 
 def test_a_victim_that_dies_by_itself_is_noticed_even_after_the_last_kill() -> None:
@@ -388,7 +484,9 @@ sys.exit(campaign.main({WORDS!r}))
         for line in process.stdout:
             if line.startswith("sent ") and not line.startswith("sent 0"):
                 break
-        assert len(group_of(tmp_path)) >= 2
+        end = time.monotonic() + 60
+        while len(group_of(tmp_path)) < 2:  # one of them may have been killed just now, as planned
+            assert time.monotonic() < end
         process.send_signal(number)
         assert process.wait(60) == 130
         assert process.stdout.read().splitlines()[-1] == "interrupted"
