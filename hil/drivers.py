@@ -138,6 +138,19 @@ class MicroPythonDriver(Driver):  # type: ignore[misc]
             port.write(_INTERRUPT)
             seen = seen[-len(_PROMPT) :] + port.read(1024)
 
+    def answers(self, seconds: float) -> bool:
+        """Whether the board says anything within so many seconds when it is asked to."""
+        end = time.monotonic() + seconds
+        try:
+            with serial.serial_for_url(url(self.port, 0.0), timeout=_READ_TIMEOUT_S, write_timeout=seconds) as port:
+                while time.monotonic() < end:
+                    port.write(_INTERRUPT)
+                    if port.read(1):
+                        return True
+        except (BoardMissing, OSError):  # OSError: of pyserial too: there is no port
+            pass
+        return False
+
     def lines(self, stop: threading.Event) -> Iterator[str]:
         """What the board says until `stop`, over resets that take its port away for a while. Raises BoardMissing when
         the port does not come back.

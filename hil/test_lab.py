@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ import yaml
 from labgrid.driver import Driver
 from labgrid.factory import target_factory
 from labgrid.protocol import BootstrapProtocol
-from labgrid.resource.udev import USBSerialPort
+from labgrid.resource.udev import UdevManager, USBSerialPort
 from labgrid.strategy import StrategyError
 from rich.console import Console
 
@@ -32,6 +33,7 @@ from hil.drivers import LabBoard
 from hil.emulated import HOST, M3
 from hil.kinds import KINDS
 from hil.locks import Lock
+from hil.rig import main as rig_command
 from hil.targets import open_board
 
 DEADLINE_S = 60.0
@@ -116,6 +118,7 @@ def test_a_board_that_is_described_wrongly_is_named_with_the_reason(
     for key, value in change.items():
         (board if key in board else board["drivers"])[key] = value
     rig({"bench": board})
+    warnings.simplefilter("ignore")  # as where no tests run; pytest restores it
     with pytest.raises(BoardMissing, match=rf"board bench: .*{re.escape(reason)}"):
         open_board("bench", tmp_path / "flash")
 
@@ -201,6 +204,7 @@ class Device(SimpleNamespace):
 @pytest.fixture
 def plugged(monkeypatch: pytest.MonkeyPatch) -> list[Device]:
     """The ports of this machine."""
+    UdevManager.get()  # labgrid's own, of which there is one, keeps the real ones
     found: list[Device] = []
 
     class Context(SimpleNamespace):
@@ -344,8 +348,8 @@ class Bench:
         (folder / "switch.py").write_text(SWITCH)
         self.tty = folder / "tty"
         self.off = f"{sys.executable} {folder}/switch.py {folder} off"
-        on = self.off.removesuffix("off") + "on"
-        rig({"bench": described(self.tty, on, self.off, host=HOST, listen="127.0.0.1", lan=True, off_s=0.1)})
+        self.on = self.off.removesuffix("off") + "on"
+        rig({"bench": described(self.tty, self.on, self.off, host=HOST, listen="127.0.0.1", lan=True, off_s=0.1)})
 
     def open(self, application: Path = SENSOR) -> Board:
         return open_board("bench", self.tty.parent, application)
@@ -522,6 +526,96 @@ def test_a_strategy_flashes_what_the_file_names_as_the_firmware(rig: Rig, tmp_pa
     assert with_loader.target.env.loaded == str(tmp_path / "firmware.uf2")
     assert (tmp_path / "on").exists()
     opened.close()
+
+
+# The command
+
+
+def test_scan_begins_a_file_with_every_port_by_number_or_by_place(
+    plugged: list[Device], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for device in (
+        Device("/dev/null", NUMBER, "usb-1"),
+        Device("/dev/zero", "", "usb-2"),
+        Device("/dev/full", "", "usb-3"),
+    ):
+        device.properties["ID_BUS"] = "usb"
+        if not device.properties["ID_SERIAL_SHORT"]:
+            del device.properties["ID_SERIAL_SHORT"]
+        plugged.append(device)
+    plugged.append(Device("/dev/ttyS0"))
+    assert rig_command(["scan"]) == 0
+    path = tmp_path / "rig.yaml"
+    path.write_text(capsys.readouterr().out)
+    environment = lab.load(path)
+    found = [drivers.identity(lab.target(environment, name).resources[0]) for name in lab.names(path)]
+    assert found == [f"ID_SERIAL_SHORT {NUMBER}", "ID_PATH usb-2", "ID_PATH usb-3"]
+    plugged.append(plugged[1])
+    assert rig_command(["scan"]) == 2
+    assert "/dev/zero, /dev/zero have the same serial number and place" in capsys.readouterr().err
+
+
+def test_status_hold_and_release_say_who_has_a_board(
+    rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emulated = {"resources": {"EmulatedMachine": {"kind": "cpython"}}}
+    emulated["drivers"] = {"EmulatedNodeDriver": {}, "BoardStrategy": {}}
+    burnt = {**described(tmp_path / "burnt"), "options": {"quarantine": "it is burnt"}}
+    rig({"bench": described(tmp_path / "tty"), "cpython": emulated, "burnt": burnt})
+    monkeypatch.setenv("LOGNAME", "ada")
+
+    def said(*words: str, status: int = 0) -> str:
+        assert rig_command(list(words)) == status
+        return capsys.readouterr().out
+
+    assert said("status").splitlines()[:2] == ["bench: free", "cpython: free"]
+    assert said("hold", "bench", "--why", "soldering") == ""
+    assert re.fullmatch("bench: held by ada since .*: soldering\n", said("status", "bench"))
+    assert "FAILED: board" in said("hold", "bench", status=1)
+    assert said("release", "bench") == ""
+    opened = open_board("bench", tmp_path / "flash")
+    assert "FAILED: board " in (told := said("status", "bench", status=1))
+    assert "in use: a campaign on bench" in told
+    opened.close()
+    assert "there is nothing to hold" in said("hold", "cpython", status=1)
+    assert "burnt: " in (told := said("check", "cpython", "burnt"))
+    assert "is in quarantine: it is burnt" in told
+    assert "cpython: cpython: " in told
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["hold"], "hold which board? "),
+        (["check", "bnech"], "no board bnech; there are: bench"),
+        (["status", "--lg-env", "/no.yaml", "bench"], "/no.yaml: configuration file"),
+        (["scan"], "udev knows no USB serial port here"),
+    ],
+)
+def test_wrong_use_is_status_2_and_a_sentence(
+    rig: Rig, tmp_path: Path, words: list[str], reason: str, capsys: pytest.CaptureFixture[str], plugged: list[Device]
+) -> None:
+    assert plugged == []
+    rig({"bench": described(tmp_path / "tty")})
+    assert rig_command(words) == 2
+    assert reason in capsys.readouterr().err
+
+
+@pytest.mark.timeout(180)
+def test_check_finds_what_a_board_has_and_a_switch_that_switches_nothing(
+    bench: Bench, rig: Rig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rig_command(["check"]) == 0
+    told = capsys.readouterr().out
+    for line in (
+        "MicroPython 1.2",
+        "bench: core c-module, frozen into the firmware",
+        "bench: silent when its power is",
+    ):
+        assert line in told
+    rig({"bench": described(bench.tty, bench.on, "true")})
+    assert rig_command(["check"]) == 1
+    assert "FAILED: it answers although its power is off" in capsys.readouterr().out
 
 
 @pytest.mark.timeout(240)

@@ -1,0 +1,176 @@
+"""The boards of a lab from the command line: what is plugged in, what works, and who has it.
+
+    python -m hil.rig scan                      a first rig.yaml, from the serial ports that are here
+    python -m hil.rig check [BOARD ...]         wiring, firmware and power of every board
+    python -m hil.rig status [BOARD ...]        who uses or holds it
+    python -m hil.rig hold BOARD [--why TEXT]   nobody else uses it, until: release BOARD
+
+The file is that of --lg-env, or LG_ENV, or rig.yaml. Exit status: 0 all is well; 1 a board is not; 2 wrong use.
+"""
+
+import argparse
+import os
+import socket
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyudev
+import yaml
+from labgrid import Environment
+from ordack.boards.repl import CORE, BoardError, dotted
+
+from hil import lab, locks, targets
+from hil.boards import BoardMissing, Quarantined
+from hil.drivers import NodeDriver, identity
+
+OFF_S = 3.0
+"""So long a board whose power is off must say nothing."""
+
+
+def scan() -> dict[str, Any]:
+    """A file of boards with every USB serial port of this machine. Raises BoardMissing if there is none, or if two
+    cannot be told apart.
+    """
+    ports = []
+    for device in pyudev.Context().list_devices(subsystem="tty"):
+        has = device.properties
+        if has.get("ID_BUS") == "usb":
+            interface = {"ID_USB_INTERFACE_NUM": has["ID_USB_INTERFACE_NUM"]} if "ID_USB_INTERFACE_NUM" in has else {}
+            number, path = has.get("ID_SERIAL_SHORT"), has.get("ID_PATH")
+            ports.append((device.device_node, {"ID_SERIAL_SHORT": number, **interface}, {"ID_PATH": path, **interface}))
+    if not ports:
+        raise BoardMissing("udev knows no USB serial port here: is a board plugged in, and is this no container?")
+    times = Counter(str(match) for _, *matches in ports for match in matches)
+    boards: dict[str, Any] = {}
+    for _, *matches in ports:
+        match = next((one for one in matches if None not in one.values() and times[str(one)] == 1), None)
+        if match is None:
+            same = [other for other, *others in ports if others == matches]
+            raise BoardMissing(f"{', '.join(same)} have the same serial number and place: unplug all but one of them")
+        boards[f"board-{len(boards) + 1}"] = {
+            "resources": {"USBSerialPort": {"match": match}},
+            "drivers": {
+                "MicroPythonDriver": {},
+                "ManualPowerDriver": {},
+                "NodeDriver": {"host": _own_address()},
+                "BoardStrategy": {},
+            },
+        }
+    return {"imports": ["hil.drivers"], "targets": boards}
+
+
+def _own_address() -> str:
+    """The address of this machine in the network of its default route; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
+
+
+def _identity(environment: Environment, name: str) -> str:
+    """What a board is locked by; empty if it needs no hardware. Raises BoardMissing."""
+    node = lab.strategy(lab.target(environment, name)).node
+    return identity(node.micropython.port) if isinstance(node, NodeDriver) else ""
+
+
+def status(environment: Environment, name: str) -> str:
+    """Who has a board. Raises BoardMissing."""
+    who = _identity(environment, name)
+    if who and (keeper := locks.kept(who)):
+        return f"held by {keeper}"
+    if who:
+        locks.Lock(who, "somebody who looks").release()
+    return "free"
+
+
+def check(environment: Environment, name: str) -> Iterator[str]:
+    """What is found of a board, a sentence each. Raises BoardMissing and OSError for what is not as it must be."""
+    strategy = lab.strategy(lab.target(environment, name))
+    with tempfile.TemporaryDirectory() as folder:
+        board = strategy.open(Path(folder) / "flash")
+    try:
+        yield board.describe()
+        if not isinstance(strategy.node, NodeDriver):
+            return
+        node = strategy.node
+        node.power.on()
+        with node.micropython.repl(board.log, 0) as repl:
+            core, _, frozen = repl.run(CORE)
+            yield f"{repl.info.machine}, MicroPython {dotted(repl.info.version)}, {repl.info.heap_free} bytes free"
+            repl.close(restart=False)
+        if not core:
+            raise OSError("it has no modules of ordack: `ordack board deploy` brings them")
+        yield f"core {core}, {'frozen into the firmware' if frozen else 'in files'}"
+        board.kill()
+        if node.micropython.answers(OFF_S):
+            raise OSError("it answers although its power is off: the switch is another board's, or USB feeds it")
+        yield "silent when its power is off"
+    except BoardError as error:
+        raise OSError(str(error)) from None
+    finally:
+        board.close()
+
+
+def _each(environment: Environment, words: Any) -> bool:
+    """The command for each board that is meant; whether all is well."""
+    well = True
+    for name in words.board or environment.config.get_targets():
+        try:
+            if words.command == "check":
+                for line in check(environment, name):
+                    print(f"{name}: {line}")
+            elif words.command == "status":
+                print(f"{name}: {status(environment, name)}")
+            elif not (who := _identity(environment, name)):
+                raise BoardMissing("it needs no hardware: there is nothing to hold")
+            elif words.command == "hold":
+                locks.keep(who, words.why)
+            else:
+                locks.give_back(who)
+        except Quarantined as reason:
+            print(f"{name}: {reason}")
+        except (BoardMissing, OSError) as reason:
+            print(f"{name}: FAILED: {reason}")
+            well = False
+    return well
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m hil.rig", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("command", choices=("scan", "check", "status", "hold", "release"))
+    parser.add_argument("board", nargs="*", help="boards of the file (default of check and status: all)")
+    parser.add_argument("--lg-env", help="the file of boards")
+    parser.add_argument("--why", default="", help="what others are told who want a board that is held")
+    words = parser.parse_intermixed_args(arguments)
+    if words.lg_env:
+        os.environ["LG_ENV"] = words.lg_env
+    try:
+        if words.command == "scan":
+            print(yaml.safe_dump(scan(), sort_keys=False), end="")
+            return 0
+        path = targets.file()
+        if path is None:
+            raise BoardMissing(f"there is no {targets.RIG}: `python -m hil.rig scan` begins one, or give --lg-env FILE")
+        environment = lab.load(path)
+        known = environment.config.get_targets()
+        if unknown := [name for name in words.board if name not in known]:
+            raise BoardMissing(f"{path}: no board {', '.join(unknown)}; there are: {', '.join(known)}")
+        if words.command in ("hold", "release") and not words.board:
+            raise BoardMissing(f"{words.command} which board? {path} has {', '.join(known)}")
+    except BoardMissing as reason:
+        print(reason, file=sys.stderr)
+        return 2
+    return 0 if _each(environment, words) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
