@@ -823,12 +823,17 @@ static inline uint64_t end_hash(const mqqb_capture_end *end, uint32_t port)
     uint64_t hash = ((uint64_t)end->word[0] << 32 | end->word[1]) * 0x9E3779B97F4A7C15u;
 
     hash ^= (((uint64_t)end->word[2] << 32 | end->word[3]) + port) * 0xC2B2AE3D27D4EB4Fu;
-    return (hash ^ hash >> 32) * 0xBF58476D1CE4E5B9u;
+    return mixed(hash); /* else two ends whose addresses add up to the same would be the same */
 }
 
 static inline uint64_t connection_hash(const mqqb_capture_end end[2])
 {
     return mixed(end_hash(&end[0], end[0].word[4]) + end_hash(&end[1], end[1].word[4]));
+}
+
+static inline uint64_t pair_hash(const mqqb_capture_end end[2])
+{
+    return mixed(end_hash(&end[0], 0) + end_hash(&end[1], 0));
 }
 
 static inline int is_ours(const mqqb_capture *c, const mqqb_capture_end end[2])
@@ -838,7 +843,7 @@ static inline int is_ours(const mqqb_capture *c, const mqqb_capture_end end[2])
     if (c->parts <= 1) {
         return 1;
     }
-    hash = c->by_ports != 0 ? connection_hash(end) : mixed(end_hash(&end[0], 0) + end_hash(&end[1], 0));
+    hash = c->by_ports != 0 ? connection_hash(end) : pair_hash(end);
     return (hash >> 16 & 0xFFFFFFFFu) % c->parts == c->part;
 }
 
@@ -1017,6 +1022,80 @@ static int32_t read_tcp(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t
     return FRAME_DONE;
 }
 
+/* ---- frames that other tasks replay ----------------------------------------------------------- */
+
+static const uint8_t no_guid[16] = {0};
+
+static inline uint64_t manager_of(const uint8_t *guid)
+{
+    return memcmp(guid, no_guid, 16) == 0 ? 0 : hash_of(guid, 16) | 1;
+}
+
+/* A TCP segment, or (in is NULL) a fragment of one. */
+static void route(mqqb_capture *c, const mqqb_capture_end end[2], const uint8_t *in, uint64_t size)
+{
+    c->pair = pair_hash(end) | 1;
+    c->key = in != NULL ? connection_hash(end) | 1 : c->pair;
+    c->managers[0] = c->managers[1] = 0;
+    if (in != NULL && size >= 52 && check_base_header(in) == MQQB_OK) {
+        const uint32_t at = (le16(in + 2) & MQQB_BASE_IN) != 0 ? 20 : 16;
+        if (at == 16 || (le16(in + 18) & MQQB_INTERNAL_PT) == MQQB_PT_ESTABLISH_CONNECTION) {
+            c->managers[0] = manager_of(in + at);
+            c->managers[1] = manager_of(in + at + 16);
+        }
+    }
+}
+
+/* The frame that was read last, if it is to be routed. */
+static void end_route(mqqb_capture *c, uint64_t place, uint32_t link, uint64_t size, uint64_t wire)
+{
+    if (c->key != 0) {
+        mqqb_capture_routed *const r = &c->routed[c->routed_used++];
+        r->key = c->key;
+        r->pair = c->pair;
+        r->managers[0] = c->managers[0];
+        r->managers[1] = c->managers[1];
+        r->place = place;
+        r->time = c->time;
+        r->frame = c->frame;
+        r->link = link;
+        r->size = (uint32_t)size;
+        r->wire = (uint32_t)wire;
+        c->key = 0;
+    }
+}
+
+uint64_t mqqb_capture_pair(const mqqb_capture_connection *k)
+{
+    return pair_hash(k->end) | 1;
+}
+
+void mqqb_capture_gather(const uint8_t *file, const mqqb_capture_routed *routed, const uint32_t *which, uint64_t count,
+                         uint8_t *out)
+{
+    for (uint64_t i = 0; i < count; i++) {
+        const mqqb_capture_routed *const r = &routed[which[i]];
+        const mqqb_capture_frame head = {r->time, r->frame, r->link, r->size, r->wire};
+        memcpy(out, &head, sizeof head);
+        memcpy(out + sizeof head, file + r->place, r->size);
+        out += sizeof head + r->size;
+    }
+}
+
+uint64_t mqqb_capture_places(const uint8_t *gathered, uint64_t size, uint64_t *places, uint32_t *frames)
+{
+    uint64_t count = 0;
+
+    for (uint64_t at = 0; at < size; count++) {
+        mqqb_capture_frame head;
+        memcpy(&head, gathered + at, sizeof head);
+        places[count] = at;
+        frames[count] = head.frame;
+        at += sizeof head + head.size;
+    }
+    return count;
+}
+
 /* ---- frames ----------------------------------------------------------------------------------- */
 
 /* The bytes of a frame that are left: what was captured, and how many there were. */
@@ -1076,6 +1155,10 @@ static int32_t read_tcp_header(mqqb_capture *c, mqqb_capture_end end[2], view *v
     }
     end[0].word[4] |= be16(in);
     end[1].word[4] |= be16(in + 2);
+    if (c->routed != NULL) {
+        route(c, end, v->in, v->size);
+        return FRAME_DONE;
+    }
     if (!is_ours(c, end)) {
         return FRAME_DONE;
     }
@@ -1172,6 +1255,10 @@ static inline int32_t read_datagram(mqqb_capture *c, mqqb_capture_end end[2], vi
 {
     uint32_t number, side;
 
+    if (c->routed != NULL && (place | more) != 0) {
+        route(c, end, NULL, 0);
+        return FRAME_DONE;
+    }
     return (place | more) == 0 ? read_tcp_header(c, end, v, 0, &number, &side)
                                : read_fragment(c, end, v, id, place, more);
 }
@@ -1510,6 +1597,38 @@ static int32_t read_pcapng(mqqb_capture *c, const uint8_t *in, uint64_t room, vi
     return 0;
 }
 
+/* One of the frames that were gathered. */
+static void read_gathered(mqqb_capture *c, const uint8_t *file, view *v, uint32_t *link)
+{
+    const uint8_t *const in = file + c->order[c->cursor];
+    mqqb_capture_frame head;
+
+    memcpy(&head, in, sizeof head);
+    c->time = head.time;
+    c->frames = c->before + head.frame - 1;
+    c->frame = c->frames_before + head.frame - 1;
+    c->next = c->cursor + 1;
+    v->in = in + sizeof head;
+    v->size = head.size;
+    v->wire = head.wire;
+    *link = head.link;
+}
+
+/* How many frames of the capture are before the next one. */
+static uint64_t frames_ahead(const mqqb_capture *c, const uint8_t *file)
+{
+    mqqb_capture_frame head;
+
+    if (c->order == NULL) {
+        return c->frames;
+    }
+    if (c->cursor == c->size) {
+        return c->behind > c->frames ? c->behind : c->frames;
+    }
+    memcpy(&head, file + c->order[c->cursor], sizeof head);
+    return c->before + head.frame - 1;
+}
+
 /* Rows in the block go to the columns, whatever the reason to return. */
 static int32_t answer(mqqb_capture *c, int32_t status)
 {
@@ -1544,11 +1663,12 @@ static int32_t work(mqqb_capture *c)
             }
             c->active = NONE;
         }
-        if (c->held_first == NONE || (uint32_t)c->frames - c->connections[c->held_first].held_at < HOLD_FRAMES) {
+        if (c->held_first == NONE || (uint32_t)c->ahead - c->connections[c->held_first].held_at < HOLD_FRAMES) {
             return 0;
         }
         {
             mqqb_capture_connection *const k = &c->connections[c->held_first];
+            c->frames += k->held_at + HOLD_FRAMES - (uint32_t)c->frames; /* frames of others, which are not here */
             c->active = c->held_first;
             c->held_first = k->held_next;
             k->flags = (k->flags & ~IS_HELD) | IS_GIVING;
@@ -1573,7 +1693,10 @@ int32_t mqqb_capture_read(mqqb_capture *c)
         const uint64_t room = c->size - c->cursor;
         uint32_t link = 0;
         view v = {NULL, 0, 0};
-        int32_t status = work(c);
+        int32_t status;
+
+        c->ahead = frames_ahead(c, file);
+        status = work(c);
 
         if (status == 0 && c->capacity - c->rows < 4) {
             status = MQQB_CAPTURE_ROWS;
@@ -1584,13 +1707,18 @@ int32_t mqqb_capture_read(mqqb_capture *c)
         if (status == 0 && !has_segments(c)) {
             status = MQQB_CAPTURE_GROW_SEGMENTS;
         }
+        if (status == 0 && c->routed != NULL && c->routed_used == c->routed_size) {
+            status = MQQB_CAPTURE_ROWS;
+        }
         if (status != 0 || (c->started != 0 && room == 0)) {
             return answer(c, status);
         }
         if (c->cursor >= c->pause) {
             return answer(c, MQQB_CAPTURE_PAUSE);
         }
-        if (c->started == 0) {
+        if (c->order != NULL) {
+            read_gathered(c, file, &v, &link);
+        } else if (c->started == 0) {
             status = begin_file(c, file + c->cursor, room);
         } else if (c->format == IS_PCAPNG) {
             status = read_pcapng(c, file + c->cursor, room, &v, &link);
@@ -1603,14 +1731,18 @@ int32_t mqqb_capture_read(mqqb_capture *c)
         if (status != 0) {
             return answer(c, status);
         }
-        if (c->size - c->next > FETCH_AHEAD) {
+        if (c->order == NULL && c->size - c->next > FETCH_AHEAD) {
             fetch(file + c->cursor + FETCH_AHEAD, c->next - c->cursor);
         }
         c->frame++;
         if (v.wire < v.size) {
             v.wire = v.size;
         }
-        status = read_frame(c, link, &v);
+        {
+            const uint64_t place = (uint64_t)(v.in - file), size = v.size, wire = v.wire;
+            status = read_frame(c, link, &v);
+            end_route(c, place, link, size, wire);
+        }
         if (status == FRAME_AGAIN) {
             c->frame--;
         } else {

@@ -153,6 +153,23 @@ typedef struct {
     uint32_t link, snap, binary;
 } mqqb_capture_interface;
 
+/* A frame of TCP port 1801, for the task that replays its connection. key: the same for all frames of a connection; of an IP
+ * fragment: pair, which is the same for all frames of two hosts. managers: of the GUIDs in a packet that begins in the frame, a
+ * number each; 0: none. */
+typedef struct {
+    uint64_t key, pair, managers[2];
+    uint64_t place; /* of its bytes in the file */
+    int64_t time;
+    uint32_t frame; /* from 1 */
+    uint32_t link, size, wire;
+} mqqb_capture_routed;
+
+/* What mqqb_capture_gather puts before the bytes of a frame. */
+typedef struct {
+    int64_t time;
+    uint32_t frame, link, size, wire;
+} mqqb_capture_frame;
+
 /* All zeros at first, but for what is marked: that is the caller's to set, before mqqb_capture_start and when a status asks for it. */
 typedef struct {
     const uint8_t *const *files; /* caller: the files in memory, readable until the capture is finished */
@@ -170,6 +187,12 @@ typedef struct {
         dictionary[2]; /* caller: GUIDs of 16 bytes; queue names: the selector, then the name's bytes */
     uint8_t *scratch;  /* caller: MQQB_CAPTURE_SCRATCH bytes */
     uint64_t pause;    /* caller: return after a frame that ends there or behind it */
+    mqqb_capture_routed *routed;       /* caller: or NULL. Frames go here, and no row is made of them */
+    uint32_t routed_used, routed_size; /* MQQB_CAPTURE_ROWS: full; take them, and set routed_used to 0 */
+    const uint64_t *order; /* caller: or NULL. The file has frames that were gathered, `size` of them: their places, in order */
+    uint64_t before; /* caller, with order: frames of the capture before this part of a file */
+    uint64_t behind; /* caller, with order: and with it, if these are its last frames; 0: they are not */
+    uint32_t frames_before;            /* caller, with order: frames of the file before this part of it */
 
     uint64_t cursor, frames,
         unread; /* in the file; frames of all files; of these, frames of link types that cannot be read */
@@ -177,7 +200,8 @@ typedef struct {
     uint32_t started, format, swapped, interfaces_used; /* what the file's header said */
     uint32_t active, drain_side, drain_progress, held_first, held_last, finished;
     uint32_t details, flushed;
-    uint64_t next, label_used;
+    uint64_t next, label_used, ahead;
+    uint64_t key, pair, managers[2];
     int64_t time;
     mqqb_capture_interface interfaces[MQQB_CAPTURE_INTERFACES];
     mqqb_capture_datagram datagrams[MQQB_CAPTURE_FRAGMENTS];
@@ -212,6 +236,16 @@ int32_t mqqb_capture_read(mqqb_capture *c);
 
 /* After the last file: what waits is given up, and directions end. MQQB_CAPTURE_END_OF_FILE: this is done. */
 int32_t mqqb_capture_finish(mqqb_capture *c);
+
+/* mqqb_capture_routed.pair of its frames. */
+uint64_t mqqb_capture_pair(const mqqb_capture_connection *k);
+
+/* Put frames that were routed one behind the other, each behind its mqqb_capture_frame. */
+void mqqb_capture_gather(const uint8_t *file, const mqqb_capture_routed *routed, const uint32_t *which, uint64_t count,
+                         uint8_t *out);
+
+/* The places of gathered frames in `size` bytes, and their numbers. Returns how many there are. */
+uint64_t mqqb_capture_places(const uint8_t *gathered, uint64_t size, uint64_t *places, uint32_t *frames);
 
 /* After index_size of the connections or of a dictionary was changed: fill the indexes, which are all 0, again. */
 void mqqb_capture_rehash(mqqb_capture *c);

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("pyarrow", reason="the pipeline is not installed")
@@ -48,6 +49,9 @@ class _Decoder:
 
     def connection(self, number: int) -> columnar.Connection:
         return columnar.Connection(self.ends[number], True)
+
+    def pairs(self) -> np.ndarray[Any, Any]:
+        return np.zeros(len(self.ends), np.uint64)
 
     def queue_manager(self, code: int) -> bytes:
         return bytes([code]) * 16

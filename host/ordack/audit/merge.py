@@ -1,7 +1,7 @@
 """What the tasks of an audit have found out, put together.
 
 Streams of which two tasks saw something (a sender with a new address, an acknowledgement through another host) are
-settled afterwards: their connections are read once more, all in one place, in order.
+settled afterwards: their connections are replayed once more, all in one place, in order.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from _mqqb import lib
 from numpy.typing import NDArray
 
 from ordack.audit.findings import STRAY, finding
-from ordack.audit.partial import Partial, StreamName, host_of
-from ordack.audit.replay import Wanted
+from ordack.audit.partial import Partial, StreamName
 from ordack.audit.reports import Latencies, Sender, connection_report, histograms, stream_reports
 from ordack.audit.result import KINDS, ConnectionReport, Result, StreamReport, Unknown, Violation
 
@@ -30,6 +30,7 @@ class Merged:
         self._partials = list(partials)
         self._settled: Partial | None = None
         self._base = np.cumsum([0] + [len(partial.ends) for partial in partials])
+        self._receivers: set[bytes] = set()  # of split streams, where they count
         self.split = self._find_split() if len(partials) > 1 else set()
 
     def _find_split(self) -> set[StreamName]:
@@ -67,6 +68,16 @@ class Merged:
             # Its task does not know what others have seen of the sequence.
             judged = partial.findings["flow"][np.isin(partial.findings["detail"], STRAY)]
             split |= {partial.names[flow - 1] for flow in judged.tolist()}
+            # Whether a message was accepted twice depends on what was seen of its receiver, too.
+            twice = partial.findings[partial.findings["detail"] == lib.MQQB_AUDIT_TWO_ACCEPTED]
+            own_missed = partial.missed_sources()
+            for flow, connection, side in twice[["flow", "connection", "direction"]].tolist():
+                direction = partial.connections["direction"][connection, side]
+                codes = {int(direction["owner"]), *direction["sources"].tolist()} - {0}
+                receivers = {partial.guids[code] for code in codes}
+                if any(missed[guid] > (guid in own_missed) for guid in receivers):
+                    split.add(partial.names[flow - 1])
+                    self._receivers |= receivers
         return split
 
     def _rolled(self) -> defaultdict[bytes, list[tuple[StreamName, tuple[int, int]]]]:
@@ -82,10 +93,10 @@ class Merged:
                 rolled[name.source].append((name, lowest[flow]))
         return rolled
 
-    def wanted(self) -> Wanted:
-        """The connections that have to be read again for the split streams: by their hosts."""
-        sources = {name.source for name in self.split}
-        hosts: set[frozenset[str]] = set()
+    def wanted(self) -> set[int]:
+        """The pairs of hosts whose connections have to be replayed again for the split streams."""
+        sources = {name.source for name in self.split} | self._receivers
+        wanted: set[int] = set()
         for partial in self._partials:
             codes = [code for code, guid in enumerate(partial.guids) if guid in sources]
             direction = partial.connections["direction"]
@@ -94,12 +105,11 @@ class Merged:
                 | (direction["more"] != 0)
                 | np.isin(direction["sources"], codes).any(axis=2)
             ).any(axis=1)
-            for number in np.flatnonzero(concerned).tolist():
-                hosts.add(frozenset(map(host_of, partial.ends[number][0])))
-        return lambda ends: frozenset(map(host_of, ends)) in hosts
+            wanted.update(partial.host_pairs[concerned].tolist())
+        return wanted
 
     def settle(self, again: Partial) -> None:
-        """What reading them again has shown."""
+        """What replaying them again has shown."""
         self._settled = again
 
     def _parts(self) -> Iterator[tuple[Partial, NDArray[np.bool_], Callable[[int], int]]]:

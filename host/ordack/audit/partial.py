@@ -42,9 +42,9 @@ class StreamName:
 class Partial:
     """What a task has found out. flows, sequences, connections, findings: structures of mqqb_audit.h.
 
-    names, ends: of flows and connections. guids: by code. missed: by code, how often something of that queue manager
-    was missed; pair_missed: the same by hosts, two for each of pairs. strays: (GUID or b"", ordinal, time stamp) of
-    acknowledgements of sequences that this task has not seen.
+    names, ends: of flows and connections; host_pairs: of connections, a number for their two hosts. guids: by code.
+    missed: by code, how often something of that queue manager was missed; pair_missed: the same by hosts, two for each
+    of pairs. strays: (GUID or b"", ordinal, time stamp) of acknowledgements of sequences that this task has not seen.
     """
 
     flows: Structure
@@ -54,6 +54,7 @@ class Partial:
     names: list[StreamName]
     texts: dict[tuple[int, bytes], str]
     ends: list[tuple[tuple[str, str], bool]]
+    host_pairs: NDArray[np.uint64]
     guids: list[bytes]
     missed: NDArray[np.uint32]
     pairs: list[tuple[str, str]]

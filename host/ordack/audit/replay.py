@@ -11,7 +11,7 @@ What several of them say together is said by merge.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,6 @@ COLUMNS = (*columnar.SCAN_COLUMNS, *columnar.PLACE_COLUMNS, "queue_manager_addre
 BATCH_ROWS = 8192  # what a batch's columns take stays in the processor's second cache
 FINDINGS_MAX = 1000  # of a kind, for a stream
 _LINE = 64  # bytes of the processor's cache lines
-_FREED = np.uint32(0xFFFFFFFF)  # pair of a connection that is not looked at
-
-Wanted = Callable[[tuple[str, str]], bool]
 
 
 def start_of(paths: Sequence[str]) -> int:
@@ -146,15 +143,14 @@ class Auditor:
     """Takes batches in order; `partial` says what they show.
 
     start: of the capture, ns since 1970. strays: keep acknowledgements of sequences that are not seen, for another
-    task. wanted: which connections to look at, by their ends; None: all. gaps: (path, text) of files whose numbers show
+    task. gaps: (path, text) of files whose numbers show
     that others before them are missing. verdicts: of the last batch's rows, if asked for: MQQB_AUDIT_MESSAGE and so on.
     """
 
     verdicts: NDArray[np.uint8] | None = None
 
-    def __init__(self, start: int, strays: bool = False, wanted: Wanted | None = None, verdicts: bool = False) -> None:
+    def __init__(self, start: int, strays: bool = False, verdicts: bool = False) -> None:
         self._tables = _Tables(start, strays)
-        self._wanted = wanted
         self._pairs: dict[tuple[str, str], int] = {}
         self._ends: list[tuple[tuple[str, str], bool]] = []
         self._findings: list[Structure] = []
@@ -196,12 +192,13 @@ class Auditor:
         ]
         self._interrupted = []
         for number in sorted(set(marks)):
-            # What follows in this file is missing: from the first row of a later one on, everything may have been.
+            # What follows in this file is missing: from the first frame of a later one on, everything may have been.
             later = np.flatnonzero(batch["file"] > number)
             if len(later):
                 self._rows(batch, begin, int(later[0]))
                 begin = int(later[0])
-                lib.mqqb_audit_interrupted(self._tables.c, int(batch.time[begin]))
+                firsts = [first for file, (first, _) in batch.decoder.spans.items() if file > number]
+                lib.mqqb_audit_interrupted(self._tables.c, min(firsts, default=int(batch.time[begin])))
             else:
                 self._interrupted.append(number)
         self._rows(batch, begin, batch.rows)
@@ -252,7 +249,7 @@ class Auditor:
             hosts = host_of(ends[0]), host_of(ends[1])
             turned = hosts[0] > hosts[1]
             pair = self._pairs.setdefault((hosts[1], hosts[0]) if turned else hosts, len(self._pairs))
-            pairs[number] = 2 * pair + turned if self._wanted is None or self._wanted(ends) else _FREED
+            pairs[number] = 2 * pair + turned
         while len(self._tables["pairs"]) < 2 * len(self._pairs):
             self._tables.double("pairs")
 
@@ -305,6 +302,7 @@ class Auditor:
             names=names,
             texts=texts,
             ends=self._ends,
+            host_pairs=decoder.pairs() if decoder else np.zeros(0, np.uint64),
             guids=guids,
             missed=tables["sources"]["missed"]["missed"][: len(guids)].copy(),
             pairs=list(self._pairs),

@@ -313,7 +313,7 @@ class Result:
     damages: (path, text) for what could not be read. violations, unknowns: at most 1,000 of a kind for a stream are
     kept with their packets; the counts in summary and streams are of all. connections: at most the 10,000 that had
     most trouble, by index of the capture; dropped ones are counted in summary. series: of the streams with most
-    trouble, if asked for. names: what people call queue managers.
+    trouble, if asked for. names: what people call queue managers. bytes_read: of captures, in all tasks.
     """
 
     summary: dict[str, Any]
@@ -328,6 +328,7 @@ class Result:
     latency: dict[str, Latency]
     series: list[Series] = field(default_factory=list)
     names: PeerNames = field(default=PeerNames({}), compare=False)
+    bytes_read: int = field(default=0, compare=False)
 
     def add_damages(self, damages: Iterable[tuple[str, str]]) -> None:
         """More that could not be read."""

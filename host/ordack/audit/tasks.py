@@ -3,24 +3,22 @@
     result = run(["a.pcap", "b.pcap"])              # in this process
     result = run(paths, spark=session(master))      # in Spark's tasks
 
-What the result says, and when, is in result. With Spark, a task takes the connections of a share of the hosts,
-opens the files itself, and returns what it has found out; merge puts that together.
+What the result says, and when, is in result. With Spark, stages says which task does what; merge puts together what
+they have found out.
 """
 
 from __future__ import annotations
 
 import os
-import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial as partial_function
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
+from ordack.audit import stages
 from ordack.audit.merge import Merged
 from ordack.audit.partial import Partial
-from ordack.audit.replay import BATCH_ROWS, COLUMNS, Auditor, Wanted, start_of
+from ordack.audit.replay import BATCH_ROWS, COLUMNS, start_of
 from ordack.audit.result import Result, count_text
 from ordack.audit.series import series_of
 from ordack.capture import columnar
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FILES_NAMED = 3  # in a complaint
+FEW_PLACES = 8  # below, one task is faster: to hand frames on costs about five times the audit's own work
 
 Progress = Callable[[int], None]
 
@@ -37,50 +36,38 @@ class CaptureUnusable(Exception):
     """Nothing of the input can be audited; the text names the file and says why."""
 
 
-def audit_part(
-    paths: Sequence[str],
-    start: int,
-    part: int = 0,
-    parts: int = 1,
-    by_ports: bool = False,
-    wanted: Wanted | None = None,
-    progress: Progress | None = None,
-) -> Partial:
-    """One task's share. paths: in their order. progress: called with the packets of each batch."""
-    auditor = Auditor(start, parts > 1, wanted)
-    for batch in columnar.batches(paths, part, parts, BATCH_ROWS, COLUMNS, by_ports=by_ports, ordered=True):
-        auditor.feed(batch)
-        if progress is not None:
-            progress(batch.rows)
-    return auditor.partial()
-
-
 def run(
     paths: Sequence[str | Path],
     *,
     spark: SparkSession | None = None,
     parts: int | None = None,
     series: bool = False,
+    range_bytes: int | None = None,
     progress: Progress | None = None,
 ) -> Result:
     """Audit files that are one capture together.
 
-    spark: its tasks do it; None: this process does. parts: into how many shares the hosts are divided; by default as
-    many as Spark has places, and one without Spark. series: points for plots of the streams with most trouble, which
-    takes another pass. progress: called with numbers of packets as this process has done them. Raises
-    CaptureUnusable, and OSError for a file that cannot be read.
+    spark: its tasks do it; None: this process does. parts: into how many shares the connections are divided; by default
+    as many as Spark has places, and one if those are few, or without Spark. series: points for plots of the streams
+    with most trouble, which takes another pass. range_bytes: of a file that one task reads; by default so many that
+    each place has some, and 128 MiB at most. progress: called with numbers of packets as this process has done them.
+    Raises CaptureUnusable, and OSError for a file that cannot be read.
     """
     files = columnar.in_order(paths)
     if not files:
         raise CaptureUnusable("there is no capture")
     start = start_of(files)
-    parts = parts or (1 if spark is None else _places(spark))
-    by_ports = columnar.divides_by_ports(files, parts)
-    if spark is None:
-        partials = [audit_part(files, start, part, parts, by_ports, progress=progress) for part in range(parts)]
+    places = 1 if spark is None else _places(spark)
+    parts = parts or (places if places >= FEW_PLACES else 1)
+    if parts == 1:
+        partial = stages.whole(files, start, progress) if spark is None else stages.whole_in_task(spark, files, start)
+        result = result_of(files, [partial])
+        read = sum(Path(path).stat().st_size for path in files)
     else:
-        partials = _in_tasks(spark, files, start, parts, by_ports)
-    result = result_of(files, partials, lambda wanted: audit_part(files, start, wanted=wanted, progress=progress))
+        with stages.Stages(files, start, parts, range_bytes, spark, progress) as staged:
+            result = result_of(files, staged.partials(), staged.again)
+            read = staged.bytes_read
+    result = replace(result, bytes_read=read)
     if series:
         result.series.extend(series_of(files, result))
     return result
@@ -116,12 +103,12 @@ def require_packets(result: Result) -> None:
 
 
 def result_of(
-    paths: Sequence[str], partials: Sequence[Partial], again: Callable[[Wanted], Partial] | None = None
+    paths: Sequence[str], partials: Sequence[Partial], again: Callable[[set[int]], Partial] | None = None
 ) -> Result:
     """What all tasks together say of the files.
 
-    again: reads the wanted connections once more, all in one place, for streams of which several tasks know
-    something; not needed for one task. Raises CaptureUnusable.
+    again: replays the connections of these pairs of hosts once more, all in one place, for streams of which several
+    tasks know something; not needed for one task. Raises CaptureUnusable.
     """
     if not any(partial.frames for partial in partials):
         raise CaptureUnusable("; ".join(map(_problem, paths)) or "there is no capture")
@@ -136,25 +123,3 @@ def _places(spark: SparkSession) -> int:
         return max(1, spark.sparkContext.defaultParallelism)
     except (AttributeError, NotImplementedError):  # Spark Connect does not tell
         return os.cpu_count() or 1
-
-
-def _in_tasks(spark: SparkSession, files: list[str], start: int, parts: int, by_ports: bool) -> list[Partial]:
-    """One task for each part; only what it has found out comes here."""
-    work = partial_function(_task, files, start, parts, by_ports)
-    rows = spark.range(0, parts, 1, parts).mapInArrow(work, "id long, size long, packed binary").collect()
-    codec = pa.Codec("zstd")
-    return [
-        pickle.loads(codec.decompress(row["packed"], row["size"], asbytes=True))
-        for row in sorted(rows, key=lambda row: row["id"])
-    ]
-
-
-def _task(
-    files: list[str], start: int, parts: int, by_ports: bool, batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    codec = pa.Codec("zstd", 1)
-    for batch in batches:
-        for part in batch.column(0).to_pylist():
-            data = pickle.dumps(audit_part(files, start, part, parts, by_ports), pickle.HIGHEST_PROTOCOL)
-            row = {"id": part, "size": len(data), "packed": codec.compress(data, asbytes=True)}
-            yield pa.RecordBatch.from_pylist([row])

@@ -4,7 +4,7 @@ import contextlib
 import ipaddress
 import mmap
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -90,6 +90,42 @@ class Damage(NamedTuple):
     path: str
     text: str
     frame: int
+
+
+class Gathered(NamedTuple):
+    """A part of a file whose frames were read elsewhere. before, frames_before: frames of the capture and of the file
+    before it; frames: of it; unread: of these, those of unknown link types; span: times of the file's first and last
+    frames, None if it has none; damage: behind this part, nothing of the file can be read."""
+
+    file: int
+    before: int
+    frames_before: int
+    frames: int
+    unread: int
+    span: tuple[int, int] | None
+    damage: Damage | None
+
+
+def _with_ends(
+    parts: Sequence[Gathered], frames: Callable[[int], Iterable[bytes]]
+) -> Iterator[tuple[Gathered | None, bytes]]:
+    """The frames of each part, then b"" for its end; at last None."""
+    for number, part in enumerate(parts):
+        for data in frames(number):
+            yield part, data
+        yield part, b""
+    yield None, b""
+
+
+def places_of(data: bytes) -> NDArray[np.uint64]:
+    """Places of frames that were gathered, in the order of their numbers."""
+    most = len(data) // ffi.sizeof("mqqb_capture_frame")
+    places, frames = np.empty(most, np.uint64), np.empty(most, np.uint32)
+    count = lib.mqqb_capture_places(
+        ffi.from_buffer("uint8_t[]", data), len(data),
+        ffi.from_buffer("uint64_t[]", places), ffi.from_buffer("uint32_t[]", frames),
+    )  # fmt: skip
+    return places[:count][np.argsort(frames[:count], kind="stable")]
 
 
 def _queue_name(selector: int, raw: bytes) -> QueueName:
@@ -226,7 +262,7 @@ class Decoder:
         lib.mqqb_capture_rehash(c)
         self._kept = {file: ffi.from_buffer("uint8_t[]", bytearray(raw)) for file, raw in state["kept"].items()}
 
-    def _keep(self, number: int, file: "_File") -> None:
+    def _keep(self, number: int, pointer: Any) -> None:
         """This file has been read: what waits in it moves to memory, and it can be closed. Else thousands were open."""
         c = self._c
         segments = self._segments.view(_SEGMENT)[: c.segments_used]
@@ -244,7 +280,7 @@ class Decoder:
             ends = np.cumsum(sizes)
             kept = self._kept[number] = ffi.from_buffer("uint8_t[]", bytearray(int(ends[-1])))
             for end, size, place in zip(ends.tolist(), sizes.tolist(), segments["place"][rows].tolist(), strict=True):
-                ffi.memmove(kept + end - size, file.pointer + place, size)
+                ffi.memmove(kept + end - size, pointer + place, size)
             segments["place"][rows] = ends - sizes
 
     def _grow_connections(self, size: int) -> None:
@@ -290,7 +326,7 @@ class Decoder:
         while number < self._read + finish:
             if number < self._read:
                 if file is None:
-                    file = _File(self.paths[number])
+                    file = CaptureFile(self.paths[number])
                     pointers[number] = file.pointer
                     c.file, c.size, c.pause = number, file.size, 1
                     end = file.size if stop is None else stop
@@ -310,14 +346,13 @@ class Decoder:
                 c.pause = min(c.cursor + (_WINDOW if number in self.spans else 1), end)
             elif status in (lib.MQQB_CAPTURE_END_OF_FILE, lib.MQQB_CAPTURE_PAUSE) or status < 0:
                 if status < 0:
-                    text = f"at byte {c.cursor}, behind frame {c.frame}: {_ERRORS[status]}"
-                    if file is not None and file.packed:
-                        text += f"; {file.damage}" if file.damage else ", in what was packed"
+                    assert file is not None
+                    text = file.error(c.cursor, c.frame, status)
                     self.damages.append(Damage(self.paths[number], text, c.frame))
                 if file is not None and file.damage and status >= 0 and c.cursor >= file.size:
                     self.damages.append(Damage(self.paths[number], file.damage, c.frame))
                 if file is not None:
-                    self._keep(number, file)
+                    self._keep(number, file.pointer)
                     pointers[number] = self._kept.get(number, ffi.NULL)
                     file.close()
                 file = None
@@ -329,10 +364,65 @@ class Decoder:
             yield tables[turn].batch(c.rows, self)
             c.rows = 0
 
+    def gathered(
+        self,
+        parts: Sequence["Gathered"],
+        frames: Callable[[int], Iterable[bytes]],
+        tables: Sequence["_Table"],
+        rows: int,
+    ) -> Iterator["Batch"]:
+        """The batches of frames that were read elsewhere. parts: all of the capture, in order, whether frames came of
+        them or not; frames: of one of them, as routing made them."""
+        c = self._c
+        files = np.zeros(len(parts), np.uint32)  # of what has a number in _kept
+        pointers = ffi.new("uint8_t *[]", len(files))
+        c.capacity, c.columns, c.started, c.pause = rows, tables[0].pointers[0], 1, (1 << 64) - 1
+        turn = 0
+        for number, (part, data) in enumerate(_with_ends(parts, frames)):
+            if number == len(files):
+                files = _grown(files, 2 * number)
+                more = ffi.new("uint8_t *[]", len(files))
+                ffi.memmove(more, pointers, ffi.sizeof(pointers))
+                pointers = more
+            c.files = ffi.cast("const uint8_t *const *", pointers)
+            if part is not None:
+                order = places_of(data)
+                pointer, places = ffi.from_buffer("uint8_t[]", data), ffi.from_buffer("uint64_t[]", order)
+                files[number], pointers[number], c.order = part.file, pointer, places
+                c.file, c.size, c.cursor = number, len(order), 0
+                c.before, c.frames_before = part.before, part.frames_before
+                c.behind = 0 if data else part.before + part.frames
+                if part.span is not None:
+                    self.spans[part.file] = part.span
+            while status := (lib.mqqb_capture_read if part is not None else lib.mqqb_capture_finish)(c):
+                if status == lib.MQQB_CAPTURE_ROWS:
+                    yield tables[turn].batch(c.rows, self, files)
+                    c.rows = 0
+                    turn = (turn + 1) % len(tables)
+                    c.columns = tables[turn].pointers[0]
+                else:
+                    self._grow(status)
+            if part is None:
+                break
+            self._keep(number, pointer)
+            pointers[number] = self._kept.get(number, ffi.NULL)
+            if not data:
+                c.unread += part.unread
+                self.damages.extend([part.damage] if part.damage else [])
+        if c.rows:
+            yield tables[turn].batch(c.rows, self, files)
+            c.rows = 0
+        c.frames = parts[-1].before + parts[-1].frames if parts else 0
+
+    def pairs(self) -> NDArray[np.uint64]:
+        """Of each connection, the number of its two hosts, as routing has it."""
+        found = self._c.connections
+        return np.array([lib.mqqb_capture_pair(found + number) for number in range(self.connections)], np.uint64)
+
     def begin(self, most: int) -> tuple[bool, float]:
         """Reads no more than the first file's first frame, and of a packed file about `most` bytes: does the file begin
         as pcap and pcapng do; the frame's time, s since 1970, infinity if there is none."""
-        c, file = self._c, _File(self.paths[0], most)
+        c, file = self._c, CaptureFile(self.paths[0], most)
         pointers = ffi.new("uint8_t *[]", [file.pointer])
         c.files, c.size, c.capacity, c.pause = ffi.cast("const uint8_t *const *", pointers), file.size, 16, 1
         while lib.mqqb_capture_read(c) == lib.MQQB_CAPTURE_PAUSE and not c.frames:
@@ -444,7 +534,11 @@ class _Table:
         if self._correlation_id is not None:
             self.pointers.correlation_id = ffi.from_buffer("uint8_t[]", self._correlation_id)
 
-    def batch(self, rows: int, decoder: Decoder) -> Batch:
+    def batch(self, rows: int, decoder: Decoder, files: Words | None = None) -> Batch:
+        """files: number of the file of each part, if those are in the column."""
+        if files is not None:
+            words = self._words[self._names.index("file"), :rows]
+            words[:] = files[words]
         return Batch(
             rows,
             {name: words[:rows] for name, words in zip(self._names, self._words, strict=True)},
@@ -457,7 +551,7 @@ class _Table:
         )
 
 
-class _File:
+class CaptureFile:
     """A file in memory; what lies behind is given back. damage: why not all of a packed one is in it. most: bytes of a
     packed one that are needed."""
 
@@ -475,6 +569,13 @@ class _File:
         self.size = size
         self.pointer = ffi.from_buffer("uint8_t[]", self._map) if self._map is not None else ffi.new("uint8_t[1]")
         self._released = 0
+
+    def error(self, at: int, frame: int, status: int) -> str:
+        """What is wrong at this byte, behind this frame."""
+        text = f"at byte {at}, behind frame {frame}: {_ERRORS[status]}"
+        if self.packed:
+            text += f"; {self.damage}" if self.damage else ", in what was packed"
+        return text
 
     def close(self) -> None:
         """Nothing refers to it any more."""
@@ -565,3 +666,15 @@ def read_on(
     finish: the capture ends there, and nothing can be added any more.
     """
     yield from decoder.batches([_Table(rows, columns, labels, correlations) for _ in range(2)], rows, finish=finish)
+
+
+def gathered(
+    paths: Sequence[str],
+    parts: Sequence[Gathered],
+    frames: Callable[[int], Iterable[bytes]],
+    rows: int,
+    columns: Sequence[str],
+) -> Iterator[Batch]:
+    """The packets in frames that were read elsewhere, as Decoder.gathered has it. paths: in their order."""
+    tables = [_Table(rows, columns, labels=False, correlations=False) for _ in range(2)]
+    yield from Decoder(paths, 0, 1, False).gathered(parts, frames, tables, rows)

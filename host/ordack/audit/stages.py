@@ -1,0 +1,290 @@
+"""The stages of an audit that many tasks do: each byte of the captures is read once.
+
+1. A task reads a range of a file (capture.routing): the frames of port 1801 go on, packed, by connection.
+2. They go where their connection is replayed: those of one queue manager to one task (shares), whatever its address.
+3. Streams of which several tasks know something are replayed again, in one task, from the same packed frames.
+
+The frames lie in Spark's own storage on the disks of its executors, or without Spark in this process's memory.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from ordack.audit.partial import Partial
+from ordack.audit.replay import BATCH_ROWS, COLUMNS, Auditor
+from ordack.audit.shares import Connections
+from ordack.capture import columnar, routing
+from ordack.capture.routing import Piece, Range, Report
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RANGE_BYTES = 128 << 20
+_ROUTED = pa.schema(
+    [("part", pa.int64()), ("key", pa.int64()), ("size", pa.int64()), ("packed", pa.binary()), ("report", pa.binary())]
+)
+_ROUTED_SQL = "part long, key long, size long, packed binary, report binary"
+_PARTIAL_SQL = "size long, packed binary"
+_BATCH_BYTES = 4 << 20  # of packed frames that go to Spark at once
+_ATTEMPTS = 1 << 12  # of a range at most
+_CHUNK_BITS = 20  # of the number of a range's chunk, behind that of the range
+
+
+class Share(NamedTuple):
+    """What a task needs to replay: all parts of the capture, and their numbers among the routed rows. strays: other
+    tasks know more."""
+
+    paths: Sequence[str]
+    start: int
+    parts: Sequence[columnar.Gathered]
+    numbers: Sequence[int]
+    strays: bool
+
+
+def whole(files: Sequence[str], start: int, progress: Callable[[int], None] | None = None) -> Partial:
+    """The audit of these files, in order, in one go. OSError if one cannot be read."""
+    auditor = Auditor(start)
+    for batch in columnar.batches(files, rows=BATCH_ROWS, columns=COLUMNS, ordered=True):
+        auditor.feed(batch)
+        if progress is not None:
+            progress(batch.rows)
+    return auditor.partial()
+
+
+def whole_in_task(spark: SparkSession, files: Sequence[str], start: int) -> Partial:
+    """The same in one of Spark's tasks."""
+    rows = spark.range(0, 1, 1, 1).mapInArrow(partial(_whole_task, list(files), start), _PARTIAL_SQL).collect()
+    return _partial(rows[0])
+
+
+def replay(share: Share, pieces: Iterable[tuple[int, int, bytes]], progress: Callable[[int], None] | None) -> Partial:
+    """pieces: number of a part and chunk of it, size, packed frames; in order."""
+    auditor = Auditor(share.start, share.strays)
+    waiting = iter(pieces)
+    last = next(waiting, None)
+
+    def frames(number: int) -> Iterator[bytes]:
+        nonlocal last
+        while last is not None and last[0] >> _CHUNK_BITS == share.numbers[number]:
+            chunk, taken = last[0], []
+            while last is not None and last[0] == chunk:
+                taken.append(routing.unpacked(last[1], last[2]))
+                last = next(waiting, None)
+            yield b"".join(taken)
+
+    for batch in columnar.gathered(share.paths, share.parts, frames, BATCH_ROWS, COLUMNS):
+        auditor.feed(batch)
+        if progress is not None:
+            progress(batch.rows)
+    return auditor.partial()
+
+
+class Stages:
+    """The audit of these files, in order, in so many shares. Has to be closed. OSError if a file cannot be read."""
+
+    def __init__(
+        self,
+        files: Sequence[str],
+        start: int,
+        shares: int,
+        range_bytes: int | None = None,
+        spark: SparkSession | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> None:
+        self._files, self._start, self._shares, self._progress = list(files), start, shares, progress
+        self._storage: _Here | _InSpark = _Here() if spark is None else _InSpark(spark)
+        self.bytes_read = 0
+        self._route(range_bytes)
+
+    def __enter__(self) -> Stages:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._storage.close()
+
+    def _route(self, range_bytes: int | None) -> None:
+        ranges = routing.ranges_of(self._files, self._shares, range_bytes or RANGE_BYTES)
+        todo = dict(enumerate(ranges))
+        reports: dict[int, Report] = {}
+        numbers: dict[int, int] = {}
+        held: list[int] = []
+        attempt = 0
+        while todo:
+            rows = {number * _ATTEMPTS + attempt: task for number, task in todo.items()}
+            for row, report in self._storage.route(rows, range_bytes or RANGE_BYTES).items():
+                numbers[row // _ATTEMPTS] = row
+                reports[row // _ATTEMPTS] = report
+                self.bytes_read += report.bytes_read
+            todo, held = routing.again(ranges, reports)
+            attempt += 1
+        self._parts = routing.parts_of(ranges, reports, held)
+        self._numbers = [numbers[number] for number in held]
+        self._connections = Connections(reports[number] for number in held)
+
+    def _replay(self, share_of: Mapping[int, int], shares: int) -> list[Partial]:
+        share = Share(self._files, self._start, self._parts, self._numbers, shares > 1)
+        return self._storage.replay(share, share_of, shares, self._progress)
+
+    def partials(self) -> list[Partial]:
+        """What each task has found out. A task without frames has none."""
+        return self._replay(self._connections.shares(self._shares), self._shares)
+
+    def again(self, pairs: set[int]) -> Partial:
+        """What one task finds out about the connections of these pairs of hosts."""
+        return self._replay(dict.fromkeys(self._connections.between(pairs), 0), 1)[0]
+
+
+class _Here:
+    """Does all in this process."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[int, list[Piece]] = {}
+
+    def route(self, tasks: Mapping[int, Range], range_bytes: int) -> dict[int, Report]:  # noqa: ARG002 - as _InSpark
+        reports = {}
+        for row, task in tasks.items():
+            self._pieces[row] = []
+            for item in routing.route(task):
+                if isinstance(item, Report):
+                    reports[row] = item
+                else:
+                    self._pieces[row].append(item)
+        return reports
+
+    def replay(
+        self, share: Share, share_of: Mapping[int, int], shares: int, progress: Callable[[int], None] | None
+    ) -> list[Partial]:
+        def pieces(number: int) -> Iterator[tuple[int, int, bytes]]:
+            for row in share.numbers:
+                for piece in self._pieces[row]:
+                    if share_of.get(piece.key) == number:
+                        yield row << _CHUNK_BITS | piece.chunk, piece.size, piece.packed
+
+        return [replay(share, pieces(number), progress) for number in range(shares)]
+
+    def close(self) -> None:
+        self._pieces.clear()
+
+
+class _InSpark:
+    """Does all in Spark's tasks; only what they have found out comes here."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._rows: list[DataFrame] = []
+
+    def route(self, tasks: Mapping[int, Range], range_bytes: int) -> dict[int, Report]:
+        from pyspark.storagelevel import StorageLevel
+
+        bundles = _bundles(tasks, range_bytes)
+        rows = self._spark.range(0, len(bundles), 1, len(bundles)).mapInArrow(
+            partial(_route_task, bundles), _ROUTED_SQL
+        )
+        rows = rows.persist(StorageLevel.DISK_ONLY)
+        self._rows.append(rows)
+        found = rows.where("report is not null").select("part", "report").collect()
+        return {row["part"]: pickle.loads(row["report"]) for row in found}
+
+    def replay(
+        self,
+        share: Share,
+        share_of: Mapping[int, int],
+        shares: int,
+        progress: Callable[[int], None] | None,  # noqa: ARG002 - tasks tell when they are done
+    ) -> list[Partial]:
+        from pyspark.sql import functions
+
+        marks = self._marks(shares)
+        keys = np.fromiter(share_of, np.uint64, len(share_of)).view(np.int64)
+        places = np.array([marks[number] for number in share_of.values()], np.int64)
+        where = self._spark.createDataFrame(pa.table({"key": keys, "share": places}))
+        rows = self._rows[0]
+        for more in self._rows[1:]:
+            rows = rows.union(more)
+        if len(self._rows) > 1:
+            rows = rows.where(functions.expr(f"part >> {_CHUNK_BITS}").isin(list(share.numbers)))
+        rows = rows.where("report is null").join(functions.broadcast(where), "key")
+        rows = rows.select("share", "part", "size", "packed").repartition(shares, "share").sortWithinPartitions("part")
+        return list(map(_partial, rows.mapInArrow(partial(_replay_task, share), _PARTIAL_SQL).collect()))
+
+    def _marks(self, shares: int) -> list[int]:
+        """Of each share a number that Spark's hash puts into a partition of its own."""
+        ids = self._spark.range(0, 64 * shares, 1, 1).selectExpr("id", f"pmod(hash(id), {shares}) as place").collect()
+        found = {row["place"]: row["id"] for row in ids}
+        return [found.get(number, 0) for number in range(shares)]
+
+    def close(self) -> None:
+        for rows in self._rows:
+            rows.unpersist()
+
+
+def _bundles(tasks: Mapping[int, Range], range_bytes: int) -> list[list[tuple[int, Range]]]:
+    """Small files share a task."""
+    bundles: list[list[tuple[int, Range]]] = []
+    room = 0
+    for row, task in tasks.items():
+        if not bundles or room < task.size:
+            bundles.append([])
+            room = range_bytes
+        bundles[-1].append((row, task))
+        room -= task.size
+    return bundles
+
+
+def _route_task(
+    bundles: Sequence[Sequence[tuple[int, Range]]], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    waiting: list[tuple[Any, ...]] = []
+    size = 0
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            for row, task in bundles[number]:
+                for item in routing.route(task):
+                    if isinstance(item, Report):
+                        waiting.append((row, None, None, None, pickle.dumps(item, pickle.HIGHEST_PROTOCOL)))
+                    else:
+                        key = item.key - (item.key >> 63 << 64)  # Spark's numbers have a sign
+                        waiting.append((row << _CHUNK_BITS | item.chunk, key, item.size, item.packed, None))
+                        size += len(item.packed)
+                    if size > _BATCH_BYTES:
+                        yield _routed(waiting)
+                        waiting, size = [], 0
+    if waiting:
+        yield _routed(waiting)
+
+
+def _routed(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+    arrays = [pa.array(column, field.type) for column, field in zip(zip(*rows), _ROUTED)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_ROUTED)
+
+
+def _replay_task(share: Share, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    rows = (
+        row
+        for batch in batches
+        for row in zip(*(batch.column(name).to_pylist() for name in ("part", "size", "packed")))
+    )
+    yield _packed(replay(share, rows, None))
+
+
+def _whole_task(files: Sequence[str], start: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for _ in batches:
+        yield _packed(whole(files, start))
+
+
+def _packed(found: Partial) -> pa.RecordBatch:
+    data = pickle.dumps(found, pickle.HIGHEST_PROTOCOL)
+    packed = pa.Codec("zstd", 1).compress(data, asbytes=True)
+    return pa.RecordBatch.from_pylist([{"size": len(data), "packed": packed}])
+
+
+def _partial(row: Any) -> Partial:
+    found: Partial = pickle.loads(pa.Codec("zstd").decompress(row["packed"], row["size"], asbytes=True))
+    return found
