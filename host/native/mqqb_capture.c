@@ -1049,7 +1049,7 @@ static void route(mqqb_capture *c, const mqqb_capture_end end[2], const uint8_t 
 /* The frame that was read last, if it is to be routed. */
 static void end_route(mqqb_capture *c, uint64_t place, uint32_t link, uint64_t size, uint64_t wire)
 {
-    if (c->key != 0) {
+    if (c->routed != NULL && c->key != 0) {
         mqqb_capture_routed *const r = &c->routed[c->routed_used++];
         r->key = c->key;
         r->pair = c->pair;

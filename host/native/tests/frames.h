@@ -19,6 +19,8 @@ typedef struct {
     uint8_t *data;
     size_t size, room;
     int swapped; /* big-endian */
+    const uint64_t *order; /* data is frames that were gathered, `count` of a capture of `frames` */
+    uint64_t count, frames;
 } file;
 
 static inline void be(uint8_t *out, uint64_t value, unsigned width)
@@ -237,7 +239,10 @@ static inline void read_files(reading *r, const file *files, unsigned count, uin
         int32_t status;
         if (at < count) {
             c->file = at;
-            c->size = files[at].size;
+            c->size = files[at].order != NULL ? files[at].count : files[at].size;
+            c->order = files[at].order;
+            c->behind = files[at].frames;
+            c->started |= files[at].order != NULL;
             status = mqqb_capture_read(c);
         } else {
             status = mqqb_capture_finish(c);

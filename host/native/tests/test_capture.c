@@ -65,9 +65,78 @@ static size_t make_message(uint8_t *out, size_t body)
     return put_message(out, &m, NULL);
 }
 
+/* ---- frames that were routed --------------------------------------------------------------------- */
+
+#define ROUTED_MAX 60000
+
+static reading *again;
+static mqqb_capture_routed routed[ROUTED_MAX];
+static uint64_t routed_places[ROUTED_MAX];
+
+/* The frames of f that are routed, three at a time. Returns how many; frames: how many there are. */
+static uint32_t route_all(uint64_t *frames)
+{
+    static mqqb_capture c;
+    static mqqb_capture_routed table[3];
+    const uint8_t *const in[1] = {f.data};
+    uint32_t count = 0;
+    int32_t status;
+
+    memset(&c, 0, sizeof c);
+    c.files = in;
+    c.size = f.size;
+    c.pause = (uint64_t)-1;
+    c.capacity = 16;
+    c.connections_size = 1;
+    c.segments_size = 2;
+    c.routed = table;
+    c.routed_size = LENGTH(table);
+    mqqb_capture_start(&c);
+    do {
+        status = mqqb_capture_read(&c);
+        CHECK(count + c.routed_used <= ROUTED_MAX);
+        memcpy(routed + count, table, c.routed_used * sizeof *table);
+        count += c.routed_used;
+        c.routed_used = 0;
+    } while (status == MQQB_CAPTURE_ROWS);
+    CHECK_EQ(c.rows + c.connections_used + c.segments_used, 0);
+    *frames = c.frames;
+    return count;
+}
+
+/* What is read of the frames that are routed is what is read of the file, but for where a hole is found. */
+static void check_routed(void)
+{
+    static const unsigned columns[] = {MQQB_SCAN_KIND,       MQQB_SCAN_OFFSET,        MQQB_SCAN_TOTAL_SIZE,
+                                       MQQB_SCAN_STATUS,     MQQB_SCAN_MESSAGE_ID,    MQQB_SCAN_BODY_SIZE,
+                                       MQQB_CAPTURE_CONNECTION, MQQB_CAPTURE_DIRECTION, MQQB_CAPTURE_SOURCE_QUEUE_MANAGER};
+    static uint32_t which[ROUTED_MAX], numbers[ROUTED_MAX];
+    file g = {.order = routed_places};
+    uint64_t size = 0;
+
+    g.count = route_all(&g.frames);
+    for (uint32_t i = 0; i < g.count; i++) {
+        which[i] = i;
+        size += sizeof(mqqb_capture_frame) + routed[i].size;
+    }
+    g.data = malloc(size + 1);
+    mqqb_capture_gather(f.data, routed, which, g.count, g.data);
+    CHECK_EQ(mqqb_capture_places(g.data, size, routed_places, numbers), g.count);
+    read_files(again, &g, 1, 0, 1, 0, 0);
+    free(g.data);
+    CHECK_EQ(again->rows, r->rows);
+    for (unsigned i = 0; i < LENGTH(columns); i++) {
+        CHECK(memcmp(again->column[columns[i]], r->column[columns[i]], r->rows * sizeof(uint32_t)) == 0);
+    }
+    for (uint32_t i = 0; i < r->rows; i++) {
+        CHECK(S(KIND)[i] >= HOLE || again->column[MQQB_CAPTURE_FRAME][i] == K(FRAME)[i]);
+    }
+}
+
 static void finish(void)
 {
     read_files(r, &f, 1, 0, 1, 0, 0);
+    check_routed();
 }
 
 /* The rows' kinds, as digits, and A for an end; directions as they are. */
@@ -833,6 +902,62 @@ static void test_parts(void)
     }
 }
 
+/* Whose frames they are: the same for both directions; the queue managers that a packet at the frame's beginning names. */
+static void test_routed(void)
+{
+    const size_t msg = make_message(stream + 600, 5);
+    uint64_t frames;
+
+    memset(stream, 0, 600);
+    pcap(&f, 101, 0, 0);
+    say(0, 0, 0, ACK, stream, put_internal(stream, 2));
+    say(1, 0, 0, ACK, stream, put_internal(stream, 1));
+    say(0, 572, 0, ACK, stream + 600, msg);
+    record(&f, NOTHING, 0, 0);
+    record(&f, frame, put_tcp(frame, 0, 0, 50001, 1, 1, ACK, stream + 600, msg), 4000);
+    memset(stream + 616, 0, 16);
+    say(0, 572, 0, ACK, stream + 600, msg);
+    stream[604] = 0;
+    say(0, 572, 0, ACK, stream + 600, msg);
+    say(0, 572, 0, ACK, stream + 600, 51);
+    CHECK_EQ(route_all(&frames), 7);
+    CHECK_EQ(frames, 8);
+    for (unsigned i = 0; i < 7; i++) {
+        CHECK(routed[i].pair == routed[0].pair && (routed[i].key == routed[0].key) == (i != 3));
+        CHECK(routed[i].key != routed[i].pair);
+    }
+    CHECK_EQ(routed[3].frame, 5);
+    CHECK_EQ(routed[3].wire, 4000);
+    CHECK(routed[2].managers[0] != 0 && routed[2].managers[0] == routed[3].managers[0]);
+    CHECK_EQ(routed[4].managers[0], 0);
+    for (unsigned i = 0; i < 2; i++) {
+        CHECK_EQ(routed[1].managers[i] + routed[5].managers[i] + routed[6].managers[i], 0);
+    }
+}
+
+/* Two ends whose addresses add up to the same as two others are not the same connection. */
+static void test_sums_of_addresses(void)
+{
+    mqqb_capture_connection k = {0};
+    uint64_t frames;
+    size_t n;
+
+    pcap(&f, 101, 0, 0);
+    for (uint8_t i = 0; i < 2; i++) {
+        n = put_tcp(frame, 0, 0, 50000, 1, 1, ACK, NOTHING, 0);
+        frame[15] = (uint8_t)(10 + i);
+        frame[19] = (uint8_t)(20 - i);
+        record(&f, frame, n, n);
+    }
+    CHECK_EQ(route_all(&frames), 2);
+    CHECK(routed[0].key != routed[1].key);
+    CHECK(routed[0].pair != routed[1].pair);
+    memcpy(k.end[1].word, frame + 12, 4);
+    memcpy(k.end[0].word, frame + 16, 4);
+    k.end[1].word[4] = 50000;
+    CHECK_EQ(mqqb_capture_pair(&k), routed[1].pair);
+}
+
 /* ---- links and IP -------------------------------------------------------------------------------- */
 
 static void link_frame(uint32_t link, const uint8_t *head, size_t head_size, size_t cut)
@@ -1201,7 +1326,8 @@ int main(int argc, char **argv)
 {
     seed_random(argc, argv, 20261121);
     r = malloc(sizeof *r);
-    if (r == NULL) {
+    again = malloc(sizeof *again);
+    if (r == NULL || again == NULL) {
         return 1;
     }
     RUN("B-429", test_a_conversation);
@@ -1222,6 +1348,8 @@ int main(int argc, char **argv)
     RUN("mqqb_capture.h", test_few_segments);
     RUN("mqqb_capture.h", test_many_connections_of_one_port);
     RUN("mqqb_capture.h", test_parts);
+    RUN("mqqb_capture.h", test_routed);
+    RUN("mqqb_capture.h", test_sums_of_addresses);
     RUN("mqqb_capture.h", test_links);
     RUN("mqqb_capture.h", test_what_is_no_tcp_of_ours);
     RUN("mqqb_capture.h", test_headers_of_ipv6);
@@ -1231,5 +1359,6 @@ int main(int argc, char **argv)
     RUN("mqqb_capture.h", test_blocks_that_cannot_be);
     free(f.data);
     free(r);
+    free(again);
     return summary("test_capture");
 }
