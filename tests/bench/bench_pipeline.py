@@ -254,6 +254,40 @@ def bench_audit(fleet: Fleet, size: int, rounds: int) -> None:
     )
 
 
+def bench_audit_stages(fleet: Fleet, size: int, rounds: int) -> None:
+    """What more tasks cost: bytes that they read, and processor time, of 32 against 2 and against one that does all."""
+    from ordack.audit import tasks
+
+    paths, truth = fleet.capture(size)
+    warm, _ = fleet.capture(100_000)
+    spark = spark_session()
+    total = sum(path.stat().st_size for path in paths)
+    for parts in (1, 32):
+        tasks.run(warm, spark=spark, parts=parts)
+    taken: dict[str, list[Cost]] = {}
+    read: dict[int, float] = {}
+    summaries = []
+    for _ in range(rounds):
+        for parts in (1, 2, 32):
+            result = measured(taken, str(parts), lambda: tasks.run(paths, spark=spark, parts=parts))  # noqa: B023
+            read[parts] = result.bytes_read / total
+            summaries.append(result.summary)
+    spark.stop()
+    cpu = {name: statistics.median(cost.cpu_seconds for cost in costs) for name, costs in taken.items()}
+    report(
+        bench="audit stages",
+        packets=truth.packets,
+        bytes=total,
+        bytes_read_by_input=read[32],
+        wanted_bytes_below=1.2,
+        cpu_seconds=cpu,
+        seconds={name: statistics.median(cost.seconds for cost in costs) for name, costs in taken.items()},
+        cpu_32_by_2=cpu["32"] / cpu["2"],
+        wanted_cpu_below=1.5,
+        same=all(summary == summaries[0] for summary in summaries),
+    )
+
+
 # ---- memory of an audit
 
 
@@ -842,6 +876,7 @@ def sink(rows: Any) -> None:
 BENCHES: dict[str, Callable[[Fleet, int, int], None]] = {
     "decode": bench_decode,
     "audit": bench_audit,
+    "audit-stages": bench_audit_stages,
     "memory": bench_memory,
     "follow": bench_follow,
     "ingest": bench_ingest,
