@@ -53,16 +53,16 @@ def misleading(dice: random.Random) -> list[bytes]:
     blocks = section() + interface(101) + b"".join(enhanced(segment(9, b"y" * 30)) for _ in range(40))
     return [
         syn(0),
-        *(segment(1 + 5000 * at, dice.choice([b"", b"z" * 99, inner, blocks])) for at in range(60)),
+        *(segment(1 + 5000 * at, dice.choice([b"", b"z" * 99, inner, blocks])) for at in range(24)),
     ]
 
 
-@pytest.mark.parametrize("seed", range(SEED, SEED + 4))
+@pytest.mark.parametrize("seed", range(SEED, SEED + 2))
 def test_ranges_are_put_right_where_a_capture_carries_captures(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     frames = misleading(dice)
     half = len(frames) // 2
-    for order in "<>":
+    for order in "<>"[seed % 2]:
         ng = (
             section(order) + interface(101, order=order) + b"".join(enhanced(one, order=order) for one in frames[:half])
         )
@@ -83,7 +83,7 @@ def test_ranges_are_put_right_where_a_capture_carries_captures(tmp_path: Path, s
                 path.write_bytes(content)
                 expected = read(path, len(content) + 1)
                 assert expected[2] == 0
-                for size in (300, 1000, 7919, 60_000):
+                for size in (2003, 20_011):
                     found = read(path, size)
                     wrong += found[2]
                     assert found[:2] == expected[:2], f"{path.name} in ranges of {size} bytes, seed {seed}"
