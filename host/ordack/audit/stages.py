@@ -110,7 +110,9 @@ class Stages:
         self._storage.close()
 
     def _route(self, range_bytes: int | None) -> None:
-        ranges = routing.ranges_of(self._files, self._shares, range_bytes or RANGE_BYTES)
+        most = range_bytes or RANGE_BYTES
+        ranges = routing.ranges_of(self._files, self._shares, most)
+        room = routing.range_bytes(sum(task.size for task in ranges), self._shares, most)
         todo = dict(enumerate(ranges))
         reports: dict[int, Report] = {}
         numbers: dict[int, int] = {}
@@ -118,7 +120,7 @@ class Stages:
         attempt = 0
         while todo:
             rows = {number * _ATTEMPTS + attempt: task for number, task in todo.items()}
-            for row, report in self._storage.route(rows, range_bytes or RANGE_BYTES).items():
+            for row, report in self._storage.route(rows, room).items():
                 numbers[row // _ATTEMPTS] = row
                 reports[row // _ATTEMPTS] = report
                 self.bytes_read += report.bytes_read
@@ -147,7 +149,7 @@ class _Here:
     def __init__(self) -> None:
         self._pieces: dict[int, list[Piece]] = {}
 
-    def route(self, tasks: Mapping[int, Range], range_bytes: int) -> dict[int, Report]:  # noqa: ARG002 - as _InSpark
+    def route(self, tasks: Mapping[int, Range], room: int) -> dict[int, Report]:  # noqa: ARG002 - as _InSpark
         reports = {}
         for row, task in tasks.items():
             self._pieces[row] = []
@@ -180,10 +182,10 @@ class _InSpark:
         self._spark = spark
         self._rows: list[DataFrame] = []
 
-    def route(self, tasks: Mapping[int, Range], range_bytes: int) -> dict[int, Report]:
+    def route(self, tasks: Mapping[int, Range], room: int) -> dict[int, Report]:
         from pyspark.storagelevel import StorageLevel
 
-        bundles = _bundles(tasks, range_bytes)
+        bundles = _bundles(tasks, room)
         rows = self._spark.range(0, len(bundles), 1, len(bundles)).mapInArrow(
             partial(_route_task, bundles), _ROUTED_SQL
         )
@@ -201,9 +203,8 @@ class _InSpark:
     ) -> list[Partial]:
         from pyspark.sql import functions
 
-        marks = self._marks(shares)
         keys = np.fromiter(share_of, np.uint64, len(share_of)).view(np.int64)
-        places = np.array([marks[number] for number in share_of.values()], np.int64)
+        places = np.fromiter(share_of.values(), np.int32, len(share_of))
         where = self._spark.createDataFrame(pa.table({"key": keys, "share": places}))
         rows = self._rows[0]
         for more in self._rows[1:]:
@@ -211,30 +212,25 @@ class _InSpark:
         if len(self._rows) > 1:
             rows = rows.where(functions.expr(f"part >> {_CHUNK_BITS}").isin(list(share.numbers)))
         rows = rows.where("report is null").join(functions.broadcast(where), "key")
-        rows = rows.select("share", "part", "size", "packed").repartition(shares, "share").sortWithinPartitions("part")
+        rows = rows.repartitionById(shares, functions.col("share")).select("part", "size", "packed")
+        rows = rows.sortWithinPartitions("part")
         return list(map(_partial, rows.mapInArrow(partial(_replay_task, share), _PARTIAL_SQL).collect()))
-
-    def _marks(self, shares: int) -> list[int]:
-        """Of each share a number that Spark's hash puts into a partition of its own."""
-        ids = self._spark.range(0, 64 * shares, 1, 1).selectExpr("id", f"pmod(hash(id), {shares}) as place").collect()
-        found = {row["place"]: row["id"] for row in ids}
-        return [found.get(number, 0) for number in range(shares)]
 
     def close(self) -> None:
         for rows in self._rows:
             rows.unpersist()
 
 
-def _bundles(tasks: Mapping[int, Range], range_bytes: int) -> list[list[tuple[int, Range]]]:
-    """Small files share a task."""
+def _bundles(tasks: Mapping[int, Range], room: int) -> list[list[tuple[int, Range]]]:
+    """Small files share a task, up to so many bytes."""
     bundles: list[list[tuple[int, Range]]] = []
-    room = 0
+    left = 0
     for row, task in tasks.items():
-        if not bundles or room < task.size:
+        if not bundles or left < task.size:
             bundles.append([])
-            room = range_bytes
+            left = room
         bundles[-1].append((row, task))
-        room -= task.size
+        left -= task.size
     return bundles
 
 

@@ -106,7 +106,7 @@ def ranges_of(paths: Sequence[str], count: int, most: int) -> list[Range]:
         with Path(path).open("rb") as opened:
             single.append(packed.is_packed(opened.read(4)))
             sizes.append(opened.seek(0, 2))
-    size = max(1, min(most, max(_SMALL, sum(sizes) // count)))
+    size = range_bytes(sum(sizes), count, most)
     found: list[Range] = []
     for file, path in enumerate(paths):
         number = 1 if single[file] else max(1, round(sizes[file] / size))
@@ -114,6 +114,11 @@ def ranges_of(paths: Sequence[str], count: int, most: int) -> list[Range]:
         found += [Range(file, path, begin, end, end - begin) for begin, end in pairwise(marks)]
         found[-1] = found[-1]._replace(end=None)
     return found
+
+
+def range_bytes(total: int, count: int, most: int) -> int:
+    """Of so many ranges of `total` bytes together: not few, and not more than `most`."""
+    return max(1, min(most, max(_SMALL, total // count)))
 
 
 def unpacked(size: int, data: bytes) -> bytes:
