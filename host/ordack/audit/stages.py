@@ -9,6 +9,7 @@ The frames lie in Spark's own storage on the disks of its executors, or without 
 
 from __future__ import annotations
 
+import gc
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -237,6 +238,7 @@ def _bundles(tasks: Mapping[int, Range], room: int) -> list[list[tuple[int, Rang
 def _route_task(
     bundles: Sequence[Sequence[tuple[int, Range]]], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
+    gc.freeze()  # what is imported; pyspark collects garbage after each task, which took five times as long as the task
     waiting: list[tuple[Any, ...]] = []
     size = 0
     for batch in batches:
@@ -262,6 +264,7 @@ def _routed(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
 
 
 def _replay_task(share: Share, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    gc.freeze()  # as above
     rows = (
         row
         for batch in batches
