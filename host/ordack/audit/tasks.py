@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FILES_NAMED = 3  # in a complaint
-FEW_PLACES = 8  # below, one task is faster: to hand frames on costs about five times the audit's own work
+SHARE_BYTES = 128 << 20  # at least, which take 0.3 s; a task takes a tenth of a second to start
+FEW_SHARES = 8  # below, one task is faster
 
 Progress = Callable[[int], None]
 
@@ -48,21 +49,24 @@ def run(
     """Audit files that are one capture together.
 
     spark: its tasks do it; None: this process does. parts: into how many shares the connections are divided; by default
-    as many as Spark has places, and one if those are few, or without Spark. series: points for plots of the streams
-    with most trouble, which takes another pass. range_bytes: of a file that one task reads; by default so many that
-    each place has some, and 128 MiB at most. progress: called with numbers of packets as this process has done them.
+    as many as Spark has places, but of 128 MiB at least; one if that is less than 8, or without Spark.
+    series: points for plots of the streams with most trouble, which takes another pass. range_bytes: of a file that one
+    task reads; by default so many that each place has some, and 128 MiB at most. progress: called with numbers of
+    packets as this process has done them.
     Raises CaptureUnusable, and OSError for a file that cannot be read.
     """
     files = columnar.in_order(paths)
     if not files:
         raise CaptureUnusable("there is no capture")
     start = start_of(files)
-    places = 1 if spark is None else _places(spark)
-    parts = parts or (places if places >= FEW_PLACES else 1)
+    size = sum(Path(path).stat().st_size for path in files)
+    if parts is None:
+        parts = 1 if spark is None else min(_places(spark), size // SHARE_BYTES)
+        parts = parts if parts >= FEW_SHARES else 1
     if parts == 1:
         partial = stages.whole(files, start, progress) if spark is None else stages.whole_in_task(spark, files, start)
         result = result_of(files, [partial])
-        read = sum(Path(path).stat().st_size for path in files)
+        read = size
     else:
         with stages.Stages(files, start, parts, range_bytes, spark, progress) as staged:
             result = result_of(files, staged.partials(), staged.again)
