@@ -396,7 +396,7 @@ def test_what_cannot_be_reconciled_is_said_in_words(
         ((capture, segments, f"{tmp_path}/none"), "there is no table"),
         ((capture, segments, table, "--acquired", "at"), "has no column at"),
         ((capture, segments, table, "--acquired", "label"), "column label"),
-        ((capture, segments, table, "--html", f"{tmp_path}/none/page.html"), "name a file in a folder"),
+        ((capture, segments, table, "--html", f"{tmp_path}/none/page.html"), "to write page.html to: make it first"),
         ((str(empty), segments, table), "there is no message in"),
         ((capture, segments), "TABLE"),
     ):

@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ordack.cli.common import JsonOption, activity, complain, local, local_file, needs, report
+from ordack.cli.common import (
+    HtmlOption,
+    JsonOption,
+    activity,
+    complain,
+    in_words,
+    local,
+    local_file,
+    needs,
+    report,
+    written,
+)
 from ordack.cli.config import read_file
 from ordack.cli.output import write
 from ordack.peer_names import PeerNames
@@ -30,15 +41,6 @@ def _new_folder(text: str) -> Path:
     path = local(text)
     if path.exists() and not path.is_dir():
         raise typer.BadParameter(f"{path} is a file: name a folder")
-    return path
-
-
-def _report_file(text: str) -> Path:
-    path = local(text)
-    if path.is_dir():
-        raise typer.BadParameter(f"{path} is a folder: name a file in it")
-    if not path.parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {path.parent} to write {path.name} to: make it first")
     return path
 
 
@@ -92,9 +94,7 @@ CheckpointOption = Annotated[
 def audit(
     captures: CapturesArgument = None,
     out: OutOption = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", parser=_report_file, help="Write a report with plots, one file.")
-    ] = None,
+    html: HtmlOption = None,
     names: NamesOption = None,
     master: MasterOption = None,
     no_spark: Annotated[bool, typer.Option("--no-spark", help="Do everything in this process.")] = False,
@@ -141,20 +141,13 @@ def audit(
         result = replace(result, names=known)
         _save_audit(result, out, html)
     except (tasks.CaptureUnusable, OptionError, SparkMissing, OSError) as error:
-        complain(_in_words(error))
+        complain(in_words(error))
         raise typer.Exit(2) from None
     except PySparkException as error:
         complain(words(error))
         raise typer.Exit(2) from None
     _show_audit(result, as_json)
     raise typer.Exit(AUDIT_STATUS[result.summary["verdict"]])
-
-
-def _in_words(error: Exception) -> str:
-    """What an exception says; of one of the operating system, without its number."""
-    if not isinstance(error, OSError) or error.strerror is None:
-        return str(error)
-    return f"cannot use {error.filename}: {error.strerror}" if error.filename else error.strerror
 
 
 def _save_audit(result: Result, out: Path | None, html: Path | None) -> None:
@@ -164,16 +157,13 @@ def _save_audit(result: Result, out: Path | None, html: Path | None) -> None:
     for option, path in (("--out", out), ("--html", html)):
         if path is None:
             continue
-        try:
+        with written(option, path):
             if option == "--out":
                 files.save(result, path)
             else:
                 from ordack.audit import html_page
 
                 html_page.write(result, path)
-        except OSError as error:
-            complain(f"cannot write {option} {path}: {error.strerror or error}; name a place that can be written to")
-            raise typer.Exit(2) from None
 
 
 def _show_audit(result: Result, as_json: bool) -> None:
@@ -238,7 +228,7 @@ def _follow_audit(
                         **result.summary,
                     )
     except (tasks.CaptureUnusable, FollowError, SparkMissing, OSError) as error:
-        complain(_in_words(error))
+        complain(in_words(error))
         raise typer.Exit(2) from None
     except PySparkException as error:
         complain(words(error))

@@ -39,6 +39,19 @@ def local_file(text: str) -> Path:
     return path
 
 
+def report_file(text: str) -> Path:
+    """For typer: the file of a report, in a folder that is there."""
+    path = local(text)
+    if path.is_dir():
+        raise typer.BadParameter(f"{path} is a folder: name a file in it")
+    if not path.parent.is_dir():
+        raise typer.BadParameter(f"there is no folder {path.parent} to write {path.name} to: make it first")
+    return path
+
+
+HtmlOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", parser=report_file, help="Write a report with plots, one file.")
+]
 StoreOption = Annotated[
     Path, typer.Option("--store", metavar="FOLDER", parser=local, envvar="ORDACK_STORE", help="Folder of the store.")
 ]
@@ -160,6 +173,23 @@ def needs(extra: Literal["boards", "spark"], what: str = "this command") -> Iter
 def tell_if_new(store: Store) -> None:
     if store.is_new:
         complain(f"new store made in {store.folder}")
+
+
+@contextlib.contextmanager
+def written(option: str, path: Path) -> Iterator[None]:
+    """Status 2 with a sentence if the file of that option cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        complain(f"cannot write {option} {path}: {error.strerror or error}; name a place that can be written to")
+        raise typer.Exit(2) from None
+
+
+def in_words(error: Exception) -> str:
+    """What an exception says; of one of the operating system, without its number."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    return f"cannot use {error.filename}: {error.strerror}" if error.filename else error.strerror
 
 
 def complain(text: str) -> None:

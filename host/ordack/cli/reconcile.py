@@ -7,15 +7,19 @@ from typing import Annotated
 
 import typer
 
-from ordack.cli.common import JsonOption, MasterOption, activity, complain, local, needs, report
+from ordack.cli.common import (
+    HtmlOption,
+    JsonOption,
+    MasterOption,
+    activity,
+    complain,
+    in_words,
+    local,
+    needs,
+    report,
+    written,
+)
 from ordack.cli.output import write
-
-
-def _report_file(text: str) -> Path:
-    path = local(text)
-    if path.is_dir() or not path.parent.is_dir():
-        raise typer.BadParameter(f"{path} cannot be a report: name a file in a folder that is there")
-    return path
 
 
 def reconcile(
@@ -34,9 +38,7 @@ def reconcile(
             help="The table's TIMESTAMP column that says when a reading was taken. Default: sent_time, whole seconds.",
         ),
     ] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", parser=_report_file, help="Write a report with plots, one file.")
-    ] = None,
+    html: HtmlOption = None,
     master: MasterOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -68,15 +70,13 @@ def reconcile(
             spark = session(master, "ordack pipeline reconcile")
             result = collect(compare(spark, captures, source, table, acquired=acquired, queue=queue), names)
         if html is not None:
-            write_page(result, html)
-    except (SparkMissing, OptionError, FolderError, IngestError) as error:
-        complain(str(error))
+            with written("--html", html):
+                write_page(result, html)
+    except (SparkMissing, OptionError, FolderError, IngestError, OSError) as error:
+        complain(in_words(error))
         raise typer.Exit(2) from None
     except PySparkException as error:
         complain(words(error))
-        raise typer.Exit(2) from None
-    except OSError as error:
-        complain(f"cannot write --html {html}: {error.strerror or error}; name a place that can be written to")
         raise typer.Exit(2) from None
     if not result.totals["captured"]:
         complain(f"there is no message in {captures}: capture TCP port 1801 where messages come in")
