@@ -184,15 +184,16 @@ typedef struct {
     mqqb_capture_segment *segments;                       /* caller */
     uint32_t connections_size, index_size, segments_size; /* caller */
     mqqb_capture_dictionary
-        dictionary[2]; /* caller: GUIDs of 16 bytes; queue names: the selector, then the name's bytes */
-    uint8_t *scratch;  /* caller: MQQB_CAPTURE_SCRATCH bytes */
-    uint64_t pause;    /* caller: return after a frame that ends there or behind it */
+        dictionary[2];                 /* caller: GUIDs of 16 bytes; queue names: the selector, then the name's bytes */
+    uint8_t *scratch;                  /* caller: MQQB_CAPTURE_SCRATCH bytes */
+    uint64_t pause;                    /* caller: return after a frame that ends there or behind it */
     mqqb_capture_routed *routed;       /* caller: or NULL. Frames go here, and no row is made of them */
     uint32_t routed_used, routed_size; /* MQQB_CAPTURE_ROWS: full; take them, and set routed_used to 0 */
-    const uint64_t *order; /* caller: or NULL. The file has frames that were gathered, `size` of them: their places, in order */
-    uint64_t before; /* caller, with order: frames of the capture before this part of a file */
-    uint64_t behind; /* caller, with order: and with it, if these are its last frames; 0: they are not */
-    uint32_t frames_before;            /* caller, with order: frames of the file before this part of it */
+    const uint64_t
+        *order; /* caller: or NULL. The file has frames that were gathered, `size` of them: their places, in order */
+    uint64_t before;        /* caller, with order: frames of the capture before this part of a file */
+    uint64_t behind;        /* caller, with order: and with it, if these are its last frames; 0: they are not */
+    uint32_t frames_before; /* caller, with order: frames of the file before this part of it */
 
     uint64_t cursor, frames,
         unread; /* in the file; frames of all files; of these, frames of link types that cannot be read */

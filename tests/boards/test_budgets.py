@@ -99,7 +99,7 @@ def test_what_boards_run_is_made_again_when_a_source_or_what_was_made_has_change
     for folder in modules.FOLDERS:
         shutil.copytree(FIRMWARE / folder, tmp_path / "firmware" / folder)
     monkeypatch.setattr(modules, "FIRMWARE", tmp_path / "firmware")
-    source, data = tmp_path / "firmware" / "node" / "log.py", tmp_path / "data.json"
+    source, data = tmp_path / "firmware" / "ordack" / "node" / "log.py", tmp_path / "data.json"
     data.write_text("[]")
 
     def written() -> dict[str, str]:
@@ -108,16 +108,16 @@ def test_what_boards_run_is_made_again_when_a_source_or_what_was_made_has_change
 
     first = written()
     assert written() == first
-    made = tmp_path / "board" / "node" / "log.py"
+    made = tmp_path / "board" / "ordack" / "node" / "log.py"
     for spoil in (lambda: made.write_text("1\n"), made.unlink, lambda: made.with_name("gone.py").write_text("1\n")):
         spoil()
         assert written() == first
     source.write_text(source.read_text() + "\nadded = 1\n")
-    assert written() == first | {"node/log.py": first["node/log.py"] + "\nadded = 1\n"}
+    assert written() == first | {"ordack/node/log.py": first["ordack/node/log.py"] + "\nadded = 1\n"}
     data.write_text("[1]")
     assert written()["data.json"] == "[1]"
     source.with_name("late.py").write_text("late = 1\n")
-    assert written()["node/late.py"] == "late = 1\n"
+    assert written()["ordack/node/late.py"] == "late = 1\n"
 
 
 # ---- heap and garbage, on a Cortex-M3

@@ -75,7 +75,7 @@ class Pair:
                 list(link.session.window.counts),
                 link.session.due,
                 link.session._ack_send_duration,
-                link.session._session_active,
+                link.session.is_active,
                 [entry and (entry.key, entry.sequence_number) for entry in link.session.window.in_flight],
                 (link.turns.count, link.pace._waiting, link.counts.sent, link.counts.resent),
             )

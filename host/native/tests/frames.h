@@ -18,7 +18,7 @@ enum { FIN = 1, SYN = 2, RST = 4, ACK = 16 };
 typedef struct {
     uint8_t *data;
     size_t size, room;
-    int swapped; /* big-endian */
+    int swapped;           /* big-endian */
     const uint64_t *order; /* data is frames that were gathered, `count` of a capture of `frames` */
     uint64_t count, frames;
 } file;

@@ -107,9 +107,10 @@ static uint32_t route_all(uint64_t *frames)
 /* What is read of the frames that are routed is what is read of the file, but for where a hole is found. */
 static void check_routed(void)
 {
-    static const unsigned columns[] = {MQQB_SCAN_KIND,       MQQB_SCAN_OFFSET,        MQQB_SCAN_TOTAL_SIZE,
-                                       MQQB_SCAN_STATUS,     MQQB_SCAN_MESSAGE_ID,    MQQB_SCAN_BODY_SIZE,
-                                       MQQB_CAPTURE_CONNECTION, MQQB_CAPTURE_DIRECTION, MQQB_CAPTURE_SOURCE_QUEUE_MANAGER};
+    static const unsigned columns[] = {
+        MQQB_SCAN_KIND,          MQQB_SCAN_OFFSET,       MQQB_SCAN_TOTAL_SIZE,
+        MQQB_SCAN_STATUS,        MQQB_SCAN_MESSAGE_ID,   MQQB_SCAN_BODY_SIZE,
+        MQQB_CAPTURE_CONNECTION, MQQB_CAPTURE_DIRECTION, MQQB_CAPTURE_SOURCE_QUEUE_MANAGER};
     static uint32_t which[ROUTED_MAX], numbers[ROUTED_MAX];
     file g = {.order = routed_places};
     uint64_t size = 0;
