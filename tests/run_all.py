@@ -38,14 +38,18 @@ DURATION = re.compile(r"([\d.]+)s (?:call|setup|teardown) +(.*)")  # as pytest p
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 ENVIRONMENT = {"PYSPARK_SUBMIT_ARGS": f"--driver-java-options '{JVM}' pyspark-shell", "SPARK_LAUNCHER_OPTS": JVM}
 # Name -> commands, run one after another. What collects every test is first, beside what is not pytest: each process of
-# the others then finds the tests compiled. What takes long begins early, but for the pipeline: beside boards and engine
-# a worker of Spark may take 10 s to start, and is given up.
+# the others then finds the tests compiled. What takes long begins early, and the boards, which wait most, when the
+# pipeline is almost done: beside them a worker of Spark may take 10 s to start, and is given up.
 Part = tuple[str, list[list[str]]]
 PARTS: list[Part] = [
     ("conformance", [[PYTHON, "tests/conformance.py", "--check"]]),
     ("C core", [[*MAKE, "test-c"]]),
     ("lint", [[*MAKE, "lint"]]),
     ("host", [[PYTHON, *PYTEST, *THREE, HOST]]),
+    ("rig", [[PYTHON, *PYTEST, *TWO, "hil"]]),
+    ("pipeline", [[PYTHON, *PYTEST, PIPELINE]]),
+    ("MicroPython", [[*MAKE, "test-mp"]]),
+    ("others", [[PYTHON, *PYTEST, *TWO, *OTHERS]]),
     ("boards", [[PYTHON, *PYTEST, *TWO, BOARDS]]),
     (
         "engine",
@@ -56,11 +60,7 @@ PARTS: list[Part] = [
             [PYTHON, "-m", "coverage", "report", "--include=firmware/mqqb/*", "--fail-under=100"],
         ],
     ),
-    ("MicroPython", [[*MAKE, "test-mp"]]),
-    ("rig", [[PYTHON, *PYTEST, *TWO, "hil"]]),
-    ("pipeline", [[PYTHON, *PYTEST, PIPELINE]]),
     ("engine, slow", [[PYTHON, *PYTEST, "-m", "slow or untraced", *ENGINE]]),
-    ("others", [[PYTHON, *PYTEST, *TWO, *OTHERS]]),
     ("mutants", [[*MAKE, "mutants", "SAMPLE=4", "SEED=1"]]),
 ]
 AT_A_TIME = 3  # on two processors: most parts wait now and then

@@ -1343,7 +1343,7 @@ def test_a_store_of_the_format_before_is_upgraded(store: Path, to: Path) -> None
     older(store, 3)
     with pytest.raises(StoreError, match="`ordack store upgrade"):
         Store(store)
-    upgrade(store)
+    upgrade(store, contextlib.nullcontext())
     _export(store, to)
     assert _exported(to) == ids
     for segment in segments(to):
