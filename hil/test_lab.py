@@ -480,7 +480,9 @@ def lives(board: Board) -> bool:
     return board.alive
 
 
-def test_a_strategy_leads_a_board_from_off_to_running_and_back(application: Path, tmp_path: Path) -> None:
+def test_a_strategy_leads_a_board_from_off_to_running_and_back(tmp_path: Path) -> None:
+    application = tmp_path / "application.py"
+    application.write_text("import signal\n\nsignal.pause()\n")  # it runs until it is killed
     environment = lab.load(ROOT / "hil" / "emulated.yaml")
     strategy = lab.strategy(lab.target(environment, "cpython"))
     with pytest.raises(StrategyError, match="board cpython cannot go to running: open it first"):
