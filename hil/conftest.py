@@ -6,12 +6,10 @@ it each board of the file is asked for: only tests of boards run, in their long 
 
 import asyncio
 import io
-import json
 import os
 import random
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,7 @@ from rich.console import Console
 from hil import kinds
 from hil.boards import BoardMissing, Quarantined
 from hil.campaign import ORDACK, Settings, run_campaign
-from hil.matrix import Cell, Matrix, column
+from hil.matrix import Matrix, told
 from hil.report import Figures
 
 # As in tests/conftest.py: what a busy machine makes slow has not failed.
@@ -50,9 +48,7 @@ class Report:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         for name, value in report.user_properties if report.when == "call" else ():
             if name == "column":
-                board, cells, figures = json.loads(str(value))
-                self._matrix.columns[board] = {name: Cell(**cell) for name, cell in cells.items()}
-                self._matrix.figures[board] = figures
+                self._matrix.add(str(value))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._matrix.columns:
@@ -108,6 +104,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture
+def application(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """APPLICATION of the test's module, as a file."""
+    path = tmp_path / "application.py"
+    path.write_text(request.module.APPLICATION)
+    return path
+
+
+@pytest.fixture
 def run_standin(tmp_path: Path) -> RunStandin:
     """Run a small campaign of the stand-in pair: `run(fault="lose:7", messages=30)`; its figures."""
 
@@ -159,9 +163,7 @@ def campaign_on(
         except OSError as error:
             figures = Figures(seed, board, board, wanted.messages, wanted.cuts, wanted.kills, failure=str(error))
         finally:
-            cells = {name: asdict(cell) for name, cell in column(figures).items()}
-            said = None if isinstance(figures, str) else json.loads(figures.to_json())
-            record_property("column", json.dumps((board, cells, said)))
+            record_property("column", told(board, figures))
         return figures
 
     return run

@@ -92,9 +92,9 @@ def target(environment: Environment, name: str) -> Target:
         raise BoardMissing(f"{where}: {reason(error)}") from None
 
 
-def open_board(path: Path, name: str, folder: Path, application: Path) -> Board:
+def open_board(environment: Environment, name: str, folder: Path, application: Path) -> Board:
     """As targets.open_board, for a board of this file. Raises BoardMissing."""
-    made = target(load(path), name)
+    made = target(environment, name)
     try:
         board: Board = strategy(made).open(folder, application)
     except BaseException:

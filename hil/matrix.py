@@ -84,6 +84,12 @@ def column(figures: Figures | str) -> dict[str, Cell]:
     return cells
 
 
+def told(board: str, figures: Figures | str) -> str:
+    """The column of one board, as `column` makes it, and its figures, for the process that has the table."""
+    cells = {name: dataclasses.asdict(cell) for name, cell in column(figures).items()}
+    return json.dumps((board, cells, None if isinstance(figures, str) else json.loads(figures.to_json())))
+
+
 @dataclass
 class Matrix:
     """The columns of all boards, by name, and the figures of their campaigns."""
@@ -92,10 +98,10 @@ class Matrix:
     columns: dict[str, dict[str, Cell]] = dataclasses.field(default_factory=dict)
     figures: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-    def add(self, board: str, figures: Figures | str) -> None:
-        """The column of one board, as `column` takes it."""
-        self.columns[board] = column(figures)
-        self.figures[board] = None if isinstance(figures, str) else json.loads(figures.to_json())
+    def add(self, text: str) -> None:
+        """The column of one board, as `told` gives it."""
+        board, cells, self.figures[board] = json.loads(text)
+        self.columns[board] = {name: Cell(**cell) for name, cell in cells.items()}
 
     @property
     def ok(self) -> bool:

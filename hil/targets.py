@@ -34,6 +34,7 @@ def open_board(target: str, folder: Path, application: Path = SENSOR) -> Board:
             from hil import lab
         except ModuleNotFoundError as error:
             raise BoardMissing(f"{path} needs {error.name}: `make setup-test` installs it") from None
-        if target in lab.names(path):
-            return lab.open_board(path, target, folder, application)
+        environment = lab.load(path)
+        if target in environment.config.get_targets():
+            return lab.open_board(environment, target, folder, application)
     return kinds.open_kind(target, folder, application)

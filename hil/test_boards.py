@@ -39,13 +39,6 @@ time.sleep(600)
 
 
 @pytest.fixture
-def application(tmp_path: Path) -> Path:
-    path = tmp_path / "application.py"
-    path.write_text(APPLICATION)
-    return path
-
-
-@pytest.fixture
 def board(tmp_path: Path, application: Path) -> Iterator[ProcessBoard]:
     board = ProcessBoard("cpython", [sys.executable], tmp_path / "flash", application)
     yield board

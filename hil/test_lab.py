@@ -377,13 +377,6 @@ async def main(path):
 """
 
 
-@pytest.fixture
-def application(tmp_path: Path) -> Path:
-    path = tmp_path / "application.py"
-    path.write_text(APPLICATION)
-    return path
-
-
 @pytest.mark.timeout(180)
 def test_a_board_is_given_its_application_cut_off_and_read(bench: Bench, application: Path) -> None:
     board = bench.open(application)

@@ -26,6 +26,7 @@ from hil.matrix import (
     SHOWN,
     Matrix,
     column,
+    told,
 )
 from hil.report import Comparison, Figures
 
@@ -88,7 +89,7 @@ def test_faults_that_were_not_made_are_not_survived() -> None:
 def matrix(**boards: Figures | str) -> Matrix:
     made = Matrix(7)
     for board, result in boards.items():
-        made.add(board, result)
+        made.add(told(board, result))
     return made
 
 

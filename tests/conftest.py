@@ -10,6 +10,7 @@ from ordack.client import Client
 
 from tests import on_mps2
 from tests.conformance import UnknownRule, check_known, cited_by, load_rules
+from tests.run_all import JVM
 from tests.support.command import Serve
 from tests.support.host_world import Host
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 # from many partitions, and from code that is made for each query. What starts `ordack pipeline`, a cluster or a server
 # has the defaults of Spark; for its JVM see tests/run_all.py.
 SPARK = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": JVM,
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",

@@ -32,7 +32,7 @@ BOARDS = "tests/boards"  # emulated ones, and what runs on them: more waiting th
 PIPELINE = "tests/pipeline"  # one Spark session for all of them, which uses both processors by itself
 OTHERS = ["tests", *[f"--ignore={name}" for name in (*ENGINE, HOST, BOARDS, PIPELINE)]]
 DURATION = re.compile(r"([\d.]+)s (?:call|setup|teardown) +(.*)")  # as pytest prints it
-# For every JVM that a test starts, also through `ordack pipeline`; that of tests/conftest.py has the same. None lives
+# For every JVM that a test starts, also through `ordack pipeline`, and that of tests/conftest.py. None lives
 # long enough to gain from the second compiler, or from threads that collect garbage: of the 15 s of processor that a
 # session takes for one small job 6 are theirs.
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -9,7 +9,7 @@ TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from mqqb import streams
 
-_IN_FLIGHT_MAX = const(0x7FFF)
+IN_FLIGHT_MAX = const(0x7FFF)
 _ONE_MESSAGE = const(1)  # the window that asks the peer to wait
 
 
@@ -27,7 +27,7 @@ class Window:
     def __init__(self, size: int) -> None:
         self.counts = array("I", bytes(4 * core.SESSION_WORDS))
         core.session_init(self.counts, size)
-        self.in_flight: "deque[streams.Entry | None]" = deque((), min(size, _IN_FLIGHT_MAX))  # noqa: RUF037
+        self.in_flight: "deque[streams.Entry | None]" = deque((), min(size, IN_FLIGHT_MAX))  # noqa: RUF037
         self.awaiting_bits: "list[streams.Entry]" = []
         self.is_paused = False
         self._full = 0  # the peer's window, as negotiated

@@ -25,7 +25,7 @@ from ordack.store.outgoing import Reading
 from ordack.tables import key_of
 
 TRACED = core.BASE_TR >> 8  # BaseHeader.Flags.TR, in the byte at packet offset 3
-PREVIOUS_AT = 16  # PreviousTxSequenceNumber in a TransactionHeader (wire.md 2.3)
+PREVIOUS_AT = 4 * core.TX_PREVIOUS  # in a TransactionHeader, bytes
 
 
 class Departures:

@@ -15,7 +15,7 @@ from array import array
 from struct import pack_into
 from typing import Any
 
-from mqqb import compose, core, headers, parse, reader
+from mqqb import compose, core, headers, parse, reader, window
 from mqqb.connection import OPEN
 from mqqb.events import MessageReceived
 from mqqb.session import Session
@@ -34,7 +34,6 @@ LONGEST = 64  # messages of one run: a window
 TEMPLATES = 4  # that a session keeps: streams that take turns on one connection
 PATIENCE = 16  # templates in a row that nothing was like; then only each of so many messages is made one
 LONGEST_HEAD = 1024  # bytes of a template: what has more to say in front of its body is rare
-IN_FLIGHT_MAX = 0x7FFF  # A-23
 SMALLEST = 140  # bytes of a transactional message: its headers, without names
 IS_TRANSACTIONAL = core.USER_TH >> 16  # in the third byte of UserHeader.Flags
 WORDS = 6  # of mqqb_run_packet; the first ones are
@@ -230,20 +229,19 @@ class PredictingSession(Session):
     def room(self) -> int:
         """How many messages may be sent before `can_send` says no."""
         counts = self.window.counts
-        most = min(counts[core.SESSION_WINDOW_SIZE], counts[core.SESSION_RECEIVED_WINDOW_SIZE], IN_FLIGHT_MAX)
+        most = min(counts[core.SESSION_WINDOW_SIZE], counts[core.SESSION_RECEIVED_WINDOW_SIZE], window.IN_FLIGHT_MAX)
         return max(most - core.session_unacked_sent(counts), 0)
 
     def send_following(self, entry: Entry, packet: bytearray) -> None:
         """As `send`, for a transactional message behind another one that was sent in the same millisecond: the timers
         run, and no SessionHeader is due. `room` has to be left."""
-        window = self.window
-        counts = window.counts
+        counts = self.window.counts
         counts[core.SESSION_SENT] = entry.sequence_number = (counts[core.SESSION_SENT] + 1) & 0xFFFF
         counts[core.SESSION_RECOVERABLE_SENT] = entry.recoverable_sequence_number = (
             counts[core.SESSION_RECOVERABLE_SENT] + 1
         ) & 0xFFFF
         entry.awaiting_ack = True
-        window.in_flight.append(entry)
+        self.window.in_flight.append(entry)
         packet[2] &= ~core.BASE_SH & 0xFF
         self._out.append(packet)
 

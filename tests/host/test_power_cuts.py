@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import apsw
@@ -111,6 +111,15 @@ class Told:
             assert bodies == self.sent, way
 
 
+@contextlib.contextmanager
+def told_on(folder: Path, seed: int) -> Iterator[Told]:
+    """An application on a machine whose accidents begin now."""
+    told = Told(folder, seed)
+    with power() as vfs:
+        vfs.machines.append(told.machine)
+        yield told
+
+
 def _other_commit(client: Client) -> None:
     client.send("plain", b"other")
 
@@ -125,9 +134,7 @@ def _statement_alone(client: Client) -> None:
 
 def _send_after_a_failure(tmp_path: Path, what: Callable[[Client], object]) -> None:
     for seed in range(TRIES):
-        told = Told(tmp_path, seed)
-        with power() as vfs:
-            vfs.machines.append(told.machine)
+        with told_on(tmp_path, seed) as told:
             with Client(told.machine.folder) as client:
                 told.send(client, b"before")
                 client.queue("line1").begin_receive(1, 0, True)  # which nobody syncs
@@ -170,9 +177,7 @@ def test_a_gap_is_found(
 
 def test_what_another_process_sends_is_behind_no_gap_either(tmp_path: Path) -> None:
     for seed in range(TRIES):
-        told = Told(tmp_path, seed)
-        with power() as vfs:
-            vfs.machines.append(told.machine)
+        with told_on(tmp_path, seed) as told:
             client = Client(told.machine.folder)
             told.send(client, b"before")
             client.queue("line1").begin_receive(1, 0, True)
@@ -193,9 +198,7 @@ def test_a_store_that_is_closed_after_a_sync_that_failed_is_whole(tmp_path: Path
     """The gap is not copied to the database, of which then a part would be newer than all of the log."""
     found = 0
     for seed in range(2 * TRIES):
-        told = Told(tmp_path, seed)
-        with power() as vfs:
-            vfs.machines.append(told.machine)
+        with told_on(tmp_path, seed) as told:
             client = Client(told.machine.folder)
             for number in range(4):
                 told.send(client, b"before %d" % number)
@@ -226,9 +229,7 @@ def _fail_beside(
     """The `sync`th sync of a checkpoint beside the writer fails; of what is in the log, a part was not synced."""
     monkeypatch.setattr(checkpoints, "LOG_BYTES", 1 << 10)
     for seed in range(TRIES):
-        told = Told(tmp_path, seed)
-        with power() as vfs:
-            vfs.machines.append(told.machine)
+        with told_on(tmp_path, seed) as told:
             client = Client(told.machine.folder)
             told.send(client, b"before")
             client.send_many([Letter("plain", b"%d" % number * 100) for number in range(200)])
@@ -285,9 +286,7 @@ def test_nothing_is_copied_while_the_writer_does_not_know_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoints, "LOG_BYTES", 1 << 10)
-    told = Told(tmp_path, 1)
-    with power() as vfs:
-        vfs.machines.append(told.machine)
+    with told_on(tmp_path, 1) as told:
         with Client(told.machine.folder) as client:
             beside = client.store._database.checkpoint_beside()
             told.send(client, b"before")

@@ -34,6 +34,7 @@ from ordack.store.database import (
     StoreFull,
     StoreServed,
     StoreUnknown,
+    among,
 )
 from ordack.store.exports import Exports
 from ordack.store.free_pages import FreePages
@@ -246,11 +247,12 @@ class Store:
             )
         if not keys and not came:
             return
+        condition, those = among("id", keys)
         with self.transaction():
             rows = self._database.all(
                 "SELECT substr(packet, 1, 60), confirmation, send_until, due, id FROM outgoing_messages "
-                "WHERE id IN (SELECT value FROM json_each(?))",
-                (json.dumps(keys),),
+                "WHERE " + condition,
+                those,
             )
             for start, confirmation, until, due, key in rows:
                 later = sent_time(start) + step

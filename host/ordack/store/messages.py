@@ -180,10 +180,7 @@ class Messages:
                     found = found[: max(next(suspects, len(found)), 1)]
                 keys = [message.lookup_id for message in found]
                 if keys and counted and not self.outlives:
-                    self._db.all(
-                        "UPDATE messages SET aborts = aborts + 1 WHERE lookup_id IN (SELECT value FROM json_each(?))",
-                        (json.dumps(keys),),
-                    )
+                    self._count_abort(keys)
                 self._hands.take(keys)
         except BaseException as error:
             self.let_go(keys)
@@ -217,10 +214,11 @@ class Messages:
         self.news.add(ANY)
         with self._db.transaction(durable=False):
             self._db.touch()  # so that those who wait look again
-            self._db.all(
-                "UPDATE messages SET aborts = aborts + 1 WHERE lookup_id IN (SELECT value FROM json_each(?))",
-                (json.dumps(list(back)),),
-            )
+            self._count_abort(back)
+
+    def _count_abort(self, lookup_ids: Collection[int]) -> None:
+        condition, keys = among("lookup_id", lookup_ids)
+        self._db.all("UPDATE messages SET aborts = aborts + 1 WHERE " + condition, keys)
 
     def adopt(self, lookup_ids: Collection[int]) -> set[int]:
         """Have those of these messages as ours, too, that somebody else has in his hands; he says that he has."""

@@ -156,7 +156,7 @@ class OutgoingQueues:
 
     def some(self, identifiers: Collection[int]) -> list[Outgoing]:
         """Those with these identifiers."""
-        return self._queues("id IN (SELECT value FROM json_each(?))", (json.dumps(list(identifiers)),))
+        return self._queues(*among("id", identifiers))
 
     def _queues(self, where: str, arguments: Sequence[Any] = ()) -> list[Outgoing]:
         return [
@@ -242,10 +242,8 @@ class OutgoingQueues:
                 (outgoing, after, last, json.dumps(list(keep)), limit),
             )
         )
-        self._db.all(
-            "UPDATE outgoing_messages SET deleted = 1, due = 0 WHERE id IN (SELECT value FROM json_each(?))",
-            (json.dumps(keys),),
-        )
+        condition, those = among("id", keys)
+        self._db.all("UPDATE outgoing_messages SET deleted = 1, due = 0 WHERE " + condition, those)
         return keys
 
     def last_key(self) -> int:
