@@ -54,7 +54,7 @@ from tests.host.applications import Asking
 from tests.host.cuts_notes import Contents, Ledger, Note, Violation, damage, tag_of
 from tests.support.beside import client_beside
 from tests.support.host_world import HERE, Crash, Host, World, older, peer_of, wall_at
-from tests.support.power import CUT, FULL, IO_ERROR, WAYS, Accident, Machine, Power, power
+from tests.support.power import BLOCK, CUT, FULL, IO_ERROR, WAYS, Accident, Machine, Power, power
 
 THERE = ("10.0.0.9", 1801)
 STEPS = 120
@@ -553,9 +553,11 @@ def _settings(dice: random.Random) -> Iterator[None]:
     ticking = SimpleNamespace(monotonic=lambda: pieces.PIECE_S * next(looks), sleep=lambda _: None)
     looked_at, emptied = dice.choice(LOGS)
     free = dice.choice((0, 1 << 30))
+    chunk = dice.choice((BLOCK, 4 * BLOCK, write_ahead.CHUNK_BYTES))
     with (
         mock.patch.object(write_ahead, "SHORT_LOG_BYTES", looked_at),
         mock.patch.object(write_ahead, "LOG_BYTES", emptied),
+        mock.patch.object(write_ahead, "CHUNK_BYTES", chunk),
         mock.patch.object(checkpoints, "LOG_BYTES", emptied),
         mock.patch.object(checkpoints, "WAIT_S", 0),
         mock.patch.object(write_ahead, "disk_bytes", return_value=(SMALL_DISK, free)),

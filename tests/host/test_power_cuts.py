@@ -13,9 +13,9 @@ import apsw
 import pytest
 from mqqb import confirm
 from ordack.client import Client, Letter
-from ordack.store import Store, StoreError, checkpoints
+from ordack.store import Store, StoreError, checkpoints, write_ahead
 from ordack.store.answers import Answers
-from ordack.store.checkpoints import Checkpoints
+from ordack.store.checkpoints import Checkpoints, FileTurn
 from ordack.store.database import Database
 from ordack.store.memory import Memory
 from ordack.store.numbers import Numbers
@@ -25,7 +25,7 @@ from ordack.store.write_ahead import WriteAheadLog
 from tests.host import cuts
 from tests.host.cuts_notes import Contents, damage
 from tests.support.beside import outcomes_of
-from tests.support.power import CUT, IO_ERROR, WAYS, Accident, Inode, Machine, Piece, PowerCut, power
+from tests.support.power import BLOCK, CUT, IO_ERROR, WAYS, Accident, Inode, Machine, Piece, PowerCut, power
 
 pytestmark = [pytest.mark.slow, pytest.mark.rule("B-098", "B-285")]
 
@@ -303,6 +303,37 @@ def test_nothing_is_copied_while_the_writer_does_not_know_its_log(
             beside.step()
             assert told.machine.operations > operations
             told.check()
+
+
+def _grow_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database's file gets longer, and checkpoints are made at any moment of that. One may make the file shorter
+    before the commit is done that has made it longer; the next may copy to where the next commit makes it longer."""
+    monkeypatch.setattr(checkpoints, "LOG_BYTES", 1 << 10)
+    monkeypatch.setattr(checkpoints, "WAIT_S", 0)
+    monkeypatch.setattr(write_ahead, "CHUNK_BYTES", 4 * BLOCK)
+    for seed in range(TRIES):
+        with told_on(tmp_path, seed) as told:
+            with Client(told.machine.folder) as client:
+                beside = client.store._database.checkpoint_beside()
+                told.machine.between = lambda told=told, beside=beside: told.machine.dice.randrange(6) or beside.step()
+                for number in range(60):
+                    told.send(client, b"%d." % number * 3000)
+                told.machine.between = None
+                assert beside.done > 10
+            assert len(told.sent) == 60
+            told.check()
+
+
+def test_a_file_that_gets_longer_while_it_is_copied_to_keeps_what_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _grow_beside(tmp_path, monkeypatch)
+
+
+def test_a_file_that_gets_longer_over_what_is_copied_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FileTurn, "mine", lambda *_, **__: contextlib.nullcontext(True))
+    with pytest.raises((AssertionError, StoreError)):
+        _grow_beside(tmp_path, monkeypatch)
 
 
 def _no_sync_of_a_checkpoint_beside(patch: pytest.MonkeyPatch) -> None:

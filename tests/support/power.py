@@ -8,10 +8,14 @@ it.
 
 A sync that fails is as on Linux: of what was to be synced any part is on the disk, the cache has all of it, and no
 later sync tries again; each descriptor that was open then is told once, by a sync that does its work all the same.
+
+SQLite makes a file longer by a zero at the end of each block behind the end that the file had when it began, whatever
+another has written there since.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import random
 import sys
@@ -26,9 +30,9 @@ import apsw
 from tests.support.host_world import Crash
 
 SECTOR = 512
+BLOCK = 4096
 RECENT = 100
 GONE = "the power is gone"
-GROWS = (apsw.SQLITE_FCNTL_SIZE_HINT,)  # what the system's VFS makes of it does not pass a write
 CUT, IO_ERROR, FULL = "cut", "io error", "full"
 
 
@@ -312,6 +316,7 @@ class _File(apsw.VFSFile):
         self._name = short
         self._inode = machine.inode(short)
         self._failures = self._inode.failures
+        self._chunk = 1
         super().__init__("unix", name, flags)
 
     def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802 - theirs
@@ -332,13 +337,20 @@ class _File(apsw.VFSFile):
             self._inode.loose.append(Piece(self.xFileSize()))
 
     def xFileControl(self, op: int, ptr: int) -> bool:  # noqa: N802 - theirs
-        if op not in GROWS:
+        if op == apsw.SQLITE_FCNTL_CHUNK_SIZE:
+            self._chunk = ctypes.c_int.from_address(ptr).value
+        if op != apsw.SQLITE_FCNTL_SIZE_HINT:
             return super().xFileControl(op, ptr)
+        size = -(-ctypes.c_int64.from_address(ptr).value // self._chunk) * self._chunk
+        was = self.xFileSize()
         with self._machine.operation("grow", self._name, takes_room=True):
-            before = self.xFileSize()
+            now = self.xFileSize()
             done = super().xFileControl(op, ptr)
-            if self.xFileSize() != before:
+            if self.xFileSize() != now:
                 self._inode.loose.append(Piece(self.xFileSize()))
+            for end in range(was // BLOCK * BLOCK + BLOCK - 1, min(now, size), BLOCK):
+                super().xWrite(b"\0", end)
+                self._inode.loose.append(Piece(end, b"\0"))
             return done
 
     def xSync(self, flags: int) -> None:  # noqa: N802 - theirs

@@ -7,12 +7,19 @@ that grows faster than it can be copied is cut short all the same, at MOST times
 A sync that fails here is the writer's business: it hears of it in its next transaction, which fails, and until the
 writer has made sure of the log (`Database._end_doubt`) nothing more is copied. SQLite takes nothing for copied then, so
 the log does not begin anew, and the next checkpoint writes all of it again.
+
+No checkpoint runs while a writer makes the database's file longer (`FileTurn`): what the checkpoint copied behind the
+end of the file would be damaged by that.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import fcntl
+import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import apsw
@@ -37,6 +44,38 @@ def may_be_a_sync(error: apsw.Error) -> bool:
     return isinstance(error, apsw.IOError) and getattr(error, "extendedresult", 0) not in NO_SYNCS
 
 
+class FileTurn:
+    """Whose turn it is, among all processes and threads that write, to change the length of the database's file.
+
+    SQLite makes a file longer by a zero at the end of each block, from the end on that it saw when it began. A
+    checkpoint may write pages there meanwhile, because one before it can have made the file shorter than what is
+    committed; the zeros would damage them. Each object is one contender; a thread has its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._has_it = False
+
+    @contextlib.contextmanager
+    def mine(self, waits: bool = True) -> Iterator[bool]:
+        """Is it mine inside? It is if this waits, at most for a checkpoint of another. Nests. Raises
+        apsw.CantOpenError."""
+        if self._has_it:
+            yield True
+            return
+        try:
+            descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            raise apsw.CantOpenError(f"{self._folder}: {error.strerror}") from None
+        try:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+                self._has_it = True
+            yield self._has_it
+        finally:
+            self._has_it = False
+            os.close(descriptor)
+
+
 class Checkpoints:
     """Of the database in that file. done: how many there were. failure: why there are no more until the writer has
     taken it from here. held: the writer does not know what of its log is on the disk, so none is to be made."""
@@ -51,6 +90,7 @@ class Checkpoints:
         self._wanted = threading.Event()
         self._ends = False
         self._thread: threading.Thread | None = None
+        self._turn = FileTurn(path.parent)
         self._database = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
         self._database.pragma("synchronous", "full")
         self._database.set_busy_timeout(int(1000 * WAIT_S))
@@ -97,7 +137,10 @@ class Checkpoints:
     def _copy(self, mode: int) -> bool:
         """Make one; was it made to its end?"""
         try:
-            _, self._copied = self._database.wal_checkpoint("main", mode)
+            with self._turn.mine(waits=False) as mine:
+                if not mine:
+                    return False
+                _, self._copied = self._database.wal_checkpoint("main", mode)
         except apsw.Error as error:
             if may_be_a_sync(error):
                 self.failure = error

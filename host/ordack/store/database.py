@@ -387,8 +387,7 @@ class Database:
         next process to recover the log would find it."""
         syncs, began = self.work.syncs, time.perf_counter_ns()
         try:
-            with self.errors():
-                self._log.keep_place()
+            with self.errors(), self._log.commit():
                 try:
                     self.connection.execute("COMMIT")
                 except apsw.IOError:

@@ -13,19 +13,20 @@ import contextlib
 import ctypes
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import apsw
 
 from ordack.counters import DiskWork
-from ordack.store.checkpoints import Checkpoints
+from ordack.store.checkpoints import Checkpoints, FileTurn
 from ordack.store.room import LOG_BYTES, reserve
 
 BUSY_WAIT_S = 0.001  # between two tries to write; SQLite's own, up to 0.1, let two that write in turn starve a third
 READERS_S = 0.05  # so long a log that is to begin anew waits for those who read from it
 SHORT_LOG_BYTES = 256 << 10  # with less in it a log is not looked at
 COPY_BYTES = 64 << 10  # SQLite writes less than 128 KiB at once
+SHORT_OF = 2  # times what is kept back of a disk: with less room, no checkpoint is made beside commits
 CHUNK_BYTES = 256 << 10  # the database's file grows and shrinks by so much: not each transaction asks for more
 
 
@@ -87,6 +88,7 @@ class WriteAheadLog:
         self._done_beside = 0  # that were counted
         self._failed = failed
         self._page_bytes: int = database.pragma("page_size")
+        self._turn = FileTurn(path.parent)
         chunk = ctypes.c_int(CHUNK_BYTES)
         database.file_control("main", apsw.SQLITE_FCNTL_CHUNK_SIZE, ctypes.addressof(chunk))
         database.pragma("journal_size_limit", LOG_BYTES)  # a large transaction leaves no large log behind
@@ -98,19 +100,26 @@ class WriteAheadLog:
         self.beside.tell(self._pages)
         return self.beside
 
-    def keep_place(self) -> None:
-        """Take room on the disk for what the running transaction adds to the database's file. Raises apsw.FullError,
-        apsw.CantOpenError if the file is gone."""
+    @contextlib.contextmanager
+    def commit(self) -> Iterator[None]:
+        """The running transaction is committed inside; before, what it adds to the database's file has got its room on
+        the disk. Raises apsw.FullError, apsw.CantOpenError if the file is gone."""
+        with contextlib.nullcontext() if self.beside else self._turn.mine():
+            self._keep_place()
+            yield
+
+    def _keep_place(self) -> None:
         size = ctypes.c_int64(self._page_bytes * self._database.pragma("page_count"))
         try:
             if self._path.stat().st_size >= size.value:
                 return
         except OSError as error:
             raise apsw.CantOpenError(str(error)) from None
-        try:
-            self._database.file_control("main", apsw.SQLITE_FCNTL_SIZE_HINT, ctypes.addressof(size))
-        except apsw.IOError as error:
-            raise apsw.FullError(str(error)) from None
+        with self._turn.mine():
+            try:
+                self._database.file_control("main", apsw.SQLITE_FCNTL_SIZE_HINT, ctypes.addressof(size))
+            except apsw.IOError as error:
+                raise apsw.FullError(str(error)) from None
 
     def write_again(self) -> None:
         """Write the log once more as it is; the next sync brings it to the disk. To be called in a write transaction,
@@ -135,32 +144,36 @@ class WriteAheadLog:
         self._database.set_busy_handler(self._busy)
 
     def _after_commit(self, _database: apsw.Connection, _name: str, pages: int) -> int:
-        """Where room is short the log takes a quarter of what is kept back."""
+        """Where room is short the log takes a quarter of what is kept back, and nothing is made beside: a checkpoint
+        there could take from a commit the room that it has got, and keep the log from giving its own back."""
         self._work.syncs += self.is_synced
         if not self._is_begun or pages <= self._pages:
             self._work.syncs += 1  # the header of a new log by itself
         self._pages, self._is_begun = pages, True
         size = self._work.log_bytes = pages * self._page_bytes
-        if self.beside:
-            self.beside.tell(pages)
-            if self.is_synced:  # a commit by which nothing is synced is told from others by that
-                new, self._done_beside = self.beside.done - self._done_beside, self.beside.done
-                self._work.checkpoints += new
-                self._work.syncs += 2 * new
+        is_short = False
         if size >= SHORT_LOG_BYTES:
             with contextlib.suppress(OSError):
                 disk, free = disk_bytes(self._path)
                 kept_back = reserve(disk)
+                is_short = free < SHORT_OF * kept_back
                 if size >= kept_back // 4 and free < kept_back:
                     self.empty()
-                elif size >= LOG_BYTES and not self.beside:
+                elif size >= LOG_BYTES and (is_short or not self.beside):
                     self._copy(apsw.SQLITE_CHECKPOINT_PASSIVE)
+        if self.beside:
+            self.beside.tell(0 if is_short else pages)
+            if self.is_synced:  # a commit by which nothing is synced is told from others by that
+                new, self._done_beside = self.beside.done - self._done_beside, self.beside.done
+                self._work.checkpoints += new
+                self._work.syncs += 2 * new
         return apsw.SQLITE_OK
 
     def _copy(self, mode: int) -> None:
         """Make a checkpoint, which waits for the log and for the database's file; another time if it fails."""
         try:
-            pages, _ = self._database.wal_checkpoint("main", mode)
+            with self._turn.mine():
+                pages, _ = self._database.wal_checkpoint("main", mode)
         except apsw.Error as error:
             self._failed(error)
             return
