@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ordack import certificates
@@ -25,6 +26,7 @@ from ordack.net import tcp
 from ordack.tls import BadTls, Tls
 
 from tests.host.sockets import serving, until
+from tests.support import watched
 from tests.support.command import DEADLINE_S, Serve, as_json, ordack, settle
 from tests.support.host_peer import Peer, direct
 from tests.support.plant import Plant
@@ -56,6 +58,14 @@ def _content(folder: Path) -> list[bytes]:
         return [message.body for message in client.queue("line1").peek()]
 
 
+def _sessions(folder: Path) -> list[dict[str, Any]]:
+    """Those that `state` shows, as soon as there are any: `serve` tells of them once a second."""
+    found: list[dict[str, Any]] = watched.until(
+        lambda: as_json("state", "--store", folder)[0]["sessions"], "a session is shown"
+    )
+    return found
+
+
 # ---- messages travel
 
 
@@ -80,8 +90,8 @@ def test_messages_travel_between_two_queue_managers_once_and_in_order(tmp_path: 
             client.store.wait(0.1)
     assert _content(tmp_path / "here") == bodies
     for folder, other in (("here", "press-3"), ("there", "plant")):
-        [shown] = as_json("state", "--store", tmp_path / folder)
-        assert [session["certificate"] for session in shown["sessions"]] == [other]
+        sessions = _sessions(tmp_path / folder)
+        assert [session["certificate"] for session in sessions] == [other]
         assert f"certificate of {other}" in ordack("state", "--store", tmp_path / folder).stdout
     assert sender.stop()[0] == receiver.stop()[0] == 0
 
