@@ -15,6 +15,7 @@ from ordack.boards.check import Check
 from ordack.boards.doctor import examine
 from ordack.boards.repl import Board
 
+from tests.support.command import own_port
 from tests.support.emulated import FIRMWARE
 
 STOCK = "mps2-an385-stock"  # nothing of ours is frozen in
@@ -38,9 +39,7 @@ class Machine:
             file.truncate(16 << 20)
         uart = "pty"
         if self._tcp:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                number = free.getsockname()[1]
+            number = own_port()
             uart, self.port = f"tcp:127.0.0.1:{number},server=on,wait=off", f"socket://127.0.0.1:{number}"
         self.process = subprocess.Popen(
             [

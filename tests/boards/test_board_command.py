@@ -463,8 +463,7 @@ def test_the_board_is_asked_whether_it_reaches_the_queue_manager(
     )
     with board.open() as opened:
         deploy(opened, package(tmp_path / "small", SMALL), main)
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        nobody = closed.getsockname()[1]
+    nobody = commands.own_port()
     board.hear(b"up")
     with _serving(tmp_path / "store") as number, _greeting() as other, board.open(reset=False) as opened:
         looked = [

@@ -27,7 +27,7 @@ from ordack.peer_names import entered
 from tests.boards.m3_board import Machine
 from tests.boards.unix_board import UnixBoard
 from tests.support import command as commands
-from tests.support.command import ENVIRONMENT, Serve, as_json
+from tests.support.command import ENVIRONMENT, Serve, as_json, own_port
 
 QUEUE = "DIRECT=TCP:127.0.0.1\\private$\\line1"
 OLD = {"name": "press-3", "queue": "DIRECT=TCP:10.0.0.9\\private$\\old", "ssid": "hall", "password": "x" * 8, "pin": 7}
@@ -375,8 +375,7 @@ def test_a_queue_that_is_not_there(board: UnixBoard, serve: Serve, tmp_path: Pat
 
 
 def test_a_queue_manager_that_does_not_answer(board: UnixBoard) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        number = closed.getsockname()[1]
+    number = own_port()  # nobody listens there
     done = run(board, number)
     assert done.returncode == 1
     assert f"does not reach the queue manager 127.0.0.1:{number}: no connection" in done.stderr

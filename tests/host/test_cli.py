@@ -465,8 +465,7 @@ def test_more_connections_than_files_are_refused_and_the_others_go_on(store: Pat
 
 @pytest.mark.rule("B-423", "B-239", "B-082", "B-345", "B-346", "B-425", "C-29")
 def test_what_waits_is_listed_paused_resumed_resent_and_ended(store: Path, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = own_port()  # nobody listens there
     [sent] = as_json("send", "--store", store, "DIRECT=OS:plant\\private$\\q", "--body", "x", "--dead-letter")
     name = "direct=os:plant\\private$\\q"
     [before] = as_json("outgoing", "list", "--store", store)

@@ -468,10 +468,8 @@ def test_only_so_many_can_connect(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_port_that_is_taken_is_tried_again() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    port = own_port()
+    with socket.create_server(("127.0.0.1", port)):
         board = Node("", files=power.Disk(), listen=("127.0.0.1", port), random=lambda: 0.99)
         board.poll()
         assert board.links[0].stream is None
@@ -491,10 +489,8 @@ def test_after_a_connection_a_port_that_fails_is_tried_again_soon(monkeypatch: p
         raise OSError(errno.EBADF)
 
     monkeypatch.setattr(Backoff, "next", next_delay)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    port = own_port()
+    with socket.create_server(("127.0.0.1", port)):
         board = Node("", files=power.Disk(), listen=("127.0.0.1", port), random=lambda: 0.99)
         go = both(board)
         go(lambda: len(delays) == 3)

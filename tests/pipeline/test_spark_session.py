@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,8 @@ from pathlib import Path
 import pytest
 from ordack.pipeline import session as session_module
 from ordack.pipeline.session import SparkMissing, is_local, session
+
+from tests.support.command import own_port
 
 
 def _java(folder: Path, script: str) -> Path:
@@ -63,8 +64,7 @@ def test_a_server_needs_what_pyspark_needs_for_it(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_server_that_does_not_answer_is_told_at_once() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
+    port = own_port()  # nobody listens there
     with pytest.raises(SparkMissing, match=rf"no Spark Connect server answers at 127\.0\.0\.1:{port} \(Connection"):
         session(f"sc://127.0.0.1:{port}/;user_id=somebody")
 
