@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -646,12 +646,14 @@ class Campaign:
         return compare(self.settings.messages, ledger, received, erased), sum(entry.found for entry in ledger)
 
     async def close(self) -> None:
-        """Kill every process and drop every connection."""
-        self.board.close()
-        self.manager.close()
-        if self.names is not None:
-            self.names.close()
-        await self.proxy.close()
+        """Kill every process and drop every connection, also where one of them fails, as a relay that does not
+        answer. Raises OSError."""
+        async with AsyncExitStack() as parts:  # the last one is closed first
+            parts.push_async_callback(self.proxy.close)
+            if self.names is not None:
+                parts.callback(self.names.close)
+            parts.callback(self.manager.close)
+            parts.callback(self.board.close)
 
     def logs(self) -> str:
         """The ends of both logs."""

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from ordack.node import Node
 
 from hil import campaign
-from hil.boards import MISHAP, POWER, RESET, ROOT, Line, Log
+from hil.boards import MISHAP, POWER, RESET, ROOT, Line, Log, ProcessBoard
 from hil.campaign import (
     KILL_DELAY_MAX_S,
     OFF_TIME_MAX_S,
@@ -492,6 +492,19 @@ sys.exit(campaign.main({WORDS!r}))
         assert process.stdout.read().splitlines()[-1] == "interrupted"
     assert group_of(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_relay_that_never_answers_leaves_no_queue_manager_behind(
+    run_standin: RunStandin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_answer(*_: object) -> None:
+        raise OSError("the relay does not answer")
+
+    monkeypatch.setattr(ProcessBoard, "start", no_answer)
+    monkeypatch.setattr(ProcessBoard, "close", no_answer)
+    with pytest.raises(OSError, match="the relay does not answer"):
+        run_standin()
+    assert group_of(tmp_path) == []
 
 
 def test_without_the_queue_manager_it_says_what_installs_it(
