@@ -84,7 +84,7 @@ def test_what_is_there_is_shown_and_changes(browser: Any, running: Watched, widt
     assert "gone" in page.inner_text("#waiting")
     until(lambda: page.wait_for_timeout(50) or "waiting" in page.inner_text("#waiting .why"), "it says why")
     assert "Dead letters\n3" in page.inner_text("#figures")
-    assert page.inner_text("#verdict h2") == "1 thing to look at"
+    until(lambda: page.wait_for_timeout(50) or page.inner_text("#verdict h2") == "1 thing to look at", "it is told")
     assert page.locator("#letters li").count() == 0
     assert opened.is_narrow()
     page.fill("#search", "a-queue-whose")
@@ -133,7 +133,7 @@ def test_a_dead_letter_is_moved_back_with_the_token(browser: Any, running: Watch
     page.reload()  # the tab keeps the token
     page.wait_for_selector("#queues tbody tr")
     assert "There are none." in page.inner_text("#kept-part")
-    assert page.title() == "(1) ordack"
+    until(lambda: page.wait_for_timeout(50) or page.title() == "(1) ordack", "nobody is called gone")
     assert opened.problems == []
     with Client(running.store) as client:
         assert [message.body for message in client.queue("line1").peek()] == [b"21.5", HOSTILE.encode(), b"\xff\x00"]
@@ -147,7 +147,6 @@ def test_a_page_says_that_serve_is_gone_and_asks_nothing_while_nobody_looks(brow
         "Object.defineProperty(document, 'hidden', {get: () => window.isAway, configurable: true});"
         "window.isAway = true; document.dispatchEvent(new Event('visibilitychange')); look()"  # as if it was under way
     )
-    page.wait_for_timeout(300)  # what was under way
     before = len(opened.requests)
     page.wait_for_timeout(2500)  # longer than it takes to ask again
     assert len(opened.requests) == before

@@ -11,6 +11,7 @@ from ordack.names import DEAD_XACT
 
 from tests.support.beside import outcomes_of
 
+PATIENCE_S = 500  # what is moved back has so long again, and is then a dead letter once more
 HOSTILE = "<img src=x onerror=\"document.title='pwned'\">"
 
 
@@ -21,8 +22,8 @@ def store_with_dead_letters(folder: Path, letters: Iterable[tuple[str, bytes]]) 
     with Client(folder, create=True, clock=lambda: now[0]) as client:
         client.create_queue("line1", transactional=True)
         for label, body in letters:
-            client.send("line1", body, label, ttbr=5, dead_letter=True)
-        now[0] += 10
+            client.send("line1", body, label, ttbr=PATIENCE_S, dead_letter=True)
+        now[0] += PATIENCE_S + 1
         while outcomes_of(client).remove_over():
             pass
         return [message.lookup_id for message in client.queue(DEAD_XACT).peek()]
