@@ -55,15 +55,15 @@ def others() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-# Runs commands and shows how each ended: as the user who started it, or as nobody. Then they are run before, on another
-# store, so that all modules are there: nobody may not read them.
+# Runs commands, with the store's path for STORE, and shows how each ended: as the user who started it, or as nobody.
+# Then they are run before, on another store, so that all modules are there: nobody may not read them.
 RUN = """
 import json, os, sys
 from ordack.cli import main
 who, real, other, commands = sys.argv[1:]
 def run(store):
     for command in json.loads(commands):
-        sys.argv = ["ordack", *command]
+        sys.argv = ["ordack", *(word.replace("STORE", store) for word in command)]
         os.environ["ORDACK_STORE"] = store
         try:
             main()
@@ -127,6 +127,19 @@ def test_looks_need_no_permission_to_write_and_see_the_same(others: Path) -> Non
     shown, errors = _run_as("nobody", others, ["receive", "line1"])
     assert "ended with 1" in shown
     assert "check the permissions" in errors
+
+
+def test_a_backup_of_a_store_that_one_may_only_read_has_the_same_in_it(others: Path, tmp_path: Path) -> None:
+    if os.geteuid():
+        others.chmod(0o500)
+        [made] = as_json("backup", "--store", others, tmp_path / "backup")
+        others.chmod(0o700)  # to be removed
+    else:
+        others.parent.chmod(0o777)
+        shown = _run_as("nobody", others, ["backup", "STORE.ordack", "--json"])[0]
+        made = json.loads(shown.splitlines()[0])
+        assert Path(f"{others}.ordack").owner() == "nobody"
+    assert (made["messages"], made["outgoing"]) == (3, 1)
 
 
 def test_what_a_dead_receiver_had_is_seen_and_what_a_living_one_has_is_not(others: Path) -> None:

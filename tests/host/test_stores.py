@@ -134,16 +134,6 @@ def test_a_backup_is_restored_with_all_that_was_in_it(store: Path, tmp_path: Pat
         assert restored.store.guid == original.store.guid
 
 
-def test_a_backup_of_a_store_that_one_may_only_read_has_the_same_in_it(store: Path, tmp_path: Path) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root may write everything")
-    store.chmod(0o500)
-    try:
-        assert as_json("backup", "--store", store, tmp_path / "b")[0]["messages"] == 3
-    finally:
-        store.chmod(0o700)
-
-
 def test_the_configuration_file_is_not_in_a_backup_and_that_is_said(store: Path, tmp_path: Path) -> None:
     (store / "ordack.toml").write_text("")
     assert "ordack.toml is not in the backup" in ordack("backup", "--store", store, tmp_path / "b").stderr
