@@ -43,7 +43,7 @@ def test_a_mishap_loses_what_it_took_away_and_nothing_else(board: str, mishap: s
     print(f"seed {seed}")
     kills = 5 if mishap == COPY else 3  # the first may come before there is an outbox
     # No cuts: how much traffic there will be is not known. A sequence that is refused is given up when it is resent.
-    settings = Settings(30, 0, kills, seed, board, 1024, 90.0, 200.0, artefacts=tmp_path, mishap=mishap)
+    settings = Settings(30, 0, kills, seed, board, 1024, 180.0, 280.0, artefacts=tmp_path, mishap=mishap)
     try:
         figures = asyncio.run(run_campaign(settings, Console()))
     except BoardMissing as reason:
@@ -74,7 +74,7 @@ def test_what_waited_while_nobody_could_be_reached_arrives(
         pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
     seed = random.SystemRandom().randrange(1 << 31)
     print(f"seed {seed}")
-    settings = Settings(messages, 0, 1, seed, board, 200, 90.0, 200.0, artefacts=tmp_path, mishap=mishap)
+    settings = Settings(messages, 0, 1, seed, board, 200, 180.0, 280.0, artefacts=tmp_path, mishap=mishap)
     try:
         figures = asyncio.run(run_campaign(settings, Console()))
     except BoardMissing as reason:

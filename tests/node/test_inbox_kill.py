@@ -28,7 +28,7 @@ from tests.support.emulated import MPS2, Machine, write_flash
 BOARD = ROOT / "build" / "micropython" / "unix-c" / "micropython"
 GUID = bytes(range(16))
 KILLS = int(os.environ.get("KILLS", "8"))
-DEADLINE_S = 90
+DEADLINE_S = 270  # all of it, on a machine that has other work
 
 # The application notes what it has handled, as a real one leaves its mark in the world: between that and take() it can
 # die too. Then the same message comes again, and is marked as such.
@@ -178,13 +178,14 @@ def test_a_board_killed_at_any_instant_handles_each_command_once(
     mid_life = 0
     try:
         with Client(store) as client:
-            for _ in range(KILLS):
-                for _ in range(draw.randrange(4)):
+            for life in range(KILLS):
+                must_handle = life == KILLS - 1 and not mid_life  # the machine was too busy for the others
+                for _ in range(max(draw.randrange(4), must_handle)):
                     sent.append(client.send(name, b"%d" % len(sent), dead_letter=True).message_id)
                 application.start()
                 before = len(application.handled())
-                wanted = before + draw.randrange(1, 4)
-                until = time.monotonic() + draw.choice([0.05, 0.4, 1])
+                wanted = before + (1 if must_handle else draw.randrange(1, 4))
+                until = time.monotonic() + (DEADLINE_S if must_handle else draw.choice([0.05, 0.4, 1]))
                 while len(application.handled()) < wanted and time.monotonic() < until:
                     time.sleep(0.001)
                 time.sleep(draw.random() * 0.01)
