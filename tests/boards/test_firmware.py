@@ -154,8 +154,8 @@ def test_a_board_resets_and_knows_why(mps2: Callable[..., Machine], chip: Chip) 
         "if cause == 'PWRON_RESET': machine.reset()\n"
         "if cause == 'HARD_RESET': machine.deepsleep(20)\n"
         "if cause == 'DEEPSLEEP_RESET':\n"
-        "    dog = machine.WDT(timeout=50)\n"
-        "    for _ in range(10):\n"
+        "    dog = machine.WDT(timeout=1000)\n"  # QEMU may have to wait for its turn
+        "    for _ in range(150):\n"
         "        time.sleep_ms(10); dog.feed()\n"
         "    print('fed')\n"
         "    while True: pass\n"
@@ -273,14 +273,14 @@ while not uart.any():
     pass
 begin = time.ticks_ms()
 flash.ioctl(6, 500)
-print("took", time.ticks_diff(time.ticks_ms(), begin) >= 100)
+print("took", time.ticks_diff(time.ticks_ms(), begin) >= 1000)
 print("has lost", "overruns=0" not in str(uart), uart.any() < 2000)
 """
 
 
 def test_mps2_hears_nothing_while_it_erases_if_that_takes_time(mps2: Callable[..., Machine], tmp_path: Path) -> None:
-    """As on an RP2, which stops interrupts meanwhile. 2000 bytes at 115200 baud take longer than 100 ms."""
-    for settings, lost in (("heap=64 erase_ms=100", True), ("heap=64", False)):
+    """As on an RP2, which stops interrupts meanwhile. 2000 bytes at 115200 baud take less than a second."""
+    for settings, lost in (("heap=64 erase_ms=1000", True), ("heap=64", False)):
         with socket.socket(socket.AF_UNIX) as server:
             server.bind(str(tmp_path / f"uart1-{lost}"))
             server.listen()
@@ -318,7 +318,7 @@ def connect(port):
         s.connect(("10.0.2.2", port))
         print("connected at once")
     except OSError as error:
-        print("begins", errno.errorcode[error.errno], time.ticks_diff(time.ticks_ms(), begin) < 50)
+        print("begins", errno.errorcode[error.errno], time.ticks_diff(time.ticks_ms(), begin) < 5000)
     poll = select.poll()
     poll.register(s, select.POLLOUT)
     print("events", [event & ~select.POLLOUT for _, event in poll.poll(20000)])
