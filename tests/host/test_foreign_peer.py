@@ -983,9 +983,11 @@ def test_an_order_ack_overtakes_no_final_ack_on_another_session(server: Server) 
         assert line.until(FINAL_ACK).tx == Tx(100, 1, 2, 1)
         other.silent()
         line.confirm(first=2, bits=1)
-        assert select.select([line.socket, other.socket], [], [], DEADLINE_S)[0]
-        seen = [line.take(QUIET_S), other.take(QUIET_S)]
-        assert [packet.tx for packet in seen if packet and packet.kind == ORDER_ACK] == [Tx(100, 1, 2, 1)]
+        while (seen := line.take(0) or other.take(0)) is None or seen.kind == SESSION_ACK:
+            assert seen or select.select([line.socket, other.socket], [], [], DEADLINE_S)[0]
+        assert (seen.kind, seen.tx) == (ORDER_ACK, Tx(100, 1, 2, 1))
+        line.silent()
+        other.silent()
 
 
 @pytest.mark.rule("B-099", "B-264", "B-362", "A-20", "A-21", "A-38")
