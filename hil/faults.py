@@ -26,7 +26,20 @@ UP: Final = "up"
 DOWN: Final = "down"
 RST: Final = "rst"
 FIN: Final = "fin"
-TCP_KINDS: Final = (RST, FIN)
+HALF_OPEN: Final = "half-open"
+LATE: Final = "late"
+SLOW: Final = "slow"
+TCP_KINDS: Final = (RST, FIN, HALF_OPEN, LATE, SLOW)
+
+GOES_ON: Final = (LATE, SLOW)
+"""Kinds after which the connection goes on."""
+
+LATE_S: Final = 0.3
+"""So long what follows a fault of kind `LATE` waits, and a direction stays slow after one of kind `SLOW`."""
+
+SLOW_BYTES: Final = 40
+SLOW_STEP_S: Final = 0.005
+"""A slow direction forwards so many bytes at a time: 64 kbit/s."""
 
 OPENING_BYTES: Final = 620
 """About what either side sends to open a connection, before the first message or acknowledgement, in bytes."""
@@ -44,7 +57,7 @@ _IN_OPENING: Final = 0.2
 _CHUNK: Final = 65536
 _TCP_CLOSE: Final = 7  # of linux/tcp.h: neither end can send any more
 _DELIVERY_DEADLINE_S: Final = 2.0
-_HALF_OPEN_DEADLINE_S: Final = 5.0
+_FINISH_DEADLINE_S: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -52,9 +65,9 @@ class Cut:
     """One planned cut, of the connection that carries on when `after` upstream bytes have been forwarded in all.
 
     It falls once `position` bytes (1 or more) of `direction` have been forwarded, counted from that moment, or from the
-    connection's begin if that is later. `kind` is `RST` or `FIN`. `up_limit` bounds the upstream bytes (1 or more)
-    counted the same way: a downstream cut that finds too few acknowledgements to reach its position is made there
-    instead. For an upstream cut it equals `position`.
+    connection's begin if that is later. `kind` is one of those that the link knows. `up_limit` bounds the upstream
+    bytes (1 or more) counted the same way: a downstream cut that finds too few acknowledgements to reach its position
+    is made there instead. For an upstream cut it equals `position`.
     """
 
     after: int
@@ -95,14 +108,16 @@ def plan_cuts(
     budget = SHARE_OF_CUTS * upstream_bytes * count / max(1, count + interruptions)
     pauses = sorted(int(SHARE_OF_PAUSES * upstream_bytes * rng.random()) for _ in range(count))
     after = used = 0
-    cuts = []
+    kind = kinds[0]
+    cuts: list[Cut] = []
     for direction, share, pause in zip(directions, shares, pauses, strict=True):
         limit = int(budget * share / sum(shares))
-        in_opening = rng.random() < _IN_OPENING
+        opening = 0 if kind in GOES_ON else OPENING_BYTES  # of the connection that follows the cut ahead
+        in_opening = opening > 0 and rng.random() < _IN_OPENING
         if not in_opening:
             after = used + pause
         used += limit
-        up_limit = OPENING_BYTES + limit
+        up_limit = max(1, opening + limit)
         kind = rng.choice(kinds)
         if direction == UP:
             position = rng.randint(1, OPENING_BYTES) if in_opening else up_limit
@@ -197,8 +212,8 @@ class Passage:
         return count
 
     def passed(self, direction: str, count: int) -> bool:
-        """Count `count` allowed bytes as forwarded. True once: when the connection must be cut now; nothing is allowed
-        from then on.
+        """Count `count` allowed bytes as forwarded. True once for each cut: when it must be made now. Nothing is
+        allowed from then on, or until it is made if its kind is one of `GOES_ON`.
         """
         self.forwarded[direction] += count
         self._schedule.count(direction, count)
@@ -209,8 +224,12 @@ class Passage:
     def cut_made(self, direction: str) -> None:
         """The cut that `passed` asked for is made: the far end has every byte before it, and will get none behind."""
         assert self.planned is not None
-        self.made = CutMade(self.number, direction, self.forwarded[direction], self.planned.kind, self.planned)
-        self._schedule.made.append(self.made)
+        made = CutMade(self.number, direction, self.forwarded[direction], self.planned.kind, self.planned)
+        self._schedule.made.append(made)
+        if made.kind in GOES_ON:
+            self.planned, self.is_cut = None, False
+        else:
+            self.made = made
 
     def close(self) -> None:
         """The connection is ending: a cut that was not made goes back to the schedule. May be called repeatedly."""
@@ -243,8 +262,10 @@ class TcpFaultProxy:
     """Listens on a port of its own on `host`, and forwards every connection to `target` through `schedule`.
 
     A cut is exact: the byte at its position is delivered to the far end, the one behind it never is. With `RST` both
-    ends see a reset; with `FIN` both see an orderly end, and what they still send is swallowed. While the target is
-    down, connections are reset at once and counted in `refused`. The port stays the same from `open` to `close`.
+    ends see a reset; with `FIN` both see an orderly end, and what they still send is swallowed; with `HALF_OPEN` the
+    board sees a reset, and the queue manager nothing at all, as when an access point loses its power. `LATE` and `SLOW`
+    cut nothing: what follows in that direction waits, or trickles for a while. While the target is down, connections
+    are reset at once and counted in `refused`. The port stays the same from `open` to `close`.
     """
 
     def __init__(self, schedule: CutSchedule, host: str = "127.0.0.1") -> None:
@@ -317,8 +338,13 @@ class TcpFaultProxy:
                 orderly = await _forward(near, far, passage)
             finally:
                 passage.close()
-            if passage.made is not None and passage.made.kind == FIN:
+            kind = passage.made.kind if passage.made else None
+            if kind == FIN:
                 await _finish(near, far)
+            elif kind == HALF_OPEN:
+                _linger_not(near)
+                near.close()
+                await _swallow(far)
             elif not orderly:
                 _linger_not(near, far)
 
@@ -353,19 +379,32 @@ async def _pump(source: socket.socket, sink: socket.socket, direction: str, pass
     """
     loop = asyncio.get_running_loop()
     chunk = memoryview(bytearray(_CHUNK))
+    slow_until = 0.0
     while count := await loop.sock_recv_into(source, chunk):
         start = 0
         while start < count:
-            allowed = passage.allowed(direction, count - start)
+            is_slow = loop.time() < slow_until
+            allowed = passage.allowed(direction, min(count - start, SLOW_BYTES) if is_slow else count - start)
             if not allowed:
                 return False
             await loop.sock_sendall(sink, chunk[start : start + allowed])
             start += allowed
-            if passage.passed(direction, allowed):
+            if is_slow:
+                await asyncio.sleep(SLOW_STEP_S)
+            if not passage.passed(direction, allowed):
+                continue
+            assert passage.planned
+            kind = passage.planned.kind
+            if kind not in GOES_ON:
                 if not await _delivered(sink):
                     raise ConnectionAbortedError("the far end did not take the bytes before the cut")
                 passage.cut_made(direction)
                 return True
+            passage.cut_made(direction)
+            if kind == SLOW:
+                slow_until = loop.time() + LATE_S
+            else:
+                await asyncio.sleep(LATE_S)
     # Before the far end can know of it: whoever connects next gets the cut that this connection still held.
     passage.close()
     sink.shutdown(socket.SHUT_WR)
@@ -386,17 +425,19 @@ async def _delivered(sink: socket.socket) -> bool:
 
 async def _finish(*ends: socket.socket) -> None:
     """End both connections in an orderly way, and swallow what they still send until they end as well."""
-    loop = asyncio.get_running_loop()
-
-    async def swallow(end: socket.socket) -> None:
+    for end in ends:
         with suppress(OSError):
             end.shutdown(socket.SHUT_WR)
-            while await loop.sock_recv(end, _CHUNK):
-                pass
-
     with suppress(TimeoutError):
-        async with asyncio.timeout(_HALF_OPEN_DEADLINE_S):
-            await asyncio.gather(*(swallow(end) for end in ends))
+        async with asyncio.timeout(_FINISH_DEADLINE_S):
+            await asyncio.gather(*(_swallow(end) for end in ends))
+
+
+async def _swallow(end: socket.socket) -> None:
+    """Take all that comes until the end, and say nothing."""
+    with suppress(OSError):
+        while await asyncio.get_running_loop().sock_recv(end, _CHUNK):
+            pass
 
 
 def _linger_not(*ends: socket.socket) -> None:

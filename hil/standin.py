@@ -27,10 +27,12 @@ OPENING = 620
 AHEAD = 20
 
 
-def receive_exactly(link: socket.socket, count: int) -> bytes:
-    """`count` bytes; raises ConnectionError if the connection ends before."""
+def receive_exactly(link: socket.socket, count: int, *listeners: socket.socket) -> bytes:
+    """`count` bytes; raises ConnectionError if the connection ends before, or another one has come."""
     data = bytearray()
     while len(data) < count:
+        if {*listeners} & {*select.select([link, *listeners], [], [])[0]}:
+            raise ConnectionError("the other end has begun anew")
         chunk = link.recv(count - len(data))
         if not chunk:
             raise ConnectionError("ended")
@@ -93,7 +95,7 @@ def store_reading(store: Store, k: int, body: bytes, fault: tuple[str, int], hel
 
 
 def serve(store: Store, listen: str, fault: tuple[str, int]) -> None:
-    """Serve one connection after the other until SIGTERM."""
+    """Serve one connection after the other, always the newest, until SIGTERM."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(3 if fault[0] == "dirty" else 0))
     host, port = listen.split(":")
     if fault[0] == "slow":
@@ -105,11 +107,11 @@ def serve(store: Store, listen: str, fault: tuple[str, int]) -> None:
         while True:
             link, _ = listener.accept()
             try:
-                receive_exactly(link, OPENING)
+                receive_exactly(link, OPENING, listener)
                 link.sendall(bytes(OPENING - 4) + struct.pack("<I", last))
                 while True:
-                    k, size = struct.unpack("<II", receive_exactly(link, 8))
-                    body = receive_exactly(link, size)
+                    k, size = struct.unpack("<II", receive_exactly(link, 8, listener))
+                    body = receive_exactly(link, size, listener)
                     if k != last + 1 or (fault[0] == "deaf" and k >= fault[1]):
                         continue
                     store_reading(store, k, body, fault, held)

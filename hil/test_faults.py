@@ -7,19 +7,25 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hil import faults
 from hil.faults import (
     ACKNOWLEDGEMENT_BYTES,
     DOWN,
     FIN,
+    GOES_ON,
+    HALF_OPEN,
+    LATE,
     OPENING_BYTES,
     RST,
     SHARE_OF_CUTS,
     SHARE_OF_PAUSES,
+    TCP_KINDS,
     UP,
     Cut,
     CutSchedule,
@@ -47,7 +53,7 @@ def test_plan_is_reproducible_and_within_its_bounds(seed: int, count: int, traff
     assert len(cuts) == count
     earlier = 0
     for cut in cuts:
-        assert cut.kind in (RST, FIN)
+        assert cut.kind in TCP_KINDS
         assert cut.position >= 1
         assert cut.up_limit >= 1
         if cut.direction == UP:
@@ -72,12 +78,14 @@ def test_all_planned_cuts_happen_before_all_messages_can_have_passed(
     """Without a single acknowledgement; `kills` end connections after so many bytes."""
     cuts = plan_cuts(seed, count, traffic, len(kills))
     schedule = CutSchedule(cuts)
-    wasted = len(kills) * (max((cut.up_limit for cut in cuts), default=0) + chunk)
+    wasted = count + len(kills) * (max((cut.up_limit for cut in cuts), default=0) + chunk)  # a byte each at least
     messages_passed = 0
     while len(schedule.made) < count:
         passage = schedule.open()
         kill_at = kills.pop() if kills else None
-        while not passage.is_cut and (kill_at is None or passage.forwarded[UP] < kill_at):
+        while (
+            not passage.is_cut and len(schedule.made) < count and (kill_at is None or passage.forwarded[UP] < kill_at)
+        ):
             if offer(passage, UP, chunk)[1]:
                 passage.cut_made(UP)
         messages_passed += max(0, passage.forwarded[UP] - OPENING_BYTES)
@@ -90,10 +98,10 @@ def test_plans_of_other_seeds_differ() -> None:
     assert len(plans) == 20
 
 
-def test_plan_has_both_directions_both_kinds_and_openings() -> None:
-    cuts = plan_cuts(1, 50, 6_000_000, 10)
+def test_plan_has_both_directions_all_kinds_and_openings() -> None:
+    cuts = plan_cuts(1, 120, 6_000_000, 10)
     for direction in (UP, DOWN):
-        for kind in (RST, FIN):
+        for kind in TCP_KINDS:
             chosen = [cut for cut in cuts if (cut.direction, cut.kind) == (direction, kind)]
             assert len(chosen) >= 5
             assert any(cut.position > OPENING_BYTES for cut in chosen)
@@ -239,6 +247,14 @@ async def receive_all(link: socket.socket) -> tuple[bytes, str]:
     return bytes(data), FIN
 
 
+async def receive(link: socket.socket, count: int) -> bytes:
+    """So many bytes."""
+    data = b""
+    while len(data) < count:
+        data += await asyncio.get_running_loop().sock_recv(link, count - len(data))
+    return data
+
+
 async def send_all(link: socket.socket, data: bytes) -> None:
     """Send until done or the connection is cut."""
     with suppress(ConnectionError):
@@ -341,6 +357,67 @@ def test_a_downstream_cut_without_acknowledgements_falls_back_to_its_upstream_li
             assert (made.direction, made.position, made.planned) == (UP, 2000, cut)
 
     within_deadline(body())
+
+
+@pytest.mark.parametrize("direction", [UP, DOWN])
+def test_of_a_half_open_connection_the_queue_manager_hears_nothing_more(direction: str) -> None:
+    async def body() -> None:
+        loop = asyncio.get_running_loop()
+        async with proxied([Cut(0, direction, 5, HALF_OPEN, 5 if direction == UP else 1000)]) as (proxy, target):
+            async with connected(proxy, target) as (near, far):
+                await send_all(near if direction == UP else far, b"0123456789")
+                arrived, ending = await receive_all(near)
+                assert (arrived, ending) == (b"" if direction == UP else b"01234", RST)
+                async with connected(proxy, target) as (again, far_again):
+                    await send_all(again, b"again")
+                    again.shutdown(socket.SHUT_WR)
+                    assert await receive_all(far_again) == (b"again", FIN)
+                    await send_all(far, b"to nobody")
+                    if direction == UP:
+                        assert await loop.sock_recv(far, 100) == b"01234"
+                    with pytest.raises(BlockingIOError):
+                        far.recv(100)
+            assert [(made.kind, made.position) for made in proxy.schedule.made] == [(HALF_OPEN, 5)]
+
+    within_deadline(body())
+
+
+@pytest.mark.parametrize("direction", [UP, DOWN])
+def test_what_is_late_holds_up_its_own_direction_only(direction: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "LATE_S", 10 * DEADLINE_S)
+
+    async def body() -> None:
+        loop = asyncio.get_running_loop()
+        cut = Cut(0, direction, 5, LATE, 5 if direction == UP else 1000)
+        async with proxied([cut]) as (proxy, target), connected(proxy, target) as (near, far):
+            sender, receiver = (near, far) if direction == UP else (far, near)
+            await send_all(sender, b"0123456789")
+            assert await loop.sock_recv(receiver, 100) == b"01234"
+            await send_all(receiver, b"other way")
+            assert await loop.sock_recv(sender, 100) == b"other way"
+            with pytest.raises(BlockingIOError):
+                receiver.recv(100)
+
+    within_deadline(body())
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from([UP, DOWN]), st.integers(1, 400), st.sampled_from(GOES_ON)), max_size=6))
+def test_what_is_late_or_slow_arrives_unchanged_and_cuts_nothing(planned: list[tuple[str, int, str]]) -> None:
+    cuts = [Cut(0, direction, position, kind, 2000) for direction, position, kind in planned]
+
+    async def body() -> None:
+        up, down = pattern(15_000), pattern(15_000)[::-1]
+        async with proxied(cuts) as (proxy, target), connected(proxy, target) as (near, far):
+            at_board, at_target, *_ = await asyncio.gather(
+                receive(near, len(down)), receive(far, len(up)), send_all(near, up), send_all(far, down)
+            )
+            assert (at_board, at_target) == (down, up)
+            assert [made.planned for made in proxy.schedule.made] == cuts
+            assert proxy.schedule.connections == 1
+
+    with mock.patch.object(faults, "LATE_S", 0.01):
+        within_deadline(body())
 
 
 def test_other_direction_is_forwarded_until_the_cut() -> None:
