@@ -437,6 +437,16 @@ def driver(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
             os.killpg(process.pid, signal.SIGKILL)
 
 
+def test_a_stream_of_steps_that_starts_too_slowly_is_begun_again(
+    spark: SparkSession, tmp_path: Path, slow_start: Path
+) -> None:
+    sources = capture_files(2005, tmp_path / "captures", 3)
+    follower = Follower(tmp_path / "captures", tmp_path / "checkpoint")
+    found = [result for _, result in follower.reports(True, spark)][-1]
+    assert slow_start.exists()
+    same(found, sources)
+
+
 @pytest.mark.timeout(600)  # two of Spark's JVMs, on a machine that has other work
 def test_a_killed_driver_and_another_that_goes_on(
     spark: SparkSession, tmp_path: Path, driver: subprocess.Popen[str]

@@ -268,6 +268,15 @@ def test_a_table_and_its_checkpoint_stay_together(
     assert {tuple(pq.read_schema(file).names[:2]) for file in committed_files(table)} == {("b", "a")}
 
 
+def test_a_stream_that_starts_too_slowly_is_begun_again(
+    spark: SparkSession, folder: Path, table: Path, slow_start: Path
+) -> None:
+    write(folder, 1, 1, 3)
+    summary = ingest(spark, parquet(folder, table))
+    assert slow_start.exists()
+    assert (summary.rows, spark.read.parquet(str(table)).count()) == (3, 3)
+
+
 def test_a_checkpoint_is_for_one_folder(spark: SparkSession, folder: Path, table: Path, tmp_path: Path) -> None:
     write(folder, 1, 1, 1)
     ingest(spark, parquet(folder, table))

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 from _mqqb import ffi
+from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
@@ -38,6 +39,7 @@ from ordack.audit import replay, tasks
 from ordack.audit.result import Result, count_text
 from ordack.capture import columnar
 from ordack.capture.packed import SUFFIXES
+from ordack.slow_starts import STARTS, is_slow_start
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -203,17 +205,22 @@ class Follower:
         yield self.step(number), result
 
     def _spark_steps(self, spark: SparkSession, once: bool, stop: Callable[[], bool]) -> Iterator[Step]:
-        query = stream(spark, self, once)
         number = self.last_done()
-        try:
-            ended = False
-            while not ended:
-                ended = query.awaitTermination(POLL_S) or stop()
-                while number < self.last_done():
-                    number += 1
-                    yield self.step(number)
-        finally:
-            query.stop()
+        ended = False
+        for start in range(1, STARTS + 1):
+            query = stream(spark, self, once)
+            try:
+                while not ended:
+                    ended = query.awaitTermination(POLL_S) or stop()
+                    while number < self.last_done():
+                        number += 1
+                        yield self.step(number)
+                return
+            except PySparkException as error:
+                if start == STARTS or not is_slow_start(error):
+                    raise
+            finally:
+                query.stop()
 
     # ---- what there is to do
 

@@ -35,6 +35,7 @@ from ordack.pipeline.progress import Batch, IngestError, IngestUnusable, Latency
 from ordack.pipeline.session import is_remote, words
 from ordack.pipeline.source import folders_of
 from ordack.pipeline.table import METADATA
+from ordack.slow_starts import STARTS, is_slow_start
 
 LOCK = "ordack.lock"
 TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
@@ -43,6 +44,10 @@ LOCK_PATIENCE_S = 60.0  # the JVM of a killed driver lives on for some seconds
 OBSERVED = "ordack"
 GOES_ON = "what is in the table is whole, and the next ingest goes on"
 REACH = "--conf spark.jars.packages=org.apache.hadoop:hadoop-aws:VERSION"
+
+
+class _SlowStart(IngestError):
+    """The stream has ended for nothing but that a process of it started slowly."""
 
 
 @dataclass
@@ -217,18 +222,16 @@ def run(
         begun = time.monotonic()
         summary = Summary(to.table, malformed=0 if source.decodes else None)
         due = {} if continuous else source.folders.last()
-        with _timestamps_in_microseconds(spark):
-            query = _start(to, frame, continuous, interval)
         watch = Watch(source.folders, summary, tell)
-        stopped = False
-        try:
-            while not stopped and not _ended(query):
-                watch.look(query)
-                stopped = stop()
-        finally:
-            with contextlib.suppress(PySparkException, Py4JError, OSError):
-                query.stop()
-        watch.look(query)
+        for start in range(1, STARTS + 1):
+            with _timestamps_in_microseconds(spark):
+                query = _start(to, frame, continuous, interval)
+            try:
+                stopped = _watched(query, watch, stop)
+                break
+            except _SlowStart:
+                if start == STARTS:
+                    raise
         if not stopped and is_remote(spark) and (continuous or not _in_table(spark, to, due)):
             raise IngestError(
                 "the stream was stopped on the server, by another ingest with the checkpoint "
@@ -236,6 +239,20 @@ def run(
             )
         summary.seconds = time.monotonic() - begun
     return summary
+
+
+def _watched(query: StreamingQuery, watch: Watch, stop: Callable[[], bool]) -> bool:
+    """Tell its batches until it has ended or is to be stopped; was it that? Raises IngestError."""
+    stopped = False
+    try:
+        while not stopped and not _ended(query):
+            watch.look(query)
+            stopped = stop()
+    finally:
+        with contextlib.suppress(PySparkException, Py4JError, OSError):
+            query.stop()
+    watch.look(query)
+    return stopped
 
 
 def _in_table(spark: SparkSession, to: FileTable, due: Mapping[Place, int]) -> bool:
@@ -291,6 +308,10 @@ def _failures_in_words() -> Iterator[None]:
     except PySparkException as error:
         if segments.OtherFolder.__name__ in str(error):
             raise IngestUnusable(words(error)) from None
+        if is_slow_start(error):
+            raise _SlowStart(
+                f"Spark gives up what takes 10 s to start: this machine has too much other work; {GOES_ON}"
+            ) from None
         raise IngestError(words(error)) from None
     except (Py4JError, OSError):
         raise IngestError(f"Spark's JVM has ended; {GOES_ON}") from None
