@@ -24,10 +24,11 @@ committed goes back into its queues. So it does when the same application says h
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +87,19 @@ def frame(*content: Any) -> bytes:
     """A frame. Raises ValueError if it would be above FRAME_MAX."""
     import cbor2  # who only works on a store does not wait for it
 
-    data = cbor2.dumps(content)
+    data = cbor2.dumps(content, encoders=_arrays())
     if len(data) > FRAME_MAX:
         raise ValueError(f"the commit has {len(data)} bytes; one takes at most {FRAME_MAX}: send it in several")
     return LENGTH.pack(len(data)) + data
+
+
+@functools.cache
+def _arrays() -> dict[type, Callable[..., None]]:
+    """What cbor2 is to write as arrays. Of others it asks in Python whether they are sequences, and swallows what the
+    handler of a signal raises there: a program would go on that was to end."""
+    import cbor2
+
+    return dict.fromkeys((list, tuple, Order), cbor2.CBOREncoder.encode_array)
 
 
 def frames(buffer: bytearray, most: int = FRAME_MAX) -> Iterator[list[Any]]:

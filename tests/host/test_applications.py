@@ -29,6 +29,7 @@ from ordack.config import Config
 from ordack.manager import Manager
 from ordack.names import BadName
 from ordack.net.applications import APPLICATIONS_MAX
+from ordack.orders import Order
 from ordack.outcome import Outcomes
 from ordack.sending import Run, each, in_runs
 from ordack.store import Store, StoreBusy, StoreError, StoreFull, StoreServed, StoreUnknown
@@ -42,6 +43,7 @@ from tests.support.beside import unserved
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, serve_applications
 from tests.support.host_peer import body_of
 from tests.support.host_world import START, WALL, Host, exchange, peer_of, two_hosts, world_of
+from tests.support.watched import until
 
 REMOTE = "DIRECT=OS:plant\\private$\\line1"
 
@@ -897,7 +899,10 @@ def test_who_waits_through_serve_can_be_interrupted_and_goes_on(store: Path, ser
     waiter = (
         "import signal, sys\nfrom ordack.client import Client, Empty\n"
         "class Stop(Exception): pass\n"
-        "def stop(*_): raise Stop\n"
+        "def stop(_, frame):\n"
+        "    if b'take' in frame.f_locals.get('question', b''):\n"  # it has asked
+        "        signal.signal(signal.SIGUSR1, signal.SIG_IGN)\n"
+        "        raise Stop\n"
         "signal.signal(signal.SIGUSR1, stop)\n"
         "with Client(sys.argv[1]) as client:\n"
         "    try:\n"
@@ -910,14 +915,28 @@ def test_who_waits_through_serve_can_be_interrupted_and_goes_on(store: Path, ser
     with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         assert process.stdout.readline() == "waits\n"
-        process.send_signal(signal.SIGUSR1)
-        assert process.wait(DEADLINE_S) == 0
+        until(lambda: process.send_signal(signal.SIGUSR1) or process.poll() is not None, "it ends")
+        assert process.returncode == 0
     with Client(store) as client:
         client.send("line1", b"1")
         assert [message.body for message in client.queue("plain").peek()] == [b"goes on"]
         with client.queue("line1").receive() as message:
             assert message.body == b"1"
     assert serve.process.poll() is None
+
+
+def test_no_signal_comes_while_what_it_raises_would_be_swallowed() -> None:
+    """A handler runs between two steps of Python; there is none within cbor2."""
+    run = Run(Letter("line1", b"1"), (b"1", b"2"))
+    request = Request(bytes(16), 1, Commit((1, 2), 0, (run,), Order("move", (1, 2, None, False))))
+    called: list[str] = []
+    encoded = service.commit_question(request)  # what is imported and made once is there
+    sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_filename) if event == "call" else None)
+    try:
+        assert service.commit_question(request) == encoded
+    finally:
+        sys.setprofile(None)
+    assert {Path(name).name for name in called} == {"service.py"}
 
 
 def test_a_store_that_was_removed_under_serve_is_said_and_not_waited_for(store: Path, serve: Serve) -> None:
