@@ -1,6 +1,6 @@
 """`make test`: every part, three at a time, a line each, slowest tests, summary. `make test-fast`: one part of them.
 
-The output of a part that fails is shown.
+The output of a part that fails is shown, and what a part has skipped, with the reason.
 The full output of each part is in build/logs/test-NAME.log.
 """
 
@@ -20,7 +20,7 @@ PYTHON = sys.executable
 MAKE = ["make", "--no-print-directory", "SETUP=:"]  # what called us has done the set-up
 SLOWEST = 10  # tests that the summary names; the log of each part has more
 # labgrid would take half a second of each process; whoever wants its options runs `pytest hil --lg-env FILE`.
-PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:labgrid", "--durations=60"]
+PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:labgrid", "--durations=60", "-rs"]
 TWO = ["-n", "2", "--dist", "worksteal"]  # tests at a time; who has none left takes them from the other
 THREE = ["-n", "3", "--dist", "worksteal"]
 SHOWN_OF_FAILURE = 80  # lines
@@ -100,7 +100,8 @@ def run(part: Part) -> Verdict:
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     if not passed:
         print("\n".join(lines[-SHOWN_OF_FAILURE:]))
-    print(f"  {name}: {'passed' if passed else 'FAILED'}, {seconds:.1f} s", flush=True)
+    skipped = [f"\n    {line}" for line in lines if line.startswith("SKIPPED ")]
+    print(f"  {name}: {'passed' if passed else 'FAILED'}, {seconds:.1f} s{''.join(skipped)}", flush=True)
     slow = [(float(found[1]), found[2]) for line in lines if (found := DURATION.match(line))]
     return Verdict(name, passed, seconds, work, lines[-1] if lines else "", slow)
 
