@@ -34,7 +34,7 @@ async def main():
     for number in range(READINGS):
         message = await queue.send(b"%d" % number)
     assert await message.stored(), "refused"
-    await asyncio.sleep(3)  # what was settled is in the log a second later
+    await node.close()  # what was settled is in the log
     print("all stored")
 
 asyncio.run(main())
