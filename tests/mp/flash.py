@@ -17,6 +17,7 @@ from ordack.node import log, raw_flash
 
 LIFE = "/life"
 CUT = "/cut"
+_NAMES = 62  # four clusters, without "." and ".."
 
 
 class Kind:
@@ -57,6 +58,16 @@ class Kind:
 
     def close(self, place):
         vfs.umount(place)
+
+    def widen(self, flash):
+        """Give the outbox's folder room for many names: FAT's never shrinks."""
+        files = self.open(flash, LIFE)
+        for number in range(_NAMES):
+            files.begin(str(number), 0)
+        files.close()
+        for number in range(_NAMES):
+            files.remove(str(number))
+        self.close(LIFE)
 
 
 class Raw(Kind):
@@ -124,6 +135,8 @@ class Cutter:
         self.told = 0
         self.refused = 0
         self.flash = kind.make(size)
+        if fixed is False:
+            kind.widen(self.flash)  # nobody survives that a folder grows, and files that grow may become many
         self.left = self.flash.copy()
         files = kind.open(self.flash, LIFE, fixed)
         try:

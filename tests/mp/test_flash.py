@@ -90,7 +90,7 @@ SHARES = (
     ),
     Share("some bytes", 8, flash.RAW, flash.some_bytes(4), 40, segment_size=4096, capacity=36000, warm=90),
     Share("sectors are written or not", 8, flash.FAT, flash.whole_writes, 200, segment_size=1500, capacity=40000),
-    Share(  # the folder must not, nobody could survive that: so few files that it does not
+    Share(
         "the same, files grow", 5, flash.FAT, flash.whole_writes, 200, segment_size=1500, capacity=15000, fixed=False
     ),
     Share(
