@@ -1,5 +1,7 @@
 """What all tests share."""
 
+import asyncio
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,6 +46,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             check_known(rules, cited_by(item), item.nodeid)
         except UnknownRule as problem:
             raise pytest.UsageError(str(problem)) from None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is `async def` runs in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in arguments}))
+    return True
 
 
 @pytest.fixture

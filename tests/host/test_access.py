@@ -189,49 +189,43 @@ def test_applications_of_this_machine_may_always_write(tmp_path: Path) -> None:
 # ---- listeners -----------------------------------------------------------------------------------------
 
 
-def test_who_may_not_connect_is_shut_out_told_now_and_then_and_counted(tmp_path: Path) -> None:
-    async def run() -> None:
-        allow = Networks((parse_network("127.0.0.2"),))
-        async with serving(tmp_path, Config(), allow=allow) as server:
-            for _ in range(5):
-                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-                with contextlib.suppress(ConnectionResetError):
-                    assert await asyncio.wait_for(reader.read(), 60) == b""
-                writer.close()
-            await until(lambda: server.manager.links.counters.sessions_refused == {LIMIT: 0, ALLOW_LIST: 5, TLS: 0})
-            [line] = server.log
-            assert line.startswith(f"127.0.0.1: refused, it is not in the allow-list of 127.0.0.1:{server.port}")
-            reader, writer = await asyncio.open_connection("127.0.0.1", server.port, local_addr=("127.0.0.2", 0))
-            await until(lambda: server.manager.links)
+async def test_who_may_not_connect_is_shut_out_told_now_and_then_and_counted(tmp_path: Path) -> None:
+    allow = Networks((parse_network("127.0.0.2"),))
+    async with serving(tmp_path, Config(), allow=allow) as server:
+        for _ in range(5):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            with contextlib.suppress(ConnectionResetError):
+                assert await asyncio.wait_for(reader.read(), 60) == b""
             writer.close()
+        await until(lambda: server.manager.links.counters.sessions_refused == {LIMIT: 0, ALLOW_LIST: 5, TLS: 0})
+        [line] = server.log
+        assert line.startswith(f"127.0.0.1: refused, it is not in the allow-list of 127.0.0.1:{server.port}")
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, local_addr=("127.0.0.2", 0))
+        await until(lambda: server.manager.links)
+        writer.close()
 
-    asyncio.run(run())
 
-
-def test_a_ping_of_somebody_who_may_not_connect_has_no_answer(tmp_path: Path) -> None:
-    async def run() -> None:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        config = Config(answer_pings=True, ping_port=port)
-        loop = asyncio.get_running_loop()
-        request = b"\xfc\xff\x48\x55" + bytes(4) + ONE
-        allow = Networks((parse_network("127.0.0.2"),))
-        async with serving(tmp_path, config, allow=allow):
-            with contextlib.ExitStack() as stack:
-                askers = []
-                for address in ("127.0.0.1", "127.0.0.2"):
-                    asker = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-                    asker.setblocking(False)
-                    asker.bind((address, 0))
-                    await loop.sock_sendto(asker, request, ("127.0.0.1", port))
-                    askers.append(asker)
-                async with asyncio.timeout(60):
-                    assert len(await loop.sock_recv(askers[1], 100)) == 24
-                with pytest.raises(BlockingIOError):  # it was asked first
-                    askers[0].recv(100)
-
-    asyncio.run(run())
+async def test_a_ping_of_somebody_who_may_not_connect_has_no_answer(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    config = Config(answer_pings=True, ping_port=port)
+    loop = asyncio.get_running_loop()
+    request = b"\xfc\xff\x48\x55" + bytes(4) + ONE
+    allow = Networks((parse_network("127.0.0.2"),))
+    async with serving(tmp_path, config, allow=allow):
+        with contextlib.ExitStack() as stack:
+            askers = []
+            for address in ("127.0.0.1", "127.0.0.2"):
+                asker = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+                asker.setblocking(False)
+                asker.bind((address, 0))
+                await loop.sock_sendto(asker, request, ("127.0.0.1", port))
+                askers.append(asker)
+            async with asyncio.timeout(60):
+                assert len(await loop.sock_recv(askers[1], 100)) == 24
+            with pytest.raises(BlockingIOError):  # it was asked first
+                askers[0].recv(100)
 
 
 def test_a_plant_whose_lines_only_its_boards_may_use(tmp_path: Path) -> None:

@@ -29,26 +29,23 @@ def _bodies(folder: Path, name: str) -> list[bytes]:
         return [message.body for message in client.queue(name).peek()]
 
 
-def test_it_sends_receives_and_commits_as_the_client_without_asyncio(place: Path | str, store: Path) -> None:
-    async def work() -> None:
-        async with ordack.connect_async(place) as client:
-            sent = await client.send("line1", b"1", label="l")
-            assert sent.tx_sequence_number == 1
-            await client.send_many([Letter("line1", b"2"), Letter("plain", b"3")])
-            conclusion = await client.state(sent.message_id)
-            assert conclusion
-            async with client.transaction() as transaction:
-                first = await transaction.receive("line1")
-                transaction.send("plain", first.body + b"!")
-            assert len(transaction.sent) == 1
-            async with client.queue("line1").receive_batch(5) as messages:
-                assert [message.body for message in messages] == [b"2"]
-            await client.queue("line1").send(b"4")
-            with pytest.raises(Empty):
-                await _receive(client, "line1", times=2)
-            assert _bodies(store, "line1") == [b"4"]
-
-    asyncio.run(work())
+async def test_it_sends_receives_and_commits_as_the_client_without_asyncio(place: Path | str, store: Path) -> None:
+    async with ordack.connect_async(place) as client:
+        sent = await client.send("line1", b"1", label="l")
+        assert sent.tx_sequence_number == 1
+        await client.send_many([Letter("line1", b"2"), Letter("plain", b"3")])
+        conclusion = await client.state(sent.message_id)
+        assert conclusion
+        async with client.transaction() as transaction:
+            first = await transaction.receive("line1")
+            transaction.send("plain", first.body + b"!")
+        assert len(transaction.sent) == 1
+        async with client.queue("line1").receive_batch(5) as messages:
+            assert [message.body for message in messages] == [b"2"]
+        await client.queue("line1").send(b"4")
+        with pytest.raises(Empty):
+            await _receive(client, "line1", times=2)
+        assert _bodies(store, "line1") == [b"4"]
     assert _bodies(store, "plain") == [b"3", b"1!"]
 
 
@@ -58,21 +55,18 @@ async def _receive(client: ordack.aio.AsyncClient, name: str, times: int) -> Non
             await transaction.receive(name)
 
 
-def test_what_raises_puts_back_and_what_is_rejected_is_gone(place: Path | str, store: Path) -> None:
-    async def work() -> None:
-        async with ordack.connect_async(place) as client:
-            await client.send("line1", b"1")
-            with pytest.raises(RuntimeError):
-                async with client.queue("line1").receive():
-                    raise RuntimeError
-            assert _bodies(store, "line1") == [b"1"]
-            async with client.queue("line1").receive() as message:
-                assert message.abort_count == 1
-                raise Reject
-            with pytest.raises(ordack.NoSuchQueue):
-                await client.send("nowhere", b"x")
-
-    asyncio.run(work())
+async def test_what_raises_puts_back_and_what_is_rejected_is_gone(place: Path | str, store: Path) -> None:
+    async with ordack.connect_async(place) as client:
+        await client.send("line1", b"1")
+        with pytest.raises(RuntimeError):
+            async with client.queue("line1").receive():
+                raise RuntimeError
+        assert _bodies(store, "line1") == [b"1"]
+        async with client.queue("line1").receive() as message:
+            assert message.abort_count == 1
+            raise Reject
+        with pytest.raises(ordack.NoSuchQueue):
+            await client.send("nowhere", b"x")
     assert _bodies(store, "line1") == []
 
 
@@ -98,29 +92,26 @@ def test_tasks_that_wait_do_not_hold_up_others_and_each_gets_its_own_answer(plac
     assert asyncio.run(work()) == [b"%d!" % number for number in range(MOST - 3)]
 
 
-def test_a_task_that_is_cancelled_leaves_every_message_in_its_place(place: Path | str, store: Path) -> None:
-    async def work() -> None:
-        async with ordack.connect_async(place) as client:
-            waiting = asyncio.create_task(_receive(client, "line1", times=1))
-            holding = asyncio.Event()
+async def test_a_task_that_is_cancelled_leaves_every_message_in_its_place(place: Path | str, store: Path) -> None:
+    async with ordack.connect_async(place) as client:
+        waiting = asyncio.create_task(_receive(client, "line1", times=1))
+        holding = asyncio.Event()
 
-            async def hold() -> None:
-                async with client.transaction() as transaction:
-                    await transaction.receive("plain", DEADLINE_S)
-                    transaction.send("line1", b"never")
-                    holding.set()
-                    await asyncio.Event().wait()
+        async def hold() -> None:
+            async with client.transaction() as transaction:
+                await transaction.receive("plain", DEADLINE_S)
+                transaction.send("line1", b"never")
+                holding.set()
+                await asyncio.Event().wait()
 
-            holder = asyncio.create_task(hold())
-            await client.send("plain", b"1")
-            await holding.wait()
-            assert _bodies(store, "plain") == []
-            for task in (waiting, holder):
-                task.cancel()
-            await asyncio.gather(waiting, holder, return_exceptions=True)
-            await client.send("line1", b"2")
-
-    asyncio.run(work())
+        holder = asyncio.create_task(hold())
+        await client.send("plain", b"1")
+        await holding.wait()
+        assert _bodies(store, "plain") == []
+        for task in (waiting, holder):
+            task.cancel()
+        await asyncio.gather(waiting, holder, return_exceptions=True)
+        await client.send("line1", b"2")
     assert _bodies(store, "plain") == [b"1"]
     assert _bodies(store, "line1") == [b"2"]
 
@@ -139,32 +130,29 @@ def test_a_store_that_is_not_there_is_said(tmp_path: Path) -> None:
 # ---- loops and cursors
 
 
-def test_an_async_loop_removes_each_message_and_puts_back_the_one_that_it_is_left_with(
+async def test_an_async_loop_removes_each_message_and_puts_back_the_one_that_it_is_left_with(
     place: Path | str, store: Path
 ) -> None:
-    async def work() -> None:
-        async with ordack.connect_async(place) as client:
-            queue = client.queue("line1")
-            await client.send_many([Letter("line1", b"%d" % number, dead_letter=True) for number in range(5)])
-            async for message in queue.receive():
-                if message.body == b"1":
+    async with ordack.connect_async(place) as client:
+        queue = client.queue("line1")
+        await client.send_many([Letter("line1", b"%d" % number, dead_letter=True) for number in range(5)])
+        async for message in queue.receive():
+            if message.body == b"1":
+                break
+        async with queue.receive(DEADLINE_S) as message:  # what is received next finds it there
+            assert (message.body, message.abort_count) == (b"1", 1)
+        with pytest.raises(RuntimeError):
+            await _raise_at(queue, b"2")
+        async for message in queue.receive():
+            async with message:
+                if message.body == b"2":
+                    raise Reject
+                if message.body == b"3":
                     break
-            async with queue.receive(DEADLINE_S) as message:  # what is received next finds it there
-                assert (message.body, message.abort_count) == (b"1", 1)
-            with pytest.raises(RuntimeError):
-                await _raise_at(queue, b"2")
-            async for message in queue.receive():
-                async with message:
-                    if message.body == b"2":
-                        raise Reject
-                    if message.body == b"3":
-                        break
-            with pytest.raises(ValueError, match="removed or back in its queue already"):
-                await message.__aenter__()
-            assert [message.body async for message in queue.peek()] == [b"4"]
-            assert [message.body async for message in queue.receive(timeout=0.01)] == [b"4"]
-
-    asyncio.run(work())
+        with pytest.raises(ValueError, match="removed or back in its queue already"):
+            await message.__aenter__()
+        assert [message.body async for message in queue.peek()] == [b"4"]
+        assert [message.body async for message in queue.receive(timeout=0.01)] == [b"4"]
     assert _bodies(store, "line1") == []
     assert _bodies(store, DEAD_XACT) == [b"2"]
 
@@ -175,117 +163,99 @@ async def _raise_at(queue: ordack.aio.AsyncQueue, body: bytes) -> None:
             raise RuntimeError
 
 
-def test_a_loop_that_is_cancelled_puts_its_message_back(store: Path) -> None:
-    async def work() -> None:
-        async with ordack.connect_async(store) as client:
-            await client.send_many([Letter("plain", b"1"), Letter("plain", b"2")])
-            holding = asyncio.Event()
+async def test_a_loop_that_is_cancelled_puts_its_message_back(store: Path) -> None:
+    async with ordack.connect_async(store) as client:
+        await client.send_many([Letter("plain", b"1"), Letter("plain", b"2")])
+        holding = asyncio.Event()
 
-            async def hold(name: str) -> None:
-                async for _ in client.queue(name).receive(timeout=None):
-                    holding.set()
-                    await asyncio.Event().wait()
+        async def hold(name: str) -> None:
+            async for _ in client.queue(name).receive(timeout=None):
+                holding.set()
+                await asyncio.Event().wait()
 
-            tasks = [asyncio.create_task(hold(name)) for name in ("plain", "line1")]  # one works, and one waits
-            await holding.wait()
-            assert _bodies(store, "plain") == [b"2"]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            assert [message.body async for message in client.queue("plain").receive()] == [b"1", b"2"]
-
-    asyncio.run(work())
+        tasks = [asyncio.create_task(hold(name)) for name in ("plain", "line1")]  # one works, and one waits
+        await holding.wait()
+        assert _bodies(store, "plain") == [b"2"]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert [message.body async for message in client.queue("plain").receive()] == [b"1", b"2"]
 
 
-def test_a_loop_that_somebody_keeps_does_not_outlive_the_client_or_the_thread_that_drops_it(store: Path) -> None:
-    async def work() -> None:
-        async with ordack.connect_async(store) as client:
-            await client.send("plain", b"1")
-            kept = [aiter(client.queue("plain").receive())]
-            await anext(kept[0])
-            await asyncio.to_thread(kept.clear)  # as the garbage collector does
-            kept = [aiter(client.queue("plain").receive(DEADLINE_S))]
-            assert (await anext(kept[0])).abort_count == 1
-        assert _bodies(store, "plain") == [b"1"]
-        kept.clear()
-        with pytest.raises(ordack.StoreError, match="is closed: use it inside of `async with`"):
-            await client.send("plain", b"2")
-        async with client:
-            assert [message.body async for message in client.queue("plain").peek()] == [b"1"]
-
-    asyncio.run(work())
+async def test_a_loop_that_somebody_keeps_does_not_outlive_the_client_or_the_thread_that_drops_it(store: Path) -> None:
+    async with ordack.connect_async(store) as client:
+        await client.send("plain", b"1")
+        kept = [aiter(client.queue("plain").receive())]
+        await anext(kept[0])
+        await asyncio.to_thread(kept.clear)  # as the garbage collector does
+        kept = [aiter(client.queue("plain").receive(DEADLINE_S))]
+        assert (await anext(kept[0])).abort_count == 1
+    assert _bodies(store, "plain") == [b"1"]
+    kept.clear()
+    with pytest.raises(ordack.StoreError, match="is closed: use it inside of `async with`"):
+        await client.send("plain", b"2")
+    async with client:
+        assert [message.body async for message in client.queue("plain").peek()] == [b"1"]
     assert _bodies(store, "plain") == [b"1"]
 
 
-def test_loops_can_be_left_as_often_as_one_likes(store: Path) -> None:
-    async def work() -> None:
-        async with ordack.connect_async(store) as client, asyncio.timeout(DEADLINE_S):
-            await client.send("plain", b"1")
-            for count in range(2 * MOST):
-                async for message in client.queue("plain").receive(DEADLINE_S):
-                    assert message.abort_count == count
-                    break
-
-    asyncio.run(work())
+async def test_loops_can_be_left_as_often_as_one_likes(store: Path) -> None:
+    async with ordack.connect_async(store) as client, asyncio.timeout(DEADLINE_S):
+        await client.send("plain", b"1")
+        for count in range(2 * MOST):
+            async for message in client.queue("plain").receive(DEADLINE_S):
+                assert message.abort_count == count
+                break
     assert _bodies(store, "plain") == [b"1"]
 
 
-def test_as_many_as_can_receive_can_also_answer(store: Path) -> None:
+async def test_as_many_as_can_receive_can_also_answer(store: Path) -> None:
     async def answer(client: ordack.aio.AsyncClient, together: asyncio.Barrier) -> None:
         async with client.queue("line1").receive(DEADLINE_S) as question:
             await together.wait()
             await client.reply(question, question.body)
 
-    async def work() -> None:
-        async with ordack.connect_async(store) as client:
-            await client.send_many([Letter("line1", b"%d" % number, response_queue="plain") for number in range(MOST)])
-            together = asyncio.Barrier(MOST)
-            async with asyncio.timeout(DEADLINE_S):
-                await asyncio.gather(*(answer(client, together) for _ in range(MOST)))
-
-    asyncio.run(work())
+    async with ordack.connect_async(store) as client:
+        await client.send_many([Letter("line1", b"%d" % number, response_queue="plain") for number in range(MOST)])
+        together = asyncio.Barrier(MOST)
+        async with asyncio.timeout(DEADLINE_S):
+            await asyncio.gather(*(answer(client, together) for _ in range(MOST)))
     assert sorted(map(int, _bodies(store, "plain"))) == list(range(MOST))
 
 
-def test_a_cursor_of_asyncio_does_what_the_other_does(place: Path | str, store: Path) -> None:
-    async def work() -> None:
-        async with ordack.connect_async(place) as client:
-            queue = client.queue("line1")
-            cursor = queue.cursor()
-            with pytest.raises(Empty, match="stands on no message yet"):
-                cursor.receive_current()
-            late = asyncio.create_task(cursor.peek_current(timeout=None))
-            await client.send_many([Letter("line1", b"%d" % number) for number in range(4)])
-            assert (await late).body == b"0"
-            assert (await cursor.peek_next()).body == b"1"
-            async with cursor.receive_current() as message:
-                assert message.body == b"1"
-            with pytest.raises(Empty, match="peek_next goes on behind it"):
-                await cursor.peek_current()
-            with pytest.raises(Empty):
-                async with cursor.receive_current():
-                    pass
-            assert [message.body async for message in cursor] == [b"2", b"3"]
-            with pytest.raises(Empty, match="no message behind the cursor in line1"):
-                await cursor.peek_next(0.01)
-            async with client.transaction() as transaction:
-                last = await transaction.receive(queue, lookup_id=(await cursor.peek_current()).lookup_id)
-                assert last.body == b"3"
-
-    asyncio.run(work())
+async def test_a_cursor_of_asyncio_does_what_the_other_does(place: Path | str, store: Path) -> None:
+    async with ordack.connect_async(place) as client:
+        queue = client.queue("line1")
+        cursor = queue.cursor()
+        with pytest.raises(Empty, match="stands on no message yet"):
+            cursor.receive_current()
+        late = asyncio.create_task(cursor.peek_current(timeout=None))
+        await client.send_many([Letter("line1", b"%d" % number) for number in range(4)])
+        assert (await late).body == b"0"
+        assert (await cursor.peek_next()).body == b"1"
+        async with cursor.receive_current() as message:
+            assert message.body == b"1"
+        with pytest.raises(Empty, match="peek_next goes on behind it"):
+            await cursor.peek_current()
+        with pytest.raises(Empty):
+            async with cursor.receive_current():
+                pass
+        assert [message.body async for message in cursor] == [b"2", b"3"]
+        with pytest.raises(Empty, match="no message behind the cursor in line1"):
+            await cursor.peek_next(0.01)
+        async with client.transaction() as transaction:
+            last = await transaction.receive(queue, lookup_id=(await cursor.peek_current()).lookup_id)
+            assert last.body == b"3"
     assert _bodies(store, "line1") == [b"0", b"2"]
 
 
-def test_queues_are_made_emptied_and_removed(store: Path) -> None:
-    async def work() -> None:
-        async with ordack.connect_async(store) as client:
-            queue = await client.create_queue("new", transactional=True)
-            assert (await queue.send(b"1")).tx_sequence_number == 1
-            assert await client.purge_queue("new") == 1
-            assert await client.delete_queue("new") == 0
-            with pytest.raises(ordack.NoSuchQueue):
-                await queue.send(b"2")
-            assert repr(client) == f"<AsyncClient of {str(store)!r}>"
-            assert (repr(queue), repr(queue.cursor())) == ("<AsyncQueue 'new'>", "<AsyncCursor in 'new' at (-1, -1)>")
-
-    asyncio.run(work())
+async def test_queues_are_made_emptied_and_removed(store: Path) -> None:
+    async with ordack.connect_async(store) as client:
+        queue = await client.create_queue("new", transactional=True)
+        assert (await queue.send(b"1")).tx_sequence_number == 1
+        assert await client.purge_queue("new") == 1
+        assert await client.delete_queue("new") == 0
+        with pytest.raises(ordack.NoSuchQueue):
+            await queue.send(b"2")
+        assert repr(client) == f"<AsyncClient of {str(store)!r}>"
+        assert (repr(queue), repr(queue.cursor())) == ("<AsyncQueue 'new'>", "<AsyncCursor in 'new' at (-1, -1)>")

@@ -616,7 +616,7 @@ _UNREAD = threading.Event()
         (_asks_before_it_has_read, "it asks before it has read its answer"),
     ],
 )
-def test_who_breaks_a_bound_is_shut_out_with_a_sentence_and_nobody_else_is_harmed(
+async def test_who_breaks_a_bound_is_shut_out_with_a_sentence_and_nobody_else_is_harmed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: Callable[[int], Any], said: str
 ) -> None:
     monkeypatch.setattr(gate, "HELLO_S", 0.3)
@@ -625,27 +625,23 @@ def test_who_breaks_a_bound_is_shut_out_with_a_sentence_and_nobody_else_is_harme
     monkeypatch.setattr(applications, "APPLICATIONS_MAX", 2 if harm is _one_too_many else 256)
     pause = gate.Visitor.pause_writing
     monkeypatch.setattr(gate.Visitor, "pause_writing", lambda visitor: (pause(visitor), _UNREAD.set()))
-
-    async def run() -> None:
-        global _QUEUE
-        listener = Listener("127.0.0.1", 0)
-        async with serving(tmp_path, Config(max_half_received=1 << 20), applications=listener) as server:
-            with client_beside(tmp_path) as client:
-                _QUEUE = client.create_queue("large").identifier
-                client.send_many([Letter("large", bytes(3 << 20))] * 3)
-            _UNREAD.clear()
-            guest = await harm(listener.place[1])
-            if harm in (_does_not_read, _asks_before_it_has_read):
-                await until(lambda: any(said in line for line in server.log))
-                guest.writer.transport.abort()
-            else:
-                await guest.is_shut_out()
-            told = [line for line in server.log if said in line]
-            assert len(told) == 1
-            assert told[0].startswith("127.0.0.1: an application is disconnected: ")
-            await _works(listener.place[1], server)
-
-    asyncio.run(run())
+    global _QUEUE
+    listener = Listener("127.0.0.1", 0)
+    async with serving(tmp_path, Config(max_half_received=1 << 20), applications=listener) as server:
+        with client_beside(tmp_path) as client:
+            _QUEUE = client.create_queue("large").identifier
+            client.send_many([Letter("large", bytes(3 << 20))] * 3)
+        _UNREAD.clear()
+        guest = await harm(listener.place[1])
+        if harm in (_does_not_read, _asks_before_it_has_read):
+            await until(lambda: any(said in line for line in server.log))
+            guest.writer.transport.abort()
+        else:
+            await guest.is_shut_out()
+        told = [line for line in server.log if said in line]
+        assert len(told) == 1
+        assert told[0].startswith("127.0.0.1: an application is disconnected: ")
+        await _works(listener.place[1], server)
 
 
 async def _works(port: int, server: Server) -> None:
@@ -663,7 +659,7 @@ async def _works(port: int, server: Server) -> None:
         await until(lambda: not len(server.manager.applications))
 
 
-def test_who_looks_keeps_nobody_waiting_who_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_looks_keeps_nobody_waiting_who_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looking, go_on = threading.Event(), threading.Event()
     look = Here.look
 
@@ -672,25 +668,22 @@ def test_who_looks_keeps_nobody_waiting_who_writes(tmp_path: Path, monkeypatch: 
         assert go_on.wait(DEADLINE_S)
         return look(here, *arguments)
 
-    async def run() -> None:
-        listener = Listener("127.0.0.1", 0)
-        async with serving(tmp_path, Config(), applications=listener), asyncio.timeout(DEADLINE_S):
-            slow_one = await Guest.come(listener.place[1], bytes([1]) * 16)
-            quick_one = await Guest.come(listener.place[1], bytes([2]) * 16)
-            queue = (await quick_one.ask(service.frame(service.QUEUE, "line1")))[0]
-            monkeypatch.setattr(Here, "look", slow)
-            looked = asyncio.create_task(slow_one.ask(service.look_question(queue, (-1, -1), 1, 0)))
-            await asyncio.to_thread(looking.wait, DEADLINE_S)
-            for number in range(1, 4):
-                commit = Request(bytes([2]) * 16, number, Commit(letters=in_runs([Letter("line1", b"%d" % number)])))
-                await quick_one.ask(service.commit_question(commit))
-            assert not looked.done()
-            go_on.set()
-            assert len(await looked) == 1
-            for guest in (slow_one, quick_one):
-                guest.writer.close()
-
-    asyncio.run(run())
+    listener = Listener("127.0.0.1", 0)
+    async with serving(tmp_path, Config(), applications=listener), asyncio.timeout(DEADLINE_S):
+        slow_one = await Guest.come(listener.place[1], bytes([1]) * 16)
+        quick_one = await Guest.come(listener.place[1], bytes([2]) * 16)
+        queue = (await quick_one.ask(service.frame(service.QUEUE, "line1")))[0]
+        monkeypatch.setattr(Here, "look", slow)
+        looked = asyncio.create_task(slow_one.ask(service.look_question(queue, (-1, -1), 1, 0)))
+        await asyncio.to_thread(looking.wait, DEADLINE_S)
+        for number in range(1, 4):
+            commit = Request(bytes([2]) * 16, number, Commit(letters=in_runs([Letter("line1", b"%d" % number)])))
+            await quick_one.ask(service.commit_question(commit))
+        assert not looked.done()
+        go_on.set()
+        assert len(await looked) == 1
+        for guest in (slow_one, quick_one):
+            guest.writer.close()
 
 
 # ---- while serve runs

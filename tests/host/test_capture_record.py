@@ -32,7 +32,7 @@ from ordack.config import PORT, Config
 from ordack.net import record
 from ordack.net.record import Recorder
 
-from tests.host.serial_lines import Board, Place, run
+from tests.host.serial_lines import Board, Place
 from tests.host.sockets import serving, until
 from tests.support.beside import client_beside
 from tests.support.capture_files import pcap, segment, syn
@@ -427,7 +427,7 @@ def test_after_a_kill_the_capture_has_what_the_peer_was_told(tmp_path: Path, ser
 
 
 @pytest.mark.parametrize("room", [0, 40, 3000, 20_000])
-def test_a_full_disk_ends_the_capture_and_nothing_else(
+async def test_a_full_disk_ends_the_capture_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
     file = tmp_path / "plant.pcapng"
@@ -444,18 +444,14 @@ def test_a_full_disk_ends_the_capture_and_nothing_else(
         return count
 
     monkeypatch.setattr(record.os, "write", write)
-
-    async def fill() -> None:
-        async with serving(tmp_path / "store", Config(), recorder=recorder) as server:
-            peer = Peer(b"\1" * 16, direct("line1"))
-            for number in range(100):
-                peer.send(b"%d" % number + bytes(500))
-            await asyncio.to_thread(converse, peer, server.port)
-            assert len(peer.acked) == 100
-            with client_beside(server.store.folder) as client:
-                assert len(list(client.queue("line1").peek())) == 100
-
-    asyncio.run(fill())
+    async with serving(tmp_path / "store", Config(), recorder=recorder) as server:
+        peer = Peer(b"\1" * 16, direct("line1"))
+        for number in range(100):
+            peer.send(b"%d" % number + bytes(500))
+        await asyncio.to_thread(converse, peer, server.port)
+        assert len(peer.acked) == 100
+        with client_beside(server.store.folder) as client:
+            assert len(list(client.queue("line1").peek())) == 100
     assert len(log) == 1
     assert "No space left on device" in log[0]
     assert str(file) in log[0]
@@ -484,39 +480,31 @@ def test_a_full_disk_at_a_new_file_leaves_none(tmp_path: Path, monkeypatch: pyte
     assert carried([tmp_path / "plant.pcapng"]) == [bytes(120_000)]
 
 
-def test_a_serial_line_is_in_the_capture_and_the_log_tells_its_address(tmp_path: Path) -> None:
+async def test_a_serial_line_is_in_the_capture_and_the_log_tells_its_address(tmp_path: Path) -> None:
     file = tmp_path / "plant.pcapng"
     log: list[str] = []
     place = Place(tmp_path)
-
-    async def test() -> None:
-        async with place.serving(Recorder(file, 1 << 20, log.append)):
-            board = Board(place.wire)
-            place.send(b"start")
-            for _ in range(2):
-                board.peer.send(b"reading")
-                await until(lambda: board.peer.is_settled)
-            await until(lambda: board.peer.received)
-            await board.close()
-
-    run(test)
+    async with place.serving(Recorder(file, 1 << 20, log.append)):
+        board = Board(place.wire)
+        place.send(b"start")
+        for _ in range(2):
+            board.peer.send(b"reading")
+            await until(lambda: board.peer.is_settled)
+        await until(lambda: board.peer.received)
+        await board.close()
     place.unplug()
     assert sorted(bodies([file])) == [b"reading", b"reading", b"start"]
     assert log == ["in the capture, the serial line press7 has the address 169.254.1.0"]
     assert "169.254.1.0:" in chunks([file])[0].connection
 
 
-def test_a_connection_that_is_refused_is_in_the_capture_too(tmp_path: Path) -> None:
+async def test_a_connection_that_is_refused_is_in_the_capture_too(tmp_path: Path) -> None:
     file = tmp_path / "plant.pcapng"
-
-    async def test() -> None:
-        async with serving(tmp_path / "s", Config(max_sessions=1), recorder=Recorder(file, 1 << 20, print)) as server:
-            streams = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
-            assert await asyncio.wait_for(streams[1][0].read(), 30) == b""
-            for _, writer in streams:
-                writer.close()
-
-    asyncio.run(test())
+    async with serving(tmp_path / "s", Config(max_sessions=1), recorder=Recorder(file, 1 << 20, print)) as server:
+        streams = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
+        assert await asyncio.wait_for(streams[1][0].read(), 30) == b""
+        for _, writer in streams:
+            writer.close()
     flags = [dpkt.ethernet.Ethernet(frame.data).data.data.flags for frame in frames(file)]
     assert flags.count(dpkt.tcp.TH_SYN) == 2
     assert flags.count(dpkt.tcp.TH_FIN | dpkt.tcp.TH_ACK) == 4

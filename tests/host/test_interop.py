@@ -520,83 +520,75 @@ def test_planned_cuts_fall_at_the_same_bytes_however_they_move(
     assert {kind for _, kind in made} <= {RST, FIN}
 
 
-def test_a_cut_lets_every_byte_before_it_pass_and_none_behind() -> None:
-    async def play() -> None:
-        cuts = Cuts(1)
-        cuts.plan(1, OPENING_BYTES)
-        [(place, _)] = cuts._waiting
-        cuts._waiting[0] = (place, FIN)
-        came, lost = bytearray(), asyncio.Event()
+async def test_a_cut_lets_every_byte_before_it_pass_and_none_behind() -> None:
+    cuts = Cuts(1)
+    cuts.plan(1, OPENING_BYTES)
+    [(place, _)] = cuts._waiting
+    cuts._waiting[0] = (place, FIN)
+    came, lost = bytearray(), asyncio.Event()
 
-        class Sends(asyncio.Protocol):
-            def connection_made(self, transport: asyncio.BaseTransport) -> None:
-                assert isinstance(transport, asyncio.Transport)
-                transport.write(bytes(place - 1))
-                transport.write(b"abcdef")
-                transport.write(b"never")
+    class Sends(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            assert isinstance(transport, asyncio.Transport)
+            transport.write(bytes(place - 1))
+            transport.write(b"abcdef")
+            transport.write(b"never")
 
-            def connection_lost(self, error: Exception | None) -> None:
-                assert isinstance(error, ConnectionAbortedError)
-                lost.set()
+        def connection_lost(self, error: Exception | None) -> None:
+            assert isinstance(error, ConnectionAbortedError)
+            lost.set()
 
-        async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            came.extend(await reader.read())
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.extend(await reader.read())
+        writer.close()
+
+    server = await asyncio.start_server(take, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    await asyncio.get_running_loop().create_connection(lambda: cuts.between(Sends(), True), host, port)
+    async with asyncio.timeout(DEADLINE_S):
+        await lost.wait()
+        while len(came) < place:
+            await asyncio.sleep(0.01)
+    server.close()
+    assert bytes(came) == bytes(place - 1) + b"a"
+    assert [(cut.connection, cut.opened_here, cut.direction, cut.kind) for cut in cuts.made] == [(1, True, "sent", FIN)]
+
+
+async def test_a_side_that_is_blocked_gets_nothing_through_until_it_is_not() -> None:
+    cuts = Cuts(1)
+    loop = asyncio.get_running_loop()
+    ends: asyncio.Queue[str] = asyncio.Queue()
+
+    class Listens(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            ends.put_nowait(data.decode())
+
+        def connection_lost(self, error: Exception | None) -> None:
+            ends.put_nowait("lost")
+
+    server = await loop.create_server(lambda: cuts.between(Listens(), False), "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+
+    async def say(text: str) -> asyncio.StreamWriter:
+        _, writer = await asyncio.open_connection(host, port)
+        writer.write(text.encode())
+        return writer
+
+    async with asyncio.timeout(DEADLINE_S):
+        first = await say("one")
+        assert await ends.get() == "one"
+        cuts.block(opened_here=False)
+        assert await ends.get() == "lost"
+        second = await say("two")
+        assert await ends.get() == "lost"
+        cuts.unblock()
+        third = await say("three")
+        assert await ends.get() == "three"
+        assert cuts.opened == {True: 0, False: 3}
+        for writer in (first, second, third):
             writer.close()
-
-        server = await asyncio.start_server(take, "127.0.0.1", 0)
-        host, port = server.sockets[0].getsockname()
-        await asyncio.get_running_loop().create_connection(lambda: cuts.between(Sends(), True), host, port)
-        async with asyncio.timeout(DEADLINE_S):
-            await lost.wait()
-            while len(came) < place:
-                await asyncio.sleep(0.01)
-        server.close()
-        assert bytes(came) == bytes(place - 1) + b"a"
-        assert [(cut.connection, cut.opened_here, cut.direction, cut.kind) for cut in cuts.made] == [
-            (1, True, "sent", FIN)
-        ]
-
-    asyncio.run(play())
-
-
-def test_a_side_that_is_blocked_gets_nothing_through_until_it_is_not() -> None:
-    async def play() -> None:
-        cuts = Cuts(1)
-        loop = asyncio.get_running_loop()
-        ends: asyncio.Queue[str] = asyncio.Queue()
-
-        class Listens(asyncio.Protocol):
-            def data_received(self, data: bytes) -> None:
-                ends.put_nowait(data.decode())
-
-            def connection_lost(self, error: Exception | None) -> None:
-                ends.put_nowait("lost")
-
-        server = await loop.create_server(lambda: cuts.between(Listens(), False), "127.0.0.1", 0)
-        host, port = server.sockets[0].getsockname()
-
-        async def say(text: str) -> asyncio.StreamWriter:
-            _, writer = await asyncio.open_connection(host, port)
-            writer.write(text.encode())
-            return writer
-
-        async with asyncio.timeout(DEADLINE_S):
-            first = await say("one")
-            assert await ends.get() == "one"
-            cuts.block(opened_here=False)
-            assert await ends.get() == "lost"
-            second = await say("two")
-            assert await ends.get() == "lost"
-            cuts.unblock()
-            third = await say("three")
-            assert await ends.get() == "three"
-            assert cuts.opened == {True: 0, False: 3}
-            for writer in (first, second, third):
-                writer.close()
-            assert await ends.get() == "lost"
-        server.close()
-
-    asyncio.run(play())
+        assert await ends.get() == "lost"
+    server.close()
 
 
 # ---- the script for Windows ---------------------------------------------------------------------

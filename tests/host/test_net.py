@@ -77,223 +77,186 @@ def test_it_listens_on_the_address_that_it_was_given_and_no_other() -> None:
 
 
 @pytest.mark.rule("B-218", "B-155")
-def test_a_connection_that_is_taken_waits_for_a_request_and_not_for_ever(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with serving(tmp_path, Config(session=Settings(initialization_timeout=300))) as server:
-            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            await until(lambda: server.manager.links)
-            assert server.manager.links[0].session.state == "WAITING_EC_MSG"
-            assert await asyncio.wait_for(reader.read(), DEADLINE_S) == b""
-            assert not server.manager.links
-            assert any("B-155" in line for line in server.log)
-            writer.close()
-
-    asyncio.run(run())
+async def test_a_connection_that_is_taken_waits_for_a_request_and_not_for_ever(tmp_path: Path) -> None:
+    async with serving(tmp_path, Config(session=Settings(initialization_timeout=300))) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        await until(lambda: server.manager.links)
+        assert server.manager.links[0].session.state == "WAITING_EC_MSG"
+        assert await asyncio.wait_for(reader.read(), DEADLINE_S) == b""
+        assert not server.manager.links
+        assert any("B-155" in line for line in server.log)
+        writer.close()
 
 
 @pytest.mark.rule("B-206", "B-202", "B-006")
-def test_over_the_limit_a_connection_is_closed_and_a_ping_says_so_before(tmp_path: Path) -> None:
-    async def run() -> None:
-        config = Config(max_sessions=1, answer_pings=True, ping_port=free_port(socket.SOCK_DGRAM))
-        async with serving(tmp_path, config) as server:
-            with udp() as one, udp() as other:
-                for asker, cookie in ((one, 1), (other, 2), (one, 3)):
-                    assert await ask(asker, config.ping_port, cookie) == (0, 0x5548, cookie, server.store.guid)
-                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-                await until(lambda: server.manager.links)
-                assert (await ask(one, config.ping_port))[0] == 2
-                second, its_writer = await asyncio.open_connection("127.0.0.1", server.port)
-                with contextlib.suppress(ConnectionResetError):
-                    assert await asyncio.wait_for(second.read(), DEADLINE_S) == b""
-                its_writer.close()
-                peer = Peer(PEER_GUID, direct("line1"))
-                peer.connect(tcp.now())
-                peer.send(b"x")
-                while not peer.is_settled:  # the first is as well as before
-                    writer.write(peer.output(tcp.now()))
-                    with contextlib.suppress(TimeoutError):
-                        peer.receive(await asyncio.wait_for(reader.read(1 << 16), 0.05), tcp.now())
-                writer.close()
-                await until(lambda: not server.manager.links)
-                assert (await ask(one, config.ping_port))[0] == 0
-
-    asyncio.run(run())
-
-
-def test_the_limit_for_one_address_is_told_by_ping_to_that_address(tmp_path: Path) -> None:
-    async def run() -> None:
-        config = Config(max_sessions_per_address=1, answer_pings=True, ping_port=free_port(socket.SOCK_DGRAM))
-        async with serving(tmp_path, config) as server:
-            _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+async def test_over_the_limit_a_connection_is_closed_and_a_ping_says_so_before(tmp_path: Path) -> None:
+    config = Config(max_sessions=1, answer_pings=True, ping_port=free_port(socket.SOCK_DGRAM))
+    async with serving(tmp_path, config) as server:
+        with udp() as one, udp() as other:
+            for asker, cookie in ((one, 1), (other, 2), (one, 3)):
+                assert await ask(asker, config.ping_port, cookie) == (0, 0x5548, cookie, server.store.guid)
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
             await until(lambda: server.manager.links)
-            with udp() as same, udp("127.0.0.2") as other:
-                assert (await ask(same, config.ping_port))[0] == 2
-                assert (await ask(other, config.ping_port))[0] == 0
+            assert (await ask(one, config.ping_port))[0] == 2
+            second, its_writer = await asyncio.open_connection("127.0.0.1", server.port)
+            with contextlib.suppress(ConnectionResetError):
+                assert await asyncio.wait_for(second.read(), DEADLINE_S) == b""
+            its_writer.close()
+            peer = Peer(PEER_GUID, direct("line1"))
+            peer.connect(tcp.now())
+            peer.send(b"x")
+            while not peer.is_settled:  # the first is as well as before
+                writer.write(peer.output(tcp.now()))
+                with contextlib.suppress(TimeoutError):
+                    peer.receive(await asyncio.wait_for(reader.read(1 << 16), 0.05), tcp.now())
             writer.close()
+            await until(lambda: not server.manager.links)
+            assert (await ask(one, config.ping_port))[0] == 0
 
-    asyncio.run(run())
+
+async def test_the_limit_for_one_address_is_told_by_ping_to_that_address(tmp_path: Path) -> None:
+    config = Config(max_sessions_per_address=1, answer_pings=True, ping_port=free_port(socket.SOCK_DGRAM))
+    async with serving(tmp_path, config) as server:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        await until(lambda: server.manager.links)
+        with udp() as same, udp("127.0.0.2") as other:
+            assert (await ask(same, config.ping_port))[0] == 2
+            assert (await ask(other, config.ping_port))[0] == 0
+        writer.close()
 
 
 @pytest.mark.rule("B-006")
-def test_pings_are_answered_only_if_asked_for_and_only_on_the_listening_address(tmp_path: Path) -> None:
-    async def run() -> None:
-        port = free_port(socket.SOCK_DGRAM)
-        for answers in (False, True):
-            async with serving(tmp_path / str(answers), Config(answer_pings=answers, ping_port=port)):
-                with udp("127.0.0.1") as asker:
-                    asker.connect(("127.0.0.2" if answers else "127.0.0.1", port))
-                    asker.send(bytes(24))
-                    with pytest.raises(ConnectionRefusedError):
-                        asker.recv(24)
-
-    asyncio.run(run())
+async def test_pings_are_answered_only_if_asked_for_and_only_on_the_listening_address(tmp_path: Path) -> None:
+    port = free_port(socket.SOCK_DGRAM)
+    for answers in (False, True):
+        async with serving(tmp_path / str(answers), Config(answer_pings=answers, ping_port=port)):
+            with udp("127.0.0.1") as asker:
+                asker.connect(("127.0.0.2" if answers else "127.0.0.1", port))
+                asker.send(bytes(24))
+                with pytest.raises(ConnectionRefusedError):
+                    asker.recv(24)
 
 
-def test_a_ping_port_that_is_taken_is_told_and_stops_nothing(tmp_path: Path) -> None:
-    async def run() -> None:
-        with udp() as taken:
-            port = taken.getsockname()[1]
-            async with serving(tmp_path, Config(answer_pings=True, ping_port=port)) as server:
-                assert server.log == [
-                    f"pings to 127.0.0.1 are not answered: UDP port {port}, {os.strerror(errno.EADDRINUSE)}"
-                ]
-                _, writer = await asyncio.open_connection("127.0.0.1", server.port)
-                writer.close()
-
-    asyncio.run(run())
+async def test_a_ping_port_that_is_taken_is_told_and_stops_nothing(tmp_path: Path) -> None:
+    with udp() as taken:
+        port = taken.getsockname()[1]
+        async with serving(tmp_path, Config(answer_pings=True, ping_port=port)) as server:
+            assert server.log == [
+                f"pings to 127.0.0.1 are not answered: UDP port {port}, {os.strerror(errno.EADDRINUSE)}"
+            ]
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.close()
 
 
 @pytest.mark.rule("B-435")
-def test_pings_that_go_round_between_two_queue_managers_are_not_all_answered(
+async def test_pings_that_go_round_between_two_queue_managers_are_not_all_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tcp, "POLL_INTERVAL_S", 3600.0)
     monkeypatch.setattr(tcp, "PINGS_PER_POLL", 3)
-
-    async def run() -> None:
-        port = free_port(socket.SOCK_DGRAM)
-        async with serving(tmp_path, Config(answer_pings=True, ping_port=port)):
-            with udp() as asker:
-                for cookie in range(3):
-                    await ask(asker, port, cookie)
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0.2):
-                        await ask(asker, port)
-
-    asyncio.run(run())
+    port = free_port(socket.SOCK_DGRAM)
+    async with serving(tmp_path, Config(answer_pings=True, ping_port=port)):
+        with udp() as asker:
+            for cookie in range(3):
+                await ask(asker, port, cookie)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await ask(asker, port)
 
 
 # ---- calling ------------------------------------------------------------------------------------
 
 
 @pytest.mark.rule("B-193", "B-204", "B-211", "B-216", "B-298")
-def test_a_direct_name_is_called_by_its_host_part_without_a_guid_and_every_step_is_told(tmp_path: Path) -> None:
-    async def run() -> None:
-        with Store(tmp_path / "default", create=True) as store, Client(store.folder) as client:
-            client.send(NAME, b"x")
-            assert Manager(store, tcp.now()).wanted_hops() == {("plant", 1801)}
-        async with Destination().listening() as peer:
-            async with serving(tmp_path / "it", Config(next_hops={"plant": ("127.0.0.1", peer.port)})) as server:
-                assert not server.way
-                server.send(b"one")
-                await until(lambda: peer.bodies == [[b"one"]])
-                assert peer.requests[0].header.server_guid == bytes(16)
-                assert peer.requests[0].header.client_guid == server.store.guid
-                assert server.statuses() == ["InProcess", "EstablishPacketReceived", "Established"]
-                assert server.way["state"] == "Connected"
-                assert server.way["next_hops"] == [f"127.0.0.1:{peer.port}"]
-                peer.writer.close()
-                again = ["UnknownFailure", "InProcess", "EstablishPacketReceived", "Established"]
-                await until(lambda: server.statuses()[3:] == again)
-
-    asyncio.run(run())
+async def test_a_direct_name_is_called_by_its_host_part_without_a_guid_and_every_step_is_told(tmp_path: Path) -> None:
+    with Store(tmp_path / "default", create=True) as store, Client(store.folder) as client:
+        client.send(NAME, b"x")
+        assert Manager(store, tcp.now()).wanted_hops() == {("plant", 1801)}
+    async with Destination().listening() as peer:
+        async with serving(tmp_path / "it", Config(next_hops={"plant": ("127.0.0.1", peer.port)})) as server:
+            assert not server.way
+            server.send(b"one")
+            await until(lambda: peer.bodies == [[b"one"]])
+            assert peer.requests[0].header.server_guid == bytes(16)
+            assert peer.requests[0].header.client_guid == server.store.guid
+            assert server.statuses() == ["InProcess", "EstablishPacketReceived", "Established"]
+            assert server.way["state"] == "Connected"
+            assert server.way["next_hops"] == [f"127.0.0.1:{peer.port}"]
+            peer.writer.close()
+            again = ["UnknownFailure", "InProcess", "EstablishPacketReceived", "Established"]
+            await until(lambda: server.statuses()[3:] == again)
 
 
 @pytest.mark.rule("B-145", "B-196", "B-216", "B-191")
-def test_the_addresses_of_a_name_are_tried_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_addresses_of_a_name_are_tried_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = names(monkeypatch, ["127.0.0.3", "127.0.0.4", "127.0.0.2"])
-
-    async def run() -> None:
-        async with Destination().listening("127.0.0.2") as peer:
-            async with serving(tmp_path, Config(next_hops={"plant": ("plant.test", peer.port)})) as server:
-                server.send(b"one")
-                await until(lambda: peer.bodies == [[b"one"]])
-                assert server.way["next_hops"] == [f"127.0.0.2:{peer.port}"]
-                tried = [event["addresses"][0] for event in server.way["history"] if event["status"] == "InProcess"]
-                failed = [event["addresses"][0] for event in server.way["history"] if event["error"] == 0x8007274D]
-                assert (tried, failed) == (["127.0.0.3", "127.0.0.4", "127.0.0.2"], ["127.0.0.3", "127.0.0.4"])
-                assert len(asked) == 1
-                assert [line.partition(": ")[2].partition(",")[0] for line in server.log] == [
-                    "no connection",
-                    "connected after 2 failed attempts",
-                ]
-
-    asyncio.run(run())
+    async with Destination().listening("127.0.0.2") as peer:
+        async with serving(tmp_path, Config(next_hops={"plant": ("plant.test", peer.port)})) as server:
+            server.send(b"one")
+            await until(lambda: peer.bodies == [[b"one"]])
+            assert server.way["next_hops"] == [f"127.0.0.2:{peer.port}"]
+            tried = [event["addresses"][0] for event in server.way["history"] if event["status"] == "InProcess"]
+            failed = [event["addresses"][0] for event in server.way["history"] if event["error"] == 0x8007274D]
+            assert (tried, failed) == (["127.0.0.3", "127.0.0.4", "127.0.0.2"], ["127.0.0.3", "127.0.0.4"])
+            assert len(asked) == 1
+            assert [line.partition(": ")[2].partition(",")[0] for line in server.log] == [
+                "no connection",
+                "connected after 2 failed attempts",
+            ]
 
 
 @pytest.mark.rule("B-194", "B-191")
-def test_a_name_that_is_not_found_is_looked_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_that_is_not_found_is_looked_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names(monkeypatch, socket.gaierror(socket.EAI_NONAME, "unknown"), UnicodeError("no name"), ["127.0.0.2"])
-
-    async def run() -> None:
-        async with Destination().listening("127.0.0.2") as peer:
-            async with serving(tmp_path, Config(next_hops={"plant": ("plant.test", peer.port)})) as server:
-                server.send(b"one")
-                await until(lambda: server.statuses() == ["DnsFailure"])
-                assert server.way["state"] == "NeedValidation"
-                await until(lambda: peer.bodies == [[b"one"]])
-                assert server.statuses()[:2] == ["DnsFailure", "DnsFailure"]
-
-    asyncio.run(run())
+    async with Destination().listening("127.0.0.2") as peer:
+        async with serving(tmp_path, Config(next_hops={"plant": ("plant.test", peer.port)})) as server:
+            server.send(b"one")
+            await until(lambda: server.statuses() == ["DnsFailure"])
+            assert server.way["state"] == "NeedValidation"
+            await until(lambda: peer.bodies == [[b"one"]])
+            assert server.statuses()[:2] == ["DnsFailure", "DnsFailure"]
 
 
-def test_a_numeric_address_is_called_while_names_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_numeric_address_is_called_while_names_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def getaddrinfo(*_arguments: Any, **_options: Any) -> Any:
         raise AssertionError("nothing to look up")
 
-    async def run() -> None:
-        async with Destination().listening() as peer:
-            async with serving(tmp_path, Config(next_hops={"plant": ("127.0.0.1", peer.port)})) as server:
-                monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-                server.send(b"one")
-                await until(lambda: peer.bodies == [[b"one"]])
-
-    asyncio.run(run())
+    async with Destination().listening() as peer:
+        async with serving(tmp_path, Config(next_hops={"plant": ("127.0.0.1", peer.port)})) as server:
+            monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+            server.send(b"one")
+            await until(lambda: peer.bodies == [[b"one"]])
 
 
 @pytest.mark.rule("B-297", "B-421", "B-133")
-def test_a_peer_that_ends_every_session_at_once_is_called_less_often_and_told_once(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with Destination(end=lambda _session, bodies: bool(bodies)).listening() as peer:
-            async with serving(tmp_path, Config(next_hops={"plant": ("127.0.0.1", peer.port)})) as server:
-                server.send(b"one")
-                await until(lambda: len(peer.times) == 5)
-                gaps = [later - earlier for earlier, later in zip(peer.times, peer.times[1:])]
-                assert all(gap >= least for gap, least in zip(gaps, [0.1, 0.2, 0.4, 0.8]))
-                assert [line for line in server.log if "the session ended at once" in line] == server.log
-                assert len(server.log) == 1
-                assert server.way["state"] in ("Disconnected", "Waiting", "Connected")
-
-    asyncio.run(run())
+async def test_a_peer_that_ends_every_session_at_once_is_called_less_often_and_told_once(tmp_path: Path) -> None:
+    async with Destination(end=lambda _session, bodies: bool(bodies)).listening() as peer:
+        async with serving(tmp_path, Config(next_hops={"plant": ("127.0.0.1", peer.port)})) as server:
+            server.send(b"one")
+            await until(lambda: len(peer.times) == 5)
+            gaps = [later - earlier for earlier, later in zip(peer.times, peer.times[1:])]
+            assert all(gap >= least for gap, least in zip(gaps, [0.1, 0.2, 0.4, 0.8]))
+            assert [line for line in server.log if "the session ended at once" in line] == server.log
+            assert len(server.log) == 1
+            assert server.way["state"] in ("Disconnected", "Waiting", "Connected")
 
 
 @pytest.mark.rule("B-300", "B-299")
-def test_messages_under_way_when_the_connection_breaks_all_go_again_in_order(tmp_path: Path) -> None:
-    async def run() -> None:
-        peer = Destination(end=lambda _session, bodies: bool(bodies) and len(peer.bodies) == 1)
-        async with peer.listening():
-            async with serving(tmp_path, Config(next_hops={"plant": ("127.0.0.1", peer.port)})) as server:
-                bodies = [b"%d" % number + bytes(9000) for number in range(200)]  # more than buffers and window take
-                server.send(*bodies)
-                await until(lambda: len(peer.bodies) == 2 and len(peer.bodies[1]) == 200)
-                assert 0 < len(peer.bodies[0]) < 200
-                assert peer.bodies[1] == bodies
-                assert len(server.manager.links) == 1
-
-    asyncio.run(run())
+async def test_messages_under_way_when_the_connection_breaks_all_go_again_in_order(tmp_path: Path) -> None:
+    peer = Destination(end=lambda _session, bodies: bool(bodies) and len(peer.bodies) == 1)
+    async with peer.listening():
+        async with serving(tmp_path, Config(next_hops={"plant": ("127.0.0.1", peer.port)})) as server:
+            bodies = [b"%d" % number + bytes(9000) for number in range(200)]  # more than buffers and window take
+            server.send(*bodies)
+            await until(lambda: len(peer.bodies) == 2 and len(peer.bodies[1]) == 200)
+            assert 0 < len(peer.bodies[0]) < 200
+            assert peer.bodies[1] == bodies
+            assert len(server.manager.links) == 1
 
 
-def test_a_session_that_is_refused_is_told_and_asked_for_again(tmp_path: Path) -> None:
+async def test_a_session_that_is_refused_is_told_and_asked_for_again(tmp_path: Path) -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = parse.parse(await reader.readexactly(572))
         assert isinstance(request, handshake.EstablishConnection)
@@ -302,19 +265,16 @@ def test_a_session_that_is_refused_is_told_and_asked_for_again(tmp_path: Path) -
         await reader.read()
         writer.close()
 
-    async def run() -> None:
-        refuser = await asyncio.start_server(refuse, "127.0.0.1", 0)
-        port = refuser.sockets[0].getsockname()[1]
-        async with serving(tmp_path, Config(next_hops={"plant": ("127.0.0.1", port)})) as server:
-            server.send(b"one")
-            await until(lambda: server.statuses()[:4] == ["InProcess", "ConnectionRefused"] * 2)
-        refuser.close()
-
-    asyncio.run(run())
+    refuser = await asyncio.start_server(refuse, "127.0.0.1", 0)
+    port = refuser.sockets[0].getsockname()[1]
+    async with serving(tmp_path, Config(next_hops={"plant": ("127.0.0.1", port)})) as server:
+        server.send(b"one")
+        await until(lambda: server.statuses()[:4] == ["InProcess", "ConnectionRefused"] * 2)
+    refuser.close()
 
 
 @pytest.mark.rule("B-211")
-def test_an_answer_is_told_before_the_session_is_open(tmp_path: Path) -> None:
+async def test_an_answer_is_told_before_the_session_is_open(tmp_path: Path) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = parse.parse(await reader.readexactly(572))
         assert isinstance(request, handshake.EstablishConnection)
@@ -322,20 +282,17 @@ def test_an_answer_is_told_before_the_session_is_open(tmp_path: Path) -> None:
         await reader.read()
         writer.close()
 
-    async def run() -> None:
-        peer = await asyncio.start_server(answer, "127.0.0.1", 0)
-        hops = {"plant": ("127.0.0.1", peer.sockets[0].getsockname()[1])}
-        async with serving(tmp_path, Config(next_hops=hops)) as server:
-            server.send(b"one")
-            await until(lambda: server.statuses() == ["InProcess", "EstablishPacketReceived"])
-            assert server.way["state"] == "Waiting"
-        peer.close()
-
-    asyncio.run(run())
+    peer = await asyncio.start_server(answer, "127.0.0.1", 0)
+    hops = {"plant": ("127.0.0.1", peer.sockets[0].getsockname()[1])}
+    async with serving(tmp_path, Config(next_hops=hops)) as server:
+        server.send(b"one")
+        await until(lambda: server.statuses() == ["InProcess", "EstablishPacketReceived"])
+        assert server.way["state"] == "Waiting"
+    peer.close()
 
 
 @pytest.mark.rule("B-297")
-def test_a_connection_that_does_not_take_its_last_bytes_is_disconnecting_until_it_is_gone(
+async def test_a_connection_that_does_not_take_its_last_bytes_is_disconnecting_until_it_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tcp, "SHUT_TIMEOUT_S", 0.5)
@@ -351,22 +308,19 @@ def test_a_connection_that_does_not_take_its_last_bytes_is_disconnecting_until_i
         await over.wait()
         writer.transport.abort()
 
-    async def run() -> None:
-        with socket.socket() as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            listener.bind(("127.0.0.1", 0))
-            peer = await asyncio.start_server(stop_reading, sock=listener, limit=4096)
-            hops = {"plant": ("127.0.0.1", listener.getsockname()[1])}
-            async with serving(tmp_path, Config(next_hops=hops)) as server:
-                server.send(*[bytes(4000000)] * 4)
-                await until(lambda: server.manager.links and not server.manager.links[0].writable)
-                full.set()
-                await until(lambda: server.way["state"] == "Disconnecting")
-                await until(lambda: server.way["state"] == "Disconnected")
-                over.set()
-            peer.close()
-
-    asyncio.run(run())
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        listener.bind(("127.0.0.1", 0))
+        peer = await asyncio.start_server(stop_reading, sock=listener, limit=4096)
+        hops = {"plant": ("127.0.0.1", listener.getsockname()[1])}
+        async with serving(tmp_path, Config(next_hops=hops)) as server:
+            server.send(*[bytes(4000000)] * 4)
+            await until(lambda: server.manager.links and not server.manager.links[0].writable)
+            full.set()
+            await until(lambda: server.way["state"] == "Disconnecting")
+            await until(lambda: server.way["state"] == "Disconnected")
+            over.set()
+        peer.close()
 
 
 # ---- asking before ------------------------------------------------------------------------------
@@ -374,87 +328,78 @@ def test_a_connection_that_does_not_take_its_last_bytes_is_disconnecting_until_i
 
 @pytest.mark.rule("B-006", "B-139", "B-198", "B-199", "B-201", "B-204")
 @pytest.mark.parametrize("answer", ["accept", "refuse", "nobody", "stale, then accept"])
-def test_a_ping_goes_before_the_first_attempt_only(tmp_path: Path, answer: str) -> None:
-    async def run() -> None:
-        peer = Destination()
-        port = free_port(socket.SOCK_DGRAM)
-        loop = asyncio.get_running_loop()
-        with udp("127.0.0.2", port) as service:
-            async with peer.listening("127.0.0.2"):
-                config = Config(send_pings=True, ping_port=port, next_hops={"plant": ("127.0.0.2", peer.port)})
-                async with serving(tmp_path, config) as server:
-                    server.send(b"one")
-                    async with asyncio.timeout(DEADLINE_S):
-                        request, source = await loop.sock_recvfrom(service, 100)
-                    assert request == struct.pack("<HHI", 0, 0x5548, 1) + server.store.guid
-                    assert not peer.times
-                    asked = loop.time()
-                    if answer == "stale, then accept":
-                        for wrong in (struct.pack("<HHI", 0, 0x5548, 0), struct.pack("<HHI", 0, 0x5547, 1)):
-                            await loop.sock_sendto(service, wrong + PEER_GUID, source)
-                    if answer != "nobody":
-                        flags = 2 if answer == "refuse" else 0
-                        await loop.sock_sendto(service, struct.pack("<HHI", flags, 0x5548, 1) + PEER_GUID, source)
-                    await until(lambda: peer.bodies == [[b"one"]])
-                    failed = answer in ("refuse", "nobody")
-                    se = peer.requests[0].header.operating_system & 0x0100
-                    assert (se == 0) == (not failed)  # the attempt that came through was pinged for, or was a retry
-                    assert server.statuses() == ["PingFailure"] * failed + [
-                        "InProcess",
-                        "EstablishPacketReceived",
-                        "Established",
-                    ]
-                    if answer == "nobody":
-                        assert peer.times[0] - asked >= 0.9  # B-139, but for the clock's grain
-                    with pytest.raises(BlockingIOError):
-                        service.recv(100)
-
-    asyncio.run(run())
+async def test_a_ping_goes_before_the_first_attempt_only(tmp_path: Path, answer: str) -> None:
+    peer = Destination()
+    port = free_port(socket.SOCK_DGRAM)
+    loop = asyncio.get_running_loop()
+    with udp("127.0.0.2", port) as service:
+        async with peer.listening("127.0.0.2"):
+            config = Config(send_pings=True, ping_port=port, next_hops={"plant": ("127.0.0.2", peer.port)})
+            async with serving(tmp_path, config) as server:
+                server.send(b"one")
+                async with asyncio.timeout(DEADLINE_S):
+                    request, source = await loop.sock_recvfrom(service, 100)
+                assert request == struct.pack("<HHI", 0, 0x5548, 1) + server.store.guid
+                assert not peer.times
+                asked = loop.time()
+                if answer == "stale, then accept":
+                    for wrong in (struct.pack("<HHI", 0, 0x5548, 0), struct.pack("<HHI", 0, 0x5547, 1)):
+                        await loop.sock_sendto(service, wrong + PEER_GUID, source)
+                if answer != "nobody":
+                    flags = 2 if answer == "refuse" else 0
+                    await loop.sock_sendto(service, struct.pack("<HHI", flags, 0x5548, 1) + PEER_GUID, source)
+                await until(lambda: peer.bodies == [[b"one"]])
+                failed = answer in ("refuse", "nobody")
+                se = peer.requests[0].header.operating_system & 0x0100
+                assert (se == 0) == (not failed)  # the attempt that came through was pinged for, or was a retry
+                assert server.statuses() == ["PingFailure"] * failed + [
+                    "InProcess",
+                    "EstablishPacketReceived",
+                    "Established",
+                ]
+                if answer == "nobody":
+                    assert peer.times[0] - asked >= 0.9  # B-139, but for the clock's grain
+                with pytest.raises(BlockingIOError):
+                    service.recv(100)
 
 
-def test_a_ping_that_cannot_be_sent_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_ping_that_cannot_be_sent_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_socket(_address: str) -> socket.socket:
         raise OSError(errno.EMFILE, "too many files")
 
-    async def run() -> None:
-        async with Destination().listening() as peer:
-            config = Config(send_pings=True, next_hops={"plant": ("127.0.0.1", peer.port)})
-            async with serving(tmp_path, config) as server:
-                monkeypatch.setattr(tcp, "_datagram_socket", no_socket)
-                server.send(b"one")
-                await until(lambda: peer.bodies == [[b"one"]])
-                assert server.statuses()[0] == "PingFailure"
-
-    asyncio.run(run())
+    async with Destination().listening() as peer:
+        config = Config(send_pings=True, next_hops={"plant": ("127.0.0.1", peer.port)})
+        async with serving(tmp_path, config) as server:
+            monkeypatch.setattr(tcp, "_datagram_socket", no_socket)
+            server.send(b"one")
+            await until(lambda: peer.bodies == [[b"one"]])
+            assert server.statuses()[0] == "PingFailure"
 
 
 @pytest.mark.rule("B-192", "B-200")
-def test_while_one_ping_waits_for_its_answer_others_do_without(tmp_path: Path) -> None:
-    async def run() -> None:
-        port = free_port(socket.SOCK_DGRAM)
-        with udp("127.0.0.2", port) as silent:
-            async with Destination().listening("127.0.0.2") as slow, Destination().listening() as quick:
-                hops = {"plant": ("127.0.0.2", slow.port), "other": ("127.0.0.1", quick.port)}
-                config = Config(send_pings=True, ping_port=port, next_hops=hops)
-                async with serving(tmp_path, config) as server:
-                    server.send(b"one")
-                    async with asyncio.timeout(DEADLINE_S):
-                        await asyncio.get_running_loop().sock_recvfrom(silent, 100)
-                    with client_beside(server.store.folder) as client:
-                        client.send("DIRECT=OS:other\\private$\\q", b"two")
-                    await until(lambda: quick.bodies == [[b"two"]])
-                    await until(lambda: slow.bodies == [[b"one"]])
-                    history = {hop[0]: way["history"][0]["status"] for hop, way in server.manager.connections().items()}
-                    assert history == {"127.0.0.2": "PingFailure", "127.0.0.1": "InProcess"}
-
-    asyncio.run(run())
+async def test_while_one_ping_waits_for_its_answer_others_do_without(tmp_path: Path) -> None:
+    port = free_port(socket.SOCK_DGRAM)
+    with udp("127.0.0.2", port) as silent:
+        async with Destination().listening("127.0.0.2") as slow, Destination().listening() as quick:
+            hops = {"plant": ("127.0.0.2", slow.port), "other": ("127.0.0.1", quick.port)}
+            config = Config(send_pings=True, ping_port=port, next_hops=hops)
+            async with serving(tmp_path, config) as server:
+                server.send(b"one")
+                async with asyncio.timeout(DEADLINE_S):
+                    await asyncio.get_running_loop().sock_recvfrom(silent, 100)
+                with client_beside(server.store.folder) as client:
+                    client.send("DIRECT=OS:other\\private$\\q", b"two")
+                await until(lambda: quick.bodies == [[b"two"]])
+                await until(lambda: slow.bodies == [[b"one"]])
+                history = {hop[0]: way["history"][0]["status"] for hop, way in server.manager.connections().items()}
+                assert history == {"127.0.0.2": "PingFailure", "127.0.0.1": "InProcess"}
 
 
 # ---- slow peers ---------------------------------------------------------------------------------
 
 
 @pytest.mark.rule("B-148", "B-151", "B-435")
-def test_what_leaves_slowly_is_neither_given_up_nor_sent_again_nor_put_in_memory_at_once(
+async def test_what_leaves_slowly_is_neither_given_up_nor_sent_again_nor_put_in_memory_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Most of it waits in the kernel, which takes megabytes at once. The clock stands still but for what is read."""
@@ -463,74 +408,66 @@ def test_what_leaves_slowly_is_neither_given_up_nor_sent_again_nor_put_in_memory
     monkeypatch.setattr(tcp, "now", lambda: clock[0])
     monkeypatch.setattr(tcp, "POLL_INTERVAL_S", 0.001)
     bodies = [bytes([number]) * 4_000_000 for number in range(3)]
-
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
-            listener.setblocking(False)
-            hops = {"plant": ("127.0.0.1", listener.getsockname()[1])}
-            async with serving(tmp_path, Config(next_hops=hops, max_unwritten=6 << 20)) as server:
-                poll = server.manager.poll
-                monkeypatch.setattr(
-                    server.manager, "poll", lambda *times: (poll(*times), polls.__setitem__(0, polls[0] + 1))
-                )
-                server.send(*bodies)
-                async with asyncio.timeout(DEADLINE_S):
-                    reader, _ = await loop.sock_accept(listener)
-                reader.setblocking(False)
-                session = Session(False, PEER_GUID, clock[0])
-                came: list[bytes] = []
-                with reader:
-                    while len(came) < len(bodies):
-                        async with asyncio.timeout(DEADLINE_S):
-                            data = await loop.sock_recv(reader, 1 << 16)
-                        assert data, server.log
-                        for event in session.receive_data(data, clock[0]):
-                            if isinstance(event, MessageReceived):
-                                came.append(body_of(event.raw))
-                                session.stored(event.recoverable, clock[0])
-                        await loop.sock_sendall(reader, session.data_to_send())
-                        before = polls[0]
-                        await until(lambda before=before: polls[0] > before + 1)
-                        clock[0] += 10_000
-                    assert came == bodies
-                    assert clock[0] > 600_000
-
-    asyncio.run(run())
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        listener.setblocking(False)
+        hops = {"plant": ("127.0.0.1", listener.getsockname()[1])}
+        async with serving(tmp_path, Config(next_hops=hops, max_unwritten=6 << 20)) as server:
+            poll = server.manager.poll
+            monkeypatch.setattr(
+                server.manager, "poll", lambda *times: (poll(*times), polls.__setitem__(0, polls[0] + 1))
+            )
+            server.send(*bodies)
+            async with asyncio.timeout(DEADLINE_S):
+                reader, _ = await loop.sock_accept(listener)
+            reader.setblocking(False)
+            session = Session(False, PEER_GUID, clock[0])
+            came: list[bytes] = []
+            with reader:
+                while len(came) < len(bodies):
+                    async with asyncio.timeout(DEADLINE_S):
+                        data = await loop.sock_recv(reader, 1 << 16)
+                    assert data, server.log
+                    for event in session.receive_data(data, clock[0]):
+                        if isinstance(event, MessageReceived):
+                            came.append(body_of(event.raw))
+                            session.stored(event.recoverable, clock[0])
+                    await loop.sock_sendall(reader, session.data_to_send())
+                    before = polls[0]
+                    await until(lambda before=before: polls[0] > before + 1)
+                    clock[0] += 10_000
+                assert came == bodies
+                assert clock[0] > 600_000
 
 
 @pytest.mark.rule("B-435")
-def test_a_peer_that_never_reads_is_left_when_too_much_waits_for_it(
+async def test_a_peer_that_never_reads_is_left_when_too_much_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once the kernel takes no more, the next message stays here. No clock runs that could end the session, too."""
     monkeypatch.setattr(tcp, "now", lambda: 0)
     monkeypatch.setattr(tcp, "POLL_INTERVAL_S", 0.001)
-
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
-            listener.setblocking(False)
-            hops = {"plant": ("127.0.0.1", listener.getsockname()[1])}
-            async with serving(tmp_path, Config(next_hops=hops, max_unwritten=1 << 16)) as server:
-                server.send(*([bytes(4_000_000)] * 8))
-                async with asyncio.timeout(DEADLINE_S):
-                    reader, _ = await loop.sock_accept(listener)
-                    session = Session(False, PEER_GUID, 0)
-                    await until(lambda: server.manager.links)
-                    [link] = server.manager.links
-                    with reader:
-                        reader.setblocking(False)
-                        while session.state != OPEN:
-                            session.receive_data(await loop.sock_recv(reader, 1 << 9), 0)
-                            await loop.sock_sendall(reader, session.data_to_send())
-                        await until(lambda: not link.writable)
-                        await asyncio.sleep(0)  # the end of a transport is told in the next turn
-                        assert link not in server.manager.links
-
-    asyncio.run(run())
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        listener.setblocking(False)
+        hops = {"plant": ("127.0.0.1", listener.getsockname()[1])}
+        async with serving(tmp_path, Config(next_hops=hops, max_unwritten=1 << 16)) as server:
+            server.send(*([bytes(4_000_000)] * 8))
+            async with asyncio.timeout(DEADLINE_S):
+                reader, _ = await loop.sock_accept(listener)
+                session = Session(False, PEER_GUID, 0)
+                await until(lambda: server.manager.links)
+                [link] = server.manager.links
+                with reader:
+                    reader.setblocking(False)
+                    while session.state != OPEN:
+                        session.receive_data(await loop.sock_recv(reader, 1 << 9), 0)
+                        await loop.sock_sendall(reader, session.data_to_send())
+                    await until(lambda: not link.writable)
+                    await asyncio.sleep(0)  # the end of a transport is told in the next turn
+                    assert link not in server.manager.links
 
 
 def test_a_flood_of_connections_leaves_time_for_those_that_are_there() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import time
 from pathlib import Path
@@ -118,27 +117,23 @@ def test_what_an_application_sends_to_an_own_address_arrives_here_on_any_port(tm
 
 
 @pytest.mark.rule("B-416")
-def test_an_own_address_that_comes_while_serve_runs_is_led_here_and_one_that_goes_is_not(
+async def test_an_own_address_that_comes_while_serve_runs_is_led_here_and_one_that_goes_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """DHCP gives it and takes it: what waits for a connection follows, without a restart."""
     theirs, mine = ("127.0.0.2", 1801), ("127.0.0.1", own_port())
     monkeypatch.setattr(machine, "has", lambda address: address == "127.0.0.1")
-
-    async def main() -> None:
-        async with serving(tmp_path, Config(listening=(mine,), try_connect_interval=200)) as server:
-            with client_beside(server.store.folder) as client:
-                client.send("DIRECT=TCP:127.0.0.2\\private$\\line1", b"x")
-            await until(lambda: server.manager.wanted_hops() == {theirs} and server.way.get("tries"))
-            monkeypatch.setattr(machine, "has", lambda address: address == theirs[0])
-            await until(lambda: server.manager.wanted_hops() == {mine} and server.manager.connections().get(mine))
-            monkeypatch.setattr(machine, "has", lambda _: False)
-            await until(lambda: server.manager.wanted_hops() == {theirs})
-            monkeypatch.setattr(machine, "has", lambda address: address == theirs[0])
-            async with Destination().listening(*mine) as here:  # `serve` itself has another port in this test
-                await until(lambda: here.bodies == [[b"x"]])
-
-    asyncio.run(main())
+    async with serving(tmp_path, Config(listening=(mine,), try_connect_interval=200)) as server:
+        with client_beside(server.store.folder) as client:
+            client.send("DIRECT=TCP:127.0.0.2\\private$\\line1", b"x")
+        await until(lambda: server.manager.wanted_hops() == {theirs} and server.way.get("tries"))
+        monkeypatch.setattr(machine, "has", lambda address: address == theirs[0])
+        await until(lambda: server.manager.wanted_hops() == {mine} and server.manager.connections().get(mine))
+        monkeypatch.setattr(machine, "has", lambda _: False)
+        await until(lambda: server.manager.wanted_hops() == {theirs})
+        monkeypatch.setattr(machine, "has", lambda address: address == theirs[0])
+        async with Destination().listening(*mine) as here:  # `serve` itself has another port in this test
+            await until(lambda: here.bodies == [[b"x"]])
 
 
 @pytest.mark.rule("B-416")

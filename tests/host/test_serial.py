@@ -34,7 +34,7 @@ from ordack.node.uart import UartLink
 from ordack.store import Store
 
 from firmware.ports.modules import BOARD
-from tests.host.serial_lines import Board, Place, Wire, run
+from tests.host.serial_lines import Board, Place, Wire
 from tests.host.sockets import until
 from tests.support.command import ENVIRONMENT, ROOT, Serve, ordack
 
@@ -51,98 +51,86 @@ def place(tmp_path: Path) -> Iterator[Place]:
         made.unplug()
 
 
-def test_a_board_sends_over_a_line_and_is_known_by_the_name_of_it(place: Place) -> None:
-    async def test() -> None:
-        async with place.serving():
-            assert place.way()["state"] == "Waiting"
-            board = Board(place.wire)
-            bodies = [b"reading %d" % number + bytes(number) for number in range(300)]
-            for body in bodies:
-                board.peer.send(body)
-            await until(lambda: board.peer.is_settled)
-            assert place.bodies() == bodies
-            assert board.connections == 1
-            assert [link.address for link in place.manager.links] == ["press7"]
-            assert place.way()["state"] == "Connected"
-            await board.close()
-
-    run(test)
+async def test_a_board_sends_over_a_line_and_is_known_by_the_name_of_it(place: Place) -> None:
+    async with place.serving():
+        assert place.way()["state"] == "Waiting"
+        board = Board(place.wire)
+        bodies = [b"reading %d" % number + bytes(number) for number in range(300)]
+        for body in bodies:
+            board.peer.send(body)
+        await until(lambda: board.peer.is_settled)
+        assert place.bodies() == bodies
+        assert board.connections == 1
+        assert [link.address for link in place.manager.links] == ["press7"]
+        assert place.way()["state"] == "Connected"
+        await board.close()
 
 
-def test_messages_to_the_name_of_a_line_go_over_it_and_nobody_is_called(
+async def test_messages_to_the_name_of_a_line_go_over_it_and_nobody_is_called(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test() -> None:
-        async with place.serving():
+    async with place.serving():
 
-            async def called(*_arguments: Any, **_options: Any) -> Any:
-                raise AssertionError("nobody to call")
+        async def called(*_arguments: Any, **_options: Any) -> Any:
+            raise AssertionError("nobody to call")
 
-            monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", called)
-            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", called)
-            place.send(b"start", b"stop" + bytes(5000))
-            await until(lambda: bool(place.manager.report()["outgoing"]))
-            assert not place.manager.wanted_hops()
-            assert place.manager.report()["outgoing"][0]["state"] == "Waiting"
-            board = Board(place.wire)
-            await until(lambda: len(board.peer.received) == 2)
-            assert [bytes(packet.properties.body) for packet in board.peer.received] == [
-                b"start",
-                b"stop" + bytes(5000),
-            ]
-            assert place.manager.report()["outgoing"][0]["state"] == "Connected"
-            assert not place.log
-            await board.close()
-
-    run(test)
+        monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", called)
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", called)
+        place.send(b"start", b"stop" + bytes(5000))
+        await until(lambda: bool(place.manager.report()["outgoing"]))
+        assert not place.manager.wanted_hops()
+        assert place.manager.report()["outgoing"][0]["state"] == "Waiting"
+        board = Board(place.wire)
+        await until(lambda: len(board.peer.received) == 2)
+        assert [bytes(packet.properties.body) for packet in board.peer.received] == [
+            b"start",
+            b"stop" + bytes(5000),
+        ]
+        assert place.manager.report()["outgoing"][0]["state"] == "Connected"
+        assert not place.log
+        await board.close()
 
 
-def test_a_port_that_goes_and_comes_back_is_used_again(place: Place) -> None:
-    async def test() -> None:
-        async with place.serving():
-            board = Board(place.wire)
-            board.peer.send(b"one")
-            await until(lambda: board.peer.is_settled)
-            await board.close()
-            peer = board.peer
-            place.unplug()
-            await until(lambda: place.way()["state"] == "Disconnected")
-            assert place.way()["last_end"].startswith("the port is gone, ")
-            assert not place.manager.links
-            assert [line for line in place.log if "is gone" in line] == place.log
-            place.wire = place.plug()
-            await until(lambda: place.way()["state"] == "Waiting")
-            assert len(place.log) == 2
-            assert place.log[1].endswith("is back")
-            board = Board(place.wire)
-            board.peer = peer
-            peer.disconnect()
-            peer.send(b"two")
-            await until(lambda: peer.is_settled)
-            assert place.bodies() == [b"one", b"two"]
-            await board.close()
-
-    run(test)
+async def test_a_port_that_goes_and_comes_back_is_used_again(place: Place) -> None:
+    async with place.serving():
+        board = Board(place.wire)
+        board.peer.send(b"one")
+        await until(lambda: board.peer.is_settled)
+        await board.close()
+        peer = board.peer
+        place.unplug()
+        await until(lambda: place.way()["state"] == "Disconnected")
+        assert place.way()["last_end"].startswith("the port is gone, ")
+        assert not place.manager.links
+        assert [line for line in place.log if "is gone" in line] == place.log
+        place.wire = place.plug()
+        await until(lambda: place.way()["state"] == "Waiting")
+        assert len(place.log) == 2
+        assert place.log[1].endswith("is back")
+        board = Board(place.wire)
+        board.peer = peer
+        peer.disconnect()
+        peer.send(b"two")
+        await until(lambda: peer.is_settled)
+        assert place.bodies() == [b"one", b"two"]
+        await board.close()
 
 
-def test_a_board_that_starts_anew_ends_the_connection_that_stood(place: Place) -> None:
-    async def test() -> None:
-        async with place.serving():
-            board = Board(place.wire)
-            await until(lambda: place.manager.links and place.manager.links[0].is_open)
-            await board.close()  # without a word: its power was cut
-            again = Board(place.wire)
-            again.peer.send(b"one")
-            await until(lambda: again.peer.is_settled)
-            assert len(place.manager.links) == 1
-            assert (place.way()["connections"], place.way()["faults"]) == (2, 0)
-            await again.close()
-
-    run(test)
+async def test_a_board_that_starts_anew_ends_the_connection_that_stood(place: Place) -> None:
+    async with place.serving():
+        board = Board(place.wire)
+        await until(lambda: place.manager.links and place.manager.links[0].is_open)
+        await board.close()  # without a word: its power was cut
+        again = Board(place.wire)
+        again.peer.send(b"one")
+        await until(lambda: again.peer.is_settled)
+        assert len(place.manager.links) == 1
+        assert (place.way()["connections"], place.way()["faults"]) == (2, 0)
+        await again.close()
 
 
 @pytest.mark.parametrize("old", ["", "board", "host"])
-def test_what_comes_over_a_bad_line_is_exactly_what_was_sent(
+async def test_what_comes_over_a_bad_line_is_exactly_what_was_sent(
     place: Place, monkeypatch: pytest.MonkeyPatch, old: str
 ) -> None:
     """With resends it costs no session; if an end has the format before, it does."""
@@ -161,94 +149,79 @@ def test_what_comes_over_a_bad_line_is_exactly_what_was_sent(
             return data[:at] + b"noise\0" + data[at:]
         return data
 
-    async def test() -> None:
-        async with place.serving():
-            board = Board(place.wire)
-            await until(lambda: board.connections == 1)  # an OPEN that is lost is another
-            place.wire.fault = spoil
-            bodies = [b"reading %d" % number + bytes(300) for number in range(100)]
-            for body in bodies:
-                board.peer.send(body)
-            place.send(*bodies)
-            await until(lambda: board.connections > 5 if old else board.peer.is_settled)
-            place.wire.fault = bytes
-            await until(lambda: board.peer.is_settled)
-            assert place.bodies() == bodies
-            await until(lambda: {bytes(p.properties.body) for p in board.peer.received} >= set(bodies))
-            way = place.way()
-            assert way["resends"] == (not old)
-            table = glance.sessions({"sessions": [], "serial": [way]})[1]
-            if old:
-                assert (way["resent"], table.rows[0][-2]) == (0, "never")
-                assert way["faults"]
-                assert way["last_end"]
-            else:
-                assert (board.connections, way["connections"], way["faults"], way["last_end"]) == (1, 1, 0, "")
-                assert way["resent"] + board.link.line.resent > 5
-                assert way["damaged"] > 1
-                assert table.rows[0][-3:] == ["0", str(way["resent"]), str(way["damaged"])]
-            await board.close()
-
-    run(test)
-
-
-def test_a_board_that_falls_silent_loses_its_session(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        monkeypatch.setattr(line, "SILENCE_MS", 400)
-        async with place.serving():
-            board = Board(place.wire)
-            await until(lambda: place.manager.links and place.manager.links[0].is_open)
-            await board.close()
-            await until(lambda: not place.manager.links)
-            assert place.way()["last_end"] == "nothing heard"
-            assert place.way()["state"] == "Waiting"
-
-    run(test)
-
-
-def test_a_board_that_reads_nothing_holds_up_messages_not_the_queue_manager(place: Place) -> None:
-    async def test() -> None:
-        async with place.serving():
-            board = Board(place.wire)
-            await until(lambda: place.manager.links and place.manager.links[0].is_open)
-            board.reads = False
-            place.send(*[bytes(20000) for _ in range(40)])
-            await until(lambda: not place.manager.links[0].writable)
-            waiting = place.manager.outgoing.served_by(place.manager.links[0])[0].stream.table
-            assert len(waiting) == 40
-            board.reads = True
-            await until(lambda: len(board.peer.received) == 40)
-            assert board.connections == 1
-            await until(lambda: place.manager.links[0].writable)
-            await board.close()
-
-    run(test)
-
-
-def test_one_session_too_many_is_refused_and_asked_for_again(place: Place) -> None:
-    async def test() -> None:
-        async with place.serving(max_sessions=1) as server:
-            other = server.manager.accept("10.0.0.1", tcp.now())
-            board = Board(place.wire)
-            board.peer.send(b"one")
-            await until(lambda: place.way()["connections"] > 1)
-            assert other
-            server.manager.lost(other)
-            await until(lambda: board.peer.is_settled)
-            await board.close()
-
-    run(test)
-
-
-def test_when_the_queue_manager_stops_the_board_hears_it(place: Place) -> None:
-    async def test() -> None:
-        async with place.serving():
-            board = Board(place.wire)
-            await until(lambda: place.manager.links and place.manager.links[0].is_open)
-        await until(lambda: board.link.line.reason == "closed by the other end")
+    async with place.serving():
+        board = Board(place.wire)
+        await until(lambda: board.connections == 1)  # an OPEN that is lost is another
+        place.wire.fault = spoil
+        bodies = [b"reading %d" % number + bytes(300) for number in range(100)]
+        for body in bodies:
+            board.peer.send(body)
+        place.send(*bodies)
+        await until(lambda: board.connections > 5 if old else board.peer.is_settled)
+        place.wire.fault = bytes
+        await until(lambda: board.peer.is_settled)
+        assert place.bodies() == bodies
+        await until(lambda: {bytes(p.properties.body) for p in board.peer.received} >= set(bodies))
+        way = place.way()
+        assert way["resends"] == (not old)
+        table = glance.sessions({"sessions": [], "serial": [way]})[1]
+        if old:
+            assert (way["resent"], table.rows[0][-2]) == (0, "never")
+            assert way["faults"]
+            assert way["last_end"]
+        else:
+            assert (board.connections, way["connections"], way["faults"], way["last_end"]) == (1, 1, 0, "")
+            assert way["resent"] + board.link.line.resent > 5
+            assert way["damaged"] > 1
+            assert table.rows[0][-3:] == ["0", str(way["resent"]), str(way["damaged"])]
         await board.close()
 
-    run(test)
+
+async def test_a_board_that_falls_silent_loses_its_session(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line, "SILENCE_MS", 400)
+    async with place.serving():
+        board = Board(place.wire)
+        await until(lambda: place.manager.links and place.manager.links[0].is_open)
+        await board.close()
+        await until(lambda: not place.manager.links)
+        assert place.way()["last_end"] == "nothing heard"
+        assert place.way()["state"] == "Waiting"
+
+
+async def test_a_board_that_reads_nothing_holds_up_messages_not_the_queue_manager(place: Place) -> None:
+    async with place.serving():
+        board = Board(place.wire)
+        await until(lambda: place.manager.links and place.manager.links[0].is_open)
+        board.reads = False
+        place.send(*[bytes(20000) for _ in range(40)])
+        await until(lambda: not place.manager.links[0].writable)
+        waiting = place.manager.outgoing.served_by(place.manager.links[0])[0].stream.table
+        assert len(waiting) == 40
+        board.reads = True
+        await until(lambda: len(board.peer.received) == 40)
+        assert board.connections == 1
+        await until(lambda: place.manager.links[0].writable)
+        await board.close()
+
+
+async def test_one_session_too_many_is_refused_and_asked_for_again(place: Place) -> None:
+    async with place.serving(max_sessions=1) as server:
+        other = server.manager.accept("10.0.0.1", tcp.now())
+        board = Board(place.wire)
+        board.peer.send(b"one")
+        await until(lambda: place.way()["connections"] > 1)
+        assert other
+        server.manager.lost(other)
+        await until(lambda: board.peer.is_settled)
+        await board.close()
+
+
+async def test_when_the_queue_manager_stops_the_board_hears_it(place: Place) -> None:
+    async with place.serving():
+        board = Board(place.wire)
+        await until(lambda: place.manager.links and place.manager.links[0].is_open)
+    await until(lambda: board.link.line.reason == "closed by the other end")
+    await board.close()
 
 
 # ---- the board's link -----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import test_node as boards
 from mqqb import confirm, core, guids, headers
 from ordack.node import Message, Node, OutboxError, outbox
 
-from tests.node.destination import ALARMS, LINE, Destination, run, until
+from tests.node.destination import ALARMS, LINE, Destination, until
 from tests.support.confirm_rules import RULES
 
 T0 = 1700000000
@@ -112,281 +112,248 @@ class Plant:
 
 
 @pytest.mark.rule("C-01", "C-04", "C-05", "B-237", "B-389")
-def test_three_answers() -> None:
-    async def main() -> None:
-        plant = await Plant().start()
-        queue = plant.node.queue(LINE)
-        plain, held, journaled = [
-            await queue.send(body, **flags)
-            for body, flags in ((b"0", {}), (b"1", {"dead_letter": True}), (b"2", {"journal": True}))
-        ]
-        assert plain.conclusion().answer == confirm.WAITING
-        waiting = [asyncio.create_task(message.received()) for message in (held, journaled)]
-        for message in (plain, held, journaled):
-            assert await message.stored()
-            assert message.conclusion().answer == confirm.STORED
-        assert plant.node.waiting == 0
-        with pytest.raises(ValueError, match="nobody will say"):
-            await plain.received()
-        assert await plain.dead_lettered() == 0
-        assert not any(task.done() for task in waiting)
-        assert [message.user.flags & (core.USER_JN | core.USER_JP) for message in plant.seen] == [
-            0,
-            core.USER_JN,
-            core.USER_JP,
-        ]
-        plant.destination.final_ack(plant.destination.queue[1], 0xC001)
-        plant.destination.final_ack(plant.destination.queue[2], 0x4000)
-        assert [await task for task in waiting] == [False, True]
-        assert await held.stored(), "it was, before it was purged"
-        assert await held.dead_lettered() == 0xC001
-        assert await journaled.dead_lettered() == 0
-        assert held.conclusion().answer == confirm.DEAD_LETTERED
-        assert journaled.conclusion().answer == confirm.RECEIVED
-        assert plant.told == [(2, 0xC001)]
-        assert [bytes(plant.node.read(message).properties.body) for message in plant.node.journal()] == [b"2"]
-        stats = plant.node.stats
-        assert (stats.accepted, stats.stored, stats.received, stats.failed) == (3, 3, 1, 1)
-        await plant.stop()
-
-    run(main)
+async def test_three_answers() -> None:
+    plant = await Plant().start()
+    queue = plant.node.queue(LINE)
+    plain, held, journaled = [
+        await queue.send(body, **flags)
+        for body, flags in ((b"0", {}), (b"1", {"dead_letter": True}), (b"2", {"journal": True}))
+    ]
+    assert plain.conclusion().answer == confirm.WAITING
+    waiting = [asyncio.create_task(message.received()) for message in (held, journaled)]
+    for message in (plain, held, journaled):
+        assert await message.stored()
+        assert message.conclusion().answer == confirm.STORED
+    assert plant.node.waiting == 0
+    with pytest.raises(ValueError, match="nobody will say"):
+        await plain.received()
+    assert await plain.dead_lettered() == 0
+    assert not any(task.done() for task in waiting)
+    assert [message.user.flags & (core.USER_JN | core.USER_JP) for message in plant.seen] == [
+        0,
+        core.USER_JN,
+        core.USER_JP,
+    ]
+    plant.destination.final_ack(plant.destination.queue[1], 0xC001)
+    plant.destination.final_ack(plant.destination.queue[2], 0x4000)
+    assert [await task for task in waiting] == [False, True]
+    assert await held.stored(), "it was, before it was purged"
+    assert await held.dead_lettered() == 0xC001
+    assert await journaled.dead_lettered() == 0
+    assert held.conclusion().answer == confirm.DEAD_LETTERED
+    assert journaled.conclusion().answer == confirm.RECEIVED
+    assert plant.told == [(2, 0xC001)]
+    assert [bytes(plant.node.read(message).properties.body) for message in plant.node.journal()] == [b"2"]
+    stats = plant.node.stats
+    assert (stats.accepted, stats.stored, stats.received, stats.failed) == (3, 3, 1, 1)
+    await plant.stop()
 
 
 @pytest.mark.rule("B-405")
-def test_a_time_to_reach_the_queue_of_nothing_is_as_long_as_connecting_may_take() -> None:
-    async def main() -> None:
-        plant = await Plant().start()
-        await plant.destination.stop()
-        queue = plant.node.queue(LINE)
-        late = await queue.send(b"1", ttrq=0)
-        plant.time += 10
-        assert not await late.stored()
-        early = await queue.send(b"2", ttrq=0)
-        plant.time += 3
-        await plant.destination.start(plant.destination.port)
-        assert await early.stored()
-        await plant.stop()
-
-    run(main)
+async def test_a_time_to_reach_the_queue_of_nothing_is_as_long_as_connecting_may_take() -> None:
+    plant = await Plant().start()
+    await plant.destination.stop()
+    queue = plant.node.queue(LINE)
+    late = await queue.send(b"1", ttrq=0)
+    plant.time += 10
+    assert not await late.stored()
+    early = await queue.send(b"2", ttrq=0)
+    plant.time += 3
+    await plant.destination.start(plant.destination.port)
+    assert await early.stored()
+    await plant.stop()
 
 
 @pytest.mark.rule("C-20", "C-21", "B-311", "B-313")
-def test_deadlines_act_without_a_connection_and_wake_who_waits() -> None:
-    async def main() -> None:
-        plant = await Plant().start()
-        await plant.destination.stop()
-        queue = plant.node.queue(LINE)
-        messages = [
-            await queue.send(b"", dead_letter=True, ttrq=5, ttbr=10),
-            await queue.send(b"", dead_letter=True, ttrq=60, ttbr=10),
-            await queue.send(b"", ttbr=10),
-        ]
-        waiting = [asyncio.create_task(message.stored()) for message in messages]
-        plant.time += 5
-        assert await messages[0].dead_lettered() == 0x8002
-        assert plant.told == [(1, 0x8002)]
-        plant.time += 5
-        assert [await message.dead_lettered() for message in messages] == [0x8002, 0xC003, 0xC003]
-        assert [await task for task in waiting] == [False] * 3
-        assert [message.conclusion().answer for message in messages] == [
-            confirm.DEAD_LETTERED,
-            confirm.DEAD_LETTERED,
-            confirm.DISCARDED,
-        ]
-        assert not any(message.conclusion().in_doubt for message in messages)
-        assert [letter.message_id for letter in plant.node.dead_letters()] == [1, 2]
-        await plant.node.close()
-
-    run(main)
+async def test_deadlines_act_without_a_connection_and_wake_who_waits() -> None:
+    plant = await Plant().start()
+    await plant.destination.stop()
+    queue = plant.node.queue(LINE)
+    messages = [
+        await queue.send(b"", dead_letter=True, ttrq=5, ttbr=10),
+        await queue.send(b"", dead_letter=True, ttrq=60, ttbr=10),
+        await queue.send(b"", ttbr=10),
+    ]
+    waiting = [asyncio.create_task(message.stored()) for message in messages]
+    plant.time += 5
+    assert await messages[0].dead_lettered() == 0x8002
+    assert plant.told == [(1, 0x8002)]
+    plant.time += 5
+    assert [await message.dead_lettered() for message in messages] == [0x8002, 0xC003, 0xC003]
+    assert [await task for task in waiting] == [False] * 3
+    assert [message.conclusion().answer for message in messages] == [
+        confirm.DEAD_LETTERED,
+        confirm.DEAD_LETTERED,
+        confirm.DISCARDED,
+    ]
+    assert not any(message.conclusion().in_doubt for message in messages)
+    assert [letter.message_id for letter in plant.node.dead_letters()] == [1, 2]
+    await plant.node.close()
 
 
 @pytest.mark.rule("B-094", "B-316", "B-318", "B-319", "A-34")
-def test_the_stream_goes_on_behind_what_has_expired() -> None:
-    async def main() -> None:
-        plant = await Plant().start()
-        port = plant.destination.port
-        await plant.destination.stop()
-        queue = plant.node.queue(LINE)
-        for k in range(9):
-            await queue.send(b"%d" % k, ttrq=5 if k % 3 != 2 else 500, dead_letter=k % 2 == 0)
-        plant.time += 6
-        await plant.destination.start(port)
-        assert await (await queue.send(b"9")).stored()
-        assert plant.destination.bodies == [b"2", b"5", b"8", b"9"]
-        assert plant.destination.duplicates == 0, "none was refused"
-        assert sorted(plant.told) == [(k + 1, 0x8002) for k in (0, 1, 3, 4, 6, 7)]
-        assert [letter.message_id for letter in plant.node.dead_letters()] == [1, 5, 7]
-        await plant.stop()
-
-    run(main)
+async def test_the_stream_goes_on_behind_what_has_expired() -> None:
+    plant = await Plant().start()
+    port = plant.destination.port
+    await plant.destination.stop()
+    queue = plant.node.queue(LINE)
+    for k in range(9):
+        await queue.send(b"%d" % k, ttrq=5 if k % 3 != 2 else 500, dead_letter=k % 2 == 0)
+    plant.time += 6
+    await plant.destination.start(port)
+    assert await (await queue.send(b"9")).stored()
+    assert plant.destination.bodies == [b"2", b"5", b"8", b"9"]
+    assert plant.destination.duplicates == 0, "none was refused"
+    assert sorted(plant.told) == [(k + 1, 0x8002) for k in (0, 1, 3, 4, 6, 7)]
+    assert [letter.message_id for letter in plant.node.dead_letters()] == [1, 5, 7]
+    await plant.stop()
 
 
 @pytest.mark.rule("C-09", "C-27", "C-33", "B-055")
 @pytest.mark.parametrize("durable", [False, True])
-def test_the_power_goes_between_order_ack_and_final_ack(durable: bool) -> None:
+async def test_the_power_goes_between_order_ack_and_final_ack(durable: bool) -> None:
     """Whether the OrderAck was durable or not: the node asks for a session, gets the FinalAck, and settles."""
-
-    async def main() -> None:
-        plant = await Plant().start()
-        queue = plant.node.queue(LINE)
-        for body in (b"0", b"1"):
-            assert await (await queue.send(body, dead_letter=True, ttbr=100)).stored()
-        if durable:
-            plant.node.commit_now()
-        await plant.restart()
-        assert plant.node.waiting == (not durable), "what stands before a newer message is durable with it"
-        await until(lambda: plant.node.stats.connects == 1 and plant.node.waiting == 0)
-        messages = [plant.node.find(message_id) for message_id in (1, 2)]
-        assert all(message is not None and message.conclusion().answer == confirm.STORED for message in messages)
-        plant.destination.final_ack(plant.destination.queue[0], 0x4000)
-        assert messages[0] is not None
-        assert await messages[0].received()
-        await plant.restart()
-        assert plant.node.find(1) is None
-        plant.time += 200
-        await plant.restart()
-        await until(lambda: bool(plant.told))
-        assert plant.told == [(2, 0xC002)]
-        assert plant.node.dead_letters()[0].conclusion().in_doubt
-        assert len(plant.destination.queue) == 2
-        await plant.stop()
-
-    run(main)
+    plant = await Plant().start()
+    queue = plant.node.queue(LINE)
+    for body in (b"0", b"1"):
+        assert await (await queue.send(body, dead_letter=True, ttbr=100)).stored()
+    if durable:
+        plant.node.commit_now()
+    await plant.restart()
+    assert plant.node.waiting == (not durable), "what stands before a newer message is durable with it"
+    await until(lambda: plant.node.stats.connects == 1 and plant.node.waiting == 0)
+    messages = [plant.node.find(message_id) for message_id in (1, 2)]
+    assert all(message is not None and message.conclusion().answer == confirm.STORED for message in messages)
+    plant.destination.final_ack(plant.destination.queue[0], 0x4000)
+    assert messages[0] is not None
+    assert await messages[0].received()
+    await plant.restart()
+    assert plant.node.find(1) is None
+    plant.time += 200
+    await plant.restart()
+    await until(lambda: bool(plant.told))
+    assert plant.told == [(2, 0xC002)]
+    assert plant.node.dead_letters()[0].conclusion().in_doubt
+    assert len(plant.destination.queue) == 2
+    await plant.stop()
 
 
 @pytest.mark.rule("B-275", "B-426", "A-22")
 @pytest.mark.rule("C-18", "B-318")
 @pytest.mark.parametrize("how", ["while it waited", "about to be sent"])
-def test_what_has_failed_is_not_taken_for_stored_after_a_cut(how: str) -> None:
+async def test_what_has_failed_is_not_taken_for_stored_after_a_cut(how: str) -> None:
     """The OrderAck of what went out behind its gap would cover it, if the board came back without knowing of it, and
     with no clock.
     """
-
-    async def main() -> None:
-        plant = await Plant().start()
-        queue = plant.node.queue(LINE)
-        assert await (await queue.send(b"0")).stored()
-        plant.destination.cut()
-        await queue.send(b"1", ttrq=5)
-        await queue.send(b"2")
-        if how == "about to be sent":
-            plant.node.deadlines.check = lambda: False  # type: ignore[method-assign]
-        plant.time += 6
-        await until(lambda: plant.destination.bodies == [b"0", b"2"])
-        assert plant.told == [(2, 0x8002)]
-        plant.time = 0
-        await plant.restart()
-        await until(lambda: plant.node.waiting == 0 and plant.node.find(2) is None)
-        assert set(plant.told) == {(2, 0x8002)}
-        assert plant.node.stats.stored == 1
-        await plant.stop()
-
-    run(main)
+    plant = await Plant().start()
+    queue = plant.node.queue(LINE)
+    assert await (await queue.send(b"0")).stored()
+    plant.destination.cut()
+    await queue.send(b"1", ttrq=5)
+    await queue.send(b"2")
+    if how == "about to be sent":
+        plant.node.deadlines.check = lambda: False  # type: ignore[method-assign]
+    plant.time += 6
+    await until(lambda: plant.destination.bodies == [b"0", b"2"])
+    assert plant.told == [(2, 0x8002)]
+    plant.time = 0
+    await plant.restart()
+    await until(lambda: plant.node.waiting == 0 and plant.node.find(2) is None)
+    assert set(plant.told) == {(2, 0x8002)}
+    assert plant.node.stats.stored == 1
+    await plant.stop()
 
 
-def test_an_older_sequence_is_gone_for_good_before_a_newer_one_is_sent() -> None:
+async def test_an_older_sequence_is_gone_for_good_before_a_newer_one_is_sent() -> None:
     """Else it could come back after a cut, would be refused for ever, and hold up what is behind it."""
+    plant = await Plant().start()
+    port = plant.destination.port
+    await plant.destination.stop()
+    for name in (LINE, ALARMS):
+        await plant.node.queue(name).send(b"old", dead_letter=name == ALARMS)
+    await plant.restart()
+    for name in (LINE, ALARMS):
+        await plant.node.queue(name).send(b"new")
+    left: list[list[int]] = []
 
-    async def main() -> None:
-        plant = await Plant().start()
-        port = plant.destination.port
-        await plant.destination.stop()
-        for name in (LINE, ALARMS):
-            await plant.node.queue(name).send(b"old", dead_letter=name == ALARMS)
-        await plant.restart()
-        for name in (LINE, ALARMS):
-            await plant.node.queue(name).send(b"new")
-        left: list[list[int]] = []
+    def seen(message: headers.UserMessage) -> None:
+        if bytes(message.properties.body) == b"new":
+            box = outbox.Outbox(plant.disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
+            name = guids.format_name(message.user.destination_queue)  # type: ignore[arg-type]
+            left.append(
+                [
+                    restored.handle.record[confirm.STATE]
+                    for restored in box.restored
+                    if restored.queue.name == name and restored.handle.message_id < 3
+                ]
+            )
 
-        def seen(message: headers.UserMessage) -> None:
-            if bytes(message.properties.body) == b"new":
-                box = outbox.Outbox(plant.disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
-                name = guids.format_name(message.user.destination_queue)  # type: ignore[arg-type]
-                left.append(
-                    [
-                        restored.handle.record[confirm.STATE]
-                        for restored in box.restored
-                        if restored.queue.name == name and restored.handle.message_id < 3
-                    ]
-                )
-
-        plant.destination.seen = seen
-        await plant.destination.start(port)
-        await until(lambda: plant.node.waiting == 0)
-        assert sorted(left) == [[], [ord("O")]]
-        await plant.restart()
-        assert await (await plant.node.queue(LINE).send(b"newest")).stored()
-        assert plant.destination.bodies.count(b"old") == 2
-        await plant.stop()
-
-    run(main)
+    plant.destination.seen = seen
+    await plant.destination.start(port)
+    await until(lambda: plant.node.waiting == 0)
+    assert sorted(left) == [[], [ord("O")]]
+    await plant.restart()
+    assert await (await plant.node.queue(LINE).send(b"newest")).stored()
+    assert plant.destination.bodies.count(b"old") == 2
+    await plant.stop()
 
 
 @pytest.mark.rule("A-22", "B-426")
-def test_a_board_whose_outbox_was_put_back_from_a_copy_loses_nothing_new() -> None:
-    async def main() -> None:
-        plant = await Plant().start()
-        assert await (await plant.node.queue(LINE).send(b"before")).stored()
-        plant.node.commit_now()
-        copy = plant.disk.after_cut(power.KEEP_SYNCED, power.Dice(1))
-        for k in range(5):
-            assert await (await plant.node.queue(LINE).send(b"lost %d" % k)).stored()
-        await plant.node.close()
-        plant.time += 1
-        plant.disk = copy
-        plant.destination.numbers = {}
-        plant.open()
-        for k in range(3):
-            assert await (await plant.node.queue(LINE).send(b"new %d" % k)).stored()
-        assert plant.destination.bodies[6:] == [b"new 0", b"new 1", b"new 2"]
-        await plant.stop()
-
-    run(main)
+async def test_a_board_whose_outbox_was_put_back_from_a_copy_loses_nothing_new() -> None:
+    plant = await Plant().start()
+    assert await (await plant.node.queue(LINE).send(b"before")).stored()
+    plant.node.commit_now()
+    copy = plant.disk.after_cut(power.KEEP_SYNCED, power.Dice(1))
+    for k in range(5):
+        assert await (await plant.node.queue(LINE).send(b"lost %d" % k)).stored()
+    await plant.node.close()
+    plant.time += 1
+    plant.disk = copy
+    plant.destination.numbers = {}
+    plant.open()
+    for k in range(3):
+        assert await (await plant.node.queue(LINE).send(b"new %d" % k)).stored()
+    assert plant.destination.bodies[6:] == [b"new 0", b"new 1", b"new 2"]
+    await plant.stop()
 
 
-def test_a_dead_letter_that_cannot_be_taken_durably_says_so() -> None:
-    async def main() -> None:
-        plant = await Plant().start()
-        message = await plant.node.queue(LINE).send(b"", dead_letter=True)
-        assert await message.stored()
-        plant.destination.final_ack(plant.destination.queue[0], 0xC001)
-        assert await message.dead_lettered() == 0xC001
+async def test_a_dead_letter_that_cannot_be_taken_durably_says_so() -> None:
+    plant = await Plant().start()
+    message = await plant.node.queue(LINE).send(b"", dead_letter=True)
+    assert await message.stored()
+    plant.destination.final_ack(plant.destination.queue[0], 0xC001)
+    assert await message.dead_lettered() == 0xC001
 
-        def full(disk: Any, step: str, data: Any) -> None:
-            if step != "remove":
-                raise OSError(28, "no space")
+    def full(disk: Any, step: str, data: Any) -> None:
+        if step != "remove":
+            raise OSError(28, "no space")
 
-        plant.disk.before = full
-        with pytest.raises(OutboxError, match="not durable"):
-            await plant.node.take(message)
-        plant.disk.before = None
-        await plant.restart()
-        [again] = plant.node.dead_letters()
-        await plant.node.take(again)
-        await plant.restart()
-        assert plant.node.dead_letters() == []
-        await plant.stop()
-
-    run(main)
+    plant.disk.before = full
+    with pytest.raises(OutboxError, match="not durable"):
+        await plant.node.take(message)
+    plant.disk.before = None
+    await plant.restart()
+    [again] = plant.node.dead_letters()
+    await plant.node.take(again)
+    await plant.restart()
+    assert plant.node.dead_letters() == []
+    await plant.stop()
 
 
 @pytest.mark.parametrize("step", ["append", "sync"])
-def test_nothing_is_sent_while_it_cannot_be_noted(step: str) -> None:
-    async def main() -> None:
-        plant = await Plant().start()
-        broken = [True]
+async def test_nothing_is_sent_while_it_cannot_be_noted(step: str) -> None:
+    plant = await Plant().start()
+    broken = [True]
 
-        def full(disk: Any, what: str, data: Any) -> None:
-            if what == step and broken[0]:
-                raise OSError(28, "no space")
+    def full(disk: Any, what: str, data: Any) -> None:
+        if what == step and broken[0]:
+            raise OSError(28, "no space")
 
-        queue = plant.node.queue(LINE)
-        message: Message = await queue.send(b"1")
-        plant.disk.before = full
-        await until(lambda: "28" in queue.peer.reason)
-        assert plant.seen == []
-        broken[0] = False
-        assert await message.stored()
-        await plant.stop()
-
-    run(main)
+    queue = plant.node.queue(LINE)
+    message: Message = await queue.send(b"1")
+    plant.disk.before = full
+    await until(lambda: "28" in queue.peer.reason)
+    assert plant.seen == []
+    broken[0] = False
+    assert await message.stored()
+    await plant.stop()

@@ -29,7 +29,7 @@ from ordack.node.listener import TcpListener
 from ordack.node.tasks import Tasks
 
 from firmware.ports import modules
-from tests.node.destination import LINE, Destination, make, run, turns, until
+from tests.node.destination import LINE, Destination, make, turns, until
 from tests.support.command import own_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,7 +85,7 @@ def test_a_program_without_asyncio_puts_polls_and_waits() -> None:
 
 
 @pytest.mark.rule("B-098")
-def test_nothing_leaves_before_it_is_durable() -> None:
+async def test_nothing_leaves_before_it_is_durable() -> None:
     """A session is open, and the program polls between a send() and the sync that it waits for."""
     disk = power.Disk()
     durable: list[power.Disk] = []
@@ -93,23 +93,20 @@ def test_nothing_leaves_before_it_is_durable() -> None:
     def seen(_: headers.UserMessage) -> None:
         durable.append(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
 
-    async def main() -> None:
-        with elsewhere(order_ack_timeout=LONG_MS * 10, seen=seen) as destination:
-            node = Node("", files=disk, connect=("127.0.0.1", destination.port), random=lambda: 0.99)
-            queue = node.queue(LINE)
-            queue.put(b"1")  # not settled, or the next one began a sequence, for which there is a sync anyway
-            assert node.wait(lambda: len(durable) == 1, LONG_MS)
-            waiting = asyncio.create_task(queue.send(b"2"))
-            await asyncio.sleep(0)  # it is in the log, and not durable
-            assert len(node.commits.uncommitted) == 1
-            assert node.wait(lambda: len(durable) == 2, LONG_MS)
-            left = Node("", files=durable[1])
-            assert [entry.message_id for entry in left.queue(LINE).stream.table] == [1, 2]
-            assert (await waiting).message_id == 2
-            assert node.stats.connects == 1
-            node.close_now()
-
-    run(main)
+    with elsewhere(order_ack_timeout=LONG_MS * 10, seen=seen) as destination:
+        node = Node("", files=disk, connect=("127.0.0.1", destination.port), random=lambda: 0.99)
+        queue = node.queue(LINE)
+        queue.put(b"1")  # not settled, or the next one began a sequence, for which there is a sync anyway
+        assert node.wait(lambda: len(durable) == 1, LONG_MS)
+        waiting = asyncio.create_task(queue.send(b"2"))
+        await asyncio.sleep(0)  # it is in the log, and not durable
+        assert len(node.commits.uncommitted) == 1
+        assert node.wait(lambda: len(durable) == 2, LONG_MS)
+        left = Node("", files=durable[1])
+        assert [entry.message_id for entry in left.queue(LINE).stream.table] == [1, 2]
+        assert (await waiting).message_id == 2
+        assert node.stats.connects == 1
+        node.close_now()
 
 
 def test_what_is_put_is_durable_when_put_returns() -> None:
@@ -141,22 +138,18 @@ def test_what_the_disk_refuses_is_not_put(step: str) -> None:
     assert queue.put(b"kept").message_id == 1
 
 
-def test_of_a_batch_that_does_not_fit_the_beginning_is_accepted() -> None:
+async def test_of_a_batch_that_does_not_fit_the_beginning_is_accepted() -> None:
     node = Node("", files=power.Disk(), capacity=1300)
     with pytest.raises(OutboxFull):
         node.queue(LINE).put_all([b"0", b"1", b"2", b"3"])
     assert node.next_message_id == 4
     assert (node.stats.accepted, node.waiting) == (3, 3)
-
-    async def main() -> None:
-        node = Node("", files=power.Disk(), capacity=1300)
-        sent = await node.queue(LINE).send_all([b"0", b"1"])
-        assert [message.message_id for message in sent] == [1, 2]
-        with pytest.raises(OutboxFull):
-            await node.queue(LINE).send_all([b"2", b"3"])
-        assert node.stats.accepted == 3
-
-    run(main)
+    node = Node("", files=power.Disk(), capacity=1300)
+    sent = await node.queue(LINE).send_all([b"0", b"1"])
+    assert [message.message_id for message in sent] == [1, 2]
+    with pytest.raises(OutboxFull):
+        await node.queue(LINE).send_all([b"2", b"3"])
+    assert node.stats.accepted == 3
 
 
 def test_answers_without_asyncio() -> None:
@@ -539,24 +532,20 @@ def _ticks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(name, 60000)
 
 
-def test_a_message_and_its_answer_wait_for_no_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_message_and_its_answer_wait_for_no_tick(monkeypatch: pytest.MonkeyPatch) -> None:
     _ticks(monkeypatch)
-
-    async def main() -> None:
-        destination = await Destination(order_ack_timeout=0).start()
-        node = make(destination, files=power.Disk())
-        queue = node.queue(LINE)
-        await turns()  # asleep for a minute
-        for k in range(20):
-            message = await queue.send(b"%d" % k)
-            assert await asyncio.wait_for(message.stored(), 30)
-        await node.close()
-        await destination.stop()
-
-    run(main)
+    destination = await Destination(order_ack_timeout=0).start()
+    node = make(destination, files=power.Disk())
+    queue = node.queue(LINE)
+    await turns()  # asleep for a minute
+    for k in range(20):
+        message = await queue.send(b"%d" % k)
+        assert await asyncio.wait_for(message.stored(), 30)
+    await node.close()
+    await destination.stop()
 
 
-def test_it_does_nothing_while_there_is_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_does_nothing_while_there_is_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither idle, nor with a session on which an OrderAck is awaited; while nobody listens, not before the next
     attempt to connect."""
     _ticks(monkeypatch)
@@ -574,41 +563,35 @@ def test_it_does_nothing_while_there_is_nothing_to_do(monkeypatch: pytest.Monkey
         await turns()
         return polls[0] == before
 
-    async def main() -> None:
-        destination = await Destination(order_ack_timeout=1 << 30).start()
-        node = make(destination, files=power.Disk())
-        queue = node.queue(LINE)
-        await asyncio.sleep(0)
-        assert await is_quiet()
-        await queue.send(b"1")
-        await until(lambda: destination.bodies == [b"1"])
-        await until(lambda: poll(node) > 1000)  # acknowledged: nothing is due for a while
-        await turns()
-        assert await is_quiet()
-        await destination.stop()
-        await until(lambda: bool(node.peers.all[0].reason))
-        waits = [poll(node) for _ in range(10)]
-        assert min(waits) >= 1, "attempts to connect"
-        assert node.stats.connects == 1
-        await node.close()
-
-    run(main)
+    destination = await Destination(order_ack_timeout=1 << 30).start()
+    node = make(destination, files=power.Disk())
+    queue = node.queue(LINE)
+    await asyncio.sleep(0)
+    assert await is_quiet()
+    await queue.send(b"1")
+    await until(lambda: destination.bodies == [b"1"])
+    await until(lambda: poll(node) > 1000)  # acknowledged: nothing is due for a while
+    await turns()
+    assert await is_quiet()
+    await destination.stop()
+    await until(lambda: bool(node.peers.all[0].reason))
+    waits = [poll(node) for _ in range(10)]
+    assert min(waits) >= 1, "attempts to connect"
+    assert node.stats.connects == 1
+    await node.close()
 
 
-def test_a_send_that_is_cancelled_is_accepted_all_the_same() -> None:
-    async def main() -> None:
-        disk = power.Disk()
-        node = Node("", files=disk)
-        task = asyncio.create_task(node.queue(LINE).send(b"1"))
-        await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert task.cancelled()
-        assert node.stats.accepted == 1
-        left = Node("", files=disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
-        assert left.waiting == 1, "next_message_id tells"
-
-    run(main)
+async def test_a_send_that_is_cancelled_is_accepted_all_the_same() -> None:
+    disk = power.Disk()
+    node = Node("", files=disk)
+    task = asyncio.create_task(node.queue(LINE).send(b"1"))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert task.cancelled()
+    assert node.stats.accepted == 1
+    left = Node("", files=disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
+    assert left.waiting == 1, "next_message_id tells"
 
 
 APPLICATION = """
@@ -681,34 +664,30 @@ def test_both_forms_of_a_program_react_at_once(interpreter: str, tmp_path: Path)
 
 
 @pytest.mark.rule("B-020")
-def test_a_message_has_its_own_number_when_the_ones_before_it_are_given_up() -> None:
+async def test_a_message_has_its_own_number_when_the_ones_before_it_are_given_up() -> None:
     time = [1_800_000_000]
     disk = power.Disk()
     node = Node("", files=disk, clock=lambda: time[0])
     queue = node.queue(LINE)
     queue.put(b"due", ttrq=5)
+    waiting = asyncio.create_task(queue.send(b"1"))
+    await asyncio.sleep(0)  # it is in the log, and not durable
+    time[0] += 6
 
-    async def main() -> None:
-        waiting = asyncio.create_task(queue.send(b"1"))
-        await asyncio.sleep(0)  # it is in the log, and not durable
-        time[0] += 6
+    def fail_once(_disk: power.Disk, step: str, _data: bytes) -> None:
+        if step == "sync":
+            disk.before = None
+            raise OSError(errno.EIO)
 
-        def fail_once(_disk: power.Disk, step: str, _data: bytes) -> None:
-            if step == "sync":
-                disk.before = None
-                raise OSError(errno.EIO)
-
-        disk.before = fail_once
-        message = await queue.send(b"2")
-        with pytest.raises(OutboxWriteFailed):
-            await waiting
-        assert node.read(message).user.message_id == message.message_id == 2, "a FinalAck names it by that"
-
-    run(main)
+    disk.before = fail_once
+    message = await queue.send(b"2")
+    with pytest.raises(OutboxWriteFailed):
+        await waiting
+    assert node.read(message).user.message_id == message.message_id == 2, "a FinalAck names it by that"
     node.close_now()
 
 
-def test_too_little_memory_to_watch_a_link_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_little_memory_to_watch_a_link_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     failures = [3]
     watch = Tasks._watch
 
@@ -719,18 +698,14 @@ def test_too_little_memory_to_watch_a_link_ends_nothing(monkeypatch: pytest.Monk
         watch(tasks, link)
 
     monkeypatch.setattr(Tasks, "_watch", short_of_memory)
-
-    async def main() -> None:
-        destination = await Destination().start()
-        node = reach(destination)
-        node.start()
-        assert await (await node.queue(LINE).send(b"1")).stored()
-        assert failures == [0]
-        await node.close()
-        await destination.stop()
-        await until(lambda: not destination.connections)
-
-    run(main)
+    destination = await Destination().start()
+    node = reach(destination)
+    node.start()
+    assert await (await node.queue(LINE).send(b"1")).stored()
+    assert failures == [0]
+    await node.close()
+    await destination.stop()
+    await until(lambda: not destination.connections)
 
 
 @pytest.mark.parametrize("is_done", [False, True])
