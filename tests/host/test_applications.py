@@ -40,7 +40,7 @@ from ordack.store.queues import NoSuchQueue, QueueExists, QueueNotEmpty
 from tests.host.applications import App, do, told_by
 from tests.soak import soak
 from tests.support.beside import unserved
-from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, serve_applications
+from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, own_port, serve_applications
 from tests.support.host_peer import body_of
 from tests.support.host_world import START, WALL, Host, exchange, peer_of, two_hosts, world_of
 from tests.support.watched import until
@@ -507,17 +507,24 @@ def test_what_was_taken_without_serve_stays_in_hand_whichever_serve_starts_or_en
         serve.stop()
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_what_was_taken_of_a_serve_that_was_killed_is_back_and_the_commit_says_so(store: Path, again: bool) -> None:
-    serve = Serve(store)
-    with Client(store) as client:
+@pytest.mark.parametrize(("away", "again"), [(False, False), (False, True), (True, True)])
+def test_what_was_taken_of_a_serve_that_was_killed_is_back_and_the_commit_says_so(
+    store: Path, away: bool, again: bool
+) -> None:
+    port = own_port()
+
+    def start() -> tuple[Serve, Path | str]:
+        return serve_applications(store, port=port) if away else (Serve(store), store)
+
+    serve, place = start()
+    with Client(place) as client:
         client.send("line1", b"1")
         transaction = Transaction(client)
         assert transaction.receive("line1").body == b"1"
         transaction.send("plain", b"2")
         serve.stop(signal.SIGKILL)
         if again:
-            serve = Serve(store)
+            serve, _ = start()
         with pytest.raises(StoreError, match="cannot be completed"):
             transaction.commit()
         with client.queue("line1").receive() as message:
@@ -527,21 +534,23 @@ def test_what_was_taken_of_a_serve_that_was_killed_is_back_and_the_commit_says_s
         serve.stop()
 
 
-def test_an_application_that_is_killed_loses_nothing_that_it_had_taken(store: Path, serve: Serve) -> None:
-    with Client(store) as client:
+@pytest.mark.parametrize("away", [False, True])
+def test_an_application_that_is_killed_loses_nothing_that_it_had_taken(store: Path, away: bool) -> None:
+    serve, place = serve_applications(store) if away else (Serve(store), store)
+    with Client(place) as client:
         client.send("line1", b"1")
         taker = (
             "import os, sys\nfrom ordack.client import Client\nclient = Client(sys.argv[1])\n"
             "with client.queue('line1').receive() as message:\n    os.kill(os.getpid(), 9)\n"
         )
         done = subprocess.run(
-            [sys.executable, "-c", taker, str(store)], env=ENVIRONMENT, check=False, timeout=DEADLINE_S
+            [sys.executable, "-c", taker, str(place)], env=ENVIRONMENT, check=False, timeout=DEADLINE_S
         )
         assert done.returncode == -signal.SIGKILL
         with client.queue("line1").receive(timeout=DEADLINE_S) as message:
-            assert message.body == b"1"
-            assert message.abort_count == 1
+            assert (message.body, message.abort_count) == (b"1", 1)
     assert serve.process.poll() is None
+    serve.stop()
 
 
 def test_nobody_writes_beside_serve(store: Path, serve: Serve) -> None:

@@ -10,8 +10,6 @@ import secrets
 import signal
 import socket
 import struct
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -35,7 +33,7 @@ from ordack.store import StoreBusy, StoreError, StoreFull, StoreUnknown
 
 from tests.host.sockets import Server, serving, until
 from tests.support.beside import client_beside
-from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, own_port, serve_applications
+from tests.support.command import DEADLINE_S, Serve, own_port, serve_applications
 from tests.support.command import ordack as command
 from tests.support.plant import Plant
 
@@ -306,39 +304,6 @@ def test_serve_is_killed_again_and_again_and_each_message_comes_once_in_order(st
     assert not failed
     assert _bodies(store, "line1") == [b"%d" % number for number in range(count)]
     serve.stop()
-
-
-def test_what_was_taken_of_a_serve_that_was_killed_is_back_and_the_commit_says_so(store: Path) -> None:
-    port = own_port()
-    serve, address = serve_applications(store, port=port)
-    with Client(address) as client:
-        client.send("line1", b"1")
-        transaction = Transaction(client)
-        assert transaction.receive("line1").body == b"1"
-        transaction.send("plain", b"2")
-        serve.stop(signal.SIGKILL)
-        serve, _ = serve_applications(store, port=port)
-        with pytest.raises(StoreError, match="cannot be completed"):
-            transaction.commit()
-        with client.queue("line1").receive() as message:
-            assert message.body == b"1"
-        assert not list(client.queue("plain").peek())
-    serve.stop()
-
-
-def test_an_application_that_is_killed_loses_nothing_that_it_had_taken(served: tuple[Serve, str]) -> None:
-    with Client(served[1]) as client:
-        client.send("line1", b"1")
-        taker = (
-            "import os, sys\nfrom ordack.client import Client\nclient = Client(sys.argv[1])\n"
-            "with client.queue('line1').receive() as message:\n    os.kill(os.getpid(), 9)\n"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", taker, served[1]], env=ENVIRONMENT, check=False, timeout=DEADLINE_S
-        )
-        assert done.returncode == -signal.SIGKILL
-        with client.queue("line1").receive(timeout=DEADLINE_S) as message:
-            assert (message.body, message.abort_count) == (b"1", 1)
 
 
 # ---- nobody is there

@@ -15,6 +15,7 @@ from confirm_cases import JN, JP, T0
 from engine_cases import run_calls
 from mqqb import acks, build, compose, confirm, core, lives, names, parse
 from ordack.node import Node, log, outcomes
+from virtual import Nowhere
 
 LINE = power.NAMES[0]
 PEER = bytes(range(100, 116))
@@ -949,22 +950,6 @@ def a_node_closes_although_its_link_becomes_ready_at_that_moment():
 
 
 # ---- callbacks
-
-
-class Nowhere:
-    """A link that never opens."""
-
-    stream = None
-    wants_write = False
-
-    def open(self):
-        pass
-
-    def is_open(self):
-        return False
-
-    def close(self):
-        pass
 
 
 def _fail(board, count=1, **properties):

@@ -4,6 +4,7 @@ import sys
 
 sys.path.insert(0, "tests/mp")
 
+from engine_cases import run_calls
 from mqqb import acks, build, core, guid_names, guids, headers, parse, reader
 from mqqb.names import utf16_decode, utf16_encode
 from packet_samples import DIRECT, SENDER, WIRE_NAMES, frames, full_message, outcome, reparse
@@ -95,13 +96,4 @@ TESTS = (
 )
 
 if __name__ == "__main__":
-    failed = 0
-    for test in TESTS:
-        try:
-            test()
-        except Exception as error:  # noqa: BLE001 - counted, the next test goes on
-            failed += 1
-            print(test.__name__)
-            sys.print_exception(error)
-    print("%d passed, %d failed" % (len(TESTS) - failed, failed))
-    sys.exit(1 if failed else 0)
+    run_calls([(test.__name__, test, (), {}) for test in TESTS])

@@ -9,6 +9,7 @@ sys.path.insert(0, "tests/mp")
 
 import chip
 import power
+from engine_cases import run_calls
 from ordack.node import log, outbox, raw_flash
 from test_outbox import bodies, end, put, raises
 
@@ -340,21 +341,5 @@ TESTS = (
 )
 
 
-def main():
-    failed = 0
-    for test in TESTS:
-        try:
-            test()
-        except Exception as error:
-            failed += 1
-            print("FAILED", test.__name__)
-            if hasattr(sys, "print_exception"):
-                sys.print_exception(error)
-            else:
-                raise
-    print("%d passed, %d failed" % (len(TESTS) - failed, failed))
-    sys.exit(1 if failed else 0)
-
-
 if __name__ == "__main__":
-    main()
+    run_calls([(test.__name__, test, (), {}) for test in TESTS])

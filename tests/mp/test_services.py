@@ -15,7 +15,7 @@ import virtual
 from engine_cases import run_calls
 from inbox_world import Sender, World
 from ordack.node import Node, board, log, replay
-from virtual import Ticks
+from virtual import Nowhere, Ticks
 
 T0 = 1800000000
 
@@ -282,22 +282,6 @@ def a_node_that_is_not_through_in_time_sleeps_too():
     board.deep_sleep(node, 1000, 30, told.append, machine)
     assert told[0].sending == 1
     assert machine.told == [("deepsleep", 1000)]
-
-
-class Nowhere:
-    """A link that is never open."""
-
-    stream = None
-    wants_write = False
-
-    def open(self):
-        pass
-
-    def is_open(self):
-        return False
-
-    def close(self):
-        pass
 
 
 def the_watchdog_is_fed_while_the_node_is_well():

@@ -17,6 +17,22 @@ class Ticks:
         _set(lambda: self.now, lambda later, earlier: later - earlier)
 
 
+class Nowhere:
+    """A link that is never open."""
+
+    stream = None
+    wants_write = False
+
+    def open(self):
+        pass
+
+    def is_open(self):
+        return False
+
+    def close(self):
+        pass
+
+
 def _set(ticks_ms, ticks_diff):
     for module in MODULES:
         module.ticks_ms, module.ticks_diff = ticks_ms, ticks_diff

@@ -60,6 +60,11 @@ def _check(starts: int, name: str) -> None:
         raise ValueError("a board's name has at most {} bytes".format(_NAME_MAX))
 
 
+def _check_kept(arrivals: int, arrivals_max: int) -> None:
+    if arrivals >= arrivals_max:
+        raise log.OutboxFull("not accepted, {} messages received are kept: take some of them".format(arrivals))
+
+
 def _segment_size(files: log.Files, wanted: int, capacity: int) -> int:
     """Bytes of a file: so many that a folder that must not grow has few enough, and room comes back by whole files."""
     if files.fixed and files.files_max:
@@ -147,9 +152,8 @@ class Outbox:
     @property
     def last_message_id(self) -> int:
         """MessageID of the last message that was accepted, also before this start; 0: of none."""
-        if self.next_message_id == self._first_message_id:
-            return self._last_message_id
-        return self.next_message_id - 1
+        given = self.next_message_id != self._first_message_id
+        return self.next_message_id - 1 if given else self._last_message_id
 
     @property
     def restored_arrivals(self) -> "list[Arrival]":
@@ -194,12 +198,11 @@ class Outbox:
         if restored is not None:
             self._live += 1
             self._taken += 1
-            if self._taken >= self._taken_max:
-                opened = self.log
-                segment = opened.segments[-1]
+            opened = self.log
+            segment = opened.segments[-1]
+            if self._taken >= self._taken_max and opened.size + opened.segment_size <= opened.capacity:
                 # Where files do not grow, what is left of its space is lost.
-                if opened.size + opened.segment_size <= opened.capacity and 2 * segment.size >= segment.space:
-                    opened.is_ended = True
+                opened.is_ended = opened.is_ended or 2 * segment.size >= segment.space
         return restored
 
     def may_have_been_sent(self, message_id: int) -> bool:
@@ -271,10 +274,7 @@ class Outbox:
         assert handle.message_id == self.next_arrival
         assert handle.source is source
         try:
-            if self.arrivals >= self.arrivals_max:
-                raise log.OutboxFull(
-                    "not accepted, {} messages received are kept: take some of them".format(self.arrivals)
-                )
+            _check_kept(self.arrivals, self.arrivals_max)
             self._prepare(len(packet) + self._sources.need(source))
             self._sources.write(source)
             next_arrival = log.following(handle.message_id)

@@ -94,6 +94,20 @@ def chosen_files(package: Path, info: Info, *, own_core: bool) -> dict[str, byte
     return files
 
 
+def _other_kind(path: str) -> str:
+    """The module as the other kind of file, .py or .mpy, which would be taken instead, or waste flash."""
+    return path.removesuffix(".mpy") + ".py" if path.endswith(".mpy") else path.removesuffix(".py") + ".mpy"
+
+
+def _of_user(info: Info, main: Path | None, config: Path | None) -> dict[str, bytes]:
+    """The user's own files by their places on the board. Raises BoardError if one cannot be read."""
+    try:
+        own = {} if main is None else {info.root("main.py"): main.read_bytes()}
+        return own if config is None else own | {info.root(config.name): config.read_bytes()}
+    except OSError as error:
+        raise BoardError(str(error)) from None
+
+
 def deploy(
     board: Board,
     package: Path | None = None,
@@ -115,24 +129,13 @@ def deploy(
         chosen = chosen_files(package or default_package(info), info, own_core=board.run(_MODULE.format("_mqqb")))
         files = {f"{info.lib}/{place}": data for place, data in chosen.items()}
     modules = list(files)
-    try:
-        if main is not None:
-            files[info.root("main.py")] = main.read_bytes()
-        if config is not None:
-            files[info.root(config.name)] = config.read_bytes()
-    except OSError as error:
-        raise BoardError(str(error)) from None
+    files |= _of_user(info, main, config)
     manifest = f"{info.lib}/{MANIFEST}"
     before = manifest_of(board, manifest)
     sums = {path: (len(data), binascii.crc32(data)) for path, data in files.items()}
     found = dict(zip(files, board.sums(list(files)), strict=True))
     changed = [path for path in files if found[path] != sums[path]]
-    # A module of the other kind beside it would be taken instead, or waste flash.
-    stale = {
-        path.removesuffix(".mpy") + ".py" if path.endswith(".mpy") else path.removesuffix(".py") + ".mpy"
-        for path in modules
-    }
-    stale = (stale | set(before.get("files", ()))) - set(files)
+    stale = ({_other_kind(path) for path in modules} | set(before.get("files", ()))) - set(files)
     removed = sorted(path for path, size in zip(sorted(stale), board.sums(sorted(stale)), strict=True) if size)
     if before and not modules:  # the firmware has them now
         removed.append(manifest)

@@ -30,6 +30,24 @@ app = typer.Typer(no_args_is_help=True, help="Load exported messages into a tabl
 app.command("reconcile")(reconcile)
 
 
+QuotaOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="BYTES",
+        min=0,
+        help="Leave messages in their queues while the segments in FOLDER take as much, the newest of each queue not "
+        "counted.",
+    ),
+]
+AnewOption = Annotated[
+    bool,
+    typer.Option(
+        "--anew",
+        help="Give up a recorded segment whose file or folder is lost, or let FOLDER replace one that is gone.",
+    ),
+]
+
+
 def export(
     names: Annotated[list[str], typer.Argument(metavar="QUEUE...", help="Names of queues.")],
     store: StoreOption,
@@ -41,22 +59,8 @@ def export(
     age: Annotated[
         float, typer.Option(min=0, help="With --follow: seconds that a message waits for others to share its segment.")
     ] = 1.0,
-    quota: Annotated[
-        int | None,
-        typer.Option(
-            metavar="BYTES",
-            min=0,
-            help="Leave messages in their queues while the segments in FOLDER take as much, the newest of each queue "
-            "not counted.",
-        ),
-    ] = None,
-    anew: Annotated[
-        bool,
-        typer.Option(
-            "--anew",
-            help="Give up a recorded segment whose file or folder is lost, or let FOLDER replace one that is gone.",
-        ),
-    ] = False,
+    quota: QuotaOption = None,
+    anew: AnewOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Move messages from queues to Parquet files (segments), each message to exactly one.
@@ -158,6 +162,13 @@ DivisionOption = Annotated[
 AddColumnsOption = Annotated[
     bool, typer.Option("--add-columns", help="Add to a table of delta or iceberg the columns of --schema that are new.")
 ]
+MetricsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[HOST:]PORT",
+        help="Answer /metrics (Prometheus) over HTTP while it runs; PORT alone is for this machine only.",
+    ),
+]
 IntervalOption = Annotated[
     float, typer.Option(min=0, help="With --continuous: seconds between two looks at the folder.")
 ]
@@ -177,13 +188,7 @@ def pipeline_ingest(
     checkpoint: CheckpointOption = None,
     continuous: ContinuousOption = False,
     interval: IntervalOption = 1.0,
-    metrics: Annotated[
-        str | None,
-        typer.Option(
-            metavar="[HOST:]PORT",
-            help="Answer /metrics (Prometheus) over HTTP while it runs; PORT alone is for this machine only.",
-        ),
-    ] = None,
+    metrics: MetricsOption = None,
     segments_max: Annotated[int, typer.Option(min=1, help="Largest number of segments in a micro-batch.")] = 256,
     master: MasterOption = None,
     conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark's own.")] = None,

@@ -21,6 +21,14 @@ from ordack.cli.common import (
 )
 from ordack.cli.output import write
 
+AcquiredOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="The table's TIMESTAMP column that says when a reading was taken. Default: sent_time, whole seconds.",
+    ),
+]
+
 
 def reconcile(
     captures: Annotated[
@@ -31,13 +39,7 @@ def reconcile(
     ],
     table: Annotated[str, typer.Argument(metavar="TABLE", help="Table of `ordack pipeline ingest`.")],
     queue: Annotated[str | None, typer.Option(help="Only messages to this queue. Default: all.")] = None,
-    acquired: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="The table's TIMESTAMP column that says when a reading was taken. Default: sent_time, whole seconds.",
-        ),
-    ] = None,
+    acquired: AcquiredOption = None,
     html: HtmlOption = None,
     master: MasterOption = None,
     as_json: JsonOption = False,
