@@ -125,10 +125,8 @@ def dissect(home: Path, file: Path, *options: str) -> list[Dissected]:
 def _leaves(fields: Iterable[decoder.Field], above: str) -> Iterator[tuple[str, int, Any]]:
     for name, at, value, note in fields:
         path = f"{above}.{name.removesuffix('_hex')}"
-        if name == "type":
-            continue
-        if name == "padding_length":
-            if value:
+        if name[0].islower():  # not of the wire
+            if name == "padding_length" and value:
                 yield f"{above}.Padding", at, value
         elif isinstance(value, tuple):
             if path in QUEUES:
