@@ -20,7 +20,7 @@ pytest.importorskip("pyarrow", reason="the pipeline is not installed")
 from _mqqb import lib
 from mqqb import core
 from ordack.audit import files, replay, rotation, tasks
-from ordack.audit.result import KINDS, Latency, Result, SequenceId
+from ordack.audit.result import KINDS, Result, SequenceId
 from ordack.capture import columnar
 
 from tests.support import capture_generator
@@ -257,12 +257,6 @@ def frames(result: Result) -> list[int]:
     return [packet.frame for packet in result.violations[0].packets]
 
 
-def stream_latency(result: Result, kind: str) -> Latency:
-    """Of a result with one stream."""
-    [stream] = result.streams
-    return stream.latency[kind]
-
-
 # ---- what is counted ----------------------------------------------------------------------------
 
 
@@ -321,20 +315,6 @@ def test_a_deadline_without_an_answer_is_in_doubt(wire: Wire) -> None:
     wire.session_ack(1)
     [stream] = wire.result().streams
     assert stream.outcomes == {"in_doubt": 2, "sent": 1}
-
-
-@pytest.mark.rule("C-23", "C-34", "C-35")
-@pytest.mark.parametrize(("message_class", "outcome"), [(0x4000, "received"), (0xC002, "0xC002")])
-def test_an_answer_after_the_deadline_changes_nothing(wire: Wire, message_class: int, outcome: str) -> None:
-    for number in (1, 2):
-        wire.message(number, flags=core.USER_JN, time_to_be_received=5)  # C is T0 + 10
-    wire.order_ack(2)
-    wire.final_ack(1, message_class=message_class)
-    wire.now += 20 * 10**9
-    wire.final_ack(2, message_class=message_class)
-    [stream] = wire.result().streams
-    assert stream.outcomes == {outcome: 1, "in_doubt": 1}
-    assert stream.unsettled == 0
 
 
 @pytest.mark.rule("B-270", "B-275")
@@ -398,67 +378,7 @@ def test_tables_grow() -> None:
     assert sum(stream.messages for stream in result.streams) == 12000  # also of sequences that are not kept
 
 
-def test_many_unsettled_messages_are_counted_when_they_have_lost_their_place(wire: Wire) -> None:
-    for number in range(1, 3001):
-        wire.message(number, flags=core.USER_JN, message_id=number)
-        if number % 30 == 0:
-            wire.session_ack(1)
-    wire.order_ack(3000)
-    for number in range(1, 2001):
-        wire.final_ack(number, message_id=number)
-    [stream] = wire.result().streams
-    assert (stream.messages, stream.order_acked, stream.final_acked) == (3000, 3000, 2000)
-    assert stream.outcomes["received"] == 2000
-    assert stream.unsettled == 1000
-
-
-def test_session_counts_wrap(wire: Wire) -> None:
-    for number in range(1, 70_001):
-        wire.message(number, message_id=number)
-        if number % 500 == 0:
-            wire.session_ack(0)
-            wire.session_ack(1)
-            wire.order_ack(number)
-    result = wire.result()
-    assert not result.violations
-    assert result.streams[0].latency["session"].count == 70_000
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_a_latency_is_in_its_bucket(seed: int) -> None:
-    rng = random.Random(seed)
-    for _ in range(2000):
-        latency = int(10 ** rng.uniform(0, 13.8))  # ns
-        bucket = lib.mqqb_audit_bucket(latency)
-        assert latency < lib.mqqb_audit_bucket_end(bucket) * 1000
-        assert bucket == 0 or latency >= lib.mqqb_audit_bucket_end(bucket - 1) * 1000
-        low = lib.mqqb_audit_bucket_end(bucket - 1) if bucket else 0
-        assert lib.mqqb_audit_bucket_end(bucket) - low <= max(4, low / 8 + 4)
-
-
 # ---- violations ---------------------------------------------------------------------------------
-
-
-@pytest.mark.rule("A-08", "B-309", "B-318")
-def test_renumbered(wire: Wire) -> None:
-    shown = wire.message(1, message_id=500)
-    again = wire.message(1, message_id=501)
-    result = wire.result()
-    assert kinds(result) == ["renumbered"]
-    assert frames(result) == [shown, again]
-    wire = Wire()
-    wire.connect()
-    wire.message(1, message_id=500)
-    wire.message(2, message_id=501)
-    wire.message(3, message_id=500)
-    wire.message(3, message_id=500)
-    assert kinds(wire.result()) == ["renumbered"]  # once, however often it is sent
-
-
-def test_a_message_under_a_new_sequence_is_renumbered(wire: Wire) -> None:
-    wire.message(1, message_id=500)
-    wire.message(1, ordinal=2, message_id=500)
-    assert kinds(wire.result()) == ["renumbered"]
 
 
 @pytest.mark.rule("A-08", "B-271", "B-309")
@@ -473,36 +393,6 @@ def test_a_message_accepted_under_two_numbers_is_delivered_twice(wire: Wire) -> 
     assert "MessageID 500 was accepted twice" in twice.text
     assert twice.rule == "A-08, B-271, B-309"
     assert result.summary["violations"]["delivered_twice"] == 1
-
-
-@pytest.mark.rule("A-08", "B-271", "B-309")
-def test_a_message_accepted_under_two_sequences_is_delivered_twice(wire: Wire) -> None:
-    shown = wire.message(1, message_id=500)
-    accepted = wire.order_ack(1)
-    again = wire.message(1, ordinal=2, message_id=500)
-    assert kinds(wire.result()) == ["renumbered"]
-    accepted_again = wire.order_ack(1, ordinal=2)
-    [_, twice] = wire.result().violations
-    assert twice.kind == "delivered_twice"
-    assert [packet.frame for packet in twice.packets] == [shown, again, accepted, accepted_again]
-
-
-@pytest.mark.rule("B-115", "B-262")
-@pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("number", [1, 2])
-def test_a_renumbered_message_that_was_rejected_once_is_not_delivered_twice(
-    wire: Wire, number: int, late: bool
-) -> None:
-    wire.message(1, message_id=500)
-    wire.message(2, message_id=500)
-    for ordered in (late, not late):
-        if ordered:
-            wire.order_ack(2)
-        else:
-            wire.final_ack(number, message_id=500, message_class=0x8003)
-    result = wire.result()
-    assert (kinds(result), result.unknowns) == (["renumbered"], [])
-    assert result.summary["violations"]["delivered_twice"] == result.summary["unknown"]["delivered_twice"] == 0
 
 
 @pytest.mark.rule("B-115")
@@ -520,26 +410,6 @@ def test_what_the_receiver_said_unseen_makes_no_second_delivery(wire: Wire) -> N
     assert unknown(wire.result()) == []
 
 
-@pytest.mark.rule("B-115")
-def test_where_the_receivers_packets_are_missing_a_second_delivery_is_not_known(wire: Wire) -> None:
-    wire.message(1, message_id=500)
-    wire.hole(0, 1)
-    wire.message(2, message_id=500)
-    wire.order_ack(2)
-    result = wire.result()
-    assert (kinds(result), unknown(result)) == (["renumbered"], ["delivered_twice"])
-
-
-def test_a_resend_keeps_its_number_and_is_none(wire: Wire) -> None:
-    wire.message(1)
-    wire.message(2)
-    wire.message(1, 0)
-    wire.message(2, 0)
-    result = wire.result()
-    assert not result.violations
-    assert (result.summary["resends"], result.summary["rejects"]) == (2, 2)
-
-
 @pytest.mark.rule("B-078", "B-093")
 def test_id_went_back(wire: Wire) -> None:
     wire.message(1, ordinal=1)
@@ -549,31 +419,6 @@ def test_id_went_back(wire: Wire) -> None:
     result = wire.result()
     assert kinds(result) == ["id_went_back"]  # said once of a sequence on a connection
     assert frames(result) == [high, low]
-
-
-@pytest.mark.rule("B-078", "B-093")
-@pytest.mark.parametrize("began_before", [True, False])
-def test_a_higher_sequence_that_was_captured_late_shows_that_the_id_went_back(wire: Wire, began_before: bool) -> None:
-    ends = ("10.0.0.1:4001", "10.0.0.9:1801")
-    other = wire.connect(ends) if began_before else 0
-    sent = wire.now
-    wire.now += 10_000_000
-    other = other or wire.connect(ends)
-    shown = wire.message(1, ordinal=1, connection=other)
-    wire.now = sent
-    late = wire.message(1, ordinal=2)
-    result = wire.result()
-    assert kinds(result) == ([] if began_before else ["id_went_back"])
-    if not began_before:
-        assert frames(result) == [late, shown]
-
-
-def test_an_older_connection_may_deliver_an_older_sequence_late(wire: Wire) -> None:
-    wire.message(1, ordinal=1)
-    late = wire.connect(("10.0.0.1:4001", "10.0.0.9:1801"))
-    wire.message(1, ordinal=2, connection=late)
-    wire.message(2, ordinal=1)  # on the first connection: TCP may have kept it
-    assert not wire.result().violations
 
 
 @pytest.mark.rule("B-110", "B-230")
@@ -593,57 +438,12 @@ def test_a_final_ack_for_what_was_not_sent(wire: Wire) -> None:
     assert kinds(wire.result()) == ["ack_beyond_receipt"]
 
 
-def test_a_final_ack_with_another_message_id(wire: Wire) -> None:
-    wire.message(1)
-    wire.final_ack(1, message_id=999)
-    assert kinds(wire.result()) == ["ack_beyond_receipt"]
-
-
 def test_a_sequence_that_may_be_older_than_the_capture_is_unknown(wire: Wire) -> None:
     wire.message(1, fresh=False)
     wire.order_ack(9)
     result = wire.result()
     assert not result.violations
     assert unknown(result) == ["ack_beyond_receipt"]
-
-
-def test_an_order_ack_for_a_number_that_was_seen_makes_the_rest_certain(wire: Wire) -> None:
-    wire.now += 241 * 10**9
-    wire.message(1, fresh=False)
-    wire.message(2, fresh=False)
-    wire.order_ack(2)
-    wire.message(3, fresh=False)
-    wire.order_ack(9)
-    assert kinds(wire.result()) == ["ack_beyond_receipt"]
-
-
-def test_a_lower_sequence_that_was_seen_makes_the_next_certain(wire: Wire) -> None:
-    wire.message(1, ordinal=1, fresh=False)
-    wire.message(1, ordinal=2, fresh=False)
-    wire.order_ack(9, ordinal=2)
-    assert kinds(wire.result()) == ["ack_beyond_receipt"]
-
-
-@pytest.mark.parametrize("kind", [columnar.HOLE, columnar.MALFORMED])
-@pytest.mark.parametrize("direction", [0, 1])
-def test_what_was_missed_makes_it_unknown(wire: Wire, kind: int, direction: int) -> None:
-    wire.message(1)
-    wire.row(kind, 0, direction)
-    wire.message(2, fresh=False)
-    wire.order_ack(9)
-    result = wire.result()
-    assert (kinds(result), unknown(result)) == (
-        ([], ["ack_beyond_receipt"]) if direction == 0 else (["ack_beyond_receipt"], [])
-    )
-
-
-def test_what_is_handed_over_after_a_hole_is_certain_again(wire: Wire) -> None:
-    wire.message(1)
-    wire.hole()
-    wire.now += 3 * 10**9
-    wire.message(2)
-    wire.order_ack(9)
-    assert kinds(wire.result()) == ["ack_beyond_receipt"]
 
 
 def test_a_hole_that_shows_later_withdraws_what_was_said(wire: Wire) -> None:
@@ -654,24 +454,6 @@ def test_a_hole_that_shows_later_withdraws_what_was_said(wire: Wire) -> None:
     assert (kinds(result), unknown(result)) == ([], ["ack_beyond_receipt"])
     assert result.summary["violations"]["ack_beyond_receipt"] == 0
     assert result.streams[0].unknowns == {"ack_beyond_receipt": 1}
-
-
-def test_a_hole_that_shows_later_withdraws_what_was_said_of_counts(wire: Wire) -> None:
-    wire.message(1)
-    wire.session_ack(1, ack_sequence_number=2)
-    wire.hole()
-    result = wire.result()
-    assert (kinds(result), unknown(result)) == ([], ["ack_beyond_receipt"])
-    assert result.summary["violations"]["ack_beyond_receipt"] == 0
-
-
-def test_a_hole_on_another_connection_of_the_sender_withdraws_too(wire: Wire) -> None:
-    other = wire.connect(("10.0.0.1:4001", "10.0.0.9:1801"))  # nothing of it is seen but who opened it
-    wire.message(1)
-    wire.order_ack(2)
-    wire.hole(other)
-    result = wire.result()
-    assert (kinds(result), unknown(result)) == ([], ["ack_beyond_receipt"])
 
 
 def test_messages_that_come_late_withdraw_what_was_said_of_each(wire: Wire) -> None:
@@ -691,15 +473,6 @@ def test_messages_that_come_late_withdraw_what_was_said_of_each(wire: Wire) -> N
     assert unknown(result) == ["ack_beyond_receipt"] * 3
 
 
-def test_a_hole_of_another_sender_does_not_matter(wire: Wire) -> None:
-    other = wire.connect(("10.0.0.2:4000", "10.0.0.9:1801"), client=OTHER)
-    wire.message(1, connection=other, source=OTHER)
-    wire.message(1)
-    wire.hole(other)
-    wire.order_ack(2)
-    assert kinds(wire.result()) == ["ack_beyond_receipt"]
-
-
 @pytest.mark.rule("B-110", "B-270")
 @pytest.mark.parametrize("acknowledge", [Wire.order_ack, Wire.final_ack])
 def test_skipped(wire: Wire, acknowledge: Callable[[Wire, int], int]) -> None:
@@ -713,52 +486,6 @@ def test_skipped(wire: Wire, acknowledge: Callable[[Wire, int], int]) -> None:
     assert frames(result) == [shown, wrong]
 
 
-@pytest.mark.rule("B-110", "B-270")
-@pytest.mark.parametrize("acknowledge", [Wire.order_ack, Wire.final_ack])
-def test_out_of_order_and_not_sent_again_is_skipped(wire: Wire, acknowledge: Callable[[Wire, int], int]) -> None:
-    wire.message(1)
-    wire.message(3, 2)
-    wire.message(2, 1)
-    wire.message(4, 3)
-    acknowledge(wire, 4)
-    assert kinds(wire.result()) == ["skipped"]
-
-
-@pytest.mark.rule("B-270")
-def test_out_of_order_and_sent_again_is_accepted(wire: Wire) -> None:
-    wire.message(1)
-    wire.message(3, 2)
-    wire.message(2, 1)
-    wire.message(3, 2)
-    wire.order_ack(3)
-    assert not wire.result().violations
-
-
-def test_the_order_of_two_connections_is_not_known(wire: Wire) -> None:
-    other = wire.connect(("10.0.0.1:4001", "10.0.0.9:1801"))
-    wire.message(1)
-    wire.message(3, 2, connection=other)
-    wire.message(2, 1)
-    wire.order_ack(3)
-    assert not wire.result().violations
-
-
-@pytest.mark.rule("B-094", "B-318")
-def test_a_gap_that_is_bridged_is_not_skipped(wire: Wire) -> None:
-    wire.message(1)
-    wire.message(3)
-    wire.message(3, 1)  # sent again: number 2 has expired
-    wire.order_ack(3)
-    assert not wire.result().violations
-
-
-def test_a_rejection_on_arrival_says_nothing_of_the_order(wire: Wire) -> None:
-    wire.message(1)
-    wire.message(3)
-    wire.final_ack(3, message_class=0x8003)
-    assert not wire.result().violations
-
-
 @pytest.mark.rule("B-104", "B-105", "B-227")
 @pytest.mark.parametrize("name", ["user_msg_sequence_number", "recoverable_msg_sequence_number"])
 def test_count_mismatch(wire: Wire, name: str) -> None:
@@ -770,20 +497,6 @@ def test_count_mismatch(wire: Wire, name: str) -> None:
     assert kinds(result) == ["count_mismatch"]
     assert frames(result) == [wrong]
     assert result.violations[0].stream is None
-
-
-@pytest.mark.rule("OP-14")
-@pytest.mark.parametrize(("left_out", "wrong"), [(0, False), (1, False), (2, True)])
-def test_a_header_in_a_message_may_leave_it_out(wire: Wire, left_out: int, wrong: bool) -> None:
-    wire.message(1)
-    wire.message(2)
-    wire.sent[0, 0] = [3, 3]
-    header = wire.header(
-        0, 0, dict.fromkeys(("user_msg_sequence_number", "recoverable_msg_sequence_number"), 3 - left_out)
-    )
-    wire.sent[0, 0] = [2, 2]
-    wire.message(3, **header)
-    assert bool(wire.result().violations) is wrong
 
 
 @pytest.mark.rule("B-229")
@@ -804,67 +517,6 @@ def test_counts_of_a_connection_that_was_not_seen_whole_are_unknown() -> None:
     result = wire.result()
     assert not result.violations
     assert sorted(unknown(result)) == ["ack_beyond_receipt", "count_mismatch", "count_mismatch"]  # by direction
-
-
-@pytest.mark.rule("B-229")
-@pytest.mark.parametrize(
-    "wrong",
-    [{"ack_sequence_number": 40_000}, {"recoverable_msg_ack_seq_number": 40_000, "recoverable_msg_ack_flags": 1}],
-)
-def test_a_number_so_far_off_that_it_seems_to_lie_behind(wire: Wire, wrong: dict[str, int]) -> None:
-    wire.message(1)
-    wire.session_ack(1, **wrong)
-    wire.order_ack(1)
-    wire.order_ack(1)
-    wire.session_ack(0, **wrong)
-    wire.message(1, 0)  # nothing says that its sender has the OrderAck
-    assert kinds(wire.result()) == ["ack_beyond_receipt"] * 2
-
-
-@pytest.mark.rule("B-104", "B-105", "B-227")
-@pytest.mark.parametrize("name", ["user_msg_sequence_number", "recoverable_msg_sequence_number"])
-def test_counts_after_a_hole_must_agree_with_each_other(wire: Wire, name: str) -> None:
-    wire.hole()
-    wire.sent[0, 0] = [7, 5]  # in the hole
-    wire.message(8)
-    shown = wire.session_ack(0)
-    wire.message(9)
-    wrong = wire.session_ack(0, **{name: 70})
-    wire.session_ack(0, **{name: 70})
-    wire.session_ack(0)
-    wire.hole()
-    wire.sent[0, 0] = [100, 100]
-    wire.session_ack(0)
-    result = wire.result()
-    assert kinds(result) == ["count_mismatch"]
-    assert frames(result) == [shown, wrong]
-    assert unknown(result) == ["count_mismatch"]
-
-
-@pytest.mark.rule("OP-14")
-@pytest.mark.parametrize(("left_out", "wrong"), [(0, False), (1, False), (2, True)])
-def test_counts_after_a_hole_may_leave_out_the_message_that_carries_them(
-    wire: Wire, left_out: int, wrong: bool
-) -> None:
-    wire.hole()
-    wire.session_ack(0)
-    wire.sent[0, 0] = [1, 1]
-    header = wire.header(
-        0, 0, dict.fromkeys(("user_msg_sequence_number", "recoverable_msg_sequence_number"), (1 - left_out) & 0xFFFF)
-    )
-    wire.sent[0, 0] = [0, 0]
-    wire.message(1, **header)
-    wire.session_ack(0)
-    assert bool(wire.result().violations) is wrong
-
-
-def test_an_acknowledgement_far_beyond_what_a_hole_explains_is_told_again(wire: Wire) -> None:
-    wire.message(1)
-    wire.hole()
-    for ack in (5, 5, 6, 500, 501):
-        wire.session_ack(1, ack_sequence_number=ack)
-    result = wire.result()
-    assert (kinds(result), unknown(result)) == ([], ["ack_beyond_receipt"] * 2)
 
 
 @pytest.mark.rule("B-270")
@@ -900,41 +552,6 @@ def test_a_resend_whose_proof_may_be_in_a_hole_is_unknown(
     assert [kind for kind in unknown(result) if kind != "count_mismatch"] == expected
 
 
-@pytest.mark.rule("B-270")
-def test_what_follows_on_what_was_only_said_to_be_accepted_may_be_accepted_too(wire: Wire) -> None:
-    wire.message(38, fresh=False)
-    wire.message(40, fresh=False)  # number 39 was in a hole, or is older than the capture
-    for number in (41, 42, 43):
-        wire.message(number, fresh=False)
-    wire.order_ack(41)
-    wire.message(44)
-    wire.order_ack(44)
-    result = wire.result()
-    assert (kinds(result), unknown(result)) == ([], ["skipped"])
-
-
-@pytest.mark.parametrize(("seconds", "found"), [(1, []), (241, ["ack_beyond_receipt"])])
-def test_an_order_ack_accounts_for_what_follows_once_nothing_older_is_on_its_way(
-    wire: Wire, seconds: int, found: list[str]
-) -> None:
-    wire.now += seconds * 10**9
-    wire.message(3, 0, fresh=False)
-    wire.order_ack(3)  # perhaps of the transmission before, with number 4 still behind it in the receiver's queue
-    wire.final_ack(4)
-    result = wire.result()
-    assert kinds(result) == found
-    assert len(unknown(result)) == 1 - len(found)
-
-
-def test_a_clock_that_is_ahead_proves_nothing(wire: Wire) -> None:
-    wire.message(5, message_id=5, sent_time=START + 100)
-    wire.now += 3 * 10**9
-    wire.message(2, 0, message_id=2, sent_time=START + 2)  # handed over long before the capture
-    wire.order_ack(4)
-    result = wire.result()
-    assert (kinds(result), unknown(result)) == ([], ["ack_beyond_receipt"])
-
-
 def _acknowledged(wire: Wire) -> None:
     wire.message(1)
     wire.session_ack(1)
@@ -949,62 +566,6 @@ def test_resent_after_the_sender_has_shown_that_it_had_the_order_ack(wire: Wire)
     result = wire.result()
     assert kinds(result) == ["resent_after_ack"]
     assert frames(result)[-2:] == [proof, again]
-
-
-def test_resent_on_a_later_connection(wire: Wire) -> None:
-    _acknowledged(wire)
-    wire.session_ack(0)
-    wire.message(1, 0, connection=wire.connect(("10.0.0.1:4001", "10.0.0.9:1801")))
-    assert kinds(wire.result()) == ["resent_after_ack"]
-
-
-@pytest.mark.parametrize(
-    "case",
-    ["crossing", "lost", "no session acknowledgement", "session acknowledgement not shown", "earlier connection"],
-)
-def test_a_resend_that_the_sender_may_make(wire: Wire, case: str) -> None:
-    other = wire.connect(("10.0.0.1:4001", "10.0.0.9:1801")) if case == "earlier connection" else 0
-    if case.endswith(("no session acknowledgement", "not shown")):
-        wire.message(1)
-        wire.order_ack(1)
-        if case.endswith("not shown"):
-            wire.session_ack(1)
-        wire.session_ack(0)  # covers the OrderAck, and says nothing of what came after it
-    else:
-        _acknowledged(wire)
-    if case == "earlier connection":
-        wire.session_ack(0)
-    if case == "lost":
-        other = wire.connect(("10.0.0.1:4002", "10.0.0.9:1801"))
-    wire.message(1, 0, connection=other)
-    assert not wire.result().violations
-
-
-@pytest.mark.rule("B-224", "B-236")
-@pytest.mark.parametrize(("flags", "order_first", "wrong"), [(1, True, True), (0, True, False), (0, False, True)])
-def test_a_session_acknowledgement_without_its_bit_settles_only_before_the_order_ack(
-    wire: Wire, flags: int, order_first: bool, wrong: bool
-) -> None:
-    wire.message(1)
-    if order_first:
-        wire.order_ack(1)
-    wire.session_ack(1, recoverable_msg_ack_seq_number=flags, recoverable_msg_ack_flags=flags)
-    if not order_first:
-        wire.order_ack(1)
-    wire.message(1, direction=1, source=RECEIVER)  # for the sender to acknowledge, with all before it
-    wire.session_ack(0)
-    wire.message(1, 0)
-    found = [kind for kind in kinds(wire.result()) if kind == "resent_after_ack"]
-    assert bool(found) is wrong
-
-
-@pytest.mark.rule("B-244")
-def test_resent_after_the_sender_had_the_final_ack(wire: Wire) -> None:
-    wire.message(1)
-    wire.final_ack(1)
-    wire.session_ack(0)
-    wire.message(1, 0)
-    assert kinds(wire.result()) == ["resent_after_ack"]
 
 
 @pytest.mark.rule("B-012")
@@ -1034,51 +595,6 @@ def test_two_final_acks_of_one_message(wire: Wire) -> None:
     assert frames(result) == [shown, first, second]
 
 
-@pytest.mark.rule("B-116", "B-245")
-def test_two_final_acks_of_a_message_of_which_only_a_resend_was_captured(wire: Wire) -> None:
-    wire.message(2, flags=core.USER_JN)
-    first = wire.final_ack(1, own_id=900)
-    shown = wire.message(1, 0, flags=core.USER_JN, fresh=False)  # its first transmission is older than the capture
-    second = wire.final_ack(1, own_id=901)
-    result = wire.result()
-    assert kinds(result) == ["delivered_twice"]
-    assert frames(result) == [shown, first, second]
-    [stream] = result.streams
-    assert (stream.final_acked, stream.unsettled, stream.outcomes) == (1, 1, {"received": 1, "sent": 1})
-
-
-@pytest.mark.rule("B-116", "B-245")
-def test_two_final_acks_before_anything_of_their_sequence_was_captured(wire: Wire) -> None:
-    first, second = wire.final_ack(1, own_id=900), wire.final_ack(1, own_id=901)
-    wire.final_ack(1, own_id=902)
-    shown = wire.message(1, 0, flags=core.USER_JN, fresh=False)
-    wire.final_ack(1, own_id=903)
-    result = wire.result()
-    assert kinds(result) == ["delivered_twice"]
-    assert frames(result) == [shown, first, second]
-    [stream] = result.streams
-    assert (stream.final_acked, stream.outcomes) == (1, {"received": 1})
-
-
-@pytest.mark.parametrize(("message_id", "outcomes"), [(101, {"0x8003": 1, "sent": 1}), (7, {"sent": 2})])
-def test_a_rejection_before_the_only_transmission_that_was_captured(
-    wire: Wire, message_id: int, outcomes: dict[str, int]
-) -> None:
-    wire.message(2)
-    wire.final_ack(1, message_class=0x8003)
-    wire.message(1, 0, message_id=message_id, fresh=False)
-    [stream] = wire.result().streams
-    assert stream.outcomes == outcomes
-
-
-def test_a_rejection_and_a_later_receipt_are_two_copies(wire: Wire) -> None:
-    wire.message(1)
-    wire.final_ack(1, message_class=0x8003)
-    wire.message(1, 0)
-    wire.final_ack(1)
-    assert not wire.result().violations
-
-
 @pytest.mark.rule("A-01", "B-271")
 def test_a_receiver_that_went_back_and_accepted_again(wire: Wire) -> None:
     for number in (1, 2, 3):
@@ -1090,17 +606,6 @@ def test_a_receiver_that_went_back_and_accepted_again(wire: Wire) -> None:
     result = wire.result()
     assert kinds(result) == ["delivered_twice"]
     assert frames(result) == [first, back, again, last]
-
-
-def test_order_acks_that_are_sent_again_do_not_go_back(wire: Wire) -> None:
-    for number in (1, 2, 3):
-        wire.message(number)
-    wire.order_ack(1, own_id=900)
-    wire.order_ack(3, own_id=901)
-    wire.order_ack(1, own_id=900)
-    wire.message(2, 1)
-    wire.order_ack(3, own_id=901)
-    assert not wire.result().violations
 
 
 @pytest.mark.rule("B-079", "A-21")
