@@ -456,6 +456,15 @@ def test_a_hole_that_shows_later_withdraws_what_was_said(wire: Wire) -> None:
     assert result.streams[0].unknowns == {"ack_beyond_receipt": 1}
 
 
+def test_a_hole_that_shows_later_withdraws_what_was_said_of_counts(wire: Wire) -> None:
+    wire.message(1)
+    wire.session_ack(1, ack_sequence_number=2)
+    wire.hole()
+    result = wire.result()
+    assert (kinds(result), unknown(result)) == ([], ["ack_beyond_receipt"])
+    assert result.summary["violations"]["ack_beyond_receipt"] == 0
+
+
 def test_messages_that_come_late_withdraw_what_was_said_of_each(wire: Wire) -> None:
     """As behind a gap of the capture that is waited for: their times are those of their frames."""
     other = wire.connect(("10.0.0.9:4001", "10.0.0.1:1801"), client=RECEIVER, server=SENDER)
