@@ -25,6 +25,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+sys.path.append("firmware")  # before `ordack` is imported, of which ordack.node is a part: bench_board needs it
+
 import construct
 import paho.mqtt.client as mqtt
 from _mqqb import ffi, lib

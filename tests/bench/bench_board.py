@@ -188,10 +188,10 @@ print("stored", count * 1000000 / time.ticks_diff(time.ticks_us(), begin))
 
 def micropython(program: str, path: str, *arguments: str | int) -> dict[str, float]:
     """Runs a program; the lines `NAME NUMBER` that it prints."""
-    with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
-        file.write(program)
-        file.flush()
-        command = [str(MICROPYTHON), "-X", "heapsize=16M", file.name, *map(str, arguments)]
+    with tempfile.TemporaryDirectory() as alone:  # MicroPython looks for modules beside a program first
+        file = Path(alone) / "program.py"
+        file.write_text(program, encoding="utf-8")
+        command = [str(MICROPYTHON), "-X", "heapsize=16M", str(file), *map(str, arguments)]
         environment = {"MICROPYPATH": path}
         result = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False
