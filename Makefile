@@ -9,6 +9,7 @@ MESSAGES ?= 1000
 CUTS ?= 50
 KILLS ?= 5
 STEPS ?= 1000000
+OVER_TLS = pi-machine raspi3b
 BROKE_BEFORE = $(foreach link,eth uart,$(addprefix mps2-$(link)@140:,erase-fixed flip) mps2-$(link):offline) mps2-eth@140:dead-dns
 
 # Containers set it; then every process of the tests compiles all that it imports, and pytest rewrites all of its tests
@@ -38,11 +39,14 @@ setup-bench:
 setup-firmware:
 	@$(SETUP) firmware
 
-run: $(if $(filter pi% mps2% m4% m33% rv32%,$(BOARD)),setup-firmware,setup) ## the main job: readings from a MicroPython arrive once, over a link that keeps breaking (SEED= MESSAGES= CUTS= KILLS= BOARD=)
+run: $(if $(filter pi% raspi% mps2% m4% m33% rv32%,$(BOARD)),setup-firmware,setup) ## the main job: readings from a MicroPython arrive once, over a link that keeps breaking (SEED= MESSAGES= CUTS= KILLS= BOARD=)
 	@$(PYTHON_VENV) -m hil.campaign --messages $(MESSAGES) --cuts $(CUTS) --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(if $(BOARD),--board '$(BOARD)')
 
-hil: setup-test ## the guarantees on every emulated board, or every one of a file, as a table, also in build/hil.md and build/hil.json; what broke before, on a Cortex-M3 (SEED= LG_ENV=)
+hil: setup-test ## the guarantees on every emulated board, or every one of a file, as a table, also in build/hil.md and build/hil.json; Pis over TLS; what broke before, on a Cortex-M3 (SEED= LG_ENV=)
 	@$(PYTHON_VENV) -m pytest -q -n 2 hil --lg-env $(or $(LG_ENV),hil/emulated.yaml) --report build/hil $(if $(SEED),--seed $(SEED))
+	@for board in $(OVER_TLS); do \
+		$(PYTHON_VENV) -m hil.campaign --board $$board --tls --messages 200 --cuts 20 --kills 3 $(if $(SEED),--seed $(SEED)) || exit 1; \
+	done
 	@for sequence in $(BROKE_BEFORE); do \
 		$(PYTHON_VENV) -m hil.campaign --board $${sequence%:*} --mishap $${sequence#*:} --messages 500 --max-size 200 --cuts 0 --kills 3 $(if $(SEED),--seed $(SEED)) || exit 1; \
 	done

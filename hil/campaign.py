@@ -34,6 +34,7 @@ from hil.faults import TCP_KINDS, UP, CutSchedule, FaultProxy, TcpFaultProxy, pl
 from hil.held_port import hold_port
 from hil.kinds import KINDS
 from hil.name_server import NameServer
+from hil.plant import secure
 from hil.report import Comparison, Erased, Figures, View, compare, read_ledger, read_received
 from hil.serial_faults import SERIAL_KINDS, SerialFaultProxy
 from hil.targets import open_board
@@ -76,7 +77,7 @@ class Settings:
     what befalls the board the first, third ... time that it is killed, too. Its outbox is erased, without a fixed GUID
     or with one; copied, and from then on put back from that copy; one bit of it is flipped. The clock is never set
     then. Or another firmware is flashed. Or the queue manager is away, or the name server silent while a watchdog
-    watches the board, until all readings wait on it and its power has been cut once more.
+    watches the board, until all readings wait on it and its power has been cut once more. `tls`: the link is over TLS.
     """
 
     messages: int = 1000
@@ -92,6 +93,7 @@ class Settings:
     application: Path = SENSOR
     artefacts: Path = ARTEFACTS
     mishap: str = ""
+    tls: bool = False
 
     def __post_init__(self) -> None:
         if min(self.messages, self.cuts, self.kills, self.seed, self.max_size or 0) < 0:
@@ -180,6 +182,8 @@ class QueueManager:
         self.address: tuple[str, int] = self._held.getsockname()
         self.links: list[str] = []
         """What `serve` is given besides, of the links that are not TCP."""
+        self.listen = ["--listen", f"{self.address[0]}:{self.address[1]}"]
+        """Nothing, if its file says where and how it listens."""
 
     @property
     def alive(self) -> bool:
@@ -189,8 +193,7 @@ class QueueManager:
         """Start it, on the port that is its own, also while it is off. `listening` tells when it is ready."""
         self._life += 1
         self._mark = self.log.mark()
-        listen = f"{self.address[0]}:{self.address[1]}"
-        command = [*self._ordack, "serve", "--store", "store", "--listen", listen, *self.links]
+        command = [*self._ordack, "serve", "--store", "store", *self.listen, *self.links]
         self._process = Process(command, self.log, self._life, self._folder)
 
     def listening(self) -> bool:
@@ -532,6 +535,9 @@ class Campaign:
         settings = self.settings
         await self.manager.command("queue", "create", QUEUE, "--transactional")
         self.manager.links = self.proxy.serve_arguments()
+        tls = {}
+        if settings.tls:
+            self.manager.listen, tls = [], secure(self.folder, self.manager.address)
         self.manager.power_up()
         start = time.monotonic()
         while not self.manager.listening():
@@ -558,7 +564,7 @@ class Campaign:
             "clockless": settings.mishap in (ERASE, ERASE_FIXED, COPY, FLIP),
             "guid": FIXED_GUID if settings.mishap == ERASE_FIXED else "",
         }
-        await elsewhere(lambda: self.board.start({**application, **link}))
+        await elsewhere(lambda: self.board.start({**application, **link, **tls}))
         counting = asyncio.create_task(self.count_queue())
         try:
             await self._keep_killing(victims, view, counting)
@@ -700,8 +706,8 @@ def _prepare(settings: Settings, folder: Path) -> tuple[Campaign, dict[str, Vict
     settings = settings.for_board(board.limits)
     kinds = TCP_KINDS if board.line is None else SERIAL_KINDS
     cuts = plan_cuts(settings.seed, settings.cuts, settings.traffic(), 2 * settings.kills, kinds)
-    if settings.mishap == DEAD_DNS and board.line is not None:
-        raise BoardMissing(f"board {settings.board} has no network: it asks no name server")
+    if (settings.mishap == DEAD_DNS or settings.tls) and board.line is not None:
+        raise BoardMissing(f"board {settings.board} has no network: it asks no name server, and speaks no TLS")
     ways = {"board": (MISHAP, POWER) if settings.mishap in BEFALL else board.ways, "queue manager": (POWER,)}
     plans = {
         name: plan_kills(settings.seed, name, settings.kills, settings.messages, ways[name], name == VICTIMS[0])
@@ -780,6 +786,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> tuple[Settings, bool]:
         default="",
         help="what else happens (see hil/README.md)",
     )
+    parser.add_argument(
+        "--tls", action="store_true", help="over TLS, if the board's firmware has it: pi, pi-machine, raspi3b"
+    )
     parser.add_argument("--json", action="store_true", help="write the figures to standard output as one JSON object")
     chosen = parser.parse_args(arguments)
     seed = random.SystemRandom().randrange(1 << 31) if chosen.seed is None else chosen.seed
@@ -794,6 +803,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> tuple[Settings, bool]:
             patience_s=chosen.patience,
             deadline_s=chosen.deadline,
             mishap=chosen.mishap,
+            tls=chosen.tls,
         )
     except ValueError as error:
         parser.error(str(error))

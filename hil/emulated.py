@@ -29,6 +29,7 @@ MPS2_OUTBOX = 262144
 LITTLEFS_UNIT = 32
 MPS2_HEAP_KIB = 64
 PI_FOLDER = ROOT / "build" / "firmware" / "pi"
+RASPI3B_FOLDER = ROOT / "build" / "firmware" / "raspi3b"
 PI_DISK_SIZE = 16 << 20
 PI_HEAP_KIB = 2048
 BAUD = 115200
@@ -372,27 +373,27 @@ class Mps2Board(QemuBoard):
 class PiBoard(QemuBoard):
     """A 64-bit Raspberry Pi as a whole machine: Linux from an initrd, the application on a disk with ext4."""
 
+    machine: tuple[str | Path, ...] = (
+        *("-machine", "virt", "-cpu", "cortex-a53", "-m", "256", "-serial", "stdio"),
+        *("-drive", "file=disk,format=raw,if=none,id=disk", "-device", "virtio-blk-device,drive=disk"),
+        *("-device", "virtio-net-device,netdev=net"),
+    )
+    words = "console=ttyAMA0"
+    parts = PI_FOLDER
+    what = "Linux on an emulated Cortex-A53, disk with ext4, over Ethernet"
+
     def __init__(self, target: str, folder: Path, application: Path = SENSOR) -> None:
-        built(PI_FOLDER / "initrd.gz", target)
+        built(self.parts / "initrd.gz", target)
         super().__init__(target, folder, application, Limits())
 
     def command(self) -> list[str | Path]:
-        command: list[str | Path] = [program("qemu-system-aarch64", self.target)]
-        command += ["-machine", "virt", "-cpu", "cortex-a53", "-m", "256", "-no-reboot", "-display", "none"]
-        command += [
-            "-monitor",
-            "none",
-            "-serial",
-            "stdio",
-            "-append",
-            f"console=ttyAMA0 quiet panic=-1 heap={PI_HEAP_KIB}",
-        ]
-        command += ["-kernel", PI_FOLDER / "kernel", "-initrd", PI_FOLDER / "initrd.gz"]
-        command += ["-drive", "file=disk,format=raw,if=none,id=disk", "-device", "virtio-blk-device,drive=disk"]
-        return [*command, "-netdev", "user,id=net", "-device", "virtio-net-device,netdev=net"]
+        command: list[str | Path] = [program("qemu-system-aarch64", self.target), "-no-reboot", "-display", "none"]
+        command += ["-monitor", "none", "-append", f"{self.words} quiet panic=-1 heap={PI_HEAP_KIB}"]
+        command += ["-kernel", self.parts / "kernel", "-initrd", self.parts / "initrd.gz"]
+        return [*command, "-netdev", "user,id=net", *self.machine]
 
     def describe(self) -> str:
-        return f"{self.target}: Linux on an emulated Cortex-A53, disk with ext4, over Ethernet"
+        return f"{self.target}: {self.what}"
 
     def write_flash(self, config: dict[str, object]) -> None:
         files = self.folder / "files"
@@ -415,3 +416,29 @@ class PiBoard(QemuBoard):
         if done.returncode not in accept:
             raise OSError(f"{name} ended with status {done.returncode}: {done.stderr.decode(errors='replace').strip()}")
         return done.stdout
+
+
+class Raspi3bBoard(PiBoard):
+    """The same in QEMU's model of a Raspberry Pi 3B: its SD card, Ethernet at its USB controller, its small UART.
+
+    One thread runs all four processors: on a busy machine Linux would wait for one that does not get its turn.
+    """
+
+    parts = RASPI3B_FOLDER
+    machine = (
+        *(
+            "-accel",
+            "tcg,thread=single",
+            "-machine",
+            "raspi3b",
+            "-dtb",
+            RASPI3B_FOLDER / "device-tree",
+            "-serial",
+            "null",
+            "-serial",
+            "stdio",
+        ),
+        *("-drive", "file=disk,format=raw,if=sd", "-device", "usb-net,netdev=net"),
+    )
+    words = "console=ttyS0,115200 8250.nr_uarts=1 disk=/dev/mmcblk0 lan=usb0"
+    what = "Linux on an emulated Raspberry Pi 3B, SD card with ext4, over USB Ethernet"

@@ -6,6 +6,7 @@
 * `exec:COMMAND`: any interpreter that takes a script and its argument, such as `exec:/opt/micropython -X heapsize=64k`
 * `pi`: the firmware of a 64-bit Raspberry Pi, each instruction emulated by qemu-aarch64
 * `pi-machine`: the same in a whole emulated machine with Linux, a disk and a network of its own
+* `raspi3b`: the same in QEMU's model of a Raspberry Pi 3B
 * `mps2-eth`, `mps2-uart`: the firmware of a Cortex-M3 in a whole emulated machine, over Ethernet or a serial line
 * `m4-eth`, `m4-uart`, `m33-eth`, `m33-uart`: the same for a Cortex-M4, and for a Cortex-M33, the core of an RP2350
 * `rv32-eth`, `rv32-uart`: the same for a RISC-V processor of 32 bits, as ESP32-C3 and RP2350 have
@@ -18,7 +19,7 @@ import sys
 from pathlib import Path
 
 from hil.boards import ROOT, SENSOR, Board, BoardMissing, ProcessBoard, built, program
-from hil.emulated import M3, M4, M33, MPS2_HEAP_KIB, RV32, Mps2Board, PiBoard
+from hil.emulated import M3, M4, M33, MPS2_HEAP_KIB, RV32, Mps2Board, PiBoard, Raspi3bBoard
 
 MICROPYTHON = {
     "unix": ROOT / "build" / "micropython" / "unix-c" / "micropython",
@@ -32,8 +33,8 @@ MPS2 = {  # the chip, and whether it has a network
     for name, chip in (("mps2", M3), ("m4", M4), ("m33", M33), ("rv32", RV32))
     for link in ("eth", "uart")
 }
-PI_MACHINE = "pi-machine"
-KINDS = (*MICROPYTHON, PI_MACHINE, *MPS2, "cpython")
+PI_MACHINES = {"pi-machine": PiBoard, "raspi3b": Raspi3bBoard}
+KINDS = (*MICROPYTHON, *PI_MACHINES, *MPS2, "cpython")
 
 
 def interpreter(target: str) -> list[str]:
@@ -56,7 +57,7 @@ def open_kind(target: str, folder: Path, application: Path = SENSOR) -> Board:
     name, _, heap = target.partition("@")
     if name in MPS2 and (not heap or heap.isdecimal()):
         return Mps2Board(target, folder, *MPS2[name], application, int(heap or MPS2_HEAP_KIB))
-    if target == PI_MACHINE:
-        return PiBoard(target, folder, application)
+    if target in PI_MACHINES:
+        return PI_MACHINES[target](target, folder, application)
     other = interpreter(TWIN[target]) if target in TWIN else ()
     return ProcessBoard(target, interpreter(target), folder, application, other=other)

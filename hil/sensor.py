@@ -6,6 +6,8 @@ Runs on MicroPython, where a heap of 64 KiB is enough, and on CPython: `sensor.p
     queue                   format name of the queue where the readings go
     host, port              where the queue manager is found, on a network
     lan                     bring the network up first, by DHCP over Ethernet (false if left out)
+    tls                     the link is over TLS: `authority`, `certificate` and `key` in hexadecimal, and `name`, for
+                            which the queue manager's certificate has to be
     uart, baud, rxbuf       or the UART to the queue manager: its number, speed and bytes of receive buffer
     seed, count, max_size   readings 1 to `count`, bodies of 0 to `max_size` bytes (65536 if left out)
     ahead                   at most so many accepted readings that are not stored yet (64 if left out)
@@ -272,6 +274,17 @@ def told(message: "Any") -> None:
     say(event="failed", message_id=message.message_id)
 
 
+def secured(host: str, port: int, tls: "dict[str, str]") -> "Any":
+    """A link over TLS, with the files that it needs."""
+    from ordack.node.tls import TlsLink
+
+    files = ("authority", "certificate", "key")
+    for name in files:
+        with open(name, "wb") as file:
+            file.write(binascii.unhexlify(tls[name]))
+    return TlsLink(host, port, *files, tls["name"])
+
+
 async def open_node(config: "dict[str, Any]") -> "Any":
     """The node that the configuration asks for, with its link."""
     from ordack.node import Node
@@ -291,6 +304,8 @@ async def open_node(config: "dict[str, Any]") -> "Any":
             from ordack.node import dns
 
             dns.SERVERS.append(tuple(config["dns"]))
+        if config.get("tls"):
+            connect = secured(config["host"], config["port"], config["tls"])
     bounds: "dict[str, Any]" = {name: config[name] for name in ("capacity",) if name in config}
     if config.get("clockless"):
         bounds["clock"] = lambda: 0

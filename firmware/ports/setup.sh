@@ -269,36 +269,53 @@ build_unix_board() {
         USER_C_MODULES="$root/firmware/ports/usermod" "$@"
 }
 
-# What the emulated Pi boots besides MicroPython: Debian's kernel for clouds and busybox.
+# What the emulated Pis have besides MicroPython: Debian's kernel for clouds, the one for all boards with its device tree,
+# busybox, and mbed TLS, which MicroPython is linked with.
 fetch_pi_linux() {
-    local apt kernel folder=$root/build/firmware/pi-linux
-    rm -rf "$folder/root" "$folder"/*.deb
+    local apt package folder=$root/build/firmware/pi-linux
+    rm -rf "$folder"/{root,raspi3b} "$folder"/*.deb
     mkdir -p "$folder"
     : >"$folder/status" # nothing is installed there
     apt_with "$folder" "deb [arch=arm64 signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]" bookworm \
         -o "Dir::State::status=$folder/status" -o APT::Architecture=arm64 -o APT::Architectures=arm64
-    kernel=$("${apt[@]/#apt-get/apt-cache}" depends linux-image-cloud-arm64 | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
+    kernel() { "${apt[@]/#apt-get/apt-cache}" depends "$1" | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1; }
     cd "$folder"
-    "${apt[@]}" download "$kernel" busybox-static
-    for package in *.deb; do dpkg-deb -x "$package" root; done
+    "${apt[@]}" download "$(kernel linux-image-cloud-arm64)" "$(kernel linux-image-arm64)" busybox-static libmbedtls-dev
+    for package in *.deb; do
+        case $package in
+            *-cloud-*) dpkg-deb -x "$package" root ;;
+            linux-image-*) dpkg-deb -x "$package" raspi3b ;;
+            *) dpkg-deb -x "$package" root ;;
+        esac
+    done
 }
 
-# The kernel, the initrd, and a disk with an empty file system.
-build_pi_machine() {
-    local from=$root/build/firmware/pi-linux/root to=$root/build/firmware/pi module modules=()
-    for module in virtio virtio_ring virtio_mmio virtio_blk failover net_failover virtio_net; do
-        modules+=("$(find "$from/lib/modules" -name "$module.ko")")
-    done
+# pi_initrd FOLDER LINUX MODULE...: the initrd of a Pi, with those modules of a kernel in the order in which they are loaded
+pi_initrd() {
+    local to=$1 from=$2 module modules=()
+    shift 2
+    for module; do modules+=("$(find "$from/lib/modules" -name "$module.ko")"); done
+    "$PYTHON" firmware/ports/pi/initrd.py "$to/initrd.gz" firmware/ports/pi/init build/firmware/pi-linux/root/bin/busybox \
+        build/firmware/pi/micropython "${modules[@]}"
     cp "$from"/boot/vmlinuz-* "$to/kernel"
-    "$PYTHON" firmware/ports/pi/initrd.py "$to/initrd.gz" firmware/ports/pi/init "$from/bin/busybox" "$to/micropython" "${modules[@]}"
-    rm -f "$to/disk.img"
-    truncate -s 16M "$to/disk.img"
-    PATH=$PATH:/usr/sbin mke2fs -q -t ext4 -L flash "$to/disk.img"
+}
+
+# Kernels and initrds of both machines, the device tree of a Raspberry Pi 3B, and a disk with an empty file system.
+build_pi_machine() {
+    local linux=$root/build/firmware/pi-linux pi=$root/build/firmware/pi raspi3b=$root/build/firmware/raspi3b
+    mkdir -p "$raspi3b"
+    pi_initrd "$pi" "$linux/root" virtio virtio_ring virtio_mmio virtio_blk failover net_failover virtio_net
+    pi_initrd "$raspi3b" "$linux/raspi3b" phy-generic usb-common usbcore roles udc-core dwc2 mii usbnet cdc_ether \
+        bcm2835 crc16 crc32c_generic mbcache jbd2 ext4 bcm2835_wdt
+    cp "$linux"/raspi3b/usr/lib/linux-image-*/broadcom/bcm2837-rpi-3-b.dtb "$raspi3b/device-tree"
+    rm -f "$pi/disk.img"
+    truncate -s 16M "$pi/disk.img"
+    PATH=$PATH:/usr/sbin mke2fs -q -t ext4 -L flash "$pi/disk.img"
 }
 
 # A build folder is kept when only our own files change: then a few files are compiled, and it is linked again.
 firmware_part() {
-    local key frozen c board
+    local key frozen c board pi linux=$root/build/firmware/pi-linux/root
     frozen=$(digest firmware/mqqb firmware/ordack/node firmware/ports/manifest.py firmware/ports/modules.py)
     c=$(digest firmware/ports/usermod c_core)
     step lwip-source "$(cat build/stamps/micropython-source)" fetch_lwip
@@ -314,10 +331,11 @@ firmware_part() {
             build_mps2 mps2-an385-stock "$key" FROZEN_MANIFEST=manifest_stock.py
     fi
     key="$(cat build/stamps/micropython-source) $(recipe build_unix_board) $(digest firmware/ports/unix)"
-    step firmware-pi "$key $frozen $c" build_unix_board pi "$key" \
-        CROSS_COMPILE=aarch64-linux-gnu- LDFLAGS_EXTRA=-static MICROPY_PY_SSL=0 MICROPY_SSL_MBEDTLS=0
     step firmware-pi-linux "$root $(recipe fetch_pi_linux apt_with)" fetch_pi_linux
-    step firmware-pi-machine "$(cat build/stamps/firmware-pi{,-linux}) $(recipe build_pi_machine) $(cat firmware/ports/pi/* | sha256sum)" build_pi_machine
+    pi="$key $(cat build/stamps/firmware-pi-linux)" # whose mbed TLS it has
+    step firmware-pi "$pi $frozen $c" build_unix_board pi "$pi" CROSS_COMPILE=aarch64-linux-gnu- MICROPY_PY_SSL=1 MICROPY_SSL_MBEDTLS=1 \
+        CFLAGS_EXTRA="-I$linux/usr/include" LDFLAGS_EXTRA="-static -L$linux/usr/lib/aarch64-linux-gnu"
+    step firmware-pi-machine "$(cat build/stamps/firmware-pi{,-linux}) $(recipe build_pi_machine pi_initrd) $(cat firmware/ports/pi/* | sha256sum)" build_pi_machine
     step firmware-unix "$key $frozen $c" build_unix_board unix "$key" MICROPY_PY_SSL=1 MICROPY_SSL_MBEDTLS=1
 }
 
