@@ -48,7 +48,7 @@ hil: setup-test ## the guarantees on every emulated board, or every one of a fil
 		$(PYTHON_VENV) -m hil.campaign --board $$board --tls --messages 200 --cuts 20 --kills 3 $(if $(SEED),--seed $(SEED)) || exit 1; \
 	done
 	@for sequence in $(BROKE_BEFORE); do \
-		$(PYTHON_VENV) -m hil.campaign --board $${sequence%:*} --mishap $${sequence#*:} --messages 500 --max-size 200 --cuts 0 --kills 3 $(if $(SEED),--seed $(SEED)) || exit 1; \
+		$(PYTHON_VENV) -m hil.campaign --board $${sequence%:*} --mishap $${sequence#*:} --messages 500 --max-size 200 --cuts 0 --kills 3 --patience 120 $(if $(SEED),--seed $(SEED)) || exit 1; \
 	done
 
 pipeline: setup-test ## from a board to a Spark table, with every process on the way killed again and again (SEED= MESSAGES= KILLS=)
