@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.append("firmware")  # before `ordack` is imported, of which ordack.node is a part: bench_board needs it
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "firmware"))  # ordack finds ordack.node there, or never
 
 import construct
 import paho.mqtt.client as mqtt
