@@ -270,13 +270,10 @@ def loaded(path: str) -> list[str]:
 
 def flash_bytes() -> float:
     """Bytes that a message of 200 writes to LittleFS, one sync for each."""
-    with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
-        file.write(WEAR)
-        file.flush()
-        result = subprocess.run(
-            [MICROPYTHON, "-X", "heapsize=16M", file.name],
-            cwd=on_mps2.board(), env={"MICROPYPATH": ".frozen:.:tests/mp"}, capture_output=True, text=True, check=True,
-        )  # fmt: skip
+    result = subprocess.run(
+        [MICROPYTHON, "-X", "heapsize=16M", "-c", WEAR],
+        cwd=on_mps2.board(), env={"MICROPYPATH": ".frozen:.:tests/mp"}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
     return float(dict(FIGURE.findall(result.stdout))["bytes"])
 
 
