@@ -91,6 +91,18 @@ def port(tmp_path: Path) -> Iterator[int]:
         server.terminate()
 
 
+MANY = """
+from ordack.node import Node
+node = Node("outbox", capacity=1 << 27)
+print("found", node.waiting)
+queue = node.queue("DIRECT=TCP:127.0.0.1\\\\private$\\\\line1")
+bodies = [b"21.5"] * 100
+while node.waiting < 100000:
+    queue.put_all(bodies)
+print("wait", node.waiting)
+"""
+
+
 def board(tmp_path: Path, heap: int, program: str, *arguments: object) -> list[str]:
     """Run a program with so many KiB of heap; the lines that it prints."""
     command = [str(MICROPYTHON), "-X", f"heapsize={heap}k", "-c", program]
@@ -107,6 +119,11 @@ def board(tmp_path: Path, heap: int, program: str, *arguments: object) -> list[s
 def received(tmp_path: Path) -> list[bytes]:
     with Client(tmp_path / "store") as client, client.queue("line1").receive_batch(6000, 1) as messages:
         return [message.body.rstrip(b"\0") for message in messages]
+
+
+def test_a_hundred_thousand_messages_wait_with_320_kib_and_a_start_has_them(tmp_path: Path) -> None:
+    assert board(tmp_path, 320, MANY) == ["found 0", "wait 100000"]
+    assert board(tmp_path, 320, MANY) == ["found 100000", "wait 100000"]
 
 
 @pytest.mark.parametrize("heap", [140, 190])
