@@ -100,14 +100,6 @@ int64_t mqqb_audit_bucket_end(uint32_t bucket)
     return (int64_t)(bucket % 8 + 9) << (bucket / 8 - 1 + 2);
 }
 
-static void add_latency(mqqb_audit_flow *f, unsigned kind, int64_t latency)
-{
-    if (latency > f->latency_max[kind]) {
-        f->latency_max[kind] = latency;
-    }
-    f->histogram[kind][mqqb_audit_bucket(latency)]++;
-}
-
 /* ---- findings --------------------------------------------------------------------------------- */
 
 static void show(mqqb_audit_finding *found, const mqqb_audit_packet *packet)
@@ -242,9 +234,44 @@ static void unindex_sequence(mqqb_audit *a, uint32_t entry)
     a->sequence_index[at] = 0;
 }
 
+/* Where the entry of a bucket is in the index, or belongs. */
+static uint32_t latency_place(const mqqb_audit *a, uint32_t flow, uint32_t bucket)
+{
+    const uint32_t mask = a->latency_index_size - 1;
+    uint32_t at, entry;
+
+    for (at = hash(flow, bucket, 0) & mask; (entry = a->latency_index[at]) != 0; at = (at + 1) & mask) {
+        if (a->latencies[entry - 1].flow == flow && a->latencies[entry - 1].bucket == bucket) {
+            break;
+        }
+    }
+    return at;
+}
+
+static void add_latency(mqqb_audit *a, uint32_t flow, unsigned kind, int64_t latency)
+{
+    const uint32_t bucket = kind * MQQB_AUDIT_BUCKETS + mqqb_audit_bucket(latency), at = latency_place(a, flow, bucket);
+
+    if (latency > a->flows[flow].latency_max[kind]) {
+        a->flows[flow].latency_max[kind] = latency;
+    }
+    if (a->latency_index[at] == 0) {
+        mqqb_audit_latency *const entry = &a->latencies[a->latencies_used++];
+        entry->flow = flow;
+        entry->bucket = bucket;
+        a->latency_index[at] = a->latencies_used;
+    }
+    a->latencies[a->latency_index[at] - 1].messages++;
+}
+
 void mqqb_audit_rehash(mqqb_audit *a)
 {
     uint32_t entry;
+
+    for (entry = 1; entry <= a->latencies_used; entry++) {
+        const mqqb_audit_latency *const measured = &a->latencies[entry - 1];
+        a->latency_index[latency_place(a, measured->flow, measured->bucket)] = entry;
+    }
 
     for (entry = 1; entry <= a->flows_used; entry++) {
         const mqqb_audit_flow *const f = &a->flows[entry - 1];
@@ -259,21 +286,21 @@ void mqqb_audit_rehash(mqqb_audit *a)
     }
 }
 
-static uint32_t take_block(mqqb_audit *a)
+static uint32_t take_piece(mqqb_audit *a)
 {
     uint32_t at = a->slots_free;
 
     if (at != 0) {
         a->slots_free = a->slots[at - 1].message_id;
-        memset(&a->slots[at - 1], 0, sizeof a->slots[0] * MQQB_AUDIT_BLOCK);
+        memset(&a->slots[at - 1], 0, sizeof a->slots[0] * MQQB_AUDIT_PIECE);
     } else {
         at = a->slots_used + 1;
-        a->slots_used += MQQB_AUDIT_BLOCK;
+        a->slots_used += MQQB_AUDIT_PIECE;
     }
     return at;
 }
 
-static void give_block(mqqb_audit *a, uint32_t at)
+static void give_piece(mqqb_audit *a, uint32_t at)
 {
     a->slots[at - 1].message_id = a->slots_free;
     a->slots_free = at;
@@ -303,13 +330,13 @@ static void give_sent(mqqb_audit *a, uint32_t at, uint32_t window)
 /* The slot of a number that was seen, or NULL. */
 static mqqb_audit_slot *seen_slot(const mqqb_audit *a, const sequence *s, uint32_t number)
 {
-    const uint32_t block = number / MQQB_AUDIT_BLOCK, at = s->blocks[block % MQQB_AUDIT_BLOCKS];
+    const uint32_t block = number / MQQB_AUDIT_BLOCK, at = s->pieces[number / MQQB_AUDIT_PIECE % MQQB_AUDIT_PIECES];
     mqqb_audit_slot *slot;
 
     if (at == 0 || block < s->first_block || block > s->last_block) {
         return NULL;
     }
-    slot = &a->slots[at - 1 + number % MQQB_AUDIT_BLOCK];
+    slot = &a->slots[at - 1 + number % MQQB_AUDIT_PIECE];
     return (slot->flags & SEEN) != 0 ? slot : NULL;
 }
 
@@ -401,15 +428,18 @@ static void conclude(mqqb_audit *a, sequence *s, mqqb_audit_slot *slot, uint32_t
 /* Give up the oldest block. */
 static void conclude_block(mqqb_audit *a, sequence *s, int64_t time)
 {
-    uint32_t *const at = &s->blocks[s->first_block % MQQB_AUDIT_BLOCKS];
+    uint32_t number, k;
 
-    if (*at != 0) {
-        uint32_t k;
-        for (k = 0; k < MQQB_AUDIT_BLOCK; k++) {
-            conclude(a, s, &a->slots[*at - 1 + k], s->first_block * MQQB_AUDIT_BLOCK + k, time);
+    for (number = s->first_block * MQQB_AUDIT_BLOCK; number / MQQB_AUDIT_BLOCK == s->first_block; number += k) {
+        uint32_t *const at = &s->pieces[number / MQQB_AUDIT_PIECE % MQQB_AUDIT_PIECES];
+        for (k = 0; *at != 0 && k < MQQB_AUDIT_PIECE; k++) {
+            conclude(a, s, &a->slots[*at - 1 + k], number + k, time);
         }
-        give_block(a, *at);
+        if (*at != 0) {
+            give_piece(a, *at);
+        }
         *at = 0;
+        k = MQQB_AUDIT_PIECE;
     }
     s->first_block++;
     s->floor_block = s->first_block;
@@ -423,15 +453,16 @@ static void conclude_all(mqqb_audit *a, sequence *s, int64_t time)
     s->has_slots = 0;
 }
 
-/* Is nothing more to be expected for all messages of a block? */
-static int block_over(const mqqb_audit *a, uint32_t at)
+/* Is nothing more to be expected for all messages of so many slots, from this place on? */
+static int all_over(const mqqb_audit *a, const sequence *s, uint32_t place, uint32_t count)
 {
-    uint32_t k;
-
-    for (k = 0; at != 0 && k < MQQB_AUDIT_BLOCK; k++) {
-        const mqqb_audit_slot *const slot = &a->slots[at - 1 + k];
-        if ((slot->flags & SEEN) != 0 && !over(slot)) {
-            return 0;
+    for (; count != 0; place++, count--) {
+        const uint32_t at = s->pieces[place / MQQB_AUDIT_PIECE % MQQB_AUDIT_PIECES];
+        if (at != 0) {
+            const mqqb_audit_slot *const slot = &a->slots[at - 1 + place % MQQB_AUDIT_PIECE];
+            if ((slot->flags & SEEN) != 0 && !over(slot)) {
+                return 0;
+            }
         }
     }
     return 1;
@@ -441,7 +472,7 @@ static int block_over(const mqqb_audit *a, uint32_t at)
 static mqqb_audit_slot *make_slot(mqqb_audit *a, sequence *s, uint32_t number, int64_t time)
 {
     const uint32_t block = number / MQQB_AUDIT_BLOCK;
-    uint32_t *const at = &s->blocks[block % MQQB_AUDIT_BLOCKS];
+    uint32_t *const at = &s->pieces[number / MQQB_AUDIT_PIECE % MQQB_AUDIT_PIECES];
 
     if (block < s->floor_block) {
         return NULL;
@@ -460,7 +491,7 @@ static mqqb_audit_slot *make_slot(mqqb_audit *a, sequence *s, uint32_t number, i
     if (block > s->last_block) {
         while (s->first_block <= s->last_block && s->first_block + 1 < block &&
                (block - s->first_block >= MQQB_AUDIT_BLOCKS ||
-                block_over(a, s->blocks[s->first_block % MQQB_AUDIT_BLOCKS]))) {
+                all_over(a, s, s->first_block * MQQB_AUDIT_BLOCK, MQQB_AUDIT_BLOCK))) {
             conclude_block(a, s, time);
         }
         if (s->first_block > s->last_block) {
@@ -469,9 +500,9 @@ static mqqb_audit_slot *make_slot(mqqb_audit *a, sequence *s, uint32_t number, i
         s->last_block = block;
     }
     if (*at == 0) {
-        *at = take_block(a);
+        *at = take_piece(a);
     }
-    return &a->slots[*at - 1 + number % MQQB_AUDIT_BLOCK];
+    return &a->slots[*at - 1 + number % MQQB_AUDIT_PIECE];
 }
 
 /* The deadlines are of no use any more. index: which message of `where` it is, 0: not counted. */
@@ -703,7 +734,7 @@ static void cover_session(mqqb_audit *a, const row *r, mqqb_audit_direction *oth
             slot->flags = bare ? slot->flags | BARE : slot->flags & ~BARE;
             if ((slot->flags & SESSIONED) == 0) {
                 slot->flags |= SESSIONED;
-                add_latency(&a->flows[sent->flow - 1], MQQB_AUDIT_SESSION, r->time - slot->time);
+                add_latency(a, sent->flow - 1, MQQB_AUDIT_SESSION, r->time - slot->time);
             }
         }
         other->sent_first++;
@@ -1106,12 +1137,9 @@ static void prune(mqqb_audit *a, mqqb_audit_flow *f, int64_t time)
         sequence *const s = &a->sequences[entry - 1];
         const uint32_t older = s->older;
         uint32_t k;
-        if (s->has_slots != 0 && place >= MQQB_AUDIT_DETAILED) {
-            for (k = 0; k < MQQB_AUDIT_BLOCKS && block_over(a, s->blocks[k]); k++) {
-            }
-            if (k == MQQB_AUDIT_BLOCKS || place >= 4 * MQQB_AUDIT_KEEP) {
-                conclude_all(a, s, time);
-            }
+        if (s->has_slots != 0 && place >= MQQB_AUDIT_DETAILED &&
+            (place >= 4 * MQQB_AUDIT_KEEP || all_over(a, s, 0, MQQB_AUDIT_BLOCKS * MQQB_AUDIT_BLOCK))) {
+            conclude_all(a, s, time);
         }
         if (s->has_slots == 0 && place >= MQQB_AUDIT_KEEP) {
             const uint32_t *const from = (const uint32_t *)&s->counts;
@@ -1795,7 +1823,7 @@ static void order_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
             slot->flags |= ORDERED | (!wrong && previous >= k ? ACCEPTED : 0);
             previous = least(previous, slot->previous);
             s->counts.order_acked++;
-            add_latency(f, MQQB_AUDIT_ORDER, r->time - slot->time);
+            add_latency(a, s->flow - 1, MQQB_AUDIT_ORDER, r->time - slot->time);
             if ((slot->flags & (ACCEPTED | RENUMBERED)) == (ACCEPTED | RENUMBERED)) {
                 check_accepted_twice(a, r, s, k, slot);
             }
@@ -1910,7 +1938,7 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
         const uint32_t deadline = (slot->flags & ORDERED) != 0 ? slot->confirm : slot->reach;
         slot->flags |= FINAL | message_class << 16;
         s->counts.final_acked++;
-        add_latency(f, MQQB_AUDIT_FINAL, r->time - slot->time);
+        add_latency(a, s->flow - 1, MQQB_AUDIT_FINAL, r->time - slot->time);
         if ((slot->flags & HELD) != 0 && deadline != NO_DEADLINE && r->time / NS_PER_S > (int64_t)deadline) {
             f->outcomes[MQQB_AUDIT_IN_DOUBT]++; /* its sender has given up by then (C-23, C-34, C-35) */
         } else {
@@ -2184,8 +2212,11 @@ static int32_t room(const mqqb_audit *a, const row *r)
     if (a->sequences_used == a->sequences_size && a->sequences_free == 0) {
         return MQQB_AUDIT_GROW_SEQUENCES;
     }
-    if (a->slots_size - a->slots_used < MQQB_AUDIT_BLOCK) {
+    if (a->slots_size - a->slots_used < MQQB_AUDIT_PIECE) {
         return MQQB_AUDIT_GROW_SLOTS;
+    }
+    if (a->latencies_size - a->latencies_used < MQQB_AUDIT_MEASURED) {
+        return MQQB_AUDIT_GROW_LATENCIES;
     }
     if (a->sent_size - a->sent_used < 1u << MQQB_AUDIT_SENT_MAX) {
         return MQQB_AUDIT_GROW_SENT;
@@ -2243,9 +2274,9 @@ static void fetch_slot(const mqqb_audit *a, const mqqb_capture_columns *columns,
 
     if (entry != 0) {
         const sequence *const s = &a->sequences[entry - 1];
-        const uint32_t at = s->blocks[number / MQQB_AUDIT_BLOCK % MQQB_AUDIT_BLOCKS];
+        const uint32_t at = s->pieces[number / MQQB_AUDIT_PIECE % MQQB_AUDIT_PIECES];
         if (at != 0) {
-            PREFETCH(&a->slots[at - 1 + number % MQQB_AUDIT_BLOCK]);
+            PREFETCH(&a->slots[at - 1 + number % MQQB_AUDIT_PIECE]);
         }
     }
 }

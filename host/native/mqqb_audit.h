@@ -27,8 +27,12 @@ enum {
     MQQB_AUDIT_PACKETS = 4,
     MQQB_AUDIT_KEEP = 16,    /* finished sequences of a flow that are kept */
     MQQB_AUDIT_DETAILED = 3, /* of these, with their messages: less than so many */
-    MQQB_AUDIT_BLOCK = 64,   /* slots that a sequence takes at once */
-    MQQB_AUDIT_BLOCKS = 16,  /* it takes so many times at most */
+    MQQB_AUDIT_BLOCK = 64,   /* slots of a sequence that it gives up at once */
+    MQQB_AUDIT_BLOCKS = 16,  /* it has so many at most */
+    MQQB_AUDIT_PIECE = 16,   /* slots that it takes at once */
+    MQQB_AUDIT_PIECES = MQQB_AUDIT_BLOCKS * MQQB_AUDIT_BLOCK / MQQB_AUDIT_PIECE,
+    MQQB_AUDIT_MEASURED =
+        8192, /* new latencies of a row at most: 2^SENT_MAX by a SessionHeader, 256 of each of 8 sequences */
     MQQB_AUDIT_SENT_MIN = 4, /* messages of a direction that wait for a session acknowledgement: powers of 2 */
     MQQB_AUDIT_SENT_MAX = 12,
     MQQB_AUDIT_SENT_SIZES = 13,
@@ -113,18 +117,23 @@ enum {
     MQQB_AUDIT_IN_DOUBT,
     MQQB_AUDIT_OUTCOMES
 };
-enum { MQQB_AUDIT_SESSION = 0, MQQB_AUDIT_ORDER, MQQB_AUDIT_FINAL, MQQB_AUDIT_LATENCIES };
+enum { MQQB_AUDIT_SESSION = 0, MQQB_AUDIT_ORDER, MQQB_AUDIT_FINAL, MQQB_AUDIT_KINDS_OF_LATENCY };
+
+/* Messages of a flow by latency in units of 4 us: below 16 one bucket each, then 8 for each power of 2 (mqqb_audit_bucket). Only what
+ * was measured has an entry: a flow of a few messages has a few. bucket: + MQQB_AUDIT_BUCKETS * the kind. */
+typedef struct {
+    uint32_t flow, bucket, messages;
+} mqqb_audit_latency;
 
 /* Codes of the queue manager that sends, the queue, the queue manager that has it if the queue's name does not say that (DQ 3). */
 typedef struct {
     uint32_t source, destination, address, hops;
 } mqqb_audit_key;
 
-/* histogram: messages by latency in units of 4 us: below 16 one bucket each, then 8 for each power of 2 (mqqb_audit_bucket).
- * classes: of FinalAcks that are not MQQB_AUDIT_RECEIVED, and how many messages they ended; what finds no place is in class_rest. */
+/* classes: of FinalAcks that are not MQQB_AUDIT_RECEIVED, and how many messages they ended; what finds no place is in class_rest. */
 typedef struct {
     mqqb_audit_key key;
-    int64_t last_time, latency_max[MQQB_AUDIT_LATENCIES];
+    int64_t last_time, latency_max[MQQB_AUDIT_KINDS_OF_LATENCY];
     uint32_t newest; /* its sequence with the highest id */
     uint32_t connections, last_connection, sequences, kept;
     int64_t first_time;
@@ -132,7 +141,6 @@ typedef struct {
     uint32_t classes[MQQB_AUDIT_CLASSES], class_counts[MQQB_AUDIT_CLASSES], class_rest;
     uint32_t outcomes[MQQB_AUDIT_OUTCOMES];
     uint32_t violations[MQQB_AUDIT_KINDS], unknowns[MQQB_AUDIT_KINDS];
-    uint32_t histogram[MQQB_AUDIT_LATENCIES][MQQB_AUDIT_BUCKETS];
 } mqqb_audit_flow;
 
 /* An OrderAck. where: 2 * connection + direction; index: which message it is there, 0: not counted. */
@@ -155,7 +163,8 @@ typedef struct {
     uint32_t source, ordinal, time_stamp, spare;
 } mqqb_audit_early;
 
-/* A block of slots is for numbers from a multiple of MQQB_AUDIT_BLOCK on. */
+/* A block of slots is for numbers from a multiple of MQQB_AUDIT_BLOCK on. Of a block those pieces have slots in which something was
+ * seen. */
 typedef struct {
     mqqb_audit_key key;
     uint32_t ordinal, time_stamp, flow; /* flow: its index and 1, 0: free */
@@ -174,7 +183,7 @@ typedef struct {
         finals_unseen; /* finals_unseen: the highest number with a FinalAck before the message */
     int64_t last_time;
     mqqb_audit_counts counts;
-    uint32_t blocks[MQQB_AUDIT_BLOCKS];
+    uint32_t pieces[MQQB_AUDIT_PIECES];
     mqqb_audit_packet highest_packet, ack_packet, back_packet[3];
     uint32_t first_where, reported_where, reported_next, reported_skips,
         reported[MQQB_AUDIT_REPORTED];   /* bit k: reported[k] skips */
@@ -270,8 +279,9 @@ typedef struct {
     mqqb_audit_connection *connections; /* caller: as mqqb_capture numbers them */
     mqqb_audit_flow *flows;             /* caller */
     mqqb_audit_sequence *sequences;     /* caller */
-    uint32_t *flow_index,
-        *sequence_index;          /* caller: all 0 at first; sizes are powers of 2, at least twice the tables' */
+    mqqb_audit_latency *latencies;      /* caller */
+    uint32_t *flow_index, *sequence_index,
+        *latency_index;           /* caller: all 0 at first; sizes are powers of 2, at least twice the tables' */
     mqqb_audit_slot *slots;       /* caller */
     mqqb_audit_sent *sent;        /* caller */
     mqqb_audit_finding *findings; /* caller */
@@ -279,12 +289,13 @@ typedef struct {
     uint8_t *verdicts;            /* caller; or NULL: what each row of mqqb_audit_rows is, if it is of a stream */
     uint32_t sources_size, connections_size, flows_size, sequences_size;                              /* caller */
     uint32_t flow_index_size, sequence_index_size, slots_size, sent_size, findings_size, strays_size; /* caller */
+    uint32_t latencies_size, latency_index_size;                                                      /* caller */
 
     uint32_t findings_used, strays_used; /* caller sets them to 0 */
-    uint32_t flows_used, sequences_used, sequences_free, slots_used, sent_used;
+    uint32_t flows_used, sequences_used, sequences_free, slots_used, sent_used, latencies_used;
     uint32_t slots_free, sent_free[MQQB_AUDIT_SENT_SIZES];
     uint32_t violations[MQQB_AUDIT_KINDS], unknowns[MQQB_AUDIT_KINDS]; /* of connections; those of flows are there */
-    uint32_t early_next, spare;
+    uint32_t early_next;
     mqqb_audit_early early[MQQB_AUDIT_EARLY];
     int64_t latest;
     uint64_t rows, packets, holes, malformed,
@@ -298,9 +309,10 @@ enum {
     MQQB_AUDIT_GROW_SOURCES = 2,   /* a code is above the table */
     MQQB_AUDIT_GROW_FLOWS = 3,     /* flows and flow_index, mqqb_audit_rehash */
     MQQB_AUDIT_GROW_SEQUENCES = 4, /* sequences and sequence_index, mqqb_audit_rehash; at most 2^24 - 1 sequences */
-    MQQB_AUDIT_GROW_SLOTS = 5,     /* at least MQQB_AUDIT_BLOCK more */
+    MQQB_AUDIT_GROW_SLOTS = 5,     /* at least MQQB_AUDIT_PIECE more */
     MQQB_AUDIT_GROW_SENT = 6,      /* at least 2^MQQB_AUDIT_SENT_MAX more */
-    MQQB_AUDIT_FINDINGS_FULL = 7   /* take findings and strays, and set findings_used and strays_used to 0 */
+    MQQB_AUDIT_GROW_LATENCIES = 7, /* at least MQQB_AUDIT_MEASURED more, and latency_index, mqqb_audit_rehash */
+    MQQB_AUDIT_FINDINGS_FULL = 8   /* take findings and strays, and set findings_used and strays_used to 0 */
 };
 
 /* Take rows from *done on; *done becomes how many have been taken. columns: all up to MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS,
@@ -313,7 +325,7 @@ void mqqb_audit_interrupted(mqqb_audit *a, int64_t time);
 /* At the end of the capture: what became of the messages that still have a slot. */
 void mqqb_audit_finish(mqqb_audit *a, int64_t time);
 
-/* After the size of an index was changed: fill both indexes, which are all 0, again. */
+/* After the size of an index was changed: fill all indexes, which are all 0, again. */
 void mqqb_audit_rehash(mqqb_audit *a);
 
 /* Bucket of a latency in ns, 0 or more; and the greatest latency in us that is in a bucket. */

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 import struct
@@ -19,8 +20,8 @@ pytest.importorskip("pyarrow", reason="the pipeline is not installed")
 
 from _mqqb import lib
 from mqqb import core
-from ordack.audit import files, replay, rotation, tasks
-from ordack.audit.result import KINDS, Result, SequenceId
+from ordack.audit import files, replay, reports, rotation, tasks
+from ordack.audit.result import KINDS, Latency, Result, SequenceId
 from ordack.capture import columnar
 
 from tests.support import capture_generator
@@ -860,6 +861,15 @@ def test_parts_give_the_same_result(tmp_path: Path, seed: int) -> None:
     }
 
 
+def check_percentiles(latency: Latency, histogram: dict[float, int]) -> None:
+    """Each is the bound of the bucket in which the message of that rank is, or the greatest latency if that is less."""
+    bounds = [bound for bound, messages in sorted(histogram.items()) for _ in range(messages)]
+    assert latency.count == len(bounds)
+    for name, share in (("p50", 0.5), ("p90", 0.9), ("p99", 0.99)) if bounds else ():
+        expected = min(bounds[math.ceil(len(bounds) * share) - 1], latency.max)
+        assert getattr(latency, name) == pytest.approx(expected, abs=1e-6), name
+
+
 def test_sums_are_those_of_the_streams(tmp_path: Path) -> None:
     """Latencies of all streams and of each sender's; the last sequence of a stream is the youngest."""
     rolled = 0
@@ -867,6 +877,9 @@ def test_sums_are_those_of_the_streams(tmp_path: Path) -> None:
         capture = capture_generator.generate(seed, tmp_path / str(seed), faults=[])
         result = tasks.run(capture.paths)
         for kind, histogram in result.histograms.items():
+            check_percentiles(result.latency[kind], histogram)
+            for stream in result.streams:
+                check_percentiles(stream.latency[kind], stream.histograms[kind])
             assert histogram == sum((Counter(stream.histograms[kind]) for stream in result.streams), Counter())
             for sender in result.senders:
                 name = sender.source_queue_manager
@@ -878,6 +891,26 @@ def test_sums_are_those_of_the_streams(tmp_path: Path) -> None:
             assert stream.sequence == stream.sequences[-1].sequence
             rolled += sorted(ages, key=lambda age: age[1]) != ages
     assert rolled
+
+
+def test_streams_are_the_same_however_they_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One by one, some, all, several at once, from one task and from three: a report is made when it is asked for."""
+    capture = capture_generator.generate(3, tmp_path, faults=[])
+    whole, parts = tasks.run(capture.paths), tasks.run(capture.paths, parts=3, range_bytes=3000)
+    streams = list(whole.streams)
+    assert len(streams) > 3
+    assert streams == sorted(streams, key=lambda report: report.stream)
+    monkeypatch.setattr(reports, "_CHUNK", 2)
+    for result in (whole, parts):
+        assert list(result.streams) == streams
+        assert [result.streams[place] for place in range(len(streams))] == streams
+        assert (result.streams[-1], result.streams[1:3]) == (streams[-1], streams[1:3])
+        with pytest.raises(IndexError):
+            result.streams[len(streams)]
+        assert result.streams != streams[1:]
+        worst = [(-sum(one.violations.values()), -sum(one.unknowns.values()), -one.resends) for one in result.worst]
+        assert worst == sorted(worst)
+        assert len(worst) == min(20, len(streams))
 
 
 @pytest.mark.parametrize("violations", [False, True])

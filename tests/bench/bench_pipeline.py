@@ -30,6 +30,7 @@ Result = TypeVar("Result")
 
 CORES = 2
 PER_STREAM = 1000  # packets
+STREAMS, FEW_PACKETS = 1_000_000, 10  # of one bench: as many, of so many packets
 SAMPLE_S = 0.1  # between two looks at the memory
 
 
@@ -48,23 +49,24 @@ class Fleet:
     def __init__(self, folder: Path, seed: int) -> None:
         self.folder = folder
         self.seed = seed
-        self._made: dict[int, tuple[list[Path], capture_generator.FleetTruth]] = {}
+        self._made: dict[tuple[int, int], tuple[list[Path], capture_generator.FleetTruth]] = {}
 
-    def capture(self, size: int) -> tuple[list[Path], capture_generator.FleetTruth]:
-        """Files and what is in them."""
-        if size not in self._made:
-            paths = [self.folder / f"fleet-{size}-{part}.pcap" for part in range(max(1, size // 10_000_000))]
-            note = self.folder / f"fleet-{size}-{self.seed}.json"
+    def capture(self, size: int, streams: int = 0) -> tuple[list[Path], capture_generator.FleetTruth]:
+        """Files and what is in them. streams: 0: one for PER_STREAM packets, up to 10,000."""
+        streams = streams or min(10_000, max(400, size // PER_STREAM))
+        if (size, streams) not in self._made:
+            name = f"fleet-{size}-{streams}"
+            paths = [self.folder / f"{name}-{part}.pcap" for part in range(max(1, size // 10_000_000))]
+            note = self.folder / f"{name}-{self.seed}.json"
             if note.exists():
                 truth = capture_generator.FleetTruth(**json.loads(note.read_text()))
             else:
-                streams = min(10_000, max(400, size // PER_STREAM))
                 started = time.perf_counter()
                 truth = capture_generator.write_fleet(paths, size, streams, self.seed)
                 report(bench="generator", packets=truth.packets, seconds=time.perf_counter() - started)
                 note.write_text(json.dumps(truth._asdict()))
-            self._made[size] = (paths, truth)
-        return self._made[size]
+            self._made[size, streams] = (paths, truth)
+        return self._made[size, streams]
 
 
 def seconds(call: Callable[[], object]) -> float:
@@ -310,7 +312,21 @@ def memory_of(root: int) -> tuple[int, int]:
 
 def bench_memory(fleet: Fleet, size: int, rounds: int) -> None:
     """Peak memory of driver, JVM and workers during an audit."""
-    paths, truth = fleet.capture(size)
+    watched("audit memory", *fleet.capture(size))
+
+
+def bench_streams(fleet: Fleet, size: int, rounds: int) -> None:
+    """The same of a million streams, and of DuckDB's SQL on its decoded rows."""
+    paths, truth = fleet.capture(STREAMS * FEW_PACKETS, STREAMS)
+    watched("audit streams", paths, truth)
+    rows = fleet.folder / f"rows-streams-{fleet.seed}.parquet"
+    if not rows.exists():
+        decoded_rows(paths, rows)
+    watched("audit streams, DuckDB", [rows], truth)
+
+
+def watched(bench: str, paths: list[Path], truth: capture_generator.FleetTruth) -> None:
+    """Reports memory and time of an audit in a process of its own."""
     command = [sys.executable, "-m", "tests.bench.bench_pipeline", "_audit", *map(str, paths)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         peak, anonymous, samples = 0, 0, 0
@@ -321,8 +337,9 @@ def bench_memory(fleet: Fleet, size: int, rounds: int) -> None:
         assert child.stdout is not None
         said = json.loads(child.stdout.read() or "{}")
     report(
-        bench="audit memory",
+        bench=bench,
         packets=truth.packets,
+        streams=truth.streams,
         peak_gib=peak / 2**30,
         peak_anonymous_gib=anonymous / 2**30,
         wanted_below_gib=4,
@@ -336,12 +353,24 @@ def audit_alone(paths: list[str]) -> None:
     """What bench_memory watches."""
     from ordack.audit import tasks
 
-    spark = spark_session()
-    started = time.perf_counter()
-    result = tasks.run(paths, spark=spark)
-    took = time.perf_counter() - started
-    print(json.dumps({"seconds": took, "violations": {k: n for k, n in result.summary["violations"].items() if n}}))
-    spark.stop()
+    if paths[0].endswith(".parquet"):
+        import duckdb
+
+        from tests.bench import duckdb_audit
+
+        with duckdb.connect(config={"threads": CORES}) as database:
+            started = time.perf_counter()
+            answer = duckdb_audit.audit(database, f"read_parquet('{paths[0]}')")
+            took = time.perf_counter() - started
+        violations = {kind: len(rows) for kind, rows in answer.violations.items() if rows}
+    else:
+        spark = spark_session()
+        started = time.perf_counter()
+        result = tasks.run(paths, spark=spark)
+        took = time.perf_counter() - started
+        violations = {kind: count for kind, count in result.summary["violations"].items() if count}
+        spark.stop()
+    print(json.dumps({"seconds": took, "violations": violations}))
 
 
 # ---- ingest: segments to a table, against Spark's own source of Parquet files
@@ -878,6 +907,7 @@ BENCHES: dict[str, Callable[[Fleet, int, int], None]] = {
     "audit": bench_audit,
     "audit-stages": bench_audit_stages,
     "memory": bench_memory,
+    "streams": bench_streams,
     "follow": bench_follow,
     "ingest": bench_ingest,
     "queues": bench_queues,

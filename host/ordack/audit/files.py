@@ -267,20 +267,11 @@ def stream_text(stream: StreamKey, names: PeerNames) -> str:
     return names.added(f"{legible(stream.source_queue_manager)} to {legible(stream.destination_queue)}")
 
 
-def streams_text(result: Result, streams_max: int = 20) -> list[str]:
+def streams_text(result: Result) -> list[str]:
     """A table of the streams with most trouble. A stream's name has a line of its own: it is as wide as a terminal."""
     headings = ("messages", "resends", "rejects", "unsettled", "order p99 ms", "violations", "unknown")
-    worst = sorted(
-        result.streams,
-        key=lambda report: (
-            -sum(report.violations.values()),
-            -sum(report.unknowns.values()),
-            -report.resends,
-            report.stream,
-        ),
-    )
     lines = ["  ".join(headings)]
-    for report in worst[:streams_max]:
+    for report in result.worst:
         order = report.latency["order"]
         figures = (
             str(report.messages),

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from ordack.audit.findings import STRAY, finding
 from ordack.audit.partial import Partial, StreamName
-from ordack.audit.reports import Latencies, Sender, connection_report, histograms, stream_reports
-from ordack.audit.result import KINDS, ConnectionReport, Result, StreamReport, Unknown, Violation
+from ordack.audit.reports import Part, Streams, Sums, connection_report
+from ordack.audit.result import KINDS, ConnectionReport, Result, Unknown, Violation
 
 CONNECTIONS_MAX = 10_000
+WORST_MAX = 20
 
 
 class Merged:
@@ -130,40 +131,30 @@ class Merged:
 
     def result(self) -> Result:
         """What the files show."""
-        streams: list[StreamReport] = []
+        parts: list[Part] = []
         found: list[Violation | Unknown] = []
-        senders: defaultdict[bytes, Sender] = defaultdict(Sender)
         for partial, mask, place in self._parts():
-            reports = stream_reports(partial, mask)
-            streams += reports
-            for index, report in zip(np.flatnonzero(mask).tolist(), reports):
-                flow = partial.flows[index]
-                senders[partial.names[index].source].add(report, flow["histogram"], flow["latency_max"])
+            parts.append(Part(partial, mask))
             found += [
                 finding(partial, row, place(int(row["connection"])))
                 for row in partial.findings
                 if (mask[row["flow"] - 1] if row["flow"] else partial is not self._settled)
             ]
-        total = Latencies()
-        for sender in senders.values():
-            total.add(sender.latencies.histogram, sender.latencies.longest)
-        streams.sort(key=lambda report: report.stream)
+        sums, streams = Sums(parts), Streams(parts)
         found.sort(key=lambda item: (isinstance(item, Unknown), item.packets[-1].time if item.packets else 0))
         gaps = max((partial.gaps for partial in self._partials), key=len)
         result = Result(
-            summary=self._summary(streams, len(gaps), total),
+            summary=self._summary(parts, sums, len(gaps)),
             paths=self._paths,
             damages=[],
             violations=[item for item in found if isinstance(item, Violation)],
             unknowns=[item for item in found if isinstance(item, Unknown)],
             streams=streams,
-            senders=sorted(
-                (sender.report(guid) for guid, sender in senders.items()),
-                key=lambda report: report.source_queue_manager,
-            ),
+            worst=streams.worst(WORST_MAX),
+            senders=sums.senders,
             connections=self._connections(found),
-            histograms=histograms(total.histogram),
-            latency=total.report(),
+            histograms=sums.histograms,
+            latency=sums.latency,
         )
         # Each task has read all files; one that saw no row does not tell.
         damages = max((partial.damages for partial in self._partials), key=len)
@@ -171,30 +162,30 @@ class Merged:
         result.add_damages(gaps)
         return result
 
-    def _summary(self, streams: Sequence[StreamReport], gaps: int, total: Latencies) -> dict[str, Any]:
+    def _summary(self, parts: Sequence[Part], sums: Sums, gaps: int) -> dict[str, Any]:
         """Without what Result.add_damages says."""
         counts = np.sum([partial.kind_counts for partial in self._partials], axis=0)
         violations, unknowns = (Counter(dict(zip(KINDS, of_kinds))) for of_kinds in counts.tolist())
-        for report in streams:
-            violations.update(report.violations)
-            unknowns.update(report.unknowns)
-        messages = sum(report.messages for report in streams)
-        unsettled = sum(report.unsettled for report in streams)
+        flows = [part.partial.flows[part.chosen] for part in parts]
+        for own in flows:
+            violations.update(dict(zip(KINDS, own["violations"].sum(axis=0).tolist())))
+            unknowns.update(dict(zip(KINDS, own["unknowns"].sum(axis=0).tolist())))
+        total = sums.total
         return {
             "packets": sum(partial.packets for partial in self._partials),
             "connections": int(self._base[-1]),
-            "streams": sum(report.sequence_count for report in streams),
-            "messages": messages,
-            "resends": sum(report.resends for report in streams),
-            "rejects": sum(sum(report.rejects.values()) for report in streams),
-            "settled": messages - unsettled,
-            "unsettled": unsettled,
+            "streams": sum(int(own["sequences"].sum()) for own in flows),
+            "messages": total["messages"],
+            "resends": total["resends"],
+            "rejects": total["rejects"],
+            "settled": total["messages"] - total["unsettled"],
+            "unsettled": total["unsettled"],
             "holes": sum(partial.holes for partial in self._partials) + gaps,
             "malformed": sum(partial.malformed for partial in self._partials),
             "unsupported_frames": max(partial.unread for partial in self._partials),
             "violations": dict(violations),
             "unknown": dict(unknowns),
-            "latency_ms": {kind: value.as_json() for kind, value in total.report().items()},
+            "latency_ms": {kind: value.as_json() for kind, value in sums.latency.items()},
         }
 
     def _connections(self, items: Sequence[Violation | Unknown]) -> dict[int, ConnectionReport]:

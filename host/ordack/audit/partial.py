@@ -40,7 +40,9 @@ class StreamName:
 
 @dataclass(slots=True)
 class Partial:
-    """What a task has found out. flows, sequences, connections, findings: structures of mqqb_audit.h.
+    """What a task has found out. flows, connections, findings, latencies: structures of mqqb_audit.h.
+
+    sequences: those that are kept, by flow and in the order in which they follow on one another. latencies: by flow.
 
     names, ends: of flows and connections; host_pairs: of connections, a number for their two hosts. guids: by code.
     missed: by code, how often something of that queue manager was missed; pair_missed: the same by hosts, two for each
@@ -49,6 +51,7 @@ class Partial:
 
     flows: Structure
     sequences: Structure
+    latencies: Structure
     connections: Structure
     findings: Structure
     names: list[StreamName]

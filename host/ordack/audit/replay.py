@@ -60,6 +60,18 @@ def _numpy(kind: Any) -> np.dtype[Any]:
     )
 
 
+_SEQUENCE = ("flow", "ordinal", "time_stamp", "pair", "highest", "covered", "first_time", "last_time", "counts")
+
+
+def _kept(table: Structure) -> Structure:
+    """What a result says of the sequences that are kept, by flow, as they follow on one another."""
+    table = table[table["flow"] != 0] if (table["flow"] == 0).any() else table
+    kept = np.empty(len(table), [(name, table.dtype[name]) for name in _SEQUENCE])
+    for name in _SEQUENCE:
+        kept[name] = table[name]
+    return kept[np.lexsort((kept["ordinal"], kept["time_stamp"], kept["flow"]))]
+
+
 class _Tables:
     """The memory of a mqqb_audit."""
 
@@ -75,6 +87,7 @@ class _Tables:
             ("flows", "mqqb_audit_flow", 1 << 10),
             ("sequences", "mqqb_audit_sequence", 1 << 11),
             ("slots", "mqqb_audit_slot", 1 << 20),
+            ("latencies", "mqqb_audit_latency", 1 << 14),
             ("sent", "mqqb_audit_sent", 1 << 15),
             ("findings", "mqqb_audit_finding", 1 << 14),
         ):
@@ -85,7 +98,7 @@ class _Tables:
 
     def __getstate__(self) -> dict[str, Any]:
         c, used = self.c, {"findings": 0, "strays": 0}  # Auditor takes these out
-        used |= {name: int(getattr(c, f"{name}_used")) for name in ("flows", "sequences", "slots", "sent")}
+        used |= {name: int(getattr(c, f"{name}_used")) for name in ("flows", "sequences", "slots", "sent", "latencies")}
         return {
             "c": bytes(ffi.buffer(c)),
             "tables": [
@@ -120,7 +133,11 @@ class _Tables:
         self.grow(name, self._kinds[name], 2 * len(self._held[name]))
 
     def _index(self) -> None:
-        for name, size in (("flow", self.c.flows_size), ("sequence", self.c.sequences_size)):
+        for name, size in (
+            ("flow", self.c.flows_size),
+            ("sequence", self.c.sequences_size),
+            ("latency", self.c.latencies_size),
+        ):
             index = self._held[f"{name}_index"] = np.zeros(2 * size, np.uint32)
             setattr(self.c, f"{name}_index", ffi.from_buffer("uint32_t[]", index))
             setattr(self.c, f"{name}_index_size", 2 * size)
@@ -135,7 +152,7 @@ class _Tables:
 
 _GROWTH = {
     getattr(lib, f"MQQB_AUDIT_GROW_{name.upper()}"): name
-    for name in ("connections", "sources", "flows", "sequences", "slots", "sent")
+    for name in ("connections", "sources", "flows", "sequences", "slots", "sent", "latencies")
 }
 
 
@@ -230,7 +247,7 @@ class Auditor:
                 self._take()
                 continue
             tables.double(_GROWTH[status])
-            if status in (lib.MQQB_AUDIT_GROW_FLOWS, lib.MQQB_AUDIT_GROW_SEQUENCES):
+            if _GROWTH[status] in ("flows", "sequences", "latencies"):
                 tables.rehash()
             elif status == lib.MQQB_AUDIT_GROW_CONNECTIONS:
                 self._connect(batch.decoder)
@@ -284,19 +301,23 @@ class Auditor:
         if decoder is not None:
             guids += [decoder.queue_manager(code) for code in range(1, decoder.queue_managers + 1)]
         flows = tables["flows"][: c.flows_used].copy()
-        names, texts = [], {}
-        for key in flows["key"]:
-            queue = decoder.queue(int(key["destination"])) if decoder and key["destination"] else None
-            raw = (queue.selector, queue.raw) if queue else (0, b"")
-            texts[raw] = queue.text if queue else ""
-            names.append(StreamName(guids[key["source"]], raw, guids[key["address"]], int(key["hops"])))
-        sequences = tables["sequences"][: c.sequences_used]
+        queues, texts = {0: (0, b"")}, {(0, b""): ""}
+        for code in np.unique(flows["key"]["destination"]).tolist():
+            if decoder is not None and code:
+                queue = decoder.queue(code)
+                queues[code] = (queue.selector, queue.raw)
+                texts[queues[code]] = queue.text
+        names = [
+            StreamName(guids[source], queues[destination], guids[address], hops)
+            for source, destination, address, hops in flows["key"].tolist()
+        ]
         kind_counts = np.array([list(c.violations), list(c.unknowns)], np.int64)
         findings = np.concatenate(self._findings) if self._findings else np.zeros(0, _dtype("mqqb_audit_finding"))
         findings = withdraw(findings, flows, kind_counts, self._ends)
         return Partial(
             flows=flows,
-            sequences=sequences[sequences["flow"] != 0].copy(),
+            sequences=_kept(tables["sequences"][: c.sequences_used]),
+            latencies=np.sort(tables["latencies"][: c.latencies_used], order=("flow", "bucket")),
             connections=tables["connections"][: len(self._ends)].copy(),
             findings=findings,
             names=names,

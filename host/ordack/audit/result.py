@@ -86,7 +86,7 @@ first was sent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -312,7 +312,8 @@ class Result:
 
     damages: (path, text) for what could not be read. violations, unknowns: at most 1,000 of a kind for a stream are
     kept with their packets; the counts in summary and streams are of all. connections: at most the 10,000 that had
-    most trouble, by index of the capture; dropped ones are counted in summary. series: of the streams with most
+    most trouble, by index of the capture; dropped ones are counted in summary. worst: the 20
+    streams with most violations, then unknown verdicts, then resends. series: of the streams with most
     trouble, if asked for. names: what people call queue managers. bytes_read: of captures, in all tasks.
     """
 
@@ -321,11 +322,12 @@ class Result:
     damages: list[tuple[str, str]]
     violations: list[Violation]
     unknowns: list[Unknown]
-    streams: list[StreamReport]
+    streams: Sequence[StreamReport]
     senders: list[SenderReport]
     connections: dict[int, ConnectionReport]
     histograms: dict[str, dict[float, int]]
     latency: dict[str, Latency]
+    worst: Sequence[StreamReport] = ()
     series: list[Series] = field(default_factory=list)
     names: PeerNames = field(default=PeerNames({}), compare=False)
     bytes_read: int = field(default=0, compare=False)
