@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import queue
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,13 +18,16 @@ from hypothesis import strategies as st
 from ordack.pipeline import folders, segments, source
 from ordack.pipeline.bodies import SchemaError
 from ordack.pipeline.folders import Folders, Part
+from ordack.pipeline.listener import QueryMetrics
 from ordack.pipeline.options import OptionError
 from ordack.pipeline.segments import SCHEMA, FolderError
 from ordack.pipeline.source import SegmentSource, SegmentStreamReader
-from pyspark.errors import PySparkException
+from prometheus_client import CollectorRegistry
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession, datasource
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
+from pyspark.sql.streaming.listener import QueryTerminatedEvent
 from pyspark.sql.types import StringType, StructField, StructType
 
 from tests.support import capture_generator, segment_files
@@ -438,6 +444,41 @@ def test_a_stream_in_spark_is_bounded_and_goes_on_from_its_checkpoint(
     assert run() == []
     found = sorted(one.lookup_id for one in spark.read.parquet(str(tmp_path / "table")).collect())
     assert found == [10, 11, 20, 21, 30, 31, 40, 41, 50, 51, 60, 70, 71, 72]
+
+
+def test_a_listener_counts_queries_for_prometheus(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
+    """One that reads two batches, and one that fails at the first."""
+    ended: queue.Queue[None] = queue.Queue()
+    registry = CollectorRegistry()
+
+    class Told(QueryMetrics):
+        def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+            super().onQueryTerminated(event)
+            ended.put(None)
+
+    listener = Told(registry)
+    write(folder, 1, 1, 3)
+    write(folder, 2, 4, 5)
+    spark.streams.addListener(listener)
+    try:
+        for name, column in (("readings", "lookup_id"), ("failing", "raise_error('so it is to be')")):
+            frame = spark.readStream.format("ordack").option("maxSegmentsPerTrigger", "1").load(str(folder))
+            writer = frame.selectExpr(column).writeStream.format("noop").trigger(availableNow=True).queryName(name)
+            running = writer.option("checkpointLocation", str(tmp_path / name)).start()
+            with contextlib.suppress(StreamingQueryException):
+                running.awaitTermination(100)
+            ended.get(timeout=100)
+    finally:
+        spark.streams.removeListener(listener)
+
+    def value(metric: str, name: str) -> float | None:
+        return registry.get_sample_value(f"ordack_query_{metric}", {"query": name})
+
+    for name, batches, rows, failures in (("readings", 2, 5, 0), ("failing", None, None, 1)):
+        found = [value(metric, name) for metric in ("batches_total", "rows_total", "failures_total", "running")]
+        assert found == [batches, rows, failures, 0]
+    assert (value("batch_seconds", "readings") or 0) > 0
+    assert time.time() - (value("last_batch_timestamp_seconds", "readings") or 0) < 100
 
 
 def test_the_helper_writes_what_the_source_takes() -> None:
