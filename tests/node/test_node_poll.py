@@ -34,7 +34,7 @@ from tests.support.command import own_port
 
 ROOT = Path(__file__).resolve().parents[2]
 BOARD = ROOT / "build" / "micropython" / "unix-c" / "micropython"
-LONG_MS = 60000
+LONG_MS = 240000
 
 
 @contextmanager
