@@ -721,3 +721,42 @@ def many_lives(seed, lives, errors=True, **options):
         how = (KEEP_ALL, KEEP_SYNCED, TEAR, KILL)[dice.below(4)]
         disk = disk.after_cut(how, dice, partial[0])
     return len(world.by_id), world.refused
+
+
+# ---- single messages
+
+
+def put(box, body, name=NAMES[0]):
+    """Send one message; its handle."""
+    queue = box.queue(name)
+    handle = log.Stored(box.next_message_id, confirm.new(1, CONFIRMATION))
+    record = array("I", queue.record)
+    record[2] += 1
+    box.append(handle, queue, log.TRANSACTIONAL | log.RECOVERABLE, record, body)
+    box.sync()
+    return handle
+
+
+def fill(box):
+    while True:
+        put(box, bytes(200))
+
+
+def end(box, handles):
+    """Nobody needs these messages any more."""
+    for handle in handles:
+        handle.record[confirm.STATE] = confirm.GONE
+    box.change(handles)
+
+
+def bodies(box):
+    return [bytes(box.log.load(restored.handle)) for restored in box.restored]
+
+
+def raises(kind, call, *arguments):
+    """The exception of that kind which the call must raise."""
+    try:
+        call(*arguments)
+    except kind as error:
+        return error
+    raise AssertionError("it should have raised " + str(kind))

@@ -9,6 +9,7 @@ import power
 from engine_cases import run_calls
 from mqqb import confirm, core
 from ordack.node import log, outbox, replay, sources
+from power import bodies, end, put, raises
 
 LINE = power.NAMES[0]
 
@@ -24,42 +25,6 @@ def scratch(name):
     for old in os.listdir(folder):
         os.remove(folder + "/" + old)
     return folder
-
-
-def put(box, body, name=LINE):
-    """Send one message; its handle."""
-    queue = box.queue(name)
-    handle = log.Stored(box.next_message_id, confirm.new(1, power.CONFIRMATION))
-    record = power.array("I", queue.record)
-    record[2] += 1
-    box.append(handle, queue, log.TRANSACTIONAL | log.RECOVERABLE, record, body)
-    box.sync()
-    return handle
-
-
-def fill(box):
-    while True:
-        put(box, bytes(200))
-
-
-def end(box, handles):
-    """Nobody needs these messages any more."""
-    for handle in handles:
-        handle.record[confirm.STATE] = confirm.GONE
-    box.change(handles)
-
-
-def bodies(box):
-    return [bytes(box.log.load(restored.handle)) for restored in box.restored]
-
-
-def raises(kind, call, *arguments):
-    """The exception of that kind which the call must raise."""
-    try:
-        call(*arguments)
-    except kind as error:
-        return error
-    raise AssertionError("it should have raised " + str(kind))
 
 
 def every_byte_of_a_workload():

@@ -11,7 +11,7 @@ import chip
 import power
 from engine_cases import run_calls
 from ordack.node import log, outbox, raw_flash
-from test_outbox import bodies, end, put, raises
+from power import bodies, end, put, raises
 
 BLOCK = 512
 UNIT = 32

@@ -628,7 +628,7 @@ def test_what_is_kept_and_takes_nearly_all_room_is_not_copied_for_nothing() -> N
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID, segment_size=1000, capacity=6000)
     with pytest.raises(log.OutboxFull, match="in use"):
-        boards.fill(box)
+        power.fill(box)
     handles = box.handles()
     change(box, handles[0], "X")
     boards.end(box, handles[10:12])
