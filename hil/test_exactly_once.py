@@ -26,7 +26,7 @@ from hil.kinds import KINDS, MPS2
 from hil.report import Figures
 
 CORE = {"unix-twin": "python"}
-FORM = {"pi-machine": (30, 6, 1), "raspi3b": (10, 2, 1)}  # machines that take their time
+FORM = {"pi-machine": (30, 6, 1), "raspi3b": (10, 2, 0)}  # machines that take their time
 FORM |= {board: (40, 8, 2) if board.startswith("mps2") else (20, 4, 1) for board in MPS2}
 
 
