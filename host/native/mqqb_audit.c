@@ -1136,7 +1136,6 @@ static void prune(mqqb_audit *a, mqqb_audit_flow *f, int64_t time)
     for (place = 1; entry != 0; place++) {
         sequence *const s = &a->sequences[entry - 1];
         const uint32_t older = s->older;
-        uint32_t k;
         if (s->has_slots != 0 && place >= MQQB_AUDIT_DETAILED &&
             (place >= 4 * MQQB_AUDIT_KEEP || all_over(a, s, 0, MQQB_AUDIT_BLOCKS * MQQB_AUDIT_BLOCK))) {
             conclude_all(a, s, time);
@@ -1144,6 +1143,7 @@ static void prune(mqqb_audit *a, mqqb_audit_flow *f, int64_t time)
         if (s->has_slots == 0 && place >= MQQB_AUDIT_KEEP) {
             const uint32_t *const from = (const uint32_t *)&s->counts;
             uint32_t *const to = (uint32_t *)&f->folded;
+            uint32_t k;
             for (k = 0; k < sizeof s->counts / sizeof *from; k++) {
                 to[k] += from[k];
             }
