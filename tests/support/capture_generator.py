@@ -1551,6 +1551,19 @@ def _within_reach(capture: Capture, violation: Planted) -> bool:
     return True
 
 
+def _is_passed_over(capture: Capture, violation: Planted) -> bool:
+    """Was a message above it sent, before the OrderAck, as one that follows a number below it? If that is the one that
+    the receiver took, it needs not have the number (B-270)."""
+    return any(
+        packet.visible
+        and packet.line is violation.line
+        and packet.kind == "message"
+        and packet.sequence == violation.evidence[-1][-1].sequence
+        and packet.previous < violation.number < packet.number
+        for packet in capture.packets
+    )
+
+
 WINDOW = 64  # numbers of a sequence that a reader keeps in detail at least
 
 
@@ -1659,7 +1672,9 @@ def _judge(capture: Capture, pairs: list[_Pair], everything: list[Frame]) -> Non
                 concerned |= {pair.number for pair in pairs if violation.line.target in pair.ends}
         clear = min(clouded.get(number, last + 1) for number in concerned) > last
         violation.certain = violation.shown and (
-            _within_reach(capture, violation) and (standing or (clear and _accounted(capture, violation)))
+            _within_reach(capture, violation)
+            and (standing or (clear and _accounted(capture, violation)))
+            and not (violation.variant == ACCEPTED and _is_passed_over(capture, violation))
         )
         shown = [packet for group in groups for packet in group]
         finals = {(id(packet.line), packet.own_id) for packet in shown if packet.kind == "final"}
