@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import multiprocessing
 import os
 import random
@@ -549,6 +550,20 @@ def test_the_log_begins_anew_again_and_again(tmp_path: Path) -> None:
         for _ in range(100):
             _add(store, "q", bytes(200_000))
             assert log_bytes(store.path) < LOG_BYTES + 500_000
+
+
+def test_who_is_stopped_while_it_copies_the_log_is_waited_for_and_then_reported(tmp_path: Path) -> None:
+    with Store(tmp_path, create=True, busy_timeout=0.05) as store:
+        store.queues.create("q")
+        folder = os.open(tmp_path, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)  # as another process has it
+            with pytest.raises(StoreError, match="another process has been copying its write-ahead log"):
+                _add(store, "q", b"refused")
+        finally:
+            os.close(folder)
+        _add(store, "q", b"taken")
+        assert _content(store, "q") == [b"taken"]
 
 
 def test_a_locked_store_is_waited_for_and_then_reported(tmp_path: Path) -> None:

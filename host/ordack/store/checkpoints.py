@@ -19,7 +19,7 @@ import ctypes
 import fcntl
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import apsw
@@ -29,6 +29,10 @@ from ordack.store.room import LOG_BYTES
 MOST = 16  # times LOG_BYTES
 REST = 4  # the part of LOG_BYTES that may be left to copy while the writer is kept out
 WAIT_S = 0.02  # for the writer, and then with the writer kept out for readers; another time if that is not enough
+LOCKED = (
+    "another process has been copying its write-ahead log as long as this could wait. Try again when that is done, "
+    "or end it"
+)
 NO_SYNCS = (
     apsw.SQLITE_IOERR_READ,
     apsw.SQLITE_IOERR_SHORT_READ,
@@ -51,29 +55,44 @@ class FileTurn:
     checkpoint may write pages there meanwhile, because one before it can have made the file shorter than what is
     committed; the zeros would damage them. Each object is one contender; a thread has its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, busy: Callable[[int], bool] = lambda _tries: False) -> None:
+        """busy: a busy handler, as SQLite calls one."""
         self._folder = folder
+        self._busy = busy
         self._has_it = False
 
     @contextlib.contextmanager
-    def mine(self, waits: bool = True) -> Iterator[bool]:
-        """Is it mine inside? It is if this waits, at most for a checkpoint of another. Nests. Raises
-        apsw.CantOpenError."""
+    def mine(self) -> Iterator[None]:
+        """Inside it is mine. Nests. Raises apsw.LockedError if another has it for too long, apsw.CantOpenError."""
         if self._has_it:
-            yield True
+            yield
             return
         try:
             descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             raise apsw.CantOpenError(f"{self._folder}: {error.strerror}") from None
         try:
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
-                self._has_it = True
-            yield self._has_it
+            self._wait(descriptor)
+            self._has_it = True
+            try:
+                yield
+            finally:
+                self._has_it = False
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
         finally:
-            self._has_it = False
             os.close(descriptor)
+
+    def _wait(self, descriptor: int) -> None:
+        tries = 0
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not self._busy(tries):
+                    raise apsw.LockedError(LOCKED) from None
+                tries += 1
+            else:
+                return
 
 
 class Checkpoints:
@@ -137,9 +156,7 @@ class Checkpoints:
     def _copy(self, mode: int) -> bool:
         """Make one; was it made to its end?"""
         try:
-            with self._turn.mine(waits=False) as mine:
-                if not mine:
-                    return False
+            with self._turn.mine():
                 _, self._copied = self._database.wal_checkpoint("main", mode)
         except apsw.Error as error:
             if may_be_a_sync(error):

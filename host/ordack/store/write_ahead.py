@@ -88,7 +88,7 @@ class WriteAheadLog:
         self._done_beside = 0  # that were counted
         self._failed = failed
         self._page_bytes: int = database.pragma("page_size")
-        self._turn = FileTurn(path.parent)
+        self._turn = FileTurn(path.parent, busy)
         chunk = ctypes.c_int(CHUNK_BYTES)
         database.file_control("main", apsw.SQLITE_FCNTL_CHUNK_SIZE, ctypes.addressof(chunk))
         database.pragma("journal_size_limit", LOG_BYTES)  # a large transaction leaves no large log behind
@@ -103,7 +103,7 @@ class WriteAheadLog:
     @contextlib.contextmanager
     def commit(self) -> Iterator[None]:
         """The running transaction is committed inside; before, what it adds to the database's file has got its room on
-        the disk. Raises apsw.FullError, apsw.CantOpenError if the file is gone."""
+        the disk. Raises apsw.FullError, apsw.LockedError, apsw.CantOpenError if the file is gone."""
         with contextlib.nullcontext() if self.beside else self._turn.mine():
             self._keep_place()
             yield
