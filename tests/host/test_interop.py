@@ -218,7 +218,8 @@ def test_what_the_other_side_does_wrong_is_a_row_that_does_not_hold(
 def test_clocks_that_differ_are_said_and_times_are_not_judged_then(tmp_path: Path, windows: Standin) -> None:
     outcome = tried(windows, tmp_path / "out", "clock", keys=["from-ttrq"])
     clocks = row_of(outcome, "clocks")
-    assert (clocks.verdict, clocks.found.partition(".")[0]) == (BROKEN, "3600")
+    assert clocks.verdict == BROKEN
+    assert 3540 < float(clocks.found.split()[0]) < 3660
     assert clocks.found.endswith("s ahead there")
     assert row_of(outcome, "from-ttrq").verdict == UNJUDGED
 
