@@ -697,7 +697,8 @@ class World:
         elif message_class == confirm.ACK_RECEIVE:
             right = message.received
         elif message_class == confirm.NACK_REACH_QUEUE_TIMEOUT:
-            right = self.may_be_late(message)
+            message.blurred |= message.target.given_up  # it may come before the FinalAck that says the same
+            right = message.blurred or self.may_be_late(message)
         elif message_class == confirm.NACK_DELETED:
             right = message.withdrawn
         elif message_class & 0xC000 == 0x8000:
