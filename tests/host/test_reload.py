@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
-import random
 import re
 import signal
 import socket
@@ -23,7 +21,7 @@ from ordack.config_file import ConfigFile, parse
 from ordack.running import Running
 from ordack.settings import NUMBERS, RESTART, TABLES
 
-from tests.support.command import DEADLINE_S, Serve, converse, ordack
+from tests.support.command import DEADLINE_S, Serve, converse, ordack, own_port
 from tests.support.host_peer import Peer, direct
 
 ONE, TWO = bytes([1]) * 16, bytes([2]) * 16
@@ -235,7 +233,7 @@ def test_listeners_come_and_go_and_sessions_that_may_stay_do(plant: Callable[...
         assert one.recv(1) == b""
     with socket.create_connection(("127.0.0.1", here.port), DEADLINE_S) as refused:
         assert refused.recv(1) == b""
-    here.port = _quiet_port()
+    here.port = own_port("0.0.0.0")
     here.reload(f"[[listen]]\naddress = '127.0.0.1'\nport = {here.port}\n")
     told = here.reload(f"[[listen]]\naddress = '0.0.0.0'\nport = {here.port}\n")  # all addresses, the same port
     assert _places(told) == [("0.0.0.0", here.port)]
@@ -245,16 +243,6 @@ def test_listeners_come_and_go_and_sessions_that_may_stay_do(plant: Callable[...
         assert time.monotonic() < deadline
         shown = json.loads(ordack("status", "--store", here.store, "--json").stdout)["listening"]
     assert here.send(ONE, b"x", 100) == {}
-
-
-def _quiet_port() -> int:
-    """A port that is free on every address, and that nobody gets who asks for any."""
-    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    for port in random.sample(range(first // 2, first), 100):
-        with socket.socket() as taken, contextlib.suppress(OSError):
-            taken.bind(("0.0.0.0", port))
-            return port
-    raise AssertionError("no free port")
 
 
 def _places(told: str) -> list[tuple[str, int]]:

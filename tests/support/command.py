@@ -179,9 +179,10 @@ def as_json(*arguments: object, stdin: bytes = b"") -> list[dict[str, Any]]:
 _held: list[socket.socket] = []
 
 
-def own_port() -> int:
-    """A TCP port of 127.0.0.1 that is for this test alone, also while who listens there is not there yet, or killed."""
-    _held.append(hold_port())
+def own_port(address: str = "127.0.0.1") -> int:
+    """A TCP port of this address, 0.0.0.0: of every one, that is for this test alone, also while who listens there is
+    not there yet, or killed."""
+    _held.append(hold_port(address))
     return int(_held[-1].getsockname()[1])
 
 
