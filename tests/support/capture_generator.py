@@ -1554,11 +1554,13 @@ def _within_reach(capture: Capture, violation: Planted) -> bool:
 def _is_passed_over(capture: Capture, violation: Planted) -> bool:
     """Was a message above it sent, before the OrderAck, as one that follows a number below it? If that is the one that
     the receiver took, it needs not have the number (B-270)."""
+    ack = violation.evidence[-1][-1]
     return any(
         packet.visible
         and packet.line is violation.line
         and packet.kind == "message"
-        and packet.sequence == violation.evidence[-1][-1].sequence
+        and packet.sequence == ack.sequence
+        and packet.frames[0].time <= ack.frames[0].time
         and packet.previous < violation.number < packet.number
         for packet in capture.packets
     )
