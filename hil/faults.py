@@ -222,7 +222,9 @@ class Passage:
         return reached
 
     def cut_made(self, direction: str) -> None:
-        """The cut that `passed` asked for is made: the far end has every byte before it, and will get none behind."""
+        """The cut that `passed` asked for is made: the far end has every byte before it, and will get none behind, but
+        by a kind of `GOES_ON`.
+        """
         assert self.planned is not None
         made = CutMade(self.number, direction, self.forwarded[direction], self.planned.kind, self.planned)
         self._schedule.made.append(made)
@@ -395,12 +397,11 @@ async def _pump(source: socket.socket, sink: socket.socket, direction: str, pass
                 continue
             assert passage.planned
             kind = passage.planned.kind
-            if kind not in GOES_ON:
-                if not await _delivered(sink):
-                    raise ConnectionAbortedError("the far end did not take the bytes before the cut")
-                passage.cut_made(direction)
-                return True
+            if kind not in GOES_ON and not await _delivered(sink):
+                raise ConnectionAbortedError("the far end did not take the bytes before the cut")
             passage.cut_made(direction)
+            if kind not in GOES_ON:
+                return True
             if kind == SLOW:
                 slow_until = loop.time() + LATE_S
             else:

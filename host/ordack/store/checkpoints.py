@@ -78,7 +78,7 @@ class FileTurn:
                 yield
             finally:
                 self._has_it = False
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a forked process may keep the file open
         finally:
             os.close(descriptor)
 
