@@ -32,6 +32,7 @@ LATENCIES = ("session", "order", "final")
 
 _BUCKETS = lib.MQQB_AUDIT_BUCKETS
 _BOUNDS = np.array([lib.mqqb_audit_bucket_end(bucket) / 1000 for bucket in range(_BUCKETS)])  # ms
+_GROUPS = _BUCKETS * len(LATENCIES)  # of an owner
 _SHARES = np.array([0.5, 0.9, 0.99])
 _NONE = Latency(0, 0.0, 0.0, 0.0, 0.0)
 _COUNTS = ("messages", "first_transmissions", "resends", "order_acked", "final_acked", "unsettled")
@@ -40,7 +41,7 @@ _CHUNK = 1024  # streams whose reports are made at once
 
 
 def _latencies(groups: NDArray[Any], messages: NDArray[Any], longest: NDArray[Any]) -> list[dict[str, Latency]]:
-    """Percentiles by owner. groups: of entries, in order: _BUCKETS * (owner * kinds + kind) + bucket. messages: in
+    """Percentiles by owner. groups: of entries, in order: _GROUPS * owner + _BUCKETS * kind + bucket. messages: in
     each. longest: ns, by owner and kind."""
     kinds = len(LATENCIES)
     ends = np.searchsorted(groups, np.arange(1, len(longest) * kinds + 1) * _BUCKETS)
@@ -57,6 +58,15 @@ def _latencies(groups: NDArray[Any], messages: NDArray[Any], longest: NDArray[An
         for count, (p50, p90, p99), top in zip(counts.tolist(), values.round(6).tolist(), most.round(6).tolist())
     ]
     return [dict(zip(LATENCIES, found[first : first + kinds])) for first in range(0, len(found), kinds)]
+
+
+def _histograms(groups: NDArray[Any], messages: NDArray[Any], owners: int) -> list[dict[str, dict[float, int]]]:
+    """By owner and kind: {upper bound in ms: messages}. groups: as for _latencies."""
+    found: list[dict[str, dict[float, int]]] = [{kind: {} for kind in LATENCIES} for _ in range(owners)]
+    bounds = _BOUNDS[groups % _BUCKETS].tolist()
+    for group, bound, count in zip(groups.tolist(), bounds, messages.tolist()):
+        found[group // _GROUPS][LATENCIES[group % _GROUPS // _BUCKETS]][bound] = count
+    return found
 
 
 def _added(groups: NDArray[Any], messages: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -110,7 +120,7 @@ class Part:
         owners = owner_of[table["flow"]]
         keep = owners >= 0
         return (
-            owners[keep].astype(np.int64) * (_BUCKETS * len(LATENCIES)) + table["bucket"][keep],
+            owners[keep].astype(np.int64) * _GROUPS + table["bucket"][keep],
             table["messages"][keep],
         )
 
@@ -121,13 +131,9 @@ class Part:
         sequences = _sequence_reports(partial.sequences[rows], owners)
         rows, owners = _places(partial.latencies, chosen, 0)
         entries = partial.latencies[rows]
-        groups = owners * (_BUCKETS * len(LATENCIES)) + entries["bucket"]
+        groups = owners * _GROUPS + entries["bucket"]
         latencies = _latencies(groups, entries["messages"], flows["latency_max"])
-        histograms: list[dict[str, dict[float, int]]] = [{kind: {} for kind in LATENCIES} for _ in latencies]
-        bounds = _BOUNDS[entries["bucket"] % _BUCKETS].tolist()
-        kinds = (entries["bucket"] // _BUCKETS).tolist()
-        for owner, kind, bound, messages in zip(owners.tolist(), kinds, bounds, entries["messages"].tolist()):
-            histograms[owner][LATENCIES[kind]][bound] = messages
+        histograms = _histograms(groups, entries["messages"], len(chosen))
         names = ("sequences", "connections", "first_time", "last_time")
         columns = {name: flows[name].tolist() for name in (*names, "classes", "class_counts", "class_rest", "outcomes")}
         columns |= {name: self.totals[name][chosen].tolist() for name in _COUNTS}
@@ -287,11 +293,9 @@ class Sums:
             ),
             key=lambda report: report.source_queue_manager,
         )
-        all_groups, all_messages = _added(own_groups % (_BUCKETS * len(LATENCIES)), own_messages)
+        all_groups, all_messages = _added(own_groups % _GROUPS, own_messages)
         self.latency = _latencies(all_groups, all_messages, most.max(axis=0, initial=0)[None])[0]
-        self.histograms: dict[str, dict[float, int]] = {kind: {} for kind in LATENCIES}
-        for group, count in zip(all_groups.tolist(), all_messages.tolist()):
-            self.histograms[LATENCIES[group // _BUCKETS]][float(_BOUNDS[group % _BUCKETS])] = count
+        self.histograms = _histograms(all_groups, all_messages, 1)[0]
 
 
 _ENDS = {
