@@ -398,6 +398,14 @@ async def test_while_one_ping_waits_for_its_answer_others_do_without(tmp_path: P
 # ---- slow peers ---------------------------------------------------------------------------------
 
 
+def _narrow() -> socket.socket:
+    """Where a test listens that reads by itself: little of what is sent waits there."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+    listener.setblocking(False)
+    return listener
+
+
 @pytest.mark.rule("B-148", "B-151", "B-435")
 async def test_what_leaves_slowly_is_neither_given_up_nor_sent_again_nor_put_in_memory_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -409,10 +417,8 @@ async def test_what_leaves_slowly_is_neither_given_up_nor_sent_again_nor_put_in_
     monkeypatch.setattr(tcp, "POLL_INTERVAL_S", 0.001)
     bodies = [bytes([number]) * 4_000_000 for number in range(3)]
     loop = asyncio.get_running_loop()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
-        listener.setblocking(False)
-        hops = {"plant": ("127.0.0.1", listener.getsockname()[1])}
+    with _narrow() as listener:
+        hops = {"plant": listener.getsockname()}
         async with serving(tmp_path, Config(next_hops=hops, max_unwritten=6 << 20)) as server:
             poll = server.manager.poll
             monkeypatch.setattr(
@@ -449,10 +455,8 @@ async def test_a_peer_that_never_reads_is_left_when_too_much_waits_for_it(
     monkeypatch.setattr(tcp, "now", lambda: 0)
     monkeypatch.setattr(tcp, "POLL_INTERVAL_S", 0.001)
     loop = asyncio.get_running_loop()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
-        listener.setblocking(False)
-        hops = {"plant": ("127.0.0.1", listener.getsockname()[1])}
+    with _narrow() as listener:
+        hops = {"plant": listener.getsockname()}
         async with serving(tmp_path, Config(next_hops=hops, max_unwritten=1 << 16)) as server:
             server.send(*([bytes(4_000_000)] * 8))
             async with asyncio.timeout(DEADLINE_S):
