@@ -13,6 +13,9 @@
 
 #define NONE 0xFFFFFFFFu
 #define TCP_PORT 1801u
+#define PING_PORT 3527u
+#define VXLAN_PORT 4789u
+#define WRAPPINGS_MAX 4        /* of one frame, the frame itself counted */
 #define RECORD_MAX (16u << 20) /* bytes of one frame or block; more is no capture but a corrupt length */
 #define PENDING_MAX (4u << 20) /* bytes kept out of order for one direction: more than a TCP window */
 #define LATE_MAX                                                                                                       \
@@ -40,7 +43,14 @@
 
 /* Answers of read_frame besides mqqb_capture's statuses. */
 #define FRAME_DONE 0
-#define FRAME_AGAIN 8 /* once drain is done */
+#define FRAME_AGAIN 8  /* once drain is done */
+#define FRAME_INNER 10 /* what is left begins with the link header of a frame that was wrapped */
+
+/* Types of link headers that also frames in frames have. */
+#define LINK_ETHERNET 1u
+#define LINK_RAW 101u /* IP alone */
+
+#define IS_UDP (1u << 17) /* in mqqb_capture_end's last word */
 
 #define FIN 1u
 #define SYN 2u
@@ -154,11 +164,18 @@ static inline int has_room(const mqqb_capture_dictionary *dictionary)
 
 /* ---- rows ------------------------------------------------------------------------------------- */
 
+/* May the bytes of a packet be written, of any size? */
+static inline int has_bytes(const mqqb_capture *c)
+{
+    return c->columns.packets == NULL || c->columns.packets_size - c->packets_used >= MQQB_CAPTURE_SCRATCH;
+}
+
 /* May a row, and what it needs of the dictionaries, be written? */
 static inline int32_t ready(const mqqb_capture *c)
 {
     if (c->rows == c->capacity ||
-        (c->columns.label_text != NULL && c->columns.label_size - c->label_used < MQQB_CAPTURE_LABEL)) {
+        (c->columns.label_text != NULL && c->columns.label_size - c->label_used < MQQB_CAPTURE_LABEL) ||
+        !has_bytes(c)) {
         return MQQB_CAPTURE_ROWS;
     }
     return has_room(&c->dictionary[0]) && has_room(&c->dictionary[1]) ? MQQB_CAPTURE_END_OF_FILE
@@ -206,15 +223,30 @@ static inline void end_row(mqqb_capture *c, uint32_t connection, uint32_t side, 
     if (c->columns.label_end != NULL) {
         c->columns.label_end[c->rows] = (int32_t)c->label_used;
     }
+    if (c->columns.packet_end != NULL) {
+        c->columns.packet_end[c->rows] = (int64_t)c->packets_used;
+    }
     c->rows++;
     if (c->rows - c->flushed == BLOCK) {
         flush(c);
     }
 }
 
+/* The bytes of the row that is made. There is room for them. */
+static inline void put_packet(mqqb_capture *c, const uint8_t *packet, uint64_t size)
+{
+    if (c->columns.packets != NULL) {
+        memcpy(c->columns.packets + c->packets_used, packet, size);
+        c->packets_used += size;
+    }
+}
+
 static void tell(mqqb_capture *c, uint32_t connection, uint32_t side, uint32_t kind, uint32_t status, uint32_t size)
 {
     const mqqb_capture_direction *const d = &c->connections[connection].direction[side];
+    const int is_begun = c->columns.packets != NULL && d->carry != NONE;
+    const mqqb_capture_segment now = {.time = c->time, .file = c->file, .frame = c->frame};
+    const mqqb_capture_segment *const at = is_begun ? &c->segments[d->carry] : &now;
     row *const r = new_row(c);
 
     put(r, MQQB_SCAN_KIND, kind);
@@ -224,7 +256,7 @@ static void tell(mqqb_capture *c, uint32_t connection, uint32_t side, uint32_t k
     if (c->columns.correlation_id != NULL) {
         memset(c->columns.correlation_id + (size_t)20 * c->rows, 0, 20);
     }
-    end_row(c, connection, side, c->file, c->frame, c->time);
+    end_row(c, connection, side, at->file, at->frame, at->time);
 }
 
 static inline uint8_t *put_utf8(uint8_t *out, uint32_t x)
@@ -394,6 +426,7 @@ static uint32_t add_packet(mqqb_capture *c, uint32_t connection, uint32_t side, 
     if (c->details != 0 && status == MQQB_OK) {
         put_details(c, d, packet, r);
     }
+    put_packet(c, packet, total != 0 ? total : 16);
     end_row(c, connection, side, s->file, s->frame, s->time);
     return total;
 }
@@ -428,6 +461,7 @@ static uint32_t free_segment(mqqb_capture *c, uint32_t number)
 {
     const uint32_t next = c->segments[number].next;
 
+    c->segments[number].file = NONE;
     c->segments[number].next = c->segments_free;
     c->segments_free = number + 1;
     c->segments_spare++;
@@ -437,6 +471,27 @@ static uint32_t free_segment(mqqb_capture *c, uint32_t number)
 static inline const uint8_t *bytes_of(const mqqb_capture *c, const piece *s)
 {
     return c->files[s->file] + s->place;
+}
+
+uint64_t mqqb_capture_keep(mqqb_capture *c, uint8_t *out, uint8_t *files)
+{
+    uint64_t used = 0;
+
+    for (uint32_t number = 0; number < c->segments_used; number++) {
+        piece *const s = &c->segments[number];
+        if (s->file == NONE) {
+            continue;
+        }
+        files[s->file] = 1;
+        if (s->file == c->file) {
+            if (out != NULL) {
+                memcpy(out + used, bytes_of(c, s), s->size);
+                s->place = used;
+            }
+            used += s->size;
+        }
+    }
+    return used;
 }
 
 static inline void skip(mqqb_capture_direction *d, piece *s, uint32_t size)
@@ -1102,6 +1157,7 @@ uint64_t mqqb_capture_places(const uint8_t *gathered, uint64_t size, uint64_t *p
 typedef struct {
     const uint8_t *in;
     uint64_t size, wire;
+    uint32_t link; /* type of the header that they begin with */
 } view;
 
 static inline int pass(view *v, uint64_t size)
@@ -1170,9 +1226,15 @@ static int32_t read_tcp_header(mqqb_capture *c, mqqb_capture_end end[2], view *v
 
 static void count_fragment(mqqb_capture_datagram *g, const view *v, uint32_t place, uint32_t more)
 {
-    g->received += (uint32_t)v->wire;
+    const uint32_t end = smaller((place + (uint32_t)v->wire + 7) / 8, MQQB_CAPTURE_UNITS);
+
+    for (uint32_t unit = place / 8; unit < end; unit++) {
+        const uint32_t bit = 1u << unit % 32;
+        g->received += (g->there[unit / 32] & bit) == 0;
+        g->there[unit / 32] |= bit;
+    }
     if (more == 0) {
-        g->total = place + (uint32_t)v->wire;
+        g->total = end;
     }
     if (g->state == IS_KNOWN && g->received >= g->total) {
         g->state = 0;
@@ -1217,6 +1279,7 @@ static int32_t read_fragment(mqqb_capture *c, mqqb_capture_end end[2], const vie
         g->waiting = NONE;
         g->received = 0;
         g->total = NONE;
+        memset(g->there, 0, sizeof g->there);
     }
     if (place > 0 && g->state == IS_WAITING) {
         piece s = piece_of(c, v, place);
@@ -1263,13 +1326,83 @@ static inline int32_t read_datagram(mqqb_capture *c, mqqb_capture_end end[2], vi
                                : read_fragment(c, end, v, id, place, more);
 }
 
+/* A UDP header and what follows: a ping, or a frame in VXLAN. There is room for a row, a packet and a connection. */
+static int32_t read_udp(mqqb_capture *c, mqqb_capture_end end[2], view *v)
+{
+    const uint8_t *const in = v->in;
+    uint32_t side;
+    uint32_t *place;
+
+    if (!pass(v, 8) || be16(in + 4) < 8) {
+        return FRAME_DONE;
+    }
+    shorten(v, be16(in + 4) - 8u);
+    if (be16(in + 2) == VXLAN_PORT) {
+        v->link = LINK_ETHERNET;
+        return pass(v, 8) && (v->in[-8] & 8) != 0 ? FRAME_INNER : FRAME_DONE;
+    }
+    if (c->columns.packets == NULL || (be16(in) != PING_PORT && be16(in + 2) != PING_PORT)) {
+        return FRAME_DONE;
+    }
+    end[0].word[4] |= be16(in) | IS_UDP;
+    end[1].word[4] |= be16(in + 2) | IS_UDP;
+    place = find(c, end, &side);
+    if (*place == 0) {
+        side = connect(c, place, end, 0);
+    }
+    put_packet(c, v->in, v->size);
+    tell(c, *place - 1, side, MQQB_KIND_PING, 0, (uint32_t)v->size);
+    return FRAME_DONE;
+}
+
+/* A GRE header and what follows: a frame or an IP datagram, as tunnels and mirrors send it. */
+static int32_t read_gre(view *v)
+{
+    const uint8_t *const in = v->in;
+    uint32_t flags, type, size = 4;
+
+    if (v->size < 4 || (in[1] & 7) != 0) { /* version 1 is PPTP's */
+        return FRAME_DONE;
+    }
+    flags = in[0];
+    type = be16(in + 2);
+    size += (flags & 0x80) != 0 ? 4 : 0; /* checksum */
+    size += (flags & 0x20) != 0 ? 4 : 0; /* key */
+    size += (flags & 0x10) != 0 ? 4 : 0; /* number */
+    v->link = type == 0x0800 || type == 0x86DD ? LINK_RAW : LINK_ETHERNET;
+    if (type == 0x88BE && (flags & 0x10) != 0) { /* ERSPAN II; its type I has no number, and no header */
+        size += 8;
+    } else if (type == 0x22EB) { /* ERSPAN III, whose last bit tells of a subheader */
+        size += v->size >= size + 12 && (in[size + 11] & 1) != 0 ? 20 : 12;
+    } else if (v->link == LINK_ETHERNET && type != 0x6558 && type != 0x88BE) {
+        return FRAME_DONE;
+    }
+    return pass(v, size) ? FRAME_INNER : FRAME_DONE;
+}
+
+/* What an IP datagram carries, or a part of that. */
+static int32_t read_carried(mqqb_capture *c, mqqb_capture_end end[2], view *v, uint32_t protocol, uint32_t id,
+                            uint32_t place, uint32_t more)
+{
+    if (protocol == 6) {
+        return read_datagram(c, end, v, id, place, more);
+    }
+    if ((place | more) != 0) {
+        return FRAME_DONE;
+    }
+    if (protocol == 17) {
+        return read_udp(c, end, v);
+    }
+    return protocol == 47 ? read_gre(v) : FRAME_DONE;
+}
+
 static int32_t read_ip4(mqqb_capture *c, view *v)
 {
     const uint8_t *const in = v->in;
     mqqb_capture_end end[2] = {{{0}}, {{0}}};
     uint32_t head, total;
 
-    if (v->size < 20 || in[0] >> 4 != 4 || in[9] != 6) {
+    if (v->size < 20 || in[0] >> 4 != 4) {
         return FRAME_DONE;
     }
     head = (uint32_t)(in[0] & 15) * 4;
@@ -1282,7 +1415,7 @@ static int32_t read_ip4(mqqb_capture *c, view *v)
     }
     memcpy(&end[0].word[0], in + 12, 4);
     memcpy(&end[1].word[0], in + 16, 4);
-    return read_datagram(c, end, v, be16(in + 4), (be16(in + 6) & 0x1FFF) * 8, in[6] & 0x20);
+    return read_carried(c, end, v, in[9], be16(in + 4), (be16(in + 6) & 0x1FFF) * 8, in[6] & 0x20);
 }
 
 static int32_t read_ip6(mqqb_capture *c, view *v)
@@ -1301,32 +1434,25 @@ static int32_t read_ip6(mqqb_capture *c, view *v)
     memcpy(end[1].word, in + 24, 16);
     end[0].word[4] = end[1].word[4] = 1u << 16;
     next = in[6];
-    while (next != 6) {
+    while (place == 0 && (next == 0 || next == 43 || next == 44 || next == 51 || next == 60)) {
         const uint8_t *const header = v->in;
         uint32_t size = 8;
         if (v->size < 8) {
             return FRAME_DONE;
         }
-        if (next == 0 || next == 43 || next == 60) {
-            size = 8 * (uint32_t)header[1] + 8;
-        } else if (next == 51) {
-            size = 4 * (uint32_t)header[1] + 8;
-        } else if (next == 44) {
+        if (next == 44) {
             place = be16(header + 2) & 0xFFF8;
             more = header[3] & 1;
             id = be32(header + 4);
-            if (place > 0 && header[0] != 6) {
-                return FRAME_DONE;
-            }
         } else {
-            return FRAME_DONE;
+            size = next == 51 ? 4 * (uint32_t)header[1] + 8 : 8 * (uint32_t)header[1] + 8;
         }
         next = header[0];
         if (!pass(v, size)) {
             return FRAME_DONE;
         }
     }
-    return read_datagram(c, end, v, id, place, more);
+    return read_carried(c, end, v, next, id, place, more);
 }
 
 /* The Ethernet type of what begins with IP. */
@@ -1335,14 +1461,13 @@ static uint32_t ip_type(const view *v)
     return v->size > 0 && v->in[0] >> 4 == 6 ? 0x86DD : 0x0800;
 }
 
-/* A frame: link header, IP. Whatever is broken or no TCP is passed over. The view is passed on, not copied: a copy of what was just
- * written has to wait until that is in the cache. */
-static int32_t read_frame(mqqb_capture *c, uint32_t link, view *v)
+/* Link header, IP. Whatever is broken or none of ours is passed over. */
+static int32_t read_link(mqqb_capture *c, view *v)
 {
     uint32_t type = 0;
 
-    switch (link) {
-    case 1: /* Ethernet, with any number of VLAN tags */
+    switch (v->link) {
+    case LINK_ETHERNET: /* with any number of VLAN tags */
         if (!pass(v, 14)) {
             return FRAME_DONE;
         }
@@ -1372,19 +1497,31 @@ static int32_t read_frame(mqqb_capture *c, uint32_t link, view *v)
         break;
     case 12: /* raw IP */
     case 14:
-    case 101:
+    case LINK_RAW:
     case 228:
     case 229:
         type = ip_type(v);
         break;
     default:
-        c->unread++;
+        c->unread_link = c->unread++ == 0 ? v->link : c->unread_link;
         return FRAME_DONE;
     }
     if (type == 0x0800) {
         return read_ip4(c, v);
     }
     return type == 0x86DD ? read_ip6(c, v) : FRAME_DONE;
+}
+
+/* A frame, or the one that is in it. The view is passed on, not copied: a copy of what was just written has to wait until that is in
+ * the cache. */
+static int32_t read_frame(mqqb_capture *c, view *v)
+{
+    int32_t status = FRAME_INNER;
+
+    for (unsigned i = 0; status == FRAME_INNER && i < WRAPPINGS_MAX; i++) {
+        status = read_link(c, v);
+    }
+    return status == FRAME_INNER ? FRAME_DONE : status;
 }
 
 /* ---- files ------------------------------------------------------------------------------------ */
@@ -1437,7 +1574,7 @@ static int32_t begin_file(mqqb_capture *c, const uint8_t *in, uint64_t room)
 }
 
 /* A record of a pcap file. */
-static int32_t read_pcap(mqqb_capture *c, const uint8_t *in, uint64_t room, view *v, uint32_t *link)
+static int32_t read_pcap(mqqb_capture *c, const uint8_t *in, uint64_t room, view *v)
 {
     uint32_t size;
 
@@ -1456,7 +1593,7 @@ static int32_t read_pcap(mqqb_capture *c, const uint8_t *in, uint64_t room, view
     v->in = in + 16;
     v->size = size;
     v->wire = word32(c, in + 12);
-    *link = c->interfaces[0].link;
+    v->link = c->interfaces[0].link;
     return 0;
 }
 
@@ -1514,7 +1651,7 @@ static void read_options(const mqqb_capture *c, mqqb_capture_interface *interfac
 }
 
 /* A block of a pcapng file. */
-static int32_t read_pcapng(mqqb_capture *c, const uint8_t *in, uint64_t room, view *v, uint32_t *link)
+static int32_t read_pcapng(mqqb_capture *c, const uint8_t *in, uint64_t room, view *v)
 {
     const int is_section = room >= 4 && be32(in) == 0x0A0D0D0Au;
     const mqqb_capture_interface *interface;
@@ -1593,12 +1730,12 @@ static int32_t read_pcapng(mqqb_capture *c, const uint8_t *in, uint64_t room, vi
             v->size = word32(c, body + 12);
         }
     }
-    *link = interface->link;
+    v->link = interface->link;
     return 0;
 }
 
 /* One of the frames that were gathered. */
-static void read_gathered(mqqb_capture *c, const uint8_t *file, view *v, uint32_t *link)
+static void read_gathered(mqqb_capture *c, const uint8_t *file, view *v)
 {
     const uint8_t *const in = file + c->order[c->cursor];
     mqqb_capture_frame head;
@@ -1611,7 +1748,7 @@ static void read_gathered(mqqb_capture *c, const uint8_t *file, view *v, uint32_
     v->in = in + sizeof head;
     v->size = head.size;
     v->wire = head.wire;
-    *link = head.link;
+    v->link = head.link;
 }
 
 /* How many frames of the capture are before the next one. */
@@ -1635,7 +1772,7 @@ static int32_t answer(mqqb_capture *c, int32_t status)
     flush(c);
     if (status == MQQB_CAPTURE_ROWS) {
         c->flushed = 0;
-        c->label_used = 0;
+        c->label_used = c->packets_used = 0;
     }
     return status;
 }
@@ -1644,7 +1781,7 @@ static void begin_call(mqqb_capture *c)
 {
     if (c->rows == 0) {
         c->flushed = 0;
-        c->label_used = 0;
+        c->label_used = c->packets_used = 0;
     }
     c->details = c->columns.column[MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS] != NULL;
     for (unsigned i = MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS; i < MQQB_CAPTURE_COLUMNS; i++) {
@@ -1691,14 +1828,13 @@ int32_t mqqb_capture_read(mqqb_capture *c)
     begin_call(c);
     for (;;) {
         const uint64_t room = c->size - c->cursor;
-        uint32_t link = 0;
-        view v = {NULL, 0, 0};
+        view v = {NULL, 0, 0, 0};
         int32_t status;
 
         c->ahead = frames_ahead(c, file);
         status = work(c);
 
-        if (status == 0 && c->capacity - c->rows < 4) {
+        if (status == 0 && (c->capacity - c->rows < 4 || !has_bytes(c))) {
             status = MQQB_CAPTURE_ROWS;
         }
         if (status == 0 && c->connections_used == c->connections_size) {
@@ -1717,13 +1853,13 @@ int32_t mqqb_capture_read(mqqb_capture *c)
             return answer(c, MQQB_CAPTURE_PAUSE);
         }
         if (c->order != NULL) {
-            read_gathered(c, file, &v, &link);
+            read_gathered(c, file, &v);
         } else if (c->started == 0) {
             status = begin_file(c, file + c->cursor, room);
         } else if (c->format == IS_PCAPNG) {
-            status = read_pcapng(c, file + c->cursor, room, &v, &link);
+            status = read_pcapng(c, file + c->cursor, room, &v);
         } else {
-            status = read_pcap(c, file + c->cursor, room, &v, &link);
+            status = read_pcap(c, file + c->cursor, room, &v);
         }
         if (status == NO_FRAME) {
             continue;
@@ -1740,7 +1876,8 @@ int32_t mqqb_capture_read(mqqb_capture *c)
         }
         {
             const uint64_t place = (uint64_t)(v.in - file), size = v.size, wire = v.wire;
-            status = read_frame(c, link, &v);
+            const uint32_t link = v.link;
+            status = read_frame(c, &v);
             end_route(c, place, link, size, wire);
         }
         if (status == FRAME_AGAIN) {

@@ -1,6 +1,7 @@
 /* mqqb_capture.h: from the bytes of pcap and pcapng files to columns of packets: frames, IP, TCP put together again, mqqb_scan.
  * For hosts (captures, pipelines); firmware leaves this file out. Nothing is allocated: all tables are the caller's, who makes
- * them larger when a status asks for it. Only connections to or from TCP port 1801 are looked at.
+ * them larger when a status asks for it. Only connections to or from TCP port 1801 are looked at, also those that a mirror has
+ * wrapped once more: in VXLAN (UDP port 4789), in GRE, or in GRE as ERSPAN. With mqqb_capture_columns.packets pings, too.
  *
  * COST. A frame whose packets lie in it whole is scanned where it is. Bytes that wait (for what is missing before them, or for
  * the rest of their packet) are references into the files, so that memory grows with connections, not with bytes. */
@@ -22,7 +23,9 @@ enum {
     MQQB_KIND_BEGIN = 8, /* the SYN of a connection: one row for a connection, of the direction of the SYN seen first */
     MQQB_KIND_OLDER = 9, /* the direction is first seen without a SYN: it may be older than the capture */
     MQQB_KIND_END =
-        10 /* MQQB_SCAN_STATUS: one of the next; MQQB_SCAN_TOTAL_SIZE: bytes left over of an incomplete packet */
+        10, /* MQQB_SCAN_STATUS: one of the next; MQQB_SCAN_TOTAL_SIZE: bytes left over of an incomplete packet */
+    MQQB_KIND_PING =
+        11 /* a datagram of MQQB_SCAN_TOTAL_SIZE bytes from or to UDP port 3527, only if packets are wanted */
 };
 
 /* MQQB_SCAN_STATUS of MQQB_KIND_END. */
@@ -80,12 +83,18 @@ typedef struct {
     int32_t *label_end;      /* where the row's label ends in label_text, behind that of the row before it */
     uint8_t *label_text;     /* UTF-8; U+FFFD for a lone surrogate; label_size bytes, at least MQQB_CAPTURE_LABEL */
     size_t label_size;
+    int64_t *packet_end; /* where the row's packet ends in packets, behind that of the row before it */
+    /* The bytes of packets: all, or of one whose end is unknown 16; packets_size bytes, at least MQQB_CAPTURE_SCRATCH. Time and frame
+     * of MQQB_KIND_HOLE and MQQB_KIND_END are then those of the beginning of the packet that is incomplete, if one is. */
+    uint8_t *packets;
+    size_t packets_size;
 } mqqb_capture_columns;
 
 enum {
     MQQB_CAPTURE_LABEL = 750,        /* bytes of the longest label */
     MQQB_CAPTURE_SCRATCH = 0x400010, /* bytes of the longest packet */
     MQQB_CAPTURE_NAMES = 0x80000,    /* bytes of a dictionary that have to be free before a packet is read */
+    MQQB_CAPTURE_UNITS = 8192,       /* of 8 bytes in an IP datagram */
     MQQB_CAPTURE_FRAGMENTS = 64,     /* IP datagrams whose fragments are waited for at once */
     MQQB_CAPTURE_INTERFACES = 256    /* of one section of a pcapng file */
 };
@@ -115,7 +124,7 @@ typedef struct {
     uint32_t code[4];               /* the last found in the dictionaries */
 } mqqb_capture_direction;
 
-/* Address and port of an end: bytes as on the wire, 4 for IPv4, then zeros; port, and 1 << 16 for IPv6. */
+/* Address and port of an end: bytes as on the wire, 4 for IPv4, then zeros; port, and 1 << 16 for IPv6, 1 << 17 for UDP. */
 typedef struct {
     uint32_t word[5];
 } mqqb_capture_end;
@@ -144,7 +153,8 @@ typedef struct {
     uint32_t connection, side; /* of the first fragment, when it has come */
     uint32_t sequence;         /* TCP's number that the datagram's first byte would have */
     uint32_t waiting; /* segments that came before the first fragment; their sequence is the place in the datagram */
-    uint32_t received, total; /* bytes */
+    uint32_t received, total;                /* units of 8 bytes */
+    uint32_t there[MQQB_CAPTURE_UNITS / 32]; /* bits of the units that have come: captures may have all twice */
 } mqqb_capture_datagram;
 
 typedef struct {
@@ -201,7 +211,8 @@ typedef struct {
     uint32_t started, format, swapped, interfaces_used; /* what the file's header said */
     uint32_t active, drain_side, drain_progress, held_first, held_last, finished;
     uint32_t details, flushed;
-    uint64_t next, label_used, ahead;
+    uint32_t unread_link; /* the first of those link types */
+    uint64_t next, label_used, packets_used, ahead;
     uint64_t key, pair, managers[2];
     int64_t time;
     mqqb_capture_interface interfaces[MQQB_CAPTURE_INTERFACES];
@@ -237,6 +248,10 @@ int32_t mqqb_capture_read(mqqb_capture *c);
 
 /* After the last file: what waits is given up, and directions end. MQQB_CAPTURE_END_OF_FILE: this is done. */
 int32_t mqqb_capture_finish(mqqb_capture *c);
+
+/* The file that is read now goes: what waits in it moves to `out`, one piece behind the other, and refers to that from then on.
+ * Returns how many bytes that are; with NULL nothing moves. files: a byte for each file; 1: something refers to it. */
+uint64_t mqqb_capture_keep(mqqb_capture *c, uint8_t *out, uint8_t *files);
 
 /* mqqb_capture_routed.pair of its frames. */
 uint64_t mqqb_capture_pair(const mqqb_capture_connection *k);

@@ -22,7 +22,7 @@ from _mqqb import lib
 from mqqb import core
 from ordack.audit import files, replay, reports, rotation, tasks
 from ordack.audit.result import KINDS, Latency, Result, SequenceId
-from ordack.capture import columnar
+from ordack.capture import columnar, reading
 
 from tests.support import capture_generator
 from tests.support.command import ordack
@@ -48,8 +48,8 @@ class _Decoder:
     def connections(self) -> int:
         return len(self.ends)
 
-    def connection(self, number: int) -> columnar.Connection:
-        return columnar.Connection(self.ends[number], True)
+    def connection(self, number: int) -> reading.Connection:
+        return reading.Connection(self.ends[number], True)
 
     def pairs(self) -> np.ndarray[Any, Any]:
         return np.zeros(len(self.ends), np.uint64)
@@ -98,10 +98,10 @@ class Wire:
         for direction in (0, 1):
             self.sent[connection, direction] = [0, 0]
         if syn:
-            self.row(columnar.BEGIN, connection)
+            self.row(reading.BEGIN, connection)
         else:
-            self.row(columnar.OLDER, connection, 0)
-            self.row(columnar.OLDER, connection, 1)
+            self.row(reading.OLDER, connection, 0)
+            self.row(reading.OLDER, connection, 1)
         for direction in (0, 1):
             self.row(lib.MQQB_KIND_ESTABLISH_CONNECTION, connection, direction, client_guid=client, server_guid=server)
         return connection
@@ -221,7 +221,7 @@ class Wire:
         return self.row(lib.MQQB_KIND_SESSION_ACK, connection, direction, **self.header(connection, direction, wrong))
 
     def hole(self, connection: int = 0, direction: int = 0) -> int:
-        return self.row(columnar.HOLE, connection, direction, total_size=100)
+        return self.row(reading.HOLE, connection, direction, total_size=100)
 
     def batch(self, rows: list[dict[str, int]]) -> columnar.Batch:
         table = columnar._Table(max(16, len(rows)), replay.COLUMNS, False, False)

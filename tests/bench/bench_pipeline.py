@@ -750,15 +750,11 @@ def bare_source(title: str, fields: list[Field], records: int) -> type:
 
 def packets_of(paths: list[Path], count: int) -> list[bytes]:
     """The first packets of a capture, by the reader that is not measured."""
-    from ordack.capture import one_by_one
+    from ordack.capture import packets
 
     with paths[0].open("rb") as file:
-        cuts = (
-            item
-            for item in one_by_one.packets(one_by_one.streams(one_by_one.frames(file)))
-            if isinstance(item, one_by_one.Cut) and not item.problem
-        )
-        return [cut.data for cut in itertools.islice(cuts, count)]
+        good = (found.data for found in packets.packets(file) if not found.problem)
+        return list(itertools.islice(good, count))
 
 
 def decode_numbers(raw: bytes) -> tuple[int, ...]:

@@ -27,13 +27,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mqqb import build, headers, parse
-from ordack.capture import columnar, one_by_one
+from ordack.capture import columnar
+from ordack.capture import packets as capture_packets
 from ordack.config import PORT, Config
 from ordack.net import record
 from ordack.net.record import Recorder
 
 from tests.host.serial_lines import Board, Place
 from tests.host.sockets import serving, until
+from tests.support import capture_reference
 from tests.support.beside import client_beside
 from tests.support.capture_files import pcap, segment, syn
 from tests.support.command import Serve, as_json, converse, ordack
@@ -47,15 +49,15 @@ def files(file: Path) -> list[Path]:
     return sorted(file.parent.glob(f"{file.stem}*{file.suffix}"), key=lambda path: (path != file, path.name))
 
 
-def frames(*paths: Path) -> Iterator[one_by_one.Frame]:
+def frames(*paths: Path) -> Iterator[capture_reference.Frame]:
     """Of all the files, which are one capture; each ends with a whole frame."""
     for path in paths:
-        yield from one_by_one.frames(io.BytesIO(path.read_bytes()))
+        yield from capture_reference.frames(io.BytesIO(path.read_bytes()))
 
 
-def chunks(paths: Iterable[Path]) -> list[one_by_one.Chunk]:
+def chunks(paths: Iterable[Path]) -> list[capture_reference.Chunk]:
     """What goes over connections."""
-    return [item for item in one_by_one.streams(frames(*paths)) if isinstance(item, one_by_one.Chunk)]
+    return list(capture_reference.streams(frames(*paths)))
 
 
 def carried(paths: Iterable[Path]) -> list[bytes]:
@@ -76,8 +78,7 @@ def messages(path: Path) -> list[dict[str, Any]]:
 def bodies(paths: Iterable[Path]) -> list[bytes]:
     """Of the messages, in the order of the capture."""
     found = []
-    for cut in one_by_one.packets(one_by_one.streams(frames(*paths))):
-        assert isinstance(cut, one_by_one.Cut)
+    for cut in capture_reference.packets(capture_reference.streams(frames(*paths))):
         if not cut.problem:
             packet = parse.parse(cut.data)
             if isinstance(packet, headers.UserMessage):
@@ -338,11 +339,9 @@ def test_after_a_power_cut_all_readers_have_what_is_whole(tmp_path: Path) -> Non
     for data in cut_off(whole):
         wanted = sum(size <= len(data) and data[:size] == whole[:size] for size in sizes)
         cut.write_bytes(data)
-        found = []
-        with contextlib.suppress(one_by_one.CaptureError), cut.open("rb") as opened:
-            for item in one_by_one.packets(one_by_one.streams(one_by_one.frames(opened))):
-                assert isinstance(item, one_by_one.Cut)
-                found.append(item.data)
+        found: list[bytes] = []
+        with contextlib.suppress(capture_packets.CaptureError), cut.open("rb") as opened:
+            found.extend(item.data for item in capture_packets.packets(opened))
         assert found == packets[:wanted]
         decoder = columnar.Decoder([str(cut)], 0, 1, False)
         assert message_ids(columnar.read_on(decoder, 64, ("kind", "message_id"), True)) == list(range(wanted))
@@ -359,7 +358,7 @@ def test_captures_of_before_go_on_in_the_new_form_and_are_one_capture(tmp_path: 
     connection.received(bytes(build.user_message(bytes(16), 2, samples.DIRECT, b"new")))
     recorder.close()
     new = tmp_path / "plant-000002.pcap"
-    assert new.read_bytes()[:4] == one_by_one.PCAPNG_MAGIC
+    assert new.read_bytes()[:4] == capture_reference.PCAPNG_MAGIC
     assert bodies([file, new]) == [b"old", b"old", b"new"]
     assert message_ids(columnar.batches([new, file], columns=("kind", "message_id"))) == [0, 1, 2]
     assert [packet["packet"] for packet in messages(new)] == ["UserMessage"]

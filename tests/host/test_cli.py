@@ -237,7 +237,7 @@ def test_start_up_is_quick(store: Path) -> None:
         check=False,
     )
     assert loaded.returncode == 0, loaded.stderr
-    for module in ("asyncio", "rich.table", "dpkt", "ordack.net.tcp", "ordack.manager", "ordack.capture.decoder"):
+    for module in ("asyncio", "rich.table", "ordack.net.tcp", "ordack.manager", "ordack.capture.decoder"):
         assert f"'{module}'" not in loaded.stderr
 
 

@@ -73,7 +73,7 @@ def test_what_waits_in_files_that_were_read_is_all_that_is_kept_of_them(captured
     paths = columnar.in_order(list(folder.iterdir()))
     decoder = columnar.Decoder(paths, 0, 1, False)
     largest = sum(Path(path).stat().st_size for path in paths) // 20
-    kept = [sum(map(len, decoder._kept.values())) for _ in columnar.read_on(decoder, 16, ("kind",))]
+    kept = [sum(map(len, decoder.kept.values())) for _ in columnar.read_on(decoder, 16, ("kind",))]
     assert 0 < max(kept) < largest
     assert len(list(Path("/proc/self/fd").iterdir())) < DESCRIPTORS
 

@@ -143,8 +143,11 @@ typedef struct {
     uint8_t correlation_id[ROWS_MAX + 16][20];
     int32_t label_end[ROWS_MAX + 16];
     uint8_t label_text[MQQB_CAPTURE_LABEL + 20];
+    int64_t packet_end[ROWS_MAX + 16];
+    uint8_t packets[MQQB_CAPTURE_SCRATCH + 800]; /* of the last rows */
     uint32_t rows;
     int32_t error[FILES_MAX]; /* of each file */
+    uint64_t kept[FILES_MAX]; /* bytes of it that wait when it has been read */
     unsigned grown[8];        /* how often each status came */
     mqqb_capture c;           /* as it was left */
 } reading;
@@ -196,6 +199,23 @@ static inline void read_rows(reading *r, mqqb_capture_columns *columns)
     c->columns.label_end = columns->label_end == NULL ? NULL : r->label_end + r->rows;
     c->columns.label_text = columns->label_text;
     c->columns.label_size = sizeof r->label_text;
+    c->columns.packet_end = columns->packet_end == NULL ? NULL : r->packet_end + r->rows;
+    c->columns.packets = columns->packets;
+    c->columns.packets_size = sizeof r->packets;
+}
+
+/* What waits in the file that was read: nothing looks into that any more. */
+static inline uint8_t *keep(mqqb_capture *c, uint64_t *bytes)
+{
+    uint8_t there[FILES_MAX] = {0};
+    const uint64_t size = mqqb_capture_keep(c, NULL, there);
+    uint8_t *const kept = malloc(size + 1);
+
+    *bytes = size;
+    if (kept == NULL || mqqb_capture_keep(c, kept, there) != size || (size > 0 && there[c->file] == 0)) {
+        abort();
+    }
+    return kept;
 }
 
 /* Everything in these files, 16 rows at a time. Whatever has no room gets a little more of it, again and again.
@@ -205,6 +225,7 @@ static inline void read_files(reading *r, const file *files, unsigned count, uin
 {
     static uint8_t scratch[MQQB_CAPTURE_SCRATCH];
     const uint8_t *in[FILES_MAX];
+    uint8_t *kept[FILES_MAX] = {NULL};
     mqqb_capture *const c = &r->c;
     mqqb_capture_columns columns = {0};
     unsigned at = 0;
@@ -220,6 +241,8 @@ static inline void read_files(reading *r, const file *files, unsigned count, uin
         columns.correlation_id = r->correlation_id[0];
         columns.label_end = r->label_end;
         columns.label_text = r->label_text;
+        columns.packet_end = r->packet_end;
+        columns.packets = r->packets;
     }
     for (unsigned i = 0; i < count; i++) {
         in[i] = files[i].data;
@@ -278,6 +301,8 @@ static inline void read_files(reading *r, const file *files, unsigned count, uin
             if (at == count) {
                 break;
             }
+            kept[at] = keep(c, &r->kept[at]);
+            in[at] = kept[at];
             r->error[at++] = status;
             c->cursor = 0;
             c->started = 0;
@@ -285,6 +310,9 @@ static inline void read_files(reading *r, const file *files, unsigned count, uin
         }
     }
     r->rows += c->rows;
+    for (unsigned i = 0; i < count; i++) {
+        free(kept[i]);
+    }
     free(c->connections);
     free(c->index);
     free(c->segments);

@@ -140,7 +140,7 @@ static void finish(void)
     check_routed();
 }
 
-/* The rows' kinds, as digits, and A for an end; directions as they are. */
+/* The rows' kinds, as digits, A for an end and B for a ping; directions as they are. */
 static const char *kinds(int direction)
 {
     static char text[ROWS_MAX + 1];
@@ -148,7 +148,7 @@ static const char *kinds(int direction)
 
     for (uint32_t i = 0; i < r->rows; i++) {
         if (direction < 0 || K(DIRECTION)[i] == (uint32_t)direction) {
-            text[n++] = "0123456789A"[S(KIND)[i]];
+            text[n++] = "0123456789AB"[S(KIND)[i]];
         }
     }
     text[n] = 0;
@@ -584,6 +584,31 @@ static void put_fragments(size_t n, const size_t *places, unsigned pieces, const
     }
 }
 
+/* A capture of both ports of a switch has every frame twice. */
+static void test_fragments_that_come_twice(void)
+{
+    static const unsigned orders[][4] = {{0, 2, 2, 1}, {2, 0, 2, 1}, {0, 1, 1, 2}};
+    const size_t size = make_message(stream, 1000), places[3] = {0, 400, 800};
+
+    for (unsigned i = 0; i < LENGTH(orders); i++) {
+        opening();
+        put_fragments(tcp(0, 0, 0, ACK, stream, size), places, 3, orders[i], 4, 9);
+        finish();
+        CHECK_KINDS(0, "84A");
+        CHECK_EQ(r->kept[0], 0);
+    }
+    opening();
+    for (unsigned i = 0; i < MQQB_CAPTURE_FRAGMENTS; i++) {
+        put_fragments(tcp(0, (uint32_t)(i * size), 0, ACK, stream, size), places, 3, orders[2], 4, 9);
+    }
+    for (unsigned i = 0; i < 2; i++) { /* the same number at once again, and its last part comes first */
+        const uint32_t at = (uint32_t)((MQQB_CAPTURE_FRAGMENTS + i) * size);
+        put_fragments(tcp(0, at, 0, ACK, stream, size), places, 3, (const unsigned[]){2, 0, 1}, 3, 9);
+    }
+    finish();
+    CHECK_EQ(strlen(kinds(0)), MQQB_CAPTURE_FRAGMENTS + 4);
+}
+
 static void test_fragments(void)
 {
     static const size_t places[3] = {0, 80, 160};
@@ -773,6 +798,19 @@ static void test_labels(void)
         CHECK_EQ(r->label_end[1], strlen(cases[i].out));
         CHECK_BYTES(r->label_text, cases[i].out, strlen(cases[i].out));
     }
+
+    { /* no room for the label of the second in the same frame */
+        const message long_one = {.user_flags = DM_RECOVERABLE, .label = "what the third press says", .body_size = 4};
+        size_t size;
+        memset(stream, 0, 2048);
+        size = put_message(stream, &long_one, NULL);
+        size += put_message(stream + size, &long_one, NULL);
+        opening();
+        say(0, 0, 0, ACK, stream, size);
+        read_files(r, &f, 1, 0, 1, 0, 1);
+        CHECK_KINDS(0, "844A");
+        CHECK_BYTES(r->label_text, long_one.label, strlen(long_one.label));
+    }
 }
 
 /* More of everything than the tables have; each row once, whatever is full when. */
@@ -961,6 +999,38 @@ static void test_sums_of_addresses(void)
 
 /* ---- links and IP -------------------------------------------------------------------------------- */
 
+static void enhanced(uint32_t interface, uint64_t moment, size_t n, size_t size)
+{
+    static uint8_t body[4096];
+    file b = {.data = NULL};
+
+    b.swapped = f.swapped;
+    number(&b, interface, 4);
+    number(&b, moment >> 32, 4);
+    number(&b, moment & 0xFFFFFFFF, 4);
+    number(&b, size, 4);
+    number(&b, n, 4);
+    memcpy(body, b.data, 20);
+    free(b.data);
+    memcpy(body + 20, frame, n);
+    block(&f, 6, body, 20 + n);
+}
+
+static void interface_block(uint32_t link, uint32_t snap, const uint8_t *options, size_t size)
+{
+    file b = {.data = NULL};
+
+    b.swapped = f.swapped;
+    number(&b, link, 4);
+    number(&b, snap, 4);
+    if (f.swapped) {
+        be(b.data, link, 2);
+    }
+    add(&b, options, size);
+    block(&f, 1, b.data, b.size);
+    free(b.data);
+}
+
 static void link_frame(uint32_t link, const uint8_t *head, size_t head_size, size_t cut)
 {
     static uint8_t out[4096];
@@ -1020,6 +1090,16 @@ static void test_links(void)
     CHECK_EQ(r->rows, 0);
     link_frame(147, NOTHING, 0, 4096);
     CHECK_EQ(r->c.unread, 1);
+    CHECK_EQ(r->c.unread_link, 147);
+    f.size = 0;
+    section(&f, 0);
+    interface_block(148, 0, NOTHING, 0);
+    interface_block(149, 0, NOTHING, 0);
+    enhanced(0, 0, 60, 60);
+    enhanced(1, 0, 60, 60);
+    read_files(r, &f, 1, 0, 1, 0, 0);
+    CHECK_EQ(r->c.unread, 2);
+    CHECK_EQ(r->c.unread_link, 148);
 }
 
 /* A frame with bytes changed: whether something is found in it. */
@@ -1032,6 +1112,184 @@ static uint32_t found_with(size_t at, unsigned width, uint32_t value)
     record(&f, frame, n, n);
     finish();
     return r->rows;
+}
+
+/* An IP datagram of this protocol between 10.1.0.1 and 10.1.0.2, as a record. */
+static void outer(uint8_t protocol, const uint8_t *head, size_t head_size, const uint8_t *inner, size_t size)
+{
+    static uint8_t out[70000];
+
+    memset(out, 0, 20);
+    out[0] = 0x45;
+    be(out + 2, 20 + head_size + size, 2);
+    out[9] = protocol;
+    le(out + 12, 0x0100010A, 4);
+    le(out + 16, 0x0200010A, 4);
+    memcpy(out + 20, head, head_size);
+    memcpy(out + 20 + head_size, inner, size);
+    record(&f, out, 20 + head_size + size, 20 + head_size + size);
+}
+
+static void udp(uint32_t from, uint32_t to, const uint8_t *data, size_t size)
+{
+    uint8_t head[8] = {0};
+
+    be(head, from, 2);
+    be(head + 2, to, 2);
+    be(head + 4, 8 + size, 2);
+    outer(17, head, 8, data, size);
+}
+
+static const uint8_t ethernet[14] = {[12] = 8};
+
+/* A message in a frame of Ethernet. Returns its bytes. */
+static size_t in_ethernet(uint8_t *out)
+{
+    const size_t n = tcp(0, 0, 0, ACK, stream, make_message(stream, 20));
+
+    memcpy(out, ethernet, sizeof ethernet);
+    memcpy(out + sizeof ethernet, frame, n);
+    return sizeof ethernet + n;
+}
+
+/* What a header of GRE says, its size, where the inner frame begins in one of Ethernet; is it read? */
+static const struct {
+    uint8_t head[40];
+    size_t size, skip;
+    int read;
+} gre[] = {
+    {{0, 0, 0x08, 0x00}, 4, 14, 1},
+    {{0xB0, 0, 0x08, 0x00}, 16, 14, 1},
+    {{0x20, 0, 0x65, 0x58}, 8, 0, 1},
+    {{0, 0, 0x88, 0xBE}, 4, 0, 1},
+    {{0x10, 0, 0x88, 0xBE}, 16, 0, 1},
+    {{0x10, 0, 0x22, 0xEB}, 20, 0, 1},
+    {{0x10, 0, 0x22, 0xEB, [19] = 1}, 28, 0, 1},
+    {{0, 1, 0x08, 0x00}, 4, 14, 0},
+    {{0, 0, 0x12, 0x34}, 4, 0, 0},
+};
+
+static void test_what_was_wrapped(void)
+{
+    uint8_t inner[700], head[8] = {8};
+    const size_t n = in_ethernet(inner);
+
+    six = 0;
+    for (unsigned i = 0; i < LENGTH(gre); i++) {
+        pcap(&f, 101, 0, 0);
+        outer(47, gre[i].head, gre[i].size, inner + gre[i].skip, n - gre[i].skip);
+        finish();
+        CHECK_KINDS(-1, gre[i].read ? "994A" : "");
+    }
+    pcap(&f, 101, 0, 0);
+    tcp(0, 0, 0, ACK, stream, make_message(stream, 20));
+    outer(47, (const uint8_t[]){0, 0, 0x86, 0xDD}, 4, frame, 200); /* which is IPv4, as its first byte says */
+    outer(47, (const uint8_t[]){0, 0, 0x08, 0}, 3, NOTHING, 0);
+    outer(47, (const uint8_t[]){0x10, 0, 0x88, 0xBE}, 4, NOTHING, 0);
+    outer(47, (const uint8_t[]){0x10, 0, 0x22, 0xEB}, 4, NOTHING, 0);
+    outer(4, head, 8, frame, 200);
+    finish();
+    CHECK_KINDS(-1, "99A");
+
+    pcap(&f, 101, 0, 0);
+    for (unsigned flags = 0; flags < 2; flags++) {
+        uint8_t wrapped[710] = {(uint8_t)(8 * flags)};
+        memcpy(wrapped + 8, inner, n);
+        udp(5000, 4789, wrapped, 8 + n);
+        CHECK_EQ(route_all(&(uint64_t){0}), flags);
+    }
+    udp(5000, 4789, head, 7);
+    udp(5000, 53, head, 8);
+    outer(17, head, 7, NOTHING, 0);
+    outer(17, (const uint8_t[]){0, 0, 0x12, 0xB5, 0, 7, 0, 0}, 8, NOTHING, 0);
+    finish();
+    CHECK_KINDS(-1, "994A");
+}
+
+static void test_no_more_than_four_frames_in_each_other(void)
+{
+    for (unsigned depth = 3; depth <= 4; depth++) {
+        uint8_t wrapped[900];
+        size_t n = in_ethernet(wrapped);
+        six = 0;
+        for (unsigned i = 0; i < depth; i++) {
+            pcap(&f, 1, 0, 0);
+            outer(47, (const uint8_t[]){0, 0, 0x65, 0x58}, 4, wrapped, n);
+            n = f.size - 40;
+            memcpy(wrapped, ethernet, sizeof ethernet);
+            memcpy(wrapped + sizeof ethernet, f.data + 40, n);
+            n += sizeof ethernet;
+        }
+        pcap(&f, 1, 0, 0);
+        record(&f, wrapped, n, n);
+        finish();
+        CHECK_KINDS(-1, depth == 3 ? "994A" : "");
+    }
+}
+
+static void test_pings(void)
+{
+    const uint8_t answer[] = {1, 2, 3, 4, 5};
+
+    pcap(&f, 101, 0, 0);
+    udp(4057, 3527, (const uint8_t *)"ping", 4);
+    udp(3527, 4057, answer, sizeof answer);
+    udp(4057, 3527, (const uint8_t *)"ping", 4);
+    udp(4058, 3528, (const uint8_t *)"ping", 4);
+    outer(17, (const uint8_t[]){0, 9, 0x0D, 0xC7, 0, 12, 0, 0}, 8, (const uint8_t *)"ping and more", 13);
+    read_files(r, &f, 1, 0, 1, 0, 0);
+    CHECK_KINDS(-1, "");
+    read_files(r, &f, 1, 0, 1, 0, 1);
+    CHECK_KINDS(-1, "BBBB");
+    CHECK_EQ(K(CONNECTION)[0] + K(CONNECTION)[2], 0);
+    CHECK_EQ(K(CONNECTION)[1], 1); /* other ports: here, both came from the same end */
+    CHECK_EQ(K(FRAME)[2], 3);
+    CHECK_EQ(S(TOTAL_SIZE)[1], sizeof answer);
+    CHECK_EQ(r->packet_end[0], 4);
+    CHECK_EQ(r->packet_end[1], 4 + (int64_t)sizeof answer);
+    CHECK(memcmp(r->packets, "ping\1\2\3\4\5pingping", 17) == 0);
+    CHECK_EQ(r->packet_end[3], 17);
+
+    pcap(&f, 101, 0, 0);
+    for (unsigned i = 0; i < 100; i++) {
+        udp(4057, 3527, stream, 65000);
+    }
+    read_files(r, &f, 1, 0, 1, 0, 1);
+    CHECK_EQ(r->rows, 100);
+    CHECK(r->grown[MQQB_CAPTURE_ROWS] > 6); /* there was no room for the bytes of 16 */
+}
+
+static void test_bytes_of_packets(void)
+{
+    const size_t size = make_message(stream, 100000);
+    size_t two;
+
+    opening();
+    for (unsigned i = 0; i < 5; i++) {
+        for (size_t at = 0; at < size; at += 50000) {
+            say(0, (uint32_t)(i * size + at), 0, ACK, stream + at, at + 50000 < size ? 50000 : size - at);
+        }
+    }
+    say(0, (uint32_t)(5 * size), 0, ACK, stream, 100);
+    say(1, 0, 0, ACK, (const uint8_t *)"no packet, as one sees", 22);
+    read_files(r, &f, 1, 0, 1, 0, 1);
+    CHECK_KINDS(0, "844444A");
+    CHECK_KINDS(1, "0A");
+    CHECK(r->grown[MQQB_CAPTURE_ROWS] >= 2); /* the second did not fit behind the first */
+    CHECK(memcmp(r->packets, "no packet, as on", 16) == 0);
+    CHECK_EQ(r->kept[0], 100);
+    CHECK_EQ(r->packet_end[6], 16);
+    CHECK_EQ(S(KIND)[7], END);
+    CHECK_EQ(S(TOTAL_SIZE)[7], 100);
+    CHECK_EQ(K(FRAME)[7], 18); /* where the packet begins of which the end is missing, not the last frame */
+
+    two = make_message(stream, 1000);
+    two += make_message(stream + two, 1000);
+    opening();
+    say(0, 0, 0, ACK, stream, two);
+    read_files(r, &f, 1, 0, 1, 0, 1);
+    CHECK_KINDS(0, "844A");
+    CHECK_EQ(r->grown[MQQB_CAPTURE_ROWS], 2);
 }
 
 static void test_what_is_no_tcp_of_ours(void)
@@ -1125,38 +1383,6 @@ static void test_pcap_in_all_its_forms(void)
     f.data[0]++;
     finish();
     CHECK_EQ(r->error[0], MQQB_CAPTURE_BAD_MAGIC);
-}
-
-static void enhanced(uint32_t interface, uint64_t moment, size_t n, size_t size)
-{
-    static uint8_t body[4096];
-    file b = {.data = NULL};
-
-    b.swapped = f.swapped;
-    number(&b, interface, 4);
-    number(&b, moment >> 32, 4);
-    number(&b, moment & 0xFFFFFFFF, 4);
-    number(&b, size, 4);
-    number(&b, n, 4);
-    memcpy(body, b.data, 20);
-    free(b.data);
-    memcpy(body + 20, frame, n);
-    block(&f, 6, body, 20 + n);
-}
-
-static void interface_block(uint32_t link, uint32_t snap, const uint8_t *options, size_t size)
-{
-    file b = {.data = NULL};
-
-    b.swapped = f.swapped;
-    number(&b, link, 4);
-    number(&b, snap, 4);
-    if (f.swapped) {
-        be(b.data, link, 2);
-    }
-    add(&b, options, size);
-    block(&f, 1, b.data, b.size);
-    free(b.data);
 }
 
 static void test_pcapng(void)
@@ -1342,6 +1568,7 @@ int main(int argc, char **argv)
     RUN("mqqb_capture.h", test_how_connections_end);
     RUN("mqqb_capture.h", test_whose_syn);
     RUN("mqqb_capture.h", test_fragments);
+    RUN("mqqb_capture.h", test_fragments_that_come_twice);
     RUN("wire.md 2.2 2.4 2.5 5", test_all_columns);
     RUN("B-431", test_labels);
     RUN("mqqb_capture.h", test_tables_that_are_full);
@@ -1352,6 +1579,10 @@ int main(int argc, char **argv)
     RUN("mqqb_capture.h", test_routed);
     RUN("mqqb_capture.h", test_sums_of_addresses);
     RUN("mqqb_capture.h", test_links);
+    RUN("mqqb_capture.h", test_what_was_wrapped);
+    RUN("mqqb_capture.h", test_no_more_than_four_frames_in_each_other);
+    RUN("mqqb_capture.h", test_pings);
+    RUN("mqqb_capture.h", test_bytes_of_packets);
     RUN("mqqb_capture.h", test_what_is_no_tcp_of_ours);
     RUN("mqqb_capture.h", test_headers_of_ipv6);
     RUN("mqqb_capture.h", test_pcap_in_all_its_forms);

@@ -37,7 +37,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 
 from ordack.audit import replay, tasks
 from ordack.audit.result import Result, count_text
-from ordack.capture import columnar
+from ordack.capture import columnar, reading
 from ordack.capture.packed import SUFFIXES
 from ordack.slow_starts import STARTS, is_slow_start
 
@@ -111,7 +111,7 @@ class State:
         packets = 0
         for batch in columnar.read_on(self.decoder, replay.BATCH_ROWS, replay.COLUMNS, finish):
             self.auditor.feed(batch)
-            packets += int(np.count_nonzero(batch["kind"] < columnar.HOLE))
+            packets += int(np.count_nonzero(batch["kind"] < reading.HOLE))
         return packets
 
 

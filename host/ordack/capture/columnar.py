@@ -1,13 +1,10 @@
 """Captures to column batches: the C core's mqqb_capture behind numpy arrays."""
 
-import contextlib
-import ipaddress
-import mmap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from _mqqb import ffi, lib
@@ -16,12 +13,9 @@ from mqqb import names as wire_names
 from numpy.typing import NDArray
 
 from ordack.capture import packed
+from ordack.capture.reading import CaptureFile, Tables
 
 Words = NDArray[np.uint32]
-
-MALFORMED, HOLE, BEGIN, OLDER, END = (
-    lib.MQQB_KIND_MALFORMED, lib.MQQB_KIND_HOLE, lib.MQQB_KIND_BEGIN, lib.MQQB_KIND_OLDER, lib.MQQB_KIND_END,
-)  # fmt: skip
 
 # In the order of the enumerations in mqqb_scan.h and mqqb_capture.h.
 SCAN_COLUMNS = (
@@ -51,25 +45,6 @@ _WINDOW = 64 << 20  # bytes of a file that stay in this process's memory behind 
 _BEGINNING = 1 << 18  # bytes of what was packed that have its first frame, but for odd cases
 _SAMPLE = 16 << 20  # bytes that decide how connections are divided
 _LABEL_BYTES = 64  # of an average label at most, before a batch is full early
-
-
-_ERRORS = {
-    lib.MQQB_CAPTURE_BAD_MAGIC: "neither pcap nor pcapng",
-    lib.MQQB_CAPTURE_BAD_END: "the file ends inside the record that begins there",
-    lib.MQQB_CAPTURE_BAD_SIZE: "a record claims a size that it cannot have",
-    lib.MQQB_CAPTURE_BAD_BLOCK: "a block is too short, has no byte order mark or no end, or is of an unknown interface",
-}
-
-
-class Connection(NamedTuple):
-    """One incarnation of a TCP connection.
-
-    ends: address and port, as text, of the end that opened it (or, if no SYN was seen, of the lower end), and of the
-    other: the senders of directions 0 and 1. syn: its beginning was seen.
-    """
-
-    ends: tuple[str, str]
-    syn: bool
 
 
 class QueueName(NamedTuple):
@@ -141,72 +116,7 @@ def _queue_name(selector: int, raw: bytes) -> QueueName:
     return QueueName(selector, raw, guids.format_name(name))
 
 
-_NO_WORDS = np.zeros(0, np.uint32)
-_SEGMENT = np.dtype(
-    [
-        ("place", "u8"),
-        ("time", "i8"),
-        ("file", "u4"),
-        ("frame", "u4"),
-        ("sequence", "u4"),
-        ("size", "u4"),
-        ("ack", "u4"),
-        ("waits", "u4"),
-        ("next", "u4"),
-    ],
-    align=True,
-)
-
-
-class _Dictionary:
-    """Memory of a mqqb_capture_dictionary. end, names: what one that was saved had."""
-
-    def __init__(self, c: Any, end: NDArray[Any] = _NO_WORDS, names: NDArray[Any] = _NO_WORDS) -> None:
-        self._c = c
-        self._capacity, self._size = c.capacity or 1 << 12, c.size or 4 * lib.MQQB_CAPTURE_NAMES
-        self._end = _grown(end.astype(np.uint64), self._capacity + 1)
-        self._bytes = _grown(names.astype(np.uint8), self._size)
-        self._attach()
-
-    def saved(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """What __init__ takes."""
-        end = self._end[: len(self) + 1].copy()
-        return end, self._bytes[: int(end[-1])].copy()
-
-    def _attach(self) -> None:
-        self._index = np.zeros(2 * self._capacity, np.uint32)
-        self._c.index_size, self._c.capacity, self._c.size = 2 * self._capacity, self._capacity, self._size
-        self._c.index = ffi.from_buffer("uint32_t[]", self._index)
-        self._c.end = ffi.from_buffer("uint64_t[]", self._end)
-        self._c.bytes = ffi.from_buffer("uint8_t[]", self._bytes)
-
-    def grow(self) -> None:
-        """The index is empty then: mqqb_capture_rehash has to follow."""
-        if self._capacity - self._c.count < self._capacity // 4:
-            self._capacity *= 2
-        if self._size - int(self._end[self._c.count]) < 2 * lib.MQQB_CAPTURE_NAMES:
-            self._size *= 2
-        self._end = _grown(self._end, self._capacity + 1)
-        self._bytes = _grown(self._bytes, self._size)
-        self._attach()
-
-    def __len__(self) -> int:
-        return int(self._c.count)
-
-    def entry(self, code: int) -> tuple[int, bytes]:
-        if not 1 <= code <= len(self):
-            raise IndexError(f"{code} is no code of this dictionary")
-        raw = self._bytes[int(self._end[code - 1]) : int(self._end[code])].tobytes()
-        return raw[0], raw[1:]
-
-
-def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
-    grown = np.zeros(size, array.dtype)
-    grown[: len(array)] = array
-    return grown
-
-
-class Decoder:
+class Decoder(Tables):
     """What the codes in batches mean. It grows while batches are taken.
 
     paths: the files, in the order of their first frames. damages: files that could be read only in part, so far.
@@ -215,96 +125,23 @@ class Decoder:
     """
 
     def __init__(self, paths: Sequence[str], part: int, parts: int, by_ports: bool) -> None:
+        super().__init__(part, parts, by_ports)
         self.paths = list(paths)
         self.damages: list[Damage] = []
-        self._c = c = ffi.new("mqqb_capture *")
-        c.part, c.parts, c.by_ports = part, parts, by_ports
-        self._managers = _Dictionary(c.dictionary[0])
-        self._queues = _Dictionary(c.dictionary[1])
-        self._queue_names: dict[int, QueueName] = {}
-        self._scratch = np.empty(lib.MQQB_CAPTURE_SCRATCH, np.uint8)
-        c.scratch = ffi.from_buffer("uint8_t[]", self._scratch)
-        self._read = 0
-        self._kept: dict[int, Any] = {}
         self.spans: dict[int, tuple[int, int]] = {}
-        self._connections = np.zeros(0, np.uint8)
-        self._segments = np.zeros(0, np.uint8)
-        self._grow_connections(1 << 10)
-        self._grow_segments(1 << 12)
-        lib.mqqb_capture_start(c)
+        self._queue_names: dict[int, QueueName] = {}
+        self._read = 0
 
     def __getstate__(self) -> dict[str, Any]:
-        """To read on elsewhere, with more paths. What waits of the files read so far comes along, so they may go."""
-        c = self._c
-        return {
-            "paths": self.paths, "damages": self.damages, "read": self._read, "c": bytes(ffi.buffer(c)),
-            "spans": self.spans,
-            "connections": self._connections[: c.connections_used * ffi.sizeof("mqqb_capture_connection")].copy(),
-            "segments": self._segments[: c.segments_used * _SEGMENT.itemsize].copy(),
-            "kept": {file: bytes(ffi.buffer(kept)) for file, kept in self._kept.items()},
-            "dictionaries": (self._managers.saved(), self._queues.saved()),
-        }  # fmt: skip
+        """To read on elsewhere, with more paths."""
+        own = {"paths": self.paths, "damages": self.damages, "read": self._read, "spans": self.spans}
+        return super().__getstate__() | own
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
         self.paths, self.damages, self._read = state["paths"], state["damages"], state["read"]
         self.spans = state["spans"]
-        self._c = c = ffi.new("mqqb_capture *")
-        ffi.memmove(c, state["c"], ffi.sizeof("mqqb_capture"))
-        self._managers, self._queues = (
-            _Dictionary(*saved) for saved in zip(c.dictionary, *zip(*state["dictionaries"], strict=True), strict=True)
-        )
         self._queue_names = {}
-        self._scratch = np.empty(lib.MQQB_CAPTURE_SCRATCH, np.uint8)
-        c.scratch = ffi.from_buffer("uint8_t[]", self._scratch)
-        self._connections, self._segments = state["connections"], state["segments"]
-        self._grow_connections(c.connections_size)
-        self._grow_segments(c.segments_size)
-        lib.mqqb_capture_rehash(c)
-        self._kept = {file: ffi.from_buffer("uint8_t[]", bytearray(raw)) for file, raw in state["kept"].items()}
-
-    def _keep(self, number: int, pointer: Any) -> None:
-        """This file has been read: what waits in it moves to memory, and it can be closed. Else thousands were open."""
-        c = self._c
-        segments = self._segments.view(_SEGMENT)[: c.segments_used]
-        waits, free = np.ones(len(segments), np.bool_), c.segments_free
-        if c.segments_spare == len(segments):
-            waits[:], free = False, 0
-        while free:
-            waits[free - 1] = False
-            free = int(segments["next"][free - 1])
-        there = set(np.unique(segments["file"][waits]).tolist())
-        self._kept = {at: kept for at, kept in self._kept.items() if at in there}
-        rows = np.flatnonzero(waits & (segments["file"] == number))
-        if len(rows):
-            sizes = segments["size"][rows].astype(np.uint64)
-            ends = np.cumsum(sizes)
-            kept = self._kept[number] = ffi.from_buffer("uint8_t[]", bytearray(int(ends[-1])))
-            for end, size, place in zip(ends.tolist(), sizes.tolist(), segments["place"][rows].tolist(), strict=True):
-                ffi.memmove(kept + end - size, pointer + place, size)
-            segments["place"][rows] = ends - sizes
-
-    def _grow_connections(self, size: int) -> None:
-        c = self._c
-        self._connections = _grown(self._connections, size * ffi.sizeof("mqqb_capture_connection"))
-        self._index = np.zeros(2 * size, np.uint32)
-        c.connections, c.connections_size = ffi.from_buffer("mqqb_capture_connection[]", self._connections), size
-        c.index, c.index_size = ffi.from_buffer("uint32_t[]", self._index), 2 * size
-
-    def _grow_segments(self, size: int) -> None:
-        self._segments = _grown(self._segments, size * ffi.sizeof("mqqb_capture_segment"))
-        self._c.segments = ffi.from_buffer("mqqb_capture_segment[]", self._segments)
-        self._c.segments_size = size
-
-    def _grow(self, status: int) -> None:
-        c = self._c
-        if status == lib.MQQB_CAPTURE_GROW_SEGMENTS:
-            self._grow_segments(2 * c.segments_size)
-            return
-        # All indexes are filled again, so all are empty before.
-        self._grow_connections(c.connections_size * (2 if status == lib.MQQB_CAPTURE_GROW_CONNECTIONS else 1))
-        self._managers.grow()
-        self._queues.grow()
-        lib.mqqb_capture_rehash(c)
 
     def batches(
         self, tables: Sequence["_Table"], rows: int, stop: int | None = None, finish: bool = True
@@ -313,11 +150,11 @@ class Decoder:
 
         If something does: add it to paths, and call this again.
         """
-        c = self._c
+        c = self.c
         number, self._read = self._read, len(self.paths)
         self.spans = {at: span for at, span in self.spans.items() if at == number - 1}
         pointers = ffi.new("uint8_t *[]", self._read + 1)
-        for at, kept in self._kept.items():
+        for at, kept in self.kept.items():
             pointers[at] = kept
         c.files, c.capacity = ffi.cast("const uint8_t *const *", pointers), rows
         turn, end, begun = 0, 0, 0
@@ -352,14 +189,13 @@ class Decoder:
                 if file is not None and file.damage and status >= 0 and c.cursor >= file.size:
                     self.damages.append(Damage(self.paths[number], file.damage, c.frame))
                 if file is not None:
-                    self._keep(number, file.pointer)
-                    pointers[number] = self._kept.get(number, ffi.NULL)
+                    pointers[number] = self.keep(number)
                     file.close()
                 file = None
                 number += 1
                 c.cursor = c.started = 0
             else:
-                self._grow(status)
+                self.grow(status)
         if c.rows:
             yield tables[turn].batch(c.rows, self)
             c.rows = 0
@@ -373,14 +209,14 @@ class Decoder:
     ) -> Iterator["Batch"]:
         """The batches of frames that were read elsewhere. parts: all of the capture, in order, whether frames came of
         them or not; frames: of one of them, as routing made them."""
-        c = self._c
-        files = np.zeros(len(parts), np.uint32)  # of what has a number in _kept
+        c = self.c
+        files = np.zeros(len(parts), np.uint32)  # of what has a number in kept
         pointers = ffi.new("uint8_t *[]", len(files))
         c.capacity, c.columns, c.started, c.pause = rows, tables[0].pointers[0], 1, (1 << 64) - 1
         turn = 0
         for number, (part, data) in enumerate(_with_ends(parts, frames)):
             if number == len(files):
-                files = _grown(files, 2 * number)
+                files = np.concatenate((files, np.zeros(number, np.uint32)))
                 more = ffi.new("uint8_t *[]", len(files))
                 ffi.memmove(more, pointers, ffi.sizeof(pointers))
                 pointers = more
@@ -401,11 +237,10 @@ class Decoder:
                     turn = (turn + 1) % len(tables)
                     c.columns = tables[turn].pointers[0]
                 else:
-                    self._grow(status)
+                    self.grow(status)
             if part is None:
                 break
-            self._keep(number, pointer)
-            pointers[number] = self._kept.get(number, ffi.NULL)
+            pointers[number] = self.keep(number)
             if not data:
                 c.unread += part.unread
                 self.damages.extend([part.damage] if part.damage else [])
@@ -416,13 +251,13 @@ class Decoder:
 
     def pairs(self) -> NDArray[np.uint64]:
         """Of each connection, the number of its two hosts, as routing has it."""
-        found = self._c.connections
+        found = self.c.connections
         return np.array([lib.mqqb_capture_pair(found + number) for number in range(self.connections)], np.uint64)
 
     def begin(self, most: int) -> tuple[bool, float]:
         """Reads no more than the first file's first frame, and of a packed file about `most` bytes: does the file begin
         as pcap and pcapng do; the frame's time, s since 1970, infinity if there is none."""
-        c, file = self._c, CaptureFile(self.paths[0], most)
+        c, file = self.c, CaptureFile(self.paths[0], most)
         pointers = ffi.new("uint8_t *[]", [file.pointer])
         c.files, c.size, c.capacity, c.pause = ffi.cast("const uint8_t *const *", pointers), file.size, 16, 1
         while lib.mqqb_capture_read(c) == lib.MQQB_CAPTURE_PAUSE and not c.frames:
@@ -432,16 +267,16 @@ class Decoder:
 
     @property
     def frames(self) -> int:
-        return int(self._c.frames)
+        return int(self.c.frames)
 
     @property
     def unread(self) -> int:
-        return int(self._c.unread)
+        return int(self.c.unread)
 
     @property
     def connections(self) -> int:
         """How many there are: their numbers are below."""
-        return int(self._c.connections_used)
+        return int(self.c.connections_used)
 
     @property
     def queue_managers(self) -> int:
@@ -464,28 +299,14 @@ class Decoder:
             name = self._queue_names[code] = _queue_name(*self._queues.entry(code))
         return name
 
-    def connection(self, number: int) -> Connection:
-        """Ends of a connection. IndexError if there is no such number."""
-        if not 0 <= number < self.connections:
-            raise IndexError(f"there is no connection {number}")
-        found = self._c.connections[number]
-        return Connection((_end_text(found.end[0]), _end_text(found.end[1])), bool(found.flags & 1))
-
     def hosts(self) -> list[frozenset[bytes]]:
         """Of each connection, the addresses of its two ends, as bytes."""
         size, at = ffi.sizeof("mqqb_capture_connection"), ffi.offsetof("mqqb_capture_connection", "end")
-        ends = self._connections.reshape(-1, size)[: self.connections, at : at + 2 * ffi.sizeof("mqqb_capture_end")]
+        table = np.frombuffer(self._connections, np.uint8).reshape(-1, size)
+        ends = table[: self.connections, at : at + 2 * ffi.sizeof("mqqb_capture_end")]
         words = ends.copy().view(np.uint32).reshape(-1, 2, 5)
         words[:, :, 4] >>= 16  # the port goes
         return [frozenset((one.tobytes(), other.tobytes())) for one, other in words]
-
-
-def _end_text(end: Any) -> str:
-    raw = ffi.buffer(end.word)[:]
-    port = end.word[4] & 0xFFFF
-    if end.word[4] >> 16:
-        return f"[{ipaddress.IPv6Address(raw[:16])}]:{port}"
-    return f"{ipaddress.IPv4Address(raw[:4])}:{port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -549,46 +370,6 @@ class _Table:
             self._label_text,
             None if self._correlation_id is None else self._correlation_id[:rows],
         )
-
-
-class CaptureFile:
-    """A file in memory; what lies behind is given back. damage: why not all of a packed one is in it. most: bytes of a
-    packed one that are needed."""
-
-    def __init__(self, path: str, most: int = packed.UNPACKED_MAX) -> None:
-        self.damage = ""
-        with contextlib.ExitStack() as opened:
-            file: BinaryIO = opened.enter_context(Path(path).open("rb"))
-            first = file.read(4)
-            self.packed = packed.is_packed(first)
-            if self.packed:
-                unpacked, self.damage = packed.unpack(file, first, most)
-                file = opened.enter_context(unpacked)
-            size = file.seek(0, 2)
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else None
-        self.size = size
-        self.pointer = ffi.from_buffer("uint8_t[]", self._map) if self._map is not None else ffi.new("uint8_t[1]")
-        self._released = 0
-
-    def error(self, at: int, frame: int, status: int) -> str:
-        """What is wrong at this byte, behind this frame."""
-        text = f"at byte {at}, behind frame {frame}: {_ERRORS[status]}"
-        if self.packed:
-            text += f"; {self.damage}" if self.damage else ", in what was packed"
-        return text
-
-    def close(self) -> None:
-        """Nothing refers to it any more."""
-        if self._map is not None:
-            ffi.release(self.pointer)
-            self._map.close()
-
-    def release(self, cursor: int) -> None:
-        """These pages count for the process no longer. They are read again if something refers to them."""
-        end = cursor // mmap.PAGESIZE * mmap.PAGESIZE
-        if self._map is not None and end > self._released:
-            self._map.madvise(mmap.MADV_DONTNEED, self._released, end - self._released)
-            self._released = end
 
 
 def is_capture(path: str) -> bool:

@@ -15,7 +15,7 @@ from mqqb.ping import Ping
 from mqqb.ping import parse as parse_ping
 
 from ordack import classes, formatters
-from ordack.capture import one_by_one, packed
+from ordack.capture import packed, packets
 
 Packet = (
     handshake.EstablishConnection
@@ -542,29 +542,29 @@ def decode_bytes(data: bytes) -> Iterator[Decoded]:
 def decode_capture(file: BinaryIO, first: bytes, warn: Warn) -> Iterator[Decoded]:
     """The packets of a pcap or pcapng file. InputError at its end if it is damaged, or nothing of it could be read.
 
-    first: what was read of the file already. warn gets a sentence for every interface that could not be read.
+    first: what was read of the file already. warn gets a sentence if there are frames that could not be read.
     """
-    tally = one_by_one.Tally()
+    tally = packets.Tally()
     damage = ""
     try:
-        for item in one_by_one.packets(one_by_one.streams(one_by_one.frames(file, first), tally=tally)):
-            place = {"connection": item.connection, "frame": item.frame, "time": item.time}
-            if isinstance(item, one_by_one.Datagram):
-                yield _parse_ping(item.data, offset=0, **place)
+        for item in packets.packets(file, first, tally):
+            place = {"connection": item.connection, "frame": item.frame, "time": item.time, "offset": item.offset}
+            if item.ping:
+                yield _parse_ping(item.data, **place)
             elif item.problem:
-                yield _problem(item.problem, offset=item.offset, **place)
+                yield _problem(item.problem, **place)
             else:
-                yield _parse(item.data, offset=item.offset, **place)
-    except one_by_one.CaptureError as error:
+                yield _parse(item.data, **place)
+    except packets.CaptureError as error:
         damage = str(error)
-    for (link, interface), count in sorted(tally.unread.items()):
+    if tally.unread:
         warn(
-            f"interface {interface} has link type {link}, which is not supported: "
-            f"{count} of {tally.frames} frames could not be read"
+            f"{tally.unread} of {tally.frames} frames could not be read: "
+            f"link type {tally.unread_link}, which the first of them has, is not supported"
         )
     if damage:
         raise InputError(damage)
-    if tally.frames and tally.unread.total() == tally.frames:
+    if tally.frames and tally.unread == tally.frames:
         raise InputError("nothing of this capture could be read")
 
 
@@ -621,7 +621,7 @@ def decode(file: BinaryIO, warn: Warn) -> Iterator[Decoded]:
         if damage:
             raise InputError(damage)
         return
-    if one_by_one.is_capture(first):
+    if packets.is_capture(first):
         yield from decode_capture(file, first, warn)
         return
     if not first:

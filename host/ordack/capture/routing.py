@@ -24,7 +24,8 @@ from _mqqb import ffi, lib
 from numpy.typing import NDArray
 
 from ordack.capture import packed
-from ordack.capture.columnar import CaptureFile, Damage, Gathered
+from ordack.capture.columnar import Damage, Gathered
+from ordack.capture.reading import CaptureFile
 
 FRAMES = 1 << 18  # that are held before their pieces are made
 _SMALL = 1 << 20  # bytes of a range at least, if there are enough

@@ -81,10 +81,7 @@ def _tree(decoded: decoder.Decoded) -> Tree:
     head = Text("malformed" if decoded.packet is None else type(decoded.packet).__name__, style="bold")
     head.append(f"  offset {decoded.offset} (0x{decoded.offset:X})", style="default")
     if decoded.connection:
-        try:
-            moment = datetime.fromtimestamp(decoded.time, UTC).strftime("%Y-%m-%d %H:%M:%S.%f UTC")
-        except (OverflowError, ValueError):  # 64 bits of seconds, in a capture, reach farther than a calendar
-            moment = f"{decoded.time} s"
+        moment = datetime.fromtimestamp(decoded.time, UTC).strftime("%Y-%m-%d %H:%M:%S.%f UTC")
         head.append(f"  frame {decoded.frame}  {decoded.connection}  {moment}", style="default")
     tree = Tree(head)
     if decoded.packet is None:
@@ -105,6 +102,8 @@ def _complain(name: str, text: str) -> None:
 
 def _items(name: str) -> Iterator[decoder.Decoded]:
     """What a file holds. decoder.InputError if it cannot be opened, read or decoded."""
+    if name == "-" and sys.stdin is None:
+        raise decoder.InputError("standard input is closed")
     try:
         with contextlib.nullcontext(sys.stdin.buffer) if name == "-" else Path(local_path(name)).open("rb") as file:
             yield from decoder.decode(file, functools.partial(_complain, name))
@@ -130,7 +129,8 @@ def _show(items: Iterator[decoder.Decoded], as_json: bool, console: Console) -> 
 def _decode_files(names: list[str], as_json: bool) -> int:
     """Print them all. The exit status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a text may have what the terminal's encoding has not
+        # A text may have what the terminal's encoding has not. What comes through a pipe is shown as it comes.
+        sys.stdout.reconfigure(errors="backslashreplace", line_buffering="-" in names)
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 240  # a file or a pager need not lose the ends of lines

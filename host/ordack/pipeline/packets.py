@@ -52,7 +52,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ordack.capture import columnar
+from ordack.capture import columnar, reading
 from ordack.capture.columnar import Batch, Decoder, Words
 from ordack.capture.packed import SUFFIXES
 from ordack.paths import NotLocal, local_path
@@ -237,7 +237,7 @@ def _kind(view: _View) -> pa.Array:
 
 
 def _reason_text(kind: int, status: int) -> str:
-    if kind == columnar.END:
+    if kind == reading.END:
         return _ENDS[status]
     rule, field, reason = _SCAN_PROBLEMS.get(status) or problems.PROBLEMS[status]
     return f"{rule}, {field}: {reason}"
@@ -245,7 +245,7 @@ def _reason_text(kind: int, status: int) -> str:
 
 def _reason(view: _View) -> pa.Array:
     kinds, statuses = view.batch["kind"], view.batch["status"]
-    rows = np.flatnonzero((kinds == columnar.MALFORMED) | (kinds == columnar.END))
+    rows = np.flatnonzero((kinds == reading.MALFORMED) | (kinds == reading.END))
     if not len(rows):
         return pa.nulls(view.batch.rows, pa.string())
     pairs = kinds[rows].astype(np.int64) << 32 | statuses[rows]

@@ -1,15 +1,14 @@
-"""Packet captures of MSMQ traffic: from a pcap or pcapng file to protocol packets, in bounded memory.
+"""Captures read a second time, in plain Python, for tests to hold the C core's reader against.
 
-Three steps, each a generator: frames (the file), streams (each direction of a TCP connection put together
-again; ping datagrams) and packets (cut out of the streams). Link, IP and TCP headers are dpkt's work. The records of
-the files are read here: dpkt does not notice a file that ends early, and knows one interface per file.
+Three steps, each a generator: frames (the file), streams (each direction of a TCP connection put together again) and
+packets (cut out of the streams). Link, IP and TCP headers are dpkt's work.
 """
 
 import heapq
 import ipaddress
 import struct
 from array import array
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
@@ -17,7 +16,6 @@ import dpkt
 from mqqb import core
 
 TCP_PORT = 1801
-PING_PORT = 3527
 PCAP_MAGICS = {
     b"\xd4\xc3\xb2\xa1": ("<", 1e6),
     b"\xa1\xb2\xc3\xd4": (">", 1e6),
@@ -28,11 +26,8 @@ PCAPNG_MAGIC = b"\x0a\x0d\x0d\x0a"
 
 _RECORD_MAX = 16 << 20  # bytes of one frame or block; more is no capture but a corrupt length
 _PENDING_MAX = 4 << 20  # bytes kept out of order for one direction: more than a TCP window
-_STREAMS_MAX = 4096  # directions followed at once; the one that has been silent for longest is given up
 _DATAGRAMS_MAX = 64  # fragmented IP datagrams put together at once; the one without news for longest is given up
-_ETHERNET, _LOOPBACK, _LOOP, _LINUX_COOKED, _LINUX_COOKED_2 = 1, 0, 108, 113, 276
-_RAW_IP = (12, 14, 101, 228, 229)
-_LINKS = frozenset((_ETHERNET, _LOOPBACK, _LOOP, _LINUX_COOKED, _LINUX_COOKED_2, *_RAW_IP))
+_ETHERNET, _LOOPBACK, _LOOP, _LINUX_COOKED, _LINUX_COOKED_2 = 1, 0, 108, 113, 276  # others: raw IP
 
 
 class CaptureError(Exception):
@@ -40,35 +35,11 @@ class CaptureError(Exception):
 
 
 class Frame(NamedTuple):
-    """One record of the file: number from 1, time in s since 1970, link type, bytes from the link header on.
-
-    interface: its number in the file's section, from 0.
-    """
+    """One record of the file: number from 1, time in s since 1970, link type, bytes from the link header on."""
 
     number: int
     time: float
     link: int
-    data: bytes
-    interface: int = 0
-
-
-class Tally:
-    """What streams() has read: the number of frames, and of those with a link type that it cannot read.
-
-    unread: {(link type, interface): frames}.
-    """
-
-    def __init__(self) -> None:
-        self.frames = 0
-        self.unread: Counter[tuple[int, int]] = Counter()
-
-
-class Datagram(NamedTuple):
-    """A UDP datagram from or to the ping port."""
-
-    connection: str
-    time: float
-    frame: int
     data: bytes
 
 
@@ -78,7 +49,7 @@ class Chunk(NamedTuple):
     stream: number of the direction; a new connection of the same addresses and ports has a new one. offset: of data in
     the stream, 0 being the first byte behind the SYN, or the first one captured. missing: bytes in front of data that
     the capture does not have; -1: the connection is older than the capture, so data may begin anywhere. end: nothing
-    follows. fragmented: what is missing (at the end: what should follow) was in fragments of an IP datagram.
+    follows.
     """
 
     connection: str
@@ -89,7 +60,6 @@ class Chunk(NamedTuple):
     stream: int = 0
     missing: int = 0
     end: bool = False
-    fragmented: bool = False
 
 
 class Cut(NamedTuple):
@@ -109,9 +79,9 @@ class Cut(NamedTuple):
 class _File:
     """Reads that are either complete or say where the file ended."""
 
-    def __init__(self, file: BinaryIO, first: bytes) -> None:
+    def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._first = first
+        self._first = b""
         self.offset = 0
 
     def read(self, size: int, what: str) -> bytes:
@@ -131,17 +101,12 @@ class _File:
         return not self._first
 
 
-def is_capture(first: bytes) -> bool:
-    """Do these first four (or more) bytes of a file begin a pcap or pcapng capture? See `packed` for others."""
-    return first[:4] in PCAP_MAGICS or first[:4] == PCAPNG_MAGIC
-
-
-def frames(file: BinaryIO, first: bytes = b"") -> Iterator[Frame]:
-    """The frames of a capture, in the order of the file. first: what was read of it already.
+def frames(file: BinaryIO) -> Iterator[Frame]:
+    """The frames of a capture, in the order of the file.
 
     CaptureError after the last good frame if the file ends inside a record or is not a capture.
     """
-    source = _File(file, first)
+    source = _File(file)
     magic = source.read(4, "the file header")
     if magic == PCAPNG_MAGIC:
         return _pcapng(source)
@@ -206,7 +171,7 @@ def _pcapng(source: _File) -> Iterator[Frame]:
                 number += 1
                 interface, high, low, size = struct.unpack_from(order + ("HxxIII" if code == 2 else "IIII"), body)
                 link, units, shift, _ = interfaces[interface]
-                yield Frame(number, shift + (high << 32 | low) / units, link, body[20 : 20 + size], interface)
+                yield Frame(number, shift + (high << 32 | low) / units, link, body[20 : 20 + size])
             elif code == 3:  # simple packet block: no time
                 number += 1
                 link, _, _, snap = interfaces[0]
@@ -272,19 +237,19 @@ class _Fragments:
     def __init__(self) -> None:
         self._table: dict[tuple[bytes, bytes, int], _Fragmented] = {}
 
-    def payload(self, ip: Any) -> tuple[Any, bool]:
-        """(what ip carries, is that only its beginning). The fragment that makes a datagram whole carries all of it."""
+    def payload(self, ip: Any) -> Any:
+        """What ip carries. The fragment that makes a datagram whole carries all of it."""
         if isinstance(ip, dpkt.ip.IP):
             place, more, number = ip.offset, ip.mf, ip.id
         elif isinstance(ip, dpkt.ip6.IP6) and dpkt.ip.IP_PROTO_FRAGMENT in ip.extension_hdrs:
             header = ip.extension_hdrs[dpkt.ip.IP_PROTO_FRAGMENT]
             place, more, number = header.frag_off, header.m_flag, header.id
         else:
-            return getattr(ip, "data", None), False
+            return getattr(ip, "data", None)
         if not place and not more:
-            return ip.data, False
+            return ip.data
         if ip.p != dpkt.ip.IP_PROTO_TCP:
-            return None if place else ip.data, False
+            return None if place else ip.data
         key = (ip.src, ip.dst, number)
         datagram = self._table.pop(key, None) or _Fragmented()
         data = bytes(ip.data)
@@ -292,11 +257,11 @@ class _Fragments:
             datagram = _Fragmented()
             datagram.add(place, data, not more)
         if datagram.whole():
-            return dpkt.tcp.TCP(bytes(datagram.data)), False
+            return dpkt.tcp.TCP(bytes(datagram.data))
         self._table[key] = datagram
         if len(self._table) > _DATAGRAMS_MAX:
             del self._table[next(iter(self._table))]
-        return None if place else ip.data, True
+        return None if place else ip.data
 
 
 class _Stream:
@@ -311,41 +276,35 @@ class _Stream:
         self.missing = missing
         self.frame = 0
         self.time = 0.0
-        self.pending: list[tuple[int, int, float, bytes, bool]] = []  # heap: offset, frame, time, bytes, partial
+        self.pending: list[tuple[int, int, float, bytes]] = []  # heap: offset, frame, time, bytes
         self.pending_size = 0
-        self.broken = -1  # offset at which the rest of an IP datagram should follow
 
-    def add(self, sequence: int, data: bytes, frame: int, time: float, partial: bool) -> Iterator[Chunk]:
-        """partial: data is only what the first fragment has."""
+    def add(self, sequence: int, data: bytes, frame: int, time: float) -> Iterator[Chunk]:
         ahead = (sequence - self.sequence + 0x80000000 & 0xFFFFFFFF) - 0x80000000
         self.frame, self.time = frame, time
         if ahead <= 0 and not self.pending:
-            yield from self._deliver(self.offset + ahead, frame, time, data, partial)
+            yield from self._deliver(self.offset + ahead, frame, time, data)
             return
         if ahead + len(data) > 0:
-            heapq.heappush(self.pending, (self.offset + ahead, frame, time, data, partial))
+            heapq.heappush(self.pending, (self.offset + ahead, frame, time, data))
             self.pending_size += len(data)
         while self.pending and (self.pending[0][0] <= self.offset or self.pending_size > _PENDING_MAX):
             yield from self._pop()
 
     def _pop(self) -> Iterator[Chunk]:
-        offset, frame, time, data, partial = heapq.heappop(self.pending)
+        offset, frame, time, data = heapq.heappop(self.pending)
         self.pending_size -= len(data)
         if offset > self.offset:
             self.missing = offset - self.offset
             self._advance(self.missing)
-        yield from self._deliver(offset, frame, time, data, partial)
+        yield from self._deliver(offset, frame, time, data)
 
-    def _deliver(self, offset: int, frame: int, time: float, data: bytes, partial: bool) -> Iterator[Chunk]:
-        end = offset + len(data)
+    def _deliver(self, offset: int, frame: int, time: float, data: bytes) -> Iterator[Chunk]:
         data = data[self.offset - offset :]
         if data:
-            broken = self.missing > 0 and self.broken == self.offset - self.missing
-            yield Chunk(self.connection, time, frame, self.offset, data, self.number, self.missing, False, broken)
+            yield Chunk(self.connection, time, frame, self.offset, data, self.number, self.missing)
             self.missing = 0
             self._advance(len(data))
-        if partial and end == self.offset:
-            self.broken = end
 
     def _advance(self, size: int) -> None:
         self.offset += size
@@ -354,42 +313,29 @@ class _Stream:
     def finish(self) -> Iterator[Chunk]:
         while self.pending:
             yield from self._pop()
-        broken = self.broken == self.offset
-        yield Chunk(self.connection, self.time, self.frame, self.offset, b"", self.number, 0, True, broken)
+        yield Chunk(self.connection, self.time, self.frame, self.offset, b"", self.number, end=True)
 
 
-def streams(
-    source: Iterator[Frame], tcp_port: int = TCP_PORT, ping_port: int = PING_PORT, tally: Tally | None = None
-) -> Iterator[Chunk | Datagram]:
-    """Put the TCP connections of tcp_port together again; pass on the datagrams of ping_port.
+def streams(source: Iterator[Frame]) -> Iterator[Chunk]:
+    """Put the TCP connections of port 1801 together again.
 
     Repeated and overlapping bytes are given once, early ones wait for what is missing, up to 4 MiB a direction; then,
     or at the end of the stream, what is missing is given up. Fragmented IP datagrams are put together. A new SYN of
-    the same addresses and ports begins a new stream. Frames that are no IP, or broken, are passed over; those of other
-    link types too, and tally counts them. An error of source is raised at the very end.
+    the same addresses and ports begins a new stream. Frames that are no IP, or broken, are passed over. An error of
+    source is raised at the very end.
     """
-    tally = tally or Tally()
     table: dict[tuple[bytes, int, bytes, int], _Stream] = {}
     fragments = _Fragments()
     count = 0
     error = None
     try:
-        for number, time, link, raw, interface in source:
-            tally.frames += 1
-            if link not in _LINKS:
-                tally.unread[link, interface] += 1
-                continue
+        for number, time, link, raw in source:
             try:
                 ip = _ip(link, raw)
-                segment, partial = fragments.payload(ip)
+                segment = fragments.payload(ip)
             except (dpkt.Error, struct.error, IndexError, ValueError, AttributeError, RecursionError):
                 continue  # the last two: dpkt on IPv6 headers in an odd order, and on IP in IP in IP ...
-            if isinstance(segment, dpkt.udp.UDP):
-                if ping_port in (segment.sport, segment.dport):
-                    connection = _address(ip.src, segment.sport) + ">" + _address(ip.dst, segment.dport)
-                    yield Datagram(connection, time, number, bytes(segment.data))
-                continue
-            if not isinstance(segment, dpkt.tcp.TCP) or tcp_port not in (segment.sport, segment.dport):
+            if not isinstance(segment, dpkt.tcp.TCP) or TCP_PORT not in (segment.sport, segment.dport):
                 continue
             key = (ip.src, segment.sport, ip.dst, segment.dport)
             data = bytes(segment.data)
@@ -406,10 +352,8 @@ def streams(
                 connection = _address(ip.src, segment.sport) + ">" + _address(ip.dst, segment.dport)
                 stream = _Stream(count, connection, sequence, 0 if syn else -1)
             table[key] = stream  # the last in order is the last heard of
-            if data or partial:
-                yield from stream.add(sequence, data, number, time, partial)
-            if len(table) > _STREAMS_MAX:
-                yield from table.pop(next(iter(table))).finish()
+            if data:
+                yield from stream.add(sequence, data, number, time)
     except CaptureError as problem:
         error = problem
     for stream in table.values():
@@ -419,9 +363,6 @@ def streams(
 
 
 # ---- packets ------------------------------------------------------------------------------------
-
-
-_FRAGMENTED = ": fragmented, and not all fragments of the IP datagram are there"
 
 
 class _Cutter:
@@ -452,8 +393,6 @@ class _Cutter:
                 self.offset = begin
                 self.marks = deque([(begin, chunk.frame, chunk.time)])
             hole = f"{chunk.missing} bytes from offset {begin} on are missing in the capture"
-            if chunk.fragmented:
-                hole += _FRAGMENTED
             self.searching = self._cut(chunk.connection, 0, 0, hole)
             self.reported = chunk.missing > 0
             self.dead = False
@@ -473,9 +412,7 @@ class _Cutter:
         elif chunk.end and self.buffer and self.searching is None:
             core.frame(self.buffer, 0, len(self.buffer), self.total)
             problem = f"the stream ends after {len(self.buffer)} of {self.total[0]} bytes of this packet"
-            yield self._cut(chunk.connection, 0, 0, problem + (_FRAGMENTED if chunk.fragmented else ""))
-        elif chunk.end and chunk.fragmented and self.searching is None:
-            yield self._cut(chunk.connection, 0, 0, "what follows is missing in the capture" + _FRAGMENTED)
+            yield self._cut(chunk.connection, 0, 0, problem)
 
     def _packets(self, connection: str) -> Iterator[Cut]:
         at = 0
@@ -515,8 +452,8 @@ class _Cutter:
         return max(0, end - 7), False
 
 
-def packets(source: Iterator[Chunk | Datagram]) -> Iterator[Cut | Datagram]:
-    """Cut the streams into packets (not checked beyond their framing); datagrams are passed on.
+def packets(source: Iterator[Chunk]) -> Iterator[Cut]:
+    """Cut the streams into packets, which are not checked beyond their framing.
 
     A packet with a wrong BaseHeader comes as these 16 bytes, and is the last of its stream: nothing tells where the
     next one begins. After a hole, and in a connection that is older than the capture, the next packet is where the next
@@ -524,9 +461,6 @@ def packets(source: Iterator[Chunk | Datagram]) -> Iterator[Cut | Datagram]:
     """
     cutters: dict[int, _Cutter] = {}
     for item in source:
-        if isinstance(item, Datagram):
-            yield item
-            continue
         cutter = cutters.get(item.stream)
         if cutter is None:
             cutter = cutters[item.stream] = _Cutter()

@@ -1,0 +1,217 @@
+"""What the C core's mqqb_capture needs, without numpy: files in memory, and tables that grow."""
+
+import contextlib
+import ipaddress
+import mmap
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from _mqqb import ffi, lib
+
+from ordack.capture import packed
+
+MALFORMED, HOLE, BEGIN, OLDER, END, PING = (
+    lib.MQQB_KIND_MALFORMED, lib.MQQB_KIND_HOLE, lib.MQQB_KIND_BEGIN, lib.MQQB_KIND_OLDER, lib.MQQB_KIND_END,
+    lib.MQQB_KIND_PING,
+)  # fmt: skip
+
+ERRORS = {
+    lib.MQQB_CAPTURE_BAD_MAGIC: "neither pcap nor pcapng",
+    lib.MQQB_CAPTURE_BAD_END: "the file ends inside the record that begins there",
+    lib.MQQB_CAPTURE_BAD_SIZE: "a record claims a size that it cannot have",
+    lib.MQQB_CAPTURE_BAD_BLOCK: "a block is too short, has no byte order mark or no end, or is of an unknown interface",
+}
+
+
+class Connection(NamedTuple):
+    """One incarnation of a TCP connection.
+
+    ends: address and port, as text, of the end that opened it (or, if no SYN was seen, of the lower end), and of the
+    other: the senders of directions 0 and 1. syn: its beginning was seen.
+    """
+
+    ends: tuple[str, str]
+    syn: bool
+
+
+class CaptureFile:
+    """A file in memory; what lies behind is given back. damage: why not all of a packed one is in it. most: bytes of a
+    packed one that are needed."""
+
+    def __init__(self, path: str, most: int = packed.UNPACKED_MAX) -> None:
+        self.damage = ""
+        with contextlib.ExitStack() as opened:
+            file: BinaryIO = opened.enter_context(Path(path).open("rb"))
+            first = file.read(4)
+            self.packed = packed.is_packed(first)
+            if self.packed:
+                unpacked, self.damage = packed.unpack(file, first, most)
+                file = opened.enter_context(unpacked)
+            size = file.seek(0, 2)
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else None
+        self.size = size
+        self.pointer = ffi.from_buffer("uint8_t[]", self._map) if self._map is not None else ffi.new("uint8_t[1]")
+        self._released = 0
+
+    def error(self, at: int, frame: int, status: int) -> str:
+        """What is wrong at this byte, behind this frame."""
+        text = error_text(at, frame, status)
+        if self.packed:
+            text += f"; {self.damage}" if self.damage else ", in what was packed"
+        return text
+
+    def close(self) -> None:
+        """Nothing refers to it any more."""
+        if self._map is not None:
+            ffi.release(self.pointer)
+            self._map.close()
+
+    def release(self, cursor: int) -> None:
+        """These pages count for the process no longer. They are read again if something refers to them."""
+        end = cursor // mmap.PAGESIZE * mmap.PAGESIZE
+        if self._map is not None and end > self._released:
+            self._map.madvise(mmap.MADV_DONTNEED, self._released, end - self._released)
+            self._released = end
+
+
+def error_text(at: int, frame: int, status: int) -> str:
+    """What a status of mqqb_capture_read says of a file at this byte, behind this frame."""
+    return f"at byte {at}, behind frame {frame}: {ERRORS[status]}"
+
+
+def memory(size: int, old: bytes | bytearray = b"") -> bytearray:
+    """So many bytes, which begin with the old ones; the others are 0."""
+    made = bytearray(size)
+    made[: len(old)] = old
+    return made
+
+
+class Dictionary:
+    """Memory of a mqqb_capture_dictionary. end, names: what one that was saved had."""
+
+    def __init__(self, c: Any, end: bytes = b"", names: bytes = b"") -> None:
+        self._c = c
+        self._capacity, self._size = c.capacity or 1 << 12, c.size or 4 * lib.MQQB_CAPTURE_NAMES
+        self._end = memory(8 * (self._capacity + 1), end)
+        self._bytes = memory(self._size, names)
+        self._attach()
+
+    def saved(self) -> tuple[bytes, bytes]:
+        """What __init__ takes."""
+        return bytes(self._end[: 8 * (len(self) + 1)]), bytes(self._bytes[: self._c.end[len(self)]])
+
+    def _attach(self) -> None:
+        self._index = memory(8 * self._capacity)
+        self._c.index_size, self._c.capacity, self._c.size = 2 * self._capacity, self._capacity, self._size
+        self._c.index = ffi.from_buffer("uint32_t[]", self._index)
+        self._c.end = ffi.from_buffer("uint64_t[]", self._end)
+        self._c.bytes = ffi.from_buffer("uint8_t[]", self._bytes)
+
+    def grow(self) -> None:
+        """The index is empty then: mqqb_capture_rehash has to follow."""
+        if self._capacity - self._c.count < self._capacity // 4:
+            self._capacity *= 2
+        if self._size - self._c.end[self._c.count] < 2 * lib.MQQB_CAPTURE_NAMES:
+            self._size *= 2
+        self._end = memory(8 * (self._capacity + 1), self._end)
+        self._bytes = memory(self._size, self._bytes)
+        self._attach()
+
+    def __len__(self) -> int:
+        return int(self._c.count)
+
+    def entry(self, code: int) -> tuple[int, bytes]:
+        if not 1 <= code <= len(self):
+            raise IndexError(f"{code} is no code of this dictionary")
+        raw = bytes(self._bytes[self._c.end[code - 1] : self._c.end[code]])
+        return raw[0], raw[1:]
+
+
+class Tables:
+    """A mqqb_capture with the tables that it fills. kept: {number of a file that is gone: what waits of it}."""
+
+    def __init__(self, part: int, parts: int, by_ports: bool) -> None:
+        self.c = c = ffi.new("mqqb_capture *")
+        c.part, c.parts, c.by_ports = part, parts, by_ports
+        self._managers, self._queues = Dictionary(c.dictionary[0]), Dictionary(c.dictionary[1])
+        self._connections = self._segments = bytearray()
+        self.kept: dict[int, Any] = {}
+        self._scratch = memory(lib.MQQB_CAPTURE_SCRATCH)
+        c.scratch = ffi.from_buffer("uint8_t[]", self._scratch)
+        self._grow_connections(1 << 10)
+        self._grow_segments(1 << 12)
+        lib.mqqb_capture_start(c)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What waits of the files read so far comes along, so they may go."""
+        c = self.c
+        return {
+            "c": bytes(ffi.buffer(c)),
+            "connections": bytes(self._connections[: c.connections_used * ffi.sizeof("mqqb_capture_connection")]),
+            "segments": bytes(self._segments[: c.segments_used * ffi.sizeof("mqqb_capture_segment")]),
+            "kept": {file: bytes(ffi.buffer(kept)) for file, kept in self.kept.items()},
+            "dictionaries": (self._managers.saved(), self._queues.saved()),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.c = c = ffi.new("mqqb_capture *")
+        ffi.memmove(c, state["c"], ffi.sizeof("mqqb_capture"))
+        self._managers, self._queues = (
+            Dictionary(*saved) for saved in zip(c.dictionary, *zip(*state["dictionaries"], strict=True), strict=True)
+        )
+        self._scratch = memory(lib.MQQB_CAPTURE_SCRATCH)
+        c.scratch = ffi.from_buffer("uint8_t[]", self._scratch)
+        self._connections, self._segments = bytearray(state["connections"]), bytearray(state["segments"])
+        self._grow_connections(c.connections_size)
+        self._grow_segments(c.segments_size)
+        lib.mqqb_capture_rehash(c)
+        self.kept = {file: ffi.from_buffer("uint8_t[]", bytearray(raw)) for file, raw in state["kept"].items()}
+
+    def keep(self, number: int) -> Any:
+        """The file that was read goes: what waits of it is in memory of its own from now on, which is the answer."""
+        there = bytearray(max([number, *self.kept]) + 1)
+        out = bytearray(lib.mqqb_capture_keep(self.c, ffi.NULL, ffi.from_buffer("uint8_t[]", there)))
+        pointer = ffi.from_buffer("uint8_t[]", out)
+        lib.mqqb_capture_keep(self.c, pointer, ffi.from_buffer("uint8_t[]", there))
+        self.kept[number] = pointer
+        self.kept = {at: kept for at, kept in self.kept.items() if there[at]}
+        return self.kept.get(number, ffi.NULL)
+
+    def _grow_connections(self, size: int) -> None:
+        c = self.c
+        self._connections = memory(size * ffi.sizeof("mqqb_capture_connection"), self._connections)
+        self._index = memory(8 * size)
+        c.connections, c.connections_size = ffi.from_buffer("mqqb_capture_connection[]", self._connections), size
+        c.index, c.index_size = ffi.from_buffer("uint32_t[]", self._index), 2 * size
+
+    def _grow_segments(self, size: int) -> None:
+        self._segments = memory(size * ffi.sizeof("mqqb_capture_segment"), self._segments)
+        self.c.segments = ffi.from_buffer("mqqb_capture_segment[]", self._segments)
+        self.c.segments_size = size
+
+    def grow(self, status: int) -> None:
+        """As this MQQB_CAPTURE_GROW_* asks for."""
+        c = self.c
+        if status == lib.MQQB_CAPTURE_GROW_SEGMENTS:
+            self._grow_segments(2 * c.segments_size)
+            return
+        # All indexes are filled again, so all are empty before.
+        self._grow_connections(c.connections_size * (2 if status == lib.MQQB_CAPTURE_GROW_CONNECTIONS else 1))
+        self._managers.grow()
+        self._queues.grow()
+        lib.mqqb_capture_rehash(c)
+
+    def connection(self, number: int) -> Connection:
+        """Ends of a connection. IndexError if there is no such number."""
+        if not 0 <= number < self.c.connections_used:
+            raise IndexError(f"there is no connection {number}")
+        found = self.c.connections[number]
+        return Connection((_end_text(found.end[0]), _end_text(found.end[1])), bool(found.flags & 1))
+
+
+def _end_text(end: Any) -> str:
+    raw = ffi.buffer(end.word)[:]
+    port = end.word[4] & 0xFFFF
+    if end.word[4] >> 16 & 1:
+        return f"[{ipaddress.IPv6Address(raw[:16])}]:{port}"
+    return f"{ipaddress.IPv4Address(raw[:4])}:{port}"
