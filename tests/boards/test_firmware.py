@@ -1,5 +1,6 @@
 """Every firmware boots, says which core it uses, and does what a board must: files, lines, network, resets."""
 
+import contextlib
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -262,6 +264,42 @@ def test_a_uart_carries_all_it_has_room_for(mps2: Callable[..., Machine], chip: 
         machine.until("narrow")
         line.sendall(bytes(100))
         machine.until("lost some 32")
+
+
+AGAIN_MAIN = """\
+import machine, time
+uart = machine.UART(1, 115200, rxbuf=64, flow=machine.UART.RTS)
+print("ready")
+for _ in range(1000):
+    uart.init(115200, rxbuf=64, flow=machine.UART.RTS)
+    while not uart.any():
+        machine.idle()
+print("hears")
+"""
+
+
+@every_chip
+def test_a_uart_that_is_begun_again_hears_what_comes_meanwhile(
+    mps2: Callable[..., Machine], chip: Chip, tmp_path: Path
+) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "uart1"))
+        server.listen()
+        server.settimeout(DEADLINE_S)
+        machine = mps2(AGAIN_MAIN, "-chardev", f"socket,id=uart1,path={tmp_path / 'uart1'}", *chip.line, chip=chip)
+        line, _ = server.accept()
+    machine.until("ready")
+    with line, ThreadPoolExecutor() as pool:
+        sender = pool.submit(_send_until_it_ends, line)
+        machine.until("hears")
+        machine.kill()
+        sender.result(DEADLINE_S)
+
+
+def _send_until_it_ends(line: socket.socket) -> None:
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        while True:
+            line.sendall(bytes(4096))
 
 
 DEAF_MAIN = """\

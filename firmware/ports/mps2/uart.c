@@ -111,6 +111,9 @@ void uarts_deaf(uint32_t ms)
 
 size_t uart_read(uart_t *uart, void *data, size_t size)
 {
+    // Masked, or an interrupt between the look at `held` and the new place in the ring finds it full, and holds a byte
+    // that nobody comes for: the ring is empty then, and whoever polls it waits for ever.
+    uint32_t state = MICROPY_BEGIN_ATOMIC_SECTION();
     size_t available = ringbuf_avail(&uart->received);
 
     if (size > available) {
@@ -118,12 +121,11 @@ size_t uart_read(uart_t *uart, void *data, size_t size)
     }
     ringbuf_memcpy_get_internal(&uart->received, data, size);
     if (uart->held) {
-        uint32_t state = MICROPY_BEGIN_ATOMIC_SECTION();
         uart->held = false;
         line_listen(uart - uarts, true);
         uart_on_received(uart);
-        MICROPY_END_ATOMIC_SECTION(state);
     }
+    MICROPY_END_ATOMIC_SECTION(state);
     return size;
 }
 

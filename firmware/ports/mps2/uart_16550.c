@@ -60,9 +60,9 @@ bool line_start(int number, uint32_t baud_rate)
     registers(number)->format = FORMAT_8N1;
     registers(number)->identity = FIFO_ON_AND_EMPTY;
     registers(number)->modem = MODEM_ON;
-    registers(number)->enable = ENABLE_RECEIVED;
     cpu_on_interrupt(interrupt_of(number), number == 0 ? on_interrupt_0 : on_interrupt_1);
     cpu_interrupt(interrupt_of(number), true);
+    registers(number)->enable = ENABLE_RECEIVED; // last: QEMU's PLIC (7.2) tells nothing that came before it listened
     return true;
 }
 
