@@ -10,8 +10,10 @@ fault asked for was made; 1 not so; 2 wrong use.
 import argparse
 import asyncio
 import json
+import os
 import random
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -29,29 +31,38 @@ from mqqb import confirm
 from rich.console import Console
 
 from hil import sensor
-from hil.boards import MISHAP, POWER, RESET, ROOT, SENSOR, Board, BoardMissing, Limits, Log, Process
-from hil.faults import TCP_KINDS, UP, CutSchedule, FaultProxy, TcpFaultProxy, plan_cuts
+from hil.boards import MISHAP, RESET, Board, BoardMissing, Log, Process
+from hil.faults import UP, CutSchedule, FaultProxy, TcpFaultProxy
 from hil.held_port import hold_port
 from hil.kinds import KINDS
 from hil.name_server import NameServer
 from hil.plant import secure
 from hil.report import Comparison, Erased, Figures, View, compare, read_ledger, read_received
-from hil.serial_faults import SERIAL_KINDS, SerialFaultProxy
+from hil.scenario import (
+    COPY,
+    DEAD_DNS,
+    ERASE,
+    ERASE_FIXED,
+    FLIP,
+    MISHAPS,
+    OFFLINE,
+    REFLASH,
+    VICTIMS,
+    WITHHELD,
+    BadScenario,
+    Kill,
+    Settings,
+    cuts_of,
+    kills_of,
+    planned,
+    read,
+    write,
+)
+from hil.serial_faults import SerialFaultProxy
 from hil.targets import open_board
 
 QUEUE = "line1"
-ERASE, ERASE_FIXED, COPY, FLIP, REFLASH = BEFALL = ("erase", "erase-fixed", "copy", "flip", "reflash")
-OFFLINE, DEAD_DNS = WITHHELD = ("offline", "dead-dns")
-MISHAPS = (*BEFALL, *WITHHELD)
-VICTIMS = ("board", "queue manager")
-ARTEFACTS = ROOT / "build" / "campaign"
-ORDACK = (str(ROOT / ".venv" / "bin" / "ordack"),)
-
 TICK_S = 0.01
-KILL_DELAY_MAX_S = 0.03
-KILL_BYTES_MAX = 4096
-BYTES_PATIENCE_S = 1.0
-OFF_TIME_MAX_S = 0.2
 LISTENING_DEADLINE_S = 60.0
 COMMAND_DEADLINE_S = 60.0
 COUNT_INTERVAL_S = 1.0
@@ -62,94 +73,12 @@ NAME = "gateway.example"
 WATCHDOG_MS = 5000
 QUESTIONS = 4
 """So many of one life mean that the board has given up to look the name up once, and 7 s have passed."""
-HEADER_BYTES = 230
-"""What a message of the sensor takes on the link besides its body, at least."""
+SCENARIO = "scenario.yaml"
+"""Among the artefacts of a run that failed: what `--scenario` repeats."""
 
 
 class CampaignFailed(Exception):
     """The campaign cannot come to its end; the text says what is missing and shows the ends of the logs."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a campaign is to do. `patience_s`: seconds without any progress until it fails; `deadline_s`: seconds for
-    all of it. `max_size` and both times are those of the kind of board if they are None. `mishap`: one of `MISHAPS`,
-    what befalls the board the first, third ... time that it is killed, too. Its outbox is erased, without a fixed GUID
-    or with one; copied, and from then on put back from that copy; one bit of it is flipped. The clock is never set
-    then. Or another firmware is flashed. Or the queue manager is away, or the name server silent while a watchdog
-    watches the board, until all readings wait on it and its power has been cut once more. `tls`: the link is over TLS.
-    """
-
-    messages: int = 1000
-    cuts: int = 50
-    kills: int = 5
-    seed: int = 1
-    board: str = "unix"
-    max_size: int | None = None
-    patience_s: float | None = None
-    deadline_s: float | None = None
-    ordack: tuple[str, ...] = ORDACK
-    header_bytes: int = HEADER_BYTES
-    application: Path = SENSOR
-    artefacts: Path = ARTEFACTS
-    mishap: str = ""
-    tls: bool = False
-
-    def __post_init__(self) -> None:
-        if min(self.messages, self.cuts, self.kills, self.seed, self.max_size or 0) < 0:
-            raise ValueError("messages, cuts, kills, the seed and sizes are numbers of 0 or more")
-        if self.cuts and not self.messages:
-            raise ValueError("a link over which no message goes cannot be cut")
-
-    def for_board(self, limits: Limits) -> "Settings":
-        """These settings, with what they leave open taken from the kind of board. Raises BoardMissing if they ask more
-        than it can.
-        """
-        if self.max_size is not None and self.max_size > limits.max_size:
-            raise BoardMissing(f"board {self.board} takes bodies of at most {limits.max_size} bytes")
-        max_size = limits.max_size if self.max_size is None else self.max_size
-        patience_s = limits.patience_s if self.patience_s is None else self.patience_s
-        deadline_s = limits.deadline_s if self.deadline_s is None else self.deadline_s
-        return replace(self, max_size=max_size, patience_s=patience_s, deadline_s=deadline_s)
-
-    def traffic(self) -> int:
-        """Bytes that all messages take on the link, at least; of settings that leave no size open."""
-        assert self.max_size is not None
-        sizes = (sensor.size_of(self.seed, k, self.messages, self.max_size) for k in range(1, self.messages + 1))
-        return sum(sizes) + self.messages * self.header_bytes
-
-
-@dataclass(frozen=True)
-class Kill:
-    """One planned kill: `delay_s` after `count` readings have been accepted (board) or stored (queue manager), off for
-    `off_s`, which is nothing if it is a `RESET`. With `bytes` it comes as soon as so many more have gone upstream, and
-    `delay_s` is how long it waits for them.
-    """
-
-    count: int
-    delay_s: float
-    off_s: float
-    way: str = POWER
-    bytes: int = 0
-
-
-def plan_kills(
-    seed: int, victim: str, kills: int, messages: int, ways: Sequence[str] = (POWER,), by_bytes: bool = False
-) -> list[Kill]:
-    """Plan `kills` kills of one victim, spread over the first nine tenths of `messages`, by `ways` in turn; same
-    arguments, same plan. `by_bytes`: cuts of its power come at a planned byte.
-    """
-    rng = random.Random(f"kills/{victim}/{seed}")
-    bytes_rng = random.Random(f"bytes/{victim}/{seed}")
-    span = 0.9 * messages / max(1, kills)
-    planned = []
-    for turn in range(kills):
-        count = int(span * (turn + rng.random()))
-        delay_s, off_s = rng.uniform(0, KILL_DELAY_MAX_S), rng.uniform(0, OFF_TIME_MAX_S)
-        way = ways[turn % len(ways)]
-        wanted = bytes_rng.randint(1, KILL_BYTES_MAX) if by_bytes and way == POWER else 0
-        planned.append(Kill(count, BYTES_PATIENCE_S if wanted else delay_s, off_s, way, wanted))
-    return planned
 
 
 @dataclass(frozen=True)
@@ -472,9 +401,10 @@ class Campaign:
 
     def totals(self) -> dict[str, int]:
         """What the live figures are to reach."""
-        settings = self.settings
-        counts = dict.fromkeys(("sent", "stored", "acknowledged"), settings.messages)
-        return {**counts, "cuts": settings.cuts, "restarts": 2 * settings.kills}
+        plan = self.settings.plan or ()
+        cuts = len(cuts_of(plan))
+        counts = dict.fromkeys(("sent", "stored", "acknowledged"), self.settings.messages)
+        return {**counts, "cuts": cuts, "restarts": len(plan) - cuts}
 
     def befall(self) -> None:
         """The board is off, and its mishap happens. An outbox that is gone is kept here, for the verdict."""
@@ -510,7 +440,7 @@ class Campaign:
         found = set()
         for folder in self.erased:
             process = await asyncio.create_subprocess_exec(
-                self.settings.ordack[0], "board", "rescue", folder, "--json", stdout=subprocess.PIPE
+                *self.settings.ordack, "board", "rescue", folder, "--json", stdout=subprocess.PIPE
             )
             output, _ = await process.communicate()
             for line in output.decode().splitlines():
@@ -677,8 +607,8 @@ def proxy_of(board: Board, schedule: CutSchedule, seed: int) -> FaultProxy:
 async def run_campaign(settings: Settings, console: Console) -> Figures:
     """Run a campaign, with live progress on `console`; its figures, whether it went well or not.
 
-    Keeps logs, plan, ledger and store in a folder below `settings.artefacts` if it did not. Raises BoardMissing, and
-    OSError.
+    Keeps logs, scenario, ledger and store in a folder below `settings.artefacts` if it did not, and says so, with the
+    command that repeats it. Raises BoardMissing, and OSError.
     """
     settings.artefacts.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"seed-{settings.seed}-", dir=settings.artefacts))
@@ -692,27 +622,40 @@ async def run_campaign(settings: Settings, console: Console) -> Figures:
             (folder / "figures.json").write_text(figures.to_json())
             (folder / "board.log").write_text(campaign.board.log.tail(sys.maxsize))
             (folder / "queue_manager.log").write_text(campaign.manager.log.tail(sys.maxsize))
+            (folder / SCENARIO).write_text(write(replace(campaign.settings, patience_s=settings.patience_s,
+                                                         deadline_s=settings.deadline_s)))  # fmt: skip
+            console.print(f"logs, scenario, ledger and store are kept in {folder}", markup=False)
+            console.print(f"replay it: {command('campaign', '--scenario', folder / SCENARIO)}", markup=False)
         return figures
     finally:
         if not keep:
             shutil.rmtree(folder)
 
 
-def _prepare(settings: Settings, folder: Path) -> tuple[Campaign, dict[str, Victim], Figures]:
-    """The parts of a campaign, what will happen to them, and its figures with that plan. Raises BoardMissing."""
+def command(module: str, *words: str | Path) -> str:
+    """The line that runs a command of the rig as this one runs."""
+    python = os.path.relpath(sys.executable) if Path(sys.executable).is_relative_to(Path.cwd()) else sys.executable
+    shown = [os.path.relpath(word) if Path(word).is_relative_to(Path.cwd()) else str(word) for word in words]
+    boards = [f"LG_ENV={shlex.quote(os.environ['LG_ENV'])}"] if os.environ.get("LG_ENV") else []
+    return " ".join([*boards, shlex.join([python, "-m", f"hil.{module}", *shown])])
+
+
+def _opened(settings: Settings, folder: Path) -> tuple[Settings, Board]:
+    """The board, and the settings with what it determines, and with the plan. Raises BoardMissing."""
     if not Path(settings.ordack[0]).is_file():
         raise BoardMissing(f"{settings.ordack[0]} is missing; `make setup` installs it")
     board = open_board(settings.board, folder / "board", settings.application)
     settings = settings.for_board(board.limits)
-    kinds = TCP_KINDS if board.line is None else SERIAL_KINDS
-    cuts = plan_cuts(settings.seed, settings.cuts, settings.traffic(), 2 * settings.kills, kinds)
     if (settings.mishap == DEAD_DNS or settings.tls) and board.line is not None:
         raise BoardMissing(f"board {settings.board} has no network: it asks no name server, and speaks no TLS")
-    ways = {"board": (MISHAP, POWER) if settings.mishap in BEFALL else board.ways, "queue manager": (POWER,)}
-    plans = {
-        name: plan_kills(settings.seed, name, settings.kills, settings.messages, ways[name], name == VICTIMS[0])
-        for name in VICTIMS
-    }
+    return planned(settings, board.ways, board.line is not None), board
+
+
+def _prepare(settings: Settings, folder: Path) -> tuple[Campaign, dict[str, Victim], Figures]:
+    """The parts of a campaign, what will happen to them, and its figures with that plan. Raises BoardMissing."""
+    settings, board = _opened(settings, folder)
+    plan = settings.plan or ()
+    cuts, plans = cuts_of(plan), {name: kills_of(plan, name) for name in VICTIMS}
     schedule = CutSchedule(cuts)
     manager = QueueManager(settings.ordack, folder)
     campaign = Campaign(settings, board, manager, schedule, proxy_of(board, schedule, settings.seed), folder)
@@ -721,7 +664,8 @@ def _prepare(settings: Settings, folder: Path) -> tuple[Campaign, dict[str, Vict
         name: Victim(name, end, plans[name], campaign.befall, schedule, beside)
         for name, end in zip(VICTIMS, ends, strict=True)
     }
-    figures = Figures(settings.seed, settings.board, board.describe(), settings.messages, settings.cuts, settings.kills)
+    asked = len(cuts), len(plans[VICTIMS[0]]), len(plans[VICTIMS[1]])
+    figures = Figures(settings.seed, settings.board, board.describe(), settings.messages, *asked)
     figures.plan = {
         "cuts": [asdict(cut) for cut in cuts],
         **{name: [asdict(kill) for kill in plans[name]] for name in plans},
@@ -757,10 +701,8 @@ async def _play(campaign: Campaign, victims: dict[str, Victim], figures: Figures
     figures.bytes_up, figures.bytes_down = campaign.schedule.forwarded.values()
 
 
-def parse_arguments(arguments: Sequence[str] | None) -> tuple[Settings, bool]:
-    """The settings that the command line asks for, and whether the figures are wanted as JSON. Exits with 2 on wrong
-    use.
-    """
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """What is asked for: `scenario` or else `settings`, `write_plan`, `json`. Exits with 2 on wrong use."""
     defaults = Settings()
     parser = argparse.ArgumentParser(
         prog="python -m hil.campaign", description="Exactly once, in order, through cuts and kills."
@@ -789,11 +731,19 @@ def parse_arguments(arguments: Sequence[str] | None) -> tuple[Settings, bool]:
     parser.add_argument(
         "--tls", action="store_true", help="over TLS, if the board's firmware has it: pi, pi-machine, raspi3b"
     )
+    parser.add_argument("--scenario", type=Path, help="what to do stands in this file; only --json goes with it")
+    parser.add_argument("--write-plan", type=Path, help="write what would be done to this file, and do nothing")
     parser.add_argument("--json", action="store_true", help="write the figures to standard output as one JSON object")
     chosen = parser.parse_args(arguments)
+    if chosen.scenario is not None:
+        others = {name for name, value in vars(chosen).items() if value != parser.get_default(name)}
+        others -= {"scenario", "json"}
+        if others:
+            parser.error(f"the scenario says all but --json: write {', '.join(sorted(others))} into {chosen.scenario}")
+        return chosen
     seed = random.SystemRandom().randrange(1 << 31) if chosen.seed is None else chosen.seed
     try:
-        settings = Settings(
+        chosen.settings = Settings(
             chosen.messages,
             chosen.cuts,
             chosen.kills,
@@ -807,10 +757,10 @@ def parse_arguments(arguments: Sequence[str] | None) -> tuple[Settings, bool]:
         )
     except ValueError as error:
         parser.error(str(error))
-    return settings, chosen.json
+    return chosen
 
 
-async def _until_terminated(settings: Settings, console: Console) -> Figures:
+async def until_terminated(settings: Settings, console: Console) -> Figures:
     """`run_campaign`, with SIGTERM doing what SIGINT does: everything is ended, nothing is left behind."""
     task = asyncio.current_task()
     assert task is not None
@@ -818,17 +768,34 @@ async def _until_terminated(settings: Settings, console: Console) -> Figures:
     return await run_campaign(settings, console)
 
 
+def write_plan(settings: Settings, path: Path) -> None:
+    """Write what a campaign would do as a scenario. Raises BoardMissing, OSError."""
+    with tempfile.TemporaryDirectory() as folder:
+        planned_settings, board = _opened(settings, Path(folder))
+        board.close()
+    path.write_text(write(replace(planned_settings, patience_s=settings.patience_s, deadline_s=settings.deadline_s)))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; its exit status."""
-    settings, as_json = parse_arguments(arguments)
-    console = Console(stderr=as_json, highlight=False, soft_wrap=True)
-    console.print(
-        f"seed {settings.seed}: {settings.messages} messages, {settings.cuts} cuts, "
-        f"{settings.kills} kills of either end, board {settings.board}"
-    )
+    chosen = parse_arguments(arguments)
+    console = Console(stderr=chosen.json, highlight=False, soft_wrap=True)
     try:
-        figures = asyncio.run(_until_terminated(settings, console))
-    except BoardMissing as error:
+        settings = chosen.settings if chosen.scenario is None else read(chosen.scenario)
+        if chosen.write_plan is not None:
+            write_plan(settings, chosen.write_plan)
+            console.print(f"run it: {command('campaign', '--scenario', chosen.write_plan)}", markup=False)
+            return 0
+        console.print(
+            f"seed {settings.seed}: {settings.messages} messages, {settings.cuts} cuts, "
+            f"{settings.kills} kills of either end, board {settings.board}"
+            if chosen.scenario is None
+            else f"{chosen.scenario}: {settings.messages} messages, {len(settings.plan or ())} events, "
+            f"board {settings.board}",
+            markup=False,
+        )
+        figures = asyncio.run(until_terminated(settings, console))
+    except (BoardMissing, BadScenario) as error:
         console.print(str(error), markup=False)
         return 2
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -837,13 +804,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console.print(figures.table())
     for reason in figures.shortcomings():
         console.print(f"FAILED: {reason}", markup=False)
-    if figures.artefacts:
-        console.print(
-            f"logs, plan, ledger and store are kept in {figures.artefacts}; the seed is {settings.seed}", markup=False
-        )
     if figures.comparison:
         console.print(figures.comparison.line(), markup=False)
-    if as_json:
+    if chosen.json:
         print(figures.to_json())
     return 0 if figures.ok else 1
 

@@ -19,9 +19,10 @@ from rich.console import Console
 
 from hil import kinds
 from hil.boards import BoardMissing, Quarantined
-from hil.campaign import ORDACK, Settings, run_campaign
+from hil.campaign import run_campaign
 from hil.matrix import Matrix, told
 from hil.report import Figures
+from hil.scenario import ORDACK, Settings
 
 # As in tests/conftest.py: what a busy machine makes slow has not failed.
 settings.register_profile("ordack", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
@@ -163,7 +164,8 @@ def campaign_on(
                 pytest.skip(figures)
             pytest.fail(figures)
         except OSError as error:
-            figures = Figures(seed, board, board, wanted.messages, wanted.cuts, wanted.kills, failure=str(error))
+            faults = wanted.cuts, wanted.kills, wanted.kills
+            figures = Figures(seed, board, board, wanted.messages, *faults, failure=str(error))
         finally:
             record_property("column", told(board, figures))
         return figures

@@ -77,8 +77,8 @@ def column(figures: Figures | str) -> dict[str, Cell]:
     whole = figures.ok
     for name, made, asked in (
         (CUTS, len(figures.cuts), figures.cuts_asked),
-        (POWER, figures.board_kills, figures.kills_asked),
-        (KILLS, figures.manager_kills, figures.kills_asked),
+        (POWER, figures.board_kills, figures.board_kills_asked),
+        (KILLS, figures.manager_kills, figures.manager_kills_asked),
     ):
         cells[name] = Cell(SHOWN if whole and made else NOT_SHOWN, f"{made} of {asked}")
     return cells

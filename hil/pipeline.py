@@ -33,18 +33,9 @@ from rich.console import Console
 
 from hil import sensor
 from hil.boards import ROOT, Board, BoardMissing, Log, Process
-from hil.campaign import (
-    LISTENING_DEADLINE_S,
-    ORDACK,
-    QUEUE,
-    TICK_S,
-    CampaignFailed,
-    Progress,
-    QueueManager,
-    Victim,
-    plan_kills,
-)
+from hil.campaign import LISTENING_DEADLINE_S, QUEUE, TICK_S, CampaignFailed, Progress, QueueManager, Victim
 from hil.report import Comparison, Received, compare, read_ledger
+from hil.scenario import ORDACK, plan_kills
 from hil.targets import open_board
 
 ARTEFACTS = ROOT / "build" / "pipeline"

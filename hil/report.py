@@ -205,7 +205,8 @@ class Figures:
     description: str
     messages: int
     cuts_asked: int
-    kills_asked: int
+    board_kills_asked: int
+    manager_kills_asked: int
     core: str = "unknown"
     cores: list[str] = field(default_factory=list)
     mishaps: int = 0
@@ -242,10 +243,18 @@ class Figures:
                 reasons.append(f"{self.comparison.once} received once instead of {expected}")
         if len(self.cuts) < self.cuts_asked:
             reasons.append(f"{len(self.cuts)} cuts instead of {self.cuts_asked}")
-        for name, kills in (("board", self.board_kills), ("queue manager", self.manager_kills)):
-            if kills != self.kills_asked:
-                reasons.append(f"the {name} was killed {kills} times instead of {self.kills_asked}")
+        for name, kills, asked in (
+            ("board", self.board_kills, self.board_kills_asked),
+            ("queue manager", self.manager_kills, self.manager_kills_asked),
+        ):
+            if kills != asked:
+                reasons.append(f"the {name} was killed {kills} times instead of {asked}")
         return reasons
+
+    def symptoms(self) -> set[str]:
+        """In which ways the promise was broken, without figures. That a planned fault was not made is none."""
+        begin = {self.failure.splitlines()[0].split(":")[0]} if self.failure else set()
+        return begin | set(self.comparison.faults if self.comparison else ())
 
     @property
     def ok(self) -> bool:
@@ -278,8 +287,8 @@ class Figures:
         table.add_row("link cut", f"{len(self.cuts)} of {self.cuts_asked} asked ({detail})")
         slowest = max((cut["took_s"] for cut in self.power), default=0.0)
         detail = f"{sum(cut['at_byte'] for cut in self.power)} at a planned byte, off after {slowest:.3f} s at most"
-        table.add_row("board killed", f"{self.board_kills} of {self.kills_asked} asked ({detail})")
-        table.add_row("queue manager killed", f"{self.manager_kills} of {self.kills_asked} asked")
+        table.add_row("board killed", f"{self.board_kills} of {self.board_kills_asked} asked ({detail})")
+        table.add_row("queue manager killed", f"{self.manager_kills} of {self.manager_kills_asked} asked")
         table.add_row(
             "connections", f"{self.connections}, {self.refused} more refused while the queue manager was down"
         )

@@ -18,24 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ordack.node import Node
 
-from hil import campaign
+from hil import campaign, scenario
 from hil.boards import MISHAP, POWER, RESET, ROOT, Line, Log, ProcessBoard
-from hil.campaign import (
-    KILL_DELAY_MAX_S,
-    OFF_TIME_MAX_S,
-    CampaignFailed,
-    Kill,
-    Progress,
-    Settings,
-    Victim,
-    beside,
-    elsewhere,
-    main,
-    parse_arguments,
-    plan_kills,
-)
+from hil.campaign import CampaignFailed, Progress, Victim, beside, elsewhere, main, parse_arguments
 from hil.conftest import STANDIN, RunStandin
 from hil.faults import UP, Cut, CutSchedule
+from hil.scenario import KILL_DELAY_MAX_S, OFF_TIME_MAX_S, ORDACK, Kill, Settings, plan_kills
 from hil.signals import heed
 
 # Plans
@@ -371,15 +359,32 @@ def test_artefacts_of_a_failure_are_kept(run_standin: RunStandin, tmp_path: Path
     assert (folder / "store").is_dir()
 
 
+def test_what_is_kept_of_a_failure_replays_it(
+    run_standin: RunStandin, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = run_standin(fault="lose:7")
+    assert figures.artefacts is not None
+    kept = Path(figures.artefacts) / campaign.SCENARIO
+    again_in = tmp_path / "again"
+    monkeypatch.setattr(campaign, "read", lambda path: dataclasses.replace(scenario.read(path), artefacts=again_in))
+    assert main(["--scenario", str(kept), "--json"]) == 1
+    captured = capsys.readouterr()
+    again = json.loads(captured.out)
+    assert (again["comparison"]["lost"], again["plan"]) == ([7], figures.plan)
+    assert f"-m hil.campaign --scenario {again['artefacts']}/scenario.yaml" in captured.err
+
+
 # The command
 
 
 def test_arguments() -> None:
     words = ["--messages", "9", "--cuts", "2", "--kills", "1", "--seed", "4", "--board", "unix-twin", "--json"]
-    assert parse_arguments(words) == (Settings(9, 2, 1, 4, "unix-twin"), True)
-    first, as_json = parse_arguments([])
-    assert (first.messages, first.cuts, first.kills, first.board, as_json) == (1000, 50, 5, "unix", False)
-    assert len({parse_arguments([])[0].seed for _ in range(5)}) > 1
+    chosen = parse_arguments(words)
+    assert (chosen.settings, chosen.json) == (Settings(9, 2, 1, 4, "unix-twin"), True)
+    first = parse_arguments([])
+    plain = first.settings
+    assert (plain.messages, plain.cuts, plain.kills, plain.board, first.json) == (1000, 50, 5, "unix", False)
+    assert len({parse_arguments([]).settings.seed for _ in range(5)}) > 1
 
 
 @pytest.mark.parametrize(
@@ -510,9 +515,9 @@ def test_a_relay_that_never_answers_leaves_no_queue_manager_behind(
 def test_without_the_queue_manager_it_says_what_installs_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings, as_json = campaign.parse_arguments(["--messages", "1", "--board", "cpython"])
-    missing = dataclasses.replace(settings, ordack=("/nowhere/ordack",))
-    monkeypatch.setattr(campaign, "parse_arguments", lambda _: (missing, as_json))
+    chosen = campaign.parse_arguments(["--messages", "1", "--board", "cpython"])
+    chosen.settings = dataclasses.replace(chosen.settings, ordack=("/nowhere/ordack",))
+    monkeypatch.setattr(campaign, "parse_arguments", lambda _: chosen)
     assert campaign.main([]) == 2
     assert "make setup" in capsys.readouterr().out
 
@@ -531,6 +536,6 @@ def test_readings_that_had_failed_when_the_power_went_are_with_the_outbox(tmp_pa
     with pytest.raises(InterruptedError):
         node.poll()
     node.commit_now()
-    rig = SimpleNamespace(erased=[tmp_path], settings=SimpleNamespace(ordack=campaign.ORDACK))
+    rig = SimpleNamespace(erased=[tmp_path], settings=SimpleNamespace(ordack=ORDACK))
     assert asyncio.run(campaign.Campaign.held(cast(campaign.Campaign, rig))) == {2, 3}
     asyncio.run(node.close())

@@ -9,21 +9,10 @@ import pytest
 from rich.console import Console
 
 from hil.boards import BoardMissing
-from hil.campaign import (
-    AHEAD,
-    BEFALL,
-    COPY,
-    DEAD_DNS,
-    ERASE,
-    FLIP,
-    OFFLINE,
-    ORDACK,
-    REFLASH,
-    Settings,
-    run_campaign,
-)
+from hil.campaign import AHEAD, run_campaign
 from hil.kinds import KINDS, MPS2
 from hil.report import Figures
+from hil.scenario import BEFALL, COPY, DEAD_DNS, ERASE, FLIP, OFFLINE, ORDACK, REFLASH, Settings
 
 CORE = {"unix-twin": "python"}
 FORM = {"pi-machine": (30, 6, 1), "raspi3b": (10, 2, 0)}  # machines that take their time

@@ -13,7 +13,6 @@ import pytest
 from rich.console import Console
 
 from hil.boards import ROOT
-from hil.campaign import ORDACK
 from hil.matrix import (
     ABSENT,
     BROKEN,
@@ -29,6 +28,7 @@ from hil.matrix import (
     told,
 )
 from hil.report import Comparison, Figures
+from hil.scenario import ORDACK
 
 COUNT = 30
 
@@ -36,7 +36,7 @@ COUNT = 30
 def figures(**changes: Any) -> Figures:
     """The figures of a campaign in which everything went well."""
     wanted = {"comparison": Comparison(COUNT, COUNT, COUNT), "board_kills": 2, "manager_kills": 2, "cuts": [None] * 4}
-    return Figures(7, "unix", "unix: a board", COUNT, 4, 2, **{**wanted, **changes})
+    return Figures(7, "unix", "unix: a board", COUNT, 4, 2, 2, **{**wanted, **changes})
 
 
 def comparison(**changes: Any) -> Comparison:

@@ -62,7 +62,7 @@ def figures(comparison: Comparison | None = None, **changes: Any) -> Figures:
         "board_kills": 2,
         "manager_kills": 2,
     }
-    return Figures(7, "unix", "unix: a board", COUNT, 3, 2, **{**wanted, **changes})
+    return Figures(7, "unix", "unix: a board", COUNT, 3, 2, 2, **{**wanted, **changes})
 
 
 # Comparison
@@ -307,7 +307,7 @@ def test_json_carries_everything() -> None:
     assert said["ok"] is True
     assert said["line"] == "12 sent, 12 received once, in order, 0 lost, 0 duplicated"
     assert said["shortcomings"] == []
-    assert (said["seed"], said["messages"], said["cuts_asked"], said["kills_asked"]) == (7, COUNT, 3, 2)
+    assert (said["seed"], said["messages"], said["cuts_asked"], said["board_kills_asked"]) == (7, COUNT, 3, 2)
     assert said["cuts"][1]["direction"] == "down"
     assert said["comparison"]["lost"] == []
     assert (said["found_at_restart"], said["seconds"]) == (1, 2.5)
@@ -329,7 +329,7 @@ def test_table() -> None:
         "1,234,567 up",
     ):
         assert expected in text
-    assert "lost" not in rendered(Figures(1, "unix", "unix", 1, 0, 0))
+    assert "lost" not in rendered(Figures(1, "unix", "unix", 1, 0, 0, 0))
 
 
 # Live progress

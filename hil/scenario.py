@@ -1,0 +1,359 @@
+"""What a campaign is to do: its settings, the faults that its seed plans, and the file in which a person can read both.
+
+    campaign: {board: unix, seed: 7, messages: 40, max_size: 200}
+    events:
+    - {cut: rst, up: 900, after: 2000}
+    - {board: power, at: 12, off_s: 0.1}
+    - {queue manager: kill, at: 30}
+
+hil/README.md explains the entries. A file that is wrong is refused with its line, the value and the rule.
+"""
+
+import math
+import random
+import shlex
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from hil import sensor
+from hil.boards import MISHAP, POWER, RESET, ROOT, SENSOR, BoardMissing, Limits
+from hil.faults import DOWN, OPENING_BYTES, TCP_KINDS, UP, Cut, plan_cuts
+from hil.serial_faults import SERIAL_KINDS
+
+ERASE, ERASE_FIXED, COPY, FLIP, REFLASH = BEFALL = ("erase", "erase-fixed", "copy", "flip", "reflash")
+OFFLINE, DEAD_DNS = WITHHELD = ("offline", "dead-dns")
+MISHAPS = (*BEFALL, *WITHHELD)
+VICTIMS = ("board", "queue manager")
+ARTEFACTS = ROOT / "build" / "campaign"
+ORDACK = (str(ROOT / ".venv" / "bin" / "ordack"),)
+HEADER_BYTES = 230
+"""What a message of the sensor takes on the link besides its body, at least."""
+
+KILL_DELAY_MAX_S = 0.03
+KILL_BYTES_MAX = 4096
+BYTES_PATIENCE_S = 1.0
+OFF_TIME_MAX_S = 0.2
+DOWN_LIMIT_BYTES: Final = OPENING_BYTES + 4096
+"""`up_limit` of a cut `down` whose line does not say it."""
+
+_WAYS: Final = {VICTIMS[0]: {way: way for way in (POWER, RESET, MISHAP)}, VICTIMS[1]: {"kill": POWER}}
+_KINDS: Final = (*TCP_KINDS, *SERIAL_KINDS)
+_KEYS: Final = {  # of `campaign`: what a value has to be
+    "board": str,
+    "seed": int,
+    "messages": int,
+    "max_size": int,
+    "mishap": str,
+    "tls": bool,
+    "patience_s": float,
+    "deadline_s": float,
+    "ordack": str,
+    "application": str,
+}
+_TYPES: Final = {
+    str: "a text",
+    int: "a whole number of 0 or more",
+    float: "a number of 0 or more",
+    bool: "true or false",
+}
+
+
+class BadScenario(Exception):
+    """The file is no scenario; the text has the line, what is wrong there, and what is right."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One planned kill of `victim`: `delay_s` after `count` readings have been accepted (board) or stored (queue
+    manager), off for `off_s`, which is nothing if it is a `RESET`. With `bytes` it comes as soon as so many more have
+    gone upstream, and `delay_s` is how long it waits for them.
+    """
+
+    count: int
+    delay_s: float
+    off_s: float
+    way: str = POWER
+    bytes: int = 0
+    victim: str = VICTIMS[0]
+
+
+Event = Cut | Kill
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a campaign is to do. `patience_s`: seconds without any progress until it fails; `deadline_s`: seconds for
+    all of it. `max_size` and both times are those of the kind of board if they are None. `mishap`: one of `MISHAPS`,
+    what befalls the board the first, third ... time that it is killed, too. Its outbox is erased, without a fixed GUID
+    or with one; copied, and from then on put back from that copy; one bit of it is flipped. The clock is never set
+    then. Or another firmware is flashed. Or the queue manager is away, or the name server silent while a watchdog
+    watches the board, until all readings wait on it and its power has been cut once more. `tls`: the link is over TLS.
+    `plan`: the faults, in place of those that the seed plans for `cuts` and `kills`.
+    """
+
+    messages: int = 1000
+    cuts: int = 50
+    kills: int = 5
+    seed: int = 1
+    board: str = "unix"
+    max_size: int | None = None
+    patience_s: float | None = None
+    deadline_s: float | None = None
+    ordack: tuple[str, ...] = ORDACK
+    header_bytes: int = HEADER_BYTES
+    application: Path = SENSOR
+    artefacts: Path = ARTEFACTS
+    mishap: str = ""
+    tls: bool = False
+    plan: tuple[Event, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.messages, self.cuts, self.kills, self.seed, self.max_size or 0) < 0:
+            raise ValueError("messages, cuts, kills, the seed and sizes are numbers of 0 or more")
+        if (self.cuts if self.plan is None else cuts_of(self.plan)) and not self.messages:
+            raise ValueError("a link over which no message goes cannot be cut")
+
+    def for_board(self, limits: Limits) -> "Settings":
+        """These settings, with what they leave open taken from the kind of board. Raises BoardMissing if they ask more
+        than it can.
+        """
+        if self.max_size is not None and self.max_size > limits.max_size:
+            raise BoardMissing(f"board {self.board} takes bodies of at most {limits.max_size} bytes")
+        max_size = limits.max_size if self.max_size is None else self.max_size
+        patience_s = limits.patience_s if self.patience_s is None else self.patience_s
+        deadline_s = limits.deadline_s if self.deadline_s is None else self.deadline_s
+        return replace(self, max_size=max_size, patience_s=patience_s, deadline_s=deadline_s)
+
+    def traffic(self) -> int:
+        """Bytes that all messages take on the link, at least; of settings that leave no size open."""
+        assert self.max_size is not None
+        sizes = (sensor.size_of(self.seed, k, self.messages, self.max_size) for k in range(1, self.messages + 1))
+        return sum(sizes) + self.messages * self.header_bytes
+
+
+# The plan of a seed
+
+
+def plan_kills(
+    seed: int, victim: str, kills: int, messages: int, ways: Sequence[str] = (POWER,), by_bytes: bool = False
+) -> list[Kill]:
+    """Plan `kills` kills of one victim, spread over the first nine tenths of `messages`, by `ways` in turn; same
+    arguments, same plan. `by_bytes`: cuts of its power come at a planned byte.
+    """
+    rng = random.Random(f"kills/{victim}/{seed}")
+    bytes_rng = random.Random(f"bytes/{victim}/{seed}")
+    span = 0.9 * messages / max(1, kills)
+    planned = []
+    for turn in range(kills):
+        count = int(span * (turn + rng.random()))
+        delay_s, off_s = round(rng.uniform(0, KILL_DELAY_MAX_S), 4), round(rng.uniform(0, OFF_TIME_MAX_S), 4)
+        way = ways[turn % len(ways)]
+        wanted = bytes_rng.randint(1, KILL_BYTES_MAX) if by_bytes and way == POWER else 0
+        planned.append(Kill(count, BYTES_PATIENCE_S if wanted else delay_s, off_s, way, wanted, victim))
+    return planned
+
+
+def planned(settings: Settings, ways: Sequence[str], on_line: bool) -> Settings:
+    """These settings, which leave no size open, with a plan: their own, or that of their seed. `ways`: of the board;
+    `on_line`: its link is serial. Raises BoardMissing if their own asks for what such a board has not.
+    """
+    kinds = SERIAL_KINDS if on_line else TCP_KINDS
+    if settings.plan is not None:
+        befall = (*ways, MISHAP) if settings.mishap in BEFALL else ways
+        for event in settings.plan:
+            what, known = (event.kind, kinds) if isinstance(event, Cut) else (event.way, befall)
+            if what not in known:
+                raise BoardMissing(f"board {settings.board} knows no {what} here: {', '.join(known)}")
+        return settings
+    seed, kills, messages = settings.seed, settings.kills, settings.messages
+    turns = (MISHAP, POWER) if settings.mishap in BEFALL else ways
+    return replace(
+        settings,
+        plan=(
+            *plan_cuts(seed, settings.cuts, settings.traffic(), 2 * kills, kinds),
+            *plan_kills(seed, VICTIMS[0], kills, messages, turns, by_bytes=True),
+            *plan_kills(seed, VICTIMS[1], kills, messages),
+        ),
+    )
+
+
+def cuts_of(plan: Sequence[Event]) -> list[Cut]:
+    """The cuts of a plan, in its order."""
+    return [event for event in plan if isinstance(event, Cut)]
+
+
+def kills_of(plan: Sequence[Event], victim: str) -> list[Kill]:
+    """The kills of one victim, in the order of the plan."""
+    return [event for event in plan if isinstance(event, Kill) and event.victim == victim]
+
+
+# The file
+
+
+def write(settings: Settings) -> str:
+    """The text of a scenario: what differs from the default, and the plan, one event a line."""
+    assert settings.plan is not None
+    defaults = Settings()
+    wanted = {name: getattr(settings, name) for name in _KEYS}
+    wanted = {
+        name: value
+        for name, value in wanted.items()
+        if name in ("board", "seed", "messages", "max_size") or value != getattr(defaults, name)
+    }
+    if "ordack" in wanted:
+        wanted["ordack"] = shlex.join(wanted["ordack"])
+    if "application" in wanted:
+        wanted["application"] = str(wanted["application"])
+    lines = [f"campaign: {_flow(wanted)}", "events:" if settings.plan else "events: []"]
+    return "\n".join([*lines, *(f"- {_flow(_entry(event))}" for event in settings.plan)]) + "\n"
+
+
+def _flow(entries: dict[str, Any]) -> str:
+    return str(yaml.safe_dump(entries, default_flow_style=True, sort_keys=False, width=1 << 30)).strip()
+
+
+def _entry(event: Event) -> dict[str, Any]:
+    if isinstance(event, Cut):
+        limit = {} if event.direction == UP else {"up_limit": event.up_limit}
+        return {"cut": event.kind, event.direction: event.position, "after": event.after, **limit}
+    (name,) = (name for name, way in _WAYS[event.victim].items() if way == event.way)
+    figures = {"delay_s": event.delay_s, "off_s": event.off_s, "bytes": event.bytes}
+    return {event.victim: name, "at": event.count, **{key: value for key, value in figures.items() if value}}
+
+
+def read(path: Path) -> Settings:
+    """The settings of the scenario in a file, with its plan. Raises BadScenario."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except OSError as error:
+        raise BadScenario(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadScenario(f"{path}: no text in UTF-8") from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise BadScenario(f"{path}:{line}: no YAML: {error.problem}") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise BadScenario(f"{path}: no YAML: {error}") from None
+    try:
+        return _settings(root)
+    except _Wrong as error:
+        raise BadScenario(f"{path}:{error.line}: {error}") from None
+
+
+class _Wrong(Exception):
+    """What is wrong at a node."""
+
+    def __init__(self, node: yaml.Node | None, text: str) -> None:
+        super().__init__(text)
+        self.line = node.start_mark.line + 1 if node else 1
+
+
+class _Table:
+    """The entries of a mapping; every one has to be asked for."""
+
+    def __init__(self, node: yaml.Node | None, what: str) -> None:
+        if not isinstance(node, yaml.MappingNode):
+            raise _Wrong(node, f"{what} has to be a table, such as {{name: value}}")
+        self.node = node
+        self._nodes: dict[str, yaml.Node] = {}
+        for key, value in node.value:
+            name = str(key.value)
+            if name in self._nodes:
+                raise _Wrong(key, f"{name} stands twice")
+            self._nodes[name] = value
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._nodes
+
+    def only(self, names: Sequence[str]) -> None:
+        for name, node in self._nodes.items():
+            if name not in names:
+                raise _Wrong(node, f"{name!r} is not known here: {', '.join(names)}")
+
+    def sub(self, name: str) -> yaml.Node:
+        return self._nodes[name]
+
+    def take(self, name: str, kind: type[Any], default: Any = None, least: int = 0) -> Any:
+        """The value of an entry, of this kind."""
+        node = self._nodes.get(name)
+        if node is None:
+            return default
+        wanted = _TYPES[kind] if not least else f"a whole number of {least} or more"
+        value: Any = None
+        with suppress(ValueError, yaml.YAMLError):  # a date that is none, a tag that nobody knows
+            value = yaml.SafeLoader("").construct_object(node)
+        if kind is float and type(value) is int:
+            value = float(value)
+        is_number = kind in (int, float)
+        if type(value) is not kind or (is_number and not least <= value < math.inf):
+            shown = node.value if isinstance(node, yaml.ScalarNode) else "a list or table"
+            raise _Wrong(node, f"{name}: {shown} is not {wanted}")
+        return value
+
+    def choose(self, name: str, known: Sequence[str]) -> str:
+        value = str(self.take(name, str))
+        if value not in known:
+            raise _Wrong(self._nodes[name], f"{name}: {value!r} is none of {', '.join(known)}")
+        return value
+
+
+def _settings(root: yaml.Node | None) -> Settings:
+    top = _Table(root, "a scenario")
+    top.only(("campaign", "events"))
+    if "campaign" not in top:
+        raise _Wrong(root, "campaign: is missing, such as campaign: {board: unix, seed: 7, messages: 40}")
+    table = _Table(top.sub("campaign"), "campaign")
+    table.only(tuple(_KEYS))
+    wanted = {name: table.take(name, kind) for name, kind in _KEYS.items() if name in table}
+    if "mishap" in wanted:
+        table.choose("mishap", MISHAPS)
+    if "ordack" in wanted:
+        try:
+            wanted["ordack"] = tuple(shlex.split(wanted["ordack"]))
+        except ValueError as error:
+            raise _Wrong(table.sub("ordack"), f"ordack: {error}") from None
+    if "application" in wanted:
+        wanted["application"] = Path(wanted["application"])
+    plain = Settings(**wanted, plan=())
+    nodes = top.sub("events") if "events" in top else None
+    if nodes is not None and not isinstance(nodes, yaml.SequenceNode):
+        raise _Wrong(nodes, "events has to be a list, one line each: - {board: power, at: 12}")
+    plan = tuple(_event(node, plain) for node in (nodes.value if nodes else ()))
+    return replace(plain, cuts=len(cuts_of(plan)), kills=len(kills_of(plan, VICTIMS[0])), plan=plan)
+
+
+def _event(node: yaml.Node, settings: Settings) -> Event:
+    table = _Table(node, "an event")
+    for victim, ways in _WAYS.items():
+        if victim in table:
+            table.only((victim, "at", "delay_s", "off_s", "bytes"))
+            way = ways[table.choose(victim, tuple(ways))]
+            if way == MISHAP and settings.mishap not in BEFALL:
+                raise _Wrong(node, f"a mishap needs mishap: in campaign, one of {', '.join(BEFALL)}")
+            count = table.take("at", int, -1)
+            if not 0 <= count <= settings.messages:
+                found = "is missing" if count < 0 else f"{count} is none of them"
+                raise _Wrong(node, f"at: has to say after how many of the {settings.messages} messages; {found}")
+            wanted = table.take("bytes", int, 0)
+            delay_s = table.take("delay_s", float, BYTES_PATIENCE_S if wanted else 0.0)
+            return Kill(count, delay_s, table.take("off_s", float, 0.0), way, wanted, victim)
+    if "cut" not in table:
+        raise _Wrong(node, f"an event begins with cut, {' or '.join(_WAYS)}")
+    table.only(("cut", UP, DOWN, "after", "up_limit"))
+    kind = table.choose("cut", _KINDS)
+    if not settings.messages:
+        raise _Wrong(node, "a link over which no message goes cannot be cut")
+    if (UP in table) == (DOWN in table):
+        raise _Wrong(node, f"a cut falls at one byte, {UP}: or {DOWN}:")
+    direction = UP if UP in table else DOWN
+    position, after = table.take(direction, int, least=1), table.take("after", int, 0)
+    limit = position if direction == UP else table.take("up_limit", int, DOWN_LIMIT_BYTES, least=1)
+    if direction == UP and "up_limit" in table:
+        raise _Wrong(node, f"up_limit is for a cut {DOWN}")
+    return Cut(after, direction, position, kind, limit)
