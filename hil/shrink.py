@@ -1,0 +1,188 @@
+"""The shortest scenario that still fails, found by running shorter ones:
+
+    python -m hil.shrink build/campaign/seed-7-ab12cd/scenario.yaml [--runs 3] [--to FILE] [--json]
+
+First with fewer events (Zeller's ddmin), then with fewer messages, until neither goes on. A scenario fails if one of
+`--runs` runs breaks the promise in a way in which the first one did, because scheduling differs from run to run; that a
+fault found no bytes to fall on is no failure. The best so far is in the file of `--to` at any time, also after Ctrl-C.
+Exit status: 0 the shortest was found; 1 the scenario does not fail; 2 wrong use; 130 interrupted.
+"""
+
+import argparse
+import asyncio
+import io
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from hil.boards import BoardMissing
+from hil.campaign import command, until_terminated
+from hil.scenario import BadScenario, Event, Kill, Settings, read, write
+
+RUNS = 3
+
+Test = Callable[[Settings], bool]
+
+
+def fewer_events(scenario: Settings, fails: Test) -> Settings:
+    """The scenario with events of which none can be left out alone; those that are left keep their order."""
+    kept: tuple[Event, ...] = scenario.plan or ()
+    parts = 1
+    while kept:
+        size = -(-len(kept) // parts)
+        for start in range(0, len(kept), size):
+            rest = kept[:start] + kept[start + size :]
+            if fails(replace(scenario, plan=rest)):
+                kept, parts = rest, max(parts - 1, 1)
+                break
+        else:
+            if size == 1:
+                break
+            parts = min(2 * parts, len(kept))
+    return replace(scenario, plan=kept)
+
+
+def fewer_messages(scenario: Settings, fails: Test) -> Settings:
+    """The scenario with the fewest messages that halving finds; events come after the same share of them."""
+    passes = 0
+    while scenario.messages - passes > 1:
+        count = (passes + scenario.messages) // 2
+        plan = tuple(earlier(event, count, scenario.messages) for event in scenario.plan or ())
+        shorter = replace(scenario, messages=count, plan=plan)
+        if fails(shorter):
+            scenario = shorter
+        else:
+            passes = count
+    return scenario
+
+
+def earlier(event: Event, count: int, of: int) -> Event:
+    """The same event of a campaign with `count` messages, not `of`."""
+    if isinstance(event, Kill):
+        return replace(event, count=event.count * count // of)
+    return replace(event, after=event.after * count // of)
+
+
+def shrink(scenario: Settings, fails: Test) -> Settings:
+    """The shortest scenario that `fails`, as far as leaving out finds it; this one does."""
+    while True:
+        shorter = fewer_messages(fewer_events(scenario, fails), fails)
+        if shorter == scenario or not shorter.plan:
+            return shorter
+        scenario = shorter
+
+
+@dataclass
+class Found:
+    """What became of a scenario: its `symptoms`, the shortest so far, and in how many of the last runs that failed."""
+
+    symptoms: list[str]
+    events: int
+    messages: int
+    failed: int = 0
+    runs: int = 0
+    steps: int = 0
+    interrupted: bool = False
+
+
+class Shrinker:
+    """Runs scenarios, shows what became of each, and keeps the best one in a file. Raises BoardMissing, OSError."""
+
+    def __init__(self, scenario: Settings, runs: int, to: Path, console: Console) -> None:
+        self.best = scenario
+        self.found = Found([], 0, 0)
+        self._runs = runs
+        self._to = to
+        self._console = console
+        self._folder = tempfile.TemporaryDirectory()
+
+    def symptoms(self, scenario: Settings) -> set[str]:
+        """Of one run. Raises KeyboardInterrupt, asyncio.CancelledError."""
+        self.found.steps += 1
+        wanted = replace(scenario, artefacts=Path(self._folder.name))
+        return asyncio.run(until_terminated(wanted, Console(file=io.StringIO()))).symptoms()
+
+    def fails(self, scenario: Settings) -> bool:
+        """Whether one of the runs fails as the first scenario did; if so, it is the best one."""
+        for _ in range(self._runs):
+            seen = self.symptoms(scenario)
+            if seen.intersection(self.found.symptoms):
+                self._tell(scenario, f"fails: {', '.join(sorted(seen))}")
+                self.best = scenario
+                self._to.write_text(write(scenario))
+                return True
+        self._tell(scenario, f"does not fail in {self._runs} runs")
+        return False
+
+    def _tell(self, scenario: Settings, what: str) -> None:
+        size = f"{len(scenario.plan or ())} events, {scenario.messages} messages"
+        self._console.print(f"run {self.found.steps}: {size}: {what}", markup=False)
+
+    def run(self) -> bool:
+        """Shrink it; False if it does not fail. After an interrupt the best so far is what is found."""
+        with self._folder:
+            try:
+                for _ in range(self._runs):
+                    self.found.symptoms = sorted(self.symptoms(self.best))
+                    if self.found.symptoms:
+                        break
+                else:
+                    return False
+                self._tell(self.best, f"fails: {', '.join(self.found.symptoms)}")
+                self._to.write_text(write(self.best))
+                shrink(self.best, self.fails)
+                for _ in range(self._runs):
+                    self.found.runs += 1
+                    self.found.failed += bool(self.symptoms(self.best).intersection(self.found.symptoms))
+            except (KeyboardInterrupt, asyncio.CancelledError):
+                self.found.interrupted = True
+        self.found.events, self.found.messages = len(self.best.plan or ()), self.best.messages
+        return True
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """What the command line asks for. Exits with 2 on wrong use."""
+    parser = argparse.ArgumentParser(prog="python -m hil.shrink", description="The shortest scenario that still fails.")
+    parser.add_argument("scenario", type=Path, help="a file, as hil.campaign keeps it of a run that failed")
+    parser.add_argument("--runs", type=int, default=RUNS, help="of each scenario until it does not fail (%(default)s)")
+    parser.add_argument("--to", type=Path, help="the file for the shortest one (default: beside it, .shortest.yaml)")
+    parser.add_argument("--json", action="store_true", help="write the result to standard output as one JSON object")
+    chosen = parser.parse_args(arguments)
+    if chosen.runs < 1:
+        parser.error(f"--runs {chosen.runs}: at least one run tells whether a scenario fails")
+    chosen.to = chosen.to or chosen.scenario.with_suffix(".shortest.yaml")
+    if not chosen.to.parent.is_dir():
+        parser.error(f"--to {chosen.to}: no folder {chosen.to.parent}")
+    return chosen
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; its exit status."""
+    chosen = parse_arguments(arguments)
+    console = Console(stderr=chosen.json, highlight=False, soft_wrap=True)
+    try:
+        shrinker = Shrinker(read(chosen.scenario), chosen.runs, chosen.to, console)
+        fails = shrinker.run()
+    except (BoardMissing, BadScenario, OSError) as error:
+        console.print(str(error), markup=False)
+        return 2
+    found = shrinker.found
+    if not fails:
+        console.print(f"{chosen.scenario} does not fail in {chosen.runs} runs", markup=False)
+    elif found.symptoms:
+        how = "the best so far" if found.interrupted else f"fails in {found.failed} of {found.runs} runs"
+        console.print(f"{found.events} events, {found.messages} messages, {how}, in {chosen.to}:", markup=False)
+        console.print(write(shrinker.best).rstrip(), markup=False)
+        console.print(f"replay it: {command('campaign', '--scenario', chosen.to)}", markup=False)
+    if chosen.json:
+        print(json.dumps({"ok": fails and not found.interrupted, "to": str(chosen.to), **asdict(found)}))
+    return 130 if found.interrupted else 0 if fails else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""The shrinker finds what makes a scenario fail, keeps the best at any time, and says it when nothing fails."""
+
+import asyncio
+import json
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hil.conftest import STANDIN
+from hil.faults import UP, Cut
+from hil.scenario import Event, Kill, Settings, read
+from hil.shrink import Shrinker, main, shrink
+
+EVENTS: tuple[Event, ...] = (*(Cut(k, UP, 1, "rst", 1) for k in range(20)), *(Kill(k, 0.0, 0.0) for k in range(20)))
+
+
+@given(st.sets(st.integers(0, 39), max_size=4), st.integers(1, 60), st.integers(0, 39))
+def test_what_makes_it_fail_remains_and_nothing_else(needed: set[int], least: int, last: int) -> None:
+    """Events are told by their lengths, which nothing changes."""
+    events = tuple(
+        replace(event, position=k + 1) if isinstance(event, Cut) else replace(event, bytes=k + 1)
+        for k, event in enumerate(EVENTS[: last + 1])
+    )
+    needed = {k for k in needed if k <= last}
+
+    def fails(scenario: Settings) -> bool:
+        left = {event.position if isinstance(event, Cut) else event.bytes for event in scenario.plan or ()}
+        return scenario.messages >= least and {k + 1 for k in needed} <= left
+
+    found = shrink(Settings(60, plan=events), fails)
+    assert fails(found)
+    assert (found.messages, len(found.plan or ())) == (least, len(needed))
+
+
+def test_events_come_after_the_same_share_of_fewer_messages() -> None:
+    found = shrink(Settings(40, plan=EVENTS[35:36]), lambda scenario: bool(scenario.plan) and scenario.messages >= 20)
+    assert (found.messages, found.plan) == (20, (Kill(7, 0.0, 0.0),))
+
+
+def scenario(folder: Path, fault: str, messages: int = 30) -> Path:
+    path = folder / "scenario.yaml"
+    queue_manager = shlex.join([sys.executable, str(STANDIN), "--fault", fault])
+    path.write_text(f"""\
+campaign:
+  {{board: cpython, seed: 5, messages: {messages}, max_size: 50, application: {STANDIN}, ordack: {queue_manager}}}
+events:
+- {{cut: rst, up: 700}}
+- {{board: power, at: 9}}
+- {{queue manager: kill, at: 20}}
+""")
+    return path
+
+
+def test_a_lost_message_needs_no_event(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = scenario(tmp_path, "lose:3")
+    assert main([str(path), "--runs", "1", "--json"]) == 0
+    captured = capsys.readouterr()
+    said = json.loads(captured.out)
+    assert (said["ok"], said["symptoms"], said["failed"], said["runs"]) == (True, ["false", "lost"], 1, 1)
+    assert (said["events"], said["messages"]) == (0, 3)
+    assert said["to"] == str(tmp_path / "scenario.shortest.yaml")
+    assert read(Path(said["to"])).messages == 3
+    for part in ("run 1: 3 events, 30 messages: fails: false, lost", f"--scenario {said['to']}", "events: []"):
+        assert part in captured.err
+
+
+def test_a_scenario_that_does_not_fail_is_said_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = scenario(tmp_path, "none:0", 5)
+    path.write_text(path.read_text().replace("at: 9", "at: 2").replace("at: 20", "at: 3"))
+    assert main([str(path), "--runs", "2"]) == 1
+    assert "does not fail in 2 runs" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, asyncio.CancelledError])
+def test_an_interrupt_leaves_the_best_so_far(
+    tmp_path: Path, interrupt: type[BaseException], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, left = scenario(tmp_path, "none:0"), [{"lost"}, {"duplicated"}, {"lost", "reordered"}]
+
+    def symptoms(*_: object) -> set[str]:
+        if not left:
+            raise interrupt
+        return left.pop(0)
+
+    monkeypatch.setattr(Shrinker, "symptoms", symptoms)
+    assert main([str(path), "--runs", "1", "--json", "--to", str(tmp_path / "best")]) == 130
+    captured = capsys.readouterr()
+    assert "the best so far" in captured.err
+    assert json.loads(captured.out)["interrupted"]
+    assert read(tmp_path / "best").plan == read(path).plan[2:]  # type: ignore[index]
+
+
+def test_another_way_to_fail_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [{"lost"}, {"the board ended by itself"}]
+    monkeypatch.setattr(Shrinker, "symptoms", lambda *_: runs.pop(0) if runs else {"duplicated"})
+    assert main([str(scenario(tmp_path, "none:0", 20)), "--runs", "1"]) == 0
+    assert len(read(tmp_path / "scenario.shortest.yaml").plan or ()) == 3
+
+
+@pytest.mark.parametrize("content", [None, "campaign: {board: none}\n"])
+def test_a_scenario_that_cannot_run_is_status_2(
+    tmp_path: Path, content: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.yaml"
+    if content is not None:
+        path.write_text(content)
+    assert main([str(path)]) == 2
+    assert ("a.yaml: No such file" if content is None else "no board 'none': give one of") in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["--runs", "0"], "--runs 0: at least one run"), (["--to", "/no/b.yaml"], "--to /no/b.yaml: no ")],
+)
+def test_wrong_use_is_status_2(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main(["a.yaml", *words])
+    assert raised.value.code == 2
+    assert said in capsys.readouterr().err
