@@ -16,7 +16,7 @@ BROKE_BEFORE = $(foreach link,eth uart,$(addprefix mps2-$(link)@140:,erase-fixed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run hil pipeline test test-fast test-c test-mp lint format size powercuts fuzz mutants model soak audits conformance bench deb try-deb firmware natmod rp2040 clean setup-test setup-bench setup-firmware
+.PHONY: help setup run hil pipeline test test-fast test-c test-mp lint format size planted powercuts fuzz mutants model soak audits conformance bench deb try-deb firmware natmod rp2040 clean setup-test setup-bench setup-firmware
 
 help: ## this list
 	@awk -F ' *##@? ' '/^##@ / { print "\n" $$2 } /^[a-z0-9-]+:.* ## / { sub(/:.*/, "", $$1); printf "  make %-12s %s\n", $$1, $$2 }' \
@@ -50,6 +50,9 @@ hil: setup-test ## the guarantees on every emulated board, or every one of a fil
 	@for sequence in $(BROKE_BEFORE); do \
 		$(PYTHON_VENV) -m hil.campaign --board $${sequence%:*} --mishap $${sequence#*:} --messages 500 --max-size 200 --cuts 0 --kills 3 --patience 120 $(if $(SEED),--seed $(SEED)) || exit 1; \
 	done
+
+planted: setup-test ## faults planted in copies of the node and the queue manager: campaigns find each, and shrink it to five lines
+	@$(PYTHON_VENV) -m pytest -q -s hil/test_planted.py --shrink
 
 pipeline: setup-test ## from a board to a Spark table, with every process on the way killed again and again (SEED= MESSAGES= KILLS=)
 	@$(PYTHON_VENV) -m hil.pipeline --messages $(MESSAGES) --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(if $(BOARD),--board '$(BOARD)')

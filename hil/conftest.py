@@ -70,7 +70,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for name, count in (("messages", 200), ("cuts", 20), ("kills", 3)):
         group.addoption(f"--{name}", type=int, default=count, help="on each board (default %(default)s)")
     group.addoption("--seed", type=int, help="the same seed makes the same plans (default: a new one)")
-    group.addoption("--report", type=Path, help="write the table of guarantees to this file, as .md and .json")
+    group.addoption("--shrink", action="store_true", help="shrink what the planted faults break, too")
+    group.addoption("--report", type=Path, help="write the table of guarantees to this file, as .md, .json and .html")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,6 +1,7 @@
 """The shrinker finds what makes a scenario fail, keeps the best at any time, and says it when nothing fails."""
 
 import asyncio
+import io
 import json
 import shlex
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from hil.conftest import STANDIN
 from hil.faults import UP, Cut
@@ -81,7 +83,7 @@ def test_a_scenario_that_does_not_fail_is_said_to(tmp_path: Path, capsys: pytest
 def test_an_interrupt_leaves_the_best_so_far(
     tmp_path: Path, interrupt: type[BaseException], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path, left = scenario(tmp_path, "none:0"), [{"lost"}, {"duplicated"}, {"lost", "reordered"}]
+    path, left = scenario(tmp_path, "none:0"), [{"lost"}, {"duplicated"}, {"lost", "reordered"}, {"lost"}]
 
     def symptoms(*_: object) -> set[str]:
         if not left:
@@ -94,6 +96,21 @@ def test_an_interrupt_leaves_the_best_so_far(
     assert "the best so far" in captured.err
     assert json.loads(captured.out)["interrupted"]
     assert read(tmp_path / "best").plan == read(path).plan[2:]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("failing", "counts"), [([1, 0, 0, 0], False), ([0, 1, 0, 1], True), ([1, 1], True)])
+def test_what_fails_once_and_not_again_does_not_count(
+    failing: list[int], counts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Shrinker, "symptoms", lambda *_: {"lost"} if failing.pop(0) else set())
+    shrinker = Shrinker(Settings(), 3, tmp_path / "best", Console(file=io.StringIO()))
+    shrinker.found.symptoms = ["lost"]
+    shorter = Settings(1, plan=())
+    assert shrinker.fails(shorter) == counts
+    assert failing == []
+    assert (shrinker.best == shorter) == (tmp_path / "best").exists() == counts
+    if not counts:
+        assert not shrinker.fails(shorter), "it is known, and not run again"
 
 
 def test_another_way_to_fail_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,112 @@
+"""Faults planted in copies of the node and of the queue manager, one line each: the short campaign finds them all.
+
+With `--shrink` (`make planted`) what each breaks is also shrunk, to five lines at most.
+"""
+
+import asyncio
+import random
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from rich.console import Console
+
+from hil.boards import ROOT
+from hil.campaign import SCENARIO, run_campaign
+from hil.report import Figures
+from hil.scenario import ORDACK, Settings
+from hil.shrink import main as shrink
+
+TRIES = 20
+"""A fault that needs a kill at the right instant is found in every third campaign."""
+PATIENCE_S = 20.0
+LINES = 5
+
+
+class Planted(NamedTuple):
+    """In `file`, `line` becomes `instead` where it stands first behind `behind`."""
+
+    file: str
+    behind: str
+    line: str
+    instead: str
+
+
+PLANTED = {
+    "the node acknowledges before flushing": Planted(
+        "firmware/ordack/node/queue.py", "async def send(", "await self.backlog.commits.commit()", "pass"
+    ),
+    "the node numbers anew after a reset": Planted(
+        "firmware/ordack/node/replay.py", "def _numbered(", "self._queue_counters(queue, counters)", "pass"
+    ),
+    "the node forgets what was in flight": Planted(
+        "firmware/ordack/node/replay.py", "", "sorted(self._kept.values(), key=position)", "[]"
+    ),
+    "the queue manager commits after acknowledging": Planted(
+        "host/ordack/store/database.py",
+        "def _outermost(",
+        "self._commit()",
+        "__import__('threading').Timer(0.1, self._commit).start() "  # not in the command that makes the queue
+        "if 'serve' in __import__('sys').argv else self._commit()",
+    ),
+}
+
+
+def plant(fault: Planted, folder: Path) -> tuple[str, str]:
+    """A copy of the folder with the fault in it; the board and the queue manager that run on it."""
+    top = fault.file.split("/")[0]
+    shutil.copytree(ROOT / top, folder / top, ignore=shutil.ignore_patterns("__pycache__", "ports", "*.so", "build"))
+    path = folder / fault.file
+    text = path.read_text()
+    at = text.index(fault.line, text.index(fault.behind))
+    path.write_text(text[:at] + fault.instead + text[at + len(fault.line) :])
+    python = shlex.join([shutil.which("env") or "env", f"PYTHONPATH={folder / top}", sys.executable])
+    return (f"exec:{python}", shlex.join(ORDACK)) if top == "firmware" else ("cpython", f"{python} -m ordack")
+
+
+@pytest.fixture
+def campaign(tmp_path: Path) -> Callable[[Planted, float], Figures]:
+    """Run the short campaign with this fault in it."""
+    if not Path(ORDACK[0]).exists():
+        pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
+
+    def run(fault: Planted, patience_s: float) -> Figures:
+        seed = random.SystemRandom().randrange(1 << 31)
+        print(f"seed {seed}")
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        board, ordack = plant(fault, folder)
+        settings = Settings(200, 4, 4, seed, board, 200, patience_s, 120.0)
+        settings = replace(settings, ordack=tuple(shlex.split(ordack)), artefacts=folder / "campaign")
+        return asyncio.run(run_campaign(settings, Console()))
+
+    return run
+
+
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_fault_is_found(
+    name: str, campaign: Callable[[Planted, float], Figures], request: pytest.FixtureRequest
+) -> None:
+    figures = campaign(PLANTED[name], PATIENCE_S)
+    for _ in range(TRIES):
+        if figures.symptoms():
+            break
+        figures = campaign(PLANTED[name], PATIENCE_S)
+    print(figures.shortcomings())
+    assert figures.symptoms(), f"not found in {TRIES} campaigns"
+    if request.config.option.shrink:
+        assert figures.artefacts is not None
+        kept = Path(figures.artefacts) / SCENARIO
+        assert shrink([str(kept)]) == 0
+        assert len(kept.with_suffix(".shortest.yaml").read_text().splitlines()) <= LINES
+
+
+def test_without_the_fault_the_same_copy_breaks_nothing(campaign: Callable[[Planted, float], Figures]) -> None:
+    planted = PLANTED["the queue manager commits after acknowledging"]
+    assert campaign(planted._replace(instead=planted.line), 60.0).symptoms() == set()
