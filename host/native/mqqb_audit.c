@@ -1251,6 +1251,13 @@ static void has_begun(const mqqb_audit *a, const row *r, sequence *s)
     }
 }
 
+/* Was a message of the sequence sent since something may have been missed? A connection that is older than the capture may have
+ * brought it late, behind the first ones of the next sequence on another connection. */
+static int was_in_use(const mqqb_audit *a, const sequence *s)
+{
+    return s->handed != 0 || a->connections[s->where / 2].begun != 0;
+}
+
 static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *key, uint32_t pair)
 {
     const uint32_t ordinal = get(r, MQQB_SCAN_TX_SEQUENCE_ORDINAL),
@@ -1301,7 +1308,7 @@ static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *
     if (lower != 0 && f->newest == entry) {
         sequence *const before = &a->sequences[lower - 1];
         refresh(a, before);
-        if (before->fresh == 0 && before->pair == pair) { /* it was in use until now (B-093) */
+        if (before->fresh == 0 && before->pair == pair && was_in_use(a, before)) { /* until now (B-093) */
             be_sure(s, 1);
             s->fresh = 0;
             if (before->handed != 0) {
@@ -1603,16 +1610,17 @@ static void accept_said(const mqqb_audit *a, sequence *s, uint32_t number)
 }
 
 /* Numbers that were not seen were taken as received, because they may have been sent before all that is accounted for. Now an
- * acknowledgement relies on them. */
+ * acknowledgement relies on them, if nothing up to its number leads past them. */
 static void check_doubt(mqqb_audit *a, const row *r, sequence *s, uint32_t number, mqqb_audit_detail detail)
 {
+    const uint32_t last = least(number, s->highest);
     uint32_t accepted = s->doubt_from;
     uint64_t k;
 
     if (s->doubt == 0 || number < s->doubt) {
         return;
     }
-    for (k = greatest(accepted + 1, slots_begin(s)); k <= s->doubt; k++) {
+    for (k = greatest(accepted + 1, slots_begin(s)); k <= last; k++) {
         const mqqb_audit_slot *const slot = seen_slot(a, s, (uint32_t)k);
         if (slot != NULL && slot->previous <= accepted) {
             accepted = (uint32_t)k;

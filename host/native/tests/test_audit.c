@@ -1578,6 +1578,17 @@ static void test_what_a_hole_may_have_bridged(void)
     (void)order_ack(2, USUAL); /* does not come so far */
     (void)order_ack(3, USUAL); /* by the messages that were seen, in some order, it could */
     CHECK_FOUND("");
+
+    for (uint32_t k = 0; k < 2; k++) {
+        start();
+        (void)message(1, 0, USUAL);
+        (void)plain(HOLE, 0, 0);
+        (void)message(3, 2, WITH(.old = 1));
+        (void)message(4, 3, WITH(.old = 1));
+        (void)message(4, k == 0 ? 1 : 3, WITH(.old = 1)); /* 2 and 3 have expired: 4 leads past them */
+        (void)order_ack(5, USUAL);
+        CHECK_FOUND(k == 0 ? "a" : "as");
+    }
 }
 
 static void test_sure_again_after_a_hole(void)
@@ -1680,6 +1691,16 @@ static void test_a_new_sequence_is_seen_from_its_beginning(void)
     (void)message(1, 0, WITH(.ordinal = 2, .old = 1, .connection = 1));
     (void)order_ack(2, WITH(.ordinal = 2));
     CHECK_FOUND("a");
+
+    for (uint32_t k = 0; k < 2; k++) { /* what an older connection brings may be late, behind a new sequence */
+        setup();
+        (void)plain(OLDER, 0, 0);
+        now += SECOND;
+        (void)message(8, 7, WITH(.old = k));
+        (void)message(2, 1, WITH(.ordinal = 2));
+        (void)order_ack(2, WITH(.ordinal = 2));
+        CHECK_FOUND(k == 0 ? "S" : "");
+    }
 }
 
 /* ---- what may have been missed ------------------------------------------------------------------- */

@@ -14,7 +14,7 @@ holds:
     before it. A sender's clock that is ahead of the capture's would spoil this: once a SentTime lies more than a
     second in the future, those of its queue manager prove nothing;
   - a lower sequence of the stream was seen after `unseen` (a sender begins a new one when the old one is drained,
-    B-093, B-096);
+    B-093, B-096), and its message is not late: it was handed over since, or came on a connection that began since;
   - four minutes or more after `unseen`, when nothing older is on its way any more, an OrderAck named a number that was
     seen since, and n is greater.
 
@@ -75,13 +75,13 @@ since; or if its time stamp is not L's: a queue that began to count by itself, o
 such an identifier. Below L, or below what is not remembered any more, or where no sequence followed on another,
 nothing is said: every capture that begins in the middle has such acknowledgements.
 
-What becomes `unknown` where packets are missing: ack_beyond_receipt and skipped of numbers not accounted for; a
-skip that a hole may have bridged; acknowledgements of a SessionHeader beyond what was counted in a direction with a
-hole (again when they are twice as far beyond); the counts of the first SessionHeader after a hole (once for a
-direction); a resend after an acknowledgement, if the sender has sent a SessionHeader since, and what that covers cannot
-be counted (once for a sequence and connection); a lower sequence on an older connection, in the same way; a message
-accepted under two numbers that are not both accounted for, or if something of the receiver's was missed since the
-first was sent.
+What becomes `unknown` where packets are missing: ack_beyond_receipt and skipped of numbers not accounted for; a skip
+that a hole may have bridged, if no number after it that was seen leads past it (B-270); acknowledgements of a
+SessionHeader beyond what was counted in a direction with a hole (again when they are twice as far beyond); the counts
+of the first SessionHeader after a hole (once for a direction); a resend after an acknowledgement, if the sender has
+sent a SessionHeader since, and what that covers cannot be counted (once for a sequence and connection); a lower
+sequence on an older connection, in the same way; a message accepted under two numbers that are not both accounted
+for, or if something of the receiver's was missed since the first was sent.
 """
 
 from __future__ import annotations
