@@ -2,7 +2,7 @@
 
     write(result, Path("audit.html"))
 
-page.html is the page, page.js what moves in it; sheet.py has what it shares with other pages.
+page.html is the page, page.js what moves in it; sheet.py has what it shares with other pages, rows.py what a row says.
 """
 
 from __future__ import annotations
@@ -15,20 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from ordack import classes
-from ordack.audit import sheet
-from ordack.audit.files import write_whole
-from ordack.audit.result import (
-    ConnectionReport,
-    Latency,
-    Packet,
-    Result,
-    SequenceId,
-    Series,
-    StreamKey,
-    StreamReport,
-    Unknown,
-    Violation,
-)
+from ordack.audit import rows, sheet
+from ordack.audit.files import time_text, write_whole
+from ordack.audit.result import ConnectionReport, Result, Series
+from ordack.audit.rows import Row
 from ordack.peer_names import PeerNames
 from ordack.store.database import legible
 
@@ -83,6 +73,9 @@ _FIGURES = (
     ("malformed", "Malformed"),
 )
 _LATENCIES = ("session", "order", "final")
+_COUNTS = (
+    "hops", "messages", "unsettled", "order_acked", "final_acked", "resends", "holes", "connections",
+)  # fmt: skip
 
 
 def write(result: Result, path: Path) -> None:
@@ -92,14 +85,15 @@ def write(result: Result, path: Path) -> None:
 
 
 def _page(result: Result) -> str:
-    violations, unknowns = _totals(result)
-    verdict, headline, advice = _verdict(result, violations, unknowns)
-    outcomes = _outcomes(result.streams)
-    rejects = sum((Counter(stream.rejects) for stream in result.streams), Counter[str]())
+    streams = sorted(map(rows.stream, result.streams), key=_trouble, reverse=True)
+    violations, unknowns = _totals(result, streams)
+    verdict, headline, advice = _verdict(result, streams, violations, unknowns)
+    outcomes = _outcomes(streams)
+    rejects = sum((Counter(stream["rejects"]) for stream in streams), Counter[str]())
     parts = {
         "title": sheet.markup("Audit of " + _names(result.paths)),
         "paths": sheet.markup(_names(result.paths)),
-        "span": sheet.markup(_span(result.streams)),
+        "span": sheet.markup(_span(streams)),
         "verdict": verdict,
         "headline": sheet.markup(headline),
         "advice": advice,
@@ -133,29 +127,29 @@ def _page(result: Result) -> str:
         ),
         "footer": f"Written by ordack audit, {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC. Times are the capture's.",
     }
-    return sheet.page("ordack.audit", parts, _data(result, violations, unknowns, outcomes))
+    return sheet.page("ordack.audit", parts, _data(result, streams, violations, unknowns, outcomes))
 
 
 # ---- words
 
 
-def _totals(result: Result) -> tuple[int, int]:
+def _totals(result: Result, streams: Sequence[Row]) -> tuple[int, int]:
     """(violations, verdicts that are not known)."""
-    unknowns = sum(sum(stream.unknowns.values()) for stream in result.streams)
+    unknowns = sum(sum(stream["unknowns"].values()) for stream in streams)
     return (
         sum(result.summary["violations"].values()),
         unknowns + sum(unknown.stream is None for unknown in result.unknowns),
     )
 
 
-def _verdict(result: Result, violations: int, unknowns: int) -> tuple[str, str, str]:
+def _verdict(result: Result, streams: Sequence[Row], violations: int, unknowns: int) -> tuple[str, str, str]:
     """(CSS class, headline, markup of what it means and what to do)."""
     messages, unsettled = result.summary["messages"], result.summary["unsettled"]
     kinds, advice = {}, []
     if violations:
         kinds = {kind: count for kind, count in result.summary["violations"].items() if count}
-        bad = sum(bool(stream.violations) for stream in result.streams)
-        where = f" in {bad:,} of {_count(len(result.streams), 'stream')}" if bad else ""
+        bad = sum(bool(stream["violations"]) for stream in streams)
+        where = f" in {bad:,} of {_count(len(streams), 'stream')}" if bad else ""
         verdict, headline = "violations", f"{_count(violations, 'violation')}{where}"
     elif unknowns:
         verdict, headline = "unknown", f"Nothing wrong was found, but {_count(unknowns, 'verdict')} must stay open"
@@ -166,7 +160,7 @@ def _verdict(result: Result, violations: int, unknowns: int) -> tuple[str, str, 
             "that it sends and receives."
         )
     else:
-        verdict, headline = "clean", f"Clean: {_count(messages, 'message')} in {_count(len(result.streams), 'stream')}"
+        verdict, headline = "clean", f"Clean: {_count(messages, 'message')} in {_count(len(streams), 'stream')}"
         advice.append(
             "No message was renumbered, skipped or delivered twice, and none was acknowledged before it was there."
         )
@@ -208,12 +202,12 @@ def _names(paths: Sequence[str]) -> str:
     return ", ".join(paths) or "no files"
 
 
-def _span(streams: Sequence[StreamReport]) -> str:
+def _span(streams: Sequence[Row]) -> str:
     if not streams:
         return ""
     return (
-        f"Messages from {_moment(min(stream.first_time for stream in streams))} "
-        f"to {_moment(max(stream.last_time for stream in streams))} UTC"
+        f"Messages from {time_text(min(stream['first_time'] for stream in streams))} "
+        f"to {time_text(max(stream['last_time'] for stream in streams))} UTC"
     )
 
 
@@ -228,19 +222,14 @@ def _class(text: str) -> str:
         return text.replace("_", " ")
 
 
-def _outcomes(streams: Iterable[StreamReport]) -> list[tuple[str, int, str]]:
+def _outcomes(streams: Iterable[Row]) -> list[tuple[str, int, str]]:
     """(in words, messages, name of a colour)."""
     total: Counter[str] = Counter()
     for stream in streams:
-        total.update(stream.outcomes)
+        total.update(stream["outcomes"])
     known = [(text, total.pop(name), colour) for name, (text, colour) in _OUTCOMES.items() if total.get(name)]
     negative = [(name, count) for name, count in total.most_common() if count]
     return known + [(f"not received: {_class(name)}", count, "negative") for name, count in negative]
-
-
-def _moment(nanoseconds: int) -> str:
-    seconds, rest = divmod(nanoseconds, 1_000_000_000)
-    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{rest // 1000:06}"
 
 
 def _milliseconds(value: float) -> str:
@@ -264,127 +253,123 @@ def _figures(summary: Mapping[str, Any], violations: int, unknowns: int) -> str:
 # ---- data
 
 
-def _data(result: Result, violations: int, unknowns: int, outcomes: list[tuple[str, int, str]]) -> dict[str, Any]:
-    streams = sorted(result.streams, key=_trouble, reverse=True)
+def _data(
+    result: Result, streams: Sequence[Row], violations: int, unknowns: int, outcomes: list[tuple[str, int, str]]
+) -> dict[str, Any]:
     managers: dict[str, int] = {}
     queues: dict[str, int] = {}
-    rows = [_stream(stream, managers, queues) for stream in streams]
-    place = {stream.stream: at for at, stream in enumerate(streams)}
+    place = {rows.key_of(stream): at for at, stream in enumerate(streams)}
+    files = {legible(path): at for at, path in enumerate(result.paths)}
+    plotted = {one.stream: one for one in result.series}
+    series = [
+        (place[rows.key_of(rows.stream(report))], report, plotted[report.stream])
+        for report in result.streams
+        if report.stream in plotted
+    ]
     connections = sorted(result.connections.items(), key=lambda item: _connection_trouble(item[1]), reverse=True)
     data = {
-        "paths": result.paths,
+        "paths": [*map(legible, result.paths)],
         "kinds": KINDS,
-        "streams": sheet.columns(rows),
-        "violations": [_finding(one, one.text, one.rule, place) for one in result.violations[:FINDINGS_MAX]],
+        "streams": sheet.columns([_stream(stream, managers, queues) for stream in streams]),
+        "violations": [_finding(rows.finding(result, one), place, files) for one in result.violations[:FINDINGS_MAX]],
         "violation_count": violations,
-        "unknowns": [_finding(one, one.reason, "", place) for one in result.unknowns[:FINDINGS_MAX]],
+        "unknowns": [_finding(rows.finding(result, one), place, files) for one in result.unknowns[:FINDINGS_MAX]],
         "unknown_count": unknowns,
         "series": [
-            _series(one, place[one.stream], streams[place[one.stream]])
-            for one in sorted(result.series, key=lambda one: place[one.stream])
+            _series(one, at, [*rows.sequences(report)])
+            for at, report, one in sorted(series, key=lambda found: found[0])
         ],
         "histograms": {which: sorted(result.histograms.get(which, {}).items()) for which in _LATENCIES},
         "senders": sheet.columns(
             [
-                {
-                    "source": managers.setdefault(legible(sender.source_queue_manager), len(managers)),
-                    "streams": sender.streams,
-                    "messages": sender.messages,
-                    "resends": sender.resends,
-                    "rejects": sender.rejects,
-                    "unsettled": sender.unsettled,
-                    "violations": sender.violations,
-                    **_latency(sender.latency),
-                }
+                _sender(sender, managers)
                 for sender in sorted(
-                    result.senders,
+                    rows.senders(result),
                     reverse=True,
-                    key=lambda one: (one.violations, one.unknowns, one.unsettled, one.resends),
+                    key=lambda one: (one["violations"], one["unknowns"], one["unsettled"], one["resends"]),
                 )
             ]
         ),
         "outcomes": outcomes,
         "connections": sheet.columns(
-            [_connection(index, one, at < TIME_LINES_MAX, result.names) for at, (index, one) in enumerate(connections)]
+            [_connection(one, at < TIME_LINES_MAX, result.names) for at, (_, one) in enumerate(connections)]
         ),
         "connection_count": result.summary["connections"],
     }
     return {**data, "managers": list(map(result.names.added, managers)), "queues": list(queues)}
 
 
-def _negative(stream: StreamReport) -> int:
-    return sum(count for name, count in stream.outcomes.items() if name.startswith("0x"))
+def _negative(stream: Row) -> int:
+    return sum(count for name, count in stream["outcomes"].items() if name.startswith("0x"))
 
 
-def _trouble(stream: StreamReport) -> tuple[int, ...]:
+def _trouble(stream: Row) -> tuple[int, ...]:
     """The greater, the sooner somebody should look."""
     return (
-        sum(stream.violations.values()),
-        sum(stream.unknowns.values()),
-        stream.outcomes.get("in_doubt", 0) + _negative(stream),
-        stream.unsettled,
-        stream.holes,
-        stream.resends,
-        sum(stream.rejects.values()),
+        sum(stream["violations"].values()),
+        sum(stream["unknowns"].values()),
+        stream["outcomes"].get("in_doubt", 0) + _negative(stream),
+        stream["unsettled"],
+        stream["holes"],
+        stream["resends"],
+        sum(stream["rejects"].values()),
     )
 
 
-def _stream(stream: StreamReport, managers: dict[str, int], queues: dict[str, int]) -> dict[str, Any]:
-    key, violations, unknowns = stream.stream, sum(stream.violations.values()), sum(stream.unknowns.values())
+def _stream(stream: Row, managers: dict[str, int], queues: dict[str, int]) -> Row:
+    violations, unknowns = sum(stream["violations"].values()), sum(stream["unknowns"].values())
     return {
-        "source": managers.setdefault(legible(key.source_queue_manager), len(managers)),
-        "queue": queues.setdefault(legible(key.destination_queue), len(queues)),
-        "hops": key.hops,
-        "verdict": 0 if violations else 1 if unknowns else 2 if stream.unsettled else 3,
+        "source": managers.setdefault(stream["source_queue_manager"], len(managers)),
+        "queue": queues.setdefault(stream["destination_queue"], len(queues)),
+        "verdict": 0 if violations else 1 if unknowns else 2 if stream["unsettled"] else 3,
         "violations": violations,
         "unknowns": unknowns,
-        "messages": stream.messages,
-        "unsettled": stream.unsettled,
-        "order_acked": stream.order_acked,
-        "final_acked": stream.final_acked,
-        "resends": stream.resends,
-        "rejects": sum(stream.rejects.values()),
-        "holes": stream.holes,
-        "connections": stream.connections,
-        "first": stream.first_time // 1_000_000,
-        "last": stream.last_time // 1_000_000,
-        **_latency(stream.latency),
+        **{name: stream[name] for name in _COUNTS},
+        "rejects": sum(stream["rejects"].values()),
+        "first": stream["first_time"] // 1000,
+        "last": stream["last_time"] // 1000,
+        **_latency(stream["latency_ms"]),
     }
 
 
-def _latency(latency: Mapping[str, Latency]) -> dict[str, float | None]:
+def _sender(sender: Row, managers: dict[str, int]) -> Row:
+    return {
+        "source": managers.setdefault(sender["source_queue_manager"], len(managers)),
+        **{name: sender[name] for name in ("streams", "messages", "resends", "rejects", "unsettled", "violations")},
+        **_latency(sender["latency_ms"]),
+    }
+
+
+def _latency(latency: Mapping[str, Row]) -> dict[str, float | None]:
     """None: no message has been acknowledged like that."""
     return {
-        f"{which}_{rank}": round(getattr(one, rank), 4) if (one := latency.get(which)) and one.count else None
+        f"{which}_{rank}": None if (value := latency.get(which, {}).get(rank)) is None else round(value, 4)
         for which in _LATENCIES
         for rank in ("p50", "p90", "p99", "max")
     }
 
 
-def _sequence(sequence: SequenceId | None) -> str:
-    return f"{sequence.ordinal}/{sequence.time_stamp}" if sequence else ""
+def _sequence(ordinal: int | None, time_stamp: int | None) -> str:
+    return "" if ordinal is None else f"{ordinal}/{time_stamp}"
 
 
-def _finding(one: Violation | Unknown, text: str, rule: str, place: Mapping[StreamKey, int]) -> dict[str, Any]:
+def _sequence_of(row: Row) -> str:
+    return _sequence(row["tx_sequence_ordinal"], row["tx_sequence_time_stamp"])
+
+
+def _finding(row: Row, place: Mapping[tuple[Any, ...], int], files: Mapping[str, int]) -> Row:
+    packets = row["packets"]
     return {
-        "kind": one.kind,
-        "stream": place.get(one.stream) if one.stream else None,
-        "sequence": _sequence(one.sequence),
-        "connection": one.connection,
-        "number": one.number,
-        "text": legible(text),
-        "rule": rule,
-        "packets": [_packet(packet) for packet in one.packets],
-        "at": one.packets[-1].time / 1e6 if one.packets else None,
+        **{name: row[name] for name in ("kind", "connection", "number", "text", "rule")},
+        "stream": place.get(rows.key_of(row)),
+        "sequence": _sequence_of(row),
+        "packets": [(files[packet["file"]], packet["frame"], time_text(packet["time"])) for packet in packets],
+        "at": packets[-1]["time"] / 1e3 if packets else None,
     }
 
 
-def _packet(packet: Packet) -> tuple[int, int, str]:
-    return packet.file, packet.frame, _moment(packet.time)
-
-
-def _series(series: Series, place: int, stream: StreamReport) -> dict[str, Any]:
-    begin = series.points[0][0] if series.points else stream.first_time
+def _series(series: Series, place: int, sequences: Sequence[Row]) -> Row:
+    begin = series.points[0][0] if series.points else 0
     return {
         "stream": place,
         "time": begin / 1e6,
@@ -392,20 +377,16 @@ def _series(series: Series, place: int, stream: StreamReport) -> dict[str, Any]:
         "position": [position for _, position, _ in series.points],
         "what": [what for _, _, what in series.points],
         "boundaries": [
-            {"at": time / 1e6, "base": base, "sequence": _sequence(sequence)}
+            {"at": time / 1e6, "base": base, "sequence": _sequence(*sequence)}
             for time, base, sequence in series.boundaries
         ],
         "sequences": [
             {
-                "sequence": _sequence(one.sequence),
-                "messages": one.messages,
-                "first": one.first_transmissions,
-                "resends": one.resends,
-                "highest": one.highest,
-                "acknowledged": one.acknowledged,
-                "unsettled": one.unsettled,
+                "sequence": _sequence_of(one),
+                "first": one["first_transmissions"],
+                **{name: one[name] for name in ("messages", "resends", "highest", "acknowledged", "unsettled")},
             }
-            for one in stream.sequences
+            for one in sequences
         ],
     }
 
@@ -415,9 +396,8 @@ def _connection_trouble(connection: ConnectionReport) -> tuple[int, ...]:
     return violations, sum(connection.malformed), sum(connection.holes), not connection.syn, -connection.first_time
 
 
-def _connection(index: int, connection: ConnectionReport, with_events: bool, names: PeerNames) -> dict[str, Any]:
+def _connection(connection: ConnectionReport, with_events: bool, names: PeerNames) -> Row:
     return {
-        "index": index,
         "ends": connection.ends,
         "syn": connection.syn,
         "managers": tuple(map(names.added, connection.queue_managers)),

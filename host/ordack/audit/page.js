@@ -20,7 +20,7 @@ function packets(finding) {
 }
 
 function findings(place, caption, rows, total) {
-  const about = finding => finding.stream === null ? connectionName(finding.connection) : label(streams[finding.stream]);
+  const about = finding => finding.stream === null ? finding.connection : label(streams[finding.stream]);
   const show = finding => finding.stream === null ? name(about(finding)) :
     make("span", {}, short(streams[finding.stream].source), " → ", streamLink(streams[finding.stream]));
   table($(place), caption, rows, [
@@ -35,10 +35,6 @@ function findings(place, caption, rows, total) {
       note: rows.length < total ? `The first ${count(rows.length)} of ${count(total)}.` : ""});
 }
 
-const connectionName = index => {
-  const connection = connections.find(one => one.index === index);
-  return connection ? connection.ends.join(" → ") : `connection ${index}`;
-};
 findings("violations-table", "Violations", data.violations, data.violation_count);
 findings("unknowns-table", "Not known", data.unknowns, data.unknown_count);
 

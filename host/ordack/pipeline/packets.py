@@ -1,12 +1,14 @@
-"""The data source "mqqb": the packets of captures, one row each.
+"""The data source "mqqb": the packets of captures, one row each; or what the audit finds out about them.
 
     spark.read.format("mqqb").load("/captures/*.pcapng")
+    spark.read.format("mqqb").option("view", "violations").load("/captures/*.pcapng")
 
 `session.register(spark)` makes it known to a session. The path is a file, a pattern or a folder (of which all pcap and
 pcapng files are read, whatever their names); all files together are one capture, in the order of their first frames.
 
 | option | meaning |
 |---|---|
+| `view` | `packets`, which is the default, or a table of the audit: see `views.py`. The other options are for packets |
 | `columns` | only these columns, with commas between them: each costs time, whether the query uses it or not |
 | `partitions` | how many tasks read; by default as many as this machine has cores |
 
@@ -57,8 +59,10 @@ from ordack.capture.columnar import Batch, Decoder, Words
 from ordack.capture.packed import SUFFIXES
 from ordack.paths import NotLocal, local_path
 from ordack.pipeline.options import OptionError, noted, options_of, recalled
+from ordack.pipeline.views import PACKETS, ViewReader, view_of, view_schema
+from ordack.store.database import legible
 
-OPTIONS = ("path", "columns", "partitions")
+OPTIONS = ("path", "view", "columns", "partitions")
 NAMED_MAX = 10  # of what is passed over in a folder
 BATCH_ROWS = 16384  # what a batch's columns take stays in the processor's second cache
 
@@ -161,7 +165,7 @@ class _Texts:
     def queues(self) -> pa.Array:
         known, count = len(self._queues), self._decoder.queues
         if known <= count:
-            texts = [_legible(self._decoder.queue(code).text) for code in range(known, count + 1)]
+            texts = [legible(self._decoder.queue(code).text) for code in range(known, count + 1)]
             self._queues = pa.concat_arrays([self._queues, pa.array(texts, pa.string())])
         return self._queues
 
@@ -172,11 +176,6 @@ class _Texts:
             texts = [end for number in range(known, count) for end in self._decoder.connection(number).ends]
             self._senders = pa.concat_arrays([self._senders, pa.array(texts, pa.string())])
         return self._senders
-
-
-def _legible(text: str) -> str:
-    """Without lone surrogates, which Spark's strings cannot have."""
-    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 Make = Callable[[_View], pa.Array]
@@ -483,14 +482,20 @@ class PacketSource(DataSource):
     def schema(self) -> StructType:
         options = options_of(self.options, OPTIONS)
         note = noted(self.options, options)
-        schema = StructType([StructField(column.name, column.kind) for column in _columns(options)])
+        view = view_of(options)
+        schema = (
+            StructType([StructField(column.name, column.kind) for column in _columns(options)])
+            if view == PACKETS
+            else view_schema(view)
+        )
         if note:
-            PacketReader(options, schema)  # tells what is wrong with the path
+            _reader(options, schema)  # tells what is wrong with the path
             schema.fields[0].metadata = {"comment": note}
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return PacketReader(recalled(self.options, schema, "".join(schema.names[:1])), schema)
+        options = recalled(self.options, schema, "".join(schema.names[:1]))
+        return _reader(options_of(options, OPTIONS), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's names
         return NoStream()
@@ -509,16 +514,21 @@ class NoStream(DataSourceStreamReader):
         return iter(())
 
 
-class PacketReader(DataSourceReader):
-    """Reads what the path means when the query is planned."""
+def _reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
+    """Of what the path means now."""
+    path, view = options.get("path"), view_of(options)
+    if not path:
+        raise OptionError("say which captures to read: .load(\"/captures/*.pcap\"), or LOCATION '/captures'")
+    paths = find_files(path)
+    return PacketReader(paths, _partitions(options), schema) if view == PACKETS else ViewReader(paths, view)
 
-    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        options = options_of(options, OPTIONS)
-        path = options.get("path")
-        if not path:
-            raise OptionError("say which captures to read: .load(\"/captures/*.pcap\"), or LOCATION '/captures'")
-        self._paths = find_files(path)
-        self._count = _partitions(options)
+
+class PacketReader(DataSourceReader):
+    """The packets of these captures, read by so many tasks."""
+
+    def __init__(self, paths: list[str], count: int, schema: StructType) -> None:
+        self._paths = paths
+        self._count = count
         self._names = schema.names
         self._schema = to_arrow_schema(schema, timezone="UTC")
 
