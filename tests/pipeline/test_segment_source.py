@@ -350,6 +350,42 @@ def test_batches_are_bounded_by_bytes_not_only_by_rows(folder: Path) -> None:
     assert max(sizes) < 2 * source.BATCH_BYTES
 
 
+def test_rows_of_small_segments_come_in_one_batch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a batch costs, it costs once for all of them; and a large segment is not held in memory at once."""
+    for serial in range(1, 6):
+        write(folder, serial, 10 * serial, 10 * serial + 2, "a" if serial < 4 else "c")
+    write(folder, 1, 90, 92, "b")
+
+    def batches() -> list[list[int]]:
+        reader = SegmentSource({"path": str(folder)}).reader(OWN)
+        found = [batch for part in reader.partitions() for batch in reader.read(part)]  # type: ignore[union-attr]
+        assert all(batch.schema.equals(found[0].schema) for batch in found)
+        return [batch.column("lookup_id").to_pylist() for batch in found]
+
+    whole = [number for first in (10, 20, 30, 90, 40, 50) for number in range(first, first + 3)]
+    assert batches() == [whole]
+    monkeypatch.setattr(source, "BATCH_ROWS_MAX", 6)
+    assert batches() == [whole[:6], whole[6:12], whole[12:]]
+    monkeypatch.setattr(source, "BATCH_BYTES", 1)
+    assert batches() == [[number] for number in whole], "a file larger than that is read a piece at a time"
+
+
+def test_a_batch_of_an_ingest_has_so_many_bytes(folder: Path) -> None:
+    paths = [write(folder, serial, serial, serial, queue) for queue in ("a", "b") for serial in (1, 2, 3)]
+    waiting = Folders([str(folder)]).waiting({})
+    size = max(path.stat().st_size for path in paths)
+
+    def taken(at_most: int, bytes_max: float) -> list[tuple[str, int]]:
+        return [(one.segment.queue, one.serial) for one in folders.in_turn(waiting, at_most, bytes_max)]
+
+    assert taken(9, 4 * size) == [("a", 1), ("a", 2), ("b", 1), ("b", 2)]
+    assert taken(2, 4 * size) == [("a", 1), ("b", 1)]
+    assert taken(9, 1) == [("a", 1)], "a large one goes alone"
+    paths[0].unlink()
+    with pytest.raises(FolderError, match=r"cannot read the segment .*a-0000000001"):
+        taken(9, 4 * size)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

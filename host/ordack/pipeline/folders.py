@@ -8,6 +8,8 @@ when it is moved.
 from __future__ import annotations
 
 import glob
+import itertools
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,16 +182,27 @@ def _marker(folder: Path) -> Marker:
     return marker
 
 
-def in_turn(waiting: Sequence[Found], at_most: int) -> list[Found]:
-    """One of each queue, then the next of each, until there are so many: no queue waits for another. In the order of
-    their queues and serials."""
+def in_turn(waiting: Sequence[Found], at_most: int, bytes_max: float = math.inf) -> list[Found]:
+    """One of each queue, then the next of each, until there are so many, or so many bytes, but one at least: no queue
+    waits for another. In the order of their queues and serials. Raises FolderError."""
     turns: dict[Place, int] = {}
     order = []
     for one in waiting:
         turns[one.place] = turn = turns.get(one.place, 0) + 1
         order.append((turn, one))
     order.sort(key=lambda pair: pair[0])
-    return sorted((one for _, one in order[:at_most]), key=_order)
+    taken = [one for _, one in order[:at_most]]
+    if bytes_max < math.inf:
+        ends = itertools.accumulate(map(_size, taken))
+        taken = taken[: max(1, sum(end <= bytes_max for end in ends))]
+    return sorted(taken, key=_order)
+
+
+def _size(one: Found) -> int:
+    try:
+        return one.segment.path.stat().st_size
+    except OSError as error:
+        raise FolderError(f"cannot read the segment {one.segment.path}: {error.strerror}") from None
 
 
 def missing(folder: Path, queue: str, serial: int, name: str = "") -> FolderError:
@@ -226,12 +239,7 @@ class Part(InputPartition):  # type: ignore[misc, unused-ignore]
 def parts(found: Sequence[Found]) -> list[Part]:
     """What each task reads: neighbours together, in about TASKS tasks, if these are neither too small nor too large; so
     the rows of a queue are in order in a task, and from each task to the next. Raises FolderError."""
-    sizes = []
-    for one in found:
-        try:
-            sizes.append(one.segment.path.stat().st_size)
-        except OSError as error:
-            raise FolderError(f"cannot read the segment {one.segment.path}: {error.strerror}") from None
+    sizes = [*map(_size, found)]
     most = min(max(sum(sizes) // TASKS, TASK_BYTES_MIN), TASK_BYTES_MAX)
     tasks: list[Part] = []
     taken = 0

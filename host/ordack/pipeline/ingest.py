@@ -39,7 +39,9 @@ FILES = (PARQUET, ORC)  # of those that Spark's file sink writes, the ones that 
 FORMATS = (DELTA, ICEBERG, *FILES)
 DIVISIONS = (writing.DAY, "queue_manager", "queue")  # what --partition-by takes
 CHECKPOINT = "_ordack_checkpoint"  # of Parquet and ORC; Spark passes over names with _ in front
-SEGMENTS_MAX = 256  # in a micro-batch: it bounds what is done again after a kill, and how old progress can be
+# In a micro-batch: what is done again after a kill, and how old progress can be. A batch more costs as much as 100,000
+# rows.
+SEGMENTS_MAX, BYTES_MAX = 1024, 64 << 20
 INTERVAL_S = 1.0
 
 
@@ -264,7 +266,7 @@ class Load:
         new = {marker.folder for marker in source.now().values()} - table.known
         beginning = source.beginning(table.known) if new else {}
         waiting = source.waiting({**table.serials, **beginning}, until)
-        taken = folders.in_turn(waiting, self.job.settings.segments_max or SEGMENTS_MAX)
+        taken = folders.in_turn(waiting, self.job.settings.segments_max or SEGMENTS_MAX, BYTES_MAX)
         if not taken:
             return 0
         written = self.write(folders.parts(taken))

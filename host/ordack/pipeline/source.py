@@ -28,7 +28,7 @@ segment of each queue that is there. Trigger.AvailableNow ends with what was the
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -186,47 +186,72 @@ class Rows:
     def read(self, part: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(part, Part)
         decoder = self._decoder()
+        for batch in _together(self._read_segments(part)):
+            columns = batch.columns
+            if decoder is not None:
+                decoded, malformed = decoder.decode(batch.column("body").to_pylist())
+                columns = [*decoded, malformed, *columns]
+            yield pa.RecordBatch.from_arrays(columns, schema=self.arrow)
+
+    def _read_segments(self, part: Part) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Batches, and about how many such rows have BATCH_BYTES."""
         for path, queue_manager in part.segments:
-            yield from self._read_segment(path, queue_manager, decoder)
+            try:
+                yield from self._read_segment(path, queue_manager)
+            except FileNotFoundError:
+                file = Path(path)
+                if not file.parent.is_dir():
+                    raise FolderError(
+                        f"there is no folder {file.parent} where this task runs: it is to be there"
+                    ) from None
+                queue, serial, _, _ = segments.parse_name(file.name) or ("", 0, 0, 0)
+                raise folders.missing(file.parent, queue, serial, file.name) from None
+            except pa.ArrowInvalid as error:
+                raise FolderError(f"the segment {path} is damaged: {error}") from None
 
-    def _read_segment(self, path: str, queue_manager: str, decoder: Bodies | None) -> Iterator[pa.RecordBatch]:
-        try:
-            for batch in self._batches(path, queue_manager):
-                if batch.num_rows:
-                    columns = batch.columns
-                    if decoder is not None:
-                        decoded, malformed = decoder.decode(batch.column("body").to_pylist())
-                        columns = [*decoded, malformed, *columns]
-                    yield pa.RecordBatch.from_arrays(columns, schema=self.arrow)
-        except FileNotFoundError:
-            file = Path(path)
-            if not file.parent.is_dir():
-                raise FolderError(f"there is no folder {file.parent} where this task runs: it is to be there") from None
-            queue, serial, _, _ = segments.parse_name(file.name) or ("", 0, 0, 0)
-            raise folders.missing(file.parent, queue, serial, file.name) from None
-        except pa.ArrowInvalid as error:
-            raise FolderError(f"the segment {path} is damaged: {error}") from None
-
-    def _batches(self, path: str, queue_manager: str) -> Iterator[pa.RecordBatch]:
-        with pq.ParquetFile(path) as file:
+    def _read_segment(self, path: str, queue_manager: str) -> Iterator[tuple[pa.RecordBatch, int]]:
+        with _opened(path) as file:
             groups = range(file.metadata.num_row_groups)
             size = sum(file.metadata.row_group(group).total_byte_size for group in groups)
             rows = max(1, min(BATCH_BYTES * file.metadata.num_rows // max(size, 1), BATCH_ROWS_MAX))
-            lacking = set(SCHEMA.names) - set(file.schema_arrow.names)
-            if lacking and lacking <= ADDED:  # Spark applies conditions itself, too
+            there = file.schema_arrow
+            lacking = set(SCHEMA.names) - set(there.names)
+            old = bool(lacking) and lacking <= ADDED  # Spark applies conditions itself, too
+            if old or (self.condition is None and there.equals(SCHEMA)):
                 for batch in file.iter_batches(rows, use_threads=False):
-                    yield completed(batch, queue_manager)
-                return
-            if self.condition is None and file.schema_arrow.equals(SCHEMA):
-                yield from file.iter_batches(rows, use_threads=False)
+                    yield (completed(batch, queue_manager) if old else batch), rows
                 return
         import pyarrow.dataset  # with all of pandas, which costs each process of Spark's more than to read a segment
         from pyarrow.fs import LocalFileSystem
 
         fragment = pyarrow.dataset.ParquetFileFormat().make_fragment(path, LocalFileSystem())
-        yield from fragment.to_batches(
+        for batch in fragment.to_batches(
             SCHEMA, columns=SCHEMA.names, filter=self.condition, use_threads=False, batch_size=rows, batch_readahead=1
-        )
+        ):
+            yield batch, rows
+
+
+def _opened(path: str) -> pq.ParquetFile:
+    """A small file is read at once: each column of each segment is a system call else."""
+    with Path(path).open("rb") as file:
+        content = file.read(BATCH_BYTES + 1)
+    return pq.ParquetFile(pa.BufferReader(content) if len(content) <= BATCH_BYTES else path)
+
+
+def _together(batches: Iterable[tuple[pa.RecordBatch, int]]) -> Iterator[pa.RecordBatch]:
+    """Batches of several segments as one, for each costs as much as some thousand rows. With each comes how many such
+    rows are enough."""
+    held: list[pa.RecordBatch] = []
+    taken = 0.0
+    for batch, enough in batches:
+        if held and taken + batch.num_rows / enough > 1:
+            yield pa.concat_batches(held)
+            held, taken = [], 0.0
+        if batch.num_rows:
+            held.append(batch)
+            taken += batch.num_rows / enough
+    if held:
+        yield pa.concat_batches(held)
 
 
 def condition(pushed: Sequence[Filter]) -> pc.Expression | None:
