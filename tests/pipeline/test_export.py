@@ -366,7 +366,7 @@ def test_a_name_too_long_for_a_file_is_refused_before_anything_is_taken(store: P
 
 @given(st.sets(st.integers(1, 12)), st.integers(0, 12))
 def test_a_reader_reaches_as_far_as_nothing_is_missing(serials: set[int], read: int) -> None:
-    found = [Segment(Path("x"), "q", serial, 1, 1) for serial in sorted(serials)]
+    found = [Segment(Path("x"), "n", "q", serial, 1, 1) for serial in sorted(serials)]
     begin = read or min(serials, default=1)
     expected = begin - 1
     while expected + 1 in serials:

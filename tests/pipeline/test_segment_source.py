@@ -177,6 +177,30 @@ def test_a_listing_that_missed_a_new_segment_is_not_believed(folder: Path, monke
     assert read(reader, start, end) == [1, 2]
 
 
+def test_a_trigger_lists_the_folder_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder may have 100,000 segments, and a trigger comes each second."""
+    paths = [write(folder, serial, serial, serial) for serial in (1, 2)]
+    reader = stream(folder)
+    offset = reader.initialOffset()
+    whole, listed = segments.names, []
+    monkeypatch.setattr(segments, "names", lambda place: listed.append(place) or whole(place))
+    for bound in (1, 2):
+        end = reader.latestOffset(offset, ReadMaxFiles(1))
+        assert reader.reportLatestOffset() == {"folders": {"folder-1": {"line1": 2}}}
+        assert read(reader, offset, end) == [bound]
+        assert len(listed) == bound
+        offset = end
+    write(folder, 3, 3, 3)
+    assert queues(reader.latestOffset(offset, everything())) == {"line1": 3}, "what is new is seen"
+    end = reader.latestOffset(offset, everything())
+    later = stream(folder)
+    assert read(later, offset, end) == [3], "a planner that has not looked yet looks"
+    assert later.reportLatestOffset() == end
+    paths[0].unlink()
+    with pytest.raises(FolderError, match=r"segment 1 of the queue line1 is missing .* with the lookup ids 1 to 1"):
+        reader.partitions({"folders": {"folder-1": {"line1": 0}}}, end)
+
+
 def test_a_stream_of_an_older_version_is_gone_on_with(folder: Path) -> None:
     for serial in (1, 2):
         write(folder, serial, serial, serial)
@@ -382,7 +406,7 @@ def test_a_batch_of_an_ingest_has_so_many_bytes(folder: Path) -> None:
     assert taken(2, 4 * size) == [("a", 1), ("b", 1)]
     assert taken(9, 1) == [("a", 1)], "a large one goes alone"
     paths[0].unlink()
-    with pytest.raises(FolderError, match=r"cannot read the segment .*a-0000000001"):
+    with pytest.raises(FolderError, match="segment 1 of the queue a is missing"):
         taken(9, 4 * size)
 
 
@@ -534,6 +558,24 @@ def test_a_table_of_a_catalog_reads_the_segments(spark: SparkSession, tmp_path: 
     folder = make_folder(tmp_path / "plant 1's %41")
     write(folder, 1, 1, 3)
     _with_table(spark, f"USING ordack {_escaped(said, folder)}", "SELECT lookup_id FROM made", [(1,), (2,), (3,)])
+
+
+def test_a_table_of_a_catalog_opens_no_segment_of_other_times_or_queues(spark: SparkSession, tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "segments")
+    for serial in range(1, 4):
+        path = write(folder, serial, 10 * serial, 10 * serial + 9)
+        if serial != 2:
+            content = path.read_bytes()
+            footer = int.from_bytes(content[-8:-4], "little") + 8
+            path.write_bytes(content[:4] + bytes(len(content) - footer - 4) + content[-footer:])
+    write(folder, 1, 0, 0, "line2").write_bytes(b"not Parquet")
+    _with_table(
+        spark,
+        f"USING ordack OPTIONS (path '{folder}')",
+        "SELECT min(lookup_id), max(lookup_id) FROM made WHERE queue = 'line1' AND arrived BETWEEN "
+        "timestamp '2026-01-01 00:00:20Z' AND timestamp '2026-01-01 00:00:28Z'",
+        [(20, 28)],
+    )
 
 
 def test_a_table_of_a_catalog_has_the_columns_of_the_bodies(spark: SparkSession, tmp_path: Path) -> None:

@@ -126,11 +126,17 @@ class OtherFolder(FolderError):
 class Segment(NamedTuple):
     """One visible segment. `first_lookup_id` and `last_lookup_id`: the lowest and the highest in it."""
 
-    path: Path
+    folder: Path
+    name: str
     queue: str
     serial: int
     first_lookup_id: int
     last_lookup_id: int
+
+    @property
+    def path(self) -> Path:
+        """Made when it is needed: of 100,000 segments, paths take most of the time to list them."""
+        return self.folder / self.name
 
 
 class Marker(NamedTuple):
@@ -198,7 +204,7 @@ def segments(folder: str | os.PathLike[str], queues: Collection[str] | None = No
     While an export runs, one that became visible during the call may be missing although a later one is there: a
     reader that goes on from where it was takes `reach` of this."""
     wanted = None if queues is None else {queue.lower() for queue in queues}
-    found = (of_name(folder, name) for name in names(folder))
+    found = (of_name(Path(folder), name) for name in names(folder))
     return sorted(
         (segment for segment in found if segment and (wanted is None or segment.queue.lower() in wanted)),
         key=lambda segment: (segment.queue, segment.serial),
@@ -214,10 +220,10 @@ def names(folder: str | os.PathLike[str]) -> list[str]:
         raise FolderError(f"cannot read the folder {folder}: {error.strerror}") from None
 
 
-def of_name(folder: str | os.PathLike[str], name: str) -> Segment | None:
+def of_name(folder: Path, name: str) -> Segment | None:
     """What a name in a folder says; None if it is no segment's."""
     parsed = parse_name(name)
-    return None if parsed is None else Segment(Path(folder) / name, *parsed)
+    return None if parsed is None else Segment(folder, name, *parsed)
 
 
 def reach(found: Iterable[Segment], read: Mapping[str, int]) -> dict[str, int]:

@@ -350,7 +350,7 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offset({**read, **{one.place: one.serial for one in taken}}, known)
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        return self._offset(self._folders.last(), ())
+        return self._offset(self._folders.last_listed() or self._folders.last(), ())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         first, known = self._read_until(start)
