@@ -2185,6 +2185,9 @@ static void take(mqqb_audit *a, const row *r, uint32_t kind)
     } else if (kind == MQQB_KIND_SESSION_ACK) {
         session_header(a, r, c, 0);
     } else if (kind == MQQB_KIND_ESTABLISH_CONNECTION) {
+        if (own->packets > 1) { /* of a later connection with the same ports, whose SYNs are missing: other counts */
+            c->direction[r->direction ^ 1].missed |= UNCOUNTED;
+        }
         if (c->begun != 0) { /* who opened the connection sends the request (B-204, B-208) */
             own->owner = get(r, r->direction == 0 ? MQQB_CAPTURE_CLIENT_GUID : MQQB_CAPTURE_SERVER_GUID);
         }

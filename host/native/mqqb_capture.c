@@ -976,11 +976,12 @@ static uint32_t connect(mqqb_capture *c, uint32_t *place, const mqqb_capture_end
 }
 
 /* Does this SYN begin another connection than the one known? It does not if bytes that follow it were captured before it, nor
- * if the other end, which alone was seen, has answered it. */
-static int is_new(const mqqb_capture_direction *d, uint32_t sequence)
+ * if the other end, which alone was seen, has answered it. Behind a reset it does. */
+static int is_new(const mqqb_capture_connection *k, const mqqb_capture_direction *d, uint32_t sequence)
 {
     if ((d->flags & IS_OPEN) != 0) {
-        return sequence != d->initial && ((d->flags & (HAS_BEGUN | IS_ENDED)) != 0 || d->initial - sequence > LATE_MAX);
+        return sequence != d->initial && ((d->flags & (HAS_BEGUN | IS_ENDED)) != 0 || (k->flags & HAS_RST) != 0 ||
+                                          d->initial - sequence > LATE_MAX);
     }
     return (d->flags & HAS_HEARD) != 0 && d->heard - sequence > AHEAD_MAX;
 }
@@ -1001,7 +1002,7 @@ static int32_t read_tcp(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t
     number = *place - 1;
     if (*place != 0) {
         k = &c->connections[number];
-        if ((flags & SYN) != 0 && (k->flags & IS_CLOSED) == 0 && is_new(&k->direction[side], s->sequence)) {
+        if ((flags & SYN) != 0 && (k->flags & IS_CLOSED) == 0 && is_new(k, &k->direction[side], s->sequence)) {
             finish(k, MQQB_END_REPLACED);
             c->active = number;
             return FRAME_AGAIN;

@@ -20,6 +20,7 @@ import itertools
 import json
 import random
 import struct
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -1647,8 +1648,13 @@ def _judge(capture: Capture, pairs: list[_Pair], everything: list[Frame]) -> Non
             covered = max(covered, high)
         packet.visible = covered >= end and begin >= first_seen.get((packet.connection.number, packet.direction), 0)
     numbers = {connection.number: pair.number for pair in pairs for connection in pair.connections}
+    ends: dict[tuple[int, int], list[int]] = defaultdict(list)  # of packets
+    for packet in capture.packets:
+        ends[packet.connection.number, packet.direction].append(packet.start + len(packet.data))
+    for places in ends.values():
+        places.sort()
     clouded: dict[int, int] = {}  # pair -> since when
-    seen_until: dict[tuple[int, int], int] = {}  # connection, direction -> when its last bytes were sent
+    seen_until: dict[tuple[int, int], int] = {}  # connection, direction -> when its last whole packet was sent
     for frame in everything:
         number = numbers[frame.connection.number]
         harmless = frame.noise or (not frame.payload and not frame.flags & _SYN)
@@ -1656,7 +1662,8 @@ def _judge(capture: Capture, pairs: list[_Pair], everything: list[Frame]) -> Non
         way = (frame.connection.number, frame.direction)
         if not harmless and not whole:  # when the missing bytes were sent, a reader cannot tell
             clouded[number] = min(clouded.get(number, frame.time), seen_until.get(way, 0))
-        if whole and not harmless:
+        reached = bisect_right(ends[way], frame.sequence + len(frame.payload))
+        if whole and not harmless and reached > bisect_right(ends[way], frame.sequence):
             seen_until[way] = frame.time
     for moment in capture.cuts:  # nobody knows whose frames they were
         for pair in pairs:

@@ -1730,6 +1730,20 @@ static void test_an_older_connection_does_not_say_who_opened_it(void)
     CHECK_EQ(a.connections[0].begun, 0);
 }
 
+static void test_another_establish_connection_begins_other_counts(void)
+{
+    for (uint32_t k = 0; k < 2; k++) {
+        start();
+        (void)message(1, 0, USUAL);
+        (void)plain(HOLE, 0, 0);
+        if (k == 1) { /* its SYNs were not captured */
+            (void)plain(EST, 0, 0);
+        }
+        (void)session_ack(0, WITH(.ack = 5));
+        CHECK_FOUND(k == 0 ? "Ac" : "ac");
+    }
+}
+
 static void test_a_hole_makes_unsure(void)
 {
     static const uint32_t kinds[] = {HOLE, OLDER, MALFORMED};
@@ -2687,6 +2701,7 @@ int main(int argc, char **argv)
     RUN("B-270", test_what_follows_on_what_was_only_said);
     RUN("B-096", test_a_new_sequence_is_seen_from_its_beginning);
     RUN("B-270", test_a_second_doubt);
+    RUN("B-229", test_another_establish_connection_begins_other_counts);
     RUN("B-204 B-208", test_an_older_connection_does_not_say_who_opened_it);
     RUN("B-110", test_a_hole_makes_unsure);
     RUN("B-110", test_holes_of_whom);

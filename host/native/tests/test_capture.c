@@ -547,6 +547,14 @@ static void test_whose_syn(void)
         finish();
         CHECK_EQ(r->c.connections_used, 1 + far);
     }
+    for (uint32_t reset = 0; reset < 2; reset++) { /* the one before, whose beginning was not captured, was reset */
+        pcap(&f, 101, 0, 0);
+        say(0, 100, 0, ACK, stream, size);
+        say(1, 0, 0, reset ? RST : 0, NOTHING, 0);
+        say(0, (uint32_t)-1, 0, SYN, NOTHING, 0);
+        finish();
+        CHECK_EQ(r->c.connections_used, 1 + reset);
+    }
     pcap(&f, 101, 0, 0); /* the one before, whose beginning was not captured, has come to its end */
     say(0, 100, 0, ACK | FIN, stream, size);
     say(0, (uint32_t)-1, 0, SYN, NOTHING, 0);
