@@ -1090,7 +1090,8 @@ def test_the_smaller_window_counts_on_both_sides(own, other, room):
             sent += 1
             if sent % 1000 == 0:  # what waits to be written is not what is counted, and a board's heap is small
                 subject.data_to_send()
-                gc.collect()
+                if sys.implementation.name == "micropython":  # of CPython's large heap it would take all the time
+                    gc.collect()
         assert sent == room
 
 
