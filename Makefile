@@ -42,7 +42,7 @@ setup-firmware:
 run: $(if $(filter pi% raspi% mps2% m4% m33% rv32%,$(BOARD)),setup-firmware,setup) ## the main job: readings from a MicroPython arrive once, over a link that keeps breaking (SEED= MESSAGES= CUTS= KILLS= BOARD=)
 	@$(PYTHON_VENV) -m hil.campaign --messages $(MESSAGES) --cuts $(CUTS) --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(if $(BOARD),--board '$(BOARD)')
 
-hil: setup-test ## the guarantees on every emulated board, or every one of a file, as a table, also in build/hil.md and build/hil.json; Pis over TLS; what broke before, on a Cortex-M3 (SEED= LG_ENV=)
+hil: setup-test ## the guarantees on every emulated board, or every one of a file, as a table, also as build/hil.html, .md and .json; Pis over TLS; what broke before, on a Cortex-M3 (SEED= LG_ENV=)
 	@$(PYTHON_VENV) -m pytest -q -n 2 hil --lg-env $(or $(LG_ENV),hil/emulated.yaml) --report build/hil $(if $(SEED),--seed $(SEED))
 	@for board in $(OVER_TLS); do \
 		$(PYTHON_VENV) -m hil.campaign --board $$board --tls --messages 200 --cuts 20 --kills 3 $(if $(SEED),--seed $(SEED)) || exit 1; \

@@ -187,6 +187,9 @@ class Board(Protocol):
     def describe(self) -> str:
         """One line for a report."""
 
+    def files(self) -> dict[str, Path]:
+        """The files and folders that decide what it does, by what they are, as far as the rig has them."""
+
     def deploy(self, settings: dict[str, object]) -> None:
         """Give the board the application and its configuration, and nothing else; it is off before and after."""
 
@@ -258,6 +261,10 @@ class ProcessBoard(Board):
 
     def describe(self) -> str:
         return f"{self.target}: {' '.join(str(word) for word in self._command)}"
+
+    def files(self) -> dict[str, Path]:
+        interpreter = Path(shutil.which(self._command[0]) or self._command[0])
+        return {"interpreter": interpreter, "modules": Path(modules.write()), "application": Path(self._command[-1])}
 
     def deploy(self, settings: dict[str, object]) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)

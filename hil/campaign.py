@@ -9,6 +9,7 @@ fault asked for was made; 1 not so; 2 wrong use.
 
 import argparse
 import asyncio
+import hashlib
 import json
 import os
 import random
@@ -20,7 +21,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -37,7 +39,7 @@ from hil.held_port import hold_port
 from hil.kinds import KINDS
 from hil.name_server import NameServer
 from hil.plant import secure
-from hil.report import Comparison, Erased, Figures, View, compare, read_ledger, read_received
+from hil.report import Comparison, Erased, Figures, Timeline, View, compare, read_ledger, read_received
 from hil.scenario import (
     COPY,
     DEAD_DNS,
@@ -388,6 +390,8 @@ class Campaign:
     mishaps: int = 0
     in_queue: int = 0
     names: NameServer | None = None
+    timeline: Timeline = field(default_factory=Timeline)
+    noted: Counter[str] = field(default_factory=Counter)
 
     def figures(self, victims: dict[str, Victim]) -> dict[str, int]:
         """The live figures, by the names of `totals`."""
@@ -521,6 +525,8 @@ class Campaign:
             else:
                 victims["queue manager"].tick(self.progress.stored, now)
             figures = self.figures(victims)
+            counts = figures["sent"], figures["acknowledged"], figures["stored"]
+            self.timeline.note(now - begun, counts, self._new_faults(victims))
             view.update(figures)
             if figures != before:
                 before, changed = figures, now
@@ -529,6 +535,14 @@ class Campaign:
             if now > begun + deadline_s:
                 raise CampaignFailed(f"not done within {deadline_s:g} s: {self._lacking(figures)}")
             await asyncio.sleep(TICK_S)
+
+    def _new_faults(self, victims: dict[str, Victim]) -> Iterator[str]:
+        """What was made since the last time."""
+        made = {name: [one.planned.way for one in victim.made] for name, victim in victims.items()}
+        made["link"] = [f"{one.kind} {one.direction}" for one in self.schedule.made]
+        for name, found in made.items():
+            yield from (f"{name}: {one}" for one in found[self.noted[name] :])
+            self.noted[name] = len(found)
 
     @property
     def is_withheld(self) -> bool:
@@ -624,8 +638,11 @@ async def run_campaign(settings: Settings, console: Console) -> Figures:
             (folder / "queue_manager.log").write_text(campaign.manager.log.tail(sys.maxsize))
             (folder / SCENARIO).write_text(write(replace(campaign.settings, patience_s=settings.patience_s,
                                                          deadline_s=settings.deadline_s)))  # fmt: skip
-            console.print(f"logs, scenario, ledger and store are kept in {folder}", markup=False)
-            console.print(f"replay it: {command('campaign', '--scenario', folder / SCENARIO)}", markup=False)
+            for text in (
+                f"logs, scenario, ledger and store are kept in {folder}",
+                f"replay it: {command('campaign', '--scenario', folder / SCENARIO)}",
+            ):
+                console.print(text, markup=False, soft_wrap=True)
         return figures
     finally:
         if not keep:
@@ -638,6 +655,16 @@ def command(module: str, *words: str | Path) -> str:
     shown = [os.path.relpath(word) if Path(word).is_relative_to(Path.cwd()) else str(word) for word in words]
     boards = [f"LG_ENV={shlex.quote(os.environ['LG_ENV'])}"] if os.environ.get("LG_ENV") else []
     return " ".join([*boards, shlex.join([python, "-m", f"hil.{module}", *shown])])
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file, or of the names and contents of a folder's files."""
+    made = hashlib.sha256()
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if file.is_file() and "__pycache__" not in file.parts:
+            made.update(f"{file.relative_to(path)}\0".encode() if path.is_dir() else b"")
+            made.update(file.read_bytes())
+    return made.hexdigest()
 
 
 def _opened(settings: Settings, folder: Path) -> tuple[Settings, Board]:
@@ -670,6 +697,7 @@ def _prepare(settings: Settings, folder: Path) -> tuple[Campaign, dict[str, Vict
         "cuts": [asdict(cut) for cut in cuts],
         **{name: [asdict(kill) for kill in plans[name]] for name in plans},
     }
+    figures.hashes = {name: digest(path) for name, path in board.files().items()}
     return campaign, victims, figures
 
 
@@ -689,6 +717,7 @@ async def _play(campaign: Campaign, victims: dict[str, Victim], figures: Figures
             await victim.settle()
         await campaign.close()
     figures.seconds = time.monotonic() - begun
+    figures.timeline = campaign.timeline
     figures.core = campaign.progress.core
     figures.cores, figures.told = (sorted(found) for found in (campaign.progress.cores, campaign.progress.told))
     figures.mishaps = campaign.mishaps

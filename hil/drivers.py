@@ -331,6 +331,9 @@ class LabBoard(Board):
         link = "a network" if self.line is None else f"UART {self._node.uart}, {self._node.baud} baud"
         return f"{self.target}: {identity(self._node.micropython.port)}, over {link}"
 
+    def files(self) -> dict[str, Path]:
+        return {"application": self._application}
+
     def _switch(self, on: bool) -> None:
         """Raises OSError if the switch fails, whatever kind it is."""
         try:

@@ -344,6 +344,9 @@ class Mps2Board(QemuBoard):
         link = "Ethernet" if self._network else "UART"
         return f"{self.target}: {self._chip.processor} in {self._chip.qemu[0]}, {self._heap} KiB of heap, over {link}"
 
+    def files(self) -> dict[str, Path]:
+        return {"firmware": self._chip.firmware, "application": self.application}
+
     def write_flash(self, config: dict[str, object]) -> None:
         link = {"lan": True} if self._network else {"uart": 1, "baud": BAUD, "rxbuf": RXBUF}
         config = {**config, **link, "capacity": MPS2_OUTBOX}
@@ -394,6 +397,9 @@ class PiBoard(QemuBoard):
 
     def describe(self) -> str:
         return f"{self.target}: {self.what}"
+
+    def files(self) -> dict[str, Path]:
+        return {"kernel": self.parts / "kernel", "initrd": self.parts / "initrd.gz", "application": self.application}
 
     def write_flash(self, config: dict[str, object]) -> None:
         files = self.folder / "files"

@@ -18,6 +18,8 @@ from rich.table import Table
 from hil.faults import CutMade
 
 _SHOWN = 5
+POINTS = 2000
+"""Of a timeline: so many show all that a page can show."""
 
 
 @dataclass(frozen=True)
@@ -197,6 +199,43 @@ def _differences(entry: Entry, message: Received, source: str) -> Iterable[str]:
 
 
 @dataclass
+class Timeline:
+    """When what happened, in seconds since the board was started. readings: the time, and how many had been accepted,
+    acknowledged and put into the queue by then, `POINTS` times at most. faults: the time, what it was, and the seconds
+    until another reading was acknowledged; None: none was left.
+    """
+
+    readings: list[tuple[float, int, int, int]] = field(default_factory=list)
+    faults: list[tuple[float, str, float | None]] = field(default_factory=list)
+    gap_s: float = 0.0
+
+    def note(self, at_s: float, counts: tuple[int, int, int], faults: Iterable[str]) -> None:
+        """So many have been accepted, acknowledged, put into the queue; these faults were made since the last time."""
+        acknowledged = max((reading[2] for reading in self.readings[-1:]), default=0)
+        if counts[1] > acknowledged:
+            self.faults = [(at, what, at_s - at if took is None else took) for at, what, took in self.faults]
+        self.faults += [(at_s, what, None) for what in faults]
+        if self.readings and self.readings[-1][1:] == counts:
+            return
+        if len(self.readings) > 1 and at_s - self.readings[-2][0] < self.gap_s:
+            self.readings.pop()
+        self.readings.append((at_s, *counts))
+        if len(self.readings) > POINTS:
+            del self.readings[1:-1:2]
+            self.gap_s = 2 * self.readings[-1][0] / POINTS
+
+    @property
+    def worst_s(self) -> float:
+        """The longest time from a fault until another reading was acknowledged; 0 if there was none."""
+        return max((took for _, _, took in self.faults if took is not None), default=0.0)
+
+    @property
+    def rate(self) -> float:
+        """Readings that were acknowledged a second, faults included."""
+        return self.readings[-1][2] / self.readings[-1][0] if self.readings and self.readings[-1][0] else 0.0
+
+
+@dataclass
 class Figures:
     """Everything that a campaign says at its end."""
 
@@ -215,6 +254,8 @@ class Figures:
     cuts: list[CutMade] = field(default_factory=list)
     plan: dict[str, Any] = field(default_factory=dict)
     power: list[dict[str, Any]] = field(default_factory=list)
+    hashes: dict[str, str] = field(default_factory=dict)
+    timeline: Timeline = field(default_factory=Timeline)
     board_kills: int = 0
     manager_kills: int = 0
     connections: int = 0
@@ -295,6 +336,14 @@ class Figures:
         least = 1 + self.board_kills + self.manager_kills
         table.add_row("sessions", f"{self.sessions}; the start and the kills need {least}")
         table.add_row("bytes over the link", f"{self.bytes_up:,} up, {self.bytes_down:,} down")
+        if self.timeline.readings:
+            table.add_row("readings a second", f"{self.timeline.rate:.1f}, faults included")
+        if self.timeline.faults:
+            table.add_row(
+                "worst recovery", f"{self.timeline.worst_s:.2f} s from a fault to the next acknowledged reading"
+            )
+        for name, digest in self.hashes.items():
+            table.add_row(name, f"SHA-256 {digest[:16]}")
         table.add_row("time", f"{self.seconds:.1f} s")
         return table
 

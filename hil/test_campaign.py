@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import hashlib
 import json
 import re
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -252,6 +254,24 @@ def test_everything_well(run_standin: RunStandin, tmp_path: Path) -> None:
     assert figures.bytes_up > Settings(60, 12, 2, 5, "cpython", 4096, header_bytes=8).traffic()
     assert [cut.planned for cut in figures.cuts] == [Cut(**cut) for cut in figures.plan["cuts"]]
     assert list((tmp_path / "campaign").iterdir()) == []
+    times = [reading[0] for reading in figures.timeline.readings]
+    assert times == sorted(times)
+    assert figures.timeline.readings[-1][1:3] == (60, 60)
+    made = Counter(what.split(": ")[0] for _, what, _ in figures.timeline.faults)
+    assert made == {"link": 12, "board": 2, "queue manager": 2}
+    assert figures.timeline.worst_s > 0
+    assert figures.hashes["application"] == hashlib.sha256(STANDIN.read_bytes()).hexdigest()
+    assert set(figures.hashes) == {"application", "interpreter", "modules"}
+
+
+def test_the_hash_of_a_folder_is_of_its_names_and_contents(tmp_path: Path) -> None:
+    seen = set()
+    for name, content in (("a", "1"), ("b", "1"), ("b", "2")):
+        folder = tmp_path / f"{name}{content}"
+        folder.mkdir()
+        (folder / name).write_text(content)
+        seen.add(campaign.digest(folder))
+    assert len(seen) == 3
 
 
 @pytest.mark.parametrize(

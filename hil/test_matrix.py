@@ -4,12 +4,15 @@ import dataclasses
 import io
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from rich.console import Console
 
 from hil.boards import ROOT
@@ -132,6 +135,23 @@ targets:
     resources: {EmulatedMachine: {kind: cpython}}
     drivers: {EmulatedNodeDriver: {}, BoardStrategy: {}}
 """
+
+
+@pytest.mark.parametrize("name", ["github.yml", "gitlab.yml"])
+def test_what_a_runner_beside_a_lab_is_told_works(name: str, tmp_path: Path) -> None:
+    """Its command, on a file with one board that is absent: the report is there, and pytest's own."""
+    text = (ROOT / "hil" / "ci" / name).read_text()
+    assert yaml.safe_load(text)
+    (line,) = re.findall(r".venv/bin/python -m pytest (.*)", text)
+    (tmp_path / "rig.yaml").write_text("imports: [hil.drivers]\ntargets: {wrong: {drivers: {BoardStrategy: {}}}}")
+    words = shlex.split(line.replace("$HOME", str(tmp_path)).replace("build/", f"{tmp_path}/build/"))
+    assert words[:4] == ["-q", "-n", "2", "hil"]
+    (tmp_path / "build").mkdir()
+    done = run_pytest(*words[4:])
+    assert "1 failed" in done.stdout, done.stdout
+    assert {f"hil.{form}" for form in ("html", "json", "md", "xml")} == {
+        one.name for one in (tmp_path / "build").iterdir()
+    }
 
 
 def run_pytest(*words: str | Path) -> "subprocess.CompletedProcess[str]":

@@ -12,7 +12,19 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from hil.faults import DOWN, FIN, RST, UP, Cut, CutMade
-from hil.report import Comparison, Entry, Erased, Figures, Received, View, compare, read_ledger, read_received
+from hil.report import (
+    POINTS,
+    Comparison,
+    Entry,
+    Erased,
+    Figures,
+    Received,
+    Timeline,
+    View,
+    compare,
+    read_ledger,
+    read_received,
+)
 
 SOURCE = "00000000-0000-0000-0000-000000000001"
 COUNT = 12
@@ -330,6 +342,44 @@ def test_table() -> None:
     ):
         assert expected in text
     assert "lost" not in rendered(Figures(1, "unix", "unix", 1, 0, 0, 0))
+
+
+# Over time
+
+
+def test_recovery_ends_with_the_next_acknowledged_reading() -> None:
+    line = Timeline()
+    for at_s, acknowledged, faults in (
+        (1.0, 0, []),
+        (2.0, 0, ["link: rst up"]),
+        (3.0, 0, ["board: power"]),
+        (4.5, 1, ["link: fin down"]),  # what came with it was made after it
+        (5.0, 1, []),
+        (6.0, 2, []),
+        (7.0, 2, ["link: slow up"]),
+    ):
+        line.note(at_s, (3, acknowledged, 0), faults)
+    assert line.faults == [
+        (2.0, "link: rst up", 2.5),
+        (3.0, "board: power", 1.5),
+        (4.5, "link: fin down", 1.5),
+        (7.0, "link: slow up", None),
+    ]
+    assert line.worst_s == 2.5
+    assert line.readings == [(1.0, 3, 0, 0), (4.5, 3, 1, 0), (6.0, 3, 2, 0)]
+    assert line.rate == pytest.approx(2 / 6)
+    assert (Timeline().worst_s, Timeline().rate) == (0.0, 0.0)
+
+
+def test_a_long_campaign_keeps_few_points_begin_and_end_among_them() -> None:
+    line = Timeline()
+    for k in range(1, 10 * POINTS):
+        line.note(k / 100, (k, k, k), ["board: power"] if k % 1000 == 0 else [])
+    assert POINTS / 4 < len(line.readings) <= POINTS
+    assert (line.readings[0][1], line.readings[-1][1]) == (1, 10 * POINTS - 1)
+    assert [took for _, _, took in line.faults] == [pytest.approx(0.01)] * len(line.faults)
+    times = [reading[0] for reading in line.readings]
+    assert times == sorted(times)
 
 
 # Live progress

@@ -1,0 +1,84 @@
+"""The table of guarantees as a page: one HTML file that stands alone, with the figures of every board and plots of its
+campaign. page.html is the page, page.js its plots; the rest is that of an audit's report. Needs plotly.
+"""
+
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+from ordack.audit import sheet
+
+from hil.matrix import ABSENT, BROKEN, GUARANTEES, NOT_SHOWN, SHOWN, Matrix
+
+_BADGES = {SHOWN: "b3", BROKEN: "b0", NOT_SHOWN: "b1", ABSENT: "b2"}
+_HASH_DIGITS = 12
+
+
+def page(matrix: Matrix) -> str:
+    """The whole file."""
+    verdicts = Counter(cell.verdict for cells in matrix.columns.values() for cell in cells.values())
+    verdict = "clean" if matrix.ok else "violations" if verdicts[BROKEN] else "unknown"
+    count = len(matrix.columns)
+    headline = {
+        "clean": f"Every guarantee is shown on {count} board{'s' if count != 1 else ''}.",
+        "violations": f"{verdicts[BROKEN]} of {sum(verdicts.values())} guarantees are broken.",
+        "unknown": f"{verdicts[NOT_SHOWN]} of {sum(verdicts.values())} guarantees are not shown.",
+    }[verdict]
+    parts = {
+        "title": sheet.markup(f"Guarantees by board, seed {matrix.seed}"),
+        "span": sheet.markup(", ".join(matrix.columns)),
+        "verdict": verdict,
+        "headline": sheet.markup(headline),
+        "guarantees": _guarantees(matrix),
+        "figures": sheet.table("A row for each board", _HEADINGS, [_figures(*one) for one in _present(matrix)]),
+        "footer": f"Written by pytest hil --report, {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC.",
+    }
+    data = [{"board": board, **figures["timeline"]} for board, figures in _present(matrix)]
+    return sheet.page("hil", parts, data)
+
+
+def _present(matrix: Matrix) -> list[tuple[str, dict[str, Any]]]:
+    return [(board, figures) for board, figures in matrix.figures.items() if figures is not None]
+
+
+def _guarantees(matrix: Matrix) -> str:
+    heads = "".join(f'<th scope="col">{sheet.markup(name)}</th>' for name in ("guarantee", *matrix.columns))
+    rows = []
+    for name in GUARANTEES:
+        cells = (cells[name] for cells in matrix.columns.values())
+        row = "".join(
+            f'<td><span class="badge {_BADGES[cell.verdict]}">{cell.verdict}</span> {sheet.markup(cell.ground)}</td>'
+            for cell in cells
+        )
+        rows.append(f'<tr><th scope="row">{sheet.markup(name)}</th>{row}</tr>')
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+_HEADINGS = (
+    *("board", "readings", "once", "link cut", "board killed", "queue manager killed", "worst recovery, s"),
+    *("readings a second", "bytes up", "bytes down", "seconds", "core", "SHA-256", "seed", "what it is"),
+)
+
+
+def _figures(board: str, figures: dict[str, Any]) -> list[str | int]:
+    comparison, timeline = figures["comparison"] or {}, figures["timeline"]
+    hashes = ", ".join(f"{name} {digest[:_HASH_DIGITS]}" for name, digest in figures["hashes"].items())
+    worst = max((took for _, _, took in timeline["faults"] if took is not None), default=0.0)
+    last = timeline["readings"][-1] if timeline["readings"] else (0, 0, 0, 0)
+    return [
+        board,
+        comparison.get("sent", 0),
+        comparison.get("once", 0),
+        len(figures["cuts"]),
+        figures["board_kills"],
+        figures["manager_kills"],
+        f"{worst:.2f}",
+        f"{last[2] / last[0] if last[0] else 0:.1f}",
+        figures["bytes_up"],
+        figures["bytes_down"],
+        f"{figures['seconds']:.1f}",
+        figures["core"],
+        hashes,
+        str(figures["seed"]),
+        figures["description"],
+    ]
