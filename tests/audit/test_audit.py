@@ -20,7 +20,7 @@ pytest.importorskip("pyarrow", reason="the pipeline is not installed")
 
 from _mqqb import lib
 from mqqb import core
-from ordack.audit import files, replay, reports, rotation, tasks
+from ordack.audit import files, replay, reports, rotation, stages, tasks
 from ordack.audit.result import KINDS, Latency, Result, SequenceId
 from ordack.capture import columnar, reading
 
@@ -1143,3 +1143,27 @@ def test_violations_count_more_than_incomplete_evidence(tmp_path: Path) -> None:
             assert ordack("audit", *made.paths).returncode == 1
             return
     pytest.fail("no capture has both")
+
+
+@pytest.mark.parametrize("size", [1, 1000, 1 << 30])
+def test_what_tasks_have_found_out_reaches_the_driver_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Spark's JVM holds a row of the driver's several times: as one, what a million streams leave did not fit."""
+    capture = capture_generator.generate(21, tmp_path, violations=True, faults=[], length=60)
+    files = columnar.in_order(capture.paths)
+    found = stages.whole(files, replay.start_of(files))
+    whole = tasks.result_of(files, [found])
+    monkeypatch.setattr(stages, "_BATCH_BYTES", size)
+    rows = [row for batch in stages._packed(found) for row in batch.to_pylist()]
+    assert (len(rows) == 1) == (size > 1000)
+    assert max(len(row["packed"]) for row in rows) <= size
+    both = list(stages._partials(rows + rows))
+    assert [tasks.result_of(files, [one]) for one in both] == [whole, whole]
+
+
+@pytest.mark.parametrize(
+    ("gib", "places", "shares"), [(0.5, 64, 1), (100, 7, 1), (0.99, 8, 1), (1, 8, 8), (1, 64, 8), (100, 64, 64)]
+)
+def test_an_audit_is_divided_only_where_that_pays(gib: float, places: int, shares: int) -> None:
+    assert tasks.shares(int(gib * (1 << 30)), places) == shares

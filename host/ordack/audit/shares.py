@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
+import numpy as np
+
 from ordack.capture.routing import Report
+
+_NONE = np.zeros((0, 3), np.uint64)
 
 
 class Connections:
     """What all ranges of a capture say of its connections. Numbers are those of mqqb_capture_routed."""
 
     def __init__(self, reports: Iterable[Report]) -> None:
-        self.pairs: dict[int, int] = {}  # of each key
+        told = [(_NONE, _NONE), *((report.connections, report.managers) for report in reports)]
+        connections, managers = map(np.concatenate, zip(*told))
+        keys, first, places = np.unique(connections[:, 0], return_index=True, return_inverse=True)
+        sizes = np.bincount(places, connections[:, 2], len(keys)).astype(np.int64)
+        self.pairs = dict(zip(keys.tolist(), connections[first, 1].tolist()))
+        self._bytes = dict(zip(keys.tolist(), sizes.tolist()))
         self._managers: defaultdict[int, set[int]] = defaultdict(set)
-        self._bytes: defaultdict[int, int] = defaultdict(int)
-        for report in reports:
-            for key, pair, size in report.connections.tolist():
-                self.pairs[key] = pair
-                self._bytes[key] += size
-            for key, *managers in report.managers.tolist():
-                self._managers[key].update(filter(None, managers))
+        for key, *named in np.unique(managers, axis=0).tolist():
+            self._managers[key].update(filter(None, named))
 
     def shares(self, count: int) -> dict[int, int]:
         """The share of each key, of so many shares.

@@ -59,12 +59,6 @@ def whole(files: Sequence[str], start: int, progress: Callable[[int], None] | No
     return auditor.partial()
 
 
-def whole_in_task(spark: SparkSession, files: Sequence[str], start: int) -> Partial:
-    """The same in one of Spark's tasks."""
-    rows = spark.range(0, 1, 1, 1).mapInArrow(partial(_whole_task, list(files), start), _PARTIAL_SQL).collect()
-    return _partial(rows[0])
-
-
 def replay(share: Share, pieces: Iterable[tuple[int, int, bytes]], progress: Callable[[int], None] | None) -> Partial:
     """pieces: number of a part and chunk of it, size, packed frames; in order."""
     auditor = Auditor(share.start, share.strays)
@@ -215,7 +209,7 @@ class _InSpark:
         rows = rows.where("report is null").join(functions.broadcast(where), "key")
         rows = rows.repartitionById(shares, functions.col("share")).select("part", "size", "packed")
         rows = rows.sortWithinPartitions("part")
-        return list(map(_partial, rows.mapInArrow(partial(_replay_task, share), _PARTIAL_SQL).collect()))
+        return list(_partials(rows.mapInArrow(partial(_replay_task, share), _PARTIAL_SQL).collect()))
 
     def close(self) -> None:
         for rows in self._rows:
@@ -270,20 +264,25 @@ def _replay_task(share: Share, batches: Iterable[pa.RecordBatch]) -> Iterator[pa
         for batch in batches
         for row in zip(*(batch.column(name).to_pylist() for name in ("part", "size", "packed")))
     )
-    yield _packed(replay(share, rows, None))
+    yield from _packed(replay(share, rows, None))
 
 
-def _whole_task(files: Sequence[str], start: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for _ in batches:
-        yield _packed(whole(files, start))
-
-
-def _packed(found: Partial) -> pa.RecordBatch:
+def _packed(found: Partial) -> Iterator[pa.RecordBatch]:
+    """In pieces: of what comes to the driver, Spark's JVM holds several copies of a row. size: with the last one."""
     data = pickle.dumps(found, pickle.HIGHEST_PROTOCOL)
     packed = pa.Codec("zstd", 1).compress(data, asbytes=True)
-    return pa.RecordBatch.from_pylist([{"size": len(data), "packed": packed}])
+    for begin in range(0, len(packed), _BATCH_BYTES):
+        end = begin + _BATCH_BYTES
+        yield pa.RecordBatch.from_pydict(
+            {"size": [0 if end < len(packed) else len(data)], "packed": [packed[begin:end]]}
+        )
 
 
-def _partial(row: Any) -> Partial:
-    found: Partial = pickle.loads(pa.Codec("zstd").decompress(row["packed"], row["size"], asbytes=True))
-    return found
+def _partials(rows: Iterable[Any]) -> Iterator[Partial]:
+    pieces: list[bytes] = []
+    for row in rows:
+        pieces.append(row["packed"])
+        if row["size"]:
+            data = pa.Codec("zstd").decompress(b"".join(pieces), row["size"])
+            pieces.clear()
+            yield pickle.loads(data)

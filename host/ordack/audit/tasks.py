@@ -48,8 +48,8 @@ def run(
 ) -> Result:
     """Audit files that are one capture together.
 
-    spark: its tasks do it; None: this process does. parts: into how many shares the connections are divided; by default
-    as many as Spark has places, but of 128 MiB at least; one if that is less than 8, or without Spark.
+    spark: its tasks do it, if it is divided; else this process does. parts: into how many shares the connections are
+    divided; by default `shares` says it, without Spark 1.
     series: points for plots of the streams with most trouble, which takes another pass. range_bytes: of a file that one
     task reads; by default so many that each place has some, and 128 MiB at most. progress: called with numbers of
     packets as this process has done them.
@@ -61,11 +61,9 @@ def run(
     start = start_of(files)
     size = sum(Path(path).stat().st_size for path in files)
     if parts is None:
-        parts = 1 if spark is None else min(_places(spark), size // SHARE_BYTES)
-        parts = parts if parts >= FEW_SHARES else 1
+        parts = 1 if spark is None else shares(size, _places(spark))
     if parts == 1:
-        partial = stages.whole(files, start, progress) if spark is None else stages.whole_in_task(spark, files, start)
-        result = result_of(files, [partial])
+        result = result_of(files, [stages.whole(files, start, progress)])
         read = size
     else:
         with stages.Stages(files, start, parts, range_bytes, spark, progress) as staged:
@@ -75,6 +73,13 @@ def run(
     if series:
         result.series.extend(series_of(files, result))
     return result
+
+
+def shares(size: int, places: int) -> int:
+    """Into how many shares an audit of so many bytes is divided: as many as there are places for tasks, but of 128 MiB
+    at least; 1 if that is less than 8, because one process is faster then."""
+    parts = min(places, size // SHARE_BYTES)
+    return parts if parts >= FEW_SHARES else 1
 
 
 def _problem(path: str) -> str:

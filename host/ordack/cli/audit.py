@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 
 AUDIT_STATUS = {"no violations": 0, "violations": 1, "incomplete": 3}
-SMALL_CAPTURE = 256 << 20  # bytes that one process audits sooner than Spark starts
 
 
 def _new_folder(text: str) -> Path:
@@ -64,8 +64,7 @@ MasterOption = Annotated[
     str | None,
     typer.Option(
         help="Spark's master URL, or sc://HOST:PORT. "
-        "Default: Spark on this machine, or where SPARK_REMOTE says, for "
-        "captures of more than 256 MiB."
+        "Default: where SPARK_REMOTE says; else Spark on this machine, for captures of 1 GiB and 8 processors or more."
     ),
 ]
 NamesOption = Annotated[
@@ -133,9 +132,10 @@ def audit(
         return
     try:
         files = list(dict.fromkeys(file for path in captures or () for file in find_files(str(path), complain)))
-        small = sum(Path(file).stat().st_size for file in files) <= SMALL_CAPTURE
+        size = sum(Path(file).stat().st_size for file in files)
+        alone = master is None and "SPARK_REMOTE" not in os.environ and tasks.shares(size, os.cpu_count() or 1) == 1
         with _audit_progress() as show:
-            spark = None if no_spark or (small and master is None) else session(master, "ordack audit")
+            spark = None if no_spark or alone else session(master, "ordack audit")
             result = tasks.run(files, spark=spark, series=html is not None, progress=show)
         tasks.require_packets(result)
         result = replace(result, names=known)
