@@ -1212,14 +1212,20 @@ static void went_back(mqqb_audit *a, const row *r, sequence *lower, uint32_t num
     show(found, second);
 }
 
+static int began_after(const mqqb_audit_connection *c, const row *r)
+{
+    return c->begun != 0 && c->first_time > r->time;
+}
+
 /* The first message of a sequence comes late, behind a gap of the capture: was a lower one in use on a connection that began after it
  * had been sent? */
 static void check_came_before(mqqb_audit *a, const row *r, const sequence *s, sequence *lower)
 {
-    const mqqb_audit_connection *const c = &a->connections[lower->where / 2];
+    const mqqb_audit_connection *const first = &a->connections[lower->first_where / 2],
+                                       *const last = &a->connections[lower->where / 2];
 
-    if (s->key.hops == 0 && lower->reported_where != lower->where && c->begun != 0 && c->first_time > r->time &&
-        lower->highest_packet.time > c->first_time) {
+    if (s->key.hops == 0 && lower->reported_where != lower->where &&
+        (began_after(first, r) || (began_after(last, r) && lower->highest_packet.time > last->first_time))) {
         lower->reported_where = lower->where;
         went_back(a, r, lower, lower->highest, s, &r->packet, &lower->highest_packet);
     }

@@ -1953,6 +1953,33 @@ static void test_what_came_before_is_not_withdrawn(void)
     CHECK_FOUND("A!");
 }
 
+static void test_a_sequence_that_comes_late_behind_a_lower_one(void)
+{
+    static const struct {
+        uint32_t first, last; /* the lower one was in use on two connections: how they began, its numbers there */
+        uint32_t number[2];
+        const char *found;
+    } cases[] = {
+        {BEGIN, BEGIN, {2, 1}, "I"}, {BEGIN, OLDER, {1, 2}, "I"}, {OLDER, BEGIN, {1, 2}, "I"},
+        {OLDER, BEGIN, {2, 1}, ""},  {OLDER, OLDER, {1, 2}, ""},
+    };
+
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        int64_t then;
+        setup();
+        opened(0, 0, SENDER);
+        then = now;
+        now += SECOND;
+        (void)plain(cases[k].first, 1, 0);
+        (void)message(cases[k].number[0], 0, WITH(.connection = 1));
+        (void)plain(cases[k].last, 2, 0);
+        (void)message(cases[k].number[1], 0, WITH(.connection = 2));
+        now = then;
+        (void)message(1, 0, WITH(.ordinal = 2));
+        CHECK_FOUND(cases[k].found);
+    }
+}
+
 static void test_late_messages(void)
 {
     int64_t then;
@@ -2710,6 +2737,7 @@ int main(int argc, char **argv)
     RUN("mqqb_audit.h", test_an_interrupted_capture);
     RUN("mqqb_audit.h", test_what_comes_late_withdraws);
     RUN("mqqb_audit.h", test_what_came_before_is_not_withdrawn);
+    RUN("B-078 B-093", test_a_sequence_that_comes_late_behind_a_lower_one);
     RUN("mqqb_audit.h", test_late_messages);
     RUN("B-104 B-105 B-227", test_count_mismatch);
     RUN("OP-14", test_a_header_in_a_message);
