@@ -59,6 +59,11 @@ static inline uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
+static inline int64_t later(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 static inline uint32_t greatest(uint32_t a, uint32_t b)
 {
     return a > b ? a : b;
@@ -869,7 +874,7 @@ static int check_acks(mqqb_audit *a, const row *r, mqqb_audit_connection *c, con
     }
     *last = unknown ? 2 * excess : stated + 1;
     if (!unknown) {
-        c->accused = r->time;
+        c->accused = later(c->accused, r->time);
     }
     found = find_of(a, r, 0, MQQB_AUDIT_ACK_BEYOND_RECEIPT, user ? MQQB_AUDIT_SESSION_ACK : MQQB_AUDIT_RECOVERABLE_ACK,
                     unknown);
@@ -1378,8 +1383,8 @@ static void check_went_back(mqqb_audit *a, const row *r, const mqqb_audit_flow *
 /* An acknowledgement was found wrong: a message that comes late may make it right. */
 static void accuse(mqqb_audit *a, const row *r, uint32_t source, uint32_t pair)
 {
-    a->sources[source].missed.accused = r->time;
-    a->pairs[pair].missed.accused = r->time;
+    a->sources[source].missed.accused = later(a->sources[source].missed.accused, r->time);
+    a->pairs[pair].missed.accused = later(a->pairs[pair].missed.accused, r->time);
 }
 
 /* Was an acknowledgement found wrong that this message, had it come in time, would have made right? */

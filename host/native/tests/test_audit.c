@@ -1995,6 +1995,18 @@ static void test_late_messages(void)
     (void)message(3, 2, USUAL); /* justifies nothing */
     CHECK_FOUND("AA!");
 
+    start_two(); /* between two wrong ones, of which the later one came first */
+    (void)message(1, 0, USUAL);
+    then = now;
+    now += SECOND;
+    (void)order_ack(5, WITH(.connection = 1));
+    now = then;
+    (void)order_ack(7, USUAL);
+    now += SECOND / 2;
+    (void)message(2, 1, USUAL);
+    (void)message(5, 2, USUAL);
+    CHECK_FOUND("AA!");
+
     start_two();
     (void)message(1, 0, USUAL);
     (void)message(3, 2, WITH(.connection = 1));
