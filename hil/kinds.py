@@ -42,10 +42,14 @@ def interpreter(target: str) -> list[str]:
     if target == "cpython":
         return [sys.executable]
     if target.startswith("exec:"):
-        words = shlex.split(target.removeprefix("exec:"))
-        if not words or shutil.which(words[0]) is None:
-            raise BoardMissing(f"{target}: no such program")
-        return words
+        try:
+            words = shlex.split(target.removeprefix("exec:"))
+        except ValueError as error:
+            raise BoardMissing(f"{target}: {error}") from None
+        found = shutil.which(words[0]) if words else None
+        if found is None:
+            raise BoardMissing(f"{target}: no such program; give a path to one, or one that PATH finds")
+        return [str(Path(found).absolute()), *words[1:]]  # boards run in folders of their own
     if target not in MICROPYTHON:
         raise BoardMissing(f"no board {target!r}: give one of {', '.join(KINDS)} or exec:COMMAND")
     path = built(MICROPYTHON[target], target)

@@ -218,6 +218,8 @@ def test_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert interpreter("unix") == [str(binary)]
     assert interpreter("cpython") == [sys.executable]
     assert interpreter(f"exec:{binary} -X heapsize=64k") == [str(binary), "-X", "heapsize=64k"]
+    monkeypatch.chdir(tmp_path)
+    assert interpreter("exec:./micropython -X heapsize=64k") == [str(binary), "-X", "heapsize=64k"]  # runs elsewhere
     board = open_board("unix", tmp_path / "flash")
     assert board.describe() == f"unix: {binary} {boards.SENSOR}"
     assert (board.target, board.line, board.alive) == ("unix", None, False)
@@ -236,6 +238,8 @@ def test_a_missing_binary_says_how_to_build_it(target: str, tmp_path: Path, monk
     [
         ("pico", f"no board 'pico': give one of {', '.join(kinds.KINDS)} or exec:COMMAND"),
         ("exec:", "no such program"),
+        ("exec:nowhere/micropython", "no such program; give a path to one"),
+        ("exec:micropython 'x", "No closing quotation"),
     ],
 )
 def test_an_unknown_target_names_the_known_ones(target: str, reason: str) -> None:

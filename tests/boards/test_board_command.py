@@ -768,6 +768,33 @@ def test_what_is_no_board_of_ours_is_told(
         repl.attended(wire(answer), 115200, lambda board: None, reset=False)
 
 
+def test_a_board_that_is_slow_is_waited_for(
+    wire: Callable[[Callable[[bytes], bytes]], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repl, "ANSWER_S", 0.1)
+    answer = _repl("micropython", (1, 25, 0))
+
+    def slow(data: bytes) -> bytes:
+        if b"\x05A" in data:
+            threading.Event().wait(2.5)  # s; the raw REPL is entered in less
+        return answer(data)
+
+    monkeypatch.setattr(Board, "look", lambda self, reset: self)
+    who = repl.attended(wire(slow), 115200, lambda board: board.run("who"), reset=False)
+    assert who == ("micropython", (1, 25, 0))
+
+
+def test_a_board_that_dies_in_an_answer_is_told(
+    wire: Callable[[Callable[[bytes], bytes]], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(data: bytes) -> bytes:
+        return b"raw REPL; CTRL-B to exit\r\n>" if data.endswith(b"\r\x01") else b"R\x01\x20" if data else b""
+
+    monkeypatch.setattr(repl, "ANSWER_S", 0.5)
+    with pytest.raises(NoBoard, match="stopped answering"):
+        Board(wire(half), 115200)
+
+
 @pytest.mark.parametrize(("number", "advice"), [(101, "join a network"), (113, "join a network"), (111, "firewall")])
 def test_a_board_without_a_network_is_told_from_a_queue_manager_that_is_off(number: int, advice: str) -> None:
     class Answering:

@@ -1,7 +1,7 @@
 """A board's raw REPL: interrupts its program, runs code there, reads and writes its files, starts the program again.
 
 A program that feeds a watchdog is interrupted, too, and most watchdogs cannot be stopped. When the watchdog has reset
-the board, `attended` repeats the work and feeds it.
+the board, `attended` repeats the work and feeds it. It also repeats it, with more patience, for a board that is slow.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import ast
 import binascii
 import contextlib
 import io
+import select
+import struct
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -21,7 +23,9 @@ from mpremote.transport_serial import SerialTransport
 from mqqb import core
 
 MINIMUM = (1, 25)  # of MicroPython
-ENTER_S = 5
+ENTER_S = 10  # what says nothing so long, though it is asked again and again, has no MicroPython
+ANSWER_S = 10  # what says nothing so long was reset, is dead, or is slow
+SLOW_S = 60  # if it is there all the same, it is given so long
 BOOT_S = 20  # boot.py may join a network
 RETURN_S = 10  # a USB port is away while its board starts
 QUIET_S = 0.3
@@ -37,6 +41,10 @@ class BoardError(Exception):
 
 class NoBoard(BoardError):
     """There is nothing to talk to: no port, a port in use, no answer, no MicroPython."""
+
+
+class Silent(NoBoard):
+    """It was there, and answers no more: it was reset, is dead, or is slow."""
 
 
 class Info(NamedTuple):
@@ -145,16 +153,21 @@ print(_core())
 
 
 class _Line(SerialTransport):  # type: ignore[misc]
-    """One on which no wait is without end: mpremote's own looks at the time only while the board says nothing."""
+    """One on which no wait is without end: mpremote's own looks at the time only while the board says nothing. What it
+    reads without `read_until` waits for as long as the port was opened with.
+    """
 
-    limit = float(ENTER_S)  # s
+    limit = float(ANSWER_S)  # s
 
     def read_until(self, _: int, ending: bytes, *__: Any, timeout_overall: Any = None, **___: Any) -> bytes:
         """What the board says up to `ending`, or until the time is over."""
         until = time.monotonic() + (timeout_overall or self.limit)
         data = b""
         while not data.endswith(ending) and time.monotonic() < until:
-            if self.is_pty or self.serial.in_waiting:
+            if self.is_pty:  # which tells only who waits for it that its other end has gone
+                if select.select([self.serial], [], [], max(0.0, until - time.monotonic()))[0]:
+                    data += self.serial.read(1)
+            elif self.serial.in_waiting:
                 data += self.serial.read(1)
             else:
                 time.sleep(0.01)
@@ -164,14 +177,16 @@ class _Line(SerialTransport):  # type: ignore[misc]
 class Board:
     """A board's raw REPL; the program there is interrupted. `look` comes first. Raises NoBoard, BoardError.
 
-    again: the attempt before was cut off. `watched`: a watchdog has done that; each command feeds it now.
+    again: the attempt before was cut off, and this one is patient. `watched`: a watchdog has done that; each command
+    feeds it now.
     """
 
     def __init__(self, port: str, baud: int = 115200, *, again: bool = False) -> None:
         self.port = port
         self.watched = False
+        self._answer_s = SLOW_S if again else ANSWER_S
         try:
-            self._line = _Line(port, baudrate=baud, timeout=2)
+            self._line = _Line(port, baudrate=baud, timeout=self._answer_s)
         except (TransportError, OSError, ValueError):
             raise NoBoard(_why_not_opened(port, baud)) from None
         try:
@@ -217,14 +232,16 @@ class Board:
         said = io.StringIO()
         self._line.serial.write_timeout = ENTER_S
         until = time.monotonic() + (BOOT_S if reset else ENTER_S)
+        patience = BOOT_S if reset else ENTER_S / 8
         while True:  # a program may have caught the first interrupt
             try:
                 with contextlib.redirect_stdout(said):
-                    self._line.enter_raw_repl(soft_reset=reset, timeout_overall=BOOT_S if reset else ENTER_S / 4)
+                    self._line.enter_raw_repl(soft_reset=reset, timeout_overall=patience)
                 return
             except TransportError:
                 if time.monotonic() > until:
                     break
+                patience *= 2  # or the board is slow
                 self._calm()
             except OSError as error:
                 raise NoBoard(f"the board at {self.port} went away: {error}") from None
@@ -255,19 +272,19 @@ class Board:
     def _feed(self) -> None:
         self._exec(_WATCHED if self.watched else _UNWATCHED)
 
-    def run(self, code: str, seconds: float = 10) -> Any:
-        """Run code there; what it prints, as a Python value, None if nothing. seconds: at most so long."""
+    def run(self, code: str, seconds: float = 0) -> Any:
+        """Run code there; what it prints, as a Python value, None if nothing. seconds: it may need so many."""
         return self._exec("_feed()\n" + code, seconds)
 
-    def _exec(self, code: str, seconds: float = 10) -> Any:
+    def _exec(self, code: str, seconds: float = 0) -> Any:
         try:
             with contextlib.redirect_stdout(io.StringIO()):
-                self._line.limit = ENTER_S
+                self._line.limit = self._answer_s
                 self._line.exec_raw_no_follow(code)
-                self._line.limit = seconds
-                output, errors = self._line.follow(seconds)
-        except (TransportError, OSError) as error:
-            raise NoBoard(f"the board at {self.port} stopped answering: {error}") from None
+                self._line.limit = max(seconds, self._answer_s)
+                output, errors = self._line.follow(None)
+        except (TransportError, OSError, struct.error) as error:  # struct.error: mpremote takes silence for a number
+            raise Silent(f"the board at {self.port} stopped answering: {error}") from None
         if errors:
             raise BoardError(f"the board at {self.port}: {errors.decode(errors='replace').splitlines()[-1]}")
         text = output.decode(errors="replace").strip()
@@ -326,21 +343,27 @@ class Board:
 def attended(port: str, baud: int, work: Callable[[Board], Result], *, reset: bool) -> Result:
     """What `work` gives for the board at a port, whose program is interrupted, and started again after it.
 
-    If a watchdog resets the board meanwhile, `work` is done once more, and the watchdog fed. reset: as in `Board.look`.
+    If a watchdog resets the board meanwhile, `work` is done once more, and the watchdog fed; also if the board was
+    silent and is there all the same. reset: as in `Board.look`.
     Raises NoBoard, BoardError, and what `work` raises.
     """
-    board = Board(port, baud)
+    board = None
     try:
         try:
+            board = Board(port, baud)
             return work(board.look(reset=reset))
         except BoardError as error:
-            board.close(restart=False)
+            if board is not None:
+                board.close(restart=False)
+            elif not isinstance(error, Silent):
+                raise
             board = _returned(port, baud, error)
-            if not board.watched:
+            if not (board.watched or isinstance(error, Silent)):
                 raise
         return work(board.look(reset=reset))
     finally:
-        board.close(restart=True)
+        if board is not None:
+            board.close(restart=True)
 
 
 def _returned(port: str, baud: int, failure: BoardError) -> Board:
