@@ -1,4 +1,6 @@
-"""How long a start lasts on a Cortex-M3 with 64 KiB of heap and a full flash, by the instructions that QEMU counts."""
+"""How long a start of a Cortex-M3 lasts with 64 KiB of heap and a full flash, and how long a reading keeps it awake: by
+the instructions that QEMU counts.
+"""
 
 import re
 from collections.abc import Callable
@@ -6,9 +8,11 @@ from pathlib import Path
 
 import pytest
 from mqqb import confirm
+from ordack.client import Client
 from ordack.node import Node, deferred
 
-from hil.emulated import MPS2_PSRAM_SIZE, mps2_flash
+from hil.emulated import M3, MPS2_PSRAM_SIZE, mps2_flash
+from tests.support.command import Serve
 from tests.support.emulated import MPS2, Machine
 
 CAPACITY = 1500000
@@ -24,6 +28,41 @@ node = Node("/flash/outbox", capacity={CAPACITY})
 taken = time.ticks_diff(time.ticks_us(), begin)
 print("waiting", node.waiting, "taken", taken, "damage", len(node.damage))
 import mps2
+mps2.power_off(0)
+"""
+AWAKE_MAX = 15_000_000
+AWAKE_MAIN = """\
+import mps2, network, time
+lan = network.LAN()
+lan.active(True)
+while not lan.isconnected():
+    time.sleep_ms(10)
+start = time.ticks_us()
+from ordack.node import Node
+from ordack.node.wait import Waiter
+sleep = Waiter.sleep
+
+def timed(waiter, links, wait):
+    global waited
+    begin = time.ticks_us()
+    sleep(waiter, links, wait)
+    waited += time.ticks_diff(time.ticks_us(), begin)
+
+Waiter.sleep = timed
+for _ in range(2):
+    waited = 0
+    node = Node("outbox", connect=("10.0.2.2", {0}))
+    queue = node.queue("DIRECT=TCP:10.0.2.2\\private$\\line1")
+    made = time.ticks_us()
+    message = queue.put(b"21.5")
+    durable = time.ticks_us()
+    node.wait(message.is_stored, 60000)
+    stored = time.ticks_us()
+    node.commit_now()
+    node.close_now()
+    end = time.ticks_us()
+    print("awake", made - start, durable - made, stored - durable - waited, end - stored, end - start - waited)
+    start = time.ticks_us()
 mps2.power_off(0)
 """
 
@@ -66,3 +105,24 @@ def test_a_start_with_a_full_flash_takes_less_than_two_seconds(
     assert (found, damage) == (waiting, 0)
     assert waiting > 4800
     assert taken < INSTRUCTIONS_MAX
+
+
+@pytest.mark.skipif(not (MPS2 / "firmware.elf").exists(), reason="make firmware builds the MicroPython of this test")
+def test_how_long_a_reading_keeps_the_processor_busy(tmp_path: Path, mps2: Callable[..., Machine]) -> None:
+    """Prints what the page of recipes shows: a start with imports and a new outbox, and one without. Waits are not
+    counted.
+    """
+    with Client(tmp_path / "store", create=True) as client:
+        client.create_queue("line1", transactional=True)
+    serve = Serve(tmp_path / "store")
+    try:
+        board = mps2(AWAKE_MAIN.format(serve.port), "-icount", "shift=6", *M3.lan, settings="heap=140")
+        assert board.ended() == 0, board.output
+    finally:
+        serve.stop()
+    starts = re.findall(r"awake (\d+) (\d+) (\d+) (\d+) (\d+)", board.output)
+    for start in starts:
+        made, put, way, close, total = (int(microseconds) * 1000 // NS_PER_INSTRUCTION for microseconds in start)
+        print(f"{total} instructions: start {made}, put {put}, until it is stored {way}, close {close}")
+        assert total < AWAKE_MAX
+    assert len(starts) == 2
