@@ -8,7 +8,7 @@ from typing import Any, BinaryIO, NamedTuple, cast
 from _mqqb import ffi, lib
 
 from ordack.capture import reading
-from ordack.capture.reading import Tables
+from ordack.capture.reading import Tables, memory
 
 MAGICS = (b"\xd4\xc3\xb2\xa1", b"\xa1\xb2\xc3\xd4", b"\x4d\x3c\xb2\xa1", b"\xa1\xb2\x3c\x4d", b"\x0a\x0d\x0d\x0a")
 
@@ -67,9 +67,8 @@ class _Batch:
         self._columns = {name: ffi.new("uint32_t[]", _ROWS) for name in _COLUMNS}
         for name, number in _COLUMNS.items():
             self.pointers.column[number] = self._columns[name]
-        self._times, self._ends, self._bytes = (
-            ffi.new("int64_t[]", _ROWS), ffi.new("int64_t[]", _ROWS), ffi.new("uint8_t[]", _PACKETS)
-        )  # fmt: skip
+        self._times, self._ends = ffi.new("int64_t[]", _ROWS), ffi.new("int64_t[]", _ROWS)
+        self._bytes = ffi.from_buffer("uint8_t[]", memory(_PACKETS))
         self.pointers.time, self.pointers.packet_end = self._times, self._ends
         self.pointers.packets, self.pointers.packets_size = self._bytes, _PACKETS
 

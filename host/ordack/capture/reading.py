@@ -79,9 +79,9 @@ def error_text(at: int, frame: int, status: int) -> str:
     return f"at byte {at}, behind frame {frame}: {ERRORS[status]}"
 
 
-def memory(size: int, old: bytes | bytearray = b"") -> bytearray:
-    """So many bytes, which begin with the old ones; the others are 0."""
-    made = bytearray(size)
+def memory(size: int, old: bytes | mmap.mmap = b"") -> mmap.mmap:
+    """So many bytes, which begin with the old ones; the others are 0, and take no room before they are written."""
+    made = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     made[: len(old)] = old
     return made
 
@@ -98,7 +98,7 @@ class Dictionary:
 
     def saved(self) -> tuple[bytes, bytes]:
         """What __init__ takes."""
-        return bytes(self._end[: 8 * (len(self) + 1)]), bytes(self._bytes[: self._c.end[len(self)]])
+        return self._end[: 8 * (len(self) + 1)], self._bytes[: self._c.end[len(self)]]
 
     def _attach(self) -> None:
         self._index = memory(8 * self._capacity)
@@ -123,7 +123,7 @@ class Dictionary:
     def entry(self, code: int) -> tuple[int, bytes]:
         if not 1 <= code <= len(self):
             raise IndexError(f"{code} is no code of this dictionary")
-        raw = bytes(self._bytes[self._c.end[code - 1] : self._c.end[code]])
+        raw = self._bytes[self._c.end[code - 1] : self._c.end[code]]
         return raw[0], raw[1:]
 
 
@@ -134,7 +134,8 @@ class Tables:
         self.c = c = ffi.new("mqqb_capture *")
         c.part, c.parts, c.by_ports = part, parts, by_ports
         self._managers, self._queues = Dictionary(c.dictionary[0]), Dictionary(c.dictionary[1])
-        self._connections = self._segments = bytearray()
+        self._connections: bytes | mmap.mmap = b""
+        self._segments: bytes | mmap.mmap = b""
         self.kept: dict[int, Any] = {}
         self._scratch = memory(lib.MQQB_CAPTURE_SCRATCH)
         c.scratch = ffi.from_buffer("uint8_t[]", self._scratch)
@@ -147,8 +148,8 @@ class Tables:
         c = self.c
         return {
             "c": bytes(ffi.buffer(c)),
-            "connections": bytes(self._connections[: c.connections_used * ffi.sizeof("mqqb_capture_connection")]),
-            "segments": bytes(self._segments[: c.segments_used * ffi.sizeof("mqqb_capture_segment")]),
+            "connections": self._connections[: c.connections_used * ffi.sizeof("mqqb_capture_connection")],
+            "segments": self._segments[: c.segments_used * ffi.sizeof("mqqb_capture_segment")],
             "kept": {file: bytes(ffi.buffer(kept)) for file, kept in self.kept.items()},
             "dictionaries": (self._managers.saved(), self._queues.saved()),
         }
@@ -161,7 +162,7 @@ class Tables:
         )
         self._scratch = memory(lib.MQQB_CAPTURE_SCRATCH)
         c.scratch = ffi.from_buffer("uint8_t[]", self._scratch)
-        self._connections, self._segments = bytearray(state["connections"]), bytearray(state["segments"])
+        self._connections, self._segments = state["connections"], state["segments"]
         self._grow_connections(c.connections_size)
         self._grow_segments(c.segments_size)
         lib.mqqb_capture_rehash(c)

@@ -216,7 +216,7 @@ def audit_row(folder: Path, show: Callable[[str], None]) -> Row:
         return Row(
             claim,
             UNJUDGED,
-            f"not run: the package {error.name} is missing",
+            f"not run: the package {(error.name or '').partition('.')[0]} is missing",
             f"pip install 'ordack[spark]', then ordack audit {folder}",
         )
     try:
