@@ -265,13 +265,13 @@ def test_a_uart_carries_all_it_has_room_for(mps2: Callable[..., Machine], chip: 
 
 
 AGAIN_MAIN = """\
-import machine, time
+import machine
 uart = machine.UART(1, 115200, rxbuf=64, flow=machine.UART.RTS)
 print("ready")
-for _ in range(1000):
+for _ in range(2000):
     uart.init(115200, rxbuf=64, flow=machine.UART.RTS)
-    while not uart.any():
-        machine.idle()
+    while not uart.any():  # awake: the next byte is under way then
+        pass
 print("hears")
 """
 
@@ -289,8 +289,10 @@ def test_a_uart_that_is_begun_again_hears_what_comes_meanwhile(
     machine.until("ready")
     with line, ThreadPoolExecutor() as pool:
         sender = pool.submit(_send_until_it_ends, line)
-        machine.until("hears")
-        machine.kill()
+        try:
+            machine.until("hears")
+        finally:
+            machine.kill()  # which ends the sender
         sender.result(DEADLINE_S)
 
 
