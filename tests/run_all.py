@@ -64,7 +64,7 @@ PARTS: list[Part] = [
     ("mutants", [[*MAKE, "mutants", "SAMPLE=4", "SEED=1"]]),
 ]
 AT_A_TIME = 3  # on two processors: most parts wait now and then
-FAST: list[Part] = [("fast", [[PYTHON, *PYTEST, *TWO, "-m", "not slow", *ENGINE, HOST]])]
+FAST: list[Part] = [("fast", [[PYTHON, *PYTEST, *THREE, "-m", "not slow", *ENGINE, HOST]])]
 
 
 class Verdict(NamedTuple):
