@@ -636,8 +636,7 @@ async def run_campaign(settings: Settings, console: Console) -> Figures:
             (folder / "figures.json").write_text(figures.to_json())
             (folder / "board.log").write_text(campaign.board.log.tail(sys.maxsize))
             (folder / "queue_manager.log").write_text(campaign.manager.log.tail(sys.maxsize))
-            (folder / SCENARIO).write_text(write(replace(campaign.settings, patience_s=settings.patience_s,
-                                                         deadline_s=settings.deadline_s)))  # fmt: skip
+            (folder / SCENARIO).write_text(_scenario(campaign.settings, settings))
             for text in (
                 f"logs, scenario, ledger and store are kept in {folder}",
                 f"replay it: {command('campaign', '--scenario', folder / SCENARIO)}",
@@ -647,6 +646,11 @@ async def run_campaign(settings: Settings, console: Console) -> Figures:
     finally:
         if not keep:
             shutil.rmtree(folder)
+
+
+def _scenario(planned_settings: Settings, asked: Settings) -> str:
+    """The text that repeats a campaign, with times only where they were asked for: the kind of board has its own."""
+    return write(replace(planned_settings, patience_s=asked.patience_s, deadline_s=asked.deadline_s))
 
 
 def command(module: str, *words: str | Path) -> str:
@@ -802,7 +806,7 @@ def write_plan(settings: Settings, path: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         planned_settings, board = _opened(settings, Path(folder))
         board.close()
-    path.write_text(write(replace(planned_settings, patience_s=settings.patience_s, deadline_s=settings.deadline_s)))
+    path.write_text(_scenario(planned_settings, settings))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

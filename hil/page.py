@@ -9,6 +9,7 @@ from typing import Any
 from ordack.audit import sheet
 
 from hil.matrix import ABSENT, BROKEN, GUARANTEES, NOT_SHOWN, SHOWN, Matrix
+from hil.report import Timeline
 
 _BADGES = {SHOWN: "b3", BROKEN: "b0", NOT_SHOWN: "b1", ABSENT: "b2"}
 _HASH_DIGITS = 12
@@ -61,10 +62,8 @@ _HEADINGS = (
 
 
 def _figures(board: str, figures: dict[str, Any]) -> list[str | int]:
-    comparison, timeline = figures["comparison"] or {}, figures["timeline"]
+    comparison, timeline = figures["comparison"] or {}, Timeline(**figures["timeline"])
     hashes = ", ".join(f"{name} {digest[:_HASH_DIGITS]}" for name, digest in figures["hashes"].items())
-    worst = max((took for _, _, took in timeline["faults"] if took is not None), default=0.0)
-    last = timeline["readings"][-1] if timeline["readings"] else (0, 0, 0, 0)
     return [
         board,
         comparison.get("sent", 0),
@@ -72,8 +71,8 @@ def _figures(board: str, figures: dict[str, Any]) -> list[str | int]:
         len(figures["cuts"]),
         figures["board_kills"],
         figures["manager_kills"],
-        f"{worst:.2f}",
-        f"{last[2] / last[0] if last[0] else 0:.1f}",
+        f"{timeline.worst_s:.2f}",
+        f"{timeline.rate:.1f}",
         figures["bytes_up"],
         figures["bytes_down"],
         f"{figures['seconds']:.1f}",

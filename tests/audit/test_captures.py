@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from mqqb import build, core, guids, handshake, headers, parse, reader
 from mqqb.names import parse_format_name
 from ordack.capture import columnar, reading
+from ordack.capture.packets import CaptureError, Found
 
 from tests.audit.scan import internals, messages, scan
 from tests.support import capture_reference
@@ -202,16 +203,16 @@ Row = dict[str, int]
 Rows = dict[str, list[Row]]
 
 
-def expected(files: Sequence[bytes]) -> tuple[dict[str, list[capture_reference.Cut]], int]:
+def expected(files: Sequence[bytes]) -> tuple[dict[str, list[Found]], int]:
     """The cuts of each direction, by the reference; how many files are damaged."""
-    found: dict[str, list[capture_reference.Cut]] = defaultdict(list)
+    found: dict[str, list[Found]] = defaultdict(list)
     damaged = []
 
     def frames() -> Iterator[capture_reference.Frame]:
         for data in files:
             try:
                 yield from capture_reference.frames(io.BytesIO(data))
-            except capture_reference.CaptureError as error:
+            except CaptureError as error:
                 damaged.append(str(error))
 
     for cut in capture_reference.packets(capture_reference.streams(frames())):
@@ -252,7 +253,7 @@ def spans(holes: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return result
 
 
-def check(cuts: Sequence[capture_reference.Cut], rows: Sequence[Row]) -> None:
+def check(cuts: Sequence[Found], rows: Sequence[Row]) -> None:
     """One direction: the same packets at the same places, and the same holes between them."""
     whole = [cut for cut in cuts if not cut.problem]
     cut_rows = [row for row in rows if row["kind"] < HOLE]

@@ -12,9 +12,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -228,14 +229,22 @@ print("lost some", uart.any())
 """
 
 
-@every_chip
-def test_a_uart_carries_all_it_has_room_for(mps2: Callable[..., Machine], chip: Chip, tmp_path: Path) -> None:
+def with_uart(
+    mps2: Callable[..., Machine], program: str, place: Path, serial: Sequence[str], **options: Any
+) -> tuple[Machine, socket.socket]:
+    """A machine with this program, and the other end of its UART 1, through a socket at this place."""
     with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(tmp_path / "uart1"))
+        server.bind(str(place))
         server.listen()
         server.settimeout(DEADLINE_S)
-        machine = mps2(ECHO_MAIN, "-chardev", f"socket,id=uart1,path={tmp_path / 'uart1'}", *chip.line, chip=chip)
+        machine = mps2(program, "-chardev", f"socket,id=uart1,path={place}", *serial, **options)
         line, _ = server.accept()
+    return machine, line
+
+
+@every_chip
+def test_a_uart_carries_all_it_has_room_for(mps2: Callable[..., Machine], chip: Chip, tmp_path: Path) -> None:
+    machine, line = with_uart(mps2, ECHO_MAIN, tmp_path / "uart1", chip.line, chip=chip)
     with line:
         line.settimeout(DEADLINE_S)
         machine.until("ready")
@@ -280,12 +289,7 @@ print("hears")
 def test_a_uart_that_is_begun_again_hears_what_comes_meanwhile(
     mps2: Callable[..., Machine], chip: Chip, tmp_path: Path
 ) -> None:
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(tmp_path / "uart1"))
-        server.listen()
-        server.settimeout(DEADLINE_S)
-        machine = mps2(AGAIN_MAIN, "-chardev", f"socket,id=uart1,path={tmp_path / 'uart1'}", *chip.line, chip=chip)
-        line, _ = server.accept()
+    machine, line = with_uart(mps2, AGAIN_MAIN, tmp_path / "uart1", chip.line, chip=chip)
     machine.until("ready")
     with line, ThreadPoolExecutor() as pool:
         sender = pool.submit(_send_until_it_ends, line)
@@ -319,19 +323,8 @@ print("has lost", "overruns=0" not in str(uart), uart.any() < 2000)
 def test_mps2_hears_nothing_while_it_erases_if_that_takes_time(mps2: Callable[..., Machine], tmp_path: Path) -> None:
     """As on an RP2, which stops interrupts meanwhile. 2000 bytes at 115200 baud take less than a second."""
     for settings, lost in (("heap=64 erase_ms=1000", True), ("heap=64", False)):
-        with socket.socket(socket.AF_UNIX) as server:
-            server.bind(str(tmp_path / f"uart1-{lost}"))
-            server.listen()
-            server.settimeout(DEADLINE_S)
-            machine = mps2(
-                DEAF_MAIN,
-                "-chardev",
-                f"socket,id=uart1,path={tmp_path / f'uart1-{lost}'}",
-                "-serial",
-                "chardev:uart1",
-                settings=settings,
-            )
-            line, _ = server.accept()
+        place, serial = tmp_path / f"uart1-{lost}", ("-serial", "chardev:uart1")
+        machine, line = with_uart(mps2, DEAF_MAIN, place, serial, settings=settings)
         with line:
             machine.until("ready")
             line.sendall(bytes(2000))

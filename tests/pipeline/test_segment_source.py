@@ -328,13 +328,18 @@ def test_filters_on_time_leave_out_rows_before_they_reach_spark(two_queues: Path
                       datasource.LessThan(arrived, at(5))) == [0, 2, 4]  # fmt: skip
 
 
-def test_of_segments_of_other_times_nothing_is_read_but_their_footers(folder: Path) -> None:
+def write_three_of_which_the_second_can_be_read(folder: Path) -> None:
+    """Ten rows each; of the others only the footers are whole."""
     for serial in range(1, 4):
         path = write(folder, serial, 10 * serial, 10 * serial + 9)
         if serial != 2:
             content = path.read_bytes()
             footer = int.from_bytes(content[-8:-4], "little") + 8
             path.write_bytes(content[:4] + bytes(len(content) - footer - 4) + content[-footer:])
+
+
+def test_of_segments_of_other_times_nothing_is_read_but_their_footers(folder: Path) -> None:
+    write_three_of_which_the_second_can_be_read(folder)
     wanted = [datasource.GreaterThanOrEqual(("arrived",), BEGIN + datetime.timedelta(seconds=20)),
               datasource.LessThan(("arrived",), BEGIN + datetime.timedelta(seconds=30))]  # fmt: skip
     assert batch_read(folder, *wanted) == list(range(20, 30))
@@ -562,12 +567,7 @@ def test_a_table_of_a_catalog_reads_the_segments(spark: SparkSession, tmp_path: 
 
 def test_a_table_of_a_catalog_opens_no_segment_of_other_times_or_queues(spark: SparkSession, tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "segments")
-    for serial in range(1, 4):
-        path = write(folder, serial, 10 * serial, 10 * serial + 9)
-        if serial != 2:
-            content = path.read_bytes()
-            footer = int.from_bytes(content[-8:-4], "little") + 8
-            path.write_bytes(content[:4] + bytes(len(content) - footer - 4) + content[-footer:])
+    write_three_of_which_the_second_can_be_read(folder)
     write(folder, 1, 0, 0, "line2").write_bytes(b"not Parquet")
     _with_table(
         spark,

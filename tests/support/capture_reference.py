@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import dpkt
 from mqqb import core
+from ordack.capture.packets import CaptureError, Found
 
 TCP_PORT = 1801
 PCAP_MAGICS = {
@@ -28,10 +29,6 @@ _RECORD_MAX = 16 << 20  # bytes of one frame or block; more is no capture but a 
 _PENDING_MAX = 4 << 20  # bytes kept out of order for one direction: more than a TCP window
 _DATAGRAMS_MAX = 64  # fragmented IP datagrams put together at once; the one without news for longest is given up
 _ETHERNET, _LOOPBACK, _LOOP, _LINUX_COOKED, _LINUX_COOKED_2 = 1, 0, 108, 113, 276  # others: raw IP
-
-
-class CaptureError(Exception):
-    """The file is no capture, or stops being one; the text names the frame and the byte."""
 
 
 class Frame(NamedTuple):
@@ -60,17 +57,6 @@ class Chunk(NamedTuple):
     stream: int = 0
     missing: int = 0
     end: bool = False
-
-
-class Cut(NamedTuple):
-    """A packet's bytes with its place; or, with a problem, why there is no packet at this place."""
-
-    connection: str
-    time: float
-    frame: int
-    offset: int
-    data: bytes
-    problem: str = ""
 
 
 # ---- the file -----------------------------------------------------------------------------------
@@ -372,19 +358,19 @@ class _Cutter:
         self.buffer = bytearray()
         self.offset = 0  # of the buffer's first byte in the stream
         self.marks: deque[tuple[int, int, float]] = deque()  # offset, frame, time of the chunks in the buffer
-        self.searching: Cut | None = None  # for the next credible BaseHeader: where that began
+        self.searching: Found | None = None  # for the next credible BaseHeader: where that began
         self.reported = False  # why it is searching
         self.dead = False  # nothing tells where the next packet begins
         self.total = array("I", [0])
 
-    def _cut(self, connection: str, at: int, size: int, problem: str = "") -> Cut:
+    def _cut(self, connection: str, at: int, size: int, problem: str = "") -> Found:
         offset = self.offset + at
         while len(self.marks) > 1 and self.marks[1][0] <= offset:
             self.marks.popleft()
         _, frame, time = self.marks[0]
-        return Cut(connection, time, frame, offset, bytes(self.buffer[at : at + size]), problem)
+        return Found(connection, time, frame, offset, bytes(self.buffer[at : at + size]), problem)
 
-    def feed(self, chunk: Chunk) -> Iterator[Cut]:
+    def feed(self, chunk: Chunk) -> Iterator[Found]:
         """The packets that are complete now."""
         mark = (chunk.offset, chunk.frame, chunk.time)
         if chunk.missing:
@@ -414,7 +400,7 @@ class _Cutter:
             problem = f"the stream ends after {len(self.buffer)} of {self.total[0]} bytes of this packet"
             yield self._cut(chunk.connection, 0, 0, problem)
 
-    def _packets(self, connection: str) -> Iterator[Cut]:
+    def _packets(self, connection: str) -> Iterator[Found]:
         at = 0
         end = len(self.buffer)
         if self.searching is not None:
@@ -452,12 +438,12 @@ class _Cutter:
         return max(0, end - 7), False
 
 
-def packets(source: Iterator[Chunk]) -> Iterator[Cut]:
+def packets(source: Iterator[Chunk]) -> Iterator[Found]:
     """Cut the streams into packets, which are not checked beyond their framing.
 
     A packet with a wrong BaseHeader comes as these 16 bytes, and is the last of its stream: nothing tells where the
     next one begins. After a hole, and in a connection that is older than the capture, the next packet is where the next
-    credible BaseHeader is; what was lost comes as one Cut with a problem.
+    credible BaseHeader is; what was lost comes as one Found with a problem.
     """
     cutters: dict[int, _Cutter] = {}
     for item in source:

@@ -15,7 +15,7 @@ MALFORMED, HOLE, BEGIN, OLDER, END, PING = (
     lib.MQQB_KIND_PING,
 )  # fmt: skip
 
-ERRORS = {
+_ERRORS = {
     lib.MQQB_CAPTURE_BAD_MAGIC: "neither pcap nor pcapng",
     lib.MQQB_CAPTURE_BAD_END: "the file ends inside the record that begins there",
     lib.MQQB_CAPTURE_BAD_SIZE: "a record claims a size that it cannot have",
@@ -76,7 +76,7 @@ class CaptureFile:
 
 def error_text(at: int, frame: int, status: int) -> str:
     """What a status of mqqb_capture_read says of a file at this byte, behind this frame."""
-    return f"at byte {at}, behind frame {frame}: {ERRORS[status]}"
+    return f"at byte {at}, behind frame {frame}: {_ERRORS[status]}"
 
 
 def memory(size: int, old: bytes | mmap.mmap = b"") -> mmap.mmap:
