@@ -34,9 +34,10 @@ OTHERS = ["tests", *[f"--ignore={name}" for name in (*ENGINE, HOST, BOARDS, PIPE
 DURATION = re.compile(r"([\d.]+)s (?:call|setup|teardown) +(.*)")  # as pytest prints it
 # For every JVM that a test starts, also through `ordack pipeline`, and that of tests/conftest.py. None lives
 # long enough to gain from the second compiler, or from threads that collect garbage: of the 15 s of processor that a
-# session takes for one small job 6 are theirs.
-JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-ENVIRONMENT = {"PYSPARK_SUBMIT_ARGS": f"--driver-java-options '{JVM}' pyspark-shell", "SPARK_LAUNCHER_OPTS": JVM}
+# session takes for one small job 6 are theirs. 4 more go into loading classes that are in a file already.
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+JVM = f"{QUICK_JVM} -XX:SharedArchiveFile={ROOT}/build/spark-classes.jsa -Xlog:cds=off -Xlog:cds+dynamic=off"
+ENVIRONMENT = {"SPARK_SUBMIT_OPTS": JVM, "SPARK_LAUNCHER_OPTS": QUICK_JVM}
 # Name -> commands, run one after another. What collects every test is first, beside what is not pytest: each process of
 # the others then finds the tests compiled. What takes long begins early, and the boards, which wait most, when the
 # pipeline is almost done: beside them a worker of Spark may take 10 s to start, and is given up.

@@ -143,6 +143,10 @@ python_part() {
     done
     if for_tests; then step micropython-stubs "$key $(requirements stubs)" install_stubs; fi
     step ordack "$key $(digest pyproject.toml host/build_backend.py host/build_mqqb.py c_core host/native)" install_ordack
+    if for_tests; then
+        step spark-classes "$key $(requirements spark) $(java -version 2>&1) $(sha256sum <tests/support/spark_classes.py)" \
+            .venv/bin/python -m tests.support.spark_classes build/spark-classes.jsa
+    fi
 }
 
 # ---- Debian packages that are not installed: sources, and what another processor's Linux is made of

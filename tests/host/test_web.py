@@ -80,7 +80,7 @@ def serving(store: Path, more: str = "") -> Iterator[Watched]:
 @pytest.fixture
 def dead(tmp_path: Path) -> tuple[Path, list[int]]:
     """A store with three dead letters, and their lookup ids."""
-    letters = [("press 7", b"21.5"), (HOSTILE, "Förderband <b>1</b>".encode()), ("", bytes(range(256)))]
+    letters = [("press 7", b"reading 21.5"), (HOSTILE, "Förderband <b>1</b>".encode()), ("", bytes(range(256)))]
     return tmp_path / "store", store_with_dead_letters(tmp_path / "store", letters)
 
 
@@ -271,7 +271,7 @@ def test_without_a_token_nobody_sees_dead_letters_and_is_told_how_to(dead: tuple
         overview = json.loads(ask(port, "/overview")[2])
     assert (overview["can_act"], overview["kept"]) == (False, [{"name": DEAD_XACT, "messages": 3}])
     assert "press 7" not in json.dumps(overview)
-    assert "21.5" not in json.dumps(overview)
+    assert "reading 21.5" not in json.dumps(overview)
 
 
 @pytest.mark.parametrize(
@@ -411,9 +411,9 @@ def test_dead_letters_are_shown_with_reason_and_beginning(dead: tuple[Path, list
     rows = found["rows"]
     assert (found["messages"], found["next"], [row["key"] for row in rows]) == (3, None, keys)
     assert [row["label"] for row in rows] == ["press 7", HOSTILE, ""]
-    assert [row["text"] for row in rows] == ["21.5", "Förderband <b>1</b>", None]
+    assert [row["text"] for row in rows] == ["reading 21.5", "Förderband <b>1</b>", None]
     assert rows[2]["hex"] == bytes(range(kept.HEX_MAX)).hex(" ")
-    assert [row["size"] for row in rows] == [4, 20, 256]
+    assert [row["size"] for row in rows] == [12, 20, 256]
     assert {row["class_name"] for row in rows} == {"NACK_RECEIVE_TIMEOUT"}
     assert "no application is known to have received it in time" in rows[0]["words"]
     assert rows[0]["destination"] == "DIRECT=OS:.\\private$\\line1"
@@ -457,7 +457,7 @@ def test_a_page_of_100_000_dead_letters_reads_as_much_as_one_of_a_hundred(tmp_pa
     few, many = tmp_path / "few", tmp_path / "many"
     steps = {}
     for folder, count in ((few, 100), (many, 100_000)):
-        [first] = store_with_dead_letters(folder, [("press 7", b"21.5")])
+        [first] = store_with_dead_letters(folder, [("press 7", b"reading 21.5")])
         with Store(folder) as store:
             with store.transaction():
                 store._database.all(
@@ -525,7 +525,7 @@ def test_what_was_moved_is_in_its_queue_whatever_happens_next(dead: tuple[Path, 
     assert done["stayed"] == []
     with Client(store) as client:
         there = list(client.queue("line1").peek())
-        assert [message.body for message in there] == [b"21.5", "Förderband <b>1</b>".encode()]
+        assert [message.body for message in there] == [b"reading 21.5", "Förderband <b>1</b>".encode()]
         assert [message.message_id for message in there] == [one["message_id"] for one in done["moved"]]
         assert [message.lookup_id for message in client.queue(DEAD_XACT).peek()] == keys[2:]
 
@@ -553,7 +553,7 @@ def test_each_message_that_stays_has_its_reason_and_the_log_says_who_moved(dead:
         assert running.samples()["ordack_application_sent_total", ""] == 3
         errors = running.serve.stop()[2]
     with Client(store) as client:
-        assert [message.body for message in client.queue("plain").peek()] == [b"21.5"]
+        assert [message.body for message in client.queue("plain").peek()] == [b"reading 21.5"]
         assert len(list(client.queue("line1").peek())) == 2
     moved = [line for line in errors.splitlines() if "over HTTP" in line]
     assert len(moved) == 4

@@ -1,6 +1,6 @@
 """A standalone Spark cluster on this machine, out of the pyspark wheel: one master, workers of one core each.
 
-    python tests/pipeline/spark_cluster.py [--workers N | --connect] COMMAND...
+    python -m tests.pipeline.spark_cluster [--workers N | --connect] COMMAND...
 
 runs COMMAND with `@` replaced by the master's URL, and stops the cluster when it ends. With --connect it is a Spark
 Connect server instead.
@@ -22,12 +22,13 @@ from pathlib import Path
 
 import pyspark
 
+from tests.run_all import JVM
+
 HOME = Path(pyspark.__file__).parent
 DEADLINE_S = 60.0
 SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 WORKER_MEMORY = "1g"
 EXECUTOR_MEMORY = "512m"
-QUICK_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # these JVMs do not live long
 
 
 class ClusterError(Exception):
@@ -93,7 +94,7 @@ def parent(process: int) -> int:
 def _start(daemons: list[_Daemon], name: str, arguments: list[str], pattern: str, folder: Path) -> _Daemon:
     command = [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1"]
     return _run(daemons, [*command, "--port", "0", "--webui-port", "0", *arguments], pattern, folder, {
-        "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": QUICK_START, "PYSPARK_PYTHON": sys.executable,
+        "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": JVM, "PYSPARK_PYTHON": sys.executable,
     })  # fmt: skip
 
 
@@ -127,7 +128,7 @@ def cluster(workers: int = 2) -> Iterator[Cluster]:
         (folder / "conf").mkdir()
         settings = {
             "spark.executor.memory": EXECUTOR_MEMORY,
-            "spark.executor.extraJavaOptions": QUICK_START,
+            "spark.executor.extraJavaOptions": JVM,
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.ui.enabled": "false",
@@ -186,7 +187,7 @@ def connect_server() -> Iterator[Server]:
         settings = {
             "spark.master": "local[2]",
             "spark.driver.memory": "512m",
-            "spark.driver.extraJavaOptions": QUICK_START,
+            "spark.driver.extraJavaOptions": JVM,
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.ui.enabled": "false",
