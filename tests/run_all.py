@@ -62,7 +62,7 @@ PARTS: list[Part] = [
         ],
     ),
     ("engine, slow", [[PYTHON, *PYTEST, "-m", "slow or untraced", *ENGINE]]),
-    ("mutants", [[*MAKE, "mutants", "SAMPLE=4", "SEED=1"]]),
+    ("mutants", [[*MAKE, "mutants", "SAMPLE=2", "SEED=1"]]),
 ]
 AT_A_TIME = 3  # on two processors: most parts wait now and then
 FAST: list[Part] = [("fast", [[PYTHON, *PYTEST, *THREE, "-m", "not slow", *ENGINE, HOST]])]

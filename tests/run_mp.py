@@ -20,10 +20,12 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILDS = {"unix-c": "c-module", "unix-twin": "python"}
 WITHOUT_CORE = (
     "test_flash.py",
+    "test_inbox.py",
     "test_names.py",
+    "test_outbox.py",
     "test_services.py",
     "test_wifi.py",
-)  # files and sockets: a core has next to nothing to do in these
+)  # files and sockets: what a core does in these, test_core.py and test_node.py show
 ON_BOARDS_ONLY = "test_flash_of_board.py"  # a share of test_flash.py
 # Boards in QEMU (see firmware/ports), with the C core, and the tests that another processor could make fail: all on the
 # Cortex-M3, on its relatives a few power cuts.

@@ -740,10 +740,11 @@ def test_a_node_without_memory_for_more_goes_on_with_fewer_or_says_so(
     room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So many messages have room in memory, and later all of them. What waits is on the flash, as after a start."""
+    count = 100 if room else 300
     with elsewhere() as destination:
         disk = power.Disk()
         node = Node("", files=disk)
-        node.queue(LINE).put_all([b"%d" % k for k in range(300)])
+        node.queue(LINE).put_all([b"%d" % k for k in range(count)])
         node.close_now()
         node = Node("", files=disk, connect=("127.0.0.1", destination.port), hold=2)
         backlog = node.backlog
@@ -765,9 +766,9 @@ def test_a_node_without_memory_for_more_goes_on_with_fewer_or_says_so(
             assert node.poll() > TICK_MS // 2, "it does not try again and again without a pause"
             assert node.error is None
             assert destination.bodies == [b"0"], "what was in memory has gone"
-            room = 300
+            room = count
         assert node.wait(lambda: not node.waiting, LONG_MS)
-        assert destination.bodies == [b"%d" % k for k in range(300)]
+        assert destination.bodies == [b"%d" % k for k in range(count)]
         assert node.stats.connects == 1
         assert most[0] == (3 if room == 2 else 20), "with room for them there are as many as at first"
         node.close_now()

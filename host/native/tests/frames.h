@@ -5,6 +5,7 @@
 #include "mqqb_capture.h"
 #include "packets.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -150,6 +151,7 @@ typedef struct {
     uint64_t kept[FILES_MAX]; /* bytes of it that wait when it has been read */
     unsigned grown[8];        /* how often each status came */
     mqqb_capture c;           /* as it was left */
+    uint32_t written;         /* the most rows that the columns had at any time */
 } reading;
 
 static inline void *larger(void *table, size_t before, size_t now)
@@ -185,6 +187,21 @@ static inline void grow_dictionary(mqqb_capture_dictionary *d, uint32_t capacity
     free(d->index);
     d->index = larger(NULL, 0, 2 * (size_t)capacity * sizeof *d->index);
     d->index_size = 2 * capacity;
+}
+
+/* Nothing is read yet. What the columns had is cleared, not all that they have room for, which is 5 MB. */
+static inline void clear(reading *r)
+{
+    const size_t rows = r->written + 16;
+
+    for (unsigned i = 0; i < MQQB_CAPTURE_COLUMNS; i++) {
+        memset(r->column[i], 0, rows * sizeof *r->column[i]);
+    }
+    memset(r->time, 0, rows * sizeof *r->time);
+    memset(r->correlation_id, 0, rows * sizeof *r->correlation_id);
+    memset(r->label_end, 0, rows * sizeof *r->label_end);
+    memset(r->packet_end, 0, rows * sizeof *r->packet_end);
+    memset(&r->rows, 0, sizeof *r - offsetof(reading, rows));
 }
 
 static inline void read_rows(reading *r, mqqb_capture_columns *columns)
@@ -230,7 +247,7 @@ static inline void read_files(reading *r, const file *files, unsigned count, uin
     mqqb_capture_columns columns = {0};
     unsigned at = 0;
 
-    memset(r, 0, sizeof *r);
+    clear(r);
     for (unsigned i = 0; i < MQQB_CAPTURE_COLUMNS; i++) {
         const int wanted = all_columns >= 2 ? (int)i % 2 == all_columns - 2
                                             : all_columns == 1 || i < MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS;
@@ -280,6 +297,7 @@ static inline void read_files(reading *r, const file *files, unsigned count, uin
             abort();
         }
         if (status == MQQB_CAPTURE_ROWS) {
+            r->written = r->written > r->rows + c->rows ? r->written : r->rows + c->rows;
             r->rows = r->rows + c->rows < ROWS_MAX ? r->rows + c->rows : 0; /* more than any test looks at */
             c->rows = 0;
             read_rows(r, &columns);
@@ -310,6 +328,7 @@ static inline void read_files(reading *r, const file *files, unsigned count, uin
         }
     }
     r->rows += c->rows;
+    r->written = r->written > r->rows ? r->written : r->rows;
     for (unsigned i = 0; i < count; i++) {
         free(kept[i]);
     }

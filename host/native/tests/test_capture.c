@@ -1560,8 +1560,8 @@ static void test_blocks_that_cannot_be(void)
 int main(int argc, char **argv)
 {
     seed_random(argc, argv, 20261121);
-    r = malloc(sizeof *r);
-    again = malloc(sizeof *again);
+    r = calloc(1, sizeof *r);
+    again = calloc(1, sizeof *again);
     if (r == NULL || again == NULL) {
         return 1;
     }
