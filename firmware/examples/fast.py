@@ -1,4 +1,7 @@
-"""A fast sensor: 100 readings a second, and one sync of the flash for each second of them."""
+"""A fast sensor: 100 readings a second, and one sync of the flash for each second of them.
+
+A batch takes 512 bytes of heap a reading until it is on flash: with less than 64 KB free, make it smaller.
+"""
 
 import asyncio
 

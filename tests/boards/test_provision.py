@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from ordack import certificates
 from ordack.boards import provision as provisioning
@@ -31,6 +33,13 @@ from tests.support.command import ENVIRONMENT, Serve, as_json, own_port
 
 QUEUE = "DIRECT=TCP:127.0.0.1\\private$\\line1"
 OLD = {"name": "press-3", "queue": "DIRECT=TCP:10.0.0.9\\private$\\old", "ssid": "hall", "password": "x" * 8, "pin": 7}
+BOOT = b"""
+import network, time
+lan = network.LAN()
+lan.active(True)
+while not lan.isconnected():
+    time.sleep_ms(10)
+"""
 NETWORK = """
 import json
 STA_IF = 0
@@ -100,11 +109,7 @@ def test_a_stock_board_is_provisioned(tmp_path: Path, serve: Serve) -> None:
     board = Machine(tmp_path / "board")
     try:
         with board.open() as opened:
-            opened.write(
-                "/flash/boot.py",
-                b"import network, time\nlan = network.LAN()\nlan.active(True)\n"
-                b"while not lan.isconnected():\n    time.sleep_ms(10)\n",
-            )
+            opened.write("/flash/boot.py", BOOT)
         queue = "DIRECT=TCP:10.0.2.2\\private$\\line1"
         given = (
             "--port",
@@ -138,6 +143,46 @@ def test_a_stock_board_is_provisioned(tmp_path: Path, serve: Serve) -> None:
     finally:
         board.cut()
     assert [label for _, label in bodies(tmp_path / "store")] == ["press-3"] * 2
+
+
+def test_the_name_of_a_board_is_shown_by_all_that_show_boards(tmp_path: Path) -> None:
+    """From `provision` to the audit, with one queue manager that stays on all the time and records what it hears."""
+    store = tmp_path / "store"
+    with Client(store, create=True) as client:
+        client.create_queue("line1", transactional=True)
+    there = Serve(store, "--capture", str(tmp_path / "plant.pcapng"))
+    (tmp_path / "board").mkdir()
+    board = Machine(tmp_path / "board", "mps2-an385")
+    try:
+        with board.open() as opened:
+            opened.write("/flash/boot.py", BOOT)
+        queue = "DIRECT=TCP:10.0.2.2\\private$\\line1"
+        given = (
+            "--port",
+            board.port,
+            "--name",
+            "press-3",
+            "--queue",
+            queue,
+            "--queue-manager",
+            f"10.0.2.2:{there.port}",
+        )
+        done = commands.ordack("board", "provision", *given, "--store", store, "--json", seconds=90)
+        assert done.returncode == 0, done.stderr
+        guid = json.loads(done.stdout)["guid"]
+        there.process.send_signal(signal.SIGHUP)  # as the page says, for names that are entered while it runs
+        again = commands.ordack("board", "provision", *given, seconds=90)
+        assert again.returncode == 0, again.stderr
+    finally:
+        board.cut()
+        there.stop()
+    there_are = [message["source_name"] for message in as_json("receive", "--store", store, "line1", "--peek")]
+    assert there_are == ["press-3"] * 2
+    names = ("--names", store / "ordack.toml", "--out", tmp_path / "audit")
+    audit = commands.ordack("audit", tmp_path / "plant.pcapng", *names)
+    assert audit.returncode == 0, audit.stderr
+    [sender] = pq.read_table(tmp_path / "audit" / "senders.parquet").to_pylist()
+    assert (sender["source_queue_manager"], sender["name"], sender["messages"]) == (guid, "press-3", 2)
 
 
 def test_a_second_run_keeps_what_it_does_not_know(board: UnixBoard, serve: Serve, tmp_path: Path) -> None:

@@ -9,15 +9,20 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from mqqb import acks, build, names
+from ordack.cli import COMMANDS, GROUPS, command_line
 from ordack.client import Client
 from ordack.net import tcp
 from ordack.store import Store
 from ordack.store.messages import NewMessage
 from ordack.store.outgoing import NewOutgoing
+from rich.text import Text
 
 from tests.support.command import (
     DEADLINE_S,
@@ -246,6 +251,19 @@ def test_help_names_every_command() -> None:
     for command in ("serve", "queue", "outgoing", "send", "receive", "state", "config", "identity", "decode"):
         assert command in text
     assert ordack("nonsense").returncode == 2
+
+
+@pytest.mark.parametrize("word", [*GROUPS, *COMMANDS, "decode"])
+def test_no_word_of_a_help_is_taken_for_a_mark_of_how_to_show_it(word: str) -> None:
+    """`[names]` in a text would be one of rich's, and is left out."""
+
+    def texts(command: Any) -> Iterator[str]:
+        yield from (text.help or "" for text in (command, *command.params) if hasattr(text, "help"))
+        for below in getattr(command, "commands", {}).values():
+            yield from texts(below)
+
+    for text in texts(typer.main.get_command(command_line(word))):
+        assert Text.from_markup(text).plain == text.replace("\\[", "["), text
 
 
 def test_arrival_is_known_better_than_to_the_second(store: Path) -> None:

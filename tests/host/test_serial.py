@@ -36,7 +36,7 @@ from ordack.store import Store
 from firmware.ports.modules import BOARD
 from tests.host.serial_lines import Board, Place, Wire
 from tests.host.sockets import until
-from tests.support.command import ENVIRONMENT, ROOT, Serve, ordack
+from tests.support.command import ENVIRONMENT, ROOT, ordack
 
 pytestmark = pytest.mark.slow
 
@@ -505,32 +505,6 @@ def test_micropython_sends_each_message_once_over_a_line_that_spoils_bytes_and_o
         proxy.close()
 
 
-TTY_FOR_A_UART = """
-import io, tty_uart
-
-def unique_id():
-    return b"12345678"
-
-class ADC:
-    def __init__(self, pin):
-        pass
-
-    def read_u16(self):
-        return 14022
-
-class UART(io.IOBase):
-    def __init__(self, number, baud, rxbuf):
-        self.tty = tty_uart.Uart({!r})
-        self.any, self.write = self.tty.any, self.tty.write
-
-    def readinto(self, buffer):
-        return self.tty.readinto(buffer)
-
-    def ioctl(self, request, flags):  # 3: what is ready of reading (1) and writing (4)?
-        return flags & (5 if self.any() else 4) if request == 3 else 0
-"""
-
-
 def test_the_package_serial_that_all_of_this_runs_on_is_whole_and_that_of_the_rig() -> None:
     """pyserial and labgrid's fork of it have the same files, and the last one that was installed has them all."""
     fork = importlib.metadata.distribution("pyserial-labgrid")
@@ -539,86 +513,6 @@ def test_the_package_serial_that_all_of_this_runs_on_is_whole_and_that_of_the_ri
         if file.hash is not None and file.parts[0] == "serial":
             digest = hashlib.new(file.hash.mode, file.read_binary()).digest()
             assert base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == file.hash.value, file
-
-
-def test_the_example_of_a_board_on_a_uart_sends_its_reading(tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    with Client(store, create=True) as client:
-        client.create_queue("line1", transactional=True)
-    line = Proxy(0)
-    line.well.set()
-    line.start()
-    (tmp_path / "machine.py").write_text(TTY_FOR_A_UART.format(line.board))
-    with subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "ordack",
-            "serve",
-            "--store",
-            str(store),
-            "--listen",
-            "127.0.0.1:0",
-            "--serial",
-            f"gateway={line.host}",
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=ENVIRONMENT,
-    ) as serve:
-        try:
-            board = subprocess.run(
-                [ROOT / "build/micropython/unix-c/micropython", ROOT / "firmware/examples/uart.py"],
-                cwd=tmp_path,
-                env={"MICROPYPATH": f"{tmp_path}:.frozen:{BOARD}:{BOARD}/tests/mp"},
-                stdout=subprocess.PIPE,
-                timeout=DEADLINE_S,
-                check=True,
-            )
-            assert board.stdout == b"stored\n"
-            with Client(store) as client:
-                assert [message.body for message in client.queue("line1").peek()] == [b"21.5"]
-        finally:
-            serve.terminate()
-            line.close()
-
-
-def test_a_pi_passes_on_what_boards_on_uarts_send(tmp_path: Path) -> None:
-    """firmware/examples/gateway: the board's main.py, and the Pi's ordack.toml."""
-    example = ROOT / "firmware" / "examples" / "gateway"
-    plant, gateway = tmp_path / "plant", tmp_path / "gateway"
-    with Client(plant, create=True) as client:
-        client.create_queue("line1", transactional=True)
-    there = Serve(plant, "--own-name", "plant")
-    with Client(gateway, create=True):
-        pass
-    settings = (example / "ordack.toml").read_text()
-    assert "192.168.1.20:1801" in settings
-    (gateway / "ordack.toml").write_text(settings.replace("192.168.1.20:1801", f"127.0.0.1:{there.port}"))
-    line = Proxy(0)
-    line.well.set()
-    line.start()
-    (tmp_path / "machine.py").write_text(TTY_FOR_A_UART.format(line.board))
-    here = Serve(gateway, "--serial", f"press7={line.host}")
-    board = subprocess.Popen(
-        [ROOT / "build/micropython/unix-c/micropython", example / "main.py"],
-        cwd=tmp_path,
-        env={"MICROPYPATH": f"{tmp_path}:.frozen:{BOARD}:{BOARD}/tests/mp"},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert board.stdout
-        assert board.stdout.readline() == "the Pi has it\n"
-        with Client(plant) as client, client.queue("line1").receive(DEADLINE_S) as message:
-            assert message.body == b"14022"
-        assert board.communicate(timeout=DEADLINE_S)[0] == "received\n"
-    finally:
-        board.kill()
-        board.communicate()
-        here.stop()
-        there.stop()
-        line.close()
 
 
 # ---- the command line -----------------------------------------------------------------------------

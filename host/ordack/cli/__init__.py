@@ -100,8 +100,9 @@ def command_line(word: str = "") -> typer.Typer:
         else:
             app.command(name)(one)
     for command in (one for group in made for one in group.registered_commands):
-        if command.callback and command.callback.__doc__:  # rich breaks lines where the source does
-            command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(command.callback.__doc__))
+        if command.callback and command.callback.__doc__:  # rich breaks lines where the source does, and [words] mark
+            text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(command.callback.__doc__))
+            command.help = text.replace("[", "\\[")
     return app
 
 

@@ -69,7 +69,7 @@ MasterOption = Annotated[
 ]
 NamesOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", parser=local_file, help="An ordack.toml whose [names] say what people call senders."),
+    typer.Option(metavar="FILE", parser=local_file, help="An ordack.toml; its \\[names] say what people call senders."),
 ]
 FollowOption = Annotated[
     Path | None,

@@ -1,0 +1,279 @@
+"""The programs of firmware/examples on a Cortex-M3 in QEMU: flash, clock, network, UART, watchdog and resets are the
+machine's own. What it has not, a sensor, a timer and a radio, stands in two modules beside them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from ordack.client import Client
+
+from hil.emulated import HOST, M3, MPS2_PSRAM_SIZE, mps2_flash
+from tests.support.command import DEADLINE_S, ROOT, Serve, own_port
+from tests.support.command import ordack as command
+from tests.support.emulated import Machine
+
+EXAMPLES = ROOT / "firmware" / "examples"
+PLANT = "192.168.1.20"  # of the examples
+HEAP_KIB = 160  # a Pico W has 185; fast.py takes 50 for its batch
+SENSOR = """
+from umachine import *
+
+class ADC:
+    def __init__(self, pin):
+        pass
+
+    def read_u16(self):
+        return 14022
+
+class Timer:  # what an interrupt does, in a task: between two steps of the program
+    def __init__(self, number, period, callback):
+        import asyncio
+
+        async def call():
+            while True:
+                callback(self)
+                await asyncio.sleep_ms(period)
+
+        asyncio.create_task(call())
+"""
+RADIO = """
+STA_IF = 0
+
+class WLAN:
+    PM_NONE = 0
+    tries = 0
+
+    def __init__(self, kind):
+        pass
+
+    def isconnected(self):
+        self.tries += 1
+        return self.tries > 3
+
+    def ifconfig(self):
+        return ("10.0.0.9", "255.255.255.0", "10.0.0.1", "10.0.0.1")
+
+    def config(self, pm):
+        assert pm == self.PM_NONE
+
+    def status(self):
+        return 1
+
+    def active(self, on):
+        pass
+
+    def connect(self, ssid, password):
+        assert (ssid, password) == ("NETWORK", "PASSWORD")
+"""
+STARTS = "starts"
+MAIN = f"""
+import network, sys, time
+lan = network.LAN()
+lan.active(True)
+while not lan.isconnected():
+    time.sleep_ms(10)
+import radio
+sys.modules["network"] = radio
+print("{STARTS}")
+import example
+"""
+LAN = "user,model=lan9118"
+
+
+class Boards:
+    """Boards that run examples, each with a flash of its own."""
+
+    def __init__(self, machines: Callable[..., Machine], folder: Path) -> None:
+        self._machines = machines
+        self._folder = folder
+
+    def run(self, name: str, *changes: tuple[str, str], links: tuple[str, ...] = ("-nic", LAN), **more: str) -> Machine:
+        """Switches a board on with an example, some of whose text is changed; more: files beside it."""
+        program = (EXAMPLES / name).read_text()
+        for there, here in changes:
+            assert there in program
+            program = program.replace(there, here)
+        files = {"main": MAIN, "machine": SENSOR, "radio": RADIO, "example": program, **more}
+        flash = self._folder / f"{Path(name).stem}.flash"
+        mps2_flash(flash).create({f"{file}.py": text.encode() for file, text in files.items()}, MPS2_PSRAM_SIZE)
+        return self._machines(*M3.command(flash, f"heap={HEAP_KIB}"), "-serial", "stdio", *links)
+
+
+@pytest.fixture
+def boards(machines: Callable[..., Machine], tmp_path: Path) -> Boards:
+    return Boards(machines, tmp_path)
+
+
+@pytest.fixture
+def plant(tmp_path: Path) -> Path:
+    with Client(tmp_path / "plant", create=True) as client:
+        client.create_queue("line1", transactional=True)
+    return tmp_path / "plant"
+
+
+@pytest.fixture
+def serve(plant: Path) -> Iterator[Serve]:
+    running = Serve(plant)
+    yield running
+    running.stop()
+
+
+def to(port: int, host: str = PLANT) -> tuple[str, str]:
+    """What leads an example to this machine."""
+    return f'"{host}", 1801', f'"{HOST}", {port}'
+
+
+def received(store: Path, count: int) -> list[str]:
+    """The bodies of so many messages, in their order."""
+    bodies: list[str] = []
+    with Client(store) as client:
+        while len(bodies) < count:
+            with client.queue("line1").receive_batch(count - len(bodies), DEADLINE_S) as messages:
+                assert messages, bodies
+                bodies += [message.body.decode() for message in messages]
+    return bodies
+
+
+def guid_of_board(store: Path) -> str:
+    """Of the only one that is connected."""
+    deadline = time.monotonic() + DEADLINE_S
+    with Client(store) as client:
+        while time.monotonic() < deadline:
+            for session in (client.store.status() or {}).get("sessions", []):
+                if session["state"] == "OPEN":
+                    return str(session["guid"])[1:-1]
+            time.sleep(0.05)
+    raise AssertionError("no board is connected")
+
+
+def test_a_board_on_batteries_wakes_and_sleeps_and_none_of_its_readings_is_missing(boards: Boards, plant: Path) -> None:
+    port = own_port()
+    place = f'"outbox", connect=("{HOST}", {port}), '
+    board = boards.run("batteries.py", ('"outbox", ', place), ("2000)", "50)"), ("10000", "1000"), ("300000", "500"))
+    board.until("1 to send")
+    board.until("2 to send")
+    there = Serve(plant, listen=f"127.0.0.1:{port}")
+    try:
+        board.until("\n0 to send")
+        assert board.output.count(STARTS) >= 3, "each sleep ends in a start"
+        assert received(plant, 3) == ["14022"] * 3
+    finally:
+        there.stop()
+
+
+def test_a_board_on_batteries_is_told_that_there_is_no_such_queue(boards: Boards, serve: Serve) -> None:
+    place = f'"outbox", connect=("{HOST}", {serve.port}), '
+    board = boards.run("batteries.py", ('line1")', 'lime1")'), ('"outbox", ', place), ("2000)", "50)"))
+    assert board.until("to send").splitlines() == [STARTS, "not delivered, class 0x8000", "0 to send"]
+
+
+def test_a_command_reaches_a_board(boards: Boards, plant: Path, serve: Serve) -> None:
+    board = boards.run("commands.py", to(serve.port))
+    address = f"PRIVATE={guid_of_board(plant)}\\7"
+    done = command("send", "--store", plant, address, "--body", "on", "--label", "lamp", "--dead-letter")
+    assert done.returncode == 0, done.stderr
+    board.until("b'on' lamp False")
+    deadline = time.monotonic() + DEADLINE_S
+    while not command("state", "--store", plant, done.stdout.split()[2]).stdout.startswith("received"):
+        assert time.monotonic() < deadline
+
+
+def test_a_board_without_asyncio_sends_one_reading_and_a_batch(boards: Boards, plant: Path, serve: Serve) -> None:
+    board = boards.run("without_asyncio.py", to(serve.port, "127.0.0.1"))
+    assert board.until("all stored").splitlines() == [STARTS, "stored", "all stored"]
+    assert received(plant, 3) == ["21.5", "21.6", "21.7"]
+
+
+@pytest.mark.parametrize(("name", "count"), [("interrupts.py", 120), ("fast.py", 200)])
+def test_a_program_that_goes_on_for_ever_sends_its_readings_in_order(
+    boards: Boards, plant: Path, serve: Serve, name: str, count: int
+) -> None:
+    board = boards.run(name, to(serve.port))
+    assert received(plant, count) == ["14022"] * count
+    board.kill()
+    assert board.output.split() == [STARTS]
+
+
+def test_a_watchdog_is_fed_between_two_readings(boards: Boards, plant: Path, serve: Serve) -> None:
+    """Its time passes three times until the second one."""
+    board = boards.run("watchdog.py", to(serve.port), ("8000", "1000"), ("10000", "3500"))
+    assert received(plant, 2) == ["14022"] * 2
+    board.kill()
+    assert board.output.split() == [STARTS]
+
+
+def test_one_board_sends_to_another(boards: Boards) -> None:
+    port = own_port()
+    to_it = f"{LAN},hostfwd=tcp:127.0.0.1:{port}-:1801"
+    receiver = boards.run("neighbour_receives.py", links=("-nic", to_it))
+    sender = boards.run("neighbour_sends.py", ('"outbox", ', f'"outbox", connect=("{HOST}", {port}), '))
+    receiver.until("b'open'")
+    assert sender.until("received").splitlines() == [STARTS, "received"]
+
+
+APP = """
+def main(node, pause):
+    node.queue("DIRECT=TCP:127.0.0.1\\\\private$\\\\line1").put_all([b"{0} first", b"{0} second"])
+    while {1}:
+        pause(20000)
+"""
+
+
+def test_an_application_is_updated_over_the_air_and_the_outbox_stays(boards: Boards, plant: Path, serve: Serve) -> None:
+    """Three programs: the second comes as a message while the readings of the first wait; the third fails at once."""
+    board = boards.run("update.py", to(serve.port), app=APP.format(1, "True"))
+    address = f"PRIVATE={guid_of_board(plant)}\\9"
+    for number, (program, bodies) in enumerate(
+        [(APP.format(2, "True"), ["1", "1", "2", "2"]), (APP.format(3, "None.nothing"), ["3", "3", "2", "2"])]
+    ):
+        (plant / "sent.py").write_text(program)
+        done = command("send", "--store", plant, address, "--file", plant / "sent.py", "--dead-letter")
+        assert done.returncode == 0, done.stderr
+        there = received(plant, 4)
+        assert there == [f"{body} {('first', 'second')[place % 2]}" for place, body in enumerate(bodies)]
+        assert command("state", "--store", plant, done.stdout.split()[2]).stdout.startswith("received")
+        assert board.output.count("AttributeError") == 0 or number
+    board.kill()
+    assert "AttributeError" in board.output
+    assert board.output.count(STARTS) == 4, "one for each new program, and one for the way back"
+
+
+def test_a_board_on_a_uart_sends_its_reading(boards: Boards, plant: Path) -> None:
+    port = own_port()
+    board = boards.run("uart.py", links=("-nic", LAN, *_line_at(port)))
+    board.until(STARTS)
+    there = Serve(plant, "--serial", f"gateway=socket://127.0.0.1:{port}")
+    try:
+        assert board.until("stored").splitlines() == [STARTS, "stored"]
+        assert received(plant, 1) == ["21.5"]
+    finally:
+        there.stop()
+
+
+def test_a_pi_passes_on_what_boards_on_uarts_send(boards: Boards, plant: Path, tmp_path: Path) -> None:
+    """The board's main.py, and the Pi's ordack.toml."""
+    there = Serve(plant, "--own-name", "plant")
+    settings = (EXAMPLES / "gateway" / "ordack.toml").read_text()
+    assert f"{PLANT}:1801" in settings
+    with Client(tmp_path / "gateway", create=True):
+        pass
+    (tmp_path / "gateway" / "ordack.toml").write_text(settings.replace(f"{PLANT}:1801", f"127.0.0.1:{there.port}"))
+    port = own_port()
+    board = boards.run("gateway/main.py", links=("-nic", LAN, *_line_at(port)))
+    board.until(STARTS)
+    pi = Serve(tmp_path / "gateway", "--serial", f"press7=socket://127.0.0.1:{port}")
+    try:
+        board.until("the Pi has it")
+        assert received(plant, 1) == ["14022"]
+        assert board.until("received").splitlines() == [STARTS, "the Pi has it", "received"]
+    finally:
+        pi.stop()
+        there.stop()
+
+
+def _line_at(port: int) -> tuple[str, ...]:
+    """UART 1, at this port of this machine."""
+    return "-chardev", f"socket,id=uart1,host=127.0.0.1,port={port},server=on,wait=off", *M3.line
