@@ -287,6 +287,25 @@ def test_a_commit_to_another_queue_manager_leaves_at_once_on_the_session_that_is
     assert receiver.content("line1") == [b"1", b"2"]
 
 
+def test_no_statement_is_compiled_again_as_long_as_messages_come_and_go(tmp_path: Path) -> None:
+    world, receiver, sender = two_hosts(tmp_path)
+    sends, takes = App(sender.manager), App(receiver.manager)
+
+    def compiled_for_six_commits() -> int:
+        connections = [host.store._database.connection for host in (sender, receiver)]
+        before = sum(connection.cache_stats()["misses"] for connection in connections)
+        for _ in range(6):
+            do(sender.manager, sends.commits(Letter(REMOTE, b"1")), now=world.now)
+        world.settle(lambda: len(receiver.content("line1")) == 6)
+        [rows] = do(receiver.manager, takes.wants("line1", 6), now=world.now)
+        do(receiver.manager, takes.commits(taken=_keys(rows)), now=world.now)
+        return sum(connection.cache_stats()["misses"] for connection in connections) - before
+
+    for _ in range(3):
+        compiled_for_six_commits()
+    assert compiled_for_six_commits() == 2  # PRAGMA synchronous, before and after what need not last: a take
+
+
 @pytest.mark.rule("B-317", "B-318")
 def test_acknowledgements_and_commits_in_one_batch_keep_the_numbers_of_a_stream(tmp_path: Path) -> None:
     world, receiver, sender = two_hosts(tmp_path)

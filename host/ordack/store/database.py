@@ -33,6 +33,7 @@ from ordack.store.write_ahead import WriteAheadLog, patience
 BUSY_TIMEOUT_S = 10.0
 FIRST_WAIT_S = 0.0002
 LAST_WAIT_S = 0.02
+STATEMENTS = 256  # that stay compiled; apsw forgets one when so many others were executed since
 OPERATIONS = 100_000  # of SQLite's machine, between two looks at signals
 PIECE_BYTES = 1 << 20  # messages that are moved in one transaction: their copies go through the log
 
@@ -258,7 +259,7 @@ class Database:
         self.guid: bytes = self.one("SELECT value FROM settings WHERE name = 'guid'")
 
     def _connect(self, flags: int) -> apsw.Connection:
-        return apsw.Connection(str(self.path), flags=flags, statementcachesize=64)
+        return apsw.Connection(str(self.path), flags=flags, statementcachesize=STATEMENTS)
 
     def _check_program(self) -> bool:
         """Is there a store in the file already? Raises StoreError if it is another program's."""

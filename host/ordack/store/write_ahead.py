@@ -109,7 +109,7 @@ class WriteAheadLog:
             yield
 
     def _keep_place(self) -> None:
-        size = ctypes.c_int64(self._page_bytes * self._database.pragma("page_count"))
+        size = ctypes.c_int64(self._page_bytes * self._database.execute("PRAGMA page_count").get)
         try:
             if self._path.stat().st_size >= size.value:
                 return
