@@ -232,6 +232,7 @@ class Database:
             self.connection.set_busy_handler(busy)
             self.connection.pragma("synchronous", "full")
             self.connection.pragma("temp_store", "memory")  # another file system may be full
+            self.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # else other arguments mean another compilation
             if self._check_program():
                 self._check_version()
             else:
