@@ -11,7 +11,7 @@ nothing was decided. Times: `now` monotonic milliseconds, `wall` seconds since 1
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mqqb import build, compose, confirm, core, guids, headers, reader
@@ -252,7 +252,7 @@ class Acceptance:
             batch.outcomes.report(message)
         return ""
 
-    def _put(self, arriving: Arriving, packets: list[bytes], expire: Iterable[int | None], size: int) -> Back:
+    def _put(self, arriving: Arriving, packets: list[bytes], expire: list[int | None], size: int) -> Back:
         """Put packets with the headers of the message that arrives in its queue; the way back to their source. expire:
         when each does. size: bytes of all."""
         batch, message, queue = arriving.batch, arriving.message, arriving.queue
@@ -267,10 +267,14 @@ class Acceptance:
         rank = LOWEST_PRIORITY_RANK - priority
         peer, address = (back.peer, back.address) if wanted else (None, None)
         correlation = correlation_of(message)
-        batch.messages += [
-            NewMessage(queue.identifier, rank, packet, expires, wanted, peer, address, correlation=correlation)
-            for packet, expires in zip(packets, expire, strict=True)
-        ]
+        are_alike = expire.count(expire[0]) == len(expire)
+        for first, expires in zip(packets, expire[:1] if are_alike else expire, strict=False):
+            more = packets[1:] if are_alike else ()
+            batch.messages.append(
+                NewMessage(
+                    queue.identifier, rank, first, expires, wanted, peer, address, correlation=correlation, more=more
+                )
+            )
         batch.queued[queue.identifier] = batch.queued.get(queue.identifier, 0) + size
         batch.outcomes.room -= size
         return back

@@ -61,7 +61,7 @@ class Batch:
 
     def count(self, counters: Counters) -> None:
         """All of it has happened."""
-        stored = len(self.messages) + len(self.forwarded)
+        stored = sum(1 + len(message.more) for message in self.messages) + len(self.forwarded)
         if stored:
             counters.batches.add(stored)
         for link, count in self.received.items():

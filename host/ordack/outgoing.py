@@ -220,18 +220,17 @@ class OutgoingQueues:
             if keys.start != self.last_key + 1:  # something else has come between, perhaps in queues that are new
                 self.take_up()
                 return
-            for (outgoing, transactional, priority), group in itertools.groupby(
-                zip(keys, messages, strict=True),
-                lambda added: (added[1].outgoing, added[1].number > 0, added[1].priority),
-            ):
-                alike = list(group)
-                queue = self._queues[outgoing]
+            for message in messages:
+                packets = message.packet, *message.more
+                its, keys = keys[: len(packets)], keys[len(packets) :]
+                queue = self._queues[message.outgoing]
                 self._news[queue] = None
-                count = queue.stream.admit(len(alike), transactional, priority)
-                queue.stream.extend([_new_entry(key, message) for key, message in alike[:count]])
-                self.last_key = alike[-1][0]
-            for key, message in zip(keys, messages, strict=True):
-                self.at_hand[key] = message.packet, message.send_until
+                count = queue.stream.admit(len(packets), message.number > 0, message.priority)
+                queue.stream.extend(_new_entries(its[:count], message))
+                self.last_key = its[-1]
+                self.at_hand.update(
+                    (key, (packet, message.send_until)) for key, packet in zip(its, packets, strict=True)
+                )
 
     def forward(self, messages: Iterable[tuple[str, headers.UserMessage, bytearray]], wall: int) -> None:
         """Put messages that only pass through in the outgoing queues of these names; `take_up` is to follow."""
@@ -461,16 +460,21 @@ class OutgoingQueues:
             self._store.outgoing.keep(kept)
 
 
-def _new_entry(key: int, message: NewOutgoing) -> Entry:
-    return Entry(
-        key,
-        message.message_id,
-        message.recoverable,
-        bool(message.journal),
-        message.time_stamp << 32 | message.ordinal,
-        message.number,
-        message.priority,
-    )
+def _new_entries(keys: range, message: NewOutgoing) -> list[Entry]:
+    """What it and those that follow it are in the table."""
+    journal, sequence = bool(message.journal), message.time_stamp << 32 | message.ordinal
+    return [
+        Entry(
+            key,
+            message.message_id + place,
+            message.recoverable,
+            journal,
+            sequence,
+            message.number and message.number + place,
+            message.priority,
+        )
+        for place, key in enumerate(keys)
+    ]
 
 
 def _kind(row: OutgoingEntry) -> tuple[int, bool, int, int]:

@@ -366,12 +366,12 @@ class Sending:
     def _put_here(
         self, queue: Queue, pattern: _Pattern, message_ids: range, packets: Sequence[bytes | bytearray]
     ) -> None:
-        for message_id, packet in zip(message_ids, packets, strict=True):
+        are_alone = queue.quota is not None or pattern.is_told or pattern.is_copied
+        for message_id, packet in zip(message_ids if are_alone else message_ids[:1], packets, strict=False):
             queued = self._queued.get(queue.identifier, 0) + len(packet)
             if queue.quota is not None and not self._now_of(queue).has_room(queued):
                 raise StoreFull(f"the queue {queue.name} has a quota of {queue.quota} bytes: not accepted (C-73)")
             self._queued[queue.identifier] = queued
-            own = message_id if pattern.transaction_at else None
             self._messages.append(
                 NewMessage(
                     queue.identifier,
@@ -379,9 +379,10 @@ class Sending:
                     packet,
                     pattern.expires,
                     pattern.wants,
-                    own=own,
+                    own=message_id if pattern.transaction_at else None,
                     dead_letter=pattern.dead_letter,
                     correlation=pattern.correlation,
+                    more=() if are_alone else packets[1:],
                 )
             )
             if pattern.is_told or pattern.is_copied:
@@ -402,28 +403,32 @@ class Sending:
         numbers: Sequence[_Numbers],
         packets: Sequence[bytes | bytearray],
     ) -> None:
-        places = [(ordinal, time_stamp, number) for ordinal, time_stamp, its in numbers for number in its]
-        places = places or [(0, 0, 0)] * len(packets)
         outgoing = self._stream(pattern.place.format_name).row.identifier
         recoverable = pattern.delivery != "express"
         priority = pattern.packet[2] & core.BASE_PR
-        self._outgoing += [
-            NewOutgoing(
-                outgoing,
-                message_id,
-                *place,
-                recoverable,
-                pattern.journal,
-                packet,
-                priority,
-                True,
-                pattern.send_until,
-                pattern.due,
-                pattern.confirmation,
-                pattern.dead_letter,
+        first = 0
+        for ordinal, time_stamp, its in numbers or [(0, 0, range(len(packets)))]:
+            packet, *more = packets[first : first + len(its)]
+            self._outgoing.append(
+                NewOutgoing(
+                    outgoing,
+                    message_ids[first],
+                    ordinal,
+                    time_stamp,
+                    its.start,
+                    recoverable,
+                    pattern.journal,
+                    packet,
+                    priority,
+                    True,
+                    pattern.send_until,
+                    pattern.due,
+                    pattern.confirmation,
+                    pattern.dead_letter,
+                    more,
+                )
             )
-            for message_id, place, packet in zip(message_ids, places, packets, strict=True)
-        ]
+            first += len(its)
 
     def _confirmation(self, letter: Letter, pattern: _Pattern) -> tuple[bytes, int | None]:
         """The confirmation process of a transactional message that goes away, and when something becomes of it."""

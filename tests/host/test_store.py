@@ -83,13 +83,16 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(
         data=st.data(),
         which=st.integers(0, 1),
-        messages=st.lists(st.tuples(st.integers(0, 7), st.binary(max_size=40)), max_size=4),
+        messages=st.lists(
+            st.tuples(st.integers(0, 7), st.lists(st.binary(max_size=40), min_size=1, max_size=3)), max_size=4
+        ),
         abort=st.booleans(),
     )
-    def add(self, data: st.DataObject, which: int, messages: list[tuple[int, bytes]], abort: bool) -> None:
+    def add(self, data: st.DataObject, which: int, messages: list[tuple[int, list[bytes]]], abort: bool) -> None:
         name = data.draw(st.sampled_from(sorted(self.model)))
         store = self.stores[which]
-        rows = [NewMessage(store.queues.named(name).identifier, 7 - priority, packet) for priority, packet in messages]
+        identifier = store.queues.named(name).identifier
+        rows = [NewMessage(identifier, 7 - rank, first, more=more) for rank, (first, *more) in messages]
         if abort:
             with contextlib.suppress(ZeroDivisionError), store.transaction():
                 store.messages.add(rows)
@@ -97,8 +100,9 @@ class StoreMachine(RuleBasedStateMachine):
             return
         store.messages.add(rows)
         for row in rows:
-            self.order += 1
-            self.model[name].append((row.rank, self.order, bytes(row.packet)))
+            for packet in (row.packet, *row.more):
+                self.order += 1
+                self.model[name].append((row.rank, self.order, bytes(packet)))
         self.model[name].sort()
 
     @rule(data=st.data(), which=st.integers(0, 1), limit=st.integers(1, 3))
@@ -170,6 +174,23 @@ class StoreMachine(RuleBasedStateMachine):
                 held = [message for queue, messages, _ in self.held.values() if queue == name for message in messages]
                 assert queues[name].messages == len(expected) + len(held)
                 assert queues[name].bytes == sum(len(packet) for _, _, packet in expected + held)
+
+
+def test_messages_that_are_alike_have_identifiers_that_follow_each_other(tmp_path: Path) -> None:
+    with Store(tmp_path, create=True) as store:
+        queue = store.queues.create("line1").identifier
+        store.messages.add(
+            [NewMessage(queue, 4, b"0"), NewMessage(queue, 4, b"1", own=7, more=[b"2", bytearray(b"3"), b""])]
+        )
+        assert [store.messages.own(7 + place) for place in range(4)] == [b"1", b"2", b"3", b""]
+        outgoing = store.outgoing.queue("direct=os:plant\\private$\\line1", 1).identifier
+        numbered = NewOutgoing(outgoing, 3, 1, 5, 2, True, 0, b"4", more=[b"5", b"6"])
+        keys = store.outgoing.add([numbered, numbered._replace(number=0, message_id=9)])
+        rows = store.outgoing.messages()
+        assert [row.key for row in rows] == list(keys)
+        assert [(row.message_id, row.number) for row in rows] == [(3, 2), (4, 3), (5, 4), (9, 0), (10, 0), (11, 0)]
+        assert [bytes(store.outgoing.packet(key)[0]) for key in keys] == 2 * [b"4", b"5", b"6"]
+        assert [(queue.messages, queue.bytes) for queue in store.outgoing.depths()] == [(6, 6)]
 
 
 TestStoreMachine = pytest.mark.rule("B-287", "B-343", "B-340", "B-084")(StoreMachine.TestCase)

@@ -512,14 +512,16 @@ class Database:
         rows = self.all(sql, arguments)
         return rows[0][0] if rows else None
 
-    def tally(self, table: str, come: Iterable[tuple[int, int]] = (), gone: Iterable[tuple[int, int]] = ()) -> None:
+    def tally(
+        self, table: str, come: Iterable[tuple[int, int, int]] = (), gone: Iterable[tuple[int, int, int]] = ()
+    ) -> None:
         """Count messages that have come into queues, and that have left them, in the same transaction. table: of the
-        queues; of each message the queue's identifier and bytes."""
+        queues; of messages the queue's identifier, how many there are, and their bytes."""
         changes: dict[int, tuple[int, int]] = {}
         for sign, messages in ((1, come), (-1, gone)):
-            for queue, size in messages:
+            for queue, number, size in messages:
                 count, total = changes.get(queue, (0, 0))
-                changes[queue] = count + sign, total + sign * size
+                changes[queue] = count + sign * number, total + sign * size
         self.many(
             f"UPDATE {table} SET messages = messages + ?, bytes = bytes + ? WHERE id = ?",
             [(*change, queue) for queue, change in changes.items()],

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple, cast
+
+import apsw
 
 from ordack.store.database import Database, StoreError, StoreUnknown, among, first_piece
 from ordack.store.hands import Hands
@@ -19,6 +22,12 @@ FIRST = (-1, -1)  # the place in front of all messages
 IN_ORDER = "INDEXED BY messages_order"
 BY_LOOKUP_ID = "NOT INDEXED"  # by the primary key alone: without a walk over the queue
 BY_CORRELATION = "INDEXED BY messages_answering"
+_ADD = (
+    "INSERT INTO messages (arrived, queue, rank, packet, expires, wants, peer, address, own, in_doubt, dead_letter, "
+    "correlation) "
+)
+_ADD_RUN = _ADD + "SELECT ?1, ?2, ?3, value, ?5, ?6, ?7, ?8, ?9 + rowid - 1, ?10, ?11, ?12 FROM carray(?4)"
+_ADD += "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 FREE = " AND NOT in_hand(lookup_id)"  # nobody receives it just now
 
 
@@ -41,7 +50,8 @@ class Stored(NamedTuple):
 
 class NewMessage(NamedTuple):
     """A message to put in a queue. `rank` is 7 - priority; the others are the columns of the table. correlation: as
-    `correlation_of` has it."""
+    `correlation_of` has it. more: packets of others that follow it and are like it in all else, but that `own`, if it
+    has one, counts on."""
 
     queue: int
     rank: int
@@ -54,6 +64,7 @@ class NewMessage(NamedTuple):
     in_doubt: bool = False
     dead_letter: str | None = None
     correlation: bytes | None = None
+    more: Sequence[bytes | bytearray] = ()
 
 
 class Selection(NamedTuple):
@@ -142,15 +153,17 @@ class Messages:
     def add(self, messages: Iterable[NewMessage]) -> None:
         """Put messages in queues, in order of arrival, which is now."""
         now = time.time_ns() // 1000
-        rows = [(now, *message) for message in messages]
+        come = []
         with self._db.transaction():
-            self._db.many(
-                "INSERT INTO messages (arrived, queue, rank, packet, expires, wants, peer, address, own, in_doubt, "
-                "dead_letter, correlation) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                rows,
-            )
-            self._db.tally("queues", come=[(row[1], len(row[3])) for row in rows])
-        self.news.update(row[1] for row in rows)
+            for has_more, group in itertools.groupby(messages, lambda message: bool(message.more)):
+                rows: list[tuple[Any, ...]] = []
+                for queue, rank, packet, *others, more in group:
+                    packets = apsw.carray((packet, *more), flags=apsw.SQLITE_CARRAY_BLOB) if has_more else packet
+                    rows.append((now, queue, rank, packets, *others))
+                    come.append((queue, 1 + len(more), len(packet) + sum(map(len, more))))
+                self._db.many(_ADD_RUN if has_more else _ADD, rows)
+            self._db.tally("queues", come)
+        self.news.update(queue for queue, _, _ in come)
 
     def begin_receive(
         self,
@@ -202,9 +215,15 @@ class Messages:
             "SELECT id FROM queues WHERE name = (SELECT name || ? FROM queues WHERE id = ?)", (POISON, queue)
         )
         condition, keys = among("lookup_id", lookup_ids)
-        gone = self._db.all("SELECT queue, length(packet) FROM messages WHERE " + condition, keys)
+        gone = self._counts(condition, keys)
         self._db.all("UPDATE messages SET queue = ? WHERE " + condition, (poison, *keys))
-        self._db.tally("queues", [(poison, size) for _, size in gone], gone)
+        self._db.tally("queues", [(poison, count, size) for _, count, size in gone], gone)
+
+    def _counts(self, condition: str, arguments: Sequence[Any]) -> list[tuple[int, int, int]]:
+        """The queues of messages, how many are in each, and their bytes, as Database.tally has them."""
+        return self._db.all(
+            f"SELECT queue, count(*), sum(length(packet)) FROM messages WHERE {condition} GROUP BY queue", arguments
+        )
 
     def put_back(self, lookup_ids: Collection[int]) -> None:
         """End a receive without a commit: the messages are available again in their old place (B-343)."""
@@ -250,10 +269,9 @@ class Messages:
     def delete(self, lookup_ids: Iterable[int]) -> None:
         """Remove messages for good."""
         condition, arguments = among("lookup_id", lookup_ids)
-        of = "FROM messages WHERE " + condition
         with self._db.transaction():
-            self._db.tally("queues", gone=self._db.all("SELECT queue, length(packet) " + of, arguments))
-            self._db.all("DELETE " + of, arguments)
+            self._db.tally("queues", gone=self._counts(condition, arguments))
+            self._db.all("DELETE FROM messages WHERE " + condition, arguments)
 
     def unlocked(self, queue: int, limit: int, last: int = NEVER) -> list[int]:
         """Keys of up to `limit` messages of a queue that are in no receive, none above `last`. Fewer if large."""
@@ -289,7 +307,7 @@ class Messages:
                 "AND NOT purged RETURNING length(packet)",
                 (to, lookup_id, queue),
             )
-            self._db.tally("queues", [(to, size) for size in sizes], [(queue, size) for size in sizes])
+            self._db.tally("queues", [(to, 1, size) for size in sizes], [(queue, 1, size) for size in sizes])
         return bool(sizes)
 
     def locked(self, queue: int) -> int:

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import apsw
 
 from ordack.store.database import Database, StoreError, among, first_piece
 from ordack.store.numbers import Numbers
 from ordack.store.schema import NEVER
 
+_ADD = (
+    "INSERT INTO outgoing_messages (outgoing, message_id, ordinal, time_stamp, number, recoverable, journal, packet, "
+    "priority, own, send_until, due, confirmation, dead_letter) "
+)
+_ADD_RUN = _ADD + (
+    "SELECT ?1, ?2 + rowid - 1, ?3, ?4, iif(?5, ?5 + rowid - 1, 0), ?6, ?7, value, ?9, ?10, ?11, ?12, ?13, ?14 "
+    "FROM carray(?8)"
+)
+_ADD += "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 READ_AHEAD = 63  # packets that one statement reads: with the one before them a window,
 READ_AHEAD_BYTES = 16 << 10  # if they are not larger
 
@@ -57,7 +69,8 @@ Packet = bytes | bytearray | memoryview
 
 class NewOutgoing(NamedTuple):
     """A message to put in an outgoing queue; `number` 0 and no sequence if it is not transactional, or forwarded. The
-    others are the columns of the table."""
+    others are the columns of the table. more: packets of others that follow it and are like it in all else, but that
+    `message_id` counts on, and `number`, if it has one."""
 
     outgoing: int
     message_id: int
@@ -73,6 +86,7 @@ class NewOutgoing(NamedTuple):
     due: int | None = None
     confirmation: bytes | None = None
     dead_letter: str | None = None
+    more: Sequence[bytes | bytearray] = ()
 
 
 Added = tuple[range, Sequence[NewOutgoing]]  # what was put in outgoing queues, and its keys
@@ -314,15 +328,22 @@ class OutgoingQueues:
         """Put numbered packets in outgoing queues; with the streams' new state in the same transaction (B-098). Their
         keys."""
         with self._db.transaction():
-            self._db.many(
-                "INSERT INTO outgoing_messages (outgoing, message_id, ordinal, time_stamp, number, recoverable, "
-                "journal, packet, priority, own, send_until, due, confirmation, dead_letter) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                messages,
-            )
+            for has_more, group in itertools.groupby(messages, lambda message: bool(message.more)):
+                rows: list[tuple[Any, ...]] = []
+                for message in group:
+                    if has_more:
+                        packets = apsw.carray((message.packet, *message.more), flags=apsw.SQLITE_CARRAY_BLOB)
+                        rows.append((*message[:7], packets, *message[8:-1]))
+                    else:
+                        rows.append(message[:-1])
+                self._db.many(_ADD_RUN if has_more else _ADD, rows)
             last = self._db.connection.last_insert_rowid()
-            self._db.tally("outgoing", come=[(message.outgoing, len(message.packet)) for message in messages])
-        return range(last - len(messages) + 1, last + 1)
+            come = [
+                (message.outgoing, 1 + len(message.more), len(message.packet) + sum(map(len, message.more)))
+                for message in messages
+            ]
+            self._db.tally("outgoing", come)
+        return range(last - sum(count for _, count, _ in come) + 1, last + 1)
 
     def messages(self, after: int = 0, limit: int = -1) -> list[OutgoingEntry]:
         """What is in all outgoing queues with a key above `after`, in order of sending, `limit` at most."""
@@ -464,6 +485,7 @@ class OutgoingQueues:
         """Remove settled messages from their outgoing queues."""
         condition, gone = among("id", keys)
         of = "FROM outgoing_messages WHERE " + condition
+        counts = f"SELECT outgoing, count(*), sum(length(packet)) {of} GROUP BY outgoing"
         with self._db.transaction():
-            self._db.tally("outgoing", gone=self._db.all("SELECT outgoing, length(packet) " + of, gone))
+            self._db.tally("outgoing", gone=self._db.all(counts, gone))
             self._db.all("DELETE " + of, gone)
