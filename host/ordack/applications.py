@@ -270,4 +270,6 @@ class Applications:
 
 
 def _taken(application: Application, found: list[Stored]) -> _Done:
-    return _Done(application, service.frame(service.DONE, found), [message.lookup_id for message in found])
+    return _Done(
+        application, service.frame(service.DONE, service.rows_of(found)), [message.lookup_id for message in found]
+    )

@@ -169,7 +169,7 @@ class Away:
     def _messages(self, question: bytes, wait: float) -> list[Stored]:
         rows = self._ask(question, wait)
         assert isinstance(rows, list)
-        return [Stored(*row) for row in rows]
+        return service.messages_in(rows)
 
     # ---- Access
 

@@ -117,7 +117,7 @@ class Remote:
                 else:
                     wait = min(left, WAIT_S)
                     rows = connection.ask(service.take_question(wanted, wait), wait + ANSWER_S)
-                    stored = [Stored(*row) for row in rows]
+                    stored = service.messages_in(rows)
             except StoreServed:
                 continue
             except Lost:

@@ -5,6 +5,9 @@ A frame is its length, four bytes little-endian, and so many bytes of CBOR: an a
 application asks, `serve` answers, one question at a time. When the connection ends, what was taken on it and not
 committed goes back into its queues. So it does when the same application says hello on another one.
 
+Messages are an array: nothing, or numbers and packets. The numbers are eight bytes each, little-endian: the ranks of
+all messages, then their lookup ids, arrivals, doubts and aborts, as `store.messages.Stored` has them.
+
 | question | answer |
 |---|---|
 | HELLO, VERSION, application | DONE, GUID of the queue manager |
@@ -28,7 +31,7 @@ import functools
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +42,10 @@ from ordack.names import BadName
 from ordack.orders import ORDERS, Order
 from ordack.sending import Letter, Run
 from ordack.store import StoreBusy, StoreError, StoreFull, StoreUnknown
-from ordack.store.messages import FIRST, NotTaken
+from ordack.store.messages import FIRST, NotTaken, Stored
 from ordack.store.queues import NoSuchQueue, QueueExists, QueueNotEmpty
 
-VERSION = 3
+VERSION = 4
 SOCKET = "serve.sock"
 HELLO, TAKE, COMMIT, PUT_BACK, BYE = "hello", "take", "commit", "put back", "bye"
 EMPTY, CLAIM = "empty", "claim"
@@ -268,6 +271,27 @@ def failed(error: Exception) -> bytes:
     """FAILED as a frame."""
     kind = next((kind for kind, of in _KINDS.items() if isinstance(error, of)), "store")
     return frame(FAILED, kind, error.reason if isinstance(error, StoreUnknown) else str(error))
+
+
+def rows_of(messages: Sequence[Stored]) -> list[Any]:
+    """Messages, as DONE has them: cbor2 takes longer for a number than for a packet."""
+    if not messages:
+        return []
+    ranks, lookup_ids, arrivals, doubts, packets, aborts = zip(*messages, strict=True)
+    numbers = (*ranks, *lookup_ids, *arrivals, *doubts, *aborts)
+    return [struct.pack(f"<{len(numbers)}q", *numbers), packets]
+
+
+def messages_in(rows: list[Any]) -> list[Stored]:
+    """The messages of `rows_of`."""
+    if not rows:
+        return []
+    numbers, packets = rows
+    values = struct.unpack(f"<{5 * len(packets)}q", numbers)
+    ranks, lookup_ids, arrivals, doubts, aborts = (
+        values[first : first + len(packets)] for first in range(0, len(values), len(packets))
+    )
+    return list(map(Stored, ranks, lookup_ids, arrivals, doubts, packets, aborts))
 
 
 def result_of(answer: list[Any]) -> Any:

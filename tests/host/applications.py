@@ -62,7 +62,7 @@ class Asking:
         return service.result_of(content)
 
     def take(self, wanted: Wanted, _timeout: float) -> list[Stored]:
-        return [Stored(*row) for row in self._ask(Take(wanted, 0))]
+        return service.messages_in(self._ask(Take(wanted, 0)))
 
     def commit(self, commit: Commit) -> list[Sent]:
         self.number += 1

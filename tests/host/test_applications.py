@@ -49,11 +49,11 @@ REMOTE = "DIRECT=OS:plant\\private$\\line1"
 
 
 def _keys(rows: list[Any]) -> tuple[int, ...]:
-    return tuple(Stored(*row).lookup_id for row in rows)
+    return tuple(message.lookup_id for message in service.messages_in(rows))
 
 
 def _bodies(rows: list[Any]) -> list[bytes]:
-    return [body_of(Stored(*row).packet) for row in rows]
+    return [body_of(message.packet) for message in service.messages_in(rows)]
 
 
 @pytest.fixture
@@ -989,6 +989,13 @@ def test_a_letter_crosses_the_socket_with_all_that_it_says() -> None:
         assert service.request_in(question, bytes(16)) == request
     assert all(field is not None for field in full)
     assert len(cbor2.dumps(service._short(Run(Letter("q", b"x"), (b"x",))))) < 8
+
+
+def test_messages_cross_the_socket_with_all_that_is_known_of_them() -> None:
+    messages = [Stored(4, 1, 1_700_000_000_000_000, 0, b"one", 0), Stored(7, 1 << 61, 2, 1, b"", 3)]
+    for known in ([], messages[:1], messages):
+        (answer,) = service.frames(bytearray(service.frame(service.DONE, service.rows_of(known))))
+        assert service.messages_in(service.result_of(answer)) == known
 
 
 def test_errors_cross_the_socket_as_what_they_are() -> None:

@@ -242,7 +242,7 @@ def test_what_is_still_on_its_way_on_an_older_connection_does_not_happen_behind_
         queue = client.queue("line1").identifier
     with socket.create_connection(place) as older, socket.create_connection(place) as newer:
         _hello(older, application)
-        ((_, key, *_),) = _told(older, service.take_question(Wanted(queue, 1), 0))
+        ((_, key, *_),) = service.messages_in(_told(older, service.take_question(Wanted(queue, 1), 0)))
         commit = Commit((key,), confirm.ACK_RECEIVE, in_runs([Letter("plain", b"moved")]))
         late = service.commit_question(Request(application, 1, commit))
         _hello(newer, application)
@@ -646,7 +646,7 @@ async def test_who_looks_keeps_nobody_waiting_who_writes(tmp_path: Path, monkeyp
             await quick_one.ask(service.commit_question(commit))
         assert not looked.done()
         go_on.set()
-        assert len(await looked) == 1
+        assert len(service.messages_in(await looked)) == 1
         for guest in (slow_one, quick_one):
             guest.writer.close()
 

@@ -43,7 +43,7 @@ def looking_in(question: list[Any]) -> tuple[Look, float] | None:
     Malformed."""
     if question[0] == service.LOOK:
         queue, place, limit, milliseconds = service.look_in(question)
-        return (lambda here: here.look(queue, place, limit, 0.0)), milliseconds / 1000
+        return (lambda here: service.rows_of(here.look(queue, place, limit, 0.0))), milliseconds / 1000
     if question[0] not in (service.QUEUE, service.STATE, service.DISCARDED):
         return None
     if len(question) != 2:
