@@ -48,6 +48,8 @@ INSECURE = (  # B-349, all that occur
     confirm.NACK_BAD_SIGNATURE,
 )
 SOURCE_HOST, DESTINATION_HOST = 2, 3  # UserHeader.Flags.AQ (B-351)
+LABEL_LENGTH_AT = 1  # in a MessagePropertiesHeader
+SIZES = "<I16xI"  # there, at MESSAGE_SIZE_AT: of the body, and of the extension
 PIECE = 1000  # messages that one statement handles, to bound memory
 
 
@@ -78,16 +80,12 @@ def body_in(packet: bytes) -> slice | None:
         return None
     at = names_end(packet, flags)
     if flags & core.USER_TH:
-        if headers.unpack(core.TRANSACTION_HEADER, packet, at, len(packet))[core.TX_FLAGS] & core.TX_CG:
+        if unpack_from("<I", packet, at)[0] & core.TX_CG:
             return None
         at += compose.TRANSACTION_HEADER_SIZE
-    fields = headers.unpack(core.MESSAGE_PROPERTIES_HEADER, packet, at, len(packet))
-    at += (
-        compose.PROPERTIES_HEADER_SIZE
-        + 2 * fields[core.PROPERTIES_LABEL_LENGTH]
-        + fields[core.PROPERTIES_EXTENSION_SIZE]
-    )
-    return slice(at, at + fields[core.PROPERTIES_MESSAGE_SIZE])
+    size, extension = unpack_from(SIZES, packet, at + compose.MESSAGE_SIZE_AT)
+    at += compose.PROPERTIES_HEADER_SIZE + 2 * packet[at + LABEL_LENGTH_AT] + extension
+    return slice(at, at + size)
 
 
 def wants(message: headers.UserMessage, own: bool) -> int:
