@@ -21,6 +21,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from ordack import store as store_module
 from ordack.client import Client, Empty
 from ordack.names import BadName, queue_name
 from ordack.store import Store, StoreBusy, StoreError, StoreFull
@@ -191,6 +192,22 @@ def test_messages_that_are_alike_have_identifiers_that_follow_each_other(tmp_pat
         assert [(row.message_id, row.number) for row in rows] == [(3, 2), (4, 3), (5, 4), (9, 0), (10, 0), (11, 0)]
         assert [bytes(store.outgoing.packet(key)[0]) for key in keys] == 2 * [b"4", b"5", b"6"]
         assert [(queue.messages, queue.bytes) for queue in store.outgoing.depths()] == [(6, 6)]
+
+
+@pytest.mark.parametrize(("free", "expected"), [(store_module.AMPLE_BYTES, 3), (store_module.AMPLE_BYTES + 1, 1)])
+def test_only_a_disk_with_much_room_is_not_looked_at_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, expected: int
+) -> None:
+    looks: list[Path] = []
+    monkeypatch.setattr(store_module, "disk_bytes", lambda path: (looks.append(path), (1 << 40, free))[1])
+    monkeypatch.setattr(store_module, "DISK_S", 3600)
+    with Store(tmp_path, create=True) as store:
+        queue = store.queues.create("line1").identifier
+        before = store.room(1000).bytes
+        store.messages.add([NewMessage(queue, 4, bytes(10))])
+        assert store.room(1000).bytes == before - 10  # the quota is known to the byte
+        store.room(1000)
+    assert len(looks) == expected
 
 
 TestStoreMachine = pytest.mark.rule("B-287", "B-343", "B-340", "B-084")(StoreMachine.TestCase)

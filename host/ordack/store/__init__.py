@@ -54,6 +54,8 @@ __all__ = ["STATUS", "Store", "StoreBusy", "StoreError", "StoreFull", "StoreServ
 
 STATUS = "status.json"
 LOCK_TRIES = 10
+AMPLE_BYTES = 1 << 30  # free: of such a disk
+DISK_S = 0.1  # is looked at again after so long
 
 
 class Store:
@@ -96,6 +98,8 @@ class Store:
         self.exports = Exports(database)
         self.answers = Answers(database)
         self.free_pages = FreePages(database)
+        self._disk = Disk(0, 0, 0, 0, 0, 0)
+        self._disk_until = 0.0  # what was seen of it counts, in monotonic seconds
 
     def close(self) -> None:
         """Put back what this store object had received without finishing, and close. Closing twice is fine."""
@@ -209,6 +213,13 @@ class Store:
 
     def room(self, quota: int) -> Room:
         """How much may still be stored, within the quota and on the disk (B-285, B-398)."""
+        now = time.monotonic()
+        if now >= self._disk_until:
+            self._disk = self._look_at_disk()
+            self._disk_until = now + DISK_S * (self._disk.free > AMPLE_BYTES)
+        return room(quota, self.usage(), self._disk)
+
+    def _look_at_disk(self) -> Disk:
         page, pages, unused = (
             self._database.one(f"PRAGMA {name}") for name in ("page_size", "page_count", "freelist_count")
         )
@@ -216,7 +227,7 @@ class Store:
             (size, free), file, log = disk_bytes(self.folder), self.path.stat().st_size, log_bytes(self.path)
         except OSError as error:
             raise StoreError(f"cannot look at {self.path}: {error.strerror}") from None
-        return room(quota, self.usage(), Disk(size, free, file, page * pages, page * unused, log))
+        return Disk(size, free, file, page * pages, page * unused, log)
 
     def note_early(self) -> None:
         """Something is about to be stored while the clock is not set."""

@@ -72,6 +72,8 @@ class Hands:
             assert self._file is not None
             self._locks.keep(self._file)
         first = last = keys[0]
+        if keys[-1] - first + 1 == len(keys):  # as a rule
+            last, keys = keys[-1], keys[:1]
         for key in [*keys[1:], _END]:
             if key != last + 1:
                 fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, _LOCK.pack(kind, os.SEEK_SET, first, last + 1 - first, 0))
