@@ -7,6 +7,7 @@ import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import apsw
@@ -307,7 +308,8 @@ def test_nothing_is_copied_while_the_writer_does_not_know_its_log(
 
 def _grow_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The database's file gets longer, and checkpoints are made at any moment of that. One may make the file shorter
-    before the commit is done that has made it longer; the next may copy to where the next commit makes it longer."""
+    before the commit is done that has made it longer; the next may copy to where the next commit makes it longer. And
+    it gets longer at any moment of a checkpoint."""
     monkeypatch.setattr(checkpoints, "LOG_BYTES", 1 << 10)
     monkeypatch.setattr(checkpoints, "WAIT_S", 0)
     monkeypatch.setattr(write_ahead, "CHUNK_BYTES", 4 * BLOCK)
@@ -315,13 +317,51 @@ def _grow_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with told_on(tmp_path, seed) as told:
             with Client(told.machine.folder) as client:
                 beside = client.store._database.checkpoint_beside()
-                told.machine.between = lambda told=told, beside=beside: told.machine.dice.randrange(6) or beside.step()
-                for number in range(60):
-                    told.send(client, b"%d." % number * 3000)
-                told.machine.between = None
+                copying = _Copying(told, client, beside)
+                try:
+                    for number in range(60):
+                        told.machine.between = partial(_sometimes, told, beside.step)
+                        told.send(client, b"%d." % number * 3000)
+                        if number % 8 == 7:
+                            told.machine.between = copying
+                            beside.step()
+                finally:
+                    told.machine.between = None
                 assert beside.done > 10
-            assert len(told.sent) == 60
+                assert copying.sent
+            assert len(told.sent) == 60 + copying.sent
             told.check()
+
+
+def _sometimes(told: Told, do: Callable[[], object]) -> None:
+    if not told.machine.dice.randrange(6):
+        do()
+
+
+class _Copying:
+    """A writer that has its turn between any two operations of a checkpoint that only copies."""
+
+    def __init__(self, told: Told, client: Client, beside: Checkpoints) -> None:
+        self.sent = 0
+        self._told, self._client, self._beside = told, client, beside
+        self._copy, self._mode, self._begins = beside._copy, 0, False
+        beside._copy = self._copies  # type: ignore[method-assign]
+
+    def _copies(self, mode: int) -> bool:
+        self._mode, self._begins = mode, True
+        return self._copy(mode)
+
+    def __call__(self) -> None:
+        if self._beside._turn._has_it or self._mode != apsw.SQLITE_CHECKPOINT_PASSIVE:
+            return
+        database = self._client.store._database
+        needed = database.one("PRAGMA page_count") * database.one("PRAGMA page_size")
+        if self._begins:
+            assert database.path.stat().st_size >= needed, "a writer may make the file longer where it is copied to"
+        self._begins = False
+        if not self._told.machine.dice.randrange(4):
+            self._told.send(self._client, b"%d;" % self.sent * 3000)
+            self.sent += 1
 
 
 def test_a_file_that_gets_longer_while_it_is_copied_to_keeps_what_is_copied(
@@ -330,8 +370,14 @@ def test_a_file_that_gets_longer_while_it_is_copied_to_keeps_what_is_copied(
     _grow_beside(tmp_path, monkeypatch)
 
 
-def test_a_file_that_gets_longer_over_what_is_copied_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FileTurn, "mine", lambda _: contextlib.nullcontext())
+@pytest.mark.parametrize(
+    ("of", "what", "instead"),
+    [(FileTurn, "mine", lambda _: contextlib.nullcontext()), (checkpoints, "keep_place", lambda *_: None)],
+)
+def test_a_file_that_gets_longer_over_what_is_copied_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: object, what: str, instead: Callable[..., object]
+) -> None:
+    monkeypatch.setattr(of, what, instead)
     with pytest.raises((AssertionError, StoreError)):
         _grow_beside(tmp_path, monkeypatch)
 

@@ -8,8 +8,9 @@ A sync that fails here is the writer's business: it hears of it in its next tran
 writer has made sure of the log (`Database._end_doubt`) nothing more is copied. SQLite takes nothing for copied then, so
 the log does not begin anew, and the next checkpoint writes all of it again.
 
-No checkpoint runs while a writer makes the database's file longer (`FileTurn`): what the checkpoint copied behind the
-end of the file would be damaged by that.
+No checkpoint begins while a writer makes the database's file longer (`FileTurn`): what the checkpoint copied behind the
+end of the file would be damaged by that. When one begins, all that it copies has its place in the file, so that the
+writer may make it longer meanwhile, and waits for no checkpoint.
 """
 
 from __future__ import annotations
@@ -95,6 +96,18 @@ class FileTurn:
                 return
 
 
+def needed(database: apsw.Connection, page_bytes: int) -> int:
+    """Bytes that the database's file has when the log is in it. Raises apsw.Error."""
+    pages: int = database.execute("PRAGMA page_count").get
+    return pages * page_bytes
+
+
+def keep_place(database: apsw.Connection, size: int) -> None:
+    """Make the database's file so long, if it is not. In the caller's turn; raises apsw.Error."""
+    hint = ctypes.c_int64(size)
+    database.file_control("main", apsw.SQLITE_FCNTL_SIZE_HINT, ctypes.addressof(hint))
+
+
 class Checkpoints:
     """Of the database in that file. done: how many there were. failure: why there are no more until the writer has
     taken it from here. held: the writer does not know what of its log is on the disk, so none is to be made."""
@@ -157,7 +170,8 @@ class Checkpoints:
         """Make one; was it made to its end?"""
         try:
             with self._turn.mine():
-                _, self._copied = self._database.wal_checkpoint("main", mode)
+                keep_place(self._database, needed(self._database, self._page_bytes))
+            _, self._copied = self._database.wal_checkpoint("main", mode)
         except apsw.Error as error:
             if may_be_a_sync(error):
                 self.failure = error

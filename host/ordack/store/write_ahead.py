@@ -19,7 +19,7 @@ from pathlib import Path
 import apsw
 
 from ordack.counters import DiskWork
-from ordack.store.checkpoints import Checkpoints, FileTurn
+from ordack.store.checkpoints import Checkpoints, FileTurn, keep_place, needed
 from ordack.store.room import LOG_BYTES, reserve
 
 BUSY_WAIT_S = 0.001  # between two tries to write; SQLite's own, up to 0.1, let two that write in turn starve a third
@@ -109,15 +109,15 @@ class WriteAheadLog:
             yield
 
     def _keep_place(self) -> None:
-        size = ctypes.c_int64(self._page_bytes * self._database.execute("PRAGMA page_count").get)
+        size = needed(self._database, self._page_bytes)
         try:
-            if self._path.stat().st_size >= size.value:
+            if self._path.stat().st_size >= size:
                 return
         except OSError as error:
             raise apsw.CantOpenError(str(error)) from None
         with self._turn.mine():
             try:
-                self._database.file_control("main", apsw.SQLITE_FCNTL_SIZE_HINT, ctypes.addressof(size))
+                keep_place(self._database, size)
             except apsw.IOError as error:
                 raise apsw.FullError(str(error)) from None
 
