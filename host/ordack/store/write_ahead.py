@@ -27,6 +27,7 @@ READERS_S = 0.05  # so long a log that is to begin anew waits for those who read
 SHORT_LOG_BYTES = 256 << 10  # with less in it a log is not looked at
 COPY_BYTES = 64 << 10  # SQLite writes less than 128 KiB at once
 SHORT_OF = 2  # times what is kept back of a disk: with less room, no checkpoint is made beside commits
+SERVED_LOG = 4  # times LOG_BYTES: so much of the log's file stays where it is copied beside commits, and gets longer
 CHUNK_BYTES = 256 << 10  # the database's file grows and shrinks by so much: not each transaction asks for more
 
 
@@ -96,6 +97,7 @@ class WriteAheadLog:
 
     def checkpoint_beside(self) -> Checkpoints:
         """From now on commits make no checkpoints, unless the disk is nearly full: this does. Raises apsw.Error."""
+        self._database.pragma("journal_size_limit", SERVED_LOG * LOG_BYTES)
         self.beside = Checkpoints(self._path, CHUNK_BYTES)
         self.beside.tell(self._pages)
         return self.beside
