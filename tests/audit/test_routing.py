@@ -20,7 +20,7 @@ SEED = 4
 
 
 def read(path: Path, size: int) -> tuple[list[tuple[int, int, int]], list[object], int]:
-    """(key, chunk, bytes) of all pieces, what the parts say, and how many ranges were read from a wrong place."""
+    """(key, 0, bytes) of all connections, what the parts say, and how many ranges were read from a wrong place."""
     ranges = routing.ranges_of([str(path)], 1, size)
     todo = dict(enumerate(ranges))
     reports: dict[int, routing.Report] = {}
@@ -34,7 +34,8 @@ def read(path: Path, size: int) -> tuple[list[tuple[int, int, int]], list[object
                 if isinstance(item, routing.Report):
                     reports[number] = item
                 else:
-                    pieces[number][item.key] = pieces[number].get(item.key, 0) + item.size
+                    for key, size in item.connections.tolist():
+                        pieces[number][key] = pieces[number].get(key, 0) + size
         todo, held = routing.again(ranges, reports)
     parts = routing.parts_of(ranges, reports, held)
     sums: dict[int, int] = {}

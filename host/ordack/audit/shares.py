@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ordack.capture.routing import Report
+from ordack.capture.routing import Places, Report
 
 _NONE = np.zeros((0, 3), np.uint64)
 
@@ -26,8 +26,8 @@ class Connections:
         for key, *named in np.unique(managers, axis=0).tolist():
             self._managers[key].update(filter(None, named))
 
-    def shares(self, count: int) -> dict[int, int]:
-        """The share of each key, of so many shares.
+    def shares(self, count: int) -> Places:
+        """Of so many shares, that of each connection.
 
         All connections of a queue manager meet that has fewer others to talk to than the one at their other end: a
         board's, not those of the server of all boards. This is for speed: what is missed is settled afterwards.
@@ -52,8 +52,14 @@ class Connections:
             share = loads.index(min(loads))
             loads[share] += weights[home]
             share_of[home] = share
-        return {key: share_of[home] for key, home in homes.items()}
+        return _places({key: share_of[home] for key, home in homes.items()})
 
-    def between(self, pairs: set[int]) -> set[int]:
-        """Keys of the connections between these pairs of hosts."""
-        return {key for key, pair in self.pairs.items() if pair in pairs}
+    def between(self, pairs: set[int]) -> Places:
+        """The connections between these pairs of hosts, as one share."""
+        return _places({key: 0 for key, pair in self.pairs.items() if pair in pairs})
+
+
+def _places(share_of: dict[int, int]) -> Places:
+    keys = np.fromiter(share_of, np.uint64, len(share_of))
+    order = np.argsort(keys)
+    return Places(keys[order], np.fromiter(share_of.values(), np.int64, len(share_of))[order])

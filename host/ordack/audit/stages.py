@@ -22,16 +22,18 @@ from ordack.audit.partial import Partial
 from ordack.audit.replay import BATCH_ROWS, COLUMNS, Auditor
 from ordack.audit.shares import Connections
 from ordack.capture import columnar, routing
-from ordack.capture.routing import Piece, Range, Report
+from ordack.capture.routing import Piece, Places, Range, Report
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RANGE_BYTES = 128 << 20
 _ROUTED = pa.schema(
-    [("part", pa.int64()), ("key", pa.int64()), ("size", pa.int64()), ("packed", pa.binary()), ("report", pa.binary())]
+    [("part", pa.int64()), ("connections", pa.binary()), ("packed", pa.binary()), ("report", pa.binary())]
 )
-_ROUTED_SQL = "part long, key long, size long, packed binary, report binary"
+_ROUTED_SQL = "part long, connections binary, packed binary, report binary"
+_DIVIDED = pa.schema([("part", pa.int64()), ("share", pa.int32()), ("size", pa.int64()), ("packed", pa.binary())])
+_DIVIDED_SQL = "part long, share int, size long, packed binary"
 _PARTIAL_SQL = "size long, packed binary"
 _BATCH_BYTES = 4 << 20  # of packed frames that go to Spark at once
 _ATTEMPTS = 1 << 12  # of a range at most
@@ -125,9 +127,9 @@ class Stages:
         self._numbers = [numbers[number] for number in held]
         self._connections = Connections(reports[number] for number in held)
 
-    def _replay(self, share_of: Mapping[int, int], shares: int) -> list[Partial]:
+    def _replay(self, places: Places, shares: int) -> list[Partial]:
         share = Share(self._files, self._start, self._parts, self._numbers, shares > 1)
-        return self._storage.replay(share, share_of, shares, self._progress)
+        return self._storage.replay(share, places, shares, self._progress)
 
     def partials(self) -> list[Partial]:
         """What each task has found out. A task without frames has none."""
@@ -135,7 +137,7 @@ class Stages:
 
     def again(self, pairs: set[int]) -> Partial:
         """What one task finds out about the connections of these pairs of hosts."""
-        return self._replay(dict.fromkeys(self._connections.between(pairs), 0), 1)[0]
+        return self._replay(self._connections.between(pairs), 1)[0]
 
 
 class _Here:
@@ -156,15 +158,14 @@ class _Here:
         return reports
 
     def replay(
-        self, share: Share, share_of: Mapping[int, int], shares: int, progress: Callable[[int], None] | None
+        self, share: Share, places: Places, shares: int, progress: Callable[[int], None] | None
     ) -> list[Partial]:
-        def pieces(number: int) -> Iterator[tuple[int, int, bytes]]:
-            for row in share.numbers:
-                for piece in self._pieces[row]:
-                    if share_of.get(piece.key) == number:
-                        yield row << _CHUNK_BITS | piece.chunk, piece.size, piece.packed
-
-        return [replay(share, pieces(number), progress) for number in range(shares)]
+        found: list[list[tuple[int, int, bytes]]] = [[] for _ in range(shares)]
+        for row in share.numbers:
+            for piece in self._pieces[row]:
+                for place, size, packed in routing.divided(piece.connections, piece.packed, places):
+                    found[place].append((row << _CHUNK_BITS | piece.chunk, size, packed))
+        return [replay(share, pieces, progress) for pieces in found]
 
     def close(self) -> None:
         self._pieces.clear()
@@ -192,21 +193,19 @@ class _InSpark:
     def replay(
         self,
         share: Share,
-        share_of: Mapping[int, int],
+        places: Places,
         shares: int,
         progress: Callable[[int], None] | None,  # noqa: ARG002 - tasks tell when they are done
     ) -> list[Partial]:
         from pyspark.sql import functions
 
-        keys = np.fromiter(share_of, np.uint64, len(share_of)).view(np.int64)
-        places = np.fromiter(share_of.values(), np.int32, len(share_of))
-        where = self._spark.createDataFrame(pa.table({"key": keys, "share": places}))
         rows = self._rows[0]
         for more in self._rows[1:]:
             rows = rows.union(more)
         if len(self._rows) > 1:
             rows = rows.where(functions.expr(f"part >> {_CHUNK_BITS}").isin(list(share.numbers)))
-        rows = rows.where("report is null").join(functions.broadcast(where), "key")
+        rows = rows.where("report is null").select("part", "connections", "packed")
+        rows = rows.mapInArrow(partial(_divide_task, places), _DIVIDED_SQL)
         rows = rows.repartitionById(shares, functions.col("share")).select("part", "size", "packed")
         rows = rows.sortWithinPartitions("part")
         return list(_partials(rows.mapInArrow(partial(_replay_task, share), _PARTIAL_SQL).collect()))
@@ -233,28 +232,49 @@ def _route_task(
     bundles: Sequence[Sequence[tuple[int, Range]]], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     gc.freeze()  # what is imported; pyspark collects garbage after each task, which took five times as long as the task
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for row, task in bundles[number]:
+                    for item in routing.route(task):
+                        if isinstance(item, Report):
+                            yield row, None, None, pickle.dumps(item, pickle.HIGHEST_PROTOCOL)
+                        else:
+                            yield row << _CHUNK_BITS | item.chunk, item.connections.tobytes(), item.packed, None
+
+    yield from _batches(rows(), _ROUTED)
+
+
+def _divide_task(places: Places, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    gc.freeze()  # as above
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        for batch in batches:
+            for part, connections, packed in zip(*(column.to_pylist() for column in batch.columns)):
+                known = np.frombuffer(connections, np.uint64).reshape(-1, 2)
+                for share, size, own in routing.divided(known, packed, places):
+                    yield part, share, size, own
+
+    yield from _batches(rows(), _DIVIDED)
+
+
+def _batches(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     waiting: list[tuple[Any, ...]] = []
     size = 0
-    for batch in batches:
-        for number in batch.column(0).to_pylist():
-            for row, task in bundles[number]:
-                for item in routing.route(task):
-                    if isinstance(item, Report):
-                        waiting.append((row, None, None, None, pickle.dumps(item, pickle.HIGHEST_PROTOCOL)))
-                    else:
-                        key = item.key - (item.key >> 63 << 64)  # Spark's numbers have a sign
-                        waiting.append((row << _CHUNK_BITS | item.chunk, key, item.size, item.packed, None))
-                        size += len(item.packed)
-                    if size > _BATCH_BYTES:
-                        yield _routed(waiting)
-                        waiting, size = [], 0
+    for row in rows:
+        waiting.append(row)
+        size += sum(len(value) for value in row if isinstance(value, bytes))
+        if size > _BATCH_BYTES:
+            yield _batch(waiting, schema)
+            waiting, size = [], 0
     if waiting:
-        yield _routed(waiting)
+        yield _batch(waiting, schema)
 
 
-def _routed(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
-    arrays = [pa.array(column, field.type) for column, field in zip(zip(*rows), _ROUTED)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_ROUTED)
+def _batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    arrays = [pa.array(column, field.type) for column, field in zip(zip(*rows), schema)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _replay_task(share: Share, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

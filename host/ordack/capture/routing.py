@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +34,7 @@ _CHAIN = 16  # records that have to follow one another where one is believed to 
 _PCAP_US, _PCAPNG = 1, 3  # values of mqqb_capture.format
 _FRAME_MAX = 1 << 18  # bytes, as libpcap has it: larger records are read, but not guessed
 _BLOCKS = {1, 2, 3, 4, 5, 6}  # of pcapng
+_PIECE = 4 << 20  # bytes of a piece, unpacked, if no connection has more: a piece for each cost more than the audit
 _LATER = 366 * 86400  # s that a capture may last for its records to be guessed
 
 _ROUTED = np.dtype(
@@ -91,12 +92,19 @@ class Report(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Frames of one connection, packed. chunk: all frames of a later one come later; size: unpacked."""
+    """Frames of some connections, packed. chunk: all frames of a later one come later. connections: key and bytes, in
+    rows, in the order in which they are there, unpacked."""
 
-    key: int
     chunk: int
-    size: int
+    connections: NDArray[np.uint64]
     packed: bytes
+
+
+class Places(NamedTuple):
+    """Connections, by their keys in order, and the share that each one is of."""
+
+    keys: NDArray[np.uint64]
+    shares: NDArray[np.int64]
 
 
 def ranges_of(paths: Sequence[str], count: int, most: int) -> list[Range]:
@@ -123,9 +131,34 @@ def range_bytes(total: int, count: int, most: int) -> int:
 
 
 def unpacked(size: int, data: bytes) -> bytes:
-    """The frames of a piece."""
+    """Frames, so many bytes."""
     raw: bytes = pa.Codec("lz4_raw").decompress(data, size, asbytes=True)
     return raw
+
+
+def _packed(data: Any) -> bytes:
+    raw: bytes = pa.Codec("lz4_raw").compress(data, asbytes=True)
+    return raw
+
+
+def divided(connections: NDArray[np.uint64], data: bytes, places: Places) -> Iterator[tuple[int, int, bytes]]:
+    """What the shares get of a piece: share, size, packed frames. Connections without a place go to none."""
+    if not len(places.keys):
+        return
+    keys, sizes = connections[:, 0], connections[:, 1].astype(np.int64)
+    at = np.minimum(np.searchsorted(places.keys, keys), len(places.keys) - 1)
+    shares = np.where(places.keys[at] == keys, places.shares[at], -1)
+    used = np.unique(shares)
+    if len(used) == 1:
+        if used[0] >= 0:
+            yield int(used[0]), int(sizes.sum()), data
+        return
+    raw = memoryview(unpacked(int(sizes.sum()), data))
+    ends = np.cumsum(sizes)
+    for share in used[used >= 0].tolist():
+        own = np.flatnonzero(shares == share)
+        found = b"".join(raw[end - size : end] for end, size in zip(ends[own].tolist(), sizes[own].tolist()))
+        yield share, len(found), _packed(found)
 
 
 class _Reader:
@@ -220,11 +253,9 @@ class _Reader:
         begins = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
         sizes = rows["size"][order].astype(np.int64) + ffi.sizeof("mqqb_capture_frame")
         ends = np.cumsum(sizes)
-        marks = [0, *ends[begins[1:] - 1].tolist(), int(ends[-1])]
-        keys = keys[begins]
-        self._connections.append(
-            np.stack([keys, rows["pair"][order[begins]], np.add.reduceat(sizes, begins).astype(np.uint64)], axis=1)
-        )
+        taken = np.add.reduceat(sizes, begins).astype(np.uint64)
+        connections = np.stack([keys[begins], rows["pair"][order[begins]], taken], axis=1)
+        self._connections.append(connections)
         named = rows[["key", "managers"]][rows["managers"].any(axis=1)]
         told = np.column_stack([named["key"], np.sort(named["managers"], axis=1)])
         told = told[_by_key(told[:, 0])]
@@ -236,9 +267,13 @@ class _Reader:
             self._file.pointer, self.c.routed, ffi.from_buffer("uint32_t[]", order), used,
             ffi.from_buffer("uint8_t[]", self._out),
         )  # fmt: skip
-        codec = pa.Codec("lz4_raw")
-        for key, begin, end in zip(keys.tolist(), marks, marks[1:]):
-            yield Piece(key, self._chunk, end - begin, codec.compress(self._out[begin:end], asbytes=True))
+        behind = np.cumsum(taken)
+        cuts = np.flatnonzero(np.diff((behind - taken) // np.uint64(_PIECE))) + 1
+        begin = 0
+        for own in np.split(connections[:, ::2], cuts):
+            end = begin + int(own[:, 1].sum())
+            yield Piece(self._chunk, own, _packed(self._out[begin:end]))
+            begin = end
         self._chunk += 1
         self._file.release(self.c.cursor)
 
