@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import math
 import random
 import re
 import struct
+import sys
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -37,7 +39,7 @@ class _Decoder:
     """What Auditor asks of columnar.Decoder."""
 
     def __init__(self) -> None:
-        self.ends: list[tuple[str, str]] = []
+        self.words: list[list[int]] = []
         self.paths = ["capture.pcap"]
         self.damages: list[Any] = []
         self.frames, self.unread = 1, 0
@@ -46,19 +48,25 @@ class _Decoder:
 
     @property
     def connections(self) -> int:
-        return len(self.ends)
+        return len(self.words)
 
-    def connection(self, number: int) -> reading.Connection:
-        return reading.Connection(self.ends[number], True)
+    def ends(self, first: int = 0) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        return np.array(self.words[first:], np.uint32).reshape(-1, 2, 5), np.ones(len(self.words) - first, bool)
 
     def pairs(self) -> np.ndarray[Any, Any]:
-        return np.zeros(len(self.ends), np.uint64)
+        return np.zeros(len(self.words), np.uint64)
 
     def queue_manager(self, code: int) -> bytes:
         return bytes([code]) * 16
 
     def queue(self, code: int) -> columnar.QueueName:
         return columnar.QueueName(7, bytes([code]), f"DIRECT=TCP:10.0.0.9\\q{code}")
+
+
+def words_of(end: str) -> list[int]:
+    """A mqqb_capture_end."""
+    address, port = end.split(":")
+    return [int.from_bytes(ipaddress.IPv4Address(address).packed, sys.byteorder), 0, 0, 0, int(port)]
 
 
 class Wire:
@@ -93,8 +101,8 @@ class Wire:
         client: int = SENDER,
         server: int = RECEIVER,
     ) -> int:
-        connection = len(self.decoder.ends)
-        self.decoder.ends.append(ends)
+        connection = len(self.decoder.words)
+        self.decoder.words.append([word for end in ends for word in words_of(end)])
         for direction in (0, 1):
             self.sent[connection, direction] = [0, 0]
         if syn:

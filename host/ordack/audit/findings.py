@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from _mqqb import lib
 from numpy.typing import NDArray
 
-from ordack.audit.partial import Partial, Structure, host_of
+from ordack.audit.partial import Partial, Structure
 from ordack.audit.result import KINDS, Packet, SequenceId, Unknown, Violation
 
 STRAY = (lib.MQQB_AUDIT_ORDER_ACK_STRAY, lib.MQQB_AUDIT_FINAL_ACK_STRAY)
@@ -25,9 +24,10 @@ _OF_COUNTS = (lib.MQQB_AUDIT_SESSION_ACK, lib.MQQB_AUDIT_RECOVERABLE_ACK)
 
 
 def withdraw(
-    findings: Structure, flows: Structure, kind_counts: NDArray[np.int64], ends: Sequence[tuple[tuple[str, str], bool]]
+    findings: Structure, flows: Structure, kind_counts: NDArray[np.int64], connections: Structure
 ) -> Structure:
     """What was found too early becomes unknown; counts follow. Returns the findings, without the marks that tell so."""
+    hosts = connections["pair"][findings["connection"]] // 2
     late = findings["detail"] >= lib.MQQB_AUDIT_LATE_CONNECTION
     times = findings["packet"]["time"][np.arange(len(findings)), findings["packets"].astype(np.int64) - 1]
     of_numbers = np.isin(findings["detail"], _OF_NUMBERS)
@@ -46,10 +46,7 @@ def withdraw(
         elif found["detail"] == lib.MQQB_AUDIT_LATE_SOURCE and sources is not None:
             concerned &= of_numbers & (sources == found["a"]) | accepted
         else:
-            hosts = set(map(host_of, ends[found["connection"]][0]))
-            concerned &= of_numbers | accepted
-            for row in np.flatnonzero(concerned & of_numbers).tolist():
-                concerned[row] = set(map(host_of, ends[findings["connection"][row]][0])) == hosts
+            concerned &= of_numbers & (hosts == hosts[mark]) | accepted
         for row in np.flatnonzero(concerned).tolist():
             kind, flow = findings["kind"][row], findings["flow"][row]
             findings["unknown"][row] = 1

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 MARK = "follow.json"  # in the checkpoint: what it is for
 FORMAT = 1  # of checkpoints, but for the states
-STATE_FORMAT = 6  # of what is not in structures of C: modules and names of its classes too
+STATE_FORMAT = 7  # of what is not in structures of C: modules and names of its classes too
 STEP_BYTES = 1 << 30  # of files in a step, if it is more than one: what is read again after a kill
 SETTLED_S = 5.0  # a file that has not changed for so long is taken for complete
 POLL_S = 1

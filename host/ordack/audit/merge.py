@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from _mqqb import lib
 from numpy.typing import NDArray
 
 from ordack.audit.findings import STRAY, finding
-from ordack.audit.partial import Partial, StreamName
+from ordack.audit.names import Names
+from ordack.audit.partial import Partial
 from ordack.audit.reports import Part, Streams, Sums, connection_report
 from ordack.audit.result import KINDS, ConnectionReport, Result, Unknown, Violation
 
@@ -24,82 +24,55 @@ WORST_MAX = 20
 
 
 class Merged:
-    """What the tasks found, put together."""
+    """What the tasks found, put together. split: which streams have to be settled, by Names' numbers."""
 
     def __init__(self, paths: Sequence[str], partials: Sequence[Partial]) -> None:
         self._paths = list(paths)
         self._partials = list(partials)
         self._settled: Partial | None = None
-        self._base = np.cumsum([0] + [len(partial.ends) for partial in partials])
-        self._receivers: set[bytes] = set()  # of split streams, where they count
-        self.split = self._find_split() if len(partials) > 1 else set()
+        self._base = np.cumsum([0] + [len(partial.connections) for partial in partials])
+        self._names = Names(partials)
+        self.split = self._find_split() if len(partials) > 1 else np.zeros(self._names.streams, bool)
 
-    def _find_split(self) -> set[StreamName]:
+    def _find_split(self) -> NDArray[np.bool_]:
         """Streams of which more than one task knows something, or that another task's holes may concern."""
-        places: dict[StreamName, int] = {}
-        split: set[StreamName] = set()
-        sequences: defaultdict[tuple[bytes, int, int], set[StreamName]] = defaultdict(set)
-        missed: Counter[bytes] = Counter()
-        pair_missed: Counter[tuple[str, str]] = Counter()
-        for partial in self._partials:
-            missed.update(partial.missed_sources())
-            pair_missed.update(partial.missed_pairs())
-        for task, partial in enumerate(self._partials):
-            for name in partial.names:
-                if places.setdefault(name, task) != task:
-                    split.add(name)
-            own_pairs, own_missed = partial.missed_pairs(), partial.missed_sources()
-            kept = partial.sequences
-            fields = (kept[key].tolist() for key in ("flow", "ordinal", "time_stamp", "pair"))
-            for flow, ordinal, stamp, pair in zip(*fields):
-                name = partial.names[flow - 1]
-                sequences[name.source, ordinal, stamp].add(name)
-                sequences[b"", ordinal, stamp].add(name)
-                hosts = partial.pairs[pair // 2]
-                if pair_missed[hosts] > (hosts in own_pairs) or missed[name.source] > (name.source in own_missed):
-                    split.add(name)
+        names = self._names
+        split = np.bincount(np.concatenate(names.stream_of), minlength=names.streams) > 1
         strays = set().union(*(partial.strays for partial in self._partials))
-        for stray in strays & sequences.keys():
-            split |= sequences[stray]
-        unseen = strays - sequences.keys()
-        rolled = self._rolled() if unseen else {}
-        for source, ordinal, stamp in unseen:
-            split |= {name for name, lowest in rolled.get(source, ()) if lowest < (stamp, ordinal)}
-        for partial in self._partials:
+        identifiers = np.array([_identifier(ordinal, stamp) for _, ordinal, stamp in strays], np.uint64)
+        elsewhere = zip(*self._missed_elsewhere())
+        for partial, streams, (sources, pairs) in zip(self._partials, names.stream_of, elsewhere):
+            kept = partial.sequences
+            flow = kept["flow"].astype(np.int64) - 1
+            source = partial.flows["key"]["source"][flow]
+            concerned = sources[source] | pairs[kept["pair"] // 2]
+            known = _identifier(kept["ordinal"].astype(np.uint64), kept["time_stamp"].astype(np.uint64))
+            for row in np.flatnonzero(np.isin(known, identifiers)).tolist():
+                named = int(kept["ordinal"][row]), int(kept["time_stamp"][row])
+                concerned[row] |= not strays.isdisjoint(((partial.guids[source[row]], *named), (b"", *named)))
+            split[streams[flow[concerned]]] = True
             # Its task does not know what others have seen of the sequence.
             judged = partial.findings["flow"][np.isin(partial.findings["detail"], STRAY)]
-            split |= {partial.names[flow - 1] for flow in judged.tolist()}
-            # Whether a message was accepted twice depends on what was seen of its receiver, too.
-            twice = partial.findings[partial.findings["detail"] == lib.MQQB_AUDIT_TWO_ACCEPTED]
-            own_missed = partial.missed_sources()
-            for flow, connection, side in twice[["flow", "connection", "direction"]].tolist():
-                direction = partial.connections["direction"][connection, side]
-                codes = {int(direction["owner"]), *direction["sources"].tolist()} - {0}
-                receivers = {partial.guids[code] for code in codes}
-                if any(missed[guid] > (guid in own_missed) for guid in receivers):
-                    split.add(partial.names[flow - 1])
-                    self._receivers |= receivers
+            split[streams[judged.astype(np.int64) - 1]] = True
         return split
 
-    def _rolled(self) -> defaultdict[bytes, list[tuple[StreamName, tuple[int, int]]]]:
-        """By source: streams of several sequences, which may tell when one began, and the lowest kept: time stamp,
-        ordinal."""
-        rolled: defaultdict[bytes, list[tuple[StreamName, tuple[int, int]]]] = defaultdict(list)
-        for partial in self._partials:
-            lowest: dict[int, tuple[int, int]] = {}
-            for flow, stamp, ordinal in partial.sequences[["flow", "time_stamp", "ordinal"]].tolist():
-                lowest[flow] = min(lowest.get(flow, (stamp, ordinal)), (stamp, ordinal))
-            for flow in (np.flatnonzero(partial.flows["sequences"] > 1) + 1).tolist():
-                name = partial.names[flow - 1]
-                rolled[name.source].append((name, lowest[flow]))
-        return rolled
+    def _missed_elsewhere(self) -> tuple[list[NDArray[np.bool_]], list[NDArray[np.bool_]]]:
+        """By task: of which of its queue managers, and between which of its hosts, others have missed something."""
+        sources = Counter(guid for partial in self._partials for guid in partial.missed_sources())
+        pairs = Counter(hosts for partial in self._partials for hosts in partial.missed_pairs())
+        return (
+            [_more(sources, partial.guids, partial.missed_sources()) for partial in self._partials],
+            [_more(pairs, partial.pairs, partial.missed_pairs()) for partial in self._partials],
+        )
 
     def wanted(self) -> set[int]:
         """The pairs of hosts whose connections have to be replayed again for the split streams."""
-        sources = {name.source for name in self.split} | self._receivers
+        sources = np.zeros(len(self._names.guids), bool)
+        for partial, streams, managers in zip(self._partials, self._names.stream_of, self._names.manager_of):
+            sources[managers[partial.flows["key"]["source"][self.split[streams]]]] = True
         wanted: set[int] = set()
-        for partial in self._partials:
-            codes = [code for code, guid in enumerate(partial.guids) if guid in sources]
+        for partial, managers in zip(self._partials, self._names.manager_of):
+            codes = np.flatnonzero(sources[managers])
             direction = partial.connections["direction"]
             concerned = (
                 np.isin(direction["owner"], codes)
@@ -111,36 +84,42 @@ class Merged:
 
     def settle(self, again: Partial) -> None:
         """What replaying them again has shown."""
-        self._settled = again
+        before, marked = self._names, self.split
+        self._settled, self._names = again, Names([*self._partials, again])
+        self.split = np.zeros(self._names.streams, bool)
+        for old, new in zip(before.stream_of, self._names.stream_of):
+            self.split[new[marked[old]]] = True
 
-    def _parts(self) -> Iterator[tuple[Partial, NDArray[np.bool_], Callable[[int], int]]]:
-        """Each partial, which of its flows count, and what number its connections have in the result."""
+    def _parts(self) -> Iterator[tuple[Part, Callable[[int], int]]]:
+        """Each partial, with those of its flows that count, and what number its connections have in the result."""
         for number, partial in enumerate(self._partials):
-            base = int(self._base[number])
-            mask = np.array([name not in self.split for name in partial.names], bool)
-            yield partial, mask, base.__add__
+            mask = ~self.split[self._names.stream_of[number]]
+            yield Part(partial, mask, self._names, number), int(self._base[number]).__add__
         if self._settled is not None:
-            places: dict[tuple[Any, int], int] = {}
-            for number, partial in enumerate(self._partials):
-                for connection, first in enumerate(partial.connections["first_time"].tolist()):
-                    places[partial.ends[connection], first] = int(self._base[number]) + connection
+            places: dict[tuple[bytes, int], int] = {}
+            for base, partial in zip(self._base.tolist(), self._partials):
+                keys = zip(map(bytes, partial.ends), partial.connections["first_time"].tolist())
+                places.update((key, base + connection) for connection, key in enumerate(keys))
             settled = self._settled
             times = settled.connections["first_time"]
-            mask = np.array([name in self.split for name in settled.names], bool)
-            yield settled, mask, lambda connection: places.get((settled.ends[connection], int(times[connection])), 0)
+            mask = self.split[self._names.stream_of[-1]]
+            yield (
+                Part(settled, mask, self._names, -1),
+                lambda connection: places.get((bytes(settled.ends[connection]), int(times[connection])), 0),
+            )
 
     def result(self) -> Result:
         """What the files show."""
         parts: list[Part] = []
         found: list[Violation | Unknown] = []
-        for partial, mask, place in self._parts():
-            parts.append(Part(partial, mask))
+        for part, place in self._parts():
+            parts.append(part)
             found += [
-                finding(partial, row, place(int(row["connection"])))
-                for row in partial.findings
-                if (mask[row["flow"] - 1] if row["flow"] else partial is not self._settled)
+                finding(part.partial, row, place(int(row["connection"])))
+                for row in part.partial.findings
+                if (part.mask[row["flow"] - 1] if row["flow"] else part.partial is not self._settled)
             ]
-        sums, streams = Sums(parts), Streams(parts)
+        sums, streams = Sums(parts, self._names), Streams(parts)
         found.sort(key=lambda item: (isinstance(item, Unknown), item.packets[-1].time if item.packets else 0))
         gaps = max((partial.gaps for partial in self._partials), key=len)
         result = Result(
@@ -204,3 +183,15 @@ class Merged:
             task = int(np.searchsorted(self._base, number, "right")) - 1
             reports[number] = connection_report(self._partials[task], number - int(self._base[task]), found[number])
         return reports
+
+
+def _identifier(ordinal: Any, time_stamp: Any) -> Any:
+    """Of a sequence."""
+    return ordinal << 32 | time_stamp
+
+
+def _more(counts: Counter[Any], names: Sequence[Any], own: set[Any]) -> NDArray[np.bool_]:
+    """Which of these names count more than its own."""
+    if not counts:
+        return np.zeros(len(names), bool)
+    return np.array([counts[name] > (name in own) for name in names], bool)

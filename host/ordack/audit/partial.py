@@ -11,31 +11,17 @@ from mqqb.guids import format_name, guid_text
 from numpy.typing import NDArray
 
 from ordack.audit.result import StreamKey
+from ordack.capture.columnar import QueueName
+from ordack.capture.reading import end_text
 
 Structure = NDArray[Any]
 
 
-def host_of(end: str) -> str:
-    """The address of an end of a connection."""
-    return end.rpartition(":")[0]
-
-
-@dataclass(frozen=True, slots=True)
-class StreamName:
-    """What names a stream in every task: GUID of the source, queue as (selector, bytes), GUID of its host or b"",
-    hops."""
-
-    source: bytes
-    queue: tuple[int, bytes]
-    host: bytes
-    hops: int
-
-    def key(self, text: str) -> StreamKey:
-        """text: of the queue."""
-        if self.host:  # DQ 3: a number on a host
-            queue = PrivateQueueFormatNameId(int.from_bytes(self.queue[1][:4], "little"))
-            text = format_name(queue, self.host)
-        return StreamKey(guid_text(self.source), text, self.hops)
+def queue_text(queue: QueueName, host: bytes) -> str:
+    """The destination of a stream. host: GUID of its queue manager, or b"" if the name says which."""
+    if host:  # DQ 3: a number on a host
+        return format_name(PrivateQueueFormatNameId(int.from_bytes(queue.raw[:4], "little")), host)
+    return queue.text
 
 
 @dataclass(slots=True)
@@ -44,9 +30,10 @@ class Partial:
 
     sequences: those that are kept, by flow and in the order in which they follow on one another. latencies: by flow.
 
-    names, ends: of flows and connections; host_pairs: of connections, a number for their two hosts. guids: by code.
-    missed: by code, how often something of that queue manager was missed; pair_missed: the same by hosts, two for each
-    of pairs. strays: (GUID or b"", ordinal, time stamp) of acknowledgements of sequences that this task has not seen.
+    ends, syn: as of Decoder.ends; host_pairs: of connections, a number for their two hosts. guids: by code, of none
+    b""; queues: by code, those of flows. missed: by code, how often something of that queue manager was missed;
+    pair_missed: the same by hosts, two for each of pairs. strays: (GUID or b"", ordinal, time stamp) of
+    acknowledgements of sequences that this task has not seen.
     """
 
     flows: Structure
@@ -54,13 +41,13 @@ class Partial:
     latencies: Structure
     connections: Structure
     findings: Structure
-    names: list[StreamName]
-    texts: dict[tuple[int, bytes], str]
-    ends: list[tuple[tuple[str, str], bool]]
+    ends: NDArray[np.uint32]
+    syn: NDArray[np.bool_]
     host_pairs: NDArray[np.uint64]
     guids: list[bytes]
+    queues: dict[int, QueueName]
     missed: NDArray[np.uint32]
-    pairs: list[tuple[str, str]]
+    pairs: list[tuple[bytes, bytes]]
     pair_missed: NDArray[np.uint32]
     strays: set[tuple[bytes, int, int]]
     kind_counts: NDArray[np.int64]
@@ -76,13 +63,19 @@ class Partial:
 
     def stream(self, index: int) -> StreamKey:
         """The stream of a flow."""
-        name = self.names[index]
-        return name.key(self.texts[name.queue])
+        source, destination, address, hops = self.flows["key"][index].tolist()
+        text = queue_text(self.queues[destination], self.guids[address])
+        return StreamKey(guid_text(self.guids[source]), text, hops)
+
+    def ends_of(self, connection: int) -> tuple[str, str]:
+        """Addresses and ports."""
+        one, other = self.ends[connection]
+        return end_text(one.tobytes()), end_text(other.tobytes())
 
     def missed_sources(self) -> set[bytes]:
         """GUIDs of the queue managers of which something was missed."""
         return {self.guids[code] for code in np.flatnonzero(self.missed).tolist()}
 
-    def missed_pairs(self) -> set[tuple[str, str]]:
+    def missed_pairs(self) -> set[tuple[bytes, bytes]]:
         """Hosts between which something was missed."""
         return {self.pairs[place // 2] for place in np.flatnonzero(self.pair_missed).tolist()}

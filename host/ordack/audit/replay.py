@@ -21,7 +21,7 @@ from _mqqb import ffi, lib
 from numpy.typing import NDArray
 
 from ordack.audit.findings import withdraw
-from ordack.audit.partial import Partial, StreamName, Structure, host_of
+from ordack.audit.partial import Partial, Structure
 from ordack.audit.result import count_text
 from ordack.audit.rotation import missing_between
 from ordack.capture import columnar
@@ -168,8 +168,8 @@ class Auditor:
 
     def __init__(self, start: int, strays: bool = False, verdicts: bool = False) -> None:
         self._tables = _Tables(start, strays)
-        self._pairs: dict[tuple[str, str], int] = {}
-        self._ends: list[tuple[tuple[str, str], bool]] = []
+        self._pairs: dict[tuple[bytes, bytes], int] = {}
+        self._connections = 0  # whose hosts are known
         self._findings: list[Structure] = []
         self._seen: Counter[tuple[int, int, int]] = Counter()
         self._strays: set[tuple[int, int, int]] = set()
@@ -254,19 +254,16 @@ class Auditor:
 
     def _connect(self, decoder: columnar.Decoder) -> None:
         """Which two hosts each new connection is of."""
-        known = len(self._ends)
+        known, self._connections = self._connections, decoder.connections
         if decoder.connections == known:
             return
         while len(self._tables["connections"]) < decoder.connections:
             self._tables.double("connections")
-        pairs = self._tables["connections"]["pair"]
-        for number in range(known, decoder.connections):
-            ends, syn = decoder.connection(number)
-            self._ends.append((ends, syn))
-            hosts = host_of(ends[0]), host_of(ends[1])
-            turned = hosts[0] > hosts[1]
-            pair = self._pairs.setdefault((hosts[1], hosts[0]) if turned else hosts, len(self._pairs))
-            pairs[number] = 2 * pair + turned
+        hosts = columnar.hosts_of(decoder.ends(known)[0])
+        pairs = [
+            2 * self._pairs.setdefault((min(ends), max(ends)), len(self._pairs)) + (ends[0] > ends[1]) for ends in hosts
+        ]
+        self._tables["connections"]["pair"][known : decoder.connections] = pairs
         while len(self._tables["pairs"]) < 2 * len(self._pairs):
             self._tables.double("pairs")
 
@@ -300,31 +297,25 @@ class Auditor:
         guids = [b""]
         if decoder is not None:
             guids += [decoder.queue_manager(code) for code in range(1, decoder.queue_managers + 1)]
-        flows = tables["flows"][: c.flows_used].copy()
-        queues, texts = {0: (0, b"")}, {(0, b""): ""}
-        for code in np.unique(flows["key"]["destination"]).tolist():
-            if decoder is not None and code:
-                queue = decoder.queue(code)
-                queues[code] = (queue.selector, queue.raw)
-                texts[queues[code]] = queue.text
-        names = [
-            StreamName(guids[source], queues[destination], guids[address], hops)
-            for source, destination, address, hops in flows["key"].tolist()
-        ]
+        flows, connections = tables["flows"][: c.flows_used].copy(), tables["connections"][: self._connections].copy()
+        queues = {0: columnar.QueueName(0, b"", "")}
+        if decoder is not None:
+            queues |= {code: decoder.queue(code) for code in np.unique(flows["key"]["destination"]).tolist() if code}
+        ends, syn = decoder.ends() if decoder else (np.zeros((0, 2, 5), np.uint32), np.zeros(0, bool))
         kind_counts = np.array([list(c.violations), list(c.unknowns)], np.int64)
         findings = np.concatenate(self._findings) if self._findings else np.zeros(0, _dtype("mqqb_audit_finding"))
-        findings = withdraw(findings, flows, kind_counts, self._ends)
+        findings = withdraw(findings, flows, kind_counts, connections)
         return Partial(
             flows=flows,
             sequences=_kept(tables["sequences"][: c.sequences_used]),
             latencies=np.sort(tables["latencies"][: c.latencies_used], order=("flow", "bucket")),
-            connections=tables["connections"][: len(self._ends)].copy(),
+            connections=connections,
             findings=findings,
-            names=names,
-            texts=texts,
-            ends=self._ends,
+            ends=ends,
+            syn=syn,
             host_pairs=decoder.pairs() if decoder else np.zeros(0, np.uint64),
             guids=guids,
+            queues=queues,
             missed=tables["sources"]["missed"]["missed"][: len(guids)].copy(),
             pairs=list(self._pairs),
             pair_missed=tables["pairs"]["missed"]["missed"][: 2 * len(self._pairs)].copy(),

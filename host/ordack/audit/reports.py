@@ -12,6 +12,7 @@ from _mqqb import lib
 from mqqb.guids import guid_text
 from numpy.typing import NDArray
 
+from ordack.audit.names import Names
 from ordack.audit.partial import Partial, Structure
 from ordack.audit.result import (
     KINDS,
@@ -89,11 +90,14 @@ def _places(table: Structure, chosen: NDArray[Any], base: int) -> tuple[NDArray[
 
 
 class Part:
-    """The flows of a task that count in the result, and sums over their sequences, by flow."""
+    """The flows of a task that count in the result, and sums over their sequences, by flow. number: of the partial, in
+    names."""
 
-    def __init__(self, partial: Partial, mask: NDArray[np.bool_]) -> None:
+    def __init__(self, partial: Partial, mask: NDArray[np.bool_], names: Names, number: int) -> None:
         flows, kept = partial.flows, partial.sequences
-        self.partial, self.chosen = partial, np.flatnonzero(mask)
+        self.partial, self.mask, self.chosen = partial, mask, np.flatnonzero(mask)
+        self.senders = names.manager_of[number][flows["key"]["source"][self.chosen]]
+        self.streams = names.stream_of[number][self.chosen]
         own = kept["flow"].astype(np.int64) - 1
 
         def total(of: Callable[[Structure], NDArray[Any]]) -> NDArray[np.int64]:
@@ -199,19 +203,7 @@ class Streams(Sequence[StreamReport]):
         lengths = [len(part.chosen) for part in parts]
         self._part = np.repeat(np.arange(len(parts)), lengths)
         self._flow = np.concatenate([np.zeros(0, np.int64), *(part.chosen for part in parts)])
-        sources: list[bytes] = []
-        queues: list[tuple[tuple[int, bytes], bytes]] = []
-        hops: list[int] = []
-        texts: dict[tuple[tuple[int, bytes], bytes], str] = {}
-        for part in parts:
-            for index in part.chosen.tolist():
-                name = part.partial.names[index]
-                sources.append(name.source)
-                queues.append((name.queue, name.host))
-                hops.append(name.hops)
-                if queues[-1] not in texts:
-                    texts[queues[-1]] = part.partial.stream(index).destination_queue
-        order = np.lexsort((np.array(hops, np.int64), _ranks(queues, texts.__getitem__), _ranks(sources, guid_text)))
+        order = np.argsort(np.concatenate([np.zeros(0, np.int64), *(part.streams for part in parts)]), kind="stable")
         self._part, self._flow, self._order = self._part[order], self._flow[order], order
 
     def __len__(self) -> int:
@@ -250,29 +242,20 @@ class Streams(Sequence[StreamReport]):
         return self._made(np.lexsort(keys)[:count] if keys else np.zeros(0, np.int64))
 
 
-def _ranks(values: Sequence[Any], text: Callable[[Any], str]) -> NDArray[np.int64]:
-    """Places of texts among all."""
-    texts = {value: text(value) for value in set(values)}
-    places = {value: place for place, value in enumerate(sorted(set(texts.values())))}
-    ranks = {value: places[text] for value, text in texts.items()}
-    return np.fromiter(map(ranks.__getitem__, values), np.int64, len(values))
-
-
 class Sums:
     """What is added up over streams: by source queue manager, and all."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
-        guids: dict[bytes, int] = {}
+    def __init__(self, parts: Sequence[Part], names_of: Names) -> None:
+        guids = names_of.guids
         groups, messages = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         owners, sums, longest = [np.zeros(0, np.int64)], [], [np.zeros((0, len(LATENCIES)), np.int64)]
         for part in parts:
             partial = part.partial
-            numbers = [guids.setdefault(partial.names[index].source, len(guids)) for index in part.chosen.tolist()]
             owner_of = np.full(len(partial.flows), -1, np.int64)
-            owner_of[part.chosen] = numbers
+            owner_of[part.chosen] = part.senders
             for found, column in zip(part.measured(owner_of), (groups, messages)):
                 column.append(found)
-            owners.append(owner_of[part.chosen])
+            owners.append(part.senders)
             longest.append(partial.flows["latency_max"][part.chosen])
             sums.append(part.sums())
         owner, most = np.concatenate(owners), np.zeros((len(guids), len(LATENCIES)), np.int64)
@@ -286,13 +269,11 @@ class Sums:
         rows = zip(
             guids, counts, _latencies(own_groups, own_messages, most), *map(np.ndarray.tolist, by_sender.values())
         )
-        self.senders = sorted(
-            (
-                SenderReport(guid_text(guid), streams, latency=latency, **dict(zip(names, values)))
-                for guid, streams, latency, *values in rows
-            ),
-            key=lambda report: report.source_queue_manager,
-        )
+        self.senders = [
+            SenderReport(guid_text(guid), streams, latency=latency, **dict(zip(names, values)))
+            for guid, streams, latency, *values in rows
+            if streams
+        ]
         all_groups, all_messages = _added(own_groups % _GROUPS, own_messages)
         self.latency = _latencies(all_groups, all_messages, most.max(axis=0, initial=0)[None])[0]
         self.histograms = _histograms(all_groups, all_messages, 1)[0]
@@ -311,7 +292,7 @@ _COUNTED = ("packets", "messages", "holes", "malformed")
 def connection_report(partial: Partial, number: int, found: Sequence[Violation | Unknown]) -> ConnectionReport:
     """found: what concerns it, in the order of the result."""
     row = partial.connections[number]
-    ends, syn = partial.ends[number]
+    ends, syn = partial.ends_of(number), bool(partial.syn[number])
     directions = row["direction"]
     first, last = int(row["first_time"]), int(row["last_time"])
     events = [Event(first, "begin" if syn else "older", 0, "")]

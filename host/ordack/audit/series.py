@@ -10,7 +10,7 @@ from mqqb import core
 from mqqb.guids import guid_text
 from numpy.typing import NDArray
 
-from ordack.audit.partial import StreamName
+from ordack.audit.partial import queue_text
 from ordack.audit.replay import BATCH_ROWS, COLUMNS, Auditor, start_of
 from ordack.audit.result import Result, SequenceId, Series, StreamKey, StreamReport
 from ordack.capture import columnar
@@ -101,8 +101,8 @@ class _Lines:
             decoder = batch.decoder
             queue = decoder.queue(key[1])
             host = decoder.queue_manager(key[2]) if key[2] else b""
-            name = StreamName(decoder.queue_manager(key[0]), (queue.selector, queue.raw), host, key[3])
-            self._of_keys[key] = self.lines.get(name.key(queue.text))
+            source = guid_text(decoder.queue_manager(key[0]))
+            self._of_keys[key] = self.lines.get(StreamKey(source, queue_text(queue, host), key[3]))
         return self._of_keys[key]
 
     def add(self, batch: columnar.Batch, verdicts: NDArray[np.uint8]) -> None:

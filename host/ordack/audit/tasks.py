@@ -122,7 +122,7 @@ def result_of(
     if not any(partial.frames for partial in partials):
         raise CaptureUnusable("; ".join(map(_problem, paths)) or "there is no capture")
     merged = Merged(paths, partials)
-    if merged.split and again is not None:
+    if merged.split.any() and again is not None:
         merged.settle(again(merged.wanted()))
     return merged.result()
 

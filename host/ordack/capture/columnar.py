@@ -299,14 +299,12 @@ class Decoder(Tables):
             name = self._queue_names[code] = _queue_name(*self._queues.entry(code))
         return name
 
-    def hosts(self) -> list[frozenset[bytes]]:
-        """Of each connection, the addresses of its two ends, as bytes."""
+    def ends(self, first: int = 0) -> tuple[Words, NDArray[np.bool_]]:
+        """Of each connection from the first one on, its two ends as words, and whether its SYN was seen."""
         size, at = ffi.sizeof("mqqb_capture_connection"), ffi.offsetof("mqqb_capture_connection", "end")
-        table = np.frombuffer(self._connections, np.uint8).reshape(-1, size)
-        ends = table[: self.connections, at : at + 2 * ffi.sizeof("mqqb_capture_end")]
-        words = ends.copy().view(np.uint32).reshape(-1, 2, 5)
-        words[:, :, 4] >>= 16  # the port goes
-        return [frozenset((one.tobytes(), other.tobytes())) for one, other in words]
+        table = np.frombuffer(self._connections, np.uint8).reshape(-1, size)[first : self.connections]
+        words = table[:, at : at + 2 * ffi.sizeof("mqqb_capture_end") + 4].copy().view(np.uint32)
+        return words[:, :-1].reshape(-1, 2, 5), (words[:, -1] & 1).astype(bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,6 +370,13 @@ class _Table:
         )
 
 
+def hosts_of(ends: Words) -> list[tuple[bytes, bytes]]:
+    """The addresses of the two ends of connections."""
+    words = ends.copy()
+    words[:, :, 4] >>= 16  # the port goes
+    return list(map(tuple, words.view("V20").reshape(-1, 2).tolist()))
+
+
 def is_capture(path: str) -> bool:
     """Does this file begin as pcap and pcapng do? OSError if it cannot be read."""
     return Decoder([path], 0, 1, False).begin(_BEGINNING)[0]
@@ -400,8 +405,8 @@ def divides_by_ports(paths: Sequence[str], parts: int) -> bool:
         found = np.bincount(batch["connection"], minlength=len(counts))
         found[: len(counts)] += counts
         counts = found
-    for hosts, count in zip(decoder.hosts(), counts.tolist(), strict=False):  # the last ones may have no rows
-        pairs[hosts] += count
+    for hosts, count in zip(hosts_of(decoder.ends()[0]), counts.tolist(), strict=False):  # the last may have no rows
+        pairs[frozenset(hosts)] += count
     return bool(pairs) and max(pairs.values()) * 2 * parts > pairs.total()
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import ipaddress
 import mmap
+import sys
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -207,12 +208,13 @@ class Tables:
         if not 0 <= number < self.c.connections_used:
             raise IndexError(f"there is no connection {number}")
         found = self.c.connections[number]
-        return Connection((_end_text(found.end[0]), _end_text(found.end[1])), bool(found.flags & 1))
+        texts = (end_text(ffi.buffer(end.word)[:]) for end in found.end)
+        return Connection((next(texts), next(texts)), bool(found.flags & 1))
 
 
-def _end_text(end: Any) -> str:
-    raw = ffi.buffer(end.word)[:]
-    port = end.word[4] & 0xFFFF
-    if end.word[4] >> 16 & 1:
-        return f"[{ipaddress.IPv6Address(raw[:16])}]:{port}"
-    return f"{ipaddress.IPv4Address(raw[:4])}:{port}"
+def end_text(end: bytes) -> str:
+    """Address and port of a mqqb_capture_end."""
+    word = int.from_bytes(end[16:], sys.byteorder)
+    if word >> 16 & 1:
+        return f"[{ipaddress.IPv6Address(end[:16])}]:{word & 0xFFFF}"
+    return f"{ipaddress.IPv4Address(end[:4])}:{word & 0xFFFF}"
