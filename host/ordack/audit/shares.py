@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ordack.capture.routing import Places, Report
 
@@ -18,13 +18,10 @@ class Connections:
     def __init__(self, reports: Iterable[Report]) -> None:
         told = [(_NONE, _NONE), *((report.connections, report.managers) for report in reports)]
         connections, managers = map(np.concatenate, zip(*told))
-        keys, first, places = np.unique(connections[:, 0], return_index=True, return_inverse=True)
-        sizes = np.bincount(places, connections[:, 2], len(keys)).astype(np.int64)
-        self.pairs = dict(zip(keys.tolist(), connections[first, 1].tolist()))
-        self._bytes = dict(zip(keys.tolist(), sizes.tolist()))
-        self._managers: defaultdict[int, set[int]] = defaultdict(set)
-        for key, *named in np.unique(managers, axis=0).tolist():
-            self._managers[key].update(filter(None, named))
+        self._keys, first, places = np.unique(connections[:, 0], return_index=True, return_inverse=True)
+        self._pairs = connections[first, 1]
+        self._bytes = np.bincount(places, connections[:, 2], len(self._keys)).astype(np.int64)
+        self._managers = managers
 
     def shares(self, count: int) -> Places:
         """Of so many shares, that of each connection.
@@ -32,34 +29,34 @@ class Connections:
         All connections of a queue manager meet that has fewer others to talk to than the one at their other end: a
         board's, not those of the server of all boards. This is for speed: what is missed is settled afterwards.
         """
-        others: defaultdict[int, set[int]] = defaultdict(set)
-        for managers in self._managers.values():
-            for one in managers:
-                others[one].update(managers)
-        homes = {
-            key: min(managers, key=lambda one: (len(others[one]), one)) if managers else key
-            for key, managers in ((key, self._managers[key]) for key in self.pairs)
-        }
-        # A fragment of IP does not tell its connection: all between its hosts stay together.
-        whole = {pair for key, pair in self.pairs.items() if key == pair}
-        homes |= {key: pair for key, pair in self.pairs.items() if pair in whole}
-        weights: defaultdict[int, int] = defaultdict(int)
-        for key, home in homes.items():
-            weights[home] += self._bytes[key]
-        loads = [0] * count
-        share_of = {}
-        for home in sorted(weights, key=lambda home: (-weights[home], home)):
+        homes, home_of = np.unique(self._homes(), return_inverse=True)
+        weights = np.bincount(home_of, self._bytes, len(homes))
+        loads, share_of = [0.0] * count, np.zeros(len(homes), np.int64)
+        for home in np.lexsort((homes, -weights)).tolist():
             share = loads.index(min(loads))
             loads[share] += weights[home]
             share_of[home] = share
-        return _places({key: share_of[home] for key, home in homes.items()})
+        return Places(self._keys, share_of[home_of])
+
+    def _homes(self) -> NDArray[np.uint64]:
+        """Of each connection, the queue manager by which it is divided; without one itself."""
+        found, where = np.unique(self._managers[:, 1:], return_inverse=True)
+        one, other = where.reshape(-1, 2).T
+        met = np.unique(one << 32 | other)
+        others = np.bincount(np.concatenate([met >> 32, met & 0xFFFFFFFF]), minlength=len(found))
+        place = np.tile(np.searchsorted(self._keys, self._managers[:, 0]), 2)
+        manager = np.concatenate([one, other])
+        keep = found[manager] != 0
+        place, manager = place[keep], manager[keep]
+        homes = self._keys.copy()
+        order = np.lexsort((manager, others[manager], place))[::-1]
+        homes[place[order]] = found[manager[order]]  # the last one stays
+        # A fragment of IP does not tell its connection: all between its hosts stay together.
+        whole = np.isin(self._pairs, self._keys[self._keys == self._pairs])
+        homes[whole] = self._pairs[whole]
+        return homes
 
     def between(self, pairs: set[int]) -> Places:
         """The connections between these pairs of hosts, as one share."""
-        return _places({key: 0 for key, pair in self.pairs.items() if pair in pairs})
-
-
-def _places(share_of: dict[int, int]) -> Places:
-    keys = np.fromiter(share_of, np.uint64, len(share_of))
-    order = np.argsort(keys)
-    return Places(keys[order], np.fromiter(share_of.values(), np.int64, len(share_of))[order])
+        keys = self._keys[np.isin(self._pairs, np.fromiter(pairs, np.uint64, len(pairs)))]
+        return Places(keys, np.zeros(len(keys), np.int64))
