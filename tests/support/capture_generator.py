@@ -1552,6 +1552,20 @@ def _within_reach(capture: Capture, violation: Planted) -> bool:
     return True
 
 
+def _ports_again(capture: Capture, begun: set[tuple[int, int]], seen: set[tuple[int, int]]) -> set[tuple[int, int]]:
+    """Connections and directions that take ports of an earlier one, and whose SYN is not in the capture: where their
+    numbers lie behind those of the one before, they cannot be told from what that one has sent again."""
+    found, used = set(), set()
+    for connection in capture.connections:
+        for direction in (0, 1):
+            ports = connection.ends, connection.ports, direction
+            if ports in used and (connection.number, direction) not in begun:
+                found.add((connection.number, direction))
+            if (connection.number, direction) in seen:
+                used.add(ports)
+    return found
+
+
 def _is_passed_over(capture: Capture, violation: Planted) -> bool:
     """Was a message above it sent, before the OrderAck, as one that follows a number below it? If that is the one that
     the receiver took, it needs not have the number (B-270)."""
@@ -1636,6 +1650,7 @@ def _judge(capture: Capture, pairs: list[_Pair], everything: list[Frame]) -> Non
     # A reader of a connection older than the capture takes the first bytes that it sees for the earliest.
     begun = {(f.connection.number, f.direction) for f in capture.frames if id(f) in there and f.flags & _SYN}
     first_seen = {key: found[0][0] for key, found in ranges.items() if key not in begun}
+    unclear = _ports_again(capture, begun, set(ranges))
     for packet in capture.packets:
         begin, end = packet.start, packet.start + len(packet.data)
         packet.frames = [
@@ -1680,7 +1695,8 @@ def _judge(capture: Capture, pairs: list[_Pair], everything: list[Frame]) -> Non
             if violation.variant == ACCEPTED:
                 concerned |= {pair.number for pair in pairs if violation.line.target in pair.ends}
         clear = min(clouded.get(number, last + 1) for number in concerned) > last
-        violation.certain = violation.shown and (
+        told = [[p for p in group if (p.connection.number, p.direction) not in unclear] for group in groups]
+        violation.certain = all(told) and (
             _within_reach(capture, violation)
             and (standing or (clear and _accounted(capture, violation)))
             and not (violation.variant == ACCEPTED and _is_passed_over(capture, violation))
@@ -1688,6 +1704,9 @@ def _judge(capture: Capture, pairs: list[_Pair], everything: list[Frame]) -> Non
         shown = [packet for group in groups for packet in group]
         finals = {(id(packet.line), packet.own_id) for packet in shown if packet.kind == "final"}
         again = [p for p in capture.packets if p.kind == "final" and (id(p.line), p.own_id) in finals]  # shows it too
+        if violation.kind == "id_went_back":  # and so does each message of either sequence
+            either = {packet.sequence for packet in shown if packet.kind == "message"}
+            again += [p for p in capture.packets if p.line is violation.line and p.sequence in either]
         violation.frames = {
             (frame.file, frame.number) for packet in (*shown, *again) for frame in packet.frames if frame.kept >= 0
         }
