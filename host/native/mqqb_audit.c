@@ -557,23 +557,27 @@ static void count_missed(mqqb_audit_missed *missed, int64_t time)
     }
 }
 
+/* Is it unknown of which queue managers all messages of this direction are? One that forwards may begin with another's. */
+static int is_mixed(const mqqb_audit *a, const mqqb_audit_direction *own)
+{
+    return (own->owner == 0 && own->sources[0] == 0) || own->more != 0 || a->sources[own->owner].forwards != 0;
+}
+
 /* Something of this direction is not there. */
 static void miss(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
 {
     mqqb_audit_direction *const own = &c->direction[r->direction];
-    uint32_t k, named = 0;
+    uint32_t k;
 
     own->missed |= UNCOUNTED;
     own->based = 0;
     if (own->owner != 0) {
         count_missed(&a->sources[own->owner].missed, r->time);
-        named = 1;
     }
     for (k = 0; k < MQQB_AUDIT_SOURCES && own->sources[k] != 0; k++) {
         count_missed(&a->sources[own->sources[k]].missed, r->time);
-        named = 1;
     }
-    if (!named || own->more != 0) {
+    if (is_mixed(a, own)) {
         count_missed(&a->pairs[c->pair ^ r->direction].missed, r->time);
         own->missed |= UNNAMED;
     }
@@ -676,8 +680,7 @@ static void come_late(mqqb_audit *a, const row *r, const mqqb_audit_connection *
             withdraw(a, r, MQQB_AUDIT_LATE_SOURCE, own->sources[k], since);
         }
     }
-    if (((own->owner == 0 && own->sources[0] == 0) || own->more != 0) &&
-        a->pairs[c->pair ^ r->direction].missed.accused >= since) {
+    if (is_mixed(a, own) && a->pairs[c->pair ^ r->direction].missed.accused >= since) {
         withdraw(a, r, MQQB_AUDIT_LATE_HOSTS, 0, since);
     }
 }
@@ -2107,6 +2110,7 @@ static void message_format(mqqb_audit *a, const row *r, mqqb_audit_connection *c
         own->first_message = r->time;
     }
     if (own->sources[0] != source) {
+        a->sources[own->owner].forwards |= own->owner != 0 && own->owner != source;
         add_source(own->sources, &own->more, source);
         add_source(a->pairs[c->pair ^ r->direction].sources, &a->pairs[c->pair ^ r->direction].more, source);
     }

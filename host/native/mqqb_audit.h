@@ -226,10 +226,11 @@ typedef struct {
 } mqqb_audit_missed;
 
 /* A queue manager that sends. folded: its highest sequence that was seen and is not kept; stray: the last one that an acknowledgement
- * named, was not seen, and was reported. */
+ * named, was not seen, and was reported. forwards: 1: it was seen to send messages of others. */
 typedef struct {
     mqqb_audit_missed missed;
     uint32_t folded_ordinal, folded_time_stamp, stray_ordinal, stray_time_stamp;
+    uint32_t forwards, spare;
 } mqqb_audit_source;
 
 /* Packets of one host to another. begun: a sequence between them that is younger than the capture; flow: its flow's index and 1, 0:

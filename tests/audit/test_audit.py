@@ -601,6 +601,31 @@ def test_a_forwarder_is_no_resend_and_does_not_speak_for_the_source(wire: Wire) 
     assert [stream.order_acked for stream in result.streams] == [1, 1]
 
 
+@pytest.mark.rule("B-110", "B-230")
+def test_what_a_forwarder_sent_unseen_may_be_of_any_source_that_it_has_forwarded(wire: Wire) -> None:
+    wire.message(1, source=OTHER, flags=1)  # hop count 1
+    wire.order_ack(1, host=OTHER)
+    again = wire.connect(("10.0.0.1:4001", "10.0.0.9:1801"))
+    wire.message(1, connection=again, ordinal=5)  # of its own, not of that source
+    wire.hole(again)
+    wire.order_ack(2, connection=again, host=OTHER)
+    result = wire.result()
+    assert not result.violations
+    assert [one.kind for one in result.unknowns] == ["ack_beyond_receipt"]
+
+
+@pytest.mark.rule("B-110", "B-230")
+def test_of_more_sources_than_have_a_place_any_may_have_been_missed(wire: Wire) -> None:
+    many = wire.connect(("10.0.0.7:4000", "10.0.0.9:1801"), client=0, server=0)
+    for source in range(10, 30):
+        wire.message(1, connection=many, source=source)
+    wire.hole(many)
+    wire.order_ack(2, connection=many, host=29)
+    result = wire.result()
+    assert not result.violations
+    assert [one.kind for one in result.unknowns] == ["ack_beyond_receipt"]
+
+
 @pytest.mark.rule("B-116")
 def test_two_final_acks_of_one_message(wire: Wire) -> None:
     shown = wire.message(1)
