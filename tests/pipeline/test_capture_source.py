@@ -16,6 +16,8 @@ from deltalake import DeltaTable, write_deltalake
 from mqqb import build, guids, headers, parse
 from ordack import slow_starts
 from ordack.audit.rows import TABLES
+from ordack.pipeline.audited import Audited
+from ordack.pipeline.options import OptionError
 from ordack.pipeline.packets import COLUMNS, KINDS
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -245,6 +247,21 @@ def test_views_have_the_rows_that_the_command_reports(
     assert sum(row["messages"] for row in measured) == said["latency_ms"]["order"]["count"]
     assert all(sum(row["histogram"].values()) == row["messages"] for row in measured)
     assert seen["violations"]
+
+
+@pytest.mark.parametrize("parts", [1, 5])
+def test_tasks_that_audit_together_have_the_rows_of_the_views(spark: SparkSession, tmp_path: Path, parts: int) -> None:
+    captures = tmp_path / "captures"
+    capture_generator.generate(14, captures, violations=True, faults=("loss",), length=400)
+    audited = Audited(spark, str(captures), parts)
+    for view, table in TABLES.items():
+        frame = spark.read.format("mqqb").option("view", view).load(str(captures))
+        assert audited[view].schema == frame.schema, view
+        assert audited[view].columns == table.schema.names
+        assert bag(values(audited[view])) == bag(values(frame)), view
+    assert audited.result.bytes_read <= 1.2 * sum(path.stat().st_size for path in captures.iterdir())
+    with pytest.raises(OptionError, match="no view 'stream' of an audit; there are summary, violations"):
+        audited["stream"]
 
 
 def test_views_in_sql_and_as_tables(spark: SparkSession, tmp_path: Path) -> None:

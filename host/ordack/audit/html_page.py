@@ -262,7 +262,7 @@ def _data(
     files = {legible(path): at for at, path in enumerate(result.paths)}
     plotted = {one.stream: one for one in result.series}
     series = [
-        (place[rows.key_of(rows.stream(report))], report, plotted[report.stream])
+        (place[rows.key_of(rows.named(report.stream))], report, plotted[report.stream])
         for report in result.streams
         if report.stream in plotted
     ]

@@ -124,7 +124,7 @@ def _latencies(report: StreamReport) -> Iterator[Row]:
     for kind, latency in report.latency.items():
         if latency.count:
             yield {
-                **_key(report.stream),
+                **named(report.stream),
                 "acknowledgement": kind,
                 "messages": latency.count,
                 **{f"{rank}_ms": getattr(latency, rank) for rank in _RANKS},
@@ -147,13 +147,14 @@ def key_of(row: Row) -> tuple[Any, ...]:
     return tuple(row[name] for name in StreamKey._fields)
 
 
-def _key(key: StreamKey) -> Row:
+def named(key: StreamKey) -> Row:
+    """What names a stream, as in every table."""
     return {**key._asdict(), "destination_queue": legible(key.destination_queue)}
 
 
 def _named(stream: StreamKey | None, sequence: SequenceId | None) -> Row:
     return {
-        **(dict.fromkeys(StreamKey._fields) if stream is None else _key(stream)),
+        **(dict.fromkeys(StreamKey._fields) if stream is None else named(stream)),
         "tx_sequence_ordinal": None if sequence is None else sequence.ordinal,
         "tx_sequence_time_stamp": None if sequence is None else sequence.time_stamp,
     }
