@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,9 @@ RESET = "reset"
 MISHAP = "mishap"
 
 _EXIT_DEADLINE_S = 30.0
+_ORPHANED = ("setpriv", "--pdeathsig", "KILL", "--")  # of util-linux: it becomes what stands behind it
+_STARTER = ThreadPoolExecutor(1, "starter")
+"""Starts every process, for to the kernel a thread is the parent: a child of one that ends would die with it."""
 
 
 class BoardMissing(Exception):
@@ -91,22 +95,25 @@ class Log:
 
 
 class Process:
-    """A process in a group of its own whose output goes to a log, line by line, through a reader thread."""
+    """A process in a group of its own whose output goes to a log, line by line, through a reader thread. It dies with
+    this one, however this one ends.
+    """
 
     def __init__(
         self, command: Sequence[str | Path], log: Log, life: int, cwd: Path, env: dict[str, str] | None = None
     ) -> None:
         self._log = log
         self._life = life
-        self._popen = subprocess.Popen(
-            [str(word) for word in command],
+        self._popen = _STARTER.submit(
+            subprocess.Popen[bytes],
+            [*_ORPHANED, *(str(word) for word in command)],
             cwd=cwd,
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-        )
+        ).result()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
