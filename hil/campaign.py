@@ -33,7 +33,7 @@ from mqqb import confirm
 from rich.console import Console
 
 from hil import sensor
-from hil.boards import MISHAP, RESET, Board, BoardMissing, Log, Process
+from hil.boards import FIRMWARE, MISHAP, RESET, ROOT, Board, BoardMissing, Log, Process
 from hil.faults import UP, CutSchedule, FaultProxy, TcpFaultProxy
 from hil.held_port import hold_port
 from hil.kinds import KINDS
@@ -48,6 +48,7 @@ from hil.scenario import (
     FLIP,
     MISHAPS,
     OFFLINE,
+    ORDACK,
     REFLASH,
     VICTIMS,
     WITHHELD,
@@ -63,6 +64,7 @@ from hil.scenario import (
 from hil.serial_faults import SerialFaultProxy
 from hil.targets import open_board
 
+HOST = ROOT / "host"
 QUEUE = "line1"
 TICK_S = 0.01
 LISTENING_DEADLINE_S = 60.0
@@ -661,13 +663,32 @@ def command(module: str, *words: str | Path) -> str:
     return " ".join([*boards, shlex.join([python, "-m", f"hil.{module}", *shown])])
 
 
-def digest(path: Path) -> str:
-    """SHA-256 of a file, or of the names and contents of a folder's files."""
+def identity(settings: Settings) -> dict[str, str]:
+    """The hashes of what would run on the board and beside it. Raises BoardMissing."""
+    with tempfile.TemporaryDirectory() as folder:
+        _, board = _opened(settings, Path(folder))
+        try:
+            return hashes(board, settings)
+        finally:
+            board.close()
+
+
+def hashes(board: Board, settings: Settings) -> dict[str, str]:
+    """SHA-256 of what decides what the board does, and of the queue manager, by what it is."""
+    found = {name: digest(path) for name, path in board.files().items()}
+    if settings.ordack == ORDACK:
+        found["queue manager"] = digest(HOST / "ordack", FIRMWARE / "mqqb", *sorted(HOST.glob("*.so")))
+    return found
+
+
+def digest(*paths: Path) -> str:
+    """SHA-256 of files, and of the names and contents of folders' files."""
     made = hashlib.sha256()
-    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        if file.is_file() and "__pycache__" not in file.parts:
-            made.update(f"{file.relative_to(path)}\0".encode() if path.is_dir() else b"")
-            made.update(file.read_bytes())
+    for path in paths:
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if file.is_file() and "__pycache__" not in file.parts:
+                made.update(f"{file.relative_to(path)}\0".encode() if path.is_dir() else b"")
+                made.update(file.read_bytes())
     return made.hexdigest()
 
 
@@ -701,7 +722,7 @@ def _prepare(settings: Settings, folder: Path) -> tuple[Campaign, dict[str, Vict
         "cuts": [asdict(cut) for cut in cuts],
         **{name: [asdict(kill) for kill in plans[name]] for name in plans},
     }
-    figures.hashes = {name: digest(path) for name, path in board.files().items()}
+    figures.hashes = hashes(board, settings)
     return campaign, victims, figures
 
 

@@ -1,7 +1,8 @@
 """What the rig's tests share: the stand-in pair, a quick campaign of it, and the boards of the file of --lg-env.
 
 Without it the rig's own tests run, with a short campaign on every board that needs no hardware, where it is here. With
-it each board of the file is asked for: only tests of boards run, in their long form, and a table is made of them.
+it each board of the file is asked for: only tests of boards run, in their long form and in rounds, and a table is made
+of them.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import io
 import os
 import random
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,10 @@ from rich.console import Console
 
 from hil import kinds
 from hil.boards import BoardMissing, Quarantined
-from hil.campaign import run_campaign
+from hil.campaign import identity, run_campaign
 from hil.matrix import Matrix, told
 from hil.report import Figures
+from hil.rounds import Kept, figures_of, progress, share
 from hil.scenario import ORDACK, Settings
 
 # As in tests/conftest.py: what a busy machine makes slow has not failed.
@@ -32,6 +35,10 @@ settings.load_profile("ordack")
 STANDIN = Path(__file__).with_name("standin.py")
 BOARD = "place"
 """A test with this argument is one of boards, and runs for each."""
+TURN = "turn"
+"""And with this one, which `campaign_on` has, for each round."""
+SEED = "seed"
+"""The file that has it, in the folder of --keep; and what processes of xdist are told it by."""
 OVER_TLS = {"pi-machine"}
 """Boards whose short campaign is over TLS; `make hil` has one without and one with it."""
 
@@ -46,13 +53,23 @@ class Report:
 
     def __init__(self, config: pytest.Config, boards: Iterable[str]) -> None:
         self._path: Path | None = config.option.report
+        self._rounds: int = config.option.rounds
+        self._done = Counter[str]()
+        self._config = config
         self._matrix = Matrix(config.option.seed)
         self._boards = list(boards)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         for name, value in report.user_properties if report.when == "call" else ():
             if name == "column":
-                self._matrix.add(str(value))
+                self._tell(self._matrix.add(str(value)))
+
+    def _tell(self, board: str) -> None:
+        self._done[board] += 1
+        figures, terminal = self._matrix.figures[board], self._config.pluginmanager.getplugin("terminalreporter")
+        if self._rounds > 1 and figures is not None and terminal is not None:
+            terminal.ensure_newline()
+            terminal.write_line(progress(figures_of(figures), self._done[board], self._rounds))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._matrix.columns:
@@ -75,6 +92,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for name, count in (("messages", 200), ("cuts", 20), ("kills", 3)):
         group.addoption(f"--{name}", type=int, default=count, help="on each board (default %(default)s)")
     group.addoption("--seed", type=int, help="the same seed makes the same plans (default: a new one)")
+    group.addoption("--rounds", type=int, default=1, help="campaigns on each board that share all these (%(default)s)")
+    group.addoption("--keep", type=Path, help="rounds that are done stay in this folder, and are not done again")
     group.addoption("--shrink", action="store_true", help="shrink what the planted faults break, too")
     group.addoption("--report", type=Path, help="write the table of guarantees to this file, as .md, .json and .html")
 
@@ -93,16 +112,43 @@ def pytest_configure(config: pytest.Config) -> None:
     if not boards:
         raise pytest.UsageError(f"{path} has no boards: write them below targets:, as hil/README.md shows")
     os.environ["LG_ENV"] = str(Path(path).absolute())  # for open_board, in processes of xdist, too
-    if config.option.seed is None:
-        config.option.seed = random.SystemRandom().randrange(1 << 31)
+    if config.option.rounds < 1:
+        raise pytest.UsageError(f"--rounds {config.option.rounds}: there is one at least")
+    if hasattr(config, "workerinput"):
+        config.option.seed = config.workerinput[SEED]
+    else:
+        config.option.seed = _seed(config.option.seed, config.option.keep)
+        if config.pluginmanager.hasplugin("xdist") and config.option.numprocesses:
+            config.option.dist = "loadgroup"  # the rounds of one board after each other
     config.pluginmanager.register(Report(config, boards))
+
+
+def _seed(asked: int | None, keep: Path | None) -> int:
+    """The seed that is asked for, else that of what is kept, else a new one; it is kept from now on."""
+    file = None if keep is None else keep / SEED
+    if asked is None:
+        kept = file.read_text() if file is not None and file.exists() else ""
+        asked = int(kept) if kept.isdecimal() else random.SystemRandom().randrange(1 << 31)
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(str(asked))
+    return asked
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """A process of xdist has the seed that the table shows."""
+    node.workerinput[SEED] = node.config.option.seed
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if BOARD in metafunc.fixturenames:
         boards = metafunc.config.stash[FILE]
         mark = pytest.mark.timeout(0 if boards else 300)  # a campaign has deadlines of its own
-        metafunc.parametrize(BOARD, [pytest.param(name, marks=mark) for name in boards or kinds.KINDS])
+        marked = {name: (mark, pytest.mark.xdist_group(name)) if boards else mark for name in boards or kinds.KINDS}
+        metafunc.parametrize(BOARD, [pytest.param(name, marks=marks) for name, marks in marked.items()])
+        if boards and metafunc.config.option.rounds > 1:
+            metafunc.parametrize(TURN, range(metafunc.config.option.rounds))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -145,7 +191,27 @@ def run_standin(tmp_path: Path) -> RunStandin:
 
 
 @pytest.fixture
-def campaign_on(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str, tuple[int, int, int]], Figures]:
+def turn() -> int:
+    """Which round it is, from 0."""
+    return 0
+
+
+def _played(settings: Settings, kept: Kept | None) -> Figures:
+    """The figures of a campaign, kept or new."""
+    figures = kept.figures(settings, identity) if kept else None
+    if kept and figures:
+        print(f"{kept.path} has it: remove that to play this round again")
+    if figures is None:
+        figures = asyncio.run(run_campaign(settings, Console()))
+        if kept:
+            kept.keep(figures)
+    return figures
+
+
+@pytest.fixture
+def campaign_on(
+    request: pytest.FixtureRequest, tmp_path: Path, turn: int
+) -> Callable[[str, tuple[int, int, int]], Figures]:
     """Run a campaign on a board: `campaign_on("unix", (60, 12, 2))`; messages, cuts and kills are those of the short
     form. Skips the test if the board is in quarantine, or is not here and was not asked for.
     """
@@ -157,11 +223,15 @@ def campaign_on(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str
         seed = random.SystemRandom().randrange(1 << 31) if option.seed is None else option.seed
         print(f"seed {seed}")
         wanted = Settings(*short, seed, board, deadline_s=250.0, artefacts=tmp_path, tls=board in OVER_TLS)
+        kept = None
         if asked:
-            wanted = Settings(option.messages, option.cuts, option.kills, seed, board)
+            counts = (option.messages, option.cuts, option.kills)
+            messages, cuts, kills = (share(count, turn, option.rounds) for count in counts)
+            wanted = Settings(messages, cuts, kills, seed + turn, board)
+            kept = None if option.keep is None else Kept(option.keep, board, turn)
         figures: Figures | str
         try:
-            figures = asyncio.run(run_campaign(wanted, Console()))
+            figures = _played(wanted, kept)
         except BoardMissing as reason:
             figures = str(reason)
             if not asked or isinstance(reason, Quarantined):

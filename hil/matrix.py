@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hil.report import Comparison, Figures
+from hil.rounds import figures_of, together
 
 SHOWN: Final = "shown"
 BROKEN: Final = "BROKEN"
@@ -98,10 +100,19 @@ class Matrix:
     columns: dict[str, dict[str, Cell]] = dataclasses.field(default_factory=dict)
     figures: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-    def add(self, text: str) -> None:
-        """The column of one board, as `told` gives it."""
-        board, cells, self.figures[board] = json.loads(text)
+    def add(self, text: str) -> str:
+        """The column of one board, as `told` gives it, together with what came before of it; the board."""
+        board, cells, figures = json.loads(text)
+        parts = [figures_of(one) for one in (self.figures.get(board), figures) if one is not None]
+        if board in self.columns and parts:
+            whole = reduce(together, parts)
+            if len(parts) == 1:  # the board was not there in one of its rounds: that is a failure here
+                before = figures is not None
+                whole.failure = self.columns[board][CUTS].ground if before else cells[CUTS]["ground"]
+            _, cells, figures = json.loads(told(board, whole))
+        self.figures[board] = figures
         self.columns[board] = {name: Cell(**cell) for name, cell in cells.items()}
+        return str(board)
 
     @property
     def ok(self) -> bool:

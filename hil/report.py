@@ -224,6 +224,17 @@ class Timeline:
             del self.readings[1:-1:2]
             self.gap_s = 2 * self.readings[-1][0] / POINTS
 
+    def then(self, other: "Timeline") -> "Timeline":
+        """This one, and the other one behind its end."""
+        end, *before = self.readings[-1] if self.readings else (0.0, 0, 0, 0)
+        end = max(end, *(fault[0] for fault in self.faults[-1:]), 0.0)
+        accepted, acknowledged, stored = before
+        later = [(end + at, accepted + a, acknowledged + b, stored + c) for at, a, b, c in other.readings]
+        readings = [*self.readings, *later]
+        while len(readings) > POINTS:
+            del readings[1:-1:2]
+        return Timeline(readings, [*self.faults, *((end + at, what, took) for at, what, took in other.faults)])
+
     @property
     def worst_s(self) -> float:
         """The longest time from a fault until another reading was acknowledged; 0 if there was none."""

@@ -16,6 +16,7 @@ import yaml
 from rich.console import Console
 
 from hil.boards import ROOT
+from hil.faults import UP, Cut, CutMade
 from hil.matrix import (
     ABSENT,
     BROKEN,
@@ -34,11 +35,12 @@ from hil.report import Comparison, Figures
 from hil.scenario import ORDACK
 
 COUNT = 30
+CUT = CutMade(1, UP, 900, "rst", Cut(0, UP, 900, "rst", 900))
 
 
 def figures(**changes: Any) -> Figures:
     """The figures of a campaign in which everything went well."""
-    wanted = {"comparison": Comparison(COUNT, COUNT, COUNT), "board_kills": 2, "manager_kills": 2, "cuts": [None] * 4}
+    wanted = {"comparison": Comparison(COUNT, COUNT, COUNT), "board_kills": 2, "manager_kills": 2, "cuts": [CUT] * 4}
     return Figures(7, "unix", "unix: a board", COUNT, 4, 2, 2, **{**wanted, **changes})
 
 
@@ -82,7 +84,7 @@ def test_a_campaign_that_failed_shows_nothing() -> None:
 
 
 def test_faults_that_were_not_made_are_not_survived() -> None:
-    assert verdicts(figures(cuts=[None] * 3))[CUTS] == NOT_SHOWN
+    assert verdicts(figures(cuts=[CUT] * 3))[CUTS] == NOT_SHOWN
     assert verdicts(figures(board_kills=0))[POWER] == NOT_SHOWN
     without = figures(cuts=[])
     without.cuts_asked = 0

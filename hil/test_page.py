@@ -11,6 +11,7 @@ pytest.importorskip("plotly", reason="plotly is not installed")
 from hil.matrix import GUARANTEES, Matrix, told
 from hil.page import page
 from hil.report import Comparison, Figures, Timeline
+from hil.test_matrix import CUT
 from tests.support.browser import chromium, watch
 
 HOSTILE = "</script><script>document.title='pwned'</script><img src=x onerror=alert(1)>"
@@ -29,7 +30,7 @@ def figures(board: str, count: int, **changes: Any) -> Figures:
 
 def matrix() -> Matrix:
     made = Matrix(7)
-    made.add(told("unix", figures("unix", 30, cuts=[None] * 4, board_kills=2, manager_kills=2)))
+    made.add(told("unix", figures("unix", 30, cuts=[CUT] * 4, board_kills=2, manager_kills=2)))
     made.add(told("m33", figures("m33", 40, comparison=None, failure=HOSTILE, timeline=Timeline())))
     made.add(told("pi", "qemu-aarch64 is not installed"))
     return made
@@ -86,5 +87,5 @@ def test_the_verdict_is_the_worst_that_was_found() -> None:
     made.add(told("cpython", figures("cpython", 9, comparison=Comparison(9, 9, 8, lost=[3]))))
     assert "1 of 36 guarantees are broken." in page(made)
     good = Matrix(7)
-    good.add(told("unix", figures("unix", 30, cuts=[None] * 4, board_kills=2, manager_kills=2)))
+    good.add(told("unix", figures("unix", 30, cuts=[CUT] * 4, board_kills=2, manager_kills=2)))
     assert "Every guarantee is shown on 1 board." in page(good)
