@@ -29,13 +29,14 @@ FIN: Final = "fin"
 HALF_OPEN: Final = "half-open"
 LATE: Final = "late"
 SLOW: Final = "slow"
-TCP_KINDS: Final = (RST, FIN, HALF_OPEN, LATE, SLOW)
+ONE_WAY: Final = "one-way"
+TCP_KINDS: Final = (RST, FIN, HALF_OPEN, LATE, SLOW, ONE_WAY)
 
-GOES_ON: Final = (LATE, SLOW)
-"""Kinds after which the connection goes on."""
-
-LATE_S: Final = 0.3
-"""So long what follows a fault of kind `LATE` waits, and a direction stays slow after one of kind `SLOW`."""
+LASTS_S: Final = {LATE: 0.3, SLOW: 0.3, ONE_WAY: 1.0}
+"""Kinds after which the connection goes on, and how many seconds they last if the plan does not say it: what follows a
+fault of kind `LATE` waits, a direction stays slow after one of kind `SLOW`, and passes nothing after a `ONE_WAY`.
+"""
+GOES_ON: Final = tuple(LASTS_S)
 
 SLOW_BYTES: Final = 40
 SLOW_STEP_S: Final = 0.005
@@ -67,7 +68,8 @@ class Cut:
     It falls once `position` bytes (1 or more) of `direction` have been forwarded, counted from that moment, or from the
     connection's begin if that is later. `kind` is one of those that the link knows. `up_limit` bounds the upstream
     bytes (1 or more) counted the same way: a downstream cut that finds too few acknowledgements to reach its position
-    is made there instead. For an upstream cut it equals `position`.
+    is made there instead. For an upstream cut it equals `position`. `for_s`: how many seconds it lasts, if its kind
+    ends by itself; 0: as long as that does.
     """
 
     after: int
@@ -75,6 +77,11 @@ class Cut:
     position: int
     kind: str
     up_limit: int
+    for_s: float = 0.0
+
+    @property
+    def lasts_s(self) -> float:
+        return self.for_s or LASTS_S[self.kind]
 
 
 @dataclass(frozen=True)
@@ -241,6 +248,21 @@ class Passage:
             self.planned = None
 
 
+class Ways:
+    """Which directions of a link pass nothing for a while, whatever connection it is of."""
+
+    def __init__(self) -> None:
+        self._closed_until = {UP: 0.0, DOWN: 0.0}
+
+    def close(self, direction: str, seconds: float) -> None:
+        self._closed_until[direction] = asyncio.get_running_loop().time() + seconds
+
+    async def wait_open(self, direction: str) -> None:
+        """Wait until it passes something."""
+        while (left_s := self._closed_until[direction] - asyncio.get_running_loop().time()) > 0:
+            await asyncio.sleep(left_s)
+
+
 class FaultProxy(Protocol):
     """What a campaign needs of the proxy in a board's link, whatever the link is."""
 
@@ -266,14 +288,16 @@ class TcpFaultProxy:
     A cut is exact: the byte at its position is delivered to the far end, the one behind it never is. With `RST` both
     ends see a reset; with `FIN` both see an orderly end, and what they still send is swallowed; with `HALF_OPEN` the
     board sees a reset, and the queue manager nothing at all, as when an access point loses its power. `LATE` and `SLOW`
-    cut nothing: what follows in that direction waits, or trickles for a while. While the target is down, connections
-    are reset at once and counted in `refused`. The port stays the same from `open` to `close`.
+    cut nothing: what follows in that direction waits, or trickles for a while. Nor does `ONE_WAY`: for a while that
+    direction passes nothing, also of connections that are begun meanwhile, and the other one goes on. While the target
+    is down, connections are reset at once and counted in `refused`. The port stays the same from `open` to `close`.
     """
 
     def __init__(self, schedule: CutSchedule, host: str = "127.0.0.1") -> None:
         self.schedule = schedule
         self.target = ("", 0)
         self.refused = 0
+        self._ways = Ways()
         self._listener = socket.create_server((host, 0), backlog=16)
         self._listener.setblocking(False)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
@@ -326,6 +350,7 @@ class TcpFaultProxy:
 
     async def _carry(self, near: socket.socket) -> None:
         """One connection from the board, to its end."""
+        await self._ways.wait_open(UP)
         try:
             far = await self._connect()
         except OSError:
@@ -337,7 +362,7 @@ class TcpFaultProxy:
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             passage = self.schedule.open()
             try:
-                orderly = await _forward(near, far, passage)
+                orderly = await _forward(near, far, passage, self._ways)
             finally:
                 passage.close()
             kind = passage.made.kind if passage.made else None
@@ -356,11 +381,11 @@ def _close(end: socket.socket, _: "asyncio.Task[None]") -> None:
     end.close()
 
 
-async def _forward(near: socket.socket, far: socket.socket, passage: Passage) -> bool:
+async def _forward(near: socket.socket, far: socket.socket, passage: Passage, ways: Ways) -> bool:
     """Forward in both directions; True if both came to an orderly end, False after a cut or a reset."""
     pumps = {
-        asyncio.create_task(_pump(near, far, UP, passage)),
-        asyncio.create_task(_pump(far, near, DOWN, passage)),
+        asyncio.create_task(_pump(near, far, UP, passage, ways)),
+        asyncio.create_task(_pump(far, near, DOWN, passage, ways)),
     }
     try:
         waiting = pumps
@@ -375,7 +400,7 @@ async def _forward(near: socket.socket, far: socket.socket, passage: Passage) ->
         await asyncio.gather(*pumps, return_exceptions=True)
 
 
-async def _pump(source: socket.socket, sink: socket.socket, direction: str, passage: Passage) -> bool:
+async def _pump(source: socket.socket, sink: socket.socket, direction: str, passage: Passage, ways: Ways) -> bool:
     """Forward until the source's end (handed on to the sink) or a cut; True if this direction made the cut. Raises
     OSError.
     """
@@ -385,6 +410,7 @@ async def _pump(source: socket.socket, sink: socket.socket, direction: str, pass
     while count := await loop.sock_recv_into(source, chunk):
         start = 0
         while start < count:
+            await ways.wait_open(direction)
             is_slow = loop.time() < slow_until
             allowed = passage.allowed(direction, min(count - start, SLOW_BYTES) if is_slow else count - start)
             if not allowed:
@@ -397,15 +423,19 @@ async def _pump(source: socket.socket, sink: socket.socket, direction: str, pass
                 continue
             assert passage.planned
             kind = passage.planned.kind
+            lasts_s = passage.planned.lasts_s if kind in GOES_ON else 0.0
             if kind not in GOES_ON and not await _delivered(sink):
                 raise ConnectionAbortedError("the far end did not take the bytes before the cut")
             passage.cut_made(direction)
             if kind not in GOES_ON:
                 return True
             if kind == SLOW:
-                slow_until = loop.time() + LATE_S
+                slow_until = loop.time() + lasts_s
+            elif kind == ONE_WAY:
+                ways.close(direction, lasts_s)
             else:
-                await asyncio.sleep(LATE_S)
+                await asyncio.sleep(lasts_s)
+    await ways.wait_open(direction)
     # Before the far end can know of it: whoever connects next gets the cut that this connection still held.
     passage.close()
     sink.shutdown(socket.SHUT_WR)

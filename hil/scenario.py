@@ -22,8 +22,8 @@ import yaml
 
 from hil import sensor
 from hil.boards import MISHAP, POWER, RESET, ROOT, SENSOR, BoardMissing, Limits
-from hil.faults import DOWN, OPENING_BYTES, TCP_KINDS, UP, Cut, plan_cuts
-from hil.serial_faults import SERIAL_KINDS
+from hil.faults import DOWN, GOES_ON, OPENING_BYTES, TCP_KINDS, UP, Cut, plan_cuts
+from hil.serial_faults import SERIAL_KINDS, UNPLUG
 
 ERASE, ERASE_FIXED, COPY, FLIP, REFLASH = BEFALL = ("erase", "erase-fixed", "copy", "flip", "reflash")
 OFFLINE, DEAD_DNS = WITHHELD = ("offline", "dead-dns")
@@ -42,7 +42,8 @@ DOWN_LIMIT_BYTES: Final = OPENING_BYTES + 4096
 """`up_limit` of a cut `down` whose line does not say it."""
 
 _WAYS: Final = {VICTIMS[0]: {way: way for way in (POWER, RESET, MISHAP)}, VICTIMS[1]: {"kill": POWER}}
-_KINDS: Final = (*TCP_KINDS, *SERIAL_KINDS)
+_KINDS: Final = tuple(dict.fromkeys((*TCP_KINDS, *SERIAL_KINDS)))
+_LASTING: Final = (*GOES_ON, UNPLUG)
 _KEYS: Final = {  # of `campaign`: what a value has to be
     "board": str,
     "seed": int,
@@ -219,7 +220,8 @@ def _flow(entries: dict[str, Any]) -> str:
 
 def _entry(event: Event) -> dict[str, Any]:
     if isinstance(event, Cut):
-        limit = {} if event.direction == UP else {"up_limit": event.up_limit}
+        limit: dict[str, float] = {} if event.direction == UP else {"up_limit": event.up_limit}
+        limit |= {"for_s": event.for_s} if event.for_s else {}
         return {"cut": event.kind, event.direction: event.position, "after": event.after, **limit}
     (name,) = (name for name, way in _WAYS[event.victim].items() if way == event.way)
     figures = {"delay_s": event.delay_s, "off_s": event.off_s, "bytes": event.bytes}
@@ -345,7 +347,7 @@ def _event(node: yaml.Node, settings: Settings) -> Event:
             return Kill(count, delay_s, table.take("off_s", float, 0.0), way, wanted, victim)
     if "cut" not in table:
         raise _Wrong(node, f"an event begins with cut, {' or '.join(_WAYS)}")
-    table.only(("cut", UP, DOWN, "after", "up_limit"))
+    table.only(("cut", UP, DOWN, "after", "up_limit", "for_s"))
     kind = table.choose("cut", _KINDS)
     if not settings.messages:
         raise _Wrong(node, "a link over which no message goes cannot be cut")
@@ -356,4 +358,7 @@ def _event(node: yaml.Node, settings: Settings) -> Event:
     limit = position if direction == UP else table.take("up_limit", int, DOWN_LIMIT_BYTES, least=1)
     if direction == UP and "up_limit" in table:
         raise _Wrong(node, f"up_limit is for a cut {DOWN}")
-    return Cut(after, direction, position, kind, limit)
+    for_s = table.take("for_s", float, 0.0)
+    if for_s and kind not in _LASTING:
+        raise _Wrong(node, f"for_s is for a cut that ends by itself: {', '.join(_LASTING)}")
+    return Cut(after, direction, position, kind, limit, for_s)

@@ -19,13 +19,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from hil.faults import DOWN, UP, CutSchedule
+from hil.faults import DOWN, LASTS_S, ONE_WAY, UP, CutSchedule
 
 UNPLUG: Final = "unplug"
 LOSE: Final = "lose"
 FLIP: Final = "flip"
 GARBAGE: Final = "garbage"
-SERIAL_KINDS: Final = (UNPLUG, LOSE, FLIP, GARBAGE)
+SERIAL_KINDS: Final = (UNPLUG, LOSE, FLIP, GARBAGE, ONE_WAY)
 
 UNPLUGGED_MAX_S: Final = 0.3
 BYTES_MAX: Final = 64
@@ -42,15 +42,15 @@ _HUNG_UP_POLL_S: Final = 0.01
 class Damage:
     """What becomes of the bytes of a line, by the planned cuts of `schedule`; `seed` makes their details.
 
-    A cut of kind `UNPLUG` drops everything in both directions for a time. `LOSE` drops the bytes behind its position,
-    `FLIP` changes bits of the byte there, `GARBAGE` inserts random bytes, all in the direction in which it fell.
+    A cut of kind `UNPLUG` drops everything in both directions for a time, one of kind `ONE_WAY` in that where it fell.
+    There `LOSE` drops the bytes behind its position, `FLIP` changes bits of the byte, and `GARBAGE` inserts some.
     """
 
     def __init__(self, schedule: CutSchedule, seed: int) -> None:
         self._schedule = schedule
         self._rng = random.Random(f"damage/{seed}")
         self._passage = schedule.open()
-        self._unplugged_until = 0.0
+        self._broken_until = {UP: 0.0, DOWN: 0.0}
         self._lost = {UP: 0, DOWN: 0}
         self._mask = {UP: 0, DOWN: 0}
 
@@ -65,7 +65,7 @@ class Damage:
         """What arrives when `data` is sent at `now`, in seconds."""
         arriving = bytearray()
         start = 0
-        while start < len(data) and now >= self._unplugged_until:
+        while start < len(data) and now >= self._broken_until[direction]:
             if self._lost[direction]:
                 count = min(self._lost[direction], len(data) - start)
                 self._lost[direction] -= count
@@ -82,12 +82,14 @@ class Damage:
 
     def _fall(self, direction: str, arriving: bytearray, now: float) -> None:
         """The cut whose turn it is falls here."""
-        self._passage.cut_made(direction)
         assert self._passage.planned is not None
-        kind = self._passage.planned.kind
+        kind, for_s = self._passage.planned.kind, self._passage.planned.for_s
+        self._passage.cut_made(direction)
         count = self._rng.randint(1, BYTES_MAX)
         if kind == UNPLUG:
-            self._unplugged_until = now + self._rng.uniform(0.0, UNPLUGGED_MAX_S)
+            self._broken_until = dict.fromkeys((UP, DOWN), now + (for_s or self._rng.uniform(0.0, UNPLUGGED_MAX_S)))
+        elif kind == ONE_WAY:
+            self._broken_until[direction] = now + (for_s or self._rng.uniform(0.0, LASTS_S[ONE_WAY]))
         elif kind == LOSE:
             self._lost[direction] = count
         elif kind == FLIP:

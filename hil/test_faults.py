@@ -7,13 +7,11 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any
-from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hil import faults
 from hil.faults import (
     ACKNOWLEDGEMENT_BYTES,
     DOWN,
@@ -21,6 +19,7 @@ from hil.faults import (
     GOES_ON,
     HALF_OPEN,
     LATE,
+    ONE_WAY,
     OPENING_BYTES,
     RST,
     SHARE_OF_CUTS,
@@ -99,7 +98,7 @@ def test_plans_of_other_seeds_differ() -> None:
 
 
 def test_plan_has_both_directions_all_kinds_and_openings() -> None:
-    cuts = plan_cuts(1, 120, 6_000_000, 10)
+    cuts = plan_cuts(1, 160, 6_000_000, 10)
     for direction in (UP, DOWN):
         for kind in TCP_KINDS:
             chosen = [cut for cut in cuts if (cut.direction, cut.kind) == (direction, kind)]
@@ -382,13 +381,12 @@ def test_of_a_half_open_connection_the_queue_manager_hears_nothing_more(directio
     within_deadline(body())
 
 
+@pytest.mark.parametrize("kind", [LATE, ONE_WAY])
 @pytest.mark.parametrize("direction", [UP, DOWN])
-def test_what_is_late_holds_up_its_own_direction_only(direction: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(faults, "LATE_S", 10 * DEADLINE_S)
-
+def test_what_is_late_holds_up_its_own_direction_only(direction: str, kind: str) -> None:
     async def body() -> None:
         loop = asyncio.get_running_loop()
-        cut = Cut(0, direction, 5, LATE, 5 if direction == UP else 1000)
+        cut = Cut(0, direction, 5, kind, 5 if direction == UP else 1000, for_s=10 * DEADLINE_S)
         async with proxied([cut]) as (proxy, target), connected(proxy, target) as (near, far):
             sender, receiver = (near, far) if direction == UP else (far, near)
             await send_all(sender, b"0123456789")
@@ -401,10 +399,48 @@ def test_what_is_late_holds_up_its_own_direction_only(direction: str, monkeypatc
     within_deadline(body())
 
 
+@pytest.mark.parametrize("direction", [UP, DOWN])
+def test_a_one_way_partition_holds_that_way_of_every_connection_until_it_is_over(direction: str) -> None:
+    """Also of one that is begun meanwhile: it comes into being at the far end, or it does not."""
+
+    async def body() -> None:
+        loop = asyncio.get_running_loop()
+        cut = Cut(0, direction, 5, ONE_WAY, 5 if direction == UP else 1000, for_s=10 * DEADLINE_S)
+        async with proxied([cut]) as (proxy, target), connected(proxy, target) as (near, far):
+            sender, receiver = (near, far) if direction == UP else (far, near)
+            await send_all(sender, b"01234")
+            assert await loop.sock_recv(receiver, 100) == b"01234"
+            while not proxy.schedule.made:
+                await asyncio.sleep(0)
+            with socket.socket() as again:
+                again.setblocking(False)
+                await loop.sock_connect(again, proxy.address)
+                await send_all(again, b"again")
+                accepting = asyncio.create_task(loop.sock_accept(target))
+                if direction == UP:
+                    await send_all(far, b"the other way")
+                    assert await loop.sock_recv(near, 100) == b"the other way"
+                    assert not accepting.done()
+                    accepting.cancel()
+                    return
+                far_again, _ = await accepting
+                with far_again:
+                    assert await loop.sock_recv(far_again, 100) == b"again"
+                    await send_all(far_again, b"no answer")
+                    await send_all(far, b"nor here")
+                    await send_all(near, b"up")
+                    assert await loop.sock_recv(far, 100) == b"up"
+                    for end in (again, near):
+                        with pytest.raises(BlockingIOError):
+                            end.recv(100)
+
+    within_deadline(body())
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([UP, DOWN]), st.integers(1, 400), st.sampled_from(GOES_ON)), max_size=6))
 def test_what_is_late_or_slow_arrives_unchanged_and_cuts_nothing(planned: list[tuple[str, int, str]]) -> None:
-    cuts = [Cut(0, direction, position, kind, 2000) for direction, position, kind in planned]
+    cuts = [Cut(0, direction, position, kind, 2000, 0.01) for direction, position, kind in planned]
 
     async def body() -> None:
         up, down = pattern(15_000), pattern(15_000)[::-1]
@@ -416,8 +452,7 @@ def test_what_is_late_or_slow_arrives_unchanged_and_cuts_nothing(planned: list[t
             assert [made.planned for made in proxy.schedule.made] == cuts
             assert proxy.schedule.connections == 1
 
-    with mock.patch.object(faults, "LATE_S", 0.01):
-        within_deadline(body())
+    within_deadline(body())
 
 
 def test_other_direction_is_forwarded_until_the_cut() -> None:

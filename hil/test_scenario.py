@@ -49,6 +49,9 @@ def test_a_person_writes_one_in_five_lines(tmp_path: Path) -> None:
     path.write_text("campaign: {messages: 3}\nevents:\n- {cut: late, down: 7}\n- {board: power, at: 2, bytes: 9}\n")
     late, power = Cut(0, DOWN, 7, "late", DOWN_LIMIT_BYTES), Kill(2, BYTES_PATIENCE_S, 0.0, POWER, 9)
     assert read(path).plan == (late, power)
+    path.write_text("campaign: {messages: 3}\nevents:\n- {cut: one-way, up: 7, for_s: 30}\n")
+    assert read(path).plan == (Cut(0, UP, 7, "one-way", 7, 30.0),)
+    assert "for_s: 30.0" in write(read(path))
 
 
 @pytest.mark.parametrize(
@@ -75,6 +78,7 @@ def test_a_person_writes_one_in_five_lines(tmp_path: Path) -> None:
         (3, "- {cut: rst, up: 1, down: 1}", ":3: a cut falls at one byte"),
         (3, "- {cut: rst, up: 0}", ":3: up: 0 is not a whole number of 1 or more"),
         (3, "- {cut: rst, up: 9, up_limit: 9}", ":3: up_limit is for a cut down"),
+        (3, "- {cut: rst, up: 9, for_s: 2}", ":3: for_s is for a cut that ends by itself: late, slow, one-way, unplug"),
         (3, "- cut", ":3: an event has to be a table"),
         (3, "- {cat: rst}", ":3: an event begins with cut, board or queue manager"),
         (4, "- {board: power, at: 41}", ":4: at: has to say after how many of the 40 messages; 41 is none"),

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hil.faults import DOWN, UP, Cut, CutSchedule, plan_cuts
+from hil.faults import DOWN, LASTS_S, ONE_WAY, UP, Cut, CutSchedule, plan_cuts
 from hil.serial_faults import (
     BYTES_MAX,
     FLIP,
@@ -113,8 +113,17 @@ def test_an_unplugged_line_drops_both_directions_for_a_while(direction: str, pos
     assert damage.carry(other, b"there", UNPLUGGED_MAX_S) == b"there"
 
 
+@given(st.sampled_from([UP, DOWN]), st.integers(1, 900), sizes)
+def test_a_broken_wire_drops_its_own_direction_for_a_while(direction: str, position: int, chunks: list[int]) -> None:
+    damage = Damage(CutSchedule([Cut(0, direction, position, ONE_WAY, position, 5.0)]), 7)
+    assert carried(damage, direction, pattern(1000), chunks) == pattern(1000)[:position]
+    assert damage.carry(DOWN if direction == UP else UP, b"there", 0.0) == b"there"
+    assert damage.carry(direction, b"not yet", 4.9) == b""
+    assert damage.carry(direction, b"here", 5.0) == b"here"
+
+
 def test_a_fault_in_one_direction_leaves_the_other_alone() -> None:
-    for kind in (LOSE, FLIP, GARBAGE):
+    for kind in (LOSE, FLIP, GARBAGE, ONE_WAY):
         damage = Damage(CutSchedule([Cut(0, UP, 4, kind, 4)]), 1)
         damage.carry(UP, b"1234", 0.0)
         assert damage.carry(DOWN, pattern(200), 0.0) == pattern(200)
@@ -142,7 +151,7 @@ def test_all_faults_of_a_plan_fall_when_the_expected_bytes_pass(seed: int, chunk
     for start in range(0, 20_000 + 12 * 620 + 12 * BYTES_MAX, 200):
         carried(damage, UP, pattern(200), chunks, now)
         carried(damage, DOWN, pattern(20), chunks, now)
-        now += UNPLUGGED_MAX_S * (start % 3)
+        now += LASTS_S[ONE_WAY] * (start % 3)
     assert [made.planned for made in schedule.made] == cuts
     assert {made.kind for made in schedule.made} <= set(SERIAL_KINDS)
 
