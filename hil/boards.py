@@ -172,12 +172,27 @@ class Limits:
     deadline_s: float = 300.0
 
 
-class Board(Protocol):
+class Mortal(Protocol):
+    """What can be killed and switched on again."""
+
+    @property
+    def alive(self) -> bool: ...
+
+    def kill(self) -> None: ...
+
+    def power_up(self) -> None: ...
+
+    def reset(self) -> None:
+        raise OSError(f"{type(self).__name__} has no reset button")
+
+
+class Board(Mortal, Protocol):
     """A machine that runs an application on a node.
 
     `line` is where its serial link to the queue manager can be met, as `SerialFaultProxy` takes it; None: it has a
     network, and finds at `host` what listens at `listen` here. `ways`: how a life of the board can be ended, by a cut
-    of its `POWER`, and perhaps by a `RESET`. `log` holds the output of all lives.
+    of its `POWER`, and perhaps by a `RESET`. `has_radio`: it takes radio.py for one. `log` holds the output of all
+    lives.
     """
 
     target: str
@@ -187,6 +202,7 @@ class Board(Protocol):
     limits: Limits
     ways: tuple[str, ...]
     log: Log
+    has_radio: bool = False
 
     @property
     def alive(self) -> bool: ...
@@ -243,6 +259,7 @@ class ProcessBoard(Board):
     host = LOOPBACK
     listen = LOOPBACK
     ways: tuple[str, ...] = (POWER,)
+    has_radio = True
 
     def __init__(
         self,

@@ -22,18 +22,18 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from mqqb import confirm
 from rich.console import Console
 
 from hil import sensor
-from hil.boards import FIRMWARE, MISHAP, RESET, ROOT, Board, BoardMissing, Log, Process
+from hil.boards import FIRMWARE, MISHAP, RESET, ROOT, Board, BoardMissing, Log, Mortal, Process
 from hil.faults import UP, CutSchedule, FaultProxy, TcpFaultProxy
 from hil.held_port import hold_port
 from hil.kinds import KINDS
@@ -41,12 +41,20 @@ from hil.name_server import NameServer
 from hil.plant import secure
 from hil.report import Comparison, Erased, Figures, Timeline, View, compare, read_ledger, read_received
 from hil.scenario import (
+    ACCESS_POINT,
+    BOARD,
+    CLOCK,
     COPY,
     DEAD_DNS,
+    ENDS,
     ERASE,
     ERASE_FIXED,
     FLIP,
+    GONE,
+    KILLS,
+    MANAGER,
     MISHAPS,
+    NAME_SERVER,
     OFFLINE,
     ORDACK,
     REFLASH,
@@ -56,6 +64,7 @@ from hil.scenario import (
     Kill,
     Settings,
     cuts_of,
+    is_kill,
     kills_of,
     planned,
     read,
@@ -74,6 +83,10 @@ AHEAD = "ahead"
 """What the node says that has heard of numbers that its outbox never gave."""
 FIXED_GUID = "6f726461636b2d63616d706169676e21"
 NAME = "gateway.example"
+STEPPED = Path(__file__).with_name("stepped.py")
+CLOCK_FILE = "clock"
+"""How many seconds the queue manager's is ahead, if it is one that steps."""
+DOUBT_MS = 1000
 WATCHDOG_MS = 5000
 QUESTIONS = 4
 """So many of one life mean that the board has given up to look the name up once, and 7 s have passed."""
@@ -99,14 +112,16 @@ class KillMade:
     at_byte: bool
 
 
-class QueueManager:
+class QueueManager(Mortal):
     """`ordack serve` as a process of its own: a victim like a board, and the commands that look at its store from
     outside.
     """
 
-    def __init__(self, ordack: Sequence[str], folder: Path) -> None:
+    def __init__(self, ordack: Sequence[str], folder: Path, has_clock: bool = False) -> None:
         self._ordack = list(ordack)
         self._folder = folder
+        self._has_clock = has_clock
+        self._ahead_s = 0.0
         self._process: Process | None = None
         self._mark = 0
         self._life = 0
@@ -127,7 +142,17 @@ class QueueManager:
         self._life += 1
         self._mark = self.log.mark()
         command = [*self._ordack, "serve", "--store", "store", *self.listen, *self.links]
+        if self._has_clock:
+            self.step(0.0)
+            command = [sys.executable, str(STEPPED), CLOCK_FILE, *command]
         self._process = Process(command, self.log, self._life, self._folder)
+
+    def step(self, step_s: float) -> None:
+        """Its clock, which is that of stepped.py, goes on by so many seconds."""
+        self._ahead_s += step_s
+        new = self._folder / f"{CLOCK_FILE}.new"
+        new.write_text(str(self._ahead_s))
+        new.rename(self._folder / CLOCK_FILE)
 
     def listening(self) -> bool:
         """Whether this life has said that it listens. Raises CampaignFailed if it does so on another port."""
@@ -148,9 +173,6 @@ class QueueManager:
         """Kill it for good: others may have its port."""
         self.kill()
         self._held.close()
-
-    def reset(self) -> None:
-        raise NotImplementedError("a queue manager is only killed")
 
     def stop(self) -> None:
         """SIGTERM. Raises CampaignFailed if it does not end cleanly."""
@@ -192,20 +214,34 @@ class QueueManager:
         return output.read().decode()
 
 
-class Mortal(Protocol):
-    """What can be killed and switched on again."""
-
-    @property
-    def alive(self) -> bool: ...
-
-    def kill(self) -> None: ...
-
-    def power_up(self) -> None: ...
-
-    def reset(self) -> None: ...
-
-
 Work = Callable[[], None]
+
+
+class AccessPoint(Mortal):
+    """That of the board's radio, gone when it is killed, until the board associates anew."""
+
+    alive = True
+
+    def __init__(self, proxy: TcpFaultProxy, progress: "Progress") -> None:
+        self._proxy = proxy
+        self._progress = progress
+        self._before = 0
+        self._going: asyncio.Task[None] | None = None
+
+    def kill(self) -> None:
+        if self._going is None:
+            self._before = self._progress.associations
+            self._going = asyncio.create_task(self._proxy.vanish())
+
+    async def look(self) -> None:
+        """It is there again if the board has associated."""
+        if self._going is not None and self._progress.associations > self._before:
+            await self._going
+            self._going = None
+            await self._proxy.come_back()
+
+    def power_up(self) -> None:
+        raise NotImplementedError("the board brings it back")
 
 
 def at_once(work: Work) -> "Future[None]":
@@ -242,11 +278,13 @@ class Victim:
         end: Mortal,
         plan: list[Kill],
         mishap: Work = lambda: None,
+        step: Callable[[float], None] = lambda _: None,
         schedule: CutSchedule | None = None,
         do: Callable[[Work], "Future[None] | asyncio.Future[None]"] = at_once,
     ) -> None:
         self.name = name
         self.mishap = mishap
+        self._step = step
         self.end = end
         self.made: list[KillMade] = []
         self.kills = 0
@@ -258,6 +296,11 @@ class Victim:
         self._off_until: float | None = None
         self._working: Future[None] | asyncio.Future[None] | None = None
         self._off_s: float | None = None
+
+    @property
+    def ended(self) -> int:
+        """How many lives of it were ended."""
+        return sum(kill.way in KILLS for kill in self._plan[: self.kills])
 
     @property
     def finished(self) -> bool:
@@ -292,11 +335,16 @@ class Victim:
             return  # the bell rang late
         self.kills += 1
         self._due = None
-        self._off_s = None if kill.way == RESET else kill.off_s
+        self._off_s = None if kill.way in (RESET, CLOCK, GONE) else kill.off_s
 
         def work() -> None:
             began, up = time.monotonic(), self._schedule.forwarded[UP]
-            self.end.reset() if kill.way == RESET else self.end.kill()
+            if kill.way == CLOCK:
+                self._step(kill.step_s)
+            elif kill.way == RESET:
+                self.end.reset()
+            else:
+                self.end.kill()
             took_s, up_off = time.monotonic() - began, self._schedule.forwarded[UP]
             self.made.append(KillMade(kill, began - self._begun, took_s, up, up_off, at_byte))
             if kill.way == MISHAP:
@@ -343,6 +391,7 @@ class Progress:
     told: set[str] = field(default_factory=set)
     sessions_before: int = 0
     sessions_now: int = 0
+    associations: int = 0
 
     @property
     def sessions(self) -> int:
@@ -360,6 +409,7 @@ class Progress:
                 said = json.loads(line.text)
                 if not isinstance(said, dict):
                     continue
+                self.associations += "associated" in said
                 self.base = said.get("base", self.base)
                 self.bases.update({self.base} - {0})
                 self.claimed.update(range(self.base + 1, said.get("stored", 0) + 1))
@@ -392,6 +442,7 @@ class Campaign:
     mishaps: int = 0
     in_queue: int = 0
     names: NameServer | None = None
+    access_point: AccessPoint | None = None
     timeline: Timeline = field(default_factory=Timeline)
     noted: Counter[str] = field(default_factory=Counter)
 
@@ -402,15 +453,14 @@ class Campaign:
             "stored": self.in_queue,
             "acknowledged": self.progress.stored,
             "cuts": len(self.schedule.made),
-            "restarts": sum(victim.kills for victim in victims.values()),
+            "restarts": sum(victim.ended for victim in victims.values()),
         }
 
     def totals(self) -> dict[str, int]:
         """What the live figures are to reach."""
         plan = self.settings.plan or ()
-        cuts = len(cuts_of(plan))
         counts = dict.fromkeys(("sent", "stored", "acknowledged"), self.settings.messages)
-        return {**counts, "cuts": cuts, "restarts": len(plan) - cuts}
+        return {**counts, "cuts": len(cuts_of(plan)), "restarts": sum(is_kill(event) for event in plan)}
 
     def befall(self) -> None:
         """The board is off, and its mishap happens. An outbox that is gone is kept here, for the verdict."""
@@ -484,11 +534,12 @@ class Campaign:
         link = self.proxy.board_settings(self.board.host)
         if settings.mishap == OFFLINE:
             self.manager.kill()
-        elif settings.mishap == DEAD_DNS:
-            self.names = NameServer(self.board.host)
+        if self.names is not None:
             await self.names.open(self.board.listen)
-            dns = [self.board.host, self.names.port]
-            link = {**link, "host": NAME, "dns": dns, "watchdog_ms": WATCHDOG_MS}
+            link = {**link, "host": NAME, "dns": [self.board.host, self.names.port]}
+        if settings.mishap == DEAD_DNS:
+            link = {**link, "watchdog_ms": WATCHDOG_MS}
+        steps = [(kill.count, kill.step_s) for kill in kills_of(settings.plan or (), BOARD) if kill.way == CLOCK]
         application = {
             "outbox": "outbox",
             "queue": f"DIRECT=TCP:{self.manager.address[0]}\\private$\\{QUEUE}",
@@ -499,6 +550,8 @@ class Campaign:
             "erasures": settings.mishap in (ERASE, ERASE_FIXED, COPY),
             "clockless": settings.mishap in (ERASE, ERASE_FIXED, COPY, FLIP),
             "guid": FIXED_GUID if settings.mishap == ERASE_FIXED else "",
+            "clock_steps": steps,
+            "radio": 0 if self.access_point is None else DOUBT_MS,
         }
         await elsewhere(lambda: self.board.start({**application, **link, **tls}))
         counting = asyncio.create_task(self.count_queue())
@@ -521,11 +574,14 @@ class Campaign:
                 raise CampaignFailed(f"the board gave up: {self.progress.error}")
             if counting.done():
                 await counting
-            victims["board"].tick(self.progress.accepted, now)
+            for name in victims.keys() - {MANAGER}:
+                victims[name].tick(self.progress.accepted, now)
             if self.is_withheld:
-                await self._relent(victims["board"])
+                await self._relent(victims[BOARD])
             else:
-                victims["queue manager"].tick(self.progress.stored, now)
+                victims[MANAGER].tick(self.progress.stored, now)
+            if self.access_point is not None:
+                await self.access_point.look()
             figures = self.figures(victims)
             counts = figures["sent"], figures["acknowledged"], figures["stored"]
             self.timeline.note(now - begun, counts, self._new_faults(victims))
@@ -700,30 +756,43 @@ def _opened(settings: Settings, folder: Path) -> tuple[Settings, Board]:
     settings = settings.for_board(board.limits)
     if (settings.mishap == DEAD_DNS or settings.tls) and board.line is not None:
         raise BoardMissing(f"board {settings.board} has no network: it asks no name server, and speaks no TLS")
-    return planned(settings, board.ways, board.line is not None), board
+    return planned(settings, board), board
 
 
 def _prepare(settings: Settings, folder: Path) -> tuple[Campaign, dict[str, Victim], Figures]:
     """The parts of a campaign, what will happen to them, and its figures with that plan. Raises BoardMissing."""
     settings, board = _opened(settings, folder)
     plan = settings.plan or ()
-    cuts, plans = cuts_of(plan), {name: kills_of(plan, name) for name in VICTIMS}
+    cuts, plans = cuts_of(plan), {name: kills_of(plan, name) for name in ENDS}
     schedule = CutSchedule(cuts)
-    manager = QueueManager(settings.ordack, folder)
-    campaign = Campaign(settings, board, manager, schedule, proxy_of(board, schedule, settings.seed), folder)
-    ends: tuple[Board | QueueManager, ...] = (board, manager)
+    manager = QueueManager(settings.ordack, folder, any(kill.way == CLOCK for kill in plans[MANAGER]))
+    proxy = proxy_of(board, schedule, settings.seed)
+    campaign = Campaign(settings, board, manager, schedule, proxy, folder)
     victims = {
-        name: Victim(name, end, plans[name], campaign.befall, schedule, beside)
-        for name, end in zip(VICTIMS, ends, strict=True)
+        BOARD: Victim(BOARD, board, plans[BOARD], campaign.befall, schedule=schedule, do=beside),
+        MANAGER: Victim(MANAGER, manager, plans[MANAGER], step=manager.step, schedule=schedule, do=beside),
     }
-    asked = len(cuts), len(plans[VICTIMS[0]]), len(plans[VICTIMS[1]])
+    if plans[NAME_SERVER] or settings.mishap == DEAD_DNS:
+        campaign.names = NameServer(board.host, answers=settings.mishap != DEAD_DNS)
+        victims[NAME_SERVER] = Victim(NAME_SERVER, campaign.names, plans[NAME_SERVER])
+    if plans[ACCESS_POINT] and isinstance(proxy, TcpFaultProxy):
+        campaign.access_point = AccessPoint(proxy, campaign.progress)
+        victims[ACCESS_POINT] = Victim(ACCESS_POINT, campaign.access_point, plans[ACCESS_POINT])
+    of_board, of_manager = (sum(map(is_kill, plans[name])) for name in VICTIMS)
+    asked = len(cuts), of_board, of_manager
     figures = Figures(settings.seed, settings.board, board.describe(), settings.messages, *asked)
     figures.plan = {
         "cuts": [asdict(cut) for cut in cuts],
-        **{name: [asdict(kill) for kill in plans[name]] for name in plans},
+        **{name: [asdict(kill) for kill in plans[name]] for name in plans if plans[name] or name in VICTIMS},
     }
+    figures.others_asked = dict(_others(kill for name in ENDS for kill in plans[name]))
     figures.hashes = hashes(board, settings)
     return campaign, victims, figures
+
+
+def _others(kills: Iterable[Kill]) -> Counter[str]:
+    """How often something else befalls an end than the end of a life, by end and way."""
+    return Counter(f"{kill.victim}: {kill.way}" for kill in kills if kill.way not in KILLS)
 
 
 async def _play(campaign: Campaign, victims: dict[str, Victim], figures: Figures, console: Console) -> None:
@@ -747,8 +816,11 @@ async def _play(campaign: Campaign, victims: dict[str, Victim], figures: Figures
     figures.cores, figures.told = (sorted(found) for found in (campaign.progress.cores, campaign.progress.told))
     figures.mishaps = campaign.mishaps
     figures.cuts = campaign.schedule.made
-    figures.power = [asdict(made) for made in victims[VICTIMS[0]].made]
-    figures.board_kills, figures.manager_kills = (victims[name].kills for name in VICTIMS)
+    made = {name: victim.made for name, victim in victims.items()}
+    figures.power = [asdict(one) for one in made[BOARD] if one.planned.way in KILLS]
+    figures.board_kills, figures.manager_kills = (victims[name].ended for name in VICTIMS)
+    figures.others = dict(_others(one.planned for of_end in made.values() for one in of_end))
+    figures.unanswered = campaign.names.unanswered if campaign.names else 0
     figures.connections = campaign.schedule.connections
     figures.sessions = campaign.progress.sessions
     figures.refused = campaign.proxy.refused

@@ -57,6 +57,8 @@ SHARE_OF_PAUSES: Final = 0.35
 _IN_OPENING: Final = 0.2
 _CHUNK: Final = 65536
 _TCP_CLOSE: Final = 7  # of linux/tcp.h: neither end can send any more
+_BACKLOG: Final = 16
+_ANSWERS_WITHIN_S: Final = 0.2  # on a loopback: else it does not
 _DELIVERY_DEADLINE_S: Final = 2.0
 _FINISH_DEADLINE_S: Final = 5.0
 
@@ -298,7 +300,10 @@ class TcpFaultProxy:
         self.target = ("", 0)
         self.refused = 0
         self._ways = Ways()
-        self._listener = socket.create_server((host, 0), backlog=16)
+        self._gone = asyncio.Event()
+        self._accepting: asyncio.Task[None] | None = None
+        self._queued: list[socket.socket] = []
+        self._listener = socket.create_server((host, 0), backlog=_BACKLOG)
         self._listener.setblocking(False)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         self._tasks: set[asyncio.Task[None]] = set()
@@ -309,7 +314,40 @@ class TcpFaultProxy:
     async def open(self, target: tuple[str, int]) -> None:
         """Start to accept connections."""
         self.target = target
-        self._keep(asyncio.create_task(self._accept()))
+        self._accepting = asyncio.create_task(self._accept())
+        self._keep(self._accepting)
+
+    async def vanish(self) -> None:
+        """From now on nothing passes, and nobody answers who connects, not even to refuse. The board hears that its
+        connections have ended, the queue manager does not.
+        """
+        if self._accepting is not None:
+            self._accepting.cancel()
+        self._gone.set()
+        self._listener.listen(0)
+        while True:  # as long as the system answers: until connections that nobody takes have filled its queue
+            filler = socket.socket()
+            filler.setblocking(False)
+            self._queued.append(filler)
+            try:
+                async with asyncio.timeout(_ANSWERS_WITHIN_S):
+                    await asyncio.get_running_loop().sock_connect(filler, self.address)
+            except TimeoutError:
+                return
+
+    async def come_back(self) -> None:
+        """Everything passes again; who connected meanwhile has to do it anew."""
+        for end in self._queued:
+            end.close()
+        self._queued.clear()
+        with suppress(BlockingIOError):
+            while True:
+                near, _ = self._listener.accept()
+                _linger_not(near)
+                near.close()
+        self._gone.clear()
+        self._listener.listen(_BACKLOG)
+        await self.open(self.target)
 
     def board_settings(self, host: str) -> dict[str, object]:
         return {"host": host, "port": self.address[1]}
@@ -320,7 +358,8 @@ class TcpFaultProxy:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._listener.close()
+        for end in (self._listener, *self._queued):
+            end.close()
 
     def _keep(self, task: "asyncio.Task[None]") -> None:
         self._tasks.add(task)
@@ -362,10 +401,10 @@ class TcpFaultProxy:
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             passage = self.schedule.open()
             try:
-                orderly = await _forward(near, far, passage, self._ways)
+                orderly = await _forward(near, far, passage, self._ways, self._gone)
             finally:
                 passage.close()
-            kind = passage.made.kind if passage.made else None
+            kind = HALF_OPEN if self._gone.is_set() else passage.made.kind if passage.made else None
             if kind == FIN:
                 await _finish(near, far)
             elif kind == HALF_OPEN:
@@ -381,23 +420,24 @@ def _close(end: socket.socket, _: "asyncio.Task[None]") -> None:
     end.close()
 
 
-async def _forward(near: socket.socket, far: socket.socket, passage: Passage, ways: Ways) -> bool:
-    """Forward in both directions; True if both came to an orderly end, False after a cut or a reset."""
-    pumps = {
+async def _forward(near: socket.socket, far: socket.socket, passage: Passage, ways: Ways, gone: asyncio.Event) -> bool:
+    """Forward in both directions; True if both came to an orderly end, False after a cut or a reset, or when `gone`."""
+    pumps: set[asyncio.Task[bool]] = {
         asyncio.create_task(_pump(near, far, UP, passage, ways)),
         asyncio.create_task(_pump(far, near, DOWN, passage, ways)),
     }
+    going = asyncio.create_task(gone.wait())
     try:
-        waiting = pumps
-        while waiting:
+        waiting = {going, *pumps}
+        while len(waiting) > 1:
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if any(task.exception() or task.result() for task in done):
                 return False
         return True
     finally:
-        for pump in pumps:
-            pump.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
+        for task in (going, *pumps):
+            task.cancel()
+        await asyncio.gather(going, *pumps, return_exceptions=True)
 
 
 async def _pump(source: socket.socket, sink: socket.socket, direction: str, passage: Passage, ways: Ways) -> bool:

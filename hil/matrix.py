@@ -60,7 +60,8 @@ CONTENT: Final[dict[str, Judge]] = {
 CUTS: Final = "across cuts of the link"
 POWER: Final = "across power cuts and resets of the board"
 KILLS: Final = "across kills of the queue manager"
-GUARANTEES: Final = (*CONTENT, CUTS, POWER, KILLS)
+OTHERS: Final = "across clocks that step, dead name servers, lost access points"
+GUARANTEES: Final = (*CONTENT, CUTS, POWER, KILLS, OTHERS)
 
 
 def column(figures: Figures | str) -> dict[str, Cell]:
@@ -81,6 +82,7 @@ def column(figures: Figures | str) -> dict[str, Cell]:
         (CUTS, len(figures.cuts), figures.cuts_asked),
         (POWER, figures.board_kills, figures.board_kills_asked),
         (KILLS, figures.manager_kills, figures.manager_kills_asked),
+        (OTHERS, sum(figures.others.values()), sum(figures.others_asked.values())),
     ):
         cells[name] = Cell(SHOWN if whole and made else NOT_SHOWN, f"{made} of {asked}")
     return cells

@@ -1,8 +1,10 @@
-"""A name server on this machine's loopback that says nothing until it is told to answer: one name, one address."""
+"""A name server on this machine's loopback that answers or says nothing, as it is told: every name has one address."""
 
 import asyncio
 import socket
 import struct
+
+from hil.boards import Mortal
 
 _HEADER_BYTES = 12
 _ANSWERED = 0x8180
@@ -12,12 +14,16 @@ _CLASS_IN = 1
 _TTL_S = 60
 
 
-class NameServer(asyncio.DatagramProtocol):
-    """Every name has the address that it answers; `asked` counts questions. `port`: where it listens once it is."""
+class NameServer(Mortal, asyncio.DatagramProtocol):
+    """`asked` counts questions, `unanswered` those that it did not answer.
+    `port`: where it listens once it is. It is a victim of campaigns, which is killed when it does not answer any more.
+    """
 
-    def __init__(self, address: str) -> None:
-        self.asked = 0
-        self.answers = False
+    alive = True
+
+    def __init__(self, address: str, answers: bool = False) -> None:
+        self.asked = self.unanswered = 0
+        self.answers = answers
         self.port = 0
         self._address = socket.inet_aton(address)
         self._transport: asyncio.DatagramTransport | None = None
@@ -28,6 +34,12 @@ class NameServer(asyncio.DatagramProtocol):
         self._transport, _ = await loop.create_datagram_endpoint(lambda: self, local_addr=(host, 0))
         self.port = self._transport.get_extra_info("sockname")[1]
 
+    def kill(self) -> None:
+        self.answers = False
+
+    def power_up(self) -> None:
+        self.answers = True
+
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
@@ -35,6 +47,7 @@ class NameServer(asyncio.DatagramProtocol):
     def datagram_received(self, data: bytes, address: tuple[str, int]) -> None:
         """Count a question, and answer it if it answers."""
         self.asked += 1
+        self.unanswered += not self.answers
         if self.answers and self._transport is not None:
             header = data[:2] + struct.pack(">HHHHH", _ANSWERED, 1, 1, 0, 0)
             record = struct.pack(">HHHIH", _POINTER_TO_QUESTION, _TYPE_A, _CLASS_IN, _TTL_S, 4) + self._address

@@ -56,9 +56,14 @@ def _guarantees(matrix: Matrix) -> str:
 
 
 _HEADINGS = (
-    *("board", "readings", "once", "link cut", "board killed", "queue manager killed", "worst recovery, s"),
+    *("board", "readings", "once", "link cut", "board killed", "queue manager killed", "other faults"),
+    "worst recovery, s",
     *("readings a second", "bytes up", "bytes down", "seconds", "core", "SHA-256", "seed", "what it is"),
 )
+
+
+def _counts(found: dict[str, int]) -> str:
+    return ", ".join(f"{count} {what}" for what, count in sorted(found.items())) or "0"
 
 
 def _figures(board: str, figures: dict[str, Any]) -> list[str | int]:
@@ -68,9 +73,10 @@ def _figures(board: str, figures: dict[str, Any]) -> list[str | int]:
         board,
         comparison.get("sent", 0),
         comparison.get("once", 0),
-        len(figures["cuts"]),
+        _counts(Counter(cut["kind"] for cut in figures["cuts"])),
         figures["board_kills"],
         figures["manager_kills"],
+        _counts(figures["others"]),
         f"{timeline.worst_s:.2f}",
         f"{timeline.rate:.1f}",
         figures["bytes_up"],

@@ -32,7 +32,7 @@ from ordack.pipeline import segments
 from rich.console import Console
 
 from hil import sensor
-from hil.boards import ROOT, Board, BoardMissing, Log, Process
+from hil.boards import ROOT, Board, BoardMissing, Log, Mortal, Process
 from hil.campaign import LISTENING_DEADLINE_S, QUEUE, TICK_S, CampaignFailed, Progress, QueueManager, Victim
 from hil.report import Comparison, Received, compare, read_ledger
 from hil.scenario import ORDACK, plan_kills
@@ -69,7 +69,7 @@ class Settings:
     artefacts: Path = ARTEFACTS
 
 
-class Service:
+class Service(Mortal):
     """An `ordack` command that runs until it is killed, as a process group of its own."""
 
     def __init__(self, command: Sequence[str], folder: Path) -> None:
@@ -106,9 +106,6 @@ class Service:
             self._former.append(self._process)
             with suppress(ProcessLookupError):
                 os.kill(self._process.pid, signal.SIGKILL)
-
-    def reset(self) -> None:
-        raise NotImplementedError("a service is only killed")
 
     def stop(self) -> None:
         """SIGTERM. Raises CampaignFailed if it does not end cleanly."""

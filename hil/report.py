@@ -265,6 +265,9 @@ class Figures:
     cuts: list[CutMade] = field(default_factory=list)
     plan: dict[str, Any] = field(default_factory=dict)
     power: list[dict[str, Any]] = field(default_factory=list)
+    others_asked: dict[str, int] = field(default_factory=dict)
+    others: dict[str, int] = field(default_factory=dict)
+    unanswered: int = 0
     hashes: dict[str, str] = field(default_factory=dict)
     timeline: Timeline = field(default_factory=Timeline)
     board_kills: int = 0
@@ -301,6 +304,9 @@ class Figures:
         ):
             if kills != asked:
                 reasons.append(f"the {name} was killed {kills} times instead of {asked}")
+        for name, asked in self.others_asked.items():
+            if self.others.get(name, 0) != asked:
+                reasons.append(f"{self.others.get(name, 0)} of {name} instead of {asked}")
         return reasons
 
     def symptoms(self) -> set[str]:
@@ -341,6 +347,9 @@ class Figures:
         detail = f"{sum(cut['at_byte'] for cut in self.power)} at a planned byte, off after {slowest:.3f} s at most"
         table.add_row("board killed", f"{self.board_kills} of {self.board_kills_asked} asked ({detail})")
         table.add_row("queue manager killed", f"{self.manager_kills} of {self.manager_kills_asked} asked")
+        for name, asked in self.others_asked.items():
+            detail = f" ({self.unanswered} questions unanswered)" if name.startswith("name server") else ""
+            table.add_row(name, f"{self.others.get(name, 0)} of {asked} asked{detail}")
         table.add_row(
             "connections", f"{self.connections}, {self.refused} more refused while the queue manager was down"
         )

@@ -3,6 +3,7 @@ of its own. What a round has said is kept in a file, so that a long run goes on 
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,9 @@ from hil.scenario import Settings
 _SUMS = (
     *("messages", "cuts_asked", "board_kills_asked", "manager_kills_asked", "mishaps", "cuts", "power", "board_kills"),
     *("manager_kills", "connections", "sessions", "refused", "bytes_up", "bytes_down", "found_at_restart", "seconds"),
+    "unanswered",
 )
+_COUNTS = ("others", "others_asked")
 
 
 def share(count: int, turn: int, rounds: int) -> int:
@@ -42,9 +45,10 @@ def together(first: Figures, then: Figures) -> Figures:
         pairs = zip(vars(comparisons[0]).items(), vars(comparisons[1]).values(), strict=True)
         comparison = Comparison(**{name: one + other for (name, one), other in pairs})
     sets = {name: sorted({*getattr(first, name), *getattr(then, name)}) for name in ("cores", "told")}
+    counts = {name: dict(Counter(getattr(first, name)) + Counter(getattr(then, name))) for name in _COUNTS}
     return replace(
         first,
-        **(sums | sets),
+        **(sums | sets | counts),
         comparison=comparison,
         plan={},
         timeline=first.timeline.then(then.timeline),
@@ -83,6 +87,7 @@ def progress(figures: Figures, done: int, rounds: int) -> str:
     """How far a board is after so many rounds, in a line."""
     found = figures.comparison or Comparison(0, 0, 0)
     kills = f"{figures.board_kills} power cuts and resets, {figures.manager_kills} kills of the queue manager"
+    kills += f", {sum(figures.others.values())} other faults"
     wrong = f"{len(found.lost)} lost, {len(found.duplicated)} repeated, {len(found.reordered)} out of order"
     left_s = figures.seconds / done * (rounds - done)
     left = f"{left_s:.0f} s" if left_s < 120 else f"{left_s / 60:.0f} min"

@@ -21,14 +21,19 @@ from typing import Any, Final
 import yaml
 
 from hil import sensor
-from hil.boards import MISHAP, POWER, RESET, ROOT, SENSOR, BoardMissing, Limits
+from hil.boards import MISHAP, POWER, RESET, ROOT, SENSOR, Board, BoardMissing, Limits
 from hil.faults import DOWN, GOES_ON, OPENING_BYTES, TCP_KINDS, UP, Cut, plan_cuts
 from hil.serial_faults import SERIAL_KINDS, UNPLUG
 
 ERASE, ERASE_FIXED, COPY, FLIP, REFLASH = BEFALL = ("erase", "erase-fixed", "copy", "flip", "reflash")
 OFFLINE, DEAD_DNS = WITHHELD = ("offline", "dead-dns")
 MISHAPS = (*BEFALL, *WITHHELD)
-VICTIMS = ("board", "queue manager")
+VICTIMS = BOARD, MANAGER = ("board", "queue manager")
+NAME_SERVER, ACCESS_POINT = ("name server", "access point")
+ENDS = (*VICTIMS, NAME_SERVER, ACCESS_POINT)
+CLOCK, DEAD, GONE = ("clock", "dead", "gone")
+KILLS = (POWER, RESET, MISHAP)
+"""Ways that end a life of a victim; the others are `CLOCK`, which steps, and what else befalls an end."""
 ARTEFACTS = ROOT / "build" / "campaign"
 ORDACK = (str(ROOT / ".venv" / "bin" / "ordack"),)
 HEADER_BYTES = 230
@@ -37,11 +42,21 @@ HEADER_BYTES = 230
 KILL_DELAY_MAX_S = 0.03
 KILL_BYTES_MAX = 4096
 BYTES_PATIENCE_S = 1.0
+DEAD_S = 2.0
+"""So long a name server says nothing, if its line does not say it."""
+CLOCK_STEPS_S = (-400 * 86400.0, -3600.0, -2.0, 2.0, 3600.0, 400 * 86400.0)
+EACH = 3
+"""Of so many kills, one comes with a name server that is dead, and with one access point that goes."""
 OFF_TIME_MAX_S = 0.2
 DOWN_LIMIT_BYTES: Final = OPENING_BYTES + 4096
 """`up_limit` of a cut `down` whose line does not say it."""
 
-_WAYS: Final = {VICTIMS[0]: {way: way for way in (POWER, RESET, MISHAP)}, VICTIMS[1]: {"kill": POWER}}
+_WAYS: Final = {
+    BOARD: {way: way for way in (*KILLS, CLOCK)},
+    MANAGER: {"kill": POWER, CLOCK: CLOCK},
+    NAME_SERVER: {DEAD: DEAD},
+    ACCESS_POINT: {GONE: GONE},
+}
 _KINDS: Final = tuple(dict.fromkeys((*TCP_KINDS, *SERIAL_KINDS)))
 _LASTING: Final = (*GOES_ON, UNPLUG)
 _KEYS: Final = {  # of `campaign`: what a value has to be
@@ -70,9 +85,10 @@ class BadScenario(Exception):
 
 @dataclass(frozen=True)
 class Kill:
-    """One planned kill of `victim`: `delay_s` after `count` readings have been accepted (board) or stored (queue
-    manager), off for `off_s`, which is nothing if it is a `RESET`. With `bytes` it comes as soon as so many more have
-    gone upstream, and `delay_s` is how long it waits for them.
+    """One planned kill of `victim`: `delay_s` after `count` readings have been accepted (stored, of the queue manager),
+    off for `off_s`, which is nothing if it is a `RESET`. With `bytes` it comes as soon as so many more have
+    gone upstream, and `delay_s` is how long it waits for them. A `CLOCK` is not killed, but goes on by `step_s`; a name
+    server is dead for `off_s`, an access point is gone until the board associates anew.
     """
 
     count: int
@@ -80,7 +96,8 @@ class Kill:
     off_s: float
     way: str = POWER
     bytes: int = 0
-    victim: str = VICTIMS[0]
+    victim: str = BOARD
+    step_s: float = 0.0
 
 
 Event = Cut | Kill
@@ -159,26 +176,53 @@ def plan_kills(
     return planned
 
 
-def planned(settings: Settings, ways: Sequence[str], on_line: bool) -> Settings:
-    """These settings, which leave no size open, with a plan: their own, or that of their seed. `ways`: of the board;
-    `on_line`: its link is serial. Raises BoardMissing if their own asks for what such a board has not.
+def plan_others(seed: int, kills: Sequence[Kill], messages: int) -> list[Kill]:
+    """Plan what else befalls a campaign with these kills of the board: steps of both clocks, a name server that is dead
+    when the board starts, an access point that goes; same arguments, same plan.
     """
-    kinds = SERIAL_KINDS if on_line else TCP_KINDS
+    rng = random.Random(f"others/{seed}")
+
+    def count() -> int:
+        return int(0.9 * messages * rng.random())
+
+    steps = [(victim, count(), rng.choice(CLOCK_STEPS_S)) for victim in VICTIMS for _ in range(-(-len(kills) // 2))]
+    planned = [Kill(at, 0.0, 0.0, CLOCK, 0, victim, step_s) for victim, at, step_s in steps]
+    cold = [kill for kill in kills if kill.way == POWER][: len(kills) // EACH]
+    planned += [Kill(kill.count, 0.0, DEAD_S, DEAD, 0, NAME_SERVER) for kill in cold]
+    return planned + [Kill(count(), 0.0, 0.0, GONE, 0, ACCESS_POINT) for _ in range(len(kills) // EACH)]
+
+
+def planned(settings: Settings, board: Board) -> Settings:
+    """These settings, which leave no size open, with a plan: their own, or that of their seed. Raises BoardMissing if
+    their own asks for what such a board has not.
+    """
+    kinds = TCP_KINDS if board.line is None else SERIAL_KINDS
+    known = {
+        BOARD: (*board.ways, *((MISHAP,) if settings.mishap in BEFALL else ()), CLOCK),
+        MANAGER: (POWER, CLOCK) if settings.ordack == ORDACK else (POWER,),  # by stepped.py
+        NAME_SERVER: (DEAD,) if board.line is None else (),
+        ACCESS_POINT: (GONE,) if board.has_radio else (),
+    }
     if settings.plan is not None:
-        befall = (*ways, MISHAP) if settings.mishap in BEFALL else ways
         for event in settings.plan:
-            what, known = (event.kind, kinds) if isinstance(event, Cut) else (event.way, befall)
-            if what not in known:
-                raise BoardMissing(f"board {settings.board} knows no {what} here: {', '.join(known)}")
+            what, all_of_it = (event.kind, kinds) if isinstance(event, Cut) else (event.way, known[event.victim])
+            if what not in all_of_it:
+                raise BoardMissing(f"board {settings.board} knows no {what} here: {', '.join(all_of_it)}")
         return settings
     seed, kills, messages = settings.seed, settings.kills, settings.messages
-    turns = (MISHAP, POWER) if settings.mishap in BEFALL else ways
+    turns = (MISHAP, POWER) if settings.mishap in BEFALL else board.ways
+    of_board = plan_kills(seed, BOARD, kills, messages, turns, by_bytes=True)
+    events = [*of_board, *plan_kills(seed, MANAGER, kills, messages)]
+    if not settings.mishap and settings.application == SENSOR:  # another application knows none of them
+        of_clocks = CLOCK if settings.tls else ""  # certificates have their times
+        others = plan_others(seed, of_board, messages)
+        events += [kill for kill in others if kill.way in known[kill.victim] and kill.way != of_clocks]
+    interruptions = sum(kill.way not in (CLOCK, DEAD) for kill in events)
     return replace(
         settings,
         plan=(
-            *plan_cuts(seed, settings.cuts, settings.traffic(), 2 * kills, kinds),
-            *plan_kills(seed, VICTIMS[0], kills, messages, turns, by_bytes=True),
-            *plan_kills(seed, VICTIMS[1], kills, messages),
+            *plan_cuts(seed, settings.cuts, settings.traffic(), interruptions, kinds),
+            *(kill for end in ENDS for kill in sorted(kills_of(events, end), key=lambda kill: kill.count)),
         ),
     )
 
@@ -188,8 +232,13 @@ def cuts_of(plan: Sequence[Event]) -> list[Cut]:
     return [event for event in plan if isinstance(event, Cut)]
 
 
+def is_kill(event: Event) -> bool:
+    """Whether it ends a life of a victim."""
+    return isinstance(event, Kill) and event.way in KILLS
+
+
 def kills_of(plan: Sequence[Event], victim: str) -> list[Kill]:
-    """The kills of one victim, in the order of the plan."""
+    """What befalls one end, in the order of the plan."""
     return [event for event in plan if isinstance(event, Kill) and event.victim == victim]
 
 
@@ -224,7 +273,7 @@ def _entry(event: Event) -> dict[str, Any]:
         limit |= {"for_s": event.for_s} if event.for_s else {}
         return {"cut": event.kind, event.direction: event.position, "after": event.after, **limit}
     (name,) = (name for name, way in _WAYS[event.victim].items() if way == event.way)
-    figures = {"delay_s": event.delay_s, "off_s": event.off_s, "bytes": event.bytes}
+    figures = {"delay_s": event.delay_s, "off_s": event.off_s, "bytes": event.bytes, "step_s": event.step_s}
     return {event.victim: name, "at": event.count, **{key: value for key, value in figures.items() if value}}
 
 
@@ -281,12 +330,12 @@ class _Table:
     def sub(self, name: str) -> yaml.Node:
         return self._nodes[name]
 
-    def take(self, name: str, kind: type[Any], default: Any = None, least: int = 0) -> Any:
+    def take(self, name: str, kind: type[Any], default: Any = None, least: float = 0) -> Any:
         """The value of an entry, of this kind."""
         node = self._nodes.get(name)
         if node is None:
             return default
-        wanted = _TYPES[kind] if not least else f"a whole number of {least} or more"
+        wanted = _TYPES[kind] if not least else "a number" if kind is float else f"a whole number of {least} or more"
         value: Any = None
         with suppress(ValueError, yaml.YAMLError):  # a date that is none, a tag that nobody knows
             value = yaml.SafeLoader("").construct_object(node)
@@ -327,26 +376,35 @@ def _settings(root: yaml.Node | None) -> Settings:
     if nodes is not None and not isinstance(nodes, yaml.SequenceNode):
         raise _Wrong(nodes, "events has to be a list, one line each: - {board: power, at: 12}")
     plan = tuple(_event(node, plain) for node in (nodes.value if nodes else ()))
-    return replace(plain, cuts=len(cuts_of(plan)), kills=len(kills_of(plan, VICTIMS[0])), plan=plan)
+    return replace(plain, cuts=len(cuts_of(plan)), kills=sum(map(is_kill, kills_of(plan, BOARD))), plan=plan)
+
+
+def _kill(node: yaml.Node, table: _Table, victim: str, settings: Settings) -> Kill:
+    way = _WAYS[victim][table.choose(victim, tuple(_WAYS[victim]))]
+    lasts = ("off_s", "bytes") if way in KILLS else {CLOCK: ("step_s",), DEAD: ("off_s",)}.get(way, ())
+    table.only((victim, "at", "delay_s", *lasts))
+    if way == MISHAP and settings.mishap not in BEFALL:
+        raise _Wrong(node, f"a mishap needs mishap: in campaign, one of {', '.join(BEFALL)}")
+    count = table.take("at", int, -1)
+    if not 0 <= count <= settings.messages:
+        found = "is missing" if count < 0 else f"{count} is none of them"
+        raise _Wrong(node, f"at: has to say after how many of the {settings.messages} messages; {found}")
+    wanted = table.take("bytes", int, 0)
+    delay_s = table.take("delay_s", float, BYTES_PATIENCE_S if wanted else 0.0)
+    off_s = table.take("off_s", float, DEAD_S if way == DEAD else 0.0)
+    step_s = table.take("step_s", float, 0.0, least=-math.inf)
+    if way == CLOCK and not step_s:
+        raise _Wrong(node, "step_s: has to say by how many seconds the clock goes on; back, if it is negative")
+    return Kill(count, delay_s, off_s, way, wanted, victim, step_s)
 
 
 def _event(node: yaml.Node, settings: Settings) -> Event:
     table = _Table(node, "an event")
-    for victim, ways in _WAYS.items():
+    for victim in _WAYS:
         if victim in table:
-            table.only((victim, "at", "delay_s", "off_s", "bytes"))
-            way = ways[table.choose(victim, tuple(ways))]
-            if way == MISHAP and settings.mishap not in BEFALL:
-                raise _Wrong(node, f"a mishap needs mishap: in campaign, one of {', '.join(BEFALL)}")
-            count = table.take("at", int, -1)
-            if not 0 <= count <= settings.messages:
-                found = "is missing" if count < 0 else f"{count} is none of them"
-                raise _Wrong(node, f"at: has to say after how many of the {settings.messages} messages; {found}")
-            wanted = table.take("bytes", int, 0)
-            delay_s = table.take("delay_s", float, BYTES_PATIENCE_S if wanted else 0.0)
-            return Kill(count, delay_s, table.take("off_s", float, 0.0), way, wanted, victim)
+            return _kill(node, table, victim, settings)
     if "cut" not in table:
-        raise _Wrong(node, f"an event begins with cut, {' or '.join(_WAYS)}")
+        raise _Wrong(node, f"an event begins with cut, {', '.join(ENDS[:-1])} or {ENDS[-1]}")
     table.only(("cut", UP, DOWN, "after", "up_limit", "for_s"))
     kind = table.choose("cut", _KINDS)
     if not settings.messages:

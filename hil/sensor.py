@@ -14,6 +14,8 @@ Runs on MicroPython, where a heap of 64 KiB is enough, and on CPython: `sensor.p
     pace_ms                 pause between readings (0 if left out)
     dns                     address and port of the name server, if `host` is a name
     watchdog_ms             the board's watchdog bites after so long (there is none if left out)
+    clock_steps             reading and seconds, each: behind that reading the board's clock goes on by so many more
+    radio                   the board has that of radio.py, and `Wifi` doubts it after so many milliseconds
     clockless               the node gets no time, as on a board whose clock is at its epoch (false if left out)
     erasures                the outbox may be found erased, or put back from an old copy (false if left out)
     guid                    the node's GUID in hexadecimal, fixed (its own if left out)
@@ -141,6 +143,20 @@ def say(**figures: object) -> None:
     print(json.dumps(figures))
 
 
+class Clock:
+    """The board's clock, with the steps of a configuration behind the readings `accepted`."""
+
+    def __init__(self, steps: "list[tuple[int, int]]", accepted: int) -> None:
+        self.steps = steps
+        self.accepted = accepted
+
+    def time(self) -> int:
+        """Seconds since 1970."""
+        from ordack.node.clock import unix_time
+
+        return unix_time() + int(sum([step for behind, step in self.steps if behind <= self.accepted]))
+
+
 class Sensor:
     """The readings of one configuration, sent through `node` (an ordack.node.Node; `core` names the protocol core that
     it runs on).
@@ -152,6 +168,7 @@ class Sensor:
         self.core = core
         self.accepted = 0
         self.base = 0
+        self.clock: "Any" = None
         self.shown = (-1, -1)
 
     def stored(self) -> int:
@@ -235,6 +252,8 @@ class Sensor:
                 continue
             self.note(k, body)
             self.accepted = k
+            if self.clock is not None:
+                self.clock.accepted = k
             if self.node.last_message_id != message_id:
                 raise ValueError(
                     "reading %d was accepted as MessageID %d, but the last is %d"
@@ -285,8 +304,8 @@ def secured(host: str, port: int, tls: "dict[str, str]") -> "Any":
     return TlsLink(host, port, *files, tls["name"])
 
 
-async def open_node(config: "dict[str, Any]") -> "Any":
-    """The node that the configuration asks for, with its link."""
+async def open_node(config: "dict[str, Any]", clock: "Any" = None) -> "Any":
+    """The node that the configuration asks for, with its link; `clock`: a `Clock` for it."""
     from ordack.node import Node
 
     connect: Any
@@ -309,6 +328,8 @@ async def open_node(config: "dict[str, Any]") -> "Any":
     bounds: "dict[str, Any]" = {name: config[name] for name in ("capacity",) if name in config}
     if config.get("clockless"):
         bounds["clock"] = lambda: 0
+    elif clock is not None:
+        bounds["clock"] = clock.time
     if config.get("guid"):
         bounds["guid"] = binascii.unhexlify(config["guid"])
     tell = told if config.get("erasures") else failed
@@ -321,9 +342,17 @@ async def main(path: str) -> None:
 
     with open(path) as file:
         config = json.load(file)
-    node = await open_node(config)
+    clock = Clock(config["clock_steps"], last_noted(LEDGER)[0]) if config.get("clock_steps") else None
+    node = await open_node(config, clock)
     sensor = Sensor(config, node, core.implementation)
+    sensor.clock = clock
     node.start()
+    if config.get("radio"):
+        from ordack.node.wifi import Wifi
+        from radio import Radio  # type: ignore[import-not-found,unused-ignore]
+
+        wifi = Wifi("lab", "", Radio(), node=node, doubt_ms=config["radio"])
+        asyncio.create_task(wifi.keep())  # noqa: RUF006 - as the watchdog's
     if config.get("watchdog_ms"):
         from ordack.node.board import Watchdog
 

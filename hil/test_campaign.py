@@ -22,10 +22,19 @@ from ordack.node import Node
 
 from hil import campaign, scenario
 from hil.boards import MISHAP, POWER, RESET, ROOT, Line, Log, ProcessBoard
-from hil.campaign import CampaignFailed, Progress, Victim, beside, elsewhere, main, parse_arguments
+from hil.campaign import (
+    CampaignFailed,
+    Progress,
+    QueueManager,
+    Victim,
+    beside,
+    elsewhere,
+    main,
+    parse_arguments,
+)
 from hil.conftest import STANDIN, RunStandin
-from hil.faults import UP, Cut, CutSchedule
-from hil.scenario import KILL_DELAY_MAX_S, OFF_TIME_MAX_S, ORDACK, Kill, Settings, plan_kills
+from hil.faults import GOES_ON, UP, Cut, CutSchedule
+from hil.scenario import CLOCK, KILL_DELAY_MAX_S, OFF_TIME_MAX_S, ORDACK, Kill, Settings, plan_kills
 from hil.signals import heed
 
 # Plans
@@ -215,6 +224,44 @@ def test_a_victim_that_dies_by_itself_is_noticed_even_after_the_last_kill() -> N
         victim.tick(0, 0.0)
 
 
+def test_a_clock_steps_and_nothing_else_happens_to_its_end() -> None:
+    end, steps = StandinEnd(), list[float]()
+    victim = Victim("board", end, [Kill(3, 0.0, 0.0, CLOCK, step_s=-90.0), Kill(3, 0.0, 0.0)], step=steps.append)
+    victim.tick(3, 1.0)
+    assert (steps, end.alive, victim.ended, victim.finished) == ([-90.0], True, 0, False)
+    victim.tick(3, 1.0)
+    assert (end.alive, victim.ended) == (False, 1)
+
+
+def test_the_clock_of_a_queue_manager_steps_over_its_lives_and_no_other_does(tmp_path: Path) -> None:
+    script = tmp_path / "clocks.py"
+    script.write_text(
+        "import time\nwhile True: print(time.time(), time.time_ns(), time.monotonic(), flush=True); time.sleep(0.05)"
+    )
+    manager = QueueManager([str(script)], tmp_path, has_clock=True)
+
+    def ahead(wanted: float) -> bool:
+        def shows(text: str) -> bool:
+            wall, nanoseconds, since = map(float, text.split())
+            ahead = wall - time.time(), nanoseconds / 1e9 - time.time(), since - time.monotonic()
+            return all(abs(found - by) < 1000 for found, by in zip(ahead, (wanted, wanted, 0.0), strict=True))
+
+        return bool(manager.log.wait_for(shows, 60, manager.log.mark()))
+
+    try:
+        manager.power_up()
+        assert ahead(0.0)
+        manager.step(1e6)
+        assert ahead(1e6)
+        manager.kill()
+        manager.power_up()
+        assert ahead(1e6)
+        manager.step(-3e6)
+        assert ahead(-2e6)
+    finally:
+        manager.close()
+
+
 def test_progress_takes_the_highest_figures_and_passes_over_what_is_not_json() -> None:
     log = Log()
     progress = Progress()
@@ -249,7 +296,7 @@ def test_everything_well(run_standin: RunStandin, tmp_path: Path) -> None:
     assert figures.comparison.line() == "60 sent, 60 received once, in order, 0 lost, 0 duplicated"
     assert len(figures.cuts) == 12
     assert (figures.board_kills, figures.manager_kills) == (2, 2)
-    assert figures.connections > 12
+    assert figures.connections > sum(cut.kind not in GOES_ON for cut in figures.cuts)
     assert figures.core == "stand-in"
     assert figures.bytes_up > Settings(60, 12, 2, 5, "cpython", 4096, header_bytes=8).traffic()
     assert [cut.planned for cut in figures.cuts] == [Cut(**cut) for cut in figures.plan["cuts"]]

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,11 @@ from hil.boards import BoardMissing
 from hil.campaign import AHEAD, run_campaign
 from hil.kinds import KINDS, MPS2
 from hil.report import Figures
-from hil.scenario import BEFALL, COPY, DEAD_DNS, ERASE, FLIP, OFFLINE, ORDACK, REFLASH, Settings
+from hil.scenario import BEFALL, COPY, DEAD_DNS, ERASE, FLIP, OFFLINE, ORDACK, REFLASH, Settings, read
 
 CORE = {"unix-twin": "python"}
 FORM = {"pi-machine": (30, 6, 1), "raspi3b": (10, 2, 0)}  # machines that take their time
+CONNECT_TIMEOUT_S = 10  # of a node
 FORM |= {board: (40, 8, 2) if board.startswith("mps2") else (20, 4, 1) for board in MPS2}
 
 
@@ -72,6 +74,39 @@ def test_what_waited_while_nobody_could_be_reached_arrives(
     assert (figures.mishaps, figures.told) == (1, [])
     assert figures.comparison is not None
     assert figures.comparison.line().startswith(f"{messages} sent, {messages} received once, in order, 0 lost")
+
+
+OTHERS = """
+campaign: {board: unix, messages: 60, max_size: 200}
+events:
+- {board: clock, at: 5, step_s: -34560000}
+- {board: power, at: 20}
+- {board: clock, at: 50, step_s: 3600}
+- {queue manager: clock, at: 10, step_s: 34560000}
+- {queue manager: kill, at: 30}
+- {queue manager: clock, at: 50, step_s: -34560000}
+- {name server: dead, at: 20}
+- {access point: gone, at: 40}
+"""
+
+
+def test_clocks_that_step_a_dead_name_server_and_an_access_point_that_goes(tmp_path: Path) -> None:
+    """The board asks the name server after its start; its radio says all the time that it is connected."""
+    if not Path(ORDACK[0]).exists():
+        pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
+    path = tmp_path / "scenario.yaml"
+    path.write_text(OTHERS)
+    settings = replace(read(path), artefacts=tmp_path, patience_s=60.0)
+    try:
+        figures = asyncio.run(run_campaign(settings, Console()))
+    except BoardMissing as reason:
+        pytest.skip(str(reason))
+    assert figures.shortcomings() == []
+    others = {"board: clock": 2, "queue manager: clock": 2, "name server: dead": 1, "access point: gone": 1}
+    assert figures.others == figures.others_asked == others
+    assert others.keys() <= {what for _, what, _ in figures.timeline.faults}
+    assert figures.unanswered > 0
+    assert figures.timeline.worst_s > CONNECT_TIMEOUT_S, "the access point was there before the board had noticed"
 
 
 @pytest.mark.rule("B-098", "B-158", "B-271", "A-01", "A-08")

@@ -25,6 +25,7 @@ from hil.matrix import (
     GUARANTEES,
     KILLS,
     NOT_SHOWN,
+    OTHERS,
     POWER,
     SHOWN,
     Matrix,
@@ -41,6 +42,7 @@ CUT = CutMade(1, UP, 900, "rst", Cut(0, UP, 900, "rst", 900))
 def figures(**changes: Any) -> Figures:
     """The figures of a campaign in which everything went well."""
     wanted = {"comparison": Comparison(COUNT, COUNT, COUNT), "board_kills": 2, "manager_kills": 2, "cuts": [CUT] * 4}
+    wanted |= {"others_asked": {"board: clock": 1}, "others": {"board: clock": 1}}
     return Figures(7, "unix", "unix: a board", COUNT, 4, 2, 2, **{**wanted, **changes})
 
 
@@ -72,7 +74,7 @@ def test_everything_well_shows_everything() -> None:
 def test_what_is_broken_is_named_and_no_fault_counts_as_survived(broken: dict[str, Any], name: str) -> None:
     cells = verdicts(figures(comparison=comparison(**broken)))
     assert [one for one in GUARANTEES if cells[one] == BROKEN] == [name]
-    assert {cells[one] for one in (CUTS, POWER, KILLS)} == {NOT_SHOWN}
+    assert {cells[one] for one in (CUTS, POWER, KILLS, OTHERS)} == {NOT_SHOWN}
     whole = broken.get("once", COUNT) == COUNT
     assert {cells[one] for one in CONTENT if one != name} == {SHOWN if whole else NOT_SHOWN}
 
@@ -86,6 +88,8 @@ def test_a_campaign_that_failed_shows_nothing() -> None:
 def test_faults_that_were_not_made_are_not_survived() -> None:
     assert verdicts(figures(cuts=[CUT] * 3))[CUTS] == NOT_SHOWN
     assert verdicts(figures(board_kills=0))[POWER] == NOT_SHOWN
+    assert verdicts(figures(others={}))[OTHERS] == NOT_SHOWN
+    assert "0 of board: clock instead of 1" in figures(others={}).shortcomings()
     without = figures(cuts=[])
     without.cuts_asked = 0
     assert verdicts(without)[CUTS] == NOT_SHOWN

@@ -25,6 +25,7 @@ def figures(board: str, count: int, **changes: Any) -> Figures:
     for k in range(1, count + 1):
         timeline.note(k / 10, (min(count, k + 5), k, k), [FAULTS[k % 3]] if k % 7 == 0 else [])
     wanted = {"comparison": Comparison(count, count, count), "timeline": timeline, "hashes": {"firmware": "ab" * 32}}
+    wanted |= {"others_asked": {"board: clock": 1}, "others": {"board: clock": 1}}
     return Figures(7, board, f"{board}: {HOSTILE}", count, 4, 2, 2, **{**wanted, **changes})
 
 
@@ -54,10 +55,12 @@ def test_it_stands_alone_and_shows_every_board(browser: Any, tmp_path: Path, wid
     assert texts("#guarantees tbody th") == list(GUARANTEES)
     cells = texts("#guarantees tbody tr:first-child td")
     assert cells == ["shown 30 readings", f"not shown {HOSTILE}", "absent qemu-aarch64 is not installed"]
-    assert "9 of 27 guarantees are not shown." in texts(".verdict h2")
+    assert "10 of 30 guarantees are not shown." in texts(".verdict h2")
     rows = texts("#figures tbody tr")
     assert len(rows) == 2
     assert "firmware abababababab" in rows[0]
+    assert "4 rst" in rows[0]
+    assert "1 board: clock" in rows[0]
     assert "unix: " + HOSTILE in rows[0]
 
     def traces(plot: str) -> dict[str, list[float]]:
@@ -83,9 +86,9 @@ def test_it_stands_alone_and_shows_every_board(browser: Any, tmp_path: Path, wid
 
 def test_the_verdict_is_the_worst_that_was_found() -> None:
     made = matrix()
-    assert "9 of 27 guarantees are not shown." in page(made)
+    assert "10 of 30 guarantees are not shown." in page(made)
     made.add(told("cpython", figures("cpython", 9, comparison=Comparison(9, 9, 8, lost=[3]))))
-    assert "1 of 36 guarantees are broken." in page(made)
+    assert "1 of 40 guarantees are broken." in page(made)
     good = Matrix(7)
     good.add(told("unix", figures("unix", 30, cuts=[CUT] * 4, board_kills=2, manager_kills=2)))
     assert "Every guarantee is shown on 1 board." in page(good)

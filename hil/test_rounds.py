@@ -22,6 +22,7 @@ def figures(**changes: Any) -> Figures:
     timeline = Timeline([(1.0, 5, 4, 4), (2.0, 10, 10, 10)], [(1.5, "link: rst up", 0.5)])
     wanted = {"comparison": Comparison(10, 10, 10), "cuts": [CUT], "timeline": timeline, "hashes": HASHES}
     kills = {"board_kills": 1, "manager_kills": 1, "seconds": 4.0, "cores": ["c-module"], "power": [{"took_s": 0.1}]}
+    kills |= {"others_asked": {"board: clock": 1}, "others": {"board: clock": 1}}
     return Figures(7, "unix", "unix: a board", 10, 1, 1, 1, **{**wanted, **kills, **changes})
 
 
@@ -45,6 +46,7 @@ def test_rounds_that_went_well_are_one_campaign_that_did() -> None:
     assert both.shortcomings() == []
     assert both.comparison == Comparison(20, 20, 20)
     assert (both.messages, len(both.cuts), both.board_kills, both.seconds, both.told) == (20, 2, 2, 8.0, ["damage"])
+    assert both.others == both.others_asked == {"board: clock": 2}
     assert both.timeline.readings == [(1.0, 5, 4, 4), (2.0, 10, 10, 10), (3.0, 15, 14, 14), (4.0, 20, 20, 20)]
     assert both.timeline.faults == [(1.5, "link: rst up", 0.5), (3.5, "link: rst up", 0.5)]
 
@@ -92,8 +94,10 @@ def test_the_table_of_rounds_counts_all_of_them() -> None:
     assert matrix.ok
     assert (matrix.columns["unix"][CUTS].verdict, matrix.columns["unix"][CUTS].ground) == (SHOWN, "3 of 3")
     line = progress(figures_of(matrix.figures["unix"]), 3, 9)
-    assert line.startswith("unix: 3 of 9 rounds, 30 readings once, 3 cuts, 3 power cuts and resets, 3 kills of")
-    assert line.endswith("0 lost, 0 repeated, 0 out of order; 2.5 readings a second, 24 s left")
+    assert line.startswith(
+        "unix: 3 of 9 rounds, 30 readings once, 3 cuts, 3 power cuts and resets, 3 kills of the queue manager"
+    )
+    assert line.endswith(", 3 other faults, 0 lost, 0 repeated, 0 out of order; 2.5 readings a second, 24 s left")
 
 
 def test_what_is_kept_counts_for_the_same_only(tmp_path: Path) -> None:

@@ -1,22 +1,35 @@
 """A scenario says in a file what a seed says: it comes back as it was written, and a file that is wrong is refused."""
 
 import re
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hil.boards import MISHAP, POWER, RESET, ROOT, BoardMissing
+from hil.boards import MISHAP, POWER, RESET, ROOT, Board, BoardMissing
 from hil.campaign import main
 from hil.faults import DOWN, RST, UP, Cut
 from hil.scenario import (
+    ACCESS_POINT,
+    BOARD,
     BYTES_PATIENCE_S,
+    CLOCK,
+    DEAD,
     DOWN_LIMIT_BYTES,
+    GONE,
     MISHAPS,
+    NAME_SERVER,
+    VICTIMS,
     BadScenario,
     Kill,
     Settings,
+    cuts_of,
+    is_kill,
+    kills_of,
     planned,
     read,
     write,
@@ -25,15 +38,35 @@ from hil.scenario import (
 (FIVE_LINES,) = re.findall("```yaml\n(campaign.*?)```", (ROOT / "hil" / "README.md").read_text(), re.DOTALL)
 
 
-@given(st.integers(0, 2**31), st.integers(1, 30), st.integers(0, 9), st.integers(0, 5), st.sampled_from(["", *MISHAPS]))
+def board(line: Path | None = None, *ways: str) -> Board:
+    """What a plan wants to know of one."""
+    return cast(Board, SimpleNamespace(ways=(POWER, *ways), line=line, has_radio=line is None))
+
+
+@given(
+    *(st.integers(0, 2**31), st.integers(1, 30), st.integers(0, 9), st.integers(0, 7)),
+    *(st.sampled_from(["", *MISHAPS]), st.sampled_from([None, Path("line")])),
+)
 def test_what_a_seed_plans_is_the_same_in_a_file(
-    tmp_path_factory: pytest.TempPathFactory, seed: int, messages: int, cuts: int, kills: int, mishap: str
+    tmp_path_factory: pytest.TempPathFactory,
+    seed: int,
+    messages: int,
+    cuts: int,
+    kills: int,
+    mishap: str,
+    line: Path | None,
 ) -> None:
-    made = planned(Settings(messages, cuts, kills, seed, "mps2-uart", 512, mishap=mishap), (POWER, RESET), on_line=True)
+    made = planned(Settings(messages, cuts, kills, seed, "mps2-uart", 512, mishap=mishap), board(line, RESET))
     path = tmp_path_factory.mktemp("scenario") / "scenario.yaml"
     path.write_text(write(made))
     assert read(path) == made
-    assert len(path.read_text().splitlines()) == 2 + cuts + 2 * kills
+    events = [text.split(",")[0].strip("- {}") for text in path.read_text().splitlines()[2:]]
+    counts = Counter(text for text in events if not text.startswith("cut"))
+    assert len(events) - counts.total() == cuts
+    assert counts["queue manager: kill"] == sum(map(is_kill, kills_of(made.plan or (), BOARD))) == kills
+    others = {f"{victim}: clock": -(-kills // 2) for victim in VICTIMS}
+    others |= dict.fromkeys(("name server: dead", "access point: gone"), 0 if line else kills // 3)
+    assert {name: counts[name] for name in others} == (dict.fromkeys(others, 0) if mishap else others)
 
 
 def test_a_person_writes_one_in_five_lines(tmp_path: Path) -> None:
@@ -52,6 +85,10 @@ def test_a_person_writes_one_in_five_lines(tmp_path: Path) -> None:
     path.write_text("campaign: {messages: 3}\nevents:\n- {cut: one-way, up: 7, for_s: 30}\n")
     assert read(path).plan == (Cut(0, UP, 7, "one-way", 7, 30.0),)
     assert "for_s: 30.0" in write(read(path))
+    path.write_text("campaign: {messages: 3}\nevents:\n- {queue manager: clock, at: 1, step_s: -90}\n")
+    assert read(path).plan == (Kill(1, 0.0, 0.0, CLOCK, 0, "queue manager", -90.0),)
+    path.write_text("campaign: {messages: 3}\nevents:\n- {name server: dead, at: 1}\n- {access point: gone, at: 2}\n")
+    assert read(path).plan == (Kill(1, 0.0, 2.0, DEAD, 0, NAME_SERVER), Kill(2, 0.0, 0.0, GONE, 0, ACCESS_POINT))
 
 
 @pytest.mark.parametrize(
@@ -80,12 +117,18 @@ def test_a_person_writes_one_in_five_lines(tmp_path: Path) -> None:
         (3, "- {cut: rst, up: 9, up_limit: 9}", ":3: up_limit is for a cut down"),
         (3, "- {cut: rst, up: 9, for_s: 2}", ":3: for_s is for a cut that ends by itself: late, slow, one-way, unplug"),
         (3, "- cut", ":3: an event has to be a table"),
-        (3, "- {cat: rst}", ":3: an event begins with cut, board or queue manager"),
+        (3, "- {cat: rst}", ":3: an event begins with cut, board, queue manager, name server or access point"),
         (4, "- {board: power, at: 41}", ":4: at: has to say after how many of the 40 messages; 41 is none"),
         (4, "- {board: power}", ":4: at: has to say after how many of the 40 messages; is missing"),
         (4, "- {board: mishap, at: 4}", ":4: a mishap needs mishap: in campaign, one of erase"),
-        (4, "- {board: kill, at: 4}", ":4: board: 'kill' is none of power, reset, mishap"),
-        (5, "- {queue manager: reset, at: 4}", ":5: queue manager: 'reset' is none of kill"),
+        (4, "- {board: kill, at: 4}", ":4: board: 'kill' is none of power, reset, mishap, clock"),
+        (4, "- {board: clock, at: 4}", ":4: step_s: has to say by how many seconds the clock goes on"),
+        (4, "- {board: clock, at: 4, step_s: soon}", ":4: step_s: soon is not a number"),
+        (4, "- {board: clock, at: 4, step_s: .nan}", ":4: step_s: .nan is not a number"),
+        (4, "- {board: power, at: 4, step_s: 9}", ":4: 'step_s' is not known here: board, at, delay_s, off_s, bytes"),
+        (4, "- {access point: gone, at: 4, off_s: 9}", ":4: 'off_s' is not known here: access point, at, delay_s"),
+        (4, "- {name server: gone, at: 4}", ":4: name server: 'gone' is none of dead"),
+        (5, "- {queue manager: reset, at: 4}", ":5: queue manager: 'reset' is none of kill, clock"),
         (5, "- {queue manager: kill, at: 4, of_s: 1}", ":5: 'of_s' is not known here: queue manager, at"),
         (5, "- {queue manager: kill, at: 4", ":6: no YAML"),
     ],
@@ -125,12 +168,14 @@ def test_no_scenario_at_all_is_refused(tmp_path: Path, content: bytes | None, sa
         read(path)
 
 
-@pytest.mark.parametrize(("event", "known"), [("cut: flip, up: 9", "rst, fin"), ("board: reset, at: 1", "power$")])
+@pytest.mark.parametrize(
+    ("event", "known"), [("cut: flip, up: 9", "rst, fin"), ("board: reset, at: 1", "power, clock$")]
+)
 def test_faults_that_the_board_does_not_know_are_refused(tmp_path: Path, event: str, known: str) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(f"campaign: {{messages: 3}}\nevents:\n- {{{event}}}\n")
     with pytest.raises(BoardMissing, match=f"board unix knows no (flip|reset) here: {known}"):
-        planned(read(path), (POWER,), on_line=False)
+        planned(read(path), board())
 
 
 def test_a_mishap_is_written_and_read(tmp_path: Path) -> None:
@@ -145,7 +190,7 @@ def test_the_plan_is_written_and_nothing_runs(tmp_path: Path, capsys: pytest.Cap
     assert main([*words, "--write-plan", str(path)]) == 0
     assert f"-m hil.campaign --scenario {path}" in capsys.readouterr().out
     settings = read(path)
-    assert (settings.board, settings.messages, settings.seed, len(settings.plan or ())) == ("cpython", 9, 7, 4)
+    assert (settings.board, settings.messages, settings.seed, len(cuts_of(settings.plan or ()))) == ("cpython", 9, 7, 2)
 
 
 def test_options_that_the_file_says_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

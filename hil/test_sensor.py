@@ -5,6 +5,7 @@ import binascii
 import json
 import math
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -261,3 +262,11 @@ def test_a_node_that_has_ended_while_the_sensor_only_waits_is_reported() -> None
     node.error = OSError("the flash is gone")
     with pytest.raises(OSError, match="the flash is gone"):
         live(node)
+
+
+def test_the_clock_goes_on_by_its_steps_behind_their_readings() -> None:
+    clock = sensor.Clock([(3, -1000), (5, 7000)], 0)
+    seen = []
+    for clock.accepted in (2, 3, 5, 9):
+        seen.append(round(clock.time() - time.time(), -2))
+    assert seen == [0, -1000, 6000, 6000]
