@@ -546,7 +546,7 @@ class Campaign:
             "seed": settings.seed,
             "count": settings.messages,
             "max_size": settings.max_size,
-            "ahead": settings.messages if settings.mishap in WITHHELD else self.board.limits.ahead,
+            "ahead": settings.ahead,
             "erasures": settings.mishap in (ERASE, ERASE_FIXED, COPY),
             "clockless": settings.mishap in (ERASE, ERASE_FIXED, COPY, FLIP),
             "guid": FIXED_GUID if settings.mishap == ERASE_FIXED else "",
@@ -708,7 +708,7 @@ async def run_campaign(settings: Settings, console: Console) -> Figures:
 
 def _scenario(planned_settings: Settings, asked: Settings) -> str:
     """The text that repeats a campaign, with times only where they were asked for: the kind of board has its own."""
-    return write(replace(planned_settings, patience_s=asked.patience_s, deadline_s=asked.deadline_s))
+    return write(replace(planned_settings, ahead=asked.ahead, patience_s=asked.patience_s, deadline_s=asked.deadline_s))
 
 
 def command(module: str, *words: str | Path) -> str:

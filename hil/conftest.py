@@ -118,8 +118,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.seed = config.workerinput[SEED]
     else:
         config.option.seed = _seed(config.option.seed, config.option.keep)
-        if config.pluginmanager.hasplugin("xdist") and config.option.numprocesses:
-            config.option.dist = "loadgroup"  # the rounds of one board after each other
     config.pluginmanager.register(Report(config, boards))
 
 
@@ -141,12 +139,25 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput[SEED] = node.config.option.seed
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """The rounds of one board come after each other, in one process: it can be used only once at a time."""
+    if config.stash[FILE] is None or config.option.rounds == 1:
+        return None
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+    class ByBoard(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid.rpartition("-")[0]  # test[board-turn]
+
+    return ByBoard(config, log)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if BOARD in metafunc.fixturenames:
         boards = metafunc.config.stash[FILE]
         mark = pytest.mark.timeout(0 if boards else 300)  # a campaign has deadlines of its own
-        marked = {name: (mark, pytest.mark.xdist_group(name)) if boards else mark for name in boards or kinds.KINDS}
-        metafunc.parametrize(BOARD, [pytest.param(name, marks=marks) for name, marks in marked.items()])
+        metafunc.parametrize(BOARD, [pytest.param(name, marks=mark) for name in boards or kinds.KINDS])
         if boards and metafunc.config.option.rounds > 1:
             metafunc.parametrize(TURN, range(metafunc.config.option.rounds))
 

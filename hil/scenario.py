@@ -64,6 +64,7 @@ _KEYS: Final = {  # of `campaign`: what a value has to be
     "seed": int,
     "messages": int,
     "max_size": int,
+    "ahead": int,
     "mishap": str,
     "tls": bool,
     "patience_s": float,
@@ -106,12 +107,13 @@ Event = Cut | Kill
 @dataclass(frozen=True)
 class Settings:
     """What a campaign is to do. `patience_s`: seconds without any progress until it fails; `deadline_s`: seconds for
-    all of it. `max_size` and both times are those of the kind of board if they are None. `mishap`: one of `MISHAPS`,
-    what befalls the board the first, third ... time that it is killed, too. Its outbox is erased, without a fixed GUID
-    or with one; copied, and from then on put back from that copy; one bit of it is flipped. The clock is never set
-    then. Or another firmware is flashed. Or the queue manager is away, or the name server silent while a watchdog
-    watches the board, until all readings wait on it and its power has been cut once more. `tls`: the link is over TLS.
-    `plan`: the faults, in place of those that the seed plans for `cuts` and `kills`.
+    all of it. `ahead`: so many readings at most are accepted and not stored yet. It, `max_size` and both times are of
+    the kind of board if they are None. `mishap`: one of `MISHAPS`, what befalls the board the first, third ... time
+    that it is killed, too. Its outbox is erased, without a fixed GUID or with one; copied, and from then on put back
+    from that copy; one bit of it is flipped. The clock is never set then. Or another firmware is flashed. Or the queue
+    manager is away, or the name server silent while a watchdog watches the board, until all readings wait on it and its
+    power has been cut once more. `tls`: the link is over TLS. `plan`: the faults, in place of those that the seed plans
+    for `cuts` and `kills`.
     """
 
     messages: int = 1000
@@ -128,10 +130,11 @@ class Settings:
     artefacts: Path = ARTEFACTS
     mishap: str = ""
     tls: bool = False
+    ahead: int | None = None
     plan: tuple[Event, ...] | None = None
 
     def __post_init__(self) -> None:
-        if min(self.messages, self.cuts, self.kills, self.seed, self.max_size or 0) < 0:
+        if min(self.messages, self.cuts, self.kills, self.seed, self.max_size or 0, self.ahead or 0) < 0:
             raise ValueError("messages, cuts, kills, the seed and sizes are numbers of 0 or more")
         if (self.cuts if self.plan is None else cuts_of(self.plan)) and not self.messages:
             raise ValueError("a link over which no message goes cannot be cut")
@@ -145,7 +148,8 @@ class Settings:
         max_size = limits.max_size if self.max_size is None else self.max_size
         patience_s = limits.patience_s if self.patience_s is None else self.patience_s
         deadline_s = limits.deadline_s if self.deadline_s is None else self.deadline_s
-        return replace(self, max_size=max_size, patience_s=patience_s, deadline_s=deadline_s)
+        ahead = (self.messages if self.mishap in WITHHELD else limits.ahead) if self.ahead is None else self.ahead
+        return replace(self, max_size=max_size, ahead=ahead, patience_s=patience_s, deadline_s=deadline_s)
 
     def traffic(self) -> int:
         """Bytes that all messages take on the link, at least; of settings that leave no size open."""

@@ -9,12 +9,14 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import yaml
 from rich.console import Console
 
+from hil import conftest
 from hil.boards import ROOT
 from hil.faults import UP, Cut, CutMade
 from hil.matrix import (
@@ -143,12 +145,11 @@ targets:
 """
 
 
-@pytest.mark.parametrize("name", ["github.yml", "gitlab.yml"])
-def test_what_a_runner_beside_a_lab_is_told_works(name: str, tmp_path: Path) -> None:
+def test_what_a_runner_beside_a_lab_is_told_works(tmp_path: Path) -> None:
     """Its command, on a file with one board that is absent: the report is there, and pytest's own."""
-    text = (ROOT / "hil" / "ci" / name).read_text()
-    assert yaml.safe_load(text)
-    (line,) = re.findall(r".venv/bin/python -m pytest (.*)", text)
+    texts = [(ROOT / "hil" / "ci" / name).read_text() for name in ("github.yml", "gitlab.yml")]
+    assert all(yaml.safe_load(text) for text in texts)
+    (line,) = {line for text in texts for line in re.findall(r".venv/bin/python -m pytest (.*)", text)}
     (tmp_path / "rig.yaml").write_text("imports: [hil.drivers]\ntargets: {wrong: {drivers: {BoardStrategy: {}}}}")
     words = shlex.split(line.replace("$HOME", str(tmp_path)).replace("build/", f"{tmp_path}/build/"))
     assert words[:4] == ["-q", "-n", "2", "hil"]
@@ -176,23 +177,45 @@ def test_every_board_of_a_file_is_tried_whatever_becomes_of_the_others(tmp_path:
     if not Path(ORDACK[0]).exists():
         pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
     (tmp_path / "rig.yaml").write_text(RIG)
-    form = ("--messages", "10", "--cuts", "2", "--kills", "1", "--seed", "7")
-    done = run_pytest("--lg-env", tmp_path / "rig.yaml", "-n", "2", "--report", tmp_path / "report", *form)
+    keep = tmp_path / "keep"
+    form = ("--messages", "15", "--cuts", "2", "--kills", "2", "--rounds", "2")
+    words = ("--lg-env", tmp_path / "rig.yaml", *form, "--keep", keep, "--report", tmp_path / "report")
+    done = run_pytest(*words, "-n", "2")
     assert done.returncode == 1, done.stdout
-    assert "2 failed, 1 passed, 1 skipped" in done.stdout
+    assert "4 failed, 2 passed, 2 skipped" in done.stdout
     assert "board burnt is in quarantine: its regulator is burnt" in done.stdout
+    assert "good: 2 of 2 rounds, 15 readings once, 2 cuts, 2 power cuts" in done.stdout
     said = json.loads((tmp_path / "report.json").read_text())
-    assert said["seed"] == 7
     assert list(said["boards"]) == ["broken", "wrong", "burnt", "good"]
     cells = {board: one["cells"]["they are in order"] for board, one in said["boards"].items()}
-    assert cells["good"] == {"verdict": SHOWN, "ground": "10 readings"}
+    assert cells["good"] == {"verdict": SHOWN, "ground": "15 readings"}
     assert cells["broken"]["verdict"] == NOT_SHOWN
     assert "board broken: " in cells["broken"]["ground"]
     assert (cells["wrong"]["verdict"], cells["burnt"]["verdict"]) == (ABSENT, ABSENT)
     assert "they are in order" in done.stdout
+    kept = {turn: json.loads((keep / f"good-{turn}.json").read_text()) for turn in (0, 1)}
+    seeds = {turn: one["seed"] for turn, one in kept.items()}
+    assert seeds == {0: said["seed"], 1: said["seed"] + 1}, "processes of xdist have that of the table"
+    goes_on(words, keep, kept[0])
 
 
-def test_a_file_that_is_wrong_is_status_4_and_no_traceback(tmp_path: Path) -> None:
+def goes_on(words: tuple[str | Path, ...], keep: Path, first: dict[str, Any]) -> None:
+    """The same command again plays the round that is missing, and believes the other one, which has failed."""
+    zero, one = keep / "good-0.json", keep / "good-1.json"
+    seed = json.loads(one.read_text())["seed"]
+    first["comparison"]["lost"] = [2]  # had it been so
+    zero.write_text(json.dumps(first))
+    one.unlink()
+    again = run_pytest(*words, "-k", "good")
+    assert "1 failed, 1 passed" in again.stdout, again.stdout
+    assert "1 lost: 2" in again.stdout
+    assert f"{zero} has it: remove that to play this round again" in again.stdout
+    assert json.loads(zero.read_text()) == first
+    assert json.loads(one.read_text())["seed"] == seed
+
+
+def test_a_file_that_is_wrong_is_status_4_and_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LG_ENV", raising=False)
     (tmp_path / "rig.yaml").write_text("targets: [a]")
     (tmp_path / "empty.yaml").write_text("targets: {}")
     for name, reason in (
@@ -200,7 +223,14 @@ def test_a_file_that_is_wrong_is_status_4_and_no_traceback(tmp_path: Path) -> No
         ("empty.yaml", "empty.yaml has no boards"),
         ("boards.toml", "is not read any more"),
     ):
-        done = run_pytest("--lg-env", tmp_path / name)
-        assert done.returncode == pytest.ExitCode.USAGE_ERROR
-        assert reason in done.stderr
-        assert "Traceback" not in done.stderr
+        config = SimpleNamespace(
+            stash={},
+            getoption=lambda *_, name=name: str(tmp_path / name),
+            pluginmanager=SimpleNamespace(hasplugin=bool),
+        )
+        with pytest.raises(pytest.UsageError, match=reason):
+            conftest.pytest_configure(cast(pytest.Config, config))
+    done = run_pytest("--lg-env", tmp_path / "rig.yaml")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "targets: must be a table" in done.stderr
+    assert "Traceback" not in done.stderr

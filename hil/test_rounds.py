@@ -11,8 +11,8 @@ from hil.conftest import RunStandin
 from hil.matrix import ABSENT, CUTS, SHOWN, Matrix, told
 from hil.report import POINTS, Comparison, Figures, Timeline
 from hil.rounds import Kept, figures_of, progress, share, together
-from hil.scenario import ORDACK, Settings
-from hil.test_matrix import CUT, run_pytest
+from hil.scenario import Settings
+from hil.test_matrix import CUT
 
 HASHES = {"firmware": "ab" * 32}
 
@@ -118,35 +118,3 @@ def test_what_is_kept_counts_for_the_same_only(tmp_path: Path) -> None:
     for torn in ("", whole[:100], "[]", "{}", whole.replace('"cuts"', '"cut"')):
         file.write_text(torn)
         assert found() is None, torn
-
-
-RIG = """
-imports: [hil.drivers]
-targets:
-  good:
-    resources: {EmulatedMachine: {kind: cpython}}
-    drivers: {EmulatedNodeDriver: {}, BoardStrategy: {}}
-"""
-
-
-def test_a_run_that_was_stopped_goes_on_with_the_rounds_that_are_missing(tmp_path: Path) -> None:
-    if not Path(ORDACK[0]).exists():
-        pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
-    rig, keep = tmp_path / "rig.yaml", tmp_path / "keep"
-    rig.write_text(RIG)
-    words = ("--lg-env", rig, "--messages", "7", "--cuts", "0", "--kills", "0", "--rounds", "2", "--keep", keep)
-    first = run_pytest(*words, "-n", "1")
-    assert "2 passed" in first.stdout, first.stdout
-    assert "good: 2 of 2 rounds, 7 readings once, 0 cuts" in first.stdout
-    zero, one = keep / "good-0.json", keep / "good-1.json"
-    said = json.loads(zero.read_text())
-    assert (said["messages"], json.loads(one.read_text())["seed"]) == (3, said["seed"] + 1)
-    said["comparison"]["lost"] = [2]  # had it been so
-    zero.write_text(json.dumps(said))
-    one.unlink()
-    again = run_pytest(*words)
-    assert "1 failed, 1 passed" in again.stdout, again.stdout
-    assert "1 lost: 2" in again.stdout
-    assert f"{zero} has it: remove that to play this round again" in again.stdout
-    assert json.loads(zero.read_text()) == said
-    assert json.loads(one.read_text())["seed"] == said["seed"] + 1
