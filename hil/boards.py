@@ -186,6 +186,17 @@ class Mortal(Protocol):
         raise OSError(f"{type(self).__name__} has no reset button")
 
 
+@dataclass(frozen=True)
+class Wear:
+    """What a board has written to its flash since it was deployed: `programmed` bytes, `erases` of blocks, `worst`: of
+    that block which was erased most often.
+    """
+
+    programmed: int
+    erases: int
+    worst: int
+
+
 class Board(Mortal, Protocol):
     """A machine that runs an application on a node.
 
@@ -233,6 +244,10 @@ class Board(Mortal, Protocol):
 
     def read_file(self, name: str) -> bytes:
         """A file of the board's flash, empty if it does not exist. The board is switched off."""
+
+    def wear(self) -> Wear | None:
+        """Of its flash; None: nobody has counted. The board is switched off."""
+        return None
 
     def erase(self, folder: str, to: Path) -> None:
         """A folder of the board's flash is gone; its files go to the new folder `to`. The board is switched off. Raises

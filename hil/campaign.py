@@ -802,6 +802,7 @@ async def _play(campaign: Campaign, victims: dict[str, Victim], figures: Figures
         with View(console, campaign.totals()) as view:
             await campaign.run(victims, view)
             figures.comparison, figures.found_at_restart = await campaign.verdict()
+            figures.wear = campaign.board.wear()
             campaign.in_queue = figures.comparison.received
             view.update(campaign.figures(victims))
     except (CampaignFailed, ValueError, KeyError) as error:

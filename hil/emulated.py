@@ -7,6 +7,7 @@ that instant. The rig writes and reads that file while the board is off.
 import json
 import shutil
 import socket
+import struct
 import subprocess
 import tempfile
 import time
@@ -18,7 +19,7 @@ from littlefs import LittleFS
 from littlefs.context import UserContext
 from littlefs.errors import LittleFSError
 
-from hil.boards import LOOPBACK, POWER, RESET, ROOT, SENSOR, Board, Limits, Log, Process, built, program
+from hil.boards import LOOPBACK, POWER, RESET, ROOT, SENSOR, Board, Limits, Log, Process, Wear, built, program
 
 MPY_CROSS = ROOT / "build" / "micropython" / "mpy-cross" / "mpy-cross"
 FIRMWARE = ROOT / "build" / "firmware"
@@ -26,6 +27,7 @@ MPS2_PSRAM_SIZE = 16 << 20
 MPS2_FLASH_SIZE = 2 << 20  # at the begin of the PSRAM
 MPS2_BLOCK_SIZE = 4096
 MPS2_OUTBOX = 262144
+MPS2_WEAR = struct.Struct(f"<Q{MPS2_FLASH_SIZE // MPS2_BLOCK_SIZE}I")  # behind the flash; flash.c: wear_t
 LITTLEFS_UNIT = 32
 MPS2_HEAP_KIB = 64
 PI_FOLDER = ROOT / "build" / "firmware" / "pi"
@@ -359,6 +361,12 @@ class Mps2Board(QemuBoard):
 
     def read_file(self, name: str) -> bytes:
         return self._flash.read(name)
+
+    def wear(self) -> Wear | None:
+        with (self.folder / "flash").open("rb") as image:
+            image.seek(MPS2_FLASH_SIZE)
+            programmed, *erases = MPS2_WEAR.unpack(image.read(MPS2_WEAR.size))
+        return Wear(programmed, sum(erases), max(erases))
 
     def erase(self, folder: str, to: Path) -> None:
         self._flash.take(folder, to)

@@ -8,8 +8,9 @@ from typing import Any
 
 from ordack.audit import sheet
 
+from hil.boards import Wear
 from hil.matrix import ABSENT, BROKEN, GUARANTEES, NOT_SHOWN, SHOWN, Matrix
-from hil.report import Timeline
+from hil.report import Timeline, flash_written
 
 _BADGES = {SHOWN: "b3", BROKEN: "b0", NOT_SHOWN: "b1", ABSENT: "b2"}
 _HASH_DIGITS = 12
@@ -58,7 +59,17 @@ def _guarantees(matrix: Matrix) -> str:
 _HEADINGS = (
     *("board", "readings", "once", "link cut", "board killed", "queue manager killed", "other faults"),
     "worst recovery, s",
-    *("readings a second", "bytes up", "bytes down", "seconds", "core", "SHA-256", "seed", "what it is"),
+    *(
+        "readings a second",
+        "bytes up",
+        "bytes down",
+        "flash written",
+        "seconds",
+        "core",
+        "SHA-256",
+        "seed",
+        "what it is",
+    ),
 )
 
 
@@ -81,6 +92,7 @@ def _figures(board: str, figures: dict[str, Any]) -> list[str | int]:
         f"{timeline.rate:.1f}",
         figures["bytes_up"],
         figures["bytes_down"],
+        flash_written(Wear(**figures["wear"]), figures["messages"]) if figures["wear"] else "not counted",
         f"{figures['seconds']:.1f}",
         figures["core"],
         hashes,

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from hil.boards import Wear
 from hil.faults import CutMade
 
 _SHOWN = 5
@@ -268,6 +269,7 @@ class Figures:
     others_asked: dict[str, int] = field(default_factory=dict)
     others: dict[str, int] = field(default_factory=dict)
     unanswered: int = 0
+    wear: Wear | None = None
     hashes: dict[str, str] = field(default_factory=dict)
     timeline: Timeline = field(default_factory=Timeline)
     board_kills: int = 0
@@ -356,6 +358,8 @@ class Figures:
         least = 1 + self.board_kills + self.manager_kills
         table.add_row("sessions", f"{self.sessions}; the start and the kills need {least}")
         table.add_row("bytes over the link", f"{self.bytes_up:,} up, {self.bytes_down:,} down")
+        if self.wear is not None:
+            table.add_row("flash written", flash_written(self.wear, self.messages))
         if self.timeline.readings:
             table.add_row("readings a second", f"{self.timeline.rate:.1f}, faults included")
         if self.timeline.faults:
@@ -366,6 +370,14 @@ class Figures:
             table.add_row(name, f"SHA-256 {digest[:16]}")
         table.add_row("time", f"{self.seconds:.1f} s")
         return table
+
+
+def flash_written(wear: Wear, messages: int) -> str:
+    """What a board that has sent so many readings has written to its flash, in words."""
+    each = wear.erases / messages if messages else 0.0
+    return (
+        f"{wear.programmed:,} bytes, {wear.erases:,} erases: {each:.1f} a reading; of one block {wear.worst:,} at most"
+    )
 
 
 class View:

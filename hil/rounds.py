@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hil.boards import Wear
 from hil.faults import Cut, CutMade
 from hil.report import Comparison, Figures, Timeline
 from hil.scenario import Settings
@@ -30,8 +31,10 @@ def figures_of(said: dict[str, Any]) -> Figures:
     """What `Figures.to_json` was made of."""
     fields = {name: value for name, value in said.items() if name not in ("ok", "line", "shortcomings")}
     cuts = [CutMade(**{**cut, "planned": Cut(**cut["planned"])}) for cut in said["cuts"]]
-    comparison = Comparison(**said["comparison"]) if said["comparison"] else None
-    return Figures(**{**fields, "comparison": comparison, "cuts": cuts, "timeline": Timeline(**said["timeline"])})
+    fields |= {"cuts": cuts, "timeline": Timeline(**said["timeline"])}
+    fields |= {"comparison": Comparison(**said["comparison"])} if said["comparison"] else {}
+    fields |= {"wear": Wear(**said["wear"])} if said["wear"] else {}
+    return Figures(**fields)
 
 
 def together(first: Figures, then: Figures) -> Figures:
@@ -46,9 +49,15 @@ def together(first: Figures, then: Figures) -> Figures:
         comparison = Comparison(**{name: one + other for (name, one), other in pairs})
     sets = {name: sorted({*getattr(first, name), *getattr(then, name)}) for name in ("cores", "told")}
     counts = {name: dict(Counter(getattr(first, name)) + Counter(getattr(then, name))) for name in _COUNTS}
+    worn = [one.wear for one in (first, then) if one.wear]
+    wear = None
+    if worn:  # each on a flash of its own
+        programmed, erases = sum(one.programmed for one in worn), sum(one.erases for one in worn)
+        wear = Wear(programmed, erases, max(one.worst for one in worn))
     return replace(
         first,
         **(sums | sets | counts),
+        wear=wear,
         comparison=comparison,
         plan={},
         timeline=first.timeline.then(then.timeline),

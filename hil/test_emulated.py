@@ -38,7 +38,11 @@ async def main(path):
             file.write(b"more")
     except OSError:
         pass
-    print("life", len(lives) + 1)
+    import mps2
+
+    with open("large", "wb") as file:
+        file.write(bytes(9000))
+    print("life", len(lives) + 1, "wrote", *mps2.Flash().wear())
     while True:
         time.sleep(0.01)
 """
@@ -74,15 +78,22 @@ def test_a_board_lives_dies_and_lives_again_on_the_same_flash(open_board: Open) 
     board = open_board("mps2-eth")
     assert not is_on(board)
     board.start({"name": "bench"})
-    assert board.log.wait_for(lambda text: "life 1" in text, DEADLINE_S).life == 1
+    first = board.log.wait_for(lambda text: "life 1" in text, DEADLINE_S)
+    assert first.life == 1
     assert is_on(board)
     board.kill()
     assert not is_on(board)
     assert board.read_file("lives") == b"x"
     mark = board.log.mark()
     board.power_up()
-    assert board.log.wait_for(lambda text: "life 2" in text, DEADLINE_S, mark).life == 2
+    second = board.log.wait_for(lambda text: "life 2" in text, DEADLINE_S, mark)
+    assert second.life == 2
     board.kill()
+    each = [list(map(int, line.text.split()[-2:])) for line in (first, second)]
+    worn = board.wear()
+    assert worn is not None
+    assert [worn.programmed, worn.erases] == [one + other for one, other in zip(*each, strict=True)]
+    assert 0 < worn.worst <= worn.erases
     assert board.read_file("lives") == b"xx"
     assert board.read_file("nothing") == b""
 

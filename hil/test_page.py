@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("plotly", reason="plotly is not installed")
 
+from hil.boards import Wear
 from hil.matrix import GUARANTEES, Matrix, told
 from hil.page import page
 from hil.report import Comparison, Figures, Timeline
@@ -25,7 +26,7 @@ def figures(board: str, count: int, **changes: Any) -> Figures:
     for k in range(1, count + 1):
         timeline.note(k / 10, (min(count, k + 5), k, k), [FAULTS[k % 3]] if k % 7 == 0 else [])
     wanted = {"comparison": Comparison(count, count, count), "timeline": timeline, "hashes": {"firmware": "ab" * 32}}
-    wanted |= {"others_asked": {"board: clock": 1}, "others": {"board: clock": 1}}
+    wanted |= {"wear": Wear(90000, 60, 7), "others_asked": {"board: clock": 1}, "others": {"board: clock": 1}}
     return Figures(7, board, f"{board}: {HOSTILE}", count, 4, 2, 2, **{**wanted, **changes})
 
 
@@ -61,6 +62,7 @@ def test_it_stands_alone_and_shows_every_board(browser: Any, tmp_path: Path, wid
     assert "firmware abababababab" in rows[0]
     assert "4 rst" in rows[0]
     assert "1 board: clock" in rows[0]
+    assert "90,000 bytes, 60 erases: 2.0 a reading; of one block 7 at most" in rows[0]
     assert "unix: " + HOSTILE in rows[0]
 
     def traces(plot: str) -> dict[str, list[float]]:

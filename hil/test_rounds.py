@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from hil.boards import Wear
 from hil.conftest import RunStandin
 from hil.matrix import ABSENT, CUTS, SHOWN, Matrix, told
 from hil.report import POINTS, Comparison, Figures, Timeline
@@ -22,7 +23,7 @@ def figures(**changes: Any) -> Figures:
     timeline = Timeline([(1.0, 5, 4, 4), (2.0, 10, 10, 10)], [(1.5, "link: rst up", 0.5)])
     wanted = {"comparison": Comparison(10, 10, 10), "cuts": [CUT], "timeline": timeline, "hashes": HASHES}
     kills = {"board_kills": 1, "manager_kills": 1, "seconds": 4.0, "cores": ["c-module"], "power": [{"took_s": 0.1}]}
-    kills |= {"others_asked": {"board: clock": 1}, "others": {"board: clock": 1}}
+    kills |= {"wear": Wear(9000, 6, 2), "others_asked": {"board: clock": 1}, "others": {"board: clock": 1}}
     return Figures(7, "unix", "unix: a board", 10, 1, 1, 1, **{**wanted, **kills, **changes})
 
 
@@ -46,6 +47,8 @@ def test_rounds_that_went_well_are_one_campaign_that_did() -> None:
     assert both.shortcomings() == []
     assert both.comparison == Comparison(20, 20, 20)
     assert (both.messages, len(both.cuts), both.board_kills, both.seconds, both.told) == (20, 2, 2, 8.0, ["damage"])
+    assert both.wear == Wear(18000, 12, 2)
+    assert together(figures(wear=None), figures(wear=None)).wear is None
     assert both.others == both.others_asked == {"board: clock": 2}
     assert both.timeline.readings == [(1.0, 5, 4, 4), (2.0, 10, 10, 10), (3.0, 15, 14, 14), (4.0, 20, 20, 20)]
     assert both.timeline.faults == [(1.5, "link: rst up", 0.5), (3.5, "link: rst up", 0.5)]

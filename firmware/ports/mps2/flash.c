@@ -5,6 +5,8 @@
 //             `erase_ms=` on the command line: an erase takes so long, and UARTs are deaf meanwhile.
 //     Card    8 MiB from its middle, as an SD card is: sectors of 512 bytes, written over. FAT lives on it.
 //
+// Behind the Flash the file has what was written to it, over all starts: wear_t, for the host.
+//
 // With the PSRAM in a shared file, killing QEMU is a power cut between two stores of the processor: a block may be half
 // erased, half programmed, and what was written before is there.
 #include <string.h>
@@ -33,6 +35,13 @@ typedef struct {
     uint32_t erased;     // blocks, since the start
     uint32_t programmed; // bytes
 } device_t;
+
+typedef struct {
+    uint64_t programmed; // bytes
+    uint32_t erases[FLASH_BLOCKS];
+} wear_t;
+
+static volatile wear_t *const flash_wear = (wear_t *)(PSRAM_BASE + FLASH_BLOCKS * FLASH_BLOCK_BYTES);
 
 static device_t flash = {
     .base = {&mps2_flash_type},
@@ -73,6 +82,7 @@ static void erase(device_t *self, uint8_t *at)
 
     memset(at, ERASED, self->block_bytes);
     self->erased++;
+    flash_wear->erases[(uint32_t)(at - self->memory) / self->block_bytes]++;
     if (ms != 0) {
         uarts_deaf(ms);
     }
@@ -104,6 +114,7 @@ static mp_obj_t device_writeblocks(size_t n_args, const mp_obj_t *args)
         memcpy(to, from, buffer.len);
         return mp_const_none;
     }
+    flash_wear->programmed += buffer.len;
     for (size_t i = 0; i < buffer.len; i++) {
         if (n_args == 3 && i % self->block_bytes == 0) {
             erase(self, to + i);
