@@ -2,9 +2,12 @@
 from off to running. A file of boards has `imports: [hil.drivers]`; hil/README.md shows one.
 """
 
+import contextlib
 import copy
 import enum
 import json
+import shlex
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -22,7 +25,7 @@ from labgrid.resource import NetworkSerialPort, Resource
 from labgrid.resource.udev import USBResource
 from labgrid.strategy import Strategy, StrategyError
 from ordack.boards.repl import Board as Repl
-from ordack.boards.repl import BoardError
+from ordack.boards.repl import BoardError, Silent
 
 from hil import kinds
 from hil.boards import POWER, RESET, SENSOR, Board, BoardMissing, Limits, Line, Log
@@ -34,6 +37,7 @@ REPL_DEADLINE_S: Final = 30.0
 FILES: Final = ("main.py", "application.mpy", "config.json", "ledger.txt", "ledger.txt.new")
 
 _READ_TIMEOUT_S: Final = 0.1
+_AGAIN_S: Final = 0.2
 _INTERRUPT: Final = b"\r\x03\x02"  # and out of a raw REPL
 _PROMPT: Final = b">>> "
 _CLEAN = """
@@ -138,6 +142,14 @@ class MicroPythonDriver(Driver):  # type: ignore[misc]
             port.write(_INTERRUPT)
             seen = seen[-len(_PROMPT) :] + port.read(1024)
 
+    def enter_bootloader(self) -> None:
+        """The board leaves MicroPython for what its tools talk to. Raises OSError."""
+        try:
+            with self.repl(Log(), 0) as repl, contextlib.suppress(Silent):  # it has left
+                repl.run("import machine\nmachine.bootloader()")
+        except BoardError as error:
+            raise OSError(f"board {self.target.name}: {error}") from None
+
     def answers(self, seconds: float) -> bool:
         """Whether the board says anything within so many seconds when it is asked to."""
         end = time.monotonic() + seconds
@@ -168,6 +180,44 @@ class MicroPythonDriver(Driver):  # type: ignore[misc]
                 stop.wait(_READ_TIMEOUT_S)
             if line:
                 yield line.decode(errors="replace")
+
+
+@target_factory.reg_driver
+@attr.s(eq=False)
+class ExternalLoaderDriver(Driver, BootstrapProtocol):  # type: ignore[misc]
+    """Loads a firmware with a command in which {image} is its file, as ExternalPowerDriver switches power. It is tried
+    again for `within_s` seconds: a bootloader takes its time to appear. `bootloader`: MicroPython is told to enter that
+    first, for tools that cannot do it.
+    """
+
+    cmd: str = attr.ib(validator=instance_of(str))
+    bootloader: bool = attr.ib(default=False, validator=instance_of(bool))
+    within_s: float = number(30.0)
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        if "{image}" not in self.cmd:
+            raise ValueError(f"cmd: {self.cmd!r} does not say where {{image}} stands")
+
+    def load(self, filename: str) -> None:
+        """Raises OSError, with what the tool said last."""
+        if not Path(filename).is_file():
+            raise OSError(f"board {self.target.name}: there is no firmware {filename}")
+        if self.bootloader:
+            self.target.get_driver(MicroPythonDriver, activate=False).enter_bootloader()
+        command = [word.replace("{image}", filename) for word in shlex.split(self.cmd)]
+        end = time.monotonic() + self.within_s
+        while True:
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+            except FileNotFoundError:
+                raise OSError(f"board {self.target.name}: {command[0]} is not installed") from None
+            if done.returncode == 0:
+                return
+            if time.monotonic() >= end:
+                said = f"{done.stdout}{done.stderr}".strip()
+                raise OSError(f"board {self.target.name}: {shlex.join(command)} ended with {done.returncode}: {said}")
+            time.sleep(_AGAIN_S)
 
 
 @target_factory.reg_driver

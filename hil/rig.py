@@ -2,6 +2,7 @@
 
     python -m hil.rig scan                      a first rig.yaml, from the serial ports that are here
     python -m hil.rig check [BOARD ...]         wiring, firmware and power of every board
+    python -m hil.rig flash BOARD               load the firmware that the file names; the board is off then
     python -m hil.rig status [BOARD ...]        who uses or holds it
     python -m hil.rig hold BOARD [--why TEXT]   nobody else uses it, until: release BOARD
 
@@ -21,10 +22,12 @@ from typing import Any
 import pyudev
 import yaml
 from labgrid import Environment
+from labgrid.strategy import StrategyError
 from ordack.boards.repl import CORE, BoardError, dotted
 
 from hil import lab, locks, targets
 from hil.boards import BoardMissing, Quarantined
+from hil.campaign import digest
 from hil.drivers import NodeDriver, identity
 
 OFF_S = 3.0
@@ -117,6 +120,23 @@ def check(environment: Environment, name: str) -> Iterator[str]:
         board.close()
 
 
+def flash(environment: Environment, name: str) -> str:
+    """Load the firmware that the file names; which. Raises BoardMissing and OSError."""
+    strategy = lab.strategy(lab.target(environment, name))
+    if strategy.firmware is None:
+        raise BoardMissing("its BoardStrategy names no firmware, such as {firmware: pico}, of images: of the file")
+    with tempfile.TemporaryDirectory() as folder:
+        board = strategy.open(Path(folder) / "flash")
+    try:
+        strategy.transition("flashed")
+    except StrategyError as error:
+        raise OSError(error.msg) from None
+    finally:
+        board.close()
+    image = Path(environment.config.get_image_path(strategy.firmware))
+    return f"{image}, SHA-256 {digest(image)[:16]}, is loaded"
+
+
 def _each(environment: Environment, words: Any) -> bool:
     """The command for each board that is meant; whether all is well."""
     well = True
@@ -125,6 +145,8 @@ def _each(environment: Environment, words: Any) -> bool:
             if words.command == "check":
                 for line in check(environment, name):
                     print(f"{name}: {line}")
+            elif words.command == "flash":
+                print(f"{name}: {flash(environment, name)}")
             elif words.command == "status":
                 print(f"{name}: {status(environment, name)}")
             elif not (who := _identity(environment, name)):
@@ -146,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m hil.rig", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=("scan", "check", "status", "hold", "release"))
+    parser.add_argument("command", choices=("scan", "check", "flash", "status", "hold", "release"))
     parser.add_argument("board", nargs="*", help="boards of the file (default of check and status: all)")
     parser.add_argument("--lg-env", help="the file of boards")
     parser.add_argument("--why", default="", help="what others are told who want a board that is held")
@@ -164,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         known = environment.config.get_targets()
         if unknown := [name for name in words.board if name not in known]:
             raise BoardMissing(f"{path}: no board {', '.join(unknown)}; there are: {', '.join(known)}")
-        if words.command in ("hold", "release") and not words.board:
+        if words.command in ("flash", "hold", "release") and not words.board:
             raise BoardMissing(f"{words.command} which board? {path} has {', '.join(known)}")
     except BoardMissing as reason:
         print(reason, file=sys.stderr)

@@ -3,14 +3,18 @@ in QEMU: its REPL is on a pseudo-terminal that has a new name at each power-up, 
 """
 
 import asyncio
+import hashlib
 import json
+import os
 import random
 import re
+import shlex
 import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +28,7 @@ from labgrid.factory import target_factory
 from labgrid.protocol import BootstrapProtocol
 from labgrid.resource.udev import UdevManager, USBSerialPort
 from labgrid.strategy import StrategyError
+from ordack.boards.repl import Silent
 from rich.console import Console
 
 from hil import drivers, lab, locks, targets
@@ -39,6 +44,7 @@ from hil.targets import open_board
 
 DEADLINE_S = 60.0
 NUMBER = "E6616408432C5B2F"
+README = (ROOT / "hil" / "README.md").read_text()
 
 Rig = Callable[[dict[str, Any]], Path]
 
@@ -522,6 +528,94 @@ def test_a_strategy_flashes_what_the_file_names_as_the_firmware(rig: Rig, tmp_pa
     assert with_loader.target.env.loaded == str(tmp_path / "firmware.uf2")
     assert (tmp_path / "on").exists()
     opened.close()
+
+
+def recorded(folder: Path, name: str, fails: int = 0) -> Path:
+    """A flashing tool that writes down what it is asked, and that finds nothing the first times; the file."""
+    (folder / "bin").mkdir(exist_ok=True)
+    said, tool = folder / f"{name}.said", folder / "bin" / name
+    tool.write_text(
+        f"#!{sys.executable}\nimport pathlib, sys\nsaid = pathlib.Path({str(said)!r})\n"
+        "with said.open('a') as file: print(*sys.argv[1:], sep='|', file=file)\n"
+        f"if len(said.read_text().splitlines()) <= {fails}: sys.exit('no device in BOOTSEL mode')\n"
+    )
+    tool.chmod(0o755)
+    return said
+
+
+COMMANDS = re.findall(r"^\| .* \| `((?:picotool|sh|esptool|dfu-util) .*)` \|$", README, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.split()[0])
+def test_the_flashing_tools_are_asked_for_what_the_readme_says(
+    rig: Rig, tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They find the bootloader at the third attempt."""
+    image = tmp_path / "a firmware.bin"
+    image.write_bytes(b"firmware")
+    name, *words = shlex.split(command)
+    tools = ("udisksctl", "cp") if name == "sh" else (name,)
+    said = [recorded(tmp_path, tool, 2 if tool != "udisksctl" else 0) for tool in tools]
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("USER", "ada")
+    board = described(tmp_path / "tty")
+    loader = {"cmd": command.replace("/media/", f"{tmp_path}/")}
+    board["drivers"] = {"ExternalLoaderDriver": loader, **board["drivers"], "BoardStrategy": {"firmware": "new"}}
+    with rig({"bench": board}).open("a") as file:
+        file.write(f"images: {{new: {image}}}\n")
+    assert rig_command(["flash", "bench"]) == 0
+    assert (
+        f"bench: {image}, SHA-256 {hashlib.sha256(b'firmware').hexdigest()[:16]}, is loaded" in capsys.readouterr().out
+    )
+    asked = said[-1].read_text().splitlines()
+    if name == "sh":
+        assert said[0].read_text().splitlines() == ["mount|-b|/dev/disk/by-label/RPI-RP2"] * 3
+        words = ["{image}", f"{tmp_path}/ada/RPI-RP2/"]
+    assert asked == ["|".join(words).replace("{image}", str(image))] * 3
+
+
+@pytest.mark.timeout(180)
+def test_a_board_is_sent_into_its_bootloader_and_one_without_says_so(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = lab.target(lab.load(tmp_path / "rig.yaml"), "bench").get_driver("MicroPythonDriver", activate=False)
+    subprocess.run([*bench.on.split()], check=True, timeout=DEADLINE_S)
+    with pytest.raises(OSError, match=r"board bench: .*bootloader"):
+        driver.enter_bootloader()
+    ran = []
+
+    def run(code: str) -> None:
+        ran.append(code)
+        raise Silent("it has left")
+
+    monkeypatch.setattr(driver, "repl", lambda *_: nullcontext(SimpleNamespace(run=run)))
+    driver.enter_bootloader()
+    assert ran == ["import machine\nmachine.bootloader()"]
+
+
+def test_a_tool_that_fails_or_is_missing_is_told_with_what_it_said(
+    rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded(tmp_path, "loader", 99)
+    image = tmp_path / "new.uf2"
+    board = described(tmp_path / "tty")
+    for command, there, reason in (
+        (f"{tmp_path}/bin/loader {{image}}", False, f"there is no firmware {image}"),
+        (f"{tmp_path}/bin/loader {{image}}", True, "new.uf2 ended with 1: no device in BOOTSEL mode"),
+        ("no-such-tool {image}", True, "no-such-tool is not installed"),
+        ("loader", True, "cmd: 'loader' does not say where {image} stands"),
+    ):
+        if there:
+            image.touch()
+        loader = {"ExternalLoaderDriver": {"cmd": command, "within_s": 0}}
+        described_so = {**board, "drivers": {**loader, **board["drivers"], "BoardStrategy": {"firmware": "new"}}}
+        with rig({"bench": described_so}).open("a") as file:
+            file.write(f"images: {{new: {image}}}\n")
+        assert rig_command(["flash", "bench"]) == 1
+        assert reason in capsys.readouterr().out
+    rig({"bench": board})
+    assert rig_command(["flash", "bench"]) == 1
+    assert "its BoardStrategy names no firmware" in capsys.readouterr().out
 
 
 # The command
