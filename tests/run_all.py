@@ -44,14 +44,14 @@ ENVIRONMENT = {"SPARK_SUBMIT_OPTS": JVM, "SPARK_LAUNCHER_OPTS": QUICK_JVM}
 Part = tuple[str, list[list[str]]]
 PARTS: list[Part] = [
     ("conformance", [[PYTHON, "tests/conformance.py", "--check"]]),
-    ("C core", [[*MAKE, "test-c"]]),
-    ("lint", [[*MAKE, "lint"]]),
-    ("host", [[PYTHON, *PYTEST, *THREE, HOST]]),
-    ("rig", [[PYTHON, *PYTEST, *TWO, "hil"]]),
     ("pipeline", [[PYTHON, *PYTEST, PIPELINE]]),
+    ("C core", [[*MAKE, "test-c"]]),
+    ("host", [[PYTHON, *PYTEST, *THREE, HOST]]),
+    ("lint", [[*MAKE, "lint"]]),
+    ("rig", [[PYTHON, *PYTEST, *TWO, "hil"]]),
     ("MicroPython", [[*MAKE, "test-mp"]]),
-    ("others", [[PYTHON, *PYTEST, *TWO, *OTHERS]]),
     ("boards", [[PYTHON, *PYTEST, *TWO, BOARDS]]),
+    ("others", [[PYTHON, *PYTEST, *TWO, *OTHERS]]),
     (
         "engine",
         [
