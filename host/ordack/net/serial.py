@@ -51,7 +51,8 @@ def open_device(settings: SerialSettings) -> Any:
             descriptor = device.fileno()
         except (AttributeError, OSError):
             device.close()
-            raise OSError(errno.ENOTSUP, "this kind of port cannot be waited for") from None
+            why = "this kind of port cannot be waited for; use a device, a pseudo-terminal or socket://HOST:PORT"
+            raise OSError(errno.ENOTSUP, why) from None
         os.set_blocking(descriptor, False)
         if os.isatty(descriptor):
             attributes = termios.tcgetattr(descriptor)
