@@ -1045,6 +1045,7 @@ def test_the_store_syncs_every_commit(host: Host) -> None:
 def test_a_disk_that_is_nearly_full_takes_no_message_but_gives_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("ordack.store.DISK_S", 0)  # this disk gets full at once
     world, receiver, sender = _hosts(tmp_path)
     _send(world, sender, body=b"1", dead_letter=True)
     _seconds(world, 2)
