@@ -171,11 +171,13 @@ def test_a_serve_that_is_killed_meanwhile_does_not_end_it(
                 serve.process.wait()
         return ask(connection, question, patience)
 
-    monkeypatch.setattr(Connection, "ask", killed)
     with Client(store) as client:
-        assert client.purge_queue("big") == COUNT
+        client.create_queue("untold")  # of what leaves it nobody is told: pieces are of so many messages, however long
+        client.send_many([Letter("untold", b"x")] * COUNT)
+        monkeypatch.setattr(Connection, "ask", killed)
+        assert client.purge_queue("untold") == COUNT
         assert asked == pieces + 1
-        assert list(client.queue("big").peek()) == []
+        assert list(client.queue("untold").peek()) == []
 
 
 def test_who_comes_from_elsewhere_empties_and_moves_nothing(store: Path) -> None:
