@@ -18,6 +18,8 @@ WRONG: Final = (
     *(BindingError, InvalidConfigError, NoConfigFoundError, NoSupplierFoundError, RegistrationError),
 )
 """What labgrid raises for a file that is wrong."""
+CLIENT: Final = "labgrid.remote.client"
+"""Where the errors of a place are, and what is loaded only for one."""
 
 
 def instead(path: Path, new: Path) -> str:
@@ -48,7 +50,7 @@ def _target(board: dict[str, Any]) -> dict[str, Any]:
 
 def reason(error: BaseException) -> str:
     """What labgrid says: its errors show their fields, and hide what they come from."""
-    said = f"no {error}" if isinstance(error, KeyError) else str(getattr(error, "msg", error))
+    said = f"no {error}" if isinstance(error, KeyError) else str(getattr(error, "msg", error)).removeprefix("Error: ")
     return f"{said}: {error.__cause__}" if error.__cause__ else said
 
 
@@ -88,7 +90,9 @@ def target(environment: Environment, name: str) -> Target:
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # a key that nobody reads
             return environment.get_target(name)
-    except WRONG as error:
+    except Exception as error:
+        if not isinstance(error, WRONG) and type(error).__module__ != CLIENT:
+            raise
         raise BoardMissing(f"{where}: {reason(error)}") from None
 
 

@@ -1,0 +1,114 @@
+"""A board of a shared lab, all of it on this machine's loopback: labgrid's coordinator and exporter, a place, a
+reservation, and a Cortex-M3 in QEMU whose REPL is a TCP port, as ser2net makes one.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hil.boards import LOOPBACK, ROOT, Log, Process
+from hil.emulated import M3, MPS2_PSRAM_SIZE, mps2_flash
+from hil.held_port import hold_port
+
+DEADLINE_S = 60.0
+BIN = ROOT / ".venv" / "bin"
+
+
+class Lab:
+    """The coordinator, which knows a REPL at `repl`, of one exporter; `say` is labgrid's client."""
+
+    def __init__(self, folder: Path, repl: int) -> None:
+        with hold_port() as held:
+            self.address = f"{LOOPBACK}:{held.getsockname()[1]}"
+        self.environment = {**os.environ, "LG_COORDINATOR": self.address}
+        exported = {"lab": {"NetworkSerialPort": {"host": LOOPBACK, "port": repl, "protocol": "raw"}}}
+        (folder / "exporter.yaml").write_text(yaml.safe_dump(exported))
+        self.log = Log()
+        self.coordinator = Process([BIN / "labgrid-coordinator", "-l", self.address], self.log, 1, folder)
+        self._until("resources", "")
+        words: list[str | Path] = [BIN / "labgrid-exporter", "-c", self.address, "--name", "desk"]
+        words += ["--hostname", LOOPBACK, "exporter.yaml"]
+        self.exporter = Process(words, self.log, 2, folder)
+        self._until("resources", "desk/lab/NetworkSerialPort")
+
+    def _until(self, word: str, wanted: str) -> None:
+        end = time.monotonic() + DEADLINE_S
+        while (done := self.say(word)).returncode or wanted not in done.stdout:
+            assert time.monotonic() < end, f"{done.stderr}\n{self.log.tail()}"
+
+    def say(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        return run([BIN / "labgrid-client", *words], self.environment)
+
+    def close(self) -> None:
+        self.exporter.kill()
+        self.coordinator.kill()
+
+
+def run(command: list[str | Path], environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Iterator[tuple[Path, int]]:
+    """The file of a board that is a place, and the port of its REPL."""
+    if not M3.firmware.exists():
+        pytest.skip("`make firmware` builds the firmware of this board")
+    mps2_flash(tmp_path / "flash").create({}, MPS2_PSRAM_SIZE)
+    with hold_port() as held:
+        repl = held.getsockname()[1]
+        qemu = [*map(str, M3.command(tmp_path / "flash", "heap=64")), "-nic", "none"]
+        qemu += [
+            "-serial",
+            f"tcp:{LOOPBACK}:{repl},server=on,wait=off",
+            "-daemonize",
+            "-pidfile",
+            str(tmp_path / "pid"),
+        ]
+        off = f"sh -c 'test ! -e {tmp_path}/pid || kill -9 $(cat {tmp_path}/pid); rm -f {tmp_path}/pid'"
+        drivers = {
+            "MicroPythonDriver": {},
+            "ExternalPowerDriver": {"cmd_on": shlex.join(qemu), "cmd_off": off},
+            "NodeDriver": {"host": LOOPBACK},
+            "BoardStrategy": {},
+        }
+        place = {"resources": {"RemotePlace": {"name": "pico"}}, "drivers": drivers}
+        path = tmp_path / "rig.yaml"
+        path.write_text(yaml.safe_dump({"imports": ["hil.drivers"], "targets": {"pico": place}}, sort_keys=False))
+        yield path, repl
+        subprocess.run(shlex.split(off), check=True, timeout=DEADLINE_S)
+
+
+@pytest.mark.timeout(180)
+def test_a_board_is_reserved_acquired_and_driven_through_a_coordinator(board: tuple[Path, int], tmp_path: Path) -> None:
+    path, repl = board
+    lab = Lab(tmp_path, repl)
+    try:
+        for words in (("create",), ("add-match", "desk/lab/NetworkSerialPort"), ("set-tags", "board=pico")):
+            assert lab.say("-p", "pico", *words).returncode == 0
+        rig: list[str | Path] = [sys.executable, "-m", "hil.rig", "check", "--lg-env", path]
+        without = run(rig, lab.environment)
+        assert (without.returncode, without.stderr) == (1, "")
+        assert "board pico: place pico is not acquired" in without.stdout
+        assert "LG_TOKEN" in lab.say("reserve", "--shell", "--wait", "board=pico").stdout
+        assert lab.say("-p", "pico", "acquire").returncode == 0
+        with_it = run(rig, lab.environment)
+        assert with_it.returncode == 0, with_it.stdout + with_it.stderr
+        assert f"pico: pico: {LOOPBACK}:{repl}, over a network" in with_it.stdout
+        assert "pico: core c-module, frozen into the firmware" in with_it.stdout
+        assert "pico: silent when its power is off" in with_it.stdout
+        lab.close()
+        gone = run(rig, lab.environment)
+        assert gone.returncode == 1
+        assert "board pico: Could not connect to coordinator" in gone.stdout
+        assert "Traceback" not in gone.stderr
+    finally:
+        lab.close()
