@@ -574,8 +574,9 @@ class Campaign:
                 raise CampaignFailed(f"the board gave up: {self.progress.error}")
             if counting.done():
                 await counting
-            for name in victims.keys() - {MANAGER}:
-                victims[name].tick(self.progress.accepted, now)
+            for name, victim in victims.items():
+                if name != MANAGER:
+                    victim.tick(self.progress.accepted, now)
             if self.is_withheld:
                 await self._relent(victims[BOARD])
             else:
