@@ -113,7 +113,7 @@ class Settings:
     from that copy; one bit of it is flipped. The clock is never set then. Or another firmware is flashed. Or the queue
     manager is away, or the name server silent while a watchdog watches the board, until all readings wait on it and its
     power has been cut once more. `tls`: the link is over TLS. `plan`: the faults, in place of those that the seed plans
-    for `cuts` and `kills`.
+    for `cuts` and `kills`, and beside these, if `others` are wanted.
     """
 
     messages: int = 1000
@@ -131,6 +131,7 @@ class Settings:
     mishap: str = ""
     tls: bool = False
     ahead: int | None = None
+    others: bool = True
     plan: tuple[Event, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -217,7 +218,7 @@ def planned(settings: Settings, board: Board) -> Settings:
     turns = (MISHAP, POWER) if settings.mishap in BEFALL else board.ways
     of_board = plan_kills(seed, BOARD, kills, messages, turns, by_bytes=True)
     events = [*of_board, *plan_kills(seed, MANAGER, kills, messages)]
-    if not settings.mishap and settings.application == SENSOR:  # another application knows none of them
+    if settings.others and not settings.mishap and settings.application == SENSOR:  # another application knows of none
         of_clocks = CLOCK if settings.tls else ""  # certificates have their times
         others = plan_others(seed, of_board, messages)
         events += [kill for kill in others if kill.way in known[kill.victim] and kill.way != of_clocks]
