@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import struct
+from typing import cast
 
 from hil.boards import Mortal
 
@@ -24,6 +25,7 @@ class NameServer(Mortal, asyncio.DatagramProtocol):
     def __init__(self, address: str, answers: bool = False) -> None:
         self.asked = self.unanswered = 0
         self.answers = answers
+        self._owed = False
         self.port = 0
         self._address = socket.inet_aton(address)
         self._transport: asyncio.DatagramTransport | None = None
@@ -31,13 +33,18 @@ class NameServer(Mortal, asyncio.DatagramProtocol):
     async def open(self, host: str) -> None:
         """Listen on a port of its own. Raises OSError."""
         loop = asyncio.get_running_loop()
-        self._transport, _ = await loop.create_datagram_endpoint(lambda: self, local_addr=(host, 0))
-        self.port = self._transport.get_extra_info("sockname")[1]
+        await loop.create_datagram_endpoint(lambda: self, local_addr=(host, 0))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It listens."""
+        self._transport = cast(asyncio.DatagramTransport, transport)
+        self.port = transport.get_extra_info("sockname")[1]
 
     def kill(self) -> None:
-        self.answers = False
+        self.answers, self._owed = False, True
 
     def power_up(self) -> None:
+        """Answer again, but not the next question if there was none meanwhile: a board may take long to start."""
         self.answers = True
 
     def close(self) -> None:
@@ -46,9 +53,11 @@ class NameServer(Mortal, asyncio.DatagramProtocol):
 
     def datagram_received(self, data: bytes, address: tuple[str, int]) -> None:
         """Count a question, and answer it if it answers."""
+        is_answered = self.answers and not self._owed
         self.asked += 1
-        self.unanswered += not self.answers
-        if self.answers and self._transport is not None:
+        self.unanswered += not is_answered
+        self._owed = False
+        if is_answered and self._transport is not None:
             header = data[:2] + struct.pack(">HHHHH", _ANSWERED, 1, 1, 0, 0)
             record = struct.pack(">HHHIH", _POINTER_TO_QUESTION, _TYPE_A, _CLASS_IN, _TTL_S, 4) + self._address
             self._transport.sendto(header + data[_HEADER_BYTES:] + record, address)

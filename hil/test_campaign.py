@@ -34,6 +34,7 @@ from hil.campaign import (
 )
 from hil.conftest import STANDIN, RunStandin
 from hil.faults import GOES_ON, UP, Cut, CutSchedule
+from hil.name_server import NameServer
 from hil.scenario import CLOCK, KILL_DELAY_MAX_S, OFF_TIME_MAX_S, ORDACK, Kill, Settings, plan_kills
 from hil.signals import heed
 
@@ -260,6 +261,27 @@ def test_the_clock_of_a_queue_manager_steps_over_its_lives_and_no_other_does(tmp
         assert ahead(-2e6)
     finally:
         manager.close()
+
+
+@pytest.mark.parametrize("asked_meanwhile", [0, 3])
+def test_a_name_server_that_was_dead_has_left_a_question_unanswered(asked_meanwhile: int) -> None:
+    """Also if its time is over before a slow board asks."""
+    said: list[bytes] = []
+    names = NameServer("127.0.0.1", answers=True)
+    transport = SimpleNamespace(sendto=lambda data, _: said.append(data), get_extra_info=lambda _: ("127.0.0.1", 53))
+    names.connection_made(cast(asyncio.BaseTransport, transport))
+
+    def ask() -> int:
+        names.datagram_received(bytes(20), ("127.0.0.1", 9))
+        return len(said)
+
+    assert ask() == 1
+    names.kill()
+    for _ in range(asked_meanwhile):
+        assert ask() == 1
+    names.power_up()
+    assert [ask(), ask()] == ([2, 3] if asked_meanwhile else [1, 2])
+    assert names.unanswered == max(1, asked_meanwhile)
 
 
 def test_progress_takes_the_highest_figures_and_passes_over_what_is_not_json() -> None:
