@@ -1,6 +1,7 @@
 // Plots of campaigns, behind sheet.js. A board has `readings` (seconds, accepted, acknowledged, in the queue) and `faults`.
 
-const chosen = $("board"), COLOURS = {link: "resend", board: "negative", "queue manager": "refused"}, PARTS = 50;
+const chosen = $("board"), PARTS = 50, COLOURS = {link: "resend", board: "negative", "queue manager": "refused", "name server": "doubt", "access point": "quiet"};
+const SYMBOLS = {link: "line-ns-open", board: "x", "queue manager": "diamond", "name server": "triangle-up", "access point": "star"};
 chosen.append(...data.map((one, index) => make("option", {value: index}, one.board)));
 const board = () => data[chosen.value] ?? {board: "", readings: [], faults: []};
 const kinds = () => Object.keys(COLOURS).map(kind => [kind, board().faults.filter(fault => fault[1].startsWith(kind + ": "))]);
@@ -16,7 +17,7 @@ function acknowledged(at) {
 function marks(height) {
   return kinds().map(([kind, faults]) => ({
     type: "scatter", mode: "markers", name: kind, x: faults.map(one => one[0]), y: faults.map(one => height(one)), text: faults.map(one => plain(one[1])),
-    marker: {color: colour(COLOURS[kind]), size: 9, symbol: {link: "line-ns-open", board: "x", "queue manager": "diamond"}[kind], line: {width: 2, color: colour(COLOURS[kind])}},
+    marker: {color: colour(COLOURS[kind]), size: 9, symbol: SYMBOLS[kind], line: {width: 2, color: colour(COLOURS[kind])}},
     hovertemplate: "%{text}, %{x:.2f} s: %{y:.3~f}<extra></extra>",
   }));
 }
