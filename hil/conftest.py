@@ -11,7 +11,6 @@ import io
 import os
 import random
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -53,10 +52,8 @@ class Report:
 
     def __init__(self, config: pytest.Config, boards: Iterable[str]) -> None:
         self._path: Path | None = config.option.report
-        self._rounds: int = config.option.rounds
-        self._done = Counter[str]()
         self._config = config
-        self._matrix = Matrix(config.option.seed)
+        self._matrix = Matrix(config.option.seed, config.option.rounds)
         self._boards = list(boards)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -65,11 +62,10 @@ class Report:
                 self._tell(self._matrix.add(str(value)))
 
     def _tell(self, board: str) -> None:
-        self._done[board] += 1
-        figures, terminal = self._matrix.figures[board], self._config.pluginmanager.getplugin("terminalreporter")
-        if self._rounds > 1 and figures is not None and terminal is not None:
+        matrix, terminal = self._matrix, self._config.pluginmanager.getplugin("terminalreporter")
+        if matrix.rounds > 1 and (figures := matrix.figures[board]) is not None and terminal is not None:
             terminal.ensure_newline()
-            terminal.write_line(progress(figures_of(figures), self._done[board], self._rounds))
+            terminal.write_line(progress(figures_of(figures), matrix.done[board], matrix.rounds))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._matrix.columns:

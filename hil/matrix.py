@@ -4,6 +4,7 @@ makes one, with a campaign on each board of the file.
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
@@ -96,15 +97,18 @@ def told(board: str, figures: Figures | str) -> str:
 
 @dataclass
 class Matrix:
-    """The columns of all boards, by name, and the figures of their campaigns."""
+    """The columns of all boards, by name, and the figures of their campaigns: each board has so many `rounds`."""
 
     seed: int
+    rounds: int = 1
+    done: Counter[str] = dataclasses.field(default_factory=Counter)
     columns: dict[str, dict[str, Cell]] = dataclasses.field(default_factory=dict)
     figures: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def add(self, text: str) -> str:
         """The column of one board, as `told` gives it, together with what came before of it; the board."""
         board, cells, figures = json.loads(text)
+        self.done[board] += 1
         parts = [figures_of(one) for one in (self.figures.get(board), figures) if one is not None]
         if board in self.columns and parts:
             whole = reduce(together, parts)
@@ -118,12 +122,24 @@ class Matrix:
 
     @property
     def ok(self) -> bool:
-        """Everything is shown on all boards that are not absent; and on one at least."""
-        return {cell.verdict for cells in self.columns.values() for cell in cells.values()} - {ABSENT} == {SHOWN}
+        """Everything is shown on all boards that are not absent, in all rounds; and on one at least."""
+        return not self.missing and {cell.verdict for cells in self.columns.values() for cell in cells.values()} - {
+            ABSENT
+        } == {SHOWN}
+
+    @property
+    def missing(self) -> int:
+        """Rounds that have not been played, of all boards that have begun: the run was stopped."""
+        return sum(self.rounds - done for done in self.done.values())
+
+    @property
+    def title(self) -> str:
+        stopped = f", stopped: {self.missing} rounds are missing" if self.missing else ""
+        return f"Guarantees by board, seed {self.seed}{stopped}"
 
     def markdown(self) -> str:
         """The table in Markdown."""
-        lines = [f"Guarantees by board, seed {self.seed}", ""]
+        lines = [self.title, ""]
         lines += ["| guarantee | " + " | ".join(self.columns) + " |", "|---" * (1 + len(self.columns)) + "|"]
         for name in GUARANTEES:
             lines.append(f"| {name} | " + " | ".join(str(cells[name]) for cells in self.columns.values()) + " |")
@@ -131,7 +147,7 @@ class Matrix:
 
     def table(self) -> Table:
         """The table for a terminal."""
-        table = Table("guarantee", *self.columns, title=f"Guarantees by board, seed {self.seed}", title_justify="left")
+        table = Table("guarantee", *self.columns, title=self.title, title_justify="left")
         for name in GUARANTEES:
             cells = [cells[name] for cells in self.columns.values()]
             table.add_row(name, *(f"[{_STYLES[cell.verdict]}]{escape(str(cell))}[/]" for cell in cells))

@@ -26,8 +26,10 @@ def page(matrix: Matrix) -> str:
         "violations": f"{verdicts[BROKEN]} of {sum(verdicts.values())} guarantees are broken.",
         "unknown": f"{verdicts[NOT_SHOWN]} of {sum(verdicts.values())} guarantees are not shown.",
     }[verdict]
+    if matrix.missing:
+        headline = f"The run was stopped: {matrix.missing} rounds are missing. {headline}"
     parts = {
-        "title": sheet.markup(f"Guarantees by board, seed {matrix.seed}"),
+        "title": sheet.markup(matrix.title),
         "span": sheet.markup(", ".join(matrix.columns)),
         "verdict": verdict,
         "headline": sheet.markup(headline),

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("plotly", reason="plotly is not installed")
+
 from hil.boards import Wear
 from hil.conftest import RunStandin
 from hil.matrix import ABSENT, CUTS, SHOWN, Matrix, told
+from hil.page import page
 from hil.report import POINTS, Comparison, Figures, Timeline
 from hil.rounds import Kept, figures_of, progress, share, together
 from hil.scenario import Settings
@@ -79,7 +82,7 @@ def test_a_timeline_of_many_rounds_is_thinned_out_and_keeps_its_end() -> None:
 
 def test_a_board_that_is_absent_in_one_round_only_has_failed() -> None:
     for rounds in ((figures(), "its port has gone"), ("its port has gone", figures())):
-        matrix = Matrix(7)
+        matrix = Matrix(7, 2)
         for one in rounds:
             assert matrix.add(told("unix", one)) == "unix"
         assert not matrix.ok
@@ -91,10 +94,12 @@ def test_a_board_that_is_absent_in_one_round_only_has_failed() -> None:
 
 
 def test_the_table_of_rounds_counts_all_of_them() -> None:
-    matrix = Matrix(7)
-    for _ in range(3):
+    matrix = Matrix(7, 3)
+    for missing in (2, 1, 0):
         matrix.add(told("unix", figures()))
-    assert matrix.ok
+        assert (matrix.missing, matrix.ok) == (missing, not missing)
+        assert ("stopped" in matrix.markdown().splitlines()[0]) == bool(missing)
+        assert ("The run was stopped" in page(matrix)) == bool(missing)
     assert (matrix.columns["unix"][CUTS].verdict, matrix.columns["unix"][CUTS].ground) == (SHOWN, "3 of 3")
     line = progress(figures_of(matrix.figures["unix"]), 3, 9)
     assert line.startswith(
