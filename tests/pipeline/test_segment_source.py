@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import queue
 import random
 import time
@@ -24,7 +23,7 @@ from ordack.pipeline.segments import SCHEMA, FolderError
 from ordack.pipeline.source import SegmentSource, SegmentStreamReader
 from prometheus_client import CollectorRegistry
 from pyspark.errors import PySparkException, StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession, datasource
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from pyspark.sql.streaming.listener import QueryTerminatedEvent
@@ -277,9 +276,8 @@ def test_whatever_restarts_and_bounds_there_are_each_message_is_read_once(
     assert sorted(got) == list(range(1, lookup + 1))
 
 
-def batch_read(folder: Path, *pushed: datasource.Filter, **options: str) -> list[int]:
+def batch_read(folder: Path, **options: str) -> list[int]:
     reader = SegmentSource({"path": str(folder), **options}).reader(OWN)
-    assert list(reader.pushFilters(list(pushed))) == list(pushed), "Spark is to apply them again"
     return [number for part in reader.partitions() for number in numbers(reader.read(part))]  # type: ignore[arg-type]
 
 
@@ -292,59 +290,12 @@ def two_queues(folder: Path) -> Path:
     return folder
 
 
-def test_filters_on_the_queue_leave_its_segments_unopened(two_queues: Path) -> None:
+def test_the_option_queue_leaves_segments_of_others_unopened(two_queues: Path) -> None:
     for path in two_queues.glob("line1-*"):
         path.write_bytes(b"not Parquet")
-    assert batch_read(two_queues, datasource.EqualTo(("queue",), "Line2")) == [0, 1, 2, 3, 4]
-    assert batch_read(two_queues, datasource.In(("queue",), ("Line2", "line3", None))) == [0, 1, 2, 3, 4]
-    assert batch_read(two_queues, datasource.EqualTo(("queue",), "line2")) == []
     assert batch_read(two_queues, queue="LINE2") == [0, 1, 2, 3, 4]
     with pytest.raises(FolderError, match=r"segment .*line1-0000000001-0-9.parquet is damaged"):
         batch_read(two_queues)
-
-
-def test_filters_on_time_leave_out_rows_before_they_reach_spark(two_queues: Path) -> None:
-    def at(seconds: int) -> datetime.datetime:
-        return BEGIN + datetime.timedelta(seconds=seconds)
-
-    arrived = ("arrived",)
-    line1 = datasource.EqualTo(("queue",), "line1")
-    for pushed, expected in [
-        (datasource.GreaterThan(arrived, at(27)), [28, 29]),
-        (datasource.GreaterThanOrEqual(arrived, at(27)), [27, 28, 29]),
-        (datasource.LessThan(arrived, at(2)), [0, 1]),
-        (datasource.LessThanOrEqual(arrived, at(2)), [0, 1, 2]),
-        (datasource.EqualTo(arrived, at(13)), [13]),
-        (datasource.In(arrived, (at(13), at(99))), [13]),
-        (datasource.EqualTo(("tx_sequence_number",), 7), [7]),
-        (datasource.EqualTo(("label",), "reading 8"), [8]),
-        (datasource.LessThan(("message_id",), 1 << 70), list(range(30))),
-        (datasource.EqualTo(arrived, None), list(range(30))),
-        (datasource.Not(datasource.EqualTo(arrived, at(13))), list(range(30))),
-        (datasource.StringContains(("label",), "1"), list(range(30))),
-    ]:
-        assert batch_read(two_queues, line1, pushed) == expected, pushed
-    assert batch_read(two_queues, line1, datasource.EqualTo(("in_doubt",), True),
-                      datasource.LessThan(arrived, at(5))) == [0, 2, 4]  # fmt: skip
-
-
-def write_three_of_which_the_second_can_be_read(folder: Path) -> None:
-    """Ten rows each; of the others only the footers are whole."""
-    for serial in range(1, 4):
-        path = write(folder, serial, 10 * serial, 10 * serial + 9)
-        if serial != 2:
-            content = path.read_bytes()
-            footer = int.from_bytes(content[-8:-4], "little") + 8
-            path.write_bytes(content[:4] + bytes(len(content) - footer - 4) + content[-footer:])
-
-
-def test_of_segments_of_other_times_nothing_is_read_but_their_footers(folder: Path) -> None:
-    write_three_of_which_the_second_can_be_read(folder)
-    wanted = [datasource.GreaterThanOrEqual(("arrived",), BEGIN + datetime.timedelta(seconds=20)),
-              datasource.LessThan(("arrived",), BEGIN + datetime.timedelta(seconds=30))]  # fmt: skip
-    assert batch_read(folder, *wanted) == list(range(20, 30))
-    with pytest.raises((FolderError, OSError)):
-        batch_read(folder)
 
 
 def test_small_segments_share_a_task_and_no_segment_is_split(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -467,6 +418,16 @@ def test_spark_sees_every_property_in_every_type(spark: SparkSession, two_queues
     assert load(spark, two_queues).where("queue in ('line1', 'Line2') and label like '%4'").count() == 4
 
 
+def test_a_frame_that_was_filtered_has_all_its_rows_afterwards(spark: SparkSession, two_queues: Path) -> None:
+    frame = load(spark, two_queues)
+    frame.createOrReplaceTempView("read_twice")
+    for few, count in (("queue = 'Line2'", 5), ("lookup_id > 27", 2), ("queue = 'none'", 0)):
+        assert frame.where(few).count() == count
+        assert frame.count() == 35
+        assert spark.sql(f"SELECT * FROM read_twice WHERE {few}").count() == count
+        assert spark.sql("SELECT count(*) FROM read_twice").first() == (35,)
+
+
 def test_bodies_become_columns_and_malformed_ones_a_reason(spark: SparkSession, folder: Path) -> None:
     bodies = [b'{"t": 21.5, "at": "2026-01-01T00:00:00Z", "tags": ["a"], "label": {"x": 1}}', b'{"t": "warm"}', b""]
     write_rows(folder, 1, [row(number, body=body) for number, body in enumerate(bodies)])
@@ -563,19 +524,6 @@ def test_a_table_of_a_catalog_reads_the_segments(spark: SparkSession, tmp_path: 
     folder = make_folder(tmp_path / "plant 1's %41")
     write(folder, 1, 1, 3)
     _with_table(spark, f"USING ordack {_escaped(said, folder)}", "SELECT lookup_id FROM made", [(1,), (2,), (3,)])
-
-
-def test_a_table_of_a_catalog_opens_no_segment_of_other_times_or_queues(spark: SparkSession, tmp_path: Path) -> None:
-    folder = make_folder(tmp_path / "segments")
-    write_three_of_which_the_second_can_be_read(folder)
-    write(folder, 1, 0, 0, "line2").write_bytes(b"not Parquet")
-    _with_table(
-        spark,
-        f"USING ordack OPTIONS (path '{folder}')",
-        "SELECT min(lookup_id), max(lookup_id) FROM made WHERE queue = 'line1' AND arrived BETWEEN "
-        "timestamp '2026-01-01 00:00:20Z' AND timestamp '2026-01-01 00:00:28Z'",
-        [(20, 28)],
-    )
 
 
 def test_a_table_of_a_catalog_has_the_columns_of_the_bodies(spark: SparkSession, tmp_path: Path) -> None:

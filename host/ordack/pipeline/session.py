@@ -29,7 +29,6 @@ DESCRIPTORS_MIN = 512  # 4.3 starts with 400 and not with 300
 SPARK_MIN = (4, 2)  # data sources in Python with a bound for a micro-batch and a target for Trigger.AvailableNow
 LOCAL = "local[*]"
 INSTALL = "install it with: pip install 'ordack[spark]'"
-PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 PARTITIONS = "spark.sql.shuffle.partitions"
 PARTITIONS_A_CORE = 4  # on one machine; Spark's 200 take twice the time for 200,000 messages on two cores
 
@@ -61,7 +60,7 @@ def session(master: str | None = None, name: str = "ordack", settings: Mapping[s
     chosen = master or os.environ.get("SPARK_REMOTE") or LOCAL
     remote = chosen.startswith("sc://")
     os.environ.pop("MASTER" if remote else "SPARK_REMOTE", None)  # pyspark refuses to be told both
-    values = {PUSH_DOWN: "true", "spark.sql.session.timeZone": "UTC"}
+    values = {"spark.sql.session.timeZone": "UTC"}
     builder = SparkSession.builder.appName(name)
     if remote:
         _check_connect()
@@ -129,7 +128,6 @@ def register(spark: SparkSession) -> None:
 
         for module in (machine, names, paths, options, bodies, segments, folders, source):
             cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    spark.conf.set(PUSH_DOWN, "true")
     spark.dataSource.register(SegmentSource)
     spark.dataSource.register(PacketSource)
 

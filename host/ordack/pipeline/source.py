@@ -34,14 +34,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import datasource as filters
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
-    Filter,
     InputPartition,
 )
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -52,21 +49,13 @@ from ordack.pipeline import folders, segments
 from ordack.pipeline.bodies import FORMATS, JSON, Bodies, SchemaError
 from ordack.pipeline.folders import Folders, Part, Place
 from ordack.pipeline.options import OptionError, noted, options_of, recalled
-from ordack.pipeline.segments import ADDED, QUEUE_MANAGER, SCHEMA, FolderError, OtherFolder, completed
+from ordack.pipeline.segments import ADDED, SCHEMA, FolderError, OtherFolder, completed
 
 MALFORMED = "_malformed"
 OPTIONS = ("path", "paths", "queue", "schema", "format", "prefix", "maxSegmentsPerTrigger")
 
 BATCH_BYTES = 4 << 20  # of a batch of Arrow rows, about
 BATCH_ROWS_MAX = 1 << 16
-
-_COMPARED = {
-    filters.EqualTo: pc.Expression.__eq__,
-    filters.GreaterThan: pc.Expression.__gt__,
-    filters.GreaterThanOrEqual: pc.Expression.__ge__,
-    filters.LessThan: pc.Expression.__lt__,
-    filters.LessThanOrEqual: pc.Expression.__le__,
-}
 
 
 @dataclass
@@ -156,7 +145,6 @@ class Rows:
 
     settings: Settings
     schema: StructType
-    condition: pc.Expression | None = None
 
     def __post_init__(self) -> None:
         own = [column.name for column in from_arrow_schema(SCHEMA)]
@@ -216,8 +204,8 @@ class Rows:
             rows = max(1, min(BATCH_BYTES * file.metadata.num_rows // max(size, 1), BATCH_ROWS_MAX))
             there = file.schema_arrow
             lacking = set(SCHEMA.names) - set(there.names)
-            old = bool(lacking) and lacking <= ADDED  # Spark applies conditions itself, too
-            if old or (self.condition is None and there.equals(SCHEMA)):
+            old = bool(lacking) and lacking <= ADDED
+            if old or there.equals(SCHEMA):
                 for batch in file.iter_batches(rows, use_threads=False):
                     yield (completed(batch, queue_manager) if old else batch), rows
                 return
@@ -226,7 +214,7 @@ class Rows:
 
         fragment = pyarrow.dataset.ParquetFileFormat().make_fragment(path, LocalFileSystem())
         for batch in fragment.to_batches(
-            SCHEMA, columns=SCHEMA.names, filter=self.condition, use_threads=False, batch_size=rows, batch_readahead=1
+            SCHEMA, columns=SCHEMA.names, use_threads=False, batch_size=rows, batch_readahead=1
         ):
             yield batch, rows
 
@@ -254,70 +242,22 @@ def _together(batches: Iterable[tuple[pa.RecordBatch, int]]) -> Iterator[pa.Reco
         yield pa.concat_batches(held)
 
 
-def condition(pushed: Sequence[Filter]) -> pc.Expression | None:
-    """What rows must satisfy so that all these filters of Spark can be true; those that say nothing here are left
-    out."""
-    whole: pc.Expression | None = None
-    for one in pushed:
-        said = _condition(one)
-        if said is not None:
-            whole = said if whole is None else whole & said
-    return whole
-
-
-def _condition(one: Filter) -> pc.Expression | None:
-    path: list[str] = list(getattr(one, "attribute", ()))
-    if len(path) != 1 or path[0] not in SCHEMA.names:
-        return None
-    kind = SCHEMA.field(path[0]).type
-    column = pc.field(path[0])
-    try:
-        if isinstance(one, filters.In):
-            return column.isin(pa.array([value for value in one.value if value is not None], kind))
-        compare = _COMPARED.get(type(one))
-        if compare is None or one.value is None:  # type: ignore[attr-defined]
-            return None
-        return compare(column, pa.scalar(one.value, kind))  # type: ignore[attr-defined]
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
-        return None
-
-
 class SegmentReader(DataSourceReader):
-    """Reads what is in the folders when the query is planned."""
+    """Reads what is in the folders when the query is planned.
+
+    No filter of Spark's is taken: Spark plans a data frame's partitions once, and a data frame that was filtered first
+    would give the same few rows to each later query without a filter.
+    """
 
     def __init__(self, settings: Settings, schema: StructType) -> None:
         self._folders = settings.folders
         self._rows = Rows(settings, schema)
-        self._named: list[tuple[str, set[str]]] = []
-
-    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802 - Spark's name
-        """Filters on columns of messages are applied where segments are read, those on the queue and the queue manager
-        by not reading the others' segments. Spark applies them once more, and the others."""
-        self._rows.condition = condition(filters)
-        self._named = [named for one in filters for named in _names_of(one)]
-        return filters
 
     def partitions(self) -> Sequence[InputPartition]:
-        found = self._folders.waiting(self._folders.beginning(()))
-        wanted = [
-            one
-            for one in found
-            if all(
-                (one.segment.queue if column == "queue" else one.marker.queue_manager) in names
-                for column, names in self._named
-            )
-        ]
-        return folders.parts(wanted) or [Part([])]
+        return folders.parts(self._folders.waiting(self._folders.beginning(()))) or [Part([])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._rows.read(partition)
-
-
-def _names_of(one: Filter) -> list[tuple[str, set[str]]]:
-    names = list(getattr(one, "attribute", ()))
-    if names in (["queue"], [QUEUE_MANAGER]) and isinstance(one, (filters.EqualTo, filters.In)):
-        return [(names[0], {one.value} if isinstance(one, filters.EqualTo) else set(one.value))]
-    return []
 
 
 class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
