@@ -5,20 +5,24 @@ from __future__ import annotations
 import contextlib
 import queue
 import random
+import re
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from ordack.pipeline import folders, segments, source
 from ordack.pipeline.bodies import SchemaError
 from ordack.pipeline.folders import Folders, Part
 from ordack.pipeline.listener import QueryMetrics
 from ordack.pipeline.options import OptionError
+from ordack.pipeline.period import Period
 from ordack.pipeline.segments import SCHEMA, FolderError
 from ordack.pipeline.source import SegmentSource, SegmentStreamReader
 from prometheus_client import CollectorRegistry
@@ -296,6 +300,41 @@ def test_the_option_queue_leaves_segments_of_others_unopened(two_queues: Path) -
     assert batch_read(two_queues, queue="LINE2") == [0, 1, 2, 3, 4]
     with pytest.raises(FolderError, match=r"segment .*line1-0000000001-0-9.parquet is damaged"):
         batch_read(two_queues)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(st.integers(-2, 31), st.integers(-2, 31), st.sampled_from(["both", "since", "until"]))
+def test_the_options_since_and_until_give_what_arrived_from_then_and_before_then(
+    two_queues: Path, first: int, last: int, given_are: str
+) -> None:
+    assume(first < last)
+    named = {"since": (BEGIN + timedelta(seconds=first)).isoformat(), "until": f"{BEGIN + timedelta(seconds=last)}"}
+    chosen = {name: moment for name, moment in named.items() if given_are in ("both", name)}
+    first, last = (first if "since" in chosen else 0), (last if "until" in chosen else 30)
+    expected = [number for number in [*range(30), *range(5)] if first <= number < last]
+    assert sorted(batch_read(two_queues, **chosen)) == sorted(expected)
+
+
+def test_groups_of_rows_that_arrived_at_other_times_are_not_read(two_queues: Path) -> None:
+    [path] = two_queues.glob("line1-0000000002-*")
+    file = pq.ParquetFile(path)
+    assert file.num_row_groups == 2
+    for since, groups in ((10, [0, 1]), (14, [0, 1]), (15, [1]), (20, [])):
+        wanted = {"since": (BEGIN + timedelta(seconds=since)).isoformat()}
+        assert Period.of(wanted).groups(file.metadata) == groups
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"since": "yesterday"}, "option since is 'yesterday'; it is a time with its zone"),
+        ({"until": "2026-11-26T08:00:00"}, "option until is '2026-11-26T08:00:00'; it is a time with its zone"),
+        ({"since": "2026-11-26", "until": "2026-11-26T00:00:00Z"}, "which is not after since, '2026-11-26'"),
+    ],
+)
+def test_a_time_that_is_none_is_refused(folder: Path, options: dict[str, str], said: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(said)):
+        batch_read(folder, **options)
 
 
 def test_small_segments_share_a_task_and_no_segment_is_split(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,7 +116,7 @@ def register(spark: SparkSession) -> None:
     """Make `spark.read.format("ordack")` and the like known to a session that was made elsewhere, and give this package
     to its workers on other machines, or to its server."""
     from ordack import machine, names, paths
-    from ordack.pipeline import bodies, folders, options, segments, source
+    from ordack.pipeline import bodies, folders, options, period, segments, source
     from ordack.pipeline.packets import PacketSource
     from ordack.pipeline.source import SegmentSource
 
@@ -126,7 +126,7 @@ def register(spark: SparkSession) -> None:
     if remote:  # a server starts what drives a stream without the files that it was given
         from pyspark import cloudpickle
 
-        for module in (machine, names, paths, options, bodies, segments, folders, source):
+        for module in (machine, names, paths, options, period, bodies, segments, folders, source):
             cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     spark.dataSource.register(SegmentSource)
     spark.dataSource.register(PacketSource)

@@ -12,6 +12,7 @@
 | `path` | a folder, or a pattern that folders match, also those that appear while a stream runs |
 | `paths` | instead of it, several of them: a list in JSON |
 | `queue` | only this queue, as applications name it |
+| `since`, `until` | only what arrived from that time on, and before that: `2026-11-26T08:00:00Z`, or a day of UTC |
 | `schema` | columns to decode from the bodies, as DDL: `temperature DOUBLE, at TIMESTAMP`; bodies.py has the types |
 | `format` | of the bodies, `json` (the default) or `cbor` |
 | `prefix` | what the columns of `schema` have in front of their names in the body: `label`, say, is a column already |
@@ -45,14 +46,15 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from ordack.pipeline import folders, segments
+from ordack.pipeline import folders, period, segments
 from ordack.pipeline.bodies import FORMATS, JSON, Bodies, SchemaError
 from ordack.pipeline.folders import Folders, Part, Place
 from ordack.pipeline.options import OptionError, noted, options_of, recalled
+from ordack.pipeline.period import Period
 from ordack.pipeline.segments import ADDED, SCHEMA, FolderError, OtherFolder, completed
 
 MALFORMED = "_malformed"
-OPTIONS = ("path", "paths", "queue", "schema", "format", "prefix", "maxSegmentsPerTrigger")
+OPTIONS = ("path", "paths", "queue", *period.OPTIONS, "schema", "format", "prefix", "maxSegmentsPerTrigger")
 
 BATCH_BYTES = 4 << 20  # of a batch of Arrow rows, about
 BATCH_ROWS_MAX = 1 << 16
@@ -67,6 +69,7 @@ class Settings:
     body_format: str
     prefix: str
     segments_max: int | None
+    period: Period
 
     @staticmethod
     def of(options: Mapping[str, str]) -> Settings:
@@ -88,6 +91,7 @@ class Settings:
             body_format,
             options.get("prefix", ""),
             None if at_most is None else int(at_most),
+            Period.of(options),
         )
 
 
@@ -185,7 +189,8 @@ class Rows:
         """Batches, and about how many such rows have BATCH_BYTES."""
         for path, queue_manager in part.segments:
             try:
-                yield from self._read_segment(path, queue_manager)
+                for batch, enough in self._read_segment(path, queue_manager):
+                    yield self.settings.period.among(batch), enough
             except FileNotFoundError:
                 file = Path(path)
                 if not file.parent.is_dir():
@@ -199,14 +204,17 @@ class Rows:
 
     def _read_segment(self, path: str, queue_manager: str) -> Iterator[tuple[pa.RecordBatch, int]]:
         with _opened(path) as file:
-            groups = range(file.metadata.num_row_groups)
-            size = sum(file.metadata.row_group(group).total_byte_size for group in groups)
-            rows = max(1, min(BATCH_BYTES * file.metadata.num_rows // max(size, 1), BATCH_ROWS_MAX))
+            groups = self.settings.period.groups(file.metadata)
+            if not groups:
+                return
+            read = [file.metadata.row_group(group) for group in groups]
+            size = sum(group.total_byte_size for group in read)
+            rows = max(1, min(BATCH_BYTES * sum(group.num_rows for group in read) // max(size, 1), BATCH_ROWS_MAX))
             there = file.schema_arrow
             lacking = set(SCHEMA.names) - set(there.names)
             old = bool(lacking) and lacking <= ADDED
             if old or there.equals(SCHEMA):
-                for batch in file.iter_batches(rows, use_threads=False):
+                for batch in file.iter_batches(rows, groups, use_threads=False):
                     yield (completed(batch, queue_manager) if old else batch), rows
                 return
         import pyarrow.dataset  # with all of pandas, which costs each process of Spark's more than to read a segment
