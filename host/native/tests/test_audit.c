@@ -1801,6 +1801,15 @@ static void test_holes_of_whom(void)
     (void)plain(HOLE, 1, 0); /* another sender's */
     (void)order_ack(2, USUAL);
     CHECK_FOUND("A");
+
+    start();
+    (void)message(1, 0, WITH(.source = OTHER, .flags = 1));
+    (void)order_ack(1, WITH(.host = OTHER));
+    opened(1, 0, SENDER);
+    (void)message(1, 0, WITH(.connection = 1, .ordinal = 5));
+    (void)plain(HOLE, 1, 0); /* of one that forwards: what it had forwarded may have come there, too */
+    (void)order_ack(2, WITH(.connection = 1, .host = OTHER));
+    CHECK_FOUND("a");
 }
 
 static void test_many_senders_in_one_direction(void)
