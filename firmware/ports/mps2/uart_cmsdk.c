@@ -28,6 +28,7 @@ bool line_start(int number, uint32_t baud_rate)
     uint32_t divisor = CLOCK_HZ / baud_rate;
 
     registers(number)->divisor = divisor < DIVISOR_MIN ? DIVISOR_MIN : divisor;
+    (void)line_byte(number); // held, since the ring of before was full: it has had its interrupt, and no other comes
     registers(number)->control = CONTROL_SEND | CONTROL_RECEIVE | CONTROL_RECEIVE_INTERRUPT;
     line_listen(number, true);
     cpu_interrupt(UART0_TX_IRQn + 2 * number, true);
