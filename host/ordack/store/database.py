@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import secrets
@@ -512,6 +513,20 @@ class Database:
         rows = self.all(sql, arguments)
         return rows[0][0] if rows else None
 
+    def add_packets(
+        self, one: str, run: str, rows: Iterable[tuple[tuple[Any, ...], Sequence[bytes | bytearray]]], place: int
+    ) -> None:
+        """Execute a statement with each row of values, in order: `one`, or `run` where more packets follow that at
+        `place`, which has all of them as one array then."""
+        for has_more, group in itertools.groupby(rows, lambda row: bool(row[1])):
+            self.many(
+                run if has_more else one,
+                [
+                    (*values[:place], _array((values[place], *more)), *values[place + 1 :]) if has_more else values
+                    for values, more in group
+                ],
+            )
+
     def tally(
         self, table: str, come: Iterable[tuple[int, int, int]] = (), gone: Iterable[tuple[int, int, int]] = ()
     ) -> None:
@@ -530,3 +545,12 @@ class Database:
     def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         with self.transaction(), self.errors():
             self.connection.executemany(sql, rows)
+
+
+def _array(packets: Sequence[bytes | bytearray]) -> Any:
+    return apsw.carray(packets, flags=apsw.SQLITE_CARRAY_BLOB)
+
+
+def weight(packet: bytes | bytearray | memoryview, more: Sequence[bytes | bytearray]) -> tuple[int, int]:
+    """How many packets these are, and their bytes."""
+    return 1 + len(more), len(packet) + sum(map(len, more))

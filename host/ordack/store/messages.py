@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
-import apsw
-
-from ordack.store.database import Database, StoreError, StoreUnknown, among, first_piece
+from ordack.store.database import Database, StoreError, StoreUnknown, among, first_piece, weight
 from ordack.store.hands import Hands
 from ordack.store.schema import NEVER, POISON, SUBQUEUE
 
@@ -28,6 +25,7 @@ _ADD = (
 )
 _ADD_RUN = _ADD + "SELECT ?1, ?2, ?3, value, ?5, ?6, ?7, ?8, ?9 + rowid - 1, ?10, ?11, ?12 FROM carray(?4)"
 _ADD += "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_PACKET = 3  # its place among the values
 FREE = " AND NOT in_hand(lookup_id)"  # nobody receives it just now
 
 
@@ -153,17 +151,12 @@ class Messages:
     def add(self, messages: Iterable[NewMessage]) -> None:
         """Put messages in queues, in order of arrival, which is now."""
         now = time.time_ns() // 1000
-        come = []
         with self._db.transaction():
-            for has_more, group in itertools.groupby(messages, lambda message: bool(message.more)):
-                rows: list[tuple[Any, ...]] = []
-                for queue, rank, packet, *others, more in group:
-                    packets = apsw.carray((packet, *more), flags=apsw.SQLITE_CARRAY_BLOB) if has_more else packet
-                    rows.append((now, queue, rank, packets, *others))
-                    come.append((queue, 1 + len(more), len(packet) + sum(map(len, more))))
-                self._db.many(_ADD_RUN if has_more else _ADD, rows)
-            self._db.tally("queues", come)
-        self.news.update(queue for queue, _, _ in come)
+            new = list(messages)
+            rows = [((now, *message[:-1]), message.more) for message in new]
+            self._db.add_packets(_ADD, _ADD_RUN, rows, _PACKET)
+            self._db.tally("queues", [(message.queue, *weight(message.packet, message.more)) for message in new])
+        self.news.update(message.queue for message in new)
 
     def begin_receive(
         self,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import apsw
-
-from ordack.store.database import Database, StoreError, among, first_piece
+from ordack.store.database import Database, StoreError, among, first_piece, weight
 from ordack.store.numbers import Numbers
 from ordack.store.schema import NEVER
 
@@ -22,6 +19,7 @@ _ADD_RUN = _ADD + (
     "FROM carray(?8)"
 )
 _ADD += "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_PACKET = 7  # its place among the values
 READ_AHEAD = 63  # packets that one statement reads: with the one before them a window,
 READ_AHEAD_BYTES = 16 << 10  # if they are not larger
 
@@ -328,20 +326,9 @@ class OutgoingQueues:
         """Put numbered packets in outgoing queues; with the streams' new state in the same transaction (B-098). Their
         keys."""
         with self._db.transaction():
-            for has_more, group in itertools.groupby(messages, lambda message: bool(message.more)):
-                rows: list[tuple[Any, ...]] = []
-                for message in group:
-                    if has_more:
-                        packets = apsw.carray((message.packet, *message.more), flags=apsw.SQLITE_CARRAY_BLOB)
-                        rows.append((*message[:7], packets, *message[8:-1]))
-                    else:
-                        rows.append(message[:-1])
-                self._db.many(_ADD_RUN if has_more else _ADD, rows)
+            self._db.add_packets(_ADD, _ADD_RUN, [(message[:-1], message.more) for message in messages], _PACKET)
             last = self._db.connection.last_insert_rowid()
-            come = [
-                (message.outgoing, 1 + len(message.more), len(message.packet) + sum(map(len, message.more)))
-                for message in messages
-            ]
+            come = [(message.outgoing, *weight(message.packet, message.more)) for message in messages]
             self._db.tally("outgoing", come)
         return range(last - sum(count for _, count, _ in come) + 1, last + 1)
 
