@@ -215,9 +215,6 @@ class Board(Mortal, Protocol):
     log: Log
     has_radio: bool = False
 
-    @property
-    def alive(self) -> bool: ...
-
     def describe(self) -> str:
         """One line for a report."""
 

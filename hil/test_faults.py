@@ -381,13 +381,23 @@ def test_of_a_half_open_connection_the_queue_manager_hears_nothing_more(directio
     within_deadline(body())
 
 
+@asynccontextmanager
+async def held_after_five(
+    kind: str, direction: str
+) -> AsyncIterator[tuple[TcpFaultProxy, socket.socket, socket.socket, socket.socket]]:
+    """A proxy that holds a direction up behind five bytes for longer than a test lasts, its target, and the ends of a
+    connection."""
+    cut = Cut(0, direction, 5, kind, 5 if direction == UP else 1000, for_s=10 * DEADLINE_S)
+    async with proxied([cut]) as (proxy, target), connected(proxy, target) as (near, far):
+        yield proxy, target, near, far
+
+
 @pytest.mark.parametrize("kind", [LATE, ONE_WAY])
 @pytest.mark.parametrize("direction", [UP, DOWN])
 def test_what_is_late_holds_up_its_own_direction_only(direction: str, kind: str) -> None:
     async def body() -> None:
         loop = asyncio.get_running_loop()
-        cut = Cut(0, direction, 5, kind, 5 if direction == UP else 1000, for_s=10 * DEADLINE_S)
-        async with proxied([cut]) as (proxy, target), connected(proxy, target) as (near, far):
+        async with held_after_five(kind, direction) as (_, _, near, far):
             sender, receiver = (near, far) if direction == UP else (far, near)
             await send_all(sender, b"0123456789")
             assert await loop.sock_recv(receiver, 100) == b"01234"
@@ -405,8 +415,7 @@ def test_a_one_way_partition_holds_that_way_of_every_connection_until_it_is_over
 
     async def body() -> None:
         loop = asyncio.get_running_loop()
-        cut = Cut(0, direction, 5, ONE_WAY, 5 if direction == UP else 1000, for_s=10 * DEADLINE_S)
-        async with proxied([cut]) as (proxy, target), connected(proxy, target) as (near, far):
+        async with held_after_five(ONE_WAY, direction) as (proxy, target, near, far):
             sender, receiver = (near, far) if direction == UP else (far, near)
             await send_all(sender, b"01234")
             assert await loop.sock_recv(receiver, 100) == b"01234"

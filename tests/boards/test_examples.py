@@ -4,7 +4,7 @@ machine's own. What it has not, a sensor, a timer and a radio, stands in two mod
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -107,20 +107,6 @@ def boards(machines: Callable[..., Machine], tmp_path: Path) -> Boards:
     return Boards(machines, tmp_path)
 
 
-@pytest.fixture
-def plant(tmp_path: Path) -> Path:
-    with Client(tmp_path / "plant", create=True) as client:
-        client.create_queue("line1", transactional=True)
-    return tmp_path / "plant"
-
-
-@pytest.fixture
-def serve(plant: Path) -> Iterator[Serve]:
-    running = Serve(plant)
-    yield running
-    running.stop()
-
-
 def to(port: int, host: str = PLANT) -> tuple[str, str]:
     """What leads an example to this machine."""
     return f'"{host}", 1801', f'"{HOST}", {port}'
@@ -149,17 +135,17 @@ def guid_of_board(store: Path) -> str:
     raise AssertionError("no board is connected")
 
 
-def test_a_board_on_batteries_wakes_and_sleeps_and_none_of_its_readings_is_missing(boards: Boards, plant: Path) -> None:
+def test_a_board_on_batteries_wakes_and_sleeps_and_none_of_its_readings_is_missing(boards: Boards, store: Path) -> None:
     port = own_port()
     place = f'"outbox", connect=("{HOST}", {port}), '
     board = boards.run("batteries.py", ('"outbox", ', place), ("2000)", "50)"), ("10000", "1000"), ("300000", "500"))
     board.until("1 to send")
     board.until("2 to send")
-    there = Serve(plant, listen=f"127.0.0.1:{port}")
+    there = Serve(store, listen=f"127.0.0.1:{port}")
     try:
         board.until("\n0 to send")
         assert board.output.count(STARTS) >= 3, "each sleep ends in a start"
-        assert received(plant, 3) == ["14022"] * 3
+        assert received(store, 3) == ["14022"] * 3
     finally:
         there.stop()
 
@@ -170,37 +156,37 @@ def test_a_board_on_batteries_is_told_that_there_is_no_such_queue(boards: Boards
     assert board.until("to send").splitlines() == [STARTS, "not delivered, class 0x8000", "0 to send"]
 
 
-def test_a_command_reaches_a_board(boards: Boards, plant: Path, serve: Serve) -> None:
+def test_a_command_reaches_a_board(boards: Boards, store: Path, serve: Serve) -> None:
     board = boards.run("commands.py", to(serve.port))
-    address = f"PRIVATE={guid_of_board(plant)}\\7"
-    done = command("send", "--store", plant, address, "--body", "on", "--label", "lamp", "--dead-letter")
+    address = f"PRIVATE={guid_of_board(store)}\\7"
+    done = command("send", "--store", store, address, "--body", "on", "--label", "lamp", "--dead-letter")
     assert done.returncode == 0, done.stderr
     board.until("b'on' lamp False")
     deadline = time.monotonic() + DEADLINE_S
-    while not command("state", "--store", plant, done.stdout.split()[2]).stdout.startswith("received"):
+    while not command("state", "--store", store, done.stdout.split()[2]).stdout.startswith("received"):
         assert time.monotonic() < deadline
 
 
-def test_a_board_without_asyncio_sends_one_reading_and_a_batch(boards: Boards, plant: Path, serve: Serve) -> None:
+def test_a_board_without_asyncio_sends_one_reading_and_a_batch(boards: Boards, store: Path, serve: Serve) -> None:
     board = boards.run("without_asyncio.py", to(serve.port, "127.0.0.1"))
     assert board.until("all stored").splitlines() == [STARTS, "stored", "all stored"]
-    assert received(plant, 3) == ["21.5", "21.6", "21.7"]
+    assert received(store, 3) == ["21.5", "21.6", "21.7"]
 
 
 @pytest.mark.parametrize(("name", "count"), [("interrupts.py", 120), ("fast.py", 200)])
 def test_a_program_that_goes_on_for_ever_sends_its_readings_in_order(
-    boards: Boards, plant: Path, serve: Serve, name: str, count: int
+    boards: Boards, store: Path, serve: Serve, name: str, count: int
 ) -> None:
     board = boards.run(name, to(serve.port))
-    assert received(plant, count) == ["14022"] * count
+    assert received(store, count) == ["14022"] * count
     board.kill()
     assert board.output.split() == [STARTS]
 
 
-def test_a_watchdog_is_fed_between_two_readings(boards: Boards, plant: Path, serve: Serve) -> None:
+def test_a_watchdog_is_fed_between_two_readings(boards: Boards, store: Path, serve: Serve) -> None:
     """Its time passes three times until the second one."""
     board = boards.run("watchdog.py", to(serve.port), ("8000", "1000"), ("10000", "3500"))
-    assert received(plant, 2) == ["14022"] * 2
+    assert received(store, 2) == ["14022"] * 2
     board.kill()
     assert board.output.split() == [STARTS]
 
@@ -222,40 +208,40 @@ def main(node, pause):
 """
 
 
-def test_an_application_is_updated_over_the_air_and_the_outbox_stays(boards: Boards, plant: Path, serve: Serve) -> None:
+def test_an_application_is_updated_over_the_air_and_the_outbox_stays(boards: Boards, store: Path, serve: Serve) -> None:
     """Three programs: the second comes as a message while the readings of the first wait; the third fails at once."""
     board = boards.run("update.py", to(serve.port), app=APP.format(1, "True"))
-    address = f"PRIVATE={guid_of_board(plant)}\\9"
+    address = f"PRIVATE={guid_of_board(store)}\\9"
     for number, (program, bodies) in enumerate(
         [(APP.format(2, "True"), ["1", "1", "2", "2"]), (APP.format(3, "None.nothing"), ["3", "3", "2", "2"])]
     ):
-        (plant / "sent.py").write_text(program)
-        done = command("send", "--store", plant, address, "--file", plant / "sent.py", "--dead-letter")
+        (store / "sent.py").write_text(program)
+        done = command("send", "--store", store, address, "--file", store / "sent.py", "--dead-letter")
         assert done.returncode == 0, done.stderr
-        there = received(plant, 4)
+        there = received(store, 4)
         assert there == [f"{body} {('first', 'second')[place % 2]}" for place, body in enumerate(bodies)]
-        assert command("state", "--store", plant, done.stdout.split()[2]).stdout.startswith("received")
+        assert command("state", "--store", store, done.stdout.split()[2]).stdout.startswith("received")
         assert board.output.count("AttributeError") == 0 or number
     board.kill()
     assert "AttributeError" in board.output
     assert board.output.count(STARTS) == 4, "one for each new program, and one for the way back"
 
 
-def test_a_board_on_a_uart_sends_its_reading(boards: Boards, plant: Path) -> None:
+def test_a_board_on_a_uart_sends_its_reading(boards: Boards, store: Path) -> None:
     port = own_port()
     board = boards.run("uart.py", links=("-nic", LAN, *_line_at(port)))
     board.until(STARTS)
-    there = Serve(plant, "--serial", f"gateway=socket://127.0.0.1:{port}")
+    there = Serve(store, "--serial", f"gateway=socket://127.0.0.1:{port}")
     try:
         assert board.until("stored").splitlines() == [STARTS, "stored"]
-        assert received(plant, 1) == ["21.5"]
+        assert received(store, 1) == ["21.5"]
     finally:
         there.stop()
 
 
-def test_a_pi_passes_on_what_boards_on_uarts_send(boards: Boards, plant: Path, tmp_path: Path) -> None:
+def test_a_pi_passes_on_what_boards_on_uarts_send(boards: Boards, store: Path, tmp_path: Path) -> None:
     """The board's main.py, and the Pi's ordack.toml."""
-    there = Serve(plant, "--own-name", "plant")
+    there = Serve(store, "--own-name", "plant")
     settings = (EXAMPLES / "gateway" / "ordack.toml").read_text()
     assert f"{PLANT}:1801" in settings
     with Client(tmp_path / "gateway", create=True):
@@ -267,7 +253,7 @@ def test_a_pi_passes_on_what_boards_on_uarts_send(boards: Boards, plant: Path, t
     pi = Serve(tmp_path / "gateway", "--serial", f"press7=socket://127.0.0.1:{port}")
     try:
         board.until("the Pi has it")
-        assert received(plant, 1) == ["14022"]
+        assert received(store, 1) == ["14022"]
         assert board.until("received").splitlines() == [STARTS, "the Pi has it", "received"]
     finally:
         pi.stop()

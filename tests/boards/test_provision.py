@@ -26,12 +26,18 @@ from ordack.cli.board import PASSWORD_VARIABLE
 from ordack.client import Client
 from ordack.peer_names import entered
 
+from hil.emulated import HOST
 from tests.boards.m3_board import Machine
 from tests.boards.unix_board import UnixBoard
 from tests.support import command as commands
 from tests.support.command import ENVIRONMENT, Serve, as_json, own_port
 
-QUEUE = "DIRECT=TCP:127.0.0.1\\private$\\line1"
+
+def queue_at(host: str) -> str:
+    return f"DIRECT=TCP:{host}\\private$\\line1"
+
+
+QUEUE = queue_at("127.0.0.1")
 OLD = {"name": "press-3", "queue": "DIRECT=TCP:10.0.0.9\\private$\\old", "ssid": "hall", "password": "x" * 8, "pin": 7}
 BOOT = b"""
 import network, time
@@ -73,17 +79,11 @@ def board(tmp_path: Path) -> Iterator[UnixBoard]:
     board.close()
 
 
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Serve]:
-    with Client(tmp_path / "store", create=True) as client:
-        client.create_queue("line1", transactional=True)
-    running = Serve(tmp_path / "store")
-    yield running
-    running.stop()
-
-
-def run(board: UnixBoard | Machine, port: int, *more: object, **how: Any) -> subprocess.CompletedProcess[str]:
-    given = ("--port", board.port, "--name", "press-3", "--queue", QUEUE, "--queue-manager", f"127.0.0.1:{port}")
+def run(
+    board: UnixBoard | Machine, port: int, *more: object, host: str = "127.0.0.1", **how: Any
+) -> subprocess.CompletedProcess[str]:
+    place = ("--queue", queue_at(host), "--queue-manager", f"{host}:{port}")
+    given = ("--port", board.port, "--name", "press-3", *place)
     return commands.ordack("board", "provision", *given, *more, **{"seconds": 90, **how})
 
 
@@ -110,68 +110,48 @@ def test_a_stock_board_is_provisioned(tmp_path: Path, serve: Serve) -> None:
     try:
         with board.open() as opened:
             opened.write("/flash/boot.py", BOOT)
-        queue = "DIRECT=TCP:10.0.2.2\\private$\\line1"
-        given = (
-            "--port",
-            board.port,
-            "--name",
-            "press-3",
-            "--queue",
-            queue,
-            "--queue-manager",
-            f"10.0.2.2:{serve.port}",
-        )
-        done = commands.ordack("board", "provision", *given, "--json", seconds=90)
+        done = run(board, serve.port, "--json", host=HOST)
         assert done.returncode == 0, done.stderr
         report = json.loads(done.stdout)
-        assert (report["name"], report["queue"], report["before"], report["told"]) == ("press-3", queue, "", [])
+        assert (report["name"], report["queue"], report["before"], report["told"]) == (
+            "press-3",
+            queue_at(HOST),
+            "",
+            [],
+        )
         assert "/flash/ordack/node/node.mpy" in report["copied"]
         [message] = as_json("receive", "--store", tmp_path / "store", "line1", "--peek")
         assert (message["source"], message["label"]) == (report["guid"], "press-3")
         with board.open() as opened:
             assert json.loads(opened.read("/flash/config.json")) == {
                 "name": "press-3",
-                "queue": queue,
-                "host": "10.0.2.2",
+                "queue": queue_at(HOST),
+                "host": HOST,
                 "port": serve.port,
             }
-        again = commands.ordack("board", "provision", *given, seconds=90)
+        again = run(board, serve.port, host=HOST)
         assert again.returncode == 0, again.stderr
         assert again.stdout.startswith(
-            f"press-3 is provisioned: its message is stored in {queue}; GUID {report['guid']}"
+            f"press-3 is provisioned: its message is stored in {queue_at(HOST)}; GUID {report['guid']}"
         )
     finally:
         board.cut()
     assert [label for _, label in bodies(tmp_path / "store")] == ["press-3"] * 2
 
 
-def test_the_name_of_a_board_is_shown_by_all_that_show_boards(tmp_path: Path) -> None:
+def test_the_name_of_a_board_is_shown_by_all_that_show_boards(tmp_path: Path, store: Path) -> None:
     """From `provision` to the audit, with one queue manager that stays on all the time and records what it hears."""
-    store = tmp_path / "store"
-    with Client(store, create=True) as client:
-        client.create_queue("line1", transactional=True)
     there = Serve(store, "--capture", str(tmp_path / "plant.pcapng"))
     (tmp_path / "board").mkdir()
     board = Machine(tmp_path / "board", "mps2-an385")
     try:
         with board.open() as opened:
             opened.write("/flash/boot.py", BOOT)
-        queue = "DIRECT=TCP:10.0.2.2\\private$\\line1"
-        given = (
-            "--port",
-            board.port,
-            "--name",
-            "press-3",
-            "--queue",
-            queue,
-            "--queue-manager",
-            f"10.0.2.2:{there.port}",
-        )
-        done = commands.ordack("board", "provision", *given, "--store", store, "--json", seconds=90)
+        done = run(board, there.port, "--store", store, "--json", host=HOST)
         assert done.returncode == 0, done.stderr
         guid = json.loads(done.stdout)["guid"]
         there.process.send_signal(signal.SIGHUP)  # as the page says, for names that are entered while it runs
-        again = commands.ordack("board", "provision", *given, seconds=90)
+        again = run(board, there.port, host=HOST)
         assert again.returncode == 0, again.stderr
     finally:
         board.cut()
