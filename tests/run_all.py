@@ -20,7 +20,7 @@ PYTHON = sys.executable
 MAKE = ["make", "--no-print-directory", "SETUP=:"]  # what called us has done the set-up
 SLOWEST = 10  # tests that the summary names; the log of each part has more
 # labgrid would take half a second of each process; whoever wants its options runs `pytest hil --lg-env FILE`.
-PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:labgrid", "--durations=60", "-rs"]
+PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:labgrid", "--durations=60", "-rfEs"]
 TWO = ["-n", "2", "--dist", "worksteal"]  # tests at a time; who has none left takes them from the other
 THREE = ["-n", "3", "--dist", "worksteal"]
 SHOWN_OF_FAILURE = 80  # lines
@@ -32,6 +32,7 @@ BOARDS = "tests/boards"  # emulated ones, and what runs on them: more waiting th
 PIPELINE = "tests/pipeline"  # one Spark session for all of them, which uses both processors by itself
 OTHERS = ["tests", *[f"--ignore={name}" for name in (*ENGINE, HOST, BOARDS, PIPELINE)]]
 DURATION = re.compile(r"([\d.]+)s (?:call|setup|teardown) +(.*)")  # as pytest prints it
+FAILURE = re.compile(r"(?:FAILED|ERROR) (tests|hil)/")  # likewise
 # For every JVM that a test starts, also through `ordack pipeline`, and that of tests/conftest.py. None lives
 # long enough to gain from the second compiler, or from threads that collect garbage: of the 15 s of processor that a
 # session takes for one small job 6 are theirs. 4 more go into loading classes that are in a file already.
@@ -70,7 +71,7 @@ FAST: list[Part] = [("fast", [[PYTHON, *PYTEST, *THREE, "-m", "not slow", *ENGIN
 
 class Verdict(NamedTuple):
     """How a part ended. seconds: by the clock. work: processor seconds, which tell more on a busy machine. closing: the
-    last line it printed. slow: its slowest tests, (seconds, name)."""
+    last line it printed. slow: its slowest tests, (seconds, name). failures: a line for each test that failed."""
 
     name: str
     passed: bool
@@ -78,6 +79,7 @@ class Verdict(NamedTuple):
     work: float
     closing: str
     slow: list[tuple[float, str]]
+    failures: list[str]
 
 
 def run(part: Part) -> Verdict:
@@ -104,7 +106,8 @@ def run(part: Part) -> Verdict:
     skipped = [f"\n    {line}" for line in lines if line.startswith("SKIPPED ")]
     print(f"  {name}: {'passed' if passed else 'FAILED'}, {seconds:.1f} s{''.join(skipped)}", flush=True)
     slow = [(float(found[1]), found[2]) for line in lines if (found := DURATION.match(line))]
-    return Verdict(name, passed, seconds, work, lines[-1] if lines else "", slow)
+    failures = [line for line in lines if FAILURE.match(line)]
+    return Verdict(name, passed, seconds, work, lines[-1] if lines else "", slow, failures)
 
 
 def main() -> int:
@@ -125,6 +128,7 @@ def main() -> int:
     for verdict in verdicts:
         word = "passed" if verdict.passed else "FAILED"
         print(f"{word:8} {verdict.name:18} {verdict.seconds:6.1f} s, work {verdict.work:6.1f} s  {verdict.closing}")
+        print("".join(f"           {line}\n" for line in verdict.failures), end="")
     failed = [verdict.name for verdict in verdicts if not verdict.passed]
     print(f"{'FAILED: ' + ', '.join(failed) if failed else 'all passed'}, {time.monotonic() - started:.1f} s")
     return 1 if failed else 0
