@@ -20,7 +20,7 @@ from rich.console import Console
 from hil.boards import ROOT
 from hil.campaign import SCENARIO, run_campaign
 from hil.report import Figures
-from hil.scenario import ORDACK, Settings
+from hil.scenario import ERASE_FIXED, ORDACK, Settings
 from hil.shrink import main as shrink
 
 TRIES = 20
@@ -30,12 +30,13 @@ LINES = 5
 
 
 class Planted(NamedTuple):
-    """In `file`, `line` becomes `instead` where it stands first behind `behind`."""
+    """In `file`, `line` becomes `instead` where it stands first behind `behind`. mishap: of the campaigns."""
 
     file: str
     behind: str
     line: str
     instead: str
+    mishap: str = ""
 
 
 PLANTED = {
@@ -47,6 +48,10 @@ PLANTED = {
     ),
     "the node forgets what was in flight": Planted(
         "firmware/ordack/node/replay.py", "", "sorted(self._kept.values(), key=position)", "[]"
+    ),
+    # What the destination had under these numbers before the folder was erased is taken for what waits under them now.
+    "the node trusts an erased folder": Planted(
+        "firmware/mqqb/lives.py", "def _end(", "confirm.NACK_REACH_QUEUE_TIMEOUT", "0", ERASE_FIXED
     ),
     "the queue manager commits after acknowledging": Planted(
         "host/ordack/store/database.py",
@@ -81,7 +86,7 @@ def campaign(tmp_path: Path) -> Callable[[Planted, float], Figures]:
         print(f"seed {seed}")
         folder = Path(tempfile.mkdtemp(dir=tmp_path))
         board, ordack = plant(fault, folder)
-        settings = Settings(200, 4, 4, seed, board, 200, patience_s, 120.0, others=False)
+        settings = Settings(200, 4, 4, seed, board, 200, patience_s, 120.0, mishap=fault.mishap, others=False)
         settings = replace(settings, ordack=tuple(shlex.split(ordack)), artefacts=folder / "campaign")
         return asyncio.run(run_campaign(settings, Console()))
 
