@@ -617,6 +617,26 @@ static void test_tables_grow(void)
     }
 }
 
+/* What leaves the index leaves no gap before others that belong at its place. An index that grows is made anew: the others are
+ * asked for between. */
+static void test_what_is_folded_hides_no_others(void)
+{
+    start();
+    for (uint32_t k = 1; k <= 1500; k++) {
+        (void)message(1, 0, WITH(.ordinal = k));
+        (void)message(1, 0, WITH(.source = 10 + k, .ordinal = 1, .id = k));
+        if (k > 30) {
+            (void)order_ack(1, WITH(.host = 10 + k - 30, .ordinal = 1));
+        }
+    }
+    CHECK_FOUND("");
+    CHECK_EQ(a.unattributed, 0);
+    CHECK(a.flows[0].kept < 80);
+    for (uint32_t flow = 1; flow <= 1470; flow++) {
+        CHECK_EQ(counts_of_one(flow), 1);
+    }
+}
+
 /* So many that the index must tell apart ids of which one part or another is the same. */
 static void test_ids_that_share_a_part(void)
 {
@@ -1825,6 +1845,15 @@ static void test_many_senders_in_one_direction(void)
     (void)order_ack(2, WITH(.ordinal = 20, .host = 10));
     (void)order_ack(2, WITH(.ordinal = 20, .host = 14)); /* has no place: by the hosts */
     CHECK_FOUND("aa");
+
+    setup(); /* nothing names the one that sends them */
+    (void)plain(BEGIN, 0, 0);
+    for (uint32_t k = 0; k < 5; k++) {
+        (void)message(1, 0, WITH(.source = 10 + k, .ordinal = 20));
+    }
+    (void)plain(HOLE, 0, 0);
+    (void)order_ack(2, WITH(.ordinal = 20, .host = 14));
+    CHECK_FOUND("a");
 }
 
 static void test_another_pair_of_hosts(void)
@@ -2711,6 +2740,7 @@ int main(int argc, char **argv)
     RUN("B-270", test_the_receivers_rule);
     RUN("mqqb_audit.h", test_tables_grow);
     RUN("mqqb_audit.h", test_ids_that_share_a_part);
+    RUN("mqqb_audit.h", test_what_is_folded_hides_no_others);
     RUN("B-096", test_old_sequences_are_folded);
     RUN("B-116", test_what_is_asked_for_keeps_its_slot);
     RUN("mqqb_audit.h", test_numbers_far_from_those_with_slots);
