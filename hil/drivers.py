@@ -2,6 +2,7 @@
 from off to running. A file of boards has `imports: [hil.drivers]`; hil/README.md shows one.
 """
 
+import abc
 import contextlib
 import copy
 import enum
@@ -10,7 +11,7 @@ import shlex
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -220,9 +221,22 @@ class ExternalLoaderDriver(Driver, BootstrapProtocol):  # type: ignore[misc]
             time.sleep(_AGAIN_S)
 
 
+class NodeProtocol(abc.ABC):
+    """What a driver of a board with a node can do."""
+
+    @property
+    @abc.abstractmethod
+    def identity(self) -> str:
+        """What tells it from others, wherever it is plugged in; empty if it needs no hardware."""
+
+    @abc.abstractmethod
+    def open(self, folder: Path, application: Path) -> Board:
+        """The board, for one campaign; what needs no hardware has its flash in `folder`. Raises BoardMissing."""
+
+
 @target_factory.reg_driver
 @attr.s(eq=False)
-class NodeDriver(Driver):  # type: ignore[misc]
+class NodeDriver(Driver, NodeProtocol):  # type: ignore[misc]
     """A real board whose application is a node: what switches it, how it reaches the queue manager, what it can bear.
 
     `line` names the serial port at the other end of its UART `uart`; without it the board has a network and finds this
@@ -257,8 +271,11 @@ class NodeDriver(Driver):  # type: ignore[misc]
         if isinstance(self.button, PowerProtocol):  # labgrid takes a power switch for a reset button, too
             self.button = None
 
+    @property
+    def identity(self) -> str:
+        return identity(self.micropython.port)
+
     def open(self, folder: Path, application: Path) -> Board:
-        """The board, for one campaign; of its flash nothing is kept in `folder`. Raises BoardMissing."""
         del folder
         return LabBoard(self, application)
 
@@ -273,13 +290,13 @@ class EmulatedMachine(Resource):  # type: ignore[misc]
 
 @target_factory.reg_driver
 @attr.s(eq=False)
-class EmulatedNodeDriver(Driver):  # type: ignore[misc]
+class EmulatedNodeDriver(Driver, NodeProtocol):  # type: ignore[misc]
     """A node on an emulated machine, whose power and flash are this machine's processes and files."""
 
     bindings: ClassVar[dict[str, Any]] = {"machine": EmulatedMachine}
+    identity: ClassVar[str] = ""
 
     def open(self, folder: Path, application: Path) -> Board:
-        """As NodeDriver, with the flash in the folder."""
         return kinds.open_kind(self.machine.kind, folder, application)
 
 
@@ -300,7 +317,7 @@ class BoardStrategy(Strategy):  # type: ignore[misc]
     without it the firmware that a board has stays.
     """
 
-    bindings: ClassVar[dict[str, Any]] = {"node": {"NodeDriver", "EmulatedNodeDriver"}}
+    bindings: ClassVar[dict[str, Any]] = {"node": NodeProtocol}
     firmware: str | None = attr.ib(default=None, validator=optional(instance_of(str)))
 
     def __attrs_post_init__(self) -> None:
@@ -346,6 +363,32 @@ class BoardStrategy(Strategy):  # type: ignore[misc]
         self.node.power.off()
 
 
+class Switch:
+    """Of the power of a board; any of labgrid's. It raises OSError if it fails, whatever kind it is."""
+
+    def __init__(self, power: Any, off_s: float, board: str) -> None:
+        self._power = power
+        self._off_s = off_s
+        self._board = board
+        self._off_at = 0.0
+
+    def on(self) -> None:
+        """After it was off for so long as it must be."""
+        time.sleep(max(0.0, self._off_at + self._off_s - time.monotonic()))
+        self._do(self._power.on)
+
+    def off(self) -> None:
+        self._do(self._power.off)
+        self._off_at = time.monotonic()
+
+    def _do(self, what: Callable[[], None]) -> None:
+        try:
+            what()
+        except Exception as error:  # noqa: BLE001 - each kind of switch has its own
+            said = getattr(error, "output", b"") or b""
+            raise OSError(f"board {self._board}: {error} {said.decode(errors='replace')}".strip()) from None
+
+
 class LabBoard(Board):
     """A real board. The switch may take seconds: who has an event loop calls from a thread."""
 
@@ -359,11 +402,11 @@ class LabBoard(Board):
         self._node = node
         self._application = application
         self._life = 0
-        self._off_at = 0.0
+        self._switch = Switch(node.power, node.off_s, self.target)
         self._stop = threading.Event()
         self._reader: threading.Thread | None = None
         self.line = None
-        self._lock = Lock(identity(node.micropython.port), f"a campaign on {self.target}")
+        self._lock = Lock(node.identity, f"a campaign on {self.target}")
         try:
             for driver in filter(None, (node.power, node.button)):
                 node.target.activate(driver)
@@ -379,23 +422,10 @@ class LabBoard(Board):
 
     def describe(self) -> str:
         link = "a network" if self.line is None else f"UART {self._node.uart}, {self._node.baud} baud"
-        return f"{self.target}: {identity(self._node.micropython.port)}, over {link}"
+        return f"{self.target}: {self._node.identity}, over {link}"
 
     def files(self) -> dict[str, Path]:
         return {"application": self._application}
-
-    def _switch(self, on: bool) -> None:
-        """Raises OSError if the switch fails, whatever kind it is."""
-        try:
-            if on:
-                time.sleep(max(0.0, self._off_at + self._node.off_s - time.monotonic()))
-                self._node.power.on()
-            else:
-                self._node.power.off()
-                self._off_at = time.monotonic()
-        except Exception as error:  # noqa: BLE001 - each kind of switch has its own
-            said = getattr(error, "output", b"") or b""
-            raise OSError(f"board {self.target}: {error} {said.decode(errors='replace')}".strip()) from None
 
     def deploy(self, settings: dict[str, object]) -> None:
         node = self._node
@@ -403,18 +433,18 @@ class LabBoard(Board):
         if node.line is not None:
             link = {"uart": node.uart, "baud": node.baud, "rxbuf": node.rxbuf}
         program = compiled(self._application, self.target)
-        self._switch(on=False)
-        self._switch(on=True)
+        self._switch.off()
+        self._switch.on()
         with node.micropython.repl(self.log, self._life) as repl:
             repl.run(_CLEAN.format([*FILES, str(settings["outbox"])]))
             repl.write("application.mpy", program)
             repl.write("config.json", json.dumps({**settings, **link}).encode())
             repl.write("main.py", MAIN.encode())
             repl.close(restart=False)
-        self._switch(on=False)
+        self._switch.off()
 
     def kill(self) -> None:
-        self._switch(on=False)
+        self._switch.off()
         self._stop.set()
         if self._reader is not None:
             self._reader.join()
@@ -422,7 +452,7 @@ class LabBoard(Board):
     def power_up(self) -> None:
         self._life += 1
         self._stop.clear()
-        self._switch(on=True)
+        self._switch.on()
         self._reader = threading.Thread(target=self._read, args=(self._life,), daemon=True)
         self._reader.start()
 
@@ -440,7 +470,7 @@ class LabBoard(Board):
         self._node.button.reset()
 
     def read_file(self, name: str) -> bytes:
-        self._switch(on=True)
+        self._switch.on()
         try:
             with self._node.micropython.repl(self.log, self._life) as repl:
                 try:
@@ -451,7 +481,7 @@ class LabBoard(Board):
                 finally:
                     repl.close(restart=False)
         finally:
-            self._switch(on=False)
+            self._switch.off()
 
     def close(self) -> None:
         try:

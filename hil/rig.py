@@ -28,7 +28,8 @@ from ordack.boards.repl import CORE, BoardError, dotted
 from hil import lab, locks, targets
 from hil.boards import BoardMissing, Quarantined
 from hil.campaign import digest
-from hil.drivers import NodeDriver, identity
+from hil.computer import SSHBoard
+from hil.drivers import NodeDriver
 
 OFF_S = 3.0
 """So long a board whose power is off must say nothing."""
@@ -78,8 +79,7 @@ def _own_address() -> str:
 
 def _identity(environment: Environment, name: str) -> str:
     """What a board is locked by; empty if it needs no hardware. Raises BoardMissing."""
-    node = lab.strategy(lab.target(environment, name)).node
-    return identity(node.micropython.port) if isinstance(node, NodeDriver) else ""
+    return str(lab.strategy(lab.target(environment, name)).node.identity)
 
 
 def status(environment: Environment, name: str) -> str:
@@ -99,6 +99,8 @@ def check(environment: Environment, name: str) -> Iterator[str]:
         board = strategy.open(Path(folder) / "flash")
     try:
         yield board.describe()
+        if isinstance(board, SSHBoard):
+            yield from board.look()
         if not isinstance(strategy.node, NodeDriver):
             return
         node = strategy.node

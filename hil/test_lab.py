@@ -92,8 +92,8 @@ def test_the_emulated_boards_are_targets_of_a_file_each() -> None:
         assert lab.target(environment, name).get_resource("EmulatedMachine").kind == name
 
 
-def test_the_board_that_the_readme_describes_is_one(rig: Rig) -> None:
-    (example,) = re.findall("```yaml\n(imports.*?)```", (ROOT / "hil" / "README.md").read_text(), re.DOTALL)
+def test_the_boards_that_the_readme_describes_are_some(rig: Rig) -> None:
+    example, computer = re.findall("```yaml\n(imports.*?)```", README, re.DOTALL)
     path = rig({})
     path.write_text(example)
     assert lab.names(path) == {"pico-1": "", "pico-2": "its regulator is burnt, ask Ada"}
@@ -101,6 +101,8 @@ def test_the_board_that_the_readme_describes_is_one(rig: Rig) -> None:
     assert lab.strategy(made).node.line == "line"
     with pytest.raises(BoardMissing, match="board pico-2 is in quarantine: its regulator is burnt, ask Ada"):
         open_board("pico-2", path.parent / "flash")
+    path.write_text(computer)
+    assert lab.strategy(lab.target(lab.load(path), "pi-1")).node.identity == "pi@192.168.1.30:22"
 
 
 @pytest.mark.parametrize(

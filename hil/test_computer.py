@@ -1,0 +1,179 @@
+"""A Raspberry Pi, all of it on this machine's loopback: an SSH server and all that it starts are in a namespace of
+processes of their own, so that one SIGKILL ends them all at once, as a cut of the power does.
+"""
+
+import asyncio
+import random
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+import pytest
+import yaml
+from rich.console import Console
+
+from hil import locks
+from hil.boards import LOOPBACK, BoardMissing
+from hil.campaign import run_campaign
+from hil.held_port import hold_port
+from hil.kinds import MICROPYTHON
+from hil.rig import main as rig_command
+from hil.scenario import ERASE, ORDACK, Settings
+from hil.targets import open_board
+
+DEADLINE_S = 60.0
+SERVER = """
+import asyncio, sys, asyncssh
+
+async def copy(source, to):
+    while data := await source.read(65536):
+        to.write(data)
+        await to.drain()
+
+async def run(process):
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.PIPE)
+    child = await asyncio.create_subprocess_shell(process.command, **pipes)
+    given = asyncio.create_task(copy(process.stdin, child.stdin))
+    given.add_done_callback(lambda _: child.stdin.close())
+    await asyncio.gather(copy(child.stdout, process.stdout), copy(child.stderr, process.stderr))
+    process.exit(await child.wait())
+
+async def main(port, key, known):
+    keys = {"server_host_keys": [key], "authorized_client_keys": known}
+    server = await asyncssh.listen("127.0.0.1", port, process_factory=run, encoding=None, **keys)
+    print("listening", flush=True)
+    await server.wait_closed()
+
+asyncio.run(main(int(sys.argv[1]), sys.argv[2], sys.argv[3]))
+"""
+
+Make = Callable[..., Path]
+
+
+class Pi:
+    """The computer. `on` and `off`, commands: its switch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        key = asyncssh.generate_private_key("ssh-ed25519")
+        key.write_private_key(str(folder / "key"))
+        key.write_public_key(str(folder / "known"))
+        (folder / "key").chmod(0o600)
+        (folder / "server.py").write_text(SERVER)
+        with hold_port() as held:
+            self.port = held.getsockname()[1]
+        server = shlex.join([sys.executable, "server.py", str(self.port), "key", "known"])
+        start = f"setsid unshare --pid --fork --kill-child {server} > server.log 2>&1 & echo $! > pid"
+        until = "until grep -q listening server.log; do sleep 0.05; done"
+        (folder / "on").write_text(f"cd {folder}; test -e pid && exit; {start}; {until}")
+        (folder / "off").write_text(f"cd {folder}; test ! -e pid || kill -9 $(cat pid); rm -f pid server.log")
+        self.on, self.off = (f"sh {folder}/{name}" for name in ("on", "off"))
+
+    def switch(self, command: str) -> None:
+        subprocess.run(shlex.split(command), check=True, timeout=DEADLINE_S)
+
+
+@pytest.fixture
+def pi(tmp_path: Path) -> Iterator[Pi]:
+    if subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this user may not make a namespace of processes")
+    made = Pi(tmp_path)
+    made.switch(made.on)
+    yield made
+    made.switch(made.off)
+
+
+@pytest.fixture
+def rig(pi: Pi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Makes the file of boards that is used, with the Pi in it."""
+    monkeypatch.setattr(locks, "FOLDER", tmp_path)
+
+    def make(switch: bool, **node: Any) -> Path:
+        service = {"address": LOOPBACK, "port": pi.port, "username": "pi"}
+        drivers: dict[str, Any] = {
+            "SSHDriver": {"keyfile": str(tmp_path / "key"), "connection_timeout": 20.0},
+            **({"ExternalPowerDriver": {"cmd_on": pi.on, "cmd_off": pi.off}} if switch else {}),
+            "SSHNodeDriver": {"host": LOOPBACK, "folder": str(tmp_path / "home"), **node},
+            "BoardStrategy": {},
+        }
+        target = {"resources": {"NetworkService": service}, "drivers": drivers}
+        path = tmp_path / "rig.yaml"
+        path.write_text(yaml.safe_dump({"imports": ["hil.computer"], "targets": {"pi-1": target}}, sort_keys=False))
+        monkeypatch.setenv("LG_ENV", str(path))
+        return path
+
+    return make
+
+
+def unix() -> str:
+    if not MICROPYTHON["unix"].exists():
+        pytest.skip("`make setup-test` builds MicroPython's unix port")
+    return str(MICROPYTHON["unix"])
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("switch", "mishap", "cuts"),
+    [(True, "", 3), (False, ERASE, 0)],
+    ids=["a switch cuts its power", "its process is killed, its outbox erased"],
+)
+def test_a_campaign_drives_it(rig: Make, tmp_path: Path, switch: bool, mishap: str, cuts: int) -> None:
+    rig(switch, **({"interpreter": unix()} if switch else {"command": sys.executable}))
+    seed = random.SystemRandom().randrange(1 << 31)
+    print(f"seed {seed}")
+    settings = Settings(40, cuts, 2, seed, "pi-1", 1024, 120.0, 240.0, mishap=mishap, others=False)
+    settings = replace(settings, ordack=tuple(map(str, ORDACK)), artefacts=tmp_path / "campaign")
+    figures = asyncio.run(run_campaign(settings, Console()))
+    assert figures.shortcomings() == []
+    assert figures.board_kills == 2
+
+
+def test_check_says_what_it_is_and_finds_a_switch_that_switches_nothing(
+    rig: Make, pi: Pi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = rig(True, command=sys.executable)
+    assert rig_command(["check"]) == 0
+    said = capsys.readouterr().out
+    assert f"pi-1: pi-1: pi@{LOOPBACK}:{pi.port}, {sys.executable}, a switch cuts it off" in said
+    assert f"pi-1: {sys.executable} is cpython 3" in said
+    assert "pi-1: silent when its power is off" in said
+    pi.switch(pi.on)
+    path.write_text(path.read_text().replace(pi.off, "sh -c true"))
+    assert rig_command(["check"]) == 1
+    assert "pi-1: FAILED: it answers although its power is off" in capsys.readouterr().out
+
+
+def test_one_that_does_not_answer_lets_nobody_in_or_has_no_interpreter_is_named(
+    rig: Make, pi: Pi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = rig(False, command="no-such-python")
+    assert rig_command(["check"]) == 1
+    assert "`no-such-python -c" in (said := capsys.readouterr().out)
+    assert "not found" in said
+    path.write_text(path.read_text().replace("connection_timeout: 20.0", "connection_timeout: 1.0"))
+    asyncssh.generate_private_key("ssh-ed25519").write_private_key(str(tmp_path / "key"))
+    assert rig_command(["check"]) == 1
+    assert f"pi-1: FAILED: board pi-1: pi@{LOOPBACK}:{pi.port}: Timeout while waiting" in capsys.readouterr().out
+    pi.switch(pi.off)
+    assert rig_command(["check"]) == 1
+    assert f"pi-1: FAILED: board pi-1: pi@{LOOPBACK}:{pi.port}: Timeout while waiting" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        ({}, "either command"),
+        ({"command": "python3", "folder": "/"}, "folder: '/' is no folder of its own"),
+        ({"command": "python3", "folder": ".."}, "folder: '..' is no folder of its own"),
+        ({"command": "python3", "hots": "a"}, "hots"),
+    ],
+)
+def test_one_that_is_described_wrongly_is_refused(rig: Make, tmp_path: Path, node: dict[str, str], reason: str) -> None:
+    rig(False, **node)
+    with pytest.raises(BoardMissing, match=reason):
+        open_board("pi-1", tmp_path / "flash")
