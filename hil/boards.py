@@ -221,6 +221,12 @@ class Board(Mortal, Protocol):
     def files(self) -> dict[str, Path]:
         """The files and folders that decide what it does, by what they are, as far as the rig has them."""
 
+    def firmware(self) -> str:
+        """SHA-256 of its firmware as the board reads it itself, in hexadecimal; empty if the rig has the file, or the
+        board cannot tell. It is off before and after.
+        """
+        return ""
+
     def deploy(self, settings: dict[str, object]) -> None:
         """Give the board the application and its configuration, and nothing else; it is off before and after."""
 

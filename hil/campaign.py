@@ -733,6 +733,8 @@ def identity(settings: Settings) -> dict[str, str]:
 def hashes(board: Board, settings: Settings) -> dict[str, str]:
     """SHA-256 of what decides what the board does, and of the queue manager, by what it is."""
     found = {name: digest(path) for name, path in board.files().items()}
+    if read := board.firmware():
+        found["firmware"] = read
     if settings.ordack == ORDACK:
         found["queue manager"] = digest(HOST / "ordack", FIRMWARE / "mqqb", *sorted(HOST.glob("*.so")))
     return found

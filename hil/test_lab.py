@@ -23,6 +23,7 @@ import attr
 import pytest
 import pyudev
 import yaml
+from elftools.elf.elffile import ELFFile
 from labgrid.driver import Driver
 from labgrid.factory import target_factory
 from labgrid.protocol import BootstrapProtocol
@@ -411,6 +412,31 @@ def test_a_board_is_given_its_application_cut_off_and_read(bench: Bench, applica
     finally:
         board.close()
     bench.open(application).close()
+
+
+def read_by_the_board(firmware: Path) -> str:
+    """SHA-256 of what a Cortex-M3 in QEMU has at 0, up to the first 4 KiB that are all alike."""
+    with firmware.open("rb") as file:
+        segments = [(part["p_paddr"], part.data()) for part in ELFFile(file).iter_segments("PT_LOAD") if part.data()]
+    code = bytearray(max(start + len(data) for start, data in segments) + 8192)
+    for start, data in segments:
+        code[start : start + len(data)] = data
+    blocks = [bytes(code[start : start + 4096]) for start in range(0, len(code) - 4096, 4096)]
+    alike = next(number for number, block in enumerate(blocks) if len(set(block)) == 1)
+    return hashlib.sha256(b"".join(blocks[:alike])).hexdigest()
+
+
+@pytest.mark.timeout(180)
+def test_a_board_says_which_firmware_it_has(bench: Bench, application: Path) -> None:
+    board = bench.open(application)
+    try:
+        assert board.firmware() == read_by_the_board(M3.firmware)
+        assert not bench.tty.exists()
+        command = bench.tty.parent / "command"
+        command.write_text(command.read_text().replace(str(M3.firmware), str(M3.twin)))
+        assert board.firmware() == read_by_the_board(M3.twin)
+    finally:
+        board.close()
 
 
 @pytest.mark.timeout(180)
