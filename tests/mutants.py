@@ -74,8 +74,8 @@ class _Finder(libcst.CSTVisitor):
     def on_visit(self, node: libcst.CSTNode) -> bool:
         if isinstance(node, (libcst.Annotation, libcst.Decorator, libcst.Assert, libcst.Raise)):
             return False
-        if isinstance(node, libcst.Assign) and isinstance(node.value, libcst.SimpleString):
-            return False  # the name of a state or an event: all that counts is that it is not another's
+        if isinstance(node, libcst.Assign) and _is_name(node.value):
+            return False
         target = node.targets[0].target if isinstance(node, libcst.Assign) else None
         if isinstance(target, libcst.Name) and target.value == "TYPE_CHECKING":
             return False  # read by mypy alone
@@ -84,6 +84,13 @@ class _Finder(libcst.CSTVisitor):
             if isinstance(position, CodeRange) and isinstance(node, kind) and operator is not operator_string:
                 self.found += [(position, node, changed) for changed in operator(node) if not _is_alike(node, changed)]
         return True
+
+
+def _is_name(value: libcst.BaseExpression) -> bool:
+    """Of a state or an event, such as const("OPEN"): all that counts is that it is not another's."""
+    if isinstance(value, libcst.Call) and len(value.args) == 1:
+        value = value.args[0].value
+    return isinstance(value, libcst.SimpleString)
 
 
 def _is_alike(node: libcst.CSTNode, changed: libcst.CSTNode) -> bool:

@@ -57,7 +57,6 @@ TABLE = (
     (ANY, "the owner ends it", "close"),
 )
 
-_SESSION_HEADER_WORDS = const(7)
 _parse: "Callable[[bytes], object] | None" = None  # of mqqb.parse, when something else than an OrderAck has come
 
 
@@ -220,7 +219,7 @@ class Session(Connection):
             raw = bytes(stripped)
         events.append(MessageReceived(packet, raw, recoverable))
         if session is not None:
-            self._words[:_SESSION_HEADER_WORDS] = session.fields
+            core.copy_words(self._words, session.fields)
             self._session_header(True, now, events)  # B-263: after the message that carried it
 
     def _count(self, recoverable: bool, direct: bool, now: int) -> None:
