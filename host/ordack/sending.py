@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from array import array
 from collections.abc import Collection, Iterable, Sequence
@@ -36,6 +37,8 @@ ACKNOWLEDGE = {  # administration acknowledgements that a sender can ask for (Me
 
 
 RUN_BYTES = 1 << 20  # of packets that are made together
+PATTERNS_KEPT = 64  # for messages of the same second,
+KEPT_BODY = 64 << 10  # whose body has so many bytes at most
 Bytes = bytes | bytearray | memoryview
 _Numbers = tuple[int, int, range]  # ordinal, time stamp, TxSequenceNumbers
 
@@ -142,13 +145,7 @@ class Properties(Further, total=False):
     delivery: str | None
 
 
-class _Place(NamedTuple):
-    """Where messages go: to this queue here, or away; name and address as they stand in the message."""
-
-    queue: Queue | None
-    format_name: str
-    name: QueueName
-    address: bytes
+_Place = tuple[Queue | None, str]  # where messages go: to this queue here, or away; and the format name
 
 
 class _Stream:
@@ -185,12 +182,10 @@ class _Stream:
 
 
 class _Pattern:
-    """What messages have in common that differ only in what their bodies say: a packet to copy, and what it means."""
+    """What messages have in common that differ only in what their bodies say: a packet to copy, and what it means.
+    confirmation, due: of a transactional message that goes away."""
 
-    def __init__(
-        self, place: _Place, delivery: str, dead_letter: str | None, letter: Letter, packet: bytearray, now: int
-    ) -> None:
-        self.place = place
+    def __init__(self, letter: Letter, delivery: str, dead_letter: str | None, packet: bytearray, now: int) -> None:
         self.delivery = delivery
         self.dead_letter = dead_letter
         self.packet = packet
@@ -242,7 +237,7 @@ class Sending:
         self._ids = range(0)
         self._places: dict[str, _Place] = {}
         self._streams: dict[str, _Stream] = {}
-        self._patterns: dict[tuple[object, ...], _Pattern] = {}
+        self._patterns: dict[tuple[object, ...], tuple[_Place, _Pattern]] = {}
         self._queued: dict[int, int] = {}  # bytes, by queue, that the store does not know of yet
         self._messages: list[NewMessage] = []
         self._outgoing: list[NewOutgoing] = []
@@ -257,28 +252,34 @@ class Sending:
         sent: list[SentRun] = []
         for letter, bodies in runs:
             for size, alike in itertools.groupby(bodies, len):
-                pattern = self._pattern(letter, size)
+                place, pattern = self._pattern(letter, size)
                 same = list(alike)
                 at_once = max(RUN_BYTES // len(pattern.packet), 1)
                 for first in range(0, len(same), at_once):
-                    sent += self._send_run(pattern, same[first : first + at_once])
+                    sent += self._send_run(place, pattern, same[first : first + at_once])
         return sent
 
-    def _pattern(self, letter: Letter, size: int) -> _Pattern:
-        """What a letter with a body of this size has in common with others."""
+    def _pattern(self, letter: Letter, size: int) -> tuple[_Place, _Pattern]:
+        """Where a letter with a body of this size goes, and what it has in common with others."""
         key = (letter.destination, size, letter[2:])
-        pattern = self._patterns.get(key)
-        if pattern is None:
-            place = self._place(letter.destination)
-            delivery = delivery_to(place.queue, letter.delivery)
-            dead_letter = _dead_letter_queue(self._store, letter, delivery)
-            packet = self._packet(place, delivery, letter._replace(body=bytes(size)))
-            pattern = self._patterns[key] = _Pattern(place, delivery, dead_letter, letter, packet, self._now)
-            if place.queue is None and pattern.transaction_at:
-                pattern.confirmation, pattern.due = self._confirmation(letter, pattern)
-        return pattern
+        found = self._patterns.get(key)
+        if found is None:
+            store = self._store
+            queue, format_name = place = self._place(letter.destination)
+            delivery = delivery_to(queue, letter.delivery)
+            dead_letter = _dead_letter_queue(store, letter, delivery)
+            admin = _administration_queue(store, letter.administration_queue, bool(letter.acknowledge))
+            response = _response_queue(store, letter.response_queue)
+            is_kept = size <= KEPT_BODY and admin is None and response is None  # names are not told by what they say
+            make = _make_pattern if is_kept else _make_pattern.__wrapped__
+            of_all = store.guid, self._now, self._config.confirmation
+            bare = Letter("", b"", *letter[2:])
+            pattern = make(*of_all, format_name, queue is None, bare, size, delivery, dead_letter, admin, response)
+            found = self._patterns[key] = place, pattern
+        return found
 
-    def _send_run(self, pattern: _Pattern, bodies: list[Bytes]) -> list[SentRun]:
+    def _send_run(self, place: _Place, pattern: _Pattern, bodies: list[Bytes]) -> list[SentRun]:
+        queue, format_name = place
         size, count = len(pattern.packet), len(bodies)
         if self._outcomes.room < size * count:
             raise StoreFull(f"the message of {size} bytes is not accepted: {self._outcomes.why_full} (B-398, B-424)")
@@ -287,13 +288,13 @@ class Sending:
         block = pattern.make(bodies, message_ids)
         numbers: list[_Numbers] = []
         if pattern.transaction_at:
-            stream = self._stream(pattern.place.format_name)
+            stream = self._stream(format_name)
             numbers = stream.number(block, size, pattern.transaction_at, message_ids, self._now)
         packets = [block] if count == 1 else [bytes(block[at : at + size]) for at in range(0, len(block), size)]
-        if pattern.place.queue is None:
-            self._put_away(pattern, message_ids, numbers, packets)
+        if queue is None:
+            self._put_away(format_name, pattern, message_ids, numbers, packets)
         else:
-            self._put_here(pattern.place.queue, pattern, message_ids, packets)
+            self._put_here(queue, pattern, message_ids, packets)
         if not numbers:
             return [SentRun(message_ids.start, pattern.delivery, None, None, count)]
         sent = []
@@ -326,34 +327,8 @@ class Sending:
 
     def _place(self, destination: str) -> _Place:
         if destination not in self._places:
-            queue, format_name = target(self._store, destination)
-            self._places[destination] = _Place(queue, format_name, *outcome.destination(format_name))
+            self._places[destination] = target(self._store, destination)
         return self._places[destination]
-
-    def _packet(self, place: _Place, delivery: str, letter: Letter) -> bytearray:
-        journal = (core.USER_JN if letter.dead_letter else 0) | (core.USER_JP if letter.journal else 0)
-        settings = self._config.confirmation
-        return build.user_message(
-            self._store.guid,
-            0,
-            place.name,
-            letter.body,
-            label=letter.label,
-            priority=letter.priority,
-            delivery=delivery,
-            ttrq=settings.long_live_time if letter.ttrq is None else letter.ttrq,
-            ttbr=compose.FOREVER if letter.ttbr is None else letter.ttbr,
-            sent_time=self._now,
-            journal=confirm.journal_of(journal, settings) if delivery == "transactional" else journal,
-            acknowledge=letter.acknowledge,
-            admin=_administration_queue(self._store, letter.administration_queue, bool(letter.acknowledge)),
-            response=_response_queue(self._store, letter.response_queue),
-            correlation=letter.correlation_id,
-            body_type=letter.body_type,
-            application_tag=letter.application_tag,
-            extension=letter.extension,
-            address=place.address,
-        )
 
     # ---- where it goes
 
@@ -398,12 +373,13 @@ class Sending:
 
     def _put_away(
         self,
+        format_name: str,
         pattern: _Pattern,
         message_ids: range,
         numbers: Sequence[_Numbers],
         packets: Sequence[bytes | bytearray],
     ) -> None:
-        outgoing = self._stream(pattern.place.format_name).row.identifier
+        outgoing = self._stream(format_name).row.identifier
         recoverable = pattern.delivery != "express"
         priority = pattern.packet[2] & core.BASE_PR
         first = 0
@@ -430,21 +406,66 @@ class Sending:
             )
             first += len(its)
 
-    def _confirmation(self, letter: Letter, pattern: _Pattern) -> tuple[bytes, int | None]:
-        """The confirmation process of a transactional message that goes away, and when something becomes of it."""
-        settings = self._config.confirmation
-        confirmation = Confirmation(
-            confirm.new(
-                self._now,
-                settings,
-                pattern.journal * core.USER_JN,
-                confirm.UNSET if letter.ttrq is None else letter.ttrq,
-                compose.FOREVER if letter.ttbr is None else letter.ttbr,
-                bool(letter.acknowledge & headers.WANT_NA),
-            ),
+
+@functools.lru_cache(PATTERNS_KEPT)
+def _make_pattern(
+    guid: bytes,
+    now: int,
+    settings: confirm.Settings,
+    format_name: str,
+    is_away: bool,
+    letter: Letter,
+    size: int,
+    delivery: str,
+    dead_letter: str | None,
+    admin: QueueName | None,
+    response: QueueName | None,
+) -> _Pattern:
+    """What messages to this format name have in common. letter: without destination and body, of which it has `size`
+    bytes. admin, response: what it names besides."""
+    journal = (core.USER_JN if letter.dead_letter else 0) | (core.USER_JP if letter.journal else 0)
+    name, address = outcome.destination(format_name)
+    packet = build.user_message(
+        guid,
+        0,
+        name,
+        bytes(size),
+        label=letter.label,
+        priority=letter.priority,
+        delivery=delivery,
+        ttrq=settings.long_live_time if letter.ttrq is None else letter.ttrq,
+        ttbr=compose.FOREVER if letter.ttbr is None else letter.ttbr,
+        sent_time=now,
+        journal=confirm.journal_of(journal, settings) if delivery == "transactional" else journal,
+        acknowledge=letter.acknowledge,
+        admin=admin,
+        response=response,
+        correlation=letter.correlation_id,
+        body_type=letter.body_type,
+        application_tag=letter.application_tag,
+        extension=letter.extension,
+        address=address,
+    )
+    pattern = _Pattern(letter, delivery, dead_letter, packet, now)
+    if is_away and pattern.transaction_at:
+        pattern.confirmation, pattern.due = _confirmation(letter, pattern, now, settings)
+    return pattern
+
+
+def _confirmation(letter: Letter, pattern: _Pattern, now: int, settings: confirm.Settings) -> tuple[bytes, int | None]:
+    """The confirmation process of a transactional message that goes away, and when something becomes of it."""
+    confirmation = Confirmation(
+        confirm.new(
+            now,
             settings,
-        )
-        return confirmation.record.tobytes(), outcome.due(confirmation, pattern.send_until, held=False)
+            pattern.journal * core.USER_JN,
+            confirm.UNSET if letter.ttrq is None else letter.ttrq,
+            compose.FOREVER if letter.ttbr is None else letter.ttbr,
+            bool(letter.acknowledge & headers.WANT_NA),
+        ),
+        settings,
+    )
+    return confirmation.record.tobytes(), outcome.due(confirmation, pattern.send_until, held=False)
 
 
 def target(store: Store, destination: str) -> tuple[Queue | None, str]:
