@@ -145,6 +145,22 @@ class _InWords:
             self._database.explain(error)
 
 
+class _Transaction:
+    """See Database.transaction. A generator in its place would cost some microseconds."""
+
+    __slots__ = ("_database", "_durable")
+
+    def __init__(self, database: Database, durable: bool) -> None:
+        self._database = database
+        self._durable = durable
+
+    def __enter__(self) -> None:
+        self._database.begin(self._durable)
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        self._database.end(self._durable, error)
+
+
 class Database:
     """An open file. All methods raise StoreError, or one of its kinds; one that writes outside `transaction()` is a
     transaction by itself. rolled_back: how many transactions of this object did not happen. work: what was written.
@@ -323,10 +339,10 @@ class Database:
         StoreUnknown. Nests. Raises StoreServed.
 
         durable: False of what a power cut may undo, as long as nothing durable has followed: no sync is waited for."""
-        return self._outermost(durable) if self.connection.get_autocommit() else NESTED
+        return _Transaction(self, durable) if self.connection.get_autocommit() else NESTED
 
-    @contextlib.contextmanager
-    def _outermost(self, durable: bool) -> Iterator[None]:
+    def begin(self, durable: bool) -> None:
+        """Begin what `transaction` gives; `end` is to follow, unless this raises."""
         self._check_served()
         failure = self._failure_beside()
         if self._in_doubt or self._has_gap:
@@ -337,16 +353,29 @@ class Database:
             self._set_synchronous(False)
         try:
             self.all("BEGIN IMMEDIATE")
-            try:
-                self._check_served()  # it may have begun while this waited; from here on none can begin
-                yield
+        except BaseException:
+            if not durable:
+                self._set_synchronous(True)
+            raise
+        try:
+            self._check_served()  # it may have begun while this waited; from here on none can begin
+        except BaseException as error:
+            self.end(durable, error)
+            raise
+
+    def end(self, durable: bool, error: BaseException | None) -> None:
+        """Commit it, or undo it for this error."""
+        try:
+            if error is None:
                 self._commit()
-            except BaseException as error:
+        except BaseException as failed:
+            error = failed
+            raise
+        finally:
+            if error is not None:
                 self._roll_back()
                 if isinstance(error, StoreFull) and not self._has_gap:
                     self._log.empty()  # for the next one
-                raise
-        finally:
             if not durable:
                 self._set_synchronous(True)
 
@@ -390,7 +419,8 @@ class Database:
         next process to recover the log would find it."""
         syncs, began = self.work.syncs, time.perf_counter_ns()
         try:
-            with self.errors(), self._log.commit():
+            with self.errors(), self._log.turn():
+                self._log.keep_place()
                 try:
                     self.connection.execute("COMMIT")
                 except apsw.IOError:
@@ -503,8 +533,10 @@ class Database:
         return StoreFull(f"{self.path}: the disk is full, nothing can be written until there is room again")
 
     def all(self, sql: str, arguments: Sequence[Any] = ()) -> list[Any]:
-        with self.errors():
+        try:
             return self.connection.execute(sql, arguments).fetchall()
+        except apsw.Error as error:  # `errors` in its place would cost a microsecond
+            self.explain(error)
 
     def column(self, sql: str, arguments: Sequence[Any] = ()) -> list[Any]:
         return [row[0] for row in self.all(sql, arguments)]
@@ -543,8 +575,11 @@ class Database:
         )
 
     def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
-        with self.transaction(), self.errors():
-            self.connection.executemany(sql, rows)
+        with self.transaction():
+            try:
+                self.connection.executemany(sql, rows)
+            except apsw.Error as error:
+                self.explain(error)
 
 
 def _array(packets: Sequence[bytes | bytearray]) -> Any:

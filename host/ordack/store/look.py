@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import apsw
@@ -84,6 +85,10 @@ class ReadOnlyDatabase(Database):
             yield
         if self._still not in (None, self._state()):
             raise StoreBusy(f"{self.path} was changed while it was looked at: look again")
+
+    def all(self, sql: str, arguments: Sequence[Any] = ()) -> list[Any]:
+        with self.errors():
+            return super().all(sql, arguments)
 
 
 class ReadOnlyStore(Store):
