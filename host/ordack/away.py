@@ -239,9 +239,6 @@ class Away:
     def config(self) -> Config:
         return Current(self.store)()
 
-    def poison_after(self) -> int:
-        return service.AS_CONFIGURED
-
     def queue(self, name: str | int) -> Queue:
         fields = self._ask(service.frame(service.QUEUE, name))
         assert isinstance(fields, list)

@@ -25,7 +25,7 @@ from mqqb.guid_names import PrivateQueueFormatNameId
 
 from ordack import emptying, outcome
 from ordack.away import Away, address_of
-from ordack.commits import Access, Commit, Current, Direct, Wanted
+from ordack.commits import AS_CONFIGURED, Access, Commit, Current, Direct, Wanted
 from ordack.config import Config, TlsFiles
 from ordack.message import Message
 from ordack.orders import Order
@@ -95,7 +95,7 @@ class Queue:
     ) -> list[Stored]:
         """The first part of receive_batch; `end_receive` or `put_back` is the other, for all of them or for some.
         counted: a message that comes back from it may be the reason. lookup_id, correlation_id: as `receive`."""
-        poison_after = self._client.reads.poison_after() if counted and self._has_poison else None
+        poison_after = AS_CONFIGURED if counted and self._has_poison else None
         wanted = Wanted(self.identifier, limit, counted, poison_after, lookup_id, correlation_id)
         return self._client.access.take(wanted, patience(timeout))
 

@@ -28,6 +28,7 @@ from ordack.store.outgoing import Added
 from ordack.store.queues import NoSuchQueue, QueueExists, QueueNotEmpty
 
 LOOK_AGAIN_S = 1.0  # while waiting: what a process had received when it died comes back without a change of the store
+AS_CONFIGURED = 0  # as Wanted.poison_after: what the store, or the `serve` that does it, goes by
 # what `carry_out` raises when it knows that no commit of this number has happened
 DECIDED = (NotTaken, NoSuchQueue, QueueExists, QueueNotEmpty)
 
@@ -137,6 +138,8 @@ class Direct:
 
     def take(self, wanted: Wanted, timeout: float) -> list[Stored]:
         """As Access has it."""
+        if wanted.poison_after == AS_CONFIGURED:
+            wanted = wanted._replace(poison_after=self._config().poison_after)
         deadline = time.monotonic() + timeout
         while True:
             self._store.changed()  # before looking, so that nothing slips in between

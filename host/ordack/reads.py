@@ -36,9 +36,6 @@ class Reads(Protocol):
     def config(self) -> Config:
         """What its configuration means now. Raises StoreError if it is elsewhere."""
 
-    def poison_after(self) -> int | None:
-        """What a receive from a private queue is to have as Wanted.poison_after."""
-
     def queue(self, name: str | int) -> Queue:
         """The queue of this name, which is open to applications, or with this identifier. Raises BadName,
         NoSuchQueue."""
@@ -67,9 +64,6 @@ class Here:
     def guid(self) -> bytes:
         """As Reads has it, and all that follows."""
         return self.store.guid
-
-    def poison_after(self) -> int | None:
-        return self.config().poison_after
 
     def queue(self, name: str | int) -> Queue:
         if isinstance(name, str):

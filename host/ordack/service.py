@@ -57,7 +57,6 @@ HELLO_MAX = 256  # bytes of a frame before it is known who asks
 NAME_MAX = 1000  # characters of what names a queue
 TEXT_MAX = 5000  # of an argument of an order, which may be a path
 PAGE = 256  # messages that are looked at together
-AS_CONFIGURED = 0  # as Wanted.poison_after: what `serve` goes by
 WAIT_MAX_MS = 60_000
 APPLICATION_SIZE = 16
 CONNECT_S = 5.0  # that `serve` may need to take a connection, if it has many of them to take

@@ -11,6 +11,7 @@ from typing import Any
 
 from ordack import service
 from ordack.applications import Application, Claim, PutBack, Question, Take
+from ordack.commits import AS_CONFIGURED
 from ordack.log import ERROR
 from ordack.manager import Manager
 from ordack.net.reading import Reading, looking_in
@@ -198,7 +199,7 @@ class Connection(asyncio.Protocol):
     def _ask(self, application: Application, kind: str, question: list[Any]) -> None:
         if kind == service.TAKE:
             wanted, wait = service.wanted_in(question)
-            if wanted.poison_after == service.AS_CONFIGURED:
+            if wanted.poison_after == AS_CONFIGURED:
                 wanted = wanted._replace(poison_after=self._door.manager.config.poison_after)
             self._door.ask((application, Take(wanted, time.monotonic_ns() // 1_000_000 + wait)))
         elif kind == service.COMMIT:
