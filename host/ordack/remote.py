@@ -25,6 +25,7 @@ from ordack.store.messages import Stored
 ANSWER_S = 60.0  # after that long no answer is expected any more: `serve` hangs, or was stopped
 HELLO_S = 5.0  # the same for the first one
 WAIT_S = 10.0  # a question for messages that are to come is asked again after this
+RECEIVE_BYTES = 96 << 10  # at once: for more, malloc asks the kernel for pages each time
 PAUSE_S = 0.02  # between two attempts to connect
 ATTEMPTS = 5  # to have a commit done, with as many connections
 
@@ -57,7 +58,7 @@ class Connection:
             self._socket.sendall(question)
             asked = True
             while answer is None:
-                data = self._socket.recv(1 << 20)
+                data = self._socket.recv(RECEIVE_BYTES)
                 if not data:
                     raise Lost(asked)
                 self._buffer += data

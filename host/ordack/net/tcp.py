@@ -238,7 +238,6 @@ class _Net:
         self._expect_order_acks()
 
     def flush(self) -> None:
-        self.door.flush()
         output = self.manager.output()
         if self.recorder:
             self._record(self.recorder, output)
@@ -257,6 +256,7 @@ class _Net:
                 connection.ended_here = True
                 connection.transport.close()
                 self._loop.call_later(SHUT_TIMEOUT_S, connection.transport.abort)
+        self.door.flush()  # last: a message has the longer way before it
 
     def _record(self, recorder: Recorder, output: list[tuple[Link, bytes, bool]]) -> None:
         """Note what will be written, and all that came before it, so that no capture has less than the peers."""
