@@ -131,6 +131,10 @@ class Applications:
 
     # ---- in a transaction
 
+    def writes(self, questions: Sequence[Question]) -> bool:
+        """May what is asked for write something, but for a poison message that is moved?"""
+        return bool(self._returning or self._gone) or not all(type(question) is Take for _, question in questions)
+
     def must_last(self, questions: Sequence[Question]) -> bool:
         """Must what is asked for be on the disk before it is answered? What is taken or put back need not; nor messages
         that go from a queue that is emptied, as long as nobody is told of it, and more are to go."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping
@@ -32,6 +33,7 @@ PORT = LISTEN[1]  # B-001
 LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # of those that stand for every address, to listen on
 TLS_SCHEME = "tls://"
 SERIAL_PORT = 0  # stands for the port of a hop that is a serial line: nobody connects there
+NAMES_KEPT = 1024  # that were read last, in each way: a batch has the names of the one before it
 CONNECT_TIMEOUT_S = 10  # for an attempt to connect; also what a TimeToReachQueue of 0 counts as (B-405)
 _SERIAL = re.compile(r"(?:([\w.-]+)=)?(.+?)(?:@([^@/]*))?", re.DOTALL)
 _DIRECT = re.compile(r"(?:DIRECT=)?(TCP|OS):([^\\]{1,255})\\(?:(private\$)\\)?(.+)", re.IGNORECASE)
@@ -237,6 +239,7 @@ def confirmation_settings(configuration: Mapping[str, int]) -> confirm.Settings:
     )
 
 
+@functools.lru_cache(NAMES_KEPT)
 def check_host(address: str) -> None:
     """Raise BadName unless this is an IP address or a name that can be one of a machine."""
     try:
@@ -351,6 +354,7 @@ def parse_public_queue(text: str) -> tuple[str, str]:
     return guids.guid_text(guids.guid_bytes(guid))[1:-1].lower(), name
 
 
+@functools.lru_cache(NAMES_KEPT)
 def split_direct(name: str) -> tuple[str, str] | None:
     """(address, queue name) of a direct name of a private queue, `DIRECT=` or not; None for any other (wire.md 1.5).
 

@@ -230,8 +230,9 @@ class Manager:
             or self.applications.has_work
             or any(isinstance(event, (MessageReceived, MessageRun, Acknowledged)) for _, event, _ in work)
         ):
-            durable = bool(work) or self.applications.must_last(questions)
-            for link, recoverable, count in self._transact(now, wall, decide, questions, durable).stored:
+            writes = bool(work) or self.applications.writes(questions)
+            durable = not writes or bool(work) or self.applications.must_last(questions)
+            for link, recoverable, count in self._transact(now, wall, decide, questions, durable, writes).stored:
                 link.session.stored_all(recoverable, count, now)
                 self.links.touch(link)
         else:
@@ -244,12 +245,13 @@ class Manager:
         decide: Callable[[Batch], object],
         questions: Sequence[Question] = (),
         durable: bool = True,
+        writes: bool = True,
     ) -> Batch:
         """Do what applications ask for, run `decide` on a new batch and write what it has decided, in one transaction,
-        `durable` as Store.transaction has it. If anything raises, nothing was decided and nothing stored."""
+        as Store.transaction has `durable` and `writes`. If anything raises, nothing was decided and nothing stored."""
         batch = Batch(Outcomes(self.store, wall, self.config))
         try:
-            with self.store.transaction(durable):
+            with self.store.transaction(durable, writes):
                 self.applications.decide(batch.outcomes, questions, now, durable)
                 if self.applications.has_obeyed:
                     self._refresh()

@@ -396,7 +396,7 @@ def _no_sync_of_a_checkpoint_beside(patch: pytest.MonkeyPatch) -> None:
 
 def _no_sync_of_a_commit(patch: pytest.MonkeyPatch) -> None:
     transaction = Database.transaction
-    patch.setattr(Database, "transaction", lambda self, durable=True: transaction(self, False))
+    patch.setattr(Database, "transaction", lambda self, durable=True, writes=True: transaction(self, False, writes))
 
 
 def _a_disk_that_does_not_sync(patch: pytest.MonkeyPatch) -> None:

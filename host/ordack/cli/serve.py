@@ -317,6 +317,8 @@ def _run(
 ) -> None:
     import asyncio
 
+    from ordack.net.tcp import Loop
+
     listeners, applications, web, _, _ = sockets
 
     def ready() -> None:
@@ -335,7 +337,8 @@ def _run(
         if web:
             report(as_json, f"web page on http://{web}/, metrics on http://{web}/metrics", http=str(web))
 
-    asyncio.run(_serve(store, running, read, sockets, ready, devices, recorder, log))
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        runner.run(_serve(store, running, read, sockets, ready, devices, recorder, log))
 
 
 def _open_when_there_is_room(folder: Path, log: Log) -> Store:

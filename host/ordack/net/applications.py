@@ -22,11 +22,13 @@ SHARE_OF_FILES = 8  # of the files that this process may have, one in so many
 
 
 class Door:
-    """Takes the connections, gathers questions, and writes the answers. wake: is called when there are questions, as
-    `questions` gives them, or something else for the manager to do. most: so many connections at a time."""
+    """Takes the connections, gathers questions, and writes the answers. come: is called when something has, such as
+    what `questions` gives; wake: when there is something else for the manager to do. most: so many connections at a
+    time."""
 
-    def __init__(self, manager: Manager, wake: Callable[[], None]) -> None:
+    def __init__(self, manager: Manager, come: Callable[[], None], wake: Callable[[], None]) -> None:
         self.manager = manager
+        self.come = come
         self.wake = wake
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         self.most = (
@@ -81,7 +83,6 @@ class Door:
     def ask(self, question: Question) -> None:
         """It wants something."""
         self._asked.append(question)
-        self.wake()
 
     def questions(self) -> list[Question]:
         """What was asked since the last time."""
@@ -124,6 +125,11 @@ class Connection(asyncio.Protocol):
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
+        self.came(data)
+        self._door.come()
+
+    def came(self, data: bytes) -> None:
+        """Take a part of a question, or more."""
         if not self.is_over:
             self._buffer += data
             self._next()

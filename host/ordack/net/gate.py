@@ -152,12 +152,13 @@ class Visitor(Connection):
         """As Connection has it."""
         self._gate.tell(self._address, why)
 
-    def data_received(self, data: bytes) -> None:
+    def came(self, data: bytes) -> None:
+        """As Connection has it."""
         if self._is_unread:
             self.end("it asks before it has read its answer")
             return
         is_known = self._application is not None
-        super().data_received(data)
+        super().came(data)
         size = 0 if self.is_over else len(self._buffer)
         self._gate.half += size - self.half
         self.half, before = size, self.half

@@ -15,6 +15,7 @@ import fcntl
 import functools
 import ipaddress
 import resource
+import selectors
 import socket
 import ssl
 import termios
@@ -160,6 +161,25 @@ class _Connection(asyncio.Protocol):
         self.transport.abort()
 
 
+class _Files(selectors.DefaultSelector):
+    """Knows how many files were ready when that was asked last."""
+
+    ready = 0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        found = super().select(timeout)
+        self.ready = len(found)
+        return found
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """An event loop for `serve`, which does at once what is alone in its turn: 15 us earlier than on another one."""
+
+    def __init__(self) -> None:
+        self.files = _Files()
+        super().__init__(self.files)
+
+
 class _Net:
     def __init__(
         self,
@@ -178,7 +198,7 @@ class _Net:
         self.connectors: dict[Hop, Connector] = {}
         self.connections: dict[Link, _Connection] = {}
         self.serial: dict[Hop, SerialPort] = {}
-        self.door = Door(manager, self._wake)
+        self.door = Door(manager, self._come, self._wake)
         self.gate = Gate(self.door, applications or Listeners([]), tls)
         self._loop = asyncio.get_running_loop()
         self._is_awake = False
@@ -195,11 +215,19 @@ class _Net:
         manager.links.counters.turned = self._loop.time()
 
     def arrived(self, link: Link, data: bytes) -> None:
-        self._wake()
         self._arrivals.append((link, data))
         self._bytes += len(data)
         if self._bytes >= MAX_BATCH_BYTES:
             self.handle()
+        else:
+            self._come()
+
+    def _come(self) -> None:
+        """Something has come. It waits for whatever else can be read in this turn of the loop, if anything can."""
+        if not self._is_awake and isinstance(self._loop, Loop) and self._loop.files.ready == 1:
+            self.handle()
+        else:
+            self._wake()
 
     def _wake(self) -> None:
         if not self._is_awake:
@@ -238,6 +266,7 @@ class _Net:
         self._expect_order_acks()
 
     def flush(self) -> None:
+        self.door.flush()
         output = self.manager.output()
         if self.recorder:
             self._record(self.recorder, output)
@@ -256,7 +285,6 @@ class _Net:
                 connection.ended_here = True
                 connection.transport.close()
                 self._loop.call_later(SHUT_TIMEOUT_S, connection.transport.abort)
-        self.door.flush()  # last: a message has the longer way before it
 
     def _record(self, recorder: Recorder, output: list[tuple[Link, bytes, bool]]) -> None:
         """Note what will be written, and all that came before it, so that no capture has less than the peers."""

@@ -46,7 +46,7 @@ from ordack.store.numbers import Numbers
 from ordack.store.outgoing import OutgoingQueues
 from ordack.store.processes import process
 from ordack.store.queues import Queues
-from ordack.store.room import Disk, Room, room
+from ordack.store.room import AMPLE_BYTES, DISK_S, Disk, Room, room
 from ordack.store.schema import NEVER
 from ordack.store.write_ahead import disk_bytes, log_bytes
 
@@ -54,8 +54,6 @@ __all__ = ["STATUS", "Store", "StoreBusy", "StoreError", "StoreFull", "StoreServ
 
 STATUS = "status.json"
 LOCK_TRIES = 10
-AMPLE_BYTES = 1 << 30  # free: of such a disk
-DISK_S = 0.1  # is looked at again after so long
 
 
 class Store:
@@ -111,9 +109,9 @@ class Store:
         """Have checkpoints made in a thread of their own from now on, so that no commit waits for one."""
         self._database.checkpoint_beside().start()
 
-    def transaction(self, durable: bool = True) -> AbstractContextManager[None]:
+    def transaction(self, durable: bool = True, writes: bool = True) -> AbstractContextManager[None]:
         """As Database.transaction."""
-        return self._database.transaction(durable)
+        return self._database.transaction(durable, writes)
 
     def snapshot(self) -> AbstractContextManager[None]:
         """What is read inside is of one moment. Nobody has to wait for that; nothing may be written."""

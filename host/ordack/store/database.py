@@ -148,14 +148,15 @@ class _InWords:
 class _Transaction:
     """See Database.transaction. A generator in its place would cost some microseconds."""
 
-    __slots__ = ("_database", "_durable")
+    __slots__ = ("_database", "_durable", "_writes")
 
-    def __init__(self, database: Database, durable: bool) -> None:
+    def __init__(self, database: Database, durable: bool, writes: bool) -> None:
         self._database = database
         self._durable = durable
+        self._writes = writes
 
     def __enter__(self) -> None:
-        self._database.begin(self._durable)
+        self._database.begin(self._durable, self._writes)
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         self._database.end(self._durable, error)
@@ -334,14 +335,15 @@ class Database:
         )
         self.all("UPDATE sqlite_sequence SET seq = ? WHERE name = 'queues'", (FIRST_PRIVATE_ID - 1,))
 
-    def transaction(self, durable: bool = True) -> contextlib.AbstractContextManager[None]:
+    def transaction(self, durable: bool = True, writes: bool = True) -> contextlib.AbstractContextManager[None]:
         """Everything written inside becomes durable together, or not at all if an exception leaves it, but for
         StoreUnknown. Nests. Raises StoreServed.
 
-        durable: False of what a power cut may undo, as long as nothing durable has followed: no sync is waited for."""
-        return _Transaction(self, durable) if self.connection.get_autocommit() else NESTED
+        durable: False of what a power cut may undo, as long as nothing durable has followed: no sync is waited for.
+        writes: False of what as a rule writes nothing, in a process that is the only one that does."""
+        return _Transaction(self, durable, writes) if self.connection.get_autocommit() else NESTED
 
-    def begin(self, durable: bool) -> None:
+    def begin(self, durable: bool, writes: bool = True) -> None:
         """Begin what `transaction` gives; `end` is to follow, unless this raises."""
         self._check_served()
         failure = self._failure_beside()
@@ -352,7 +354,7 @@ class Database:
         if not durable:
             self._set_synchronous(False)
         try:
-            self.all("BEGIN IMMEDIATE")
+            self.all("BEGIN IMMEDIATE" if writes else "BEGIN")
         except BaseException:
             if not durable:
                 self._set_synchronous(True)
@@ -420,7 +422,8 @@ class Database:
         syncs, began = self.work.syncs, time.perf_counter_ns()
         try:
             with self.errors(), self._log.turn():
-                self._log.keep_place()
+                if self.connection.txn_state() == apsw.SQLITE_TXN_WRITE:
+                    self._log.keep_place()
                 try:
                     self.connection.execute("COMMIT")
                 except apsw.IOError:

@@ -20,7 +20,7 @@ import apsw
 
 from ordack.counters import DiskWork
 from ordack.store.checkpoints import Checkpoints, FileTurn, keep_place, needed
-from ordack.store.room import LOG_BYTES, reserve
+from ordack.store.room import AMPLE_BYTES, DISK_S, LOG_BYTES, reserve
 
 BUSY_WAIT_S = 0.001  # between two tries to write; SQLite's own, up to 0.1, let two that write in turn starve a third
 READERS_S = 0.05  # so long a log that is to begin anew waits for those who read from it
@@ -86,6 +86,7 @@ class WriteAheadLog:
         self._work = work
         self._pages = 0  # that were written to the log since it began, as far as this object knows
         self._is_begun = log_bytes(path) > 0
+        self._ample_until = 0.0  # the disk has room enough, in monotonic seconds
         self.is_synced = True
         self.beside: Checkpoints | None = None
         self._done_beside = 0  # that were counted
@@ -154,7 +155,7 @@ class WriteAheadLog:
         self._pages, self._is_begun = pages, True
         size = self._work.log_bytes = pages * self._page_bytes
         is_short = False
-        if size >= SHORT_LOG_BYTES:
+        if size >= SHORT_LOG_BYTES and (not self.beside or time.monotonic() >= self._ample_until):
             with contextlib.suppress(OSError):
                 disk, free = disk_bytes(self._path)
                 kept_back = reserve(disk)
@@ -163,6 +164,8 @@ class WriteAheadLog:
                     self.empty()
                 elif size >= LOG_BYTES and (is_short or not self.beside):
                     self._copy(apsw.SQLITE_CHECKPOINT_PASSIVE)
+                if free > AMPLE_BYTES:
+                    self._ample_until = time.monotonic() + DISK_S
         if self.beside:
             self.beside.tell(0 if is_short else pages)
             if self.is_synced:  # a commit by which nothing is synced is told from others by that
