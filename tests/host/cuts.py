@@ -552,13 +552,14 @@ def _settings(dice: random.Random) -> Iterator[None]:
     looks = itertools.count()
     ticking = SimpleNamespace(monotonic=lambda: pieces.PIECE_S * next(looks), sleep=lambda _: None)
     looked_at, emptied = dice.choice(LOGS)
-    free = dice.choice((0, 1 << 30))
+    free = dice.choice((0, 1 << 30, 2 << 30))
     chunk = dice.choice((BLOCK, 4 * BLOCK, write_ahead.CHUNK_BYTES))
     with (
         mock.patch.object(write_ahead, "SHORT_LOG_BYTES", looked_at),
         mock.patch.object(write_ahead, "LOG_BYTES", emptied),
         mock.patch.object(write_ahead, "CHUNK_BYTES", chunk),
-        mock.patch.object(checkpoints, "LOG_BYTES", emptied),
+        mock.patch.object(write_ahead, "AHEAD_BYTES", BLOCK),
+        mock.patch.object(checkpoints, "SERVED_LOG_BYTES", emptied),
         mock.patch.object(checkpoints, "WAIT_S", 0),
         mock.patch.object(write_ahead, "disk_bytes", return_value=(SMALL_DISK, free)),
         mock.patch.object(pieces, "time", ticking),

@@ -227,7 +227,7 @@ def _fail_beside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: int, check: Callable[[Client, Told, Checkpoints], object]
 ) -> None:
     """The `sync`th sync of a checkpoint beside the writer fails; of what is in the log, a part was not synced."""
-    monkeypatch.setattr(checkpoints, "LOG_BYTES", 1 << 10)
+    monkeypatch.setattr(checkpoints, "SERVED_LOG_BYTES", 1 << 10)
     for seed in range(TRIES):
         with told_on(tmp_path, seed) as told:
             client = Client(told.machine.folder)
@@ -285,7 +285,7 @@ def test_a_checkpoint_beside_that_goes_on_after_a_failure_is_found(
 def test_nothing_is_copied_while_the_writer_does_not_know_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "LOG_BYTES", 1 << 10)
+    monkeypatch.setattr(checkpoints, "SERVED_LOG_BYTES", 1 << 10)
     with told_on(tmp_path, 1) as told:
         with Client(told.machine.folder) as client:
             beside = client.store._database.checkpoint_beside()
@@ -309,7 +309,7 @@ def _grow_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The database's file gets longer, and checkpoints are made at any moment of that. One may make the file shorter
     before the commit is done that has made it longer; the next may copy to where the next commit makes it longer. And
     it gets longer at any moment of a checkpoint."""
-    monkeypatch.setattr(checkpoints, "LOG_BYTES", 1 << 10)
+    monkeypatch.setattr(checkpoints, "SERVED_LOG_BYTES", 1 << 10)
     monkeypatch.setattr(checkpoints, "WAIT_S", 0)
     monkeypatch.setattr(write_ahead, "CHUNK_BYTES", 4 * BLOCK)
     for seed in range(TRIES):

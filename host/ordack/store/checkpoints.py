@@ -25,10 +25,10 @@ from pathlib import Path
 
 import apsw
 
-from ordack.store.room import LOG_BYTES
+from ordack.store.room import SERVED_LOG_BYTES
 
-MOST = 16  # times LOG_BYTES
-REST = 4  # the part of LOG_BYTES that may be left to copy while the writer is kept out
+MOST = 4  # times SERVED_LOG_BYTES
+REST = 16  # the part of SERVED_LOG_BYTES that may be left to copy while the writer is kept out
 WAIT_S = 0.02  # for the writer, and then with the writer kept out for readers; another time if that is not enough
 LOCKED = (
     "another process has been copying its write-ahead log as long as this could wait. Try again when that is done, "
@@ -149,17 +149,17 @@ class Checkpoints:
         if pages < self._pages:
             self._copied = 0
         self._pages = pages
-        if pages * self._page_bytes >= LOG_BYTES:
+        if pages * self._page_bytes >= SERVED_LOG_BYTES:
             self._wanted.set()
 
     def step(self) -> None:
         """Copy what is in the log, if that is much; have it begin anew, if little is left to copy."""
-        pages, rest = self._pages, LOG_BYTES // REST // self._page_bytes
-        if self.held or self.failure or pages * self._page_bytes < LOG_BYTES:
+        pages, rest = self._pages, SERVED_LOG_BYTES // REST // self._page_bytes
+        if self.held or self.failure or pages * self._page_bytes < SERVED_LOG_BYTES:
             return
         if pages - self._copied > rest:
             self._copy(apsw.SQLITE_CHECKPOINT_PASSIVE)
-        is_long = pages * self._page_bytes >= MOST * LOG_BYTES
+        is_long = pages * self._page_bytes >= MOST * SERVED_LOG_BYTES
         if pages >= self._begin_at and (is_long or self._pages - self._copied <= rest) and not self.failure:
             if self._copy(apsw.SQLITE_CHECKPOINT_RESTART):
                 self._pages = self._copied = self._begin_at = 0

@@ -13,21 +13,24 @@ import contextlib
 import ctypes
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import apsw
 
 from ordack.counters import DiskWork
 from ordack.store.checkpoints import Checkpoints, FileTurn, keep_place, needed
-from ordack.store.room import AMPLE_BYTES, DISK_S, LOG_BYTES, reserve
+from ordack.store.room import AMPLE_BYTES, DISK_S, LOG_BYTES, SERVED_LOG_BYTES, reserve
 
 BUSY_WAIT_S = 0.001  # between two tries to write; SQLite's own, up to 0.1, let two that write in turn starve a third
 READERS_S = 0.05  # so long a log that is to begin anew waits for those who read from it
 SHORT_LOG_BYTES = 256 << 10  # with less in it a log is not looked at
 COPY_BYTES = 64 << 10  # SQLite writes less than 128 KiB at once
 SHORT_OF = 2  # times what is kept back of a disk: with less room, no checkpoint is made beside commits
-SERVED_LOG = 4  # times LOG_BYTES: so much of the log's file stays where it is copied beside commits, and gets longer
+SERVED_LOG = 2  # times SERVED_LOG_BYTES: so much of the log's file stays where it is copied beside commits,
+AHEAD_BYTES = 1 << 20  # and gets longer by so much before it has to: who commits would wait for blocks of the disk, too
+HEADER_BYTES, FRAME_BYTES = 32, 24  # of the log's file, and of each page there
+CACHE_KIB = 16 << 10  # of pages that `serve` keeps: what waits to be sent is not read from the disk again
 NOT_OURS = contextlib.nullcontext()  # who checkpoints beside has the turn when it needs it
 CHUNK_BYTES = 256 << 10  # the database's file grows and shrinks by so much: not each transaction asks for more
 
@@ -87,6 +90,7 @@ class WriteAheadLog:
         self._pages = 0  # that were written to the log since it began, as far as this object knows
         self._is_begun = log_bytes(path) > 0
         self._ample_until = 0.0  # the disk has room enough, in monotonic seconds
+        self._length = 0  # of the log's file at least, while there is
         self.is_synced = True
         self.beside: Checkpoints | None = None
         self._done_beside = 0  # that were counted
@@ -100,7 +104,8 @@ class WriteAheadLog:
 
     def checkpoint_beside(self) -> Checkpoints:
         """From now on commits make no checkpoints, unless the disk is nearly full: this does. Raises apsw.Error."""
-        self._database.pragma("journal_size_limit", SERVED_LOG * LOG_BYTES)
+        self._database.pragma("journal_size_limit", SERVED_LOG * SERVED_LOG_BYTES)
+        self._database.pragma("cache_size", -CACHE_KIB)
         self.beside = Checkpoints(self._path, CHUNK_BYTES)
         self.beside.tell(self._pages)
         return self.beside
@@ -131,14 +136,29 @@ class WriteAheadLog:
         When a sync has failed, a part of what was written before may be missing on the disk, while all who read it see
         it, and no later sync brings it there: Linux takes it for written. What follows in the log would be behind a
         gap, and lost with the power, and a checkpoint that is cut off would leave a database that is damaged."""
-        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_WAL
-        file = apsw.VFSFile(self._database.open_vfs, str(_log_of(self._path)), [flags, 0])
-        try:
+        with self._file() as file:
             size = file.xFileSize()
             for start in range(0, size, COPY_BYTES):
                 file.xWrite(file.xRead(min(COPY_BYTES, size - start), start), start)
+
+    @contextlib.contextmanager
+    def _file(self) -> Iterator[apsw.VFSFile]:
+        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_WAL
+        file = apsw.VFSFile(self._database.open_vfs, str(_log_of(self._path)), [flags, 0])
+        try:
+            yield file
         finally:
             file.xClose()
+
+    def _lengthen(self, pages: int) -> None:
+        """Have the file longer than so many pages need. What follows them counts as no page."""
+        end = HEADER_BYTES + pages * (FRAME_BYTES + self._page_bytes)
+        if end + CHUNK_BYTES > self._length:
+            with contextlib.suppress(apsw.Error), self._file() as file:  # else commits do it themselves
+                size = file.xFileSize()
+                self._length = max(size, end + AHEAD_BYTES)
+                for start in range(size, self._length, COPY_BYTES):
+                    file.xWrite(bytes(COPY_BYTES), start)
 
     def empty(self) -> None:
         """Copy all to the database's file and give the log's room back, unless somebody reads from it for long."""
@@ -164,9 +184,10 @@ class WriteAheadLog:
                     self.empty()
                 elif size >= LOG_BYTES and (is_short or not self.beside):
                     self._copy(apsw.SQLITE_CHECKPOINT_PASSIVE)
-                if free > AMPLE_BYTES:
-                    self._ample_until = time.monotonic() + DISK_S
+                self._ample_until = time.monotonic() + DISK_S if free > AMPLE_BYTES else 0.0
         if self.beside:
+            if self._ample_until and size >= SHORT_LOG_BYTES:
+                self._lengthen(pages)
             self.beside.tell(0 if is_short else pages)
             if self.is_synced:  # a commit by which nothing is synced is told from others by that
                 new, self._done_beside = self.beside.done - self._done_beside, self.beside.done
