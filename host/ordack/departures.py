@@ -61,7 +61,7 @@ class Departures:
         session = link.session
         reading = Reading(self._store.outgoing, self._outgoing.at_hand)
         for queue, entry in link.turns.among(queues):
-            if not session.can_send() or not (queue.returns or (link.writable and link.pace.has_room)):
+            if not session.can_send() or not (queue.returns or (link.writable and link.pace.room > 0)):
                 break
             if entry.tx_sequence_number:
                 self._outgoing.may_transmit(queue, key_of(entry))
@@ -72,7 +72,7 @@ class Departures:
                 reading = Reading(self._store.outgoing, self._outgoing.at_hand)
                 continue
             if entry.tx_sequence_number:
-                link.counts.resent += queue.leaves(key_of(entry), now)
+                link.counts.resent += queue.leave([key_of(entry)], now)
                 queue.stream.prepare(entry, packet, parse.transaction_offset(packet))
             clock.hide_limits(packet)
             session.send(entry, packet, entry.recoverable, now)
@@ -95,23 +95,30 @@ class Departures:
         names = first[compose.USER_FLAGS_AT : transaction_at]
         previous_at = transaction_at + PREVIOUS_AT
         previous = entry.tx_sequence_number
-        for following in queue.stream.following(entry, session.room):
-            if not link.writable or not link.pace.has_room:
-                return
-            key = key_of(following)
-            self._outgoing.may_transmit(queue, key)
-            packet, until = reading.packet(queue.identifier, key)
+        following = queue.stream.following(entry, session.room) if link.writable else []
+        if following:
+            self._outgoing.may_transmit(queue, key_of(following[-1]))
+        packets: list[bytearray] = []
+        room = link.pace.room
+        for other in following:
+            if room <= 0:
+                break
+            packet, until = reading.packet(queue.identifier, key_of(other))
             if wall > until or packet[3] & TRACED or packet[compose.USER_FLAGS_AT : transaction_at] != names:
-                reading.put_back(queue.identifier, key, packet, until)
-                return
-            link.counts.resent += queue.leaves(key, now)
+                reading.put_back(queue.identifier, key_of(other), packet, until)
+                break
             pack_into("<I", packet, previous_at, previous)  # B-318
             clock.hide_limits(packet)
-            session.send_following(following, packet)
-            link.counts.sent += 1
-            link.pace.sends(len(packet))
-            link.turns.count += 1
-            previous = following.tx_sequence_number
+            packets.append(packet)
+            previous = other.tx_sequence_number
+            room -= len(packet)
+        if packets:
+            sent = following[: len(packets)]
+            link.counts.resent += queue.leave(list(map(key_of, sent)), now)
+            session.send_following(sent, packets)
+            link.counts.sent += len(sent)
+            link.pace.sends(sum(map(len, packets)))
+            link.turns.count += len(sent)
 
     def _report_leaving(self, link: Link, message: headers.UserMessage, now: int, wall: int) -> None:
         self._transact(now, wall, lambda batch: batch.outcomes.report(message, link.address))  # B-294

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Collection, Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from mqqb import confirm, core, headers, hosts
 from mqqb.confirm import Confirmation
@@ -52,15 +53,15 @@ class OutgoingQueue:
         self.watched: tuple[int, int] | None = None
         self._highest = 0  # key of the transactional messages that were sent
 
-    def leaves(self, key: int, now: int) -> bool:
-        """The transactional message with this key is sent; not for the first time?"""
-        self.transmitted.add(key)
-        if key <= self._highest:
-            return True
-        self._highest = key
-        if self.watched is None:
-            self.watched = key, now
-        return False
+    def leave(self, keys: Sequence[int], now: int) -> int:
+        """The transactional messages with these keys, which rise, are sent; how many not for the first time."""
+        self.transmitted.update(keys)
+        again = bisect_right(keys, self._highest)
+        if again < len(keys):
+            self._highest = keys[-1]
+            if self.watched is None:
+                self.watched = keys[again], now
+        return again
 
     def order_acked(self, entries: Iterable[Entry], now: int) -> int | None:
         """An OrderAck covers these. How long it took, in milliseconds, if the one that is watched is among them."""

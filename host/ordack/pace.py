@@ -33,9 +33,10 @@ class Pace:
         self._began = 0  # the first of them since then
 
     @property
-    def has_room(self) -> bool:
-        """May another message be sent before what was sent has been written?"""
-        return self._waiting < AHEAD_BYTES
+    def room(self) -> int:
+        """Another message may be sent before what was sent has been written, if this is above 0; it counts down by the
+        bytes of each."""
+        return AHEAD_BYTES - self._waiting
 
     @property
     def is_under_way(self) -> bool:
@@ -43,7 +44,7 @@ class Pace:
         return self._held > 0 or self._seen < self._written
 
     def sends(self, count: int) -> None:
-        """A message of so many bytes was given to the session."""
+        """Messages of so many bytes were given to the session."""
         self._waiting += count
 
     def wrote(self, count: int) -> None:

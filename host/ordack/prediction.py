@@ -12,6 +12,7 @@ same way, a run at a time.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from struct import pack_into
 from typing import Any
 
@@ -232,18 +233,19 @@ class PredictingSession(Session):
         most = min(counts[core.SESSION_WINDOW_SIZE], counts[core.SESSION_RECEIVED_WINDOW_SIZE], window.IN_FLIGHT_MAX)
         return max(most - core.session_unacked_sent(counts), 0)
 
-    def send_following(self, entry: Entry, packet: bytearray) -> None:
-        """As `send`, for a transactional message behind another one that was sent in the same millisecond: the timers
+    def send_following(self, entries: Sequence[Entry], packets: Sequence[bytearray]) -> None:
+        """As `send`, for transactional messages behind another one that was sent in the same millisecond: the timers
         run, and no SessionHeader is due. `room` has to be left."""
         counts = self.window.counts
-        counts[core.SESSION_SENT] = entry.sequence_number = (counts[core.SESSION_SENT] + 1) & 0xFFFF
-        counts[core.SESSION_RECOVERABLE_SENT] = entry.recoverable_sequence_number = (
-            counts[core.SESSION_RECOVERABLE_SENT] + 1
-        ) & 0xFFFF
-        entry.awaiting_ack = True
-        self.window.in_flight.append(entry)
-        packet[2] &= ~core.BASE_SH & 0xFF
-        self._out.append(packet)
+        for entry, packet in zip(entries, packets, strict=True):
+            counts[core.SESSION_SENT] = entry.sequence_number = (counts[core.SESSION_SENT] + 1) & 0xFFFF
+            counts[core.SESSION_RECOVERABLE_SENT] = entry.recoverable_sequence_number = (
+                counts[core.SESSION_RECOVERABLE_SENT] + 1
+            ) & 0xFFFF
+            entry.awaiting_ack = True
+            packet[2] &= ~core.BASE_SH & 0xFF
+        self.window.in_flight.extend(entries)
+        self._out.extend(packets)
 
     def stored_all(self, recoverable: bool, count: int, now: int) -> None:
         """As `stored`, for so many messages of this kind."""

@@ -53,9 +53,9 @@ class Operator:
                 self.left.add(entry.message_id)
             send(session, entry, packet, recoverable, now)
 
-        def noted_too(session: PredictingSession, entry: Any, packet: bytearray) -> None:
-            self.left.add(entry.message_id)
-            send_following(session, entry, packet)
+        def noted_too(session: PredictingSession, entries: Any, packets: Any) -> None:
+            self.left.update(entry.message_id for entry in entries)
+            send_following(session, entries, packets)
 
         patch.setattr(Database, "all", watched)
         patch.setattr(Session, "send", noted)
