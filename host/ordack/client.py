@@ -32,7 +32,7 @@ from ordack.orders import Order
 from ordack.reads import Here, Reads
 from ordack.receiving import Cursor, Empty, Received, Receiving, Reject, cannot_reject, patience
 from ordack.remote import Remote
-from ordack.sending import Further, Letter, Properties, Sent, in_runs, letter_of
+from ordack.sending import Further, Letter, Properties, Run, Sent, in_runs, letter_of
 from ordack.service import PAGE
 from ordack.store import Store
 from ordack.store.look import open_to_look
@@ -309,9 +309,8 @@ class Client:
         StoreError, and then it is not sent; StoreUnknown if the disk failed at the very end, or `serve` did not answer,
         and says who has to look for it before it is sent again.
         """
-        return self.send_many(
-            [letter_of(destination, body, label=label, priority=priority, delivery=delivery, **properties)]
-        )[0]
+        letter = letter_of(destination, body, label=label, priority=priority, delivery=delivery, **properties)
+        return self.access.commit(Commit(letters=(Run(letter, (letter.body,)),)))[0]
 
     def send_many(self, letters: Iterable[Letter]) -> list[Sent]:
         """Send messages in one transaction: all of them, in this order, or none if it raises, as `send` does. They
