@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mqqb import confirm, headers
 from ordack import remote, service
-from ordack.applications import PutBack
+from ordack.applications import PutBack, Take
 from ordack.client import Client, Letter, Transaction
 from ordack.commits import Commit, Direct, Request, Wanted, carry_out
 from ordack.config import Config
@@ -96,6 +96,25 @@ def test_a_commit_that_fails_changes_nothing_and_the_others_of_its_batch_stand(h
     assert host.content("line1") == [b"1", b"2"]
     (again,) = do(manager, other.wants("line1", 5))
     assert _bodies(again) == [b"1", b"2"]
+
+
+def test_a_take_writes_nothing_but_the_poison_that_it_moves(host: Host, manager: Manager) -> None:
+    app = App(manager)
+    do(manager, app.commits(Letter("line1", b"1"), Letter("line1", b"2")))
+
+    def take() -> tuple[list[bytes], int]:
+        before = host.store.work.syncs
+        application, wanted = app.wants("line1", 2)
+        assert isinstance(wanted, Take)
+        question = wanted._replace(wanted=wanted.wanted._replace(counted=True, poison_after=1))
+        (found,) = do(manager, (application, question))
+        do(manager, (application, PutBack(_keys(found)[:1])))
+        return _bodies(found), host.store.work.syncs - before
+
+    assert take() == ([b"1", b"2"], 0)
+    do(manager, (app.application, PutBack(tuple(app.application.held))))
+    found, syncs = take()
+    assert (found, host.content("line1;poison"), syncs > 0) == ([], [b"1", b"2"], True)
 
 
 @pytest.mark.parametrize("times", [1, 3])

@@ -76,6 +76,40 @@ def test_it_listens_on_the_address_that_it_was_given_and_no_other() -> None:
             socket.create_connection(("127.0.0.2", port), 5)
 
 
+def test_what_comes_alone_is_handled_in_its_turn_and_what_comes_together_as_one_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[int] = []
+    receive, wake = Manager.receive, tcp._Net._wake
+
+    def noted(self: Manager, arrivals: Any, *arguments: Any, **options: Any) -> None:
+        batches.append(len(arrivals))
+        receive(self, arrivals, *arguments, **options)
+
+    def put_off(self: Any) -> None:
+        batches.append(0)
+        wake(self)
+
+    async def run() -> None:
+        async with serving(tmp_path, Config()) as server:
+            with (
+                socket.create_connection(("127.0.0.1", server.port)) as one,
+                socket.create_connection(("127.0.0.1", server.port)) as other,
+            ):
+                await until(lambda: len(server.manager.links) == 2)
+                monkeypatch.setattr(Manager, "receive", noted)
+                monkeypatch.setattr(tcp._Net, "_wake", put_off)
+                for sockets, expected in (([one], [1]), ([one, other], [0, 0, 2]), ([other], [1])):
+                    batches.clear()
+                    for connected in sockets:  # the loop has no turn meanwhile
+                        connected.sendall(b"\x10")
+                    await until(lambda: batches and batches[-1])
+                    assert batches == expected
+
+    with asyncio.Runner(loop_factory=tcp.Loop) as runner:
+        runner.run(run())
+
+
 @pytest.mark.rule("B-218", "B-155")
 async def test_a_connection_that_is_taken_waits_for_a_request_and_not_for_ever(tmp_path: Path) -> None:
     async with serving(tmp_path, Config(session=Settings(initialization_timeout=300))) as server:

@@ -15,7 +15,7 @@ import apsw
 import pytest
 from mqqb import acks, build, confirm, core, guids, handshake, headers, parse, rare, reader
 from mqqb.session import Settings
-from ordack import sending
+from ordack import outcome, sending
 from ordack.batch import Batch
 from ordack.client import Client, Reject
 from ordack.config import Config
@@ -1185,3 +1185,34 @@ def test_acknowledgements_of_many_messages_settle_what_they_settle_one_by_one(tm
     together = _settled_by(sender, [answers])
     sender.put_back(world)
     assert together == _settled_by(sender, alone)
+
+
+def test_letters_that_are_alike_in_the_same_second_do_not_pass_for_those_of_another_store_or_setting(
+    tmp_path: Path,
+) -> None:
+    always = Config(confirmation=confirm.Settings(xact_dead_letter_always=True))
+    packets = []
+    for name, config in (("one", Config()), ("other", Config()), ("other", always)):
+        with Store(tmp_path / name, create=True, clock=lambda: WALL) as store, store.transaction():
+            sending = Sending(Outcomes(store, WALL, config))
+            sending.send(Letter(LINE1, b"x"))
+            sending.write()
+            packet, _ = store.outgoing.packet(store.outgoing.last_key())
+            user = outcome.parse(packet).user
+            packets.append((bytes(user.source_queue_manager) == store.guid, user.flags & core.USER_JN != 0))
+    assert packets == [(True, False), (True, False), (True, True)]
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+def test_a_letter_that_is_like_one_of_the_same_second_goes_to_the_queue_as_it_is_now(tmp_path: Path, size: int) -> None:
+    with Store(tmp_path, create=True, clock=lambda: WALL) as store:
+        for transactional in (True, False):
+            queue = store.queues.create("line1", transactional=transactional)
+            with store.transaction():
+                sending = Sending(Outcomes(store, WALL, Config()))
+                sent = sending.send(Letter("line1", bytes(size)))
+                sending.write()
+            [stored] = store.messages.peek(queue.identifier)
+            assert (sent.delivery == "transactional", len(stored.packet) > size) == (transactional, True)
+            store.messages.delete([stored.lookup_id])
+            store.queues.remove(queue.identifier)

@@ -24,7 +24,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ordack import store as store_module
 from ordack.client import Client, Empty
 from ordack.names import BadName, queue_name
-from ordack.store import Store, StoreBusy, StoreError, StoreFull
+from ordack.store import Store, StoreBusy, StoreError, StoreFull, write_ahead
 from ordack.store.database import among
 from ordack.store.hands import RECEIVE_LOCK, Hands
 from ordack.store.locks import Locks
@@ -32,9 +32,9 @@ from ordack.store.memory import Incoming
 from ordack.store.messages import NewMessage
 from ordack.store.outgoing import NewOutgoing, Waiting
 from ordack.store.queues import NoSuchQueue, QueueExists
-from ordack.store.room import LOG_BYTES, SERVED_LOG_BYTES
+from ordack.store.room import AMPLE_BYTES, LOG_BYTES, SERVED_LOG_BYTES
 from ordack.store.schema import FILE_NAME, FORMAT_VERSION, NEVER
-from ordack.store.write_ahead import SERVED_LOG, log_bytes
+from ordack.store.write_ahead import CHUNK_BYTES, SERVED_LOG, log_bytes
 
 from tests.support.beside import unserved
 from tests.support.command import ENVIRONMENT, Serve
@@ -602,6 +602,25 @@ def test_a_log_that_is_copied_beside_commits_keeps_its_file_up_to_a_limit(tmp_pa
         _add(store, "q", b"the log has begun anew")
         assert store.work.log_bytes < LOG_BYTES
         assert log_bytes(store.path) == min(size, SERVED_LOG * SERVED_LOG_BYTES)
+
+
+@pytest.mark.parametrize("is_ample", [True, False])
+def test_a_log_that_is_copied_beside_commits_gets_longer_ahead_of_them_where_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_ample: bool
+) -> None:
+    free = AMPLE_BYTES + is_ample
+    monkeypatch.setattr(write_ahead, "disk_bytes", lambda _path: (1 << 40, free))
+    with Store(tmp_path / "store", create=True) as store:
+        store.queues.create("q")
+        store._database.checkpoint_beside()
+        bodies = [bytes([number]) * 100_000 for number in range(12)]
+        for body in bodies:
+            _add(store, "q", body)
+        ahead = log_bytes(store.path) - store.work.log_bytes
+        assert (ahead > CHUNK_BYTES) is is_ample
+        shutil.copytree(tmp_path / "store", tmp_path / "after a power cut")
+    with Store(tmp_path / "after a power cut") as left:
+        assert _content(left, "q") == bodies
 
 
 def test_who_is_stopped_while_it_copies_the_log_is_waited_for_and_then_reported(tmp_path: Path) -> None:
