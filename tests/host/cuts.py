@@ -559,6 +559,7 @@ def _settings(dice: random.Random) -> Iterator[None]:
         mock.patch.object(write_ahead, "LOG_BYTES", emptied),
         mock.patch.object(write_ahead, "CHUNK_BYTES", chunk),
         mock.patch.object(write_ahead, "AHEAD_BYTES", BLOCK),
+        mock.patch.object(write_ahead, "FAST_US", 1 << 40),
         mock.patch.object(checkpoints, "SERVED_LOG_BYTES", emptied),
         mock.patch.object(checkpoints, "WAIT_S", 0),
         mock.patch.object(write_ahead, "disk_bytes", return_value=(SMALL_DISK, free)),

@@ -34,7 +34,7 @@ from ordack.store.outgoing import NewOutgoing, Waiting
 from ordack.store.queues import NoSuchQueue, QueueExists
 from ordack.store.room import AMPLE_BYTES, LOG_BYTES, SERVED_LOG_BYTES
 from ordack.store.schema import FILE_NAME, FORMAT_VERSION, NEVER
-from ordack.store.write_ahead import CHUNK_BYTES, SERVED_LOG, log_bytes
+from ordack.store.write_ahead import COPY_BYTES, SERVED_LOG, log_bytes
 
 from tests.support.beside import unserved
 from tests.support.command import ENVIRONMENT, Serve
@@ -604,10 +604,11 @@ def test_a_log_that_is_copied_beside_commits_keeps_its_file_up_to_a_limit(tmp_pa
         assert log_bytes(store.path) == min(size, SERVED_LOG * SERVED_LOG_BYTES)
 
 
-@pytest.mark.parametrize("is_ample", [True, False])
-def test_a_log_that_is_copied_beside_commits_gets_longer_ahead_of_them_where_there_is_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_ample: bool
+@pytest.mark.parametrize(("is_ample", "is_fast"), [(True, True), (False, True), (True, False)])
+def test_a_log_that_is_copied_beside_commits_gets_longer_ahead_of_them_where_there_is_room_and_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_ample: bool, is_fast: bool
 ) -> None:
+    monkeypatch.setattr(write_ahead, "FAST_US", 1 << 40 if is_fast else 0)
     free = AMPLE_BYTES + is_ample
     monkeypatch.setattr(write_ahead, "disk_bytes", lambda _path: (1 << 40, free))
     with Store(tmp_path / "store", create=True) as store:
@@ -617,7 +618,7 @@ def test_a_log_that_is_copied_beside_commits_gets_longer_ahead_of_them_where_the
         for body in bodies:
             _add(store, "q", body)
         ahead = log_bytes(store.path) - store.work.log_bytes
-        assert (ahead > CHUNK_BYTES) is is_ample
+        assert (ahead > COPY_BYTES) is (is_ample and is_fast)
         shutil.copytree(tmp_path / "store", tmp_path / "after a power cut")
     with Store(tmp_path / "after a power cut") as left:
         assert _content(left, "q") == bodies

@@ -28,7 +28,8 @@ SHORT_LOG_BYTES = 256 << 10  # with less in it a log is not looked at
 COPY_BYTES = 64 << 10  # SQLite writes less than 128 KiB at once
 SHORT_OF = 2  # times what is kept back of a disk: with less room, no checkpoint is made beside commits
 SERVED_LOG = 2  # times SERVED_LOG_BYTES: so much of the log's file stays where it is copied beside commits,
-AHEAD_BYTES = 1 << 20  # and gets longer by so much before it has to: who commits would wait for blocks of the disk, too
+AHEAD_BYTES = 1 << 20  # and gets so much longer before it has to: who commits would wait for blocks of the disk, too;
+FAST_US = 5_000  # unless a commit takes longer, for so much more to write would hold the next one up
 HEADER_BYTES, FRAME_BYTES = 32, 24  # of the log's file, and of each page there
 CACHE_KIB = 16 << 10  # of pages that `serve` keeps: what waits to be sent is not read from the disk again
 NOT_OURS = contextlib.nullcontext()  # who checkpoints beside has the turn when it needs it
@@ -153,7 +154,7 @@ class WriteAheadLog:
     def _lengthen(self, pages: int) -> None:
         """Have the file longer than so many pages need. What follows them counts as no page."""
         end = HEADER_BYTES + pages * (FRAME_BYTES + self._page_bytes)
-        if end + CHUNK_BYTES > self._length:
+        if end + COPY_BYTES > self._length:
             with contextlib.suppress(apsw.Error), self._file() as file:  # else commits do it themselves
                 size = file.xFileSize()
                 self._length = max(size, end + AHEAD_BYTES)
@@ -186,7 +187,7 @@ class WriteAheadLog:
                     self._copy(apsw.SQLITE_CHECKPOINT_PASSIVE)
                 self._ample_until = time.monotonic() + DISK_S if free > AMPLE_BYTES else 0.0
         if self.beside:
-            if self._ample_until and size >= SHORT_LOG_BYTES:
+            if self._ample_until and size >= SHORT_LOG_BYTES and self._work.commit_us < FAST_US:
                 self._lengthen(pages)
             self.beside.tell(0 if is_short else pages)
             if self.is_synced:  # a commit by which nothing is synced is told from others by that
