@@ -590,7 +590,7 @@ def test_the_log_begins_anew_again_and_again(tmp_path: Path) -> None:
             assert log_bytes(store.path) < LOG_BYTES + 500_000
 
 
-@pytest.mark.parametrize("megabytes", [24, 48])
+@pytest.mark.parametrize("megabytes", [12, 24])
 def test_a_log_that_is_copied_beside_commits_keeps_its_file_up_to_a_limit(tmp_path: Path, megabytes: int) -> None:
     with Store(tmp_path, create=True) as store:
         store.queues.create("q")

@@ -27,8 +27,8 @@ import apsw
 
 from ordack.store.room import SERVED_LOG_BYTES
 
-MOST = 4  # times SERVED_LOG_BYTES
-REST = 16  # the part of SERVED_LOG_BYTES that may be left to copy while the writer is kept out
+MOST = 8  # times SERVED_LOG_BYTES
+REST = 8  # the part of SERVED_LOG_BYTES that may be left to copy while the writer is kept out
 WAIT_S = 0.02  # for the writer, and then with the writer kept out for readers; another time if that is not enough
 LOCKED = (
     "another process has been copying its write-ahead log as long as this could wait. Try again when that is done, "

@@ -12,7 +12,7 @@ RESERVE_BYTES = 16 << 20  # kept back of a disk, or an eighth of one that is sma
 AMPLE_BYTES = 1 << 30  # free: of such a disk
 DISK_S = 0.1  # is looked at again after so long
 LOG_BYTES = 4 << 20  # of the write-ahead log between two checkpoints,
-SERVED_LOG_BYTES = 16 << 20  # and where they are made beside commits
+SERVED_LOG_BYTES = 8 << 20  # and where they are made beside commits
 LOG_SPARE_BYTES = 64 << 10  # for what else a transaction writes, and the small files beside the store
 
 
