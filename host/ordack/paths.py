@@ -1,17 +1,60 @@
-"""Paths of files and folders of this machine, as options name them, and what is there on disk."""
+"""Paths of files and folders as options name them: of this machine, or in a bucket of S3.
+
+`local_path` takes only what is on this machine. `path_of` takes both: a pathlib.Path, or a RemotePath, which has of
+that what captures and segments need. Servers and keys of S3 come from the environment, never from a path: it would tell
+them in logs and in plans of Spark.
+"""
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import re
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from fnmatch import translate
+from glob import glob, has_magic
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):[/\\]")
 _WINDOWS = re.compile(r"[A-Za-z]:|\\\\")
+S3 = ("s3", "s3a", "s3n")
+_OBJECT = re.compile(r"(?P<scheme>[A-Za-z0-9]+)://(?P<bucket>[A-Za-z0-9][A-Za-z0-9._-]+)(?:/+(?P<key>.*))?", re.DOTALL)
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_KEY_CODES = ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "INVALID_CLIENT_TOKEN_ID",
+              "UNRECOGNIZED_CLIENT", "HTTP status 403", "HTTP status 401")  # fmt: skip
+_AMAZON = "Amazon's S3"
+_ATTEMPTS = 5  # of a request; those after the first wait up to 20 s each
+_CONNECT_S, _ANSWER_S = 10.0, 60.0  # until a connection is there; and while nothing comes
+LEAST, MOST = 1 << 14, 4 << 20  # bytes that are fetched at once: few for the beginning of a file, more behind it
+_AT_ONCE = 16  # requests for many files
+
+Item = TypeVar("Item")
 
 
 class NotLocal(Exception):
     """What was named is no path of this machine; the text says what it is and what to do."""
+
+
+class RemoteError(OSError):
+    """A file of another machine cannot be used; `strerror` says why, and what to do."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(errno.EIO, reason, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.filename, self.strerror)
+
+    def __str__(self) -> str:
+        return f"cannot use {self.filename}: {self.strerror}"
+
+
+class RemoteMissing(RemoteError, FileNotFoundError):
+    """It is not there, or not there any more."""
 
 
 def scheme_of(text: str) -> str:
@@ -20,11 +63,11 @@ def scheme_of(text: str) -> str:
     return found[1].lower() if found else "file" if text.lower().startswith("file:") else ""
 
 
-def local_path(text: str) -> str:
+def local_path(text: str, where: str = "files and folders of this machine can be named here") -> str:
     """The path that this names: a path as it is, file:/path and file:///path without their beginning.
 
     Raises NotLocal for other URLs and for paths of Windows: taken as paths they would name new folders here, with the
-    bucket's or the drive's name.
+    bucket's or the drive's name. where: what it says can be named instead.
     """
     scheme = scheme_of(text)
     if not text:
@@ -38,7 +81,7 @@ def local_path(text: str) -> str:
         return parts.path
     if scheme:
         raise NotLocal(
-            f"{text} is a URL of {scheme}, and only files and folders of this machine can be named here: "
+            f"{text} is a URL of {scheme}, and only {where}: "
             f"copy or mount what is there; a path that begins like this is ./{text}"
         )
     if _WINDOWS.match(text):
@@ -49,6 +92,55 @@ def local_path(text: str) -> str:
     return text
 
 
+def path_of(text: str) -> AnyPath:
+    """What this names, here or in a bucket. Raises NotLocal for other URLs."""
+    if scheme_of(text) in S3:
+        return RemotePath(text)
+    return Path(local_path(text, "paths of this machine and of S3 (s3a://BUCKET/...) can be named here"))
+
+
+def is_same(one: AnyPath, other: AnyPath) -> bool:
+    """Do both name the same file or folder, which is there? Raises OSError."""
+    if isinstance(one, RemotePath) or isinstance(other, RemotePath):
+        return isinstance(one, RemotePath) and isinstance(other, RemotePath) and one.inside == other.inside
+    return one.samefile(other)
+
+
+def open_path(text: str) -> tuple[Any, str]:
+    """The pyarrow.fs.FileSystem of a file or folder, and its path there. Raises NotLocal, RemoteError."""
+    from pyarrow.fs import LocalFileSystem
+
+    path = path_of(text)
+    return (file_system(), path.inside) if isinstance(path, RemotePath) else (LocalFileSystem(), str(path))
+
+
+def matching(pattern: str) -> list[AnyPath]:
+    """What a pattern matches, in order, as a shell has it; `**`: folders in folders, too. Raises NotLocal, OSError."""
+    path = path_of(pattern)
+    if isinstance(path, RemotePath):
+        return sorted(path.matching())
+    return [Path(name) for name in sorted(glob(str(path), recursive=True))]  # noqa: PTH207 - Path's takes no absolute
+
+
+def is_pattern(text: str) -> bool:
+    """Is this a pattern, and no path of what is there with such a name? Raises NotLocal, OSError."""
+    return has_magic(text) and not path_of(text).exists()
+
+
+def each(do: Callable[[str], Item], paths: Iterable[str]) -> list[Item]:
+    """What `do` gives for each of these paths, in order: some at once, where each waits for a server."""
+    names = list(paths)
+    if any(scheme_of(name) in S3 for name in names):
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return list(pool.map(do, names))
+    return [do(name) for name in names]
+
+
+def size_of(text: str) -> int:
+    """Bytes of a file. Raises OSError."""
+    return path_of(text).stat().st_size
+
+
 def sync(path: str | os.PathLike[str]) -> None:
     """Have a file or folder of this machine on disk."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -56,3 +148,328 @@ def sync(path: str | os.PathLike[str]) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+# ---- S3
+
+
+class Status(NamedTuple):
+    """Of a file or folder in a bucket, what os.stat_result has of one here; times in s since 1970."""
+
+    st_size: int
+    st_mtime: float
+    is_folder: bool
+
+    @property
+    def st_ctime(self) -> float:
+        return self.st_mtime
+
+
+class _Systems(dict[tuple[str, ...], Any]):
+    """Connections of this process: they, and the keys in them, go to no other one."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Systems, ()
+
+
+_systems = _Systems()
+
+
+def file_system() -> Any:
+    """The pyarrow.fs.S3FileSystem that the variables AWS_... describe."""
+    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
+
+    endpoint = _endpoint()
+    key = str(os.getpid()), endpoint, *(os.environ.get(name, "") for name in ("AWS_ACCESS_KEY_ID", "AWS_REGION"))
+    if key not in _systems:
+        parts = urlsplit(endpoint)
+        _systems[key] = S3FileSystem(
+            scheme=parts.scheme or "https",
+            endpoint_override=parts.netloc or None,
+            connect_timeout=_CONNECT_S,
+            request_timeout=_ANSWER_S,
+            retry_strategy=AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
+        )
+    return _systems[key]
+
+
+def _endpoint() -> str:
+    """The URL of the server, "" if it is Amazon's."""
+    found = next((os.environ[name] for name in _ENDPOINTS if os.environ.get(name)), "")
+    if found and not re.fullmatch(r"https?://[^/@?#]+/?", found):
+        raise RemoteError("AWS_ENDPOINT_URL", "it is not of the form http://HOST:PORT or https://HOST:PORT")
+    return found
+
+
+@contextmanager
+def _in_words(path: RemotePath) -> Iterator[None]:
+    """Raises RemoteError for what pyarrow says, which is of no use to who reads it."""
+    from pyarrow import ArrowException
+
+    try:
+        yield
+    except RemoteError:
+        raise
+    except FileNotFoundError:
+        raise path.missing() from None
+    except (OSError, ArrowException) as error:
+        raise RemoteError(str(path), _reason(path, str(error))) from None
+
+
+def _reason(path: RemotePath, said: str) -> str:
+    code = re.search(r"AWS Error ([A-Z_]+(?: \(HTTP status \d+\))?)", said)
+    name = code[1] if code else said.partition("\n")[0]
+    server = _endpoint() or _AMAZON
+    if "NO_SUCH_BUCKET" in name:
+        return f"there is no bucket {path.bucket} at {server}: check its name, and AWS_ENDPOINT_URL"
+    if any(one in name for one in _KEY_CODES):
+        return (
+            f"{server} refuses this key ({name}): AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY have to be of one that "
+            "may do this there"
+        )
+    if "NETWORK_CONNECTION" in name:
+        return f"no server answers at {server}: start it, or name another in AWS_ENDPOINT_URL"
+    return f"{server} does not do this ({name}), in {_ATTEMPTS} tries: try again later, or ask who runs it"
+
+
+class RemotePath:
+    """A file or folder in a bucket, named s3://, s3a:// or s3n://BUCKET/KEY. Its methods are those of pathlib.Path, and
+    raise RemoteError. Raises NotLocal."""
+
+    def __init__(self, text: str, known: Status | None = None) -> None:
+        found = _OBJECT.fullmatch(text)
+        if found is None:
+            if "@" in text.partition("://")[2].partition("/")[0]:
+                text = f"{scheme_of(text)}://...@{text.partition('@')[2]}"
+                raise NotLocal(
+                    f"{text} has a key in it, which logs would show: name only the bucket, and give the key in "
+                    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+                )
+            raise NotLocal(f"{text} is not of the form {scheme_of(text)}://BUCKET/NAME: no bucket has such a name")
+        self.bucket, self._key = found["bucket"], (found["key"] or "").rstrip("/")
+        self._text = f"{found['scheme'].lower()}://{self.inside}"
+        self._known = known
+        self._listed: dict[str, Status] = {}
+
+    @property
+    def inside(self) -> str:
+        """As pyarrow names it: BUCKET/KEY."""
+        return f"{self.bucket}/{self._key}".rstrip("/")
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"RemotePath({self._text!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RemotePath, (self._text, self._known)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RemotePath) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __lt__(self, other: RemotePath) -> bool:
+        return self._text < other._text
+
+    def __truediv__(self, name: str) -> RemotePath:
+        """What is known of it from the last listing comes along."""
+        return RemotePath(f"{self._text}/{name}", self._listed.get(name))
+
+    @property
+    def name(self) -> str:
+        return self._text.rpartition("/")[2]
+
+    @property
+    def parent(self) -> RemotePath:
+        return RemotePath(self._text.rpartition("/")[0]) if self._key else self
+
+    def absolute(self) -> RemotePath:
+        return self
+
+    def missing(self) -> RemoteMissing:
+        """What to say when it is not there."""
+        try:
+            there = self._look(self.bucket) is not None
+        except RemoteError:
+            there = True
+        gone = "" if there else f"there is no bucket {self.bucket} at {_endpoint() or _AMAZON}: "
+        return RemoteMissing(str(self), f"{gone}it is not there, or not any more")
+
+    def _look(self, inside: str) -> Status | None:
+        from pyarrow.fs import FileType
+
+        with _in_words(self):
+            found = file_system().get_file_info(inside)
+        return None if found.type == FileType.NotFound else _status(found)
+
+    def _status(self) -> Status | None:
+        return self._known or self._look(self.inside)
+
+    def exists(self) -> bool:
+        return self._status() is not None
+
+    def is_dir(self) -> bool:
+        found = self._status()
+        return found is not None and found.is_folder
+
+    def is_file(self) -> bool:
+        found = self._status()
+        return found is not None and not found.is_folder
+
+    def stat(self) -> Status:
+        found = self._status()
+        if found is None:
+            raise self.missing()
+        return found
+
+    def iterdir(self) -> Iterator[RemotePath]:
+        """A server lists a thousand at once; these are all."""
+        from pyarrow.fs import FileSelector
+
+        with _in_words(self):
+            found = file_system().get_file_info(FileSelector(self.inside))
+        self._listed = {one.base_name: _status(one) for one in found}
+        return (self / name for name in self._listed)
+
+    def matching(self) -> list[RemotePath]:
+        """What this matches as a pattern; names that begin with a dot only where it does. Raises RemoteError."""
+        if has_magic(self.bucket):
+            raise NotLocal(f"{self} is a pattern of buckets: name one")
+        found = [RemotePath(f"{self._text.partition('://')[0]}://{self.bucket}")]
+        for part in self._key.split("/"):
+            if part == "**":
+                found = [one for folder in found for one in (folder, *folder.folders())]
+            elif has_magic(part):
+                found = [one for folder in found for one in folder.like(part)]
+            else:
+                found = [folder / part for folder in found]
+        return [path for path in dict.fromkeys(found) if path.exists()]
+
+    def _entries(self) -> list[RemotePath]:
+        try:
+            return list(self.iterdir())
+        except FileNotFoundError:
+            return []
+
+    def folders(self) -> Iterator[RemotePath]:
+        """Those in it and in them, but for hidden ones."""
+        for entry in self._entries():
+            if entry.is_dir() and not entry.name.startswith("."):
+                yield entry
+                yield from entry.folders()
+
+    def like(self, part: str) -> list[RemotePath]:
+        """What is in it under such a name."""
+        form = re.compile(translate(part))
+        return [
+            entry
+            for entry in self._entries()
+            if form.match(entry.name) and (part.startswith(".") or not entry.name.startswith("."))
+        ]
+
+    def open(self, mode: str = "rb") -> BinaryIO:
+        """For reading, from its beginning or in any order."""
+        assert mode == "rb", "files in buckets are made as a whole"
+        return cast("BinaryIO", io.BufferedReader(RemoteFile(self), LEAST))
+
+    def read_text(self, encoding: str = "utf-8") -> str:
+        with self.open() as file:
+            return file.read().decode(encoding)
+
+    def write_bytes(self, content: Any) -> None:
+        """As a whole, in the place of what may be there: nobody sees a part of it."""
+        with _in_words(self), file_system().open_output_stream(self.inside) as file:
+            file.write(content)
+
+    def replace(self, target: RemotePath) -> None:
+        """Copies it, and deletes it then: S3 knows no other way. The other one is there as a whole or not at all."""
+        with _in_words(self):
+            file_system().move(self.inside, target.inside)
+
+    def unlink(self) -> None:
+        with _in_words(self):
+            file_system().delete_file(self.inside)
+
+
+AnyPath = Path | RemotePath
+
+
+def _status(found: Any) -> Status:
+    from pyarrow.fs import FileType
+
+    return Status(found.size or 0, found.mtime_ns / 1e9 if found.mtime_ns else 0.0, found.type == FileType.Directory)
+
+
+class RemoteFile(io.RawIOBase):
+    """An object in a bucket, as it is now: if it changes, it is not read on. size, in bytes; version: tells it from
+    what was or will be there under its name; fetched: bytes of it so far. Raises RemoteError."""
+
+    def __init__(self, path: RemotePath) -> None:
+        self._path = path
+        with _in_words(path):
+            self._file = file_system().open_input_file(path.inside)
+            self.size: int = self._file.size()
+            self.version = self._version(self._file)
+        self.fetched = self._at = self._step = 0
+        self._held, self._begin = b"", 0
+
+    def _version(self, opened: Any) -> str:
+        told = opened.metadata() or {}
+        return f"{opened.size()} {told.get(b'ETag', told.get('ETag', b''))!r}"
+
+    def read_at(self, begin: int, size: int) -> bytes:
+        """These bytes of it, in one request."""
+        with _in_words(self._path):
+            try:
+                data: bytes = self._file.read_at(size, begin)
+            except OSError:
+                self.check()
+                raise
+        if len(data) != size:
+            self.check()
+            raise RemoteError(str(self._path), f"{len(data)} bytes came of {size} from byte {begin} on: try again")
+        self.fetched += size
+        return data
+
+    def check(self) -> None:
+        """Raises RemoteError if it is another one than when it was opened: what was read may be of both."""
+        with _in_words(self._path):
+            now = self._version(file_system().open_input_file(self._path.inside))
+        if now != self.version:
+            raise changed(str(self._path))
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + (0, self._at, self.size)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        size = min(len(buffer), self.size - self._at)
+        if size <= 0:
+            return 0
+        if not self._begin <= self._at < self._begin + len(self._held):
+            self._step = min(max(2 * self._step, LEAST), MOST)
+            self._held = self.read_at(self._at, min(max(size, self._step), self.size - self._at))
+            self._begin = self._at
+            if self._begin + len(self._held) == self.size:
+                self.check()
+        piece = memoryview(self._held)[self._at - self._begin :][:size]
+        buffer[: len(piece)] = piece
+        self._at += len(piece)
+        return len(piece)
+
+
+def changed(path: str) -> RemoteError:
+    """What to say of an object that is not the one that was found before."""
+    return RemoteError(path, "it was replaced while it was read: begin again when it is final")

@@ -583,7 +583,7 @@ def test_a_table_of_a_catalog_has_the_columns_of_the_bodies(spark: SparkSession,
         ("USING mqqb", "say which captures to read"),
         ("USING ordack OPTIONS (path '{}', qeue 'line1')", "there is no option 'qeue'"),
         ("USING mqqb OPTIONS (path '{}', partition '2')", "there is no option 'partition'"),
-        ("USING ordack LOCATION 's3a://bucket/x'", "is a URL of s3a"),
+        ("USING ordack LOCATION 'hdfs://name/x'", "is a URL of hdfs"),
         ("USING mqqb LOCATION '{}/none'", "there is no file"),
     ],
 )

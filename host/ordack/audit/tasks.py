@@ -22,6 +22,7 @@ from ordack.audit.replay import BATCH_ROWS, COLUMNS, start_of
 from ordack.audit.result import Result, count_text
 from ordack.audit.series import series_of
 from ordack.capture import columnar
+from ordack.paths import each, size_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,7 +60,7 @@ def run(
     if not files:
         raise CaptureUnusable("there is no capture")
     start = start_of(files)
-    size = sum(Path(path).stat().st_size for path in files)
+    size = sum(each(size_of, files))
     if parts is None:
         parts = 1 if spark is None else shares(size, _places(spark))
     if parts == 1:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ordack.capture import packed
 from ordack.capture.reading import CaptureFile, Tables
+from ordack.paths import each
 
 Words = NDArray[np.uint32]
 
@@ -165,10 +166,10 @@ class Decoder(Tables):
                 if file is None:
                     file = CaptureFile(self.paths[number])
                     pointers[number] = file.pointer
-                    c.file, c.size, c.pause = number, file.size, 1
+                    c.file, c.pause = number, 1
                     end = file.size if stop is None else stop
                     begun = c.frames
-                status = lib.mqqb_capture_read(c)
+                status = file.read(c)
                 file.release(c.cursor)
                 if c.frames > begun:
                     self.spans[number] = self.spans.get(number, (c.time, 0))[0], c.time
@@ -189,6 +190,8 @@ class Decoder(Tables):
                 if file is not None and file.damage and status >= 0 and c.cursor >= file.size:
                     self.damages.append(Damage(self.paths[number], file.damage, c.frame))
                 if file is not None:
+                    if end == file.size:
+                        file.check()
                     pointers[number] = self.keep(number)
                     file.close()
                 file = None
@@ -259,8 +262,8 @@ class Decoder(Tables):
         as pcap and pcapng do; the frame's time, s since 1970, infinity if there is none."""
         c, file = self.c, CaptureFile(self.paths[0], most)
         pointers = ffi.new("uint8_t *[]", [file.pointer])
-        c.files, c.size, c.capacity, c.pause = ffi.cast("const uint8_t *const *", pointers), file.size, 16, 1
-        while lib.mqqb_capture_read(c) == lib.MQQB_CAPTURE_PAUSE and not c.frames:
+        c.files, c.capacity, c.pause = ffi.cast("const uint8_t *const *", pointers), 16, 1
+        while file.read(c) == lib.MQQB_CAPTURE_PAUSE and not c.frames:
             c.pause = c.cursor + 1
         file.close()
         return bool(c.format), c.time / 1e9 if c.frames else float("inf")
@@ -390,7 +393,8 @@ def first_time(path: str) -> float:
 
 def in_order(paths: Sequence[str | Path]) -> list[str]:
     """Files by the time of their first frame. OSError if one cannot be read."""
-    return sorted(map(str, paths), key=lambda path: (first_time(path), path))
+    names = list(map(str, paths))
+    return [name for _, name in sorted(zip(each(first_time, names), names, strict=True))]
 
 
 def divides_by_ports(paths: Sequence[str], parts: int) -> bool:

@@ -3,13 +3,15 @@
 import contextlib
 import ipaddress
 import mmap
+import os
 import sys
-from pathlib import Path
+import tempfile
 from typing import Any, BinaryIO, NamedTuple
 
 from _mqqb import ffi, lib
 
 from ordack.capture import packed
+from ordack.paths import LEAST, MOST, RemoteFile, changed, path_of
 
 MALFORMED, HOLE, BEGIN, OLDER, END, PING = (
     lib.MQQB_KIND_MALFORMED, lib.MQQB_KIND_HOLE, lib.MQQB_KIND_BEGIN, lib.MQQB_KIND_OLDER, lib.MQQB_KIND_END,
@@ -37,22 +39,62 @@ class Connection(NamedTuple):
 
 class CaptureFile:
     """A file in memory; what lies behind is given back. damage: why not all of a packed one is in it. most: bytes of a
-    packed one that are needed."""
+    packed one that are needed. version: that of an object in a bucket, if it is known from before. Raises OSError."""
 
-    def __init__(self, path: str, most: int = packed.UNPACKED_MAX) -> None:
+    def __init__(self, path: str, most: int = packed.UNPACKED_MAX, version: str = "") -> None:
         self.damage = ""
+        self._part: _Part | None = None
         with contextlib.ExitStack() as opened:
-            file: BinaryIO = opened.enter_context(Path(path).open("rb"))
-            first = file.read(4)
+            file: BinaryIO = opened.enter_context(path_of(path).open("rb"))
+            remote: Any = getattr(file, "raw", None)
+            first = file.read(LEAST)
             self.packed = packed.is_packed(first)
+            if isinstance(remote, RemoteFile):
+                if version not in ("", remote.version):
+                    raise changed(path)
+                if not self.packed:
+                    self._part = _Part(remote, first)
             if self.packed:
                 unpacked, self.damage = packed.unpack(file, first, most)
                 file = opened.enter_context(unpacked)
             size = file.seek(0, 2)
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else None
+            number = file.fileno() if self._part is None else self._part.number
+            self._map = mmap.mmap(number, 0, access=mmap.ACCESS_READ) if size else None
         self.size = size
         self.pointer = ffi.from_buffer("uint8_t[]", self._map) if self._map is not None else ffi.new("uint8_t[1]")
         self._released = 0
+
+    @property
+    def fetched(self) -> int | None:
+        """Bytes that came over the network of an object in a bucket, if it was not packed."""
+        return None if self._part is None else self._part.remote.fetched
+
+    def read(self, c: Any) -> int:
+        """What mqqb_capture_read says when it has as much of the file as it needs."""
+        while True:
+            c.size = self.size if self._part is None else self._part.there
+            status = int(lib.mqqb_capture_read(c))
+            ended = status in (lib.MQQB_CAPTURE_END_OF_FILE, lib.MQQB_CAPTURE_BAD_END)
+            if not ended or c.size == self.size or self._part is None:
+                return status
+            self._part.fetch()
+
+    def go_to(self, begin: int, end: int | None = None) -> None:
+        """What is read next is from `begin` on, and up to `end`, or a little more."""
+        if self._part is not None:
+            self._part.go_to(begin, self.size if end is None else end)
+
+    def bytes_at(self, begin: int, most: int) -> bytes:
+        """So many, or up to the file's end, from where go_to went."""
+        end = min(begin + most, self.size)
+        while self._part is not None and self._part.there < end:
+            self._part.fetch()
+        return bytes(ffi.buffer(self.pointer + begin, end - begin))
+
+    def check(self) -> None:
+        """Raises OSError if an object in a bucket was replaced while it was read."""
+        if self._part is not None:
+            self._part.remote.check()
 
     def error(self, at: int, frame: int, status: int) -> str:
         """What is wrong at this byte, behind this frame."""
@@ -73,6 +115,41 @@ class CaptureFile:
         if self._map is not None and end > self._released:
             self._map.madvise(mmap.MADV_DONTNEED, self._released, end - self._released)
             self._released = end
+
+
+class _Part:
+    """What was fetched of an object in a bucket, at its place in a temporary file as large as that; the rest takes no
+    room, and nobody else sees the file. there: behind the last byte that is in it; number: its descriptor."""
+
+    def __init__(self, remote: RemoteFile, first: bytes) -> None:
+        with tempfile.TemporaryFile(prefix="ordack-") as made:
+            made.truncate(remote.size)
+            self.number = os.dup(made.fileno())
+        self.remote = remote
+        self._begin, self.there, self._end, self._step = 0, 0, remote.size, LEAST
+        self._put(first)
+
+    def __del__(self) -> None:
+        os.close(self.number)
+
+    def _put(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            count = os.pwrite(self.number, left, self.there)
+            left, self.there = left[count:], self.there + count
+
+    def go_to(self, begin: int, end: int) -> None:
+        if not self._begin <= begin <= self.there:
+            self._begin = self.there = begin
+        self._end, self._step = end, MOST
+
+    def fetch(self) -> None:
+        """The next piece: up to where the reading is to end, then the little that the last record may need."""
+        if self.there == self._end:
+            self._step = LEAST
+        size = min(self._step, (self._end if self.there < self._end else self.remote.size) - self.there)
+        self._put(self.remote.read_at(self.there, size))
+        self._step = min(2 * self._step, MOST)
 
 
 def error_text(at: int, frame: int, status: int) -> str:

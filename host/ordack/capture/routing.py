@@ -15,7 +15,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 from ordack.capture import packed
 from ordack.capture.columnar import Damage, Gathered
 from ordack.capture.reading import CaptureFile
+from ordack.paths import each, path_of
 
 FRAMES = 1 << 18  # that are held before their pieces are made
 _SMALL = 1 << 20  # bytes of a range at least, if there are enough
@@ -62,7 +62,7 @@ class State(NamedTuple):
 
 class Range(NamedTuple):
     """Records that begin from `begin` up to `end` (None: all others) of a file. size: bytes. at, state: where the first
-    one begins and what was read before it, if that is known."""
+    one begins and what was read before it, if that is known. version: of an object in a bucket."""
 
     file: int
     path: str
@@ -71,6 +71,7 @@ class Range(NamedTuple):
     size: int
     at: int | None = None
     state: State | None = None
+    version: str = ""
 
 
 class Report(NamedTuple):
@@ -110,17 +111,19 @@ class Places(NamedTuple):
 def ranges_of(paths: Sequence[str], count: int, most: int) -> list[Range]:
     """So many of the same size, if that is not more than `most` bytes; a packed file is one. OSError if a file cannot
     be read."""
-    sizes, single = [], []
-    for path in paths:
-        with Path(path).open("rb") as opened:
-            single.append(packed.is_packed(opened.read(4)))
-            sizes.append(opened.seek(0, 2))
-    size = range_bytes(sum(sizes), count, most)
+
+    def look(path: str) -> tuple[bool, int, str]:
+        with path_of(path).open("rb") as opened:
+            version = getattr(getattr(opened, "raw", None), "version", "")
+            return packed.is_packed(opened.read(4)), opened.seek(0, 2), version
+
+    seen = each(look, paths)
+    size = range_bytes(sum(one for _, one, _ in seen), count, most)
     found: list[Range] = []
-    for file, path in enumerate(paths):
-        number = 1 if single[file] else max(1, round(sizes[file] / size))
-        marks = [sizes[file] * at // number for at in range(number + 1)]
-        found += [Range(file, path, begin, end, end - begin) for begin, end in pairwise(marks)]
+    for file, (path, (single, own, version)) in enumerate(zip(paths, seen, strict=True)):
+        number = 1 if single else max(1, round(own / size))
+        marks = [own * at // number for at in range(number + 1)]
+        found += [Range(file, path, begin, end, end - begin, version=version) for begin, end in pairwise(marks)]
         found[-1] = found[-1]._replace(end=None)
     return found
 
@@ -166,7 +169,7 @@ class _Reader:
 
     def __init__(self, task: Range) -> None:
         self._task = task
-        self._file = file = CaptureFile(task.path)
+        self._file = file = CaptureFile(task.path, version=task.version)
         self.c = c = ffi.new("mqqb_capture *")
         self._table = np.empty(FRAMES, _ROUTED)
         self._pointers = ffi.new("uint8_t *[]", [file.pointer])
@@ -197,17 +200,19 @@ class _Reader:
         """To the first record of the range: is it found; bytes read for that."""
         c, task = self.c, self._task
         if task.at is not None or not task.begin:
+            self._file.go_to(task.at or 0, task.end)
             self._restore(task.at or 0, task.state)
             return True, 0
         c.pause = 1
-        while lib.mqqb_capture_read(c) == lib.MQQB_CAPTURE_PAUSE and not c.frames and c.cursor < task.begin:
+        while self._file.read(c) == lib.MQQB_CAPTURE_PAUSE and not c.frames and c.cursor < task.begin:
             c.pause = c.cursor + 1
         head, state = int(c.cursor), self.state()
         near = c.time // 10**9
-        data = bytes(ffi.buffer(self._file.pointer + task.begin, min(_SEARCH, c.size - task.begin)))
-        whole = task.begin + len(data) == c.size
         if not c.frames:
             return False, head
+        self._file.go_to(task.begin, task.end)
+        data = self._file.bytes_at(task.begin, _SEARCH)
+        whole = task.begin + len(data) == self._file.size
         found = _first_block(data, state, whole) if state.format == _PCAPNG else _first_record(data, state, whole, near)
         if found is not None:
             self._restore(task.begin + found, state)
@@ -217,13 +222,14 @@ class _Reader:
         c, task = self.c, self._task
         found, probed = self._start()
         if not found:
-            yield Report(-1, -1, None, None, 0, 0, None, "", probed, self._connections[0], self._managers[0])
+            read = probed if self._file.fetched is None else self._file.fetched
+            yield Report(-1, -1, None, None, 0, 0, None, "", read, self._connections[0], self._managers[0])
             return
         at, state = int(c.cursor), self.state() if c.started else None
         end = 1 << 63 if task.end is None else task.end
         c.pause, times, status = min(at + 1, end), None, 0
         while True:
-            status = lib.mqqb_capture_read(c)
+            status = self._file.read(c)
             if c.frames:
                 times = (c.time if times is None else times[0], c.time)
             if status == lib.MQQB_CAPTURE_ROWS:
@@ -234,12 +240,14 @@ class _Reader:
                 c.pause = end if c.frames else min(end, c.cursor + 1)
         yield from self._pieces()
         error = self._file.error(c.cursor, -1, status) if status < 0 else ""
-        if not error and self._file.damage and c.cursor >= c.size:
+        if not error and self._file.damage and c.cursor >= self._file.size:
             error = self._file.damage
         stop, then = int(c.cursor), self.state()
+        read = probed + stop - at if self._file.fetched is None else self._file.fetched
+        self._file.check()
         self._file.close()
         told = np.concatenate(self._connections), np.concatenate(self._managers)
-        yield Report(at, stop, state, then, c.frames, c.unread, times, error, probed + stop - at, *told)
+        yield Report(at, stop, state, then, c.frames, c.unread, times, error, read, *told)
 
     def _pieces(self) -> Iterator[Piece]:
         """The frames so far, by connection."""

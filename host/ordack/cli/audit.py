@@ -17,6 +17,7 @@ from ordack.cli.common import (
     HtmlOption,
     JsonOption,
     activity,
+    anywhere,
     complain,
     in_words,
     local,
@@ -27,6 +28,7 @@ from ordack.cli.common import (
 )
 from ordack.cli.config import read_file
 from ordack.cli.output import write
+from ordack.paths import each, size_of
 from ordack.peer_names import PeerNames
 from ordack.store.database import legible
 
@@ -45,11 +47,11 @@ def _new_folder(text: str) -> Path:
 
 
 CapturesArgument = Annotated[
-    list[Path] | None,
+    list[str] | None,
     typer.Argument(
         metavar="PATH...",
-        parser=local,
-        help="Captures: files, patterns or folders. All of them together are one capture.",
+        parser=anywhere,
+        help="Captures: files, patterns or folders, also s3a://BUCKET/... All of them together are one capture.",
     ),
 ]
 OutOption = Annotated[
@@ -131,8 +133,8 @@ def audit(
         _follow_audit(follow, checkpoint, once, None if no_spark else master, out, html, known, as_json)
         return
     try:
-        files = list(dict.fromkeys(file for path in captures or () for file in find_files(str(path), complain)))
-        size = sum(Path(file).stat().st_size for file in files)
+        files = list(dict.fromkeys(file for path in captures or () for file in find_files(path, complain)))
+        size = sum(each(size_of, files))
         alone = master is None and "SPARK_REMOTE" not in os.environ and tasks.shares(size, os.cpu_count() or 1) == 1
         with _audit_progress() as show:
             spark = None if no_spark or alone else session(master, "ordack audit")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 
 from ordack.cli.output import OutputError, write
-from ordack.paths import NotLocal, local_path
+from ordack.paths import NotLocal, local_path, path_of
 from ordack.store import Store
 from ordack.store.database import Database, legible, printable
 from ordack.store.schema import FORMAT_VERSION
@@ -29,6 +29,15 @@ def local(text: str) -> Path:
         return Path(local_path(text))
     except NotLocal as error:
         raise typer.BadParameter(str(error)) from None
+
+
+def anywhere(text: str) -> str:
+    """Parse an option that names files or folders of this machine or in a bucket, before the command does anything."""
+    try:
+        path_of(text)
+    except NotLocal as error:
+        raise typer.BadParameter(str(error)) from None
+    return text
 
 
 def local_file(text: str) -> Path:

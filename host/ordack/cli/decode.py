@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,7 +16,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from ordack.capture import decoder
-from ordack.paths import NotLocal, local_path
+from ordack.paths import NotLocal, path_of
 
 
 def _plain(value: object) -> str:
@@ -105,10 +104,14 @@ def _items(name: str) -> Iterator[decoder.Decoded]:
     if name == "-" and sys.stdin is None:
         raise decoder.InputError("standard input is closed")
     try:
-        with contextlib.nullcontext(sys.stdin.buffer) if name == "-" else Path(local_path(name)).open("rb") as file:
+        with contextlib.nullcontext(sys.stdin.buffer) if name == "-" else path_of(name).open("rb") as file:
             yield from decoder.decode(file, functools.partial(_complain, name))
     except NotLocal as error:
         raise decoder.InputError(str(error)) from None
+    except ModuleNotFoundError as error:
+        raise decoder.InputError(
+            f"what is in a bucket needs the Python module {error.name}: pip install 'ordack[spark]'"
+        ) from None
     except OSError as error:
         raise decoder.InputError(error.strerror or str(error)) from error
 
@@ -152,7 +155,10 @@ def _decode_files(names: list[str], as_json: bool) -> int:
 
 def decode(
     files: Annotated[
-        list[str], typer.Argument(metavar="FILE...", help="Captures, raw packets or hex text; - is standard input.")
+        list[str],
+        typer.Argument(
+            metavar="FILE...", help="Captures, raw packets or hex text, also s3a://BUCKET/FILE; - is standard input."
+        ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per packet.")] = False,
 ) -> None:

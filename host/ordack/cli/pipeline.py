@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,8 +14,8 @@ from ordack.cli.common import (
     MasterOption,
     StoreOption,
     activity,
+    anywhere,
     complain,
-    local,
     needs,
     report,
     report_done,
@@ -52,7 +51,12 @@ def export(
     names: Annotated[list[str], typer.Argument(metavar="QUEUE...", help="Names of queues.")],
     store: StoreOption,
     to: Annotated[
-        Path, typer.Option(metavar="FOLDER", parser=local, help="Folder for the segments, created if there is none.")
+        str,
+        typer.Option(
+            metavar="FOLDER",
+            parser=anywhere,
+            help="Folder for the segments, created if there is none; or s3a://BUCKET/FOLDER.",
+        ),
     ],
     follow: Annotated[bool, typer.Option("--follow", help="Wait for more when the queues are empty.")] = False,
     rows: Annotated[int, typer.Option(min=1, max=1_000_000, help="Largest number of messages in a segment.")] = 10_000,
@@ -108,10 +112,10 @@ def export(
 
 
 SegmentsArgument = Annotated[
-    list[Path],
+    list[str],
     typer.Argument(
         metavar="SEGMENTS...",
-        parser=local,
+        parser=anywhere,
         help="Folders that `ordack export` has written, or quoted patterns ('/data/plant-*'), which folders may match "
         "later, too.",
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,9 +11,9 @@ from ordack.cli.common import (
     JsonOption,
     MasterOption,
     activity,
+    anywhere,
     complain,
     in_words,
-    local,
     needs,
     report,
     written,
@@ -35,7 +34,7 @@ def reconcile(
         str, typer.Argument(metavar="CAPTURES", help="A capture, a quoted pattern, or a folder: all is one capture.")
     ],
     segments: Annotated[
-        Path, typer.Argument(metavar="SEGMENTS", parser=local, help="Folder of `ordack export`, or a quoted pattern.")
+        str, typer.Argument(metavar="SEGMENTS", parser=anywhere, help="Folder of `ordack export`, or a quoted pattern.")
     ],
     table: Annotated[str, typer.Argument(metavar="TABLE", help="Table of `ordack pipeline ingest`.")],
     queue: Annotated[str | None, typer.Option(help="Only messages to this queue. Default: all.")] = None,
@@ -65,9 +64,9 @@ def reconcile(
         if html is not None:
             from ordack.reconcile.page import write as write_page
     try:
-        source = Folders([str(segments)], queue)
+        source = Folders([segments], queue)
         find_files(captures, complain)
-        names = {"captures": captures, "segments": str(segments), "table": table}
+        names = {"captures": captures, "segments": segments, "table": table}
         with activity("reconciling"):
             spark = session(master, "ordack pipeline reconcile")
             result = collect(compare(spark, captures, source, table, acquired=acquired, queue=queue), names)

@@ -32,7 +32,8 @@ from mqqb import guids
 from ordack.client import Client, Queue
 from ordack.commits import LOOK_AGAIN_S, Commit, Wanted
 from ordack.orders import Order
-from ordack.paths import NotLocal, local_path
+from ordack.paths import NotLocal, RemoteError, RemotePath, path_of
+from ordack.pipeline.bucket import BucketFolder
 from ordack.pipeline.columns import Columns, parquet
 from ordack.pipeline.quota import Quota
 from ordack.pipeline.segments import (
@@ -223,12 +224,12 @@ class Exporter:
         with contextlib.ExitStack() as held:
             held.enter_context(self._store.exports.lock({queue.identifier: queue.name for queue in self._queues}))
             try:
-                path = Path(local_path(os.fspath(folder))).absolute()
-            except NotLocal as error:
+                path = path_of(os.fspath(folder)).absolute()
+                if not path.exists():
+                    self._check_replacement(legible(str(path)))
+            except (NotLocal, RemoteError) as error:
                 raise FolderError(str(error)) from None
-            if not path.exists():
-                self._check_replacement(legible(str(path)))
-            self._folder = Folder(path)
+            self._folder = BucketFolder(path) if isinstance(path, RemotePath) else Folder(path)
             held.callback(self._folder.close)
             self._quota = Quota(path, quota)
             self._guid = guids.guid_text(self._store.guid)

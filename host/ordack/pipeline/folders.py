@@ -7,18 +7,16 @@ when it is moved.
 
 from __future__ import annotations
 
-import glob
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
 from ordack.names import BadName, local_queue
-from ordack.paths import NotLocal, local_path
+from ordack.paths import AnyPath, NotLocal, RemoteError, RemotePath, is_pattern, is_same, matching, path_of
 from ordack.pipeline import segments
 from ordack.pipeline.options import OptionError
 from ordack.pipeline.segments import MARKER, SUFFIX, FolderError, Marker, Segment
@@ -65,13 +63,13 @@ class Folders:
     def __init__(self, named: Sequence[str], queue: str | None = None) -> None:
         try:
             # tasks may have another current folder
-            self._named = [str(Path(local_path(name)).absolute()) for name in named]
+            self._named = [str(path_of(name).absolute()) for name in named]
             self._queue = None if queue is None else local_queue(queue).lower()
         except NotLocal as error:
             raise OptionError(str(error)) from None
         except BadName as error:
             raise OptionError(f"option queue (--queue): {error}") from None
-        self._parsed: dict[Path, dict[str, Segment | None]] = {}  # what names of files say, by folder
+        self._parsed: dict[AnyPath, dict[str, Segment | None]] = {}  # what names of files say, by folder
         self._listed: list[Found] = []
         self.now()
 
@@ -81,25 +79,30 @@ class Folders:
     def __str__(self) -> str:
         return ", ".join(self._named)
 
-    def now(self) -> dict[Path, Marker]:
+    def now(self) -> dict[AnyPath, Marker]:
         """The folders that are there. What else a pattern matches is passed over."""
-        found: dict[Path, Marker] = {}
-        for name in self._named:
-            if Path(name).exists() or not glob.has_magic(name):
-                found[Path(name)] = _marker(Path(name))
-                continue
-            for match in sorted(map(Path, glob.glob(name))):  # noqa: PTH207 - a Path's takes no absolute pattern
-                marker = segments.read_marker(match) if match.is_dir() else None
-                if marker is not None:
-                    found[match] = marker
+        try:
+            found = dict(self._look())
+        except RemoteError as error:
+            raise FolderError(str(error)) from None
         if not found:
             raise FolderError(f"no folder of segments matches {self}: `ordack export` makes them")
-        paths: dict[str, Path] = {}
+        paths: dict[str, AnyPath] = {}
         for path, marker in found.items():
             other = paths.setdefault(marker.folder, path)
-            if other != path and not other.samefile(path):
+            if other != path and not is_same(other, path):
                 raise FolderError(f"{path} is a copy of {other}, whose messages it holds, too: name one of them")
         return {path: marker for path, marker in found.items() if paths[marker.folder] == path}
+
+    def _look(self) -> Iterator[tuple[AnyPath, Marker]]:
+        for name in self._named:
+            if not is_pattern(name):
+                yield path_of(name), _marker(path_of(name))
+                continue
+            for match in matching(name):
+                marker = segments.read_marker(match) if match.is_dir() else None
+                if marker is not None:
+                    yield match, marker
 
     def listing(self) -> list[Found]:
         """The visible segments, in no order."""
@@ -190,8 +193,10 @@ def _order(one: Found) -> tuple[str, str, int]:
     return (*one.place, one.serial)
 
 
-def _marker(folder: Path) -> Marker:
+def _marker(folder: AnyPath) -> Marker:
     if not folder.is_dir():
+        if isinstance(folder, RemotePath):
+            raise folder.missing()
         raise FolderError(f"there is no folder {folder}: `ordack export` makes it")
     marker = segments.read_marker(folder)
     if marker is None:
@@ -220,11 +225,13 @@ def _size(one: Found) -> int:
         return one.segment.path.stat().st_size
     except FileNotFoundError:
         raise missing(one.segment.folder, one.segment.queue, one.serial, one.segment.name) from None
+    except RemoteError as error:
+        raise FolderError(str(error)) from None
     except OSError as error:
         raise FolderError(f"cannot read the segment {one.segment.path}: {error.strerror}") from None
 
 
-def missing(folder: Path, queue: str, serial: int, name: str = "") -> FolderError:
+def missing(folder: AnyPath, queue: str, serial: int, name: str = "") -> FolderError:
     """What to say of a segment that is not there, although later ones were read or are there. name: its file's, where
     that is known; else the segments beside it tell roughly which messages are in it."""
     known = segments.parse_name(name)

@@ -32,7 +32,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from glob import glob, has_magic
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,7 +56,7 @@ from pyspark.sql.types import (
 from ordack.capture import columnar, reading
 from ordack.capture.columnar import Batch, Decoder, Words
 from ordack.capture.packed import SUFFIXES
-from ordack.paths import NotLocal, local_path
+from ordack.paths import AnyPath, NotLocal, RemoteError, each, is_pattern, matching, path_of
 from ordack.pipeline.options import OptionError, noted, options_of, recalled
 from ordack.pipeline.views import PACKETS, ViewReader, view_of, view_schema
 from ordack.store.database import legible
@@ -404,6 +403,8 @@ class Part(InputPartition):  # type: ignore[misc, unused-ignore]
 def _is_capture(path: str) -> bool:
     try:
         return columnar.is_capture(path)
+    except RemoteError as error:
+        raise OptionError(str(error)) from None
     except OSError as error:
         raise OptionError(
             f"cannot read the capture {path}: {error.strerror}; make it readable, or leave it out"
@@ -411,43 +412,50 @@ def _is_capture(path: str) -> bool:
 
 
 def find_files(path: str, tell: Callable[[str], None] = lambda _: None) -> list[str]:
-    """The captures that a file's name, a pattern or a folder means. OptionError if there are none.
+    """The captures that a file's name, a pattern or a folder means, here or in a bucket. OptionError if there are none.
 
     tell: is told what is passed over in a folder.
     """
     try:
-        path = local_path(path)
-    except NotLocal as error:
+        where = path_of(path)
+        found = _in_folder(where, tell) if where.is_dir() else _like(path, where)
+    except (NotLocal, RemoteError) as error:
         raise OptionError(str(error)) from None
-    if Path(path).is_dir():
-        entries = sorted(Path(path).iterdir())
-        packed_too = {f"{entry.name}{suffix}" for entry in entries for suffix in SUFFIXES}
-        found = [
-            str(entry)
-            for entry in entries
-            if entry.is_file()
-            and not entry.name.startswith(".")
-            and entry.name not in packed_too
-            and _is_capture(str(entry))
-        ]
-        others = [entry.name for entry in entries if str(entry) not in found]
-        if others:
-            more = f" and {len(others) - NAMED_MAX:,} more" if len(others) > NAMED_MAX else ""
-            tell(
-                f"passed over in {path}: {', '.join(others[:NAMED_MAX])}{more} (no pcap or pcapng file, hidden, a "
-                "folder, or packed beside what it was made of)"
-            )
-    else:
-        pattern = has_magic(path) and not Path(path).exists()
-        found = sorted(glob(path, recursive=True)) if pattern else [path]  # noqa: PTH207 - Path's takes no absolute one
-        for file in found:
-            if not Path(file).is_file():
-                raise OptionError(f"there is no file {file}")
-            if not _is_capture(file):
-                raise OptionError(f"{file} is neither a pcap nor a pcapng file, packed with gzip or zstd or not")
     if not found:
         raise OptionError(f"there are no pcap or pcapng files at {path}")
-    return [str(Path(file).absolute()) for file in found]  # workers may have another current folder
+    return [str(path_of(file).absolute()) for file in found]  # workers may have another current folder
+
+
+def _in_folder(folder: AnyPath, tell: Callable[[str], None]) -> list[str]:
+    entries: list[AnyPath] = sorted(folder.iterdir())
+    packed_too = {f"{entry.name}{suffix}" for entry in entries for suffix in SUFFIXES}
+    visible = [
+        str(entry)
+        for entry in entries
+        if entry.is_file() and not entry.name.startswith(".") and entry.name not in packed_too
+    ]
+    found = [file for file, is_one in zip(visible, each(_is_capture, visible), strict=True) if is_one]
+    known = set(found)
+    others = [entry.name for entry in entries if str(entry) not in known]
+    if others:
+        more = f" and {len(others) - NAMED_MAX:,} more" if len(others) > NAMED_MAX else ""
+        tell(
+            f"passed over in {folder}: {', '.join(others[:NAMED_MAX])}{more} (no pcap or pcapng file, hidden, a "
+            "folder, or packed beside what it was made of)"
+        )
+    return found
+
+
+def _like(path: str, where: AnyPath) -> list[str]:
+    found = matching(path) if is_pattern(path) else [where]
+    for file in found:
+        if not file.is_file():
+            raise OptionError(f"there is no file {file}" if isinstance(file, Path) else str(file.missing()))
+    names = [str(file) for file in found]
+    for name, is_one in zip(names, each(_is_capture, names), strict=True):
+        if not is_one:
+            raise OptionError(f"{name} is neither a pcap nor a pcapng file, packed with gzip or zstd or not")
+    return names
 
 
 def _columns(options: Mapping[str, str]) -> list[Column]:

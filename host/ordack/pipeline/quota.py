@@ -3,8 +3,7 @@ quotas of their own."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
+from ordack.paths import AnyPath
 from ordack.pipeline import segments
 from ordack.pipeline.segments import FolderFull
 
@@ -13,7 +12,7 @@ class Quota:
     """limit: in bytes; None: none. The newest segment of each queue is not counted: `ordack pipeline prune` keeps it,
     and a folder that has only these would stay full for ever."""
 
-    def __init__(self, folder: Path, limit: int | None) -> None:
+    def __init__(self, folder: AnyPath, limit: int | None) -> None:
         self._folder = folder
         self._limit = limit
         self._sizes: dict[str, int] = {}  # of files that were there at the last look

@@ -29,12 +29,13 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from ordack.paths import AnyPath, RemoteError, RemotePath, path_of
 
 MARKER = "_ordack.json"  # Spark and Hadoop pass over names with _ or . in front
 MARKER_VERSION = 1
@@ -126,7 +127,7 @@ class OtherFolder(FolderError):
 class Segment(NamedTuple):
     """One visible segment. `first_lookup_id` and `last_lookup_id`: the lowest and the highest in it."""
 
-    folder: Path
+    folder: AnyPath
     name: str
     queue: str
     serial: int
@@ -134,7 +135,7 @@ class Segment(NamedTuple):
     last_lookup_id: int
 
     @property
-    def path(self) -> Path:
+    def path(self) -> AnyPath:
         """Made when it is needed: of 100,000 segments, paths take most of the time to list them."""
         return self.folder / self.name
 
@@ -197,30 +198,35 @@ def parse_name(name: str) -> tuple[str, int, int, int] | None:
     return unquote(found["queue"]), int(found["serial"]), int(found["first"]), int(found["last"])
 
 
-def segments(folder: str | os.PathLike[str], queues: Collection[str] | None = None) -> list[Segment]:
+def segments(folder: str | AnyPath, queues: Collection[str] | None = None) -> list[Segment]:
     """The visible segments in a folder, ordered by queue and serial; only of these queues if any are named (as
     applications name them: case does not matter). Raises FolderError if the folder cannot be read.
 
     While an export runs, one that became visible during the call may be missing although a later one is there: a
     reader that goes on from where it was takes `reach` of this."""
     wanted = None if queues is None else {queue.lower() for queue in queues}
-    found = (of_name(Path(folder), name) for name in names(folder))
+    path = path_of(str(folder))
+    found = (of_name(path, name) for name in names(path))
     return sorted(
         (segment for segment in found if segment and (wanted is None or segment.queue.lower() in wanted)),
         key=lambda segment: (segment.queue, segment.serial),
     )
 
 
-def names(folder: str | os.PathLike[str]) -> list[str]:
+def names(folder: AnyPath) -> list[str]:
     """Of all files in a folder. Raises FolderError."""
     try:
+        if isinstance(folder, RemotePath):
+            return [entry.name for entry in folder.iterdir()]
         with os.scandir(folder) as entries:
             return [entry.name for entry in entries]
+    except RemoteError as error:
+        raise FolderError(str(error)) from None
     except OSError as error:
         raise FolderError(f"cannot read the folder {folder}: {error.strerror}") from None
 
 
-def of_name(folder: Path, name: str) -> Segment | None:
+def of_name(folder: AnyPath, name: str) -> Segment | None:
     """What a name in a folder says; None if it is no segment's."""
     parsed = parse_name(name)
     return None if parsed is None else Segment(folder, name, *parsed)
@@ -241,9 +247,9 @@ def reach(found: Iterable[Segment], read: Mapping[str, int]) -> dict[str, int]:
     return reached
 
 
-def read_marker(folder: str | os.PathLike[str]) -> Marker | None:
+def read_marker(folder: AnyPath) -> Marker | None:
     """Whose folder it is; None if it has no marker, or if there is no such folder. Raises FolderError."""
-    path = Path(folder) / MARKER
+    path = folder / MARKER
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["version"] != MARKER_VERSION:
@@ -251,6 +257,8 @@ def read_marker(folder: str | os.PathLike[str]) -> Marker | None:
         return Marker(str(content["queue_manager"]), str(content["folder"]))
     except FileNotFoundError:
         return None
+    except RemoteError as error:
+        raise FolderError(str(error)) from None
     except OSError as error:
         raise FolderError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):

@@ -31,7 +31,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -46,6 +45,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from ordack.paths import RemoteError, open_path, path_of
 from ordack.pipeline import folders, period, segments
 from ordack.pipeline.bodies import FORMATS, JSON, Bodies, SchemaError
 from ordack.pipeline.folders import Folders, Part, Place
@@ -192,13 +192,15 @@ class Rows:
                 for batch, enough in self._read_segment(path, queue_manager):
                     yield self.settings.period.among(batch), enough
             except FileNotFoundError:
-                file = Path(path)
+                file = path_of(path)
                 if not file.parent.is_dir():
                     raise FolderError(
                         f"there is no folder {file.parent} where this task runs: it is to be there"
                     ) from None
                 queue, serial, _, _ = segments.parse_name(file.name) or ("", 0, 0, 0)
                 raise folders.missing(file.parent, queue, serial, file.name) from None
+            except RemoteError as error:
+                raise FolderError(str(error)) from None
             except pa.ArrowInvalid as error:
                 raise FolderError(f"the segment {path} is damaged: {error}") from None
 
@@ -218,9 +220,9 @@ class Rows:
                     yield (completed(batch, queue_manager) if old else batch), rows
                 return
         import pyarrow.dataset  # with all of pandas, which costs each process of Spark's more than to read a segment
-        from pyarrow.fs import LocalFileSystem
 
-        fragment = pyarrow.dataset.ParquetFileFormat().make_fragment(path, LocalFileSystem())
+        system, inside = open_path(path)
+        fragment = pyarrow.dataset.ParquetFileFormat().make_fragment(inside, system)
         for batch in fragment.to_batches(
             SCHEMA, columns=SCHEMA.names, use_threads=False, batch_size=rows, batch_readahead=1
         ):
@@ -229,9 +231,12 @@ class Rows:
 
 def _opened(path: str) -> pq.ParquetFile:
     """A small file is read at once: each column of each segment is a system call else."""
-    with Path(path).open("rb") as file:
+    with path_of(path).open("rb") as file:
         content = file.read(BATCH_BYTES + 1)
-    return pq.ParquetFile(pa.BufferReader(content) if len(content) <= BATCH_BYTES else path)
+    if len(content) <= BATCH_BYTES:
+        return pq.ParquetFile(pa.BufferReader(content))
+    system, inside = open_path(path)
+    return pq.ParquetFile(inside, filesystem=system)
 
 
 def _together(batches: Iterable[tuple[pa.RecordBatch, int]]) -> Iterator[pa.RecordBatch]:

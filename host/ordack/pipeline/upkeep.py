@@ -15,7 +15,7 @@ from typing import NamedTuple
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from ordack.paths import scheme_of
+from ordack.paths import AnyPath, scheme_of
 from ordack.pipeline.delta import read_serials, uri_of
 from ordack.pipeline.folders import Folders, Found, Place, Serials
 from ordack.pipeline.ingest import CHECKPOINT, DELTA, FILES, ICEBERG, PARQUET, format_of
@@ -88,7 +88,7 @@ def prune(source: Folders, tables: Sequence[str], days: float, dry: bool = False
 
 
 def _prune(
-    folder: Path, found: Sequence[Found], read: Sequence[Serials], newest: Serials, until: float, dry: bool
+    folder: AnyPath, found: Sequence[Found], read: Sequence[Serials], newest: Serials, until: float, dry: bool
 ) -> Pruned:
     deleted = size = missing = young = last = 0
     kept: set[Place] = set()  # queues of which an older one stays

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 from pyspark.sql import SparkSession
 
-from ordack.paths import scheme_of, sync
+from ordack.paths import S3, open_path, scheme_of, sync
 from ordack.pipeline.folders import Part
 from ordack.pipeline.segments import QUEUE_MANAGER
 from ordack.pipeline.source import MALFORMED, Rows
@@ -72,8 +72,8 @@ class Written:
 
 def open_folder(table: str) -> tuple[fs.FileSystem, str]:
     """The file system of a folder or URL, and the folder's path there. Raises ValueError, OSError."""
-    if not scheme_of(table):
-        return fs.LocalFileSystem(), table
+    if scheme_of(table) in ("", *S3):
+        return open_path(table)
     found: tuple[fs.FileSystem, str] = fs.FileSystem.from_uri(table)
     return found
 

@@ -1,0 +1,259 @@
+"""Captures in buckets of an S3 server: read in ranges, listed as a whole, or told in one sentence why not."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="the pipeline is not installed")
+
+import zstandard
+from ordack.audit import tasks
+from ordack.capture import columnar, routing
+from ordack.paths import NotLocal, RemoteError, RemotePath, is_same, path_of
+from ordack.pipeline.options import OptionError
+from ordack.pipeline.packets import find_files
+
+from tests.support import capture_generator
+from tests.support.command import ENVIRONMENT, ordack
+from tests.support.s3 import S3, server
+
+SEED = 10
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
+    with server() as running:
+        for name, value in running.environment.items():
+            monkeypatch.setenv(name, value)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("plain")
+    return Path(capture_generator.generate(SEED, folder, violations=False, faults=[], length=1500).paths[0])
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """33 MB."""
+    path = tmp_path_factory.mktemp("long") / "plant.pcap"
+    capture_generator.write_fleet([path], 150_000, 1600, seed=SEED)
+    return path
+
+
+def said(s3: S3, *command: object, status: int) -> str:
+    """What a command complains of, in one line."""
+    done = ordack(*command, environment={**ENVIRONMENT, **s3.environment, "COLUMNS": "400"})
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+    assert s3.environment["AWS_SECRET_ACCESS_KEY"] not in done.stdout + done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+def test_a_capture_says_in_a_bucket_what_it_says_here(s3: S3, plain: Path, ending: str) -> None:
+    pack = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}[ending]
+    url = s3.put(f"captures/plant.pcap{ending}", pack(plain.read_bytes()))
+    here = tasks.run([plain]).summary
+    assert find_files("s3a://plant/captures") == find_files("s3a://plant/cap*/*.pcap*") == [url]
+    assert tasks.run([url]).summary == here
+    assert tasks.run([url], parts=3).summary == here
+
+
+def test_commands_read_a_bucket(s3: S3, plain: Path) -> None:
+    url = s3.put("captures/plant.pcap", plain.read_bytes())
+    s3.put("captures/notes.txt", b"of the night shift")
+    with_s3 = {**ENVIRONMENT, **s3.environment}
+    done = ordack("audit", "--no-spark", "--json", "s3a://plant/captures/", environment=with_s3)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["packets"] == tasks.run([plain]).summary["packets"]
+    assert "notes.txt" in done.stderr
+    there, here = (ordack("decode", "--json", path, environment=with_s3) for path in (url, plain))
+    assert (there.returncode, there.stdout) == (here.returncode, here.stdout)
+
+
+def test_each_byte_is_fetched_once_in_the_task_that_has_its_range(s3: S3, long: Path) -> None:
+    url = s3.put("plant.pcap", long.read_bytes())
+    size = long.stat().st_size
+    whole = tasks.run([long]).summary
+    s3.asked.clear()
+    found = tasks.run([url], parts=32, range_bytes=1 << 20)
+    assert found.summary == whole
+    assert found.bytes_read <= 1.2 * size
+    assert s3.got("plant.pcap") <= 1.2 * size + (1 << 17)  # the times of the beginning, for the order of files
+    ranges = routing.ranges_of([url], 32, 1 << 20)
+    assert len(ranges) > 30
+    s3.asked.clear()
+    report = next(item for item in routing.route(ranges[17]) if isinstance(item, routing.Report))
+    assert s3.got("plant.pcap") == report.bytes_read < 1.3 * ranges[17].size
+
+
+def test_a_beginning_is_fetched_only(s3: S3, long: Path) -> None:
+    url = s3.put("plant.pcap", long.read_bytes())
+    s3.asked.clear()
+    assert columnar.first_time(url) == columnar.first_time(str(long))
+    assert s3.got("plant.pcap") <= 1 << 15
+
+
+def test_nothing_stays_where_temporary_files_are(
+    s3: S3, plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    url = s3.put("plant.pcap", plain.read_bytes())
+    tasks.run([url])
+    s3.before = lambda method, path: "404 Not Found" if method == "GET" and len(s3.asked) > 6 else None
+    s3.asked.clear()
+    with pytest.raises(OSError):
+        tasks.run([url] * 9)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_more_objects_than_a_server_lists_at_once(s3: S3, plain: Path) -> None:
+    data = plain.read_bytes()[:24]
+    for number in range(1200):
+        s3.put(f"captures/{number:04}.pcap", data)
+    assert len(find_files("s3a://plant/captures")) == 1200
+    assert len(find_files("s3a://plant/captures/*7.pcap")) == 120
+
+
+def test_a_server_that_is_busy_twice_is_asked_again(s3: S3, plain: Path) -> None:
+    url = s3.put("plant.pcap", plain.read_bytes())
+    refusals: list[str] = []
+
+    def busy(method: str, path: str) -> str | None:
+        if method == "GET" and len(refusals) < 2:
+            refusals.append(path)
+            return "503 Slow Down"
+        return None
+
+    s3.before = busy
+    assert tasks.run([url]).summary == tasks.run([plain]).summary
+    assert len(refusals) == 2
+
+
+@pytest.mark.slow
+def test_a_server_that_stays_busy_is_told(s3: S3, plain: Path) -> None:
+    url = s3.put("plant.pcap", plain.read_bytes())
+    s3.before = lambda method, _: "503 Slow Down" if method == "GET" else None
+    text = said(s3, "audit", "--no-spark", url, status=2)
+    assert url in text
+    assert "try again later" in text
+
+
+def test_a_slow_server_is_waited_for(s3: S3, plain: Path) -> None:
+    url = s3.put("plant.pcap", plain.read_bytes())
+    never = threading.Event()
+
+    def late(method: str, _: str) -> None:
+        if method == "GET":
+            never.wait(4)
+
+    s3.before = late
+    assert columnar.first_time(url) == columnar.first_time(str(plain))
+    assert len(s3.asked) < 8
+
+
+def test_what_is_not_there_is_told(s3: S3, plain: Path) -> None:
+    s3.put("captures/plant.pcap", plain.read_bytes())
+    for command in ("audit", "decode"):
+        text = said(s3, command, "s3a://plant/captures/none.pcap", status=2)
+        assert "s3a://plant/captures/none.pcap" in text
+        assert "not there" in text
+        text = said(s3, command, "s3a://planet/captures/plant.pcap", status=2)
+        assert "there is no bucket planet" in text
+    text = said(s3, "audit", "s3a://plant/captures/*.pcapng", status=2)
+    assert "there are no pcap or pcapng files at s3a://plant/captures/*.pcapng" in text
+    text = said(s3, "audit", "s3a://plant/other/", status=2)
+    assert "s3a://plant/other" in text
+
+
+def test_a_key_that_may_not_read_is_told(s3: S3, plain: Path) -> None:
+    url = s3.put("plant.pcap", plain.read_bytes())
+    s3.before = lambda *_: "403 Forbidden"
+    for command in ("audit", "decode"):
+        text = said(s3, command, url, status=2)
+        assert "refuses this key" in text
+        assert "AWS_SECRET_ACCESS_KEY" in text
+    s3.before = lambda *_: None
+    text = said(s3, "audit", "s3a://key:secret@plant/plant.pcap", status=2)
+    assert "has a key in it" in text
+    assert "secret@" not in text
+
+
+@pytest.mark.slow
+def test_a_server_that_is_not_there_is_told(s3: S3, plain: Path) -> None:
+    s3.put("plant.pcap", plain.read_bytes())
+    nobody = {**ENVIRONMENT, **s3.environment, "AWS_ENDPOINT_URL": "http://127.0.0.1:9", "COLUMNS": "400"}
+    done = ordack("audit", "--no-spark", "s3a://plant/plant.pcap", environment=nobody)
+    assert done.returncode == 2
+    assert "no server answers at http://127.0.0.1:9" in done.stderr
+
+
+def test_an_object_of_no_bytes_is_passed_over_or_told(s3: S3, plain: Path) -> None:
+    s3.put("captures/plant.pcap", plain.read_bytes())
+    url = s3.put("captures/empty.pcap", b"")
+    assert "is neither a pcap nor a pcapng file" in said(s3, "audit", url, status=2)
+    assert "empty.pcap" in said(s3, "audit", "--no-spark", "s3a://plant/captures", status=0)
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+@pytest.mark.parametrize("then", ["other", "gone", "shorter"])
+def test_an_object_that_changes_while_it_is_read_gives_no_result(s3: S3, long: Path, parts: int, then: str) -> None:
+    """`other` has the same size and is put there in the same second: only its ETag tells."""
+    data = long.read_bytes()
+    url = s3.put("plant.pcap", data)
+    count = [0]
+
+    def change(method: str, path: str) -> None:
+        if method == "GET" and path.endswith("plant.pcap"):
+            count[0] += 1
+            if count[0] == 6:
+                s3.before = lambda *_: None
+                if then == "gone":
+                    s3.client.delete_object(Bucket="plant", Key="plant.pcap")
+                else:
+                    s3.put("plant.pcap", data[: len(data) // 2] + (data[len(data) // 2 :] if then == "other" else b""))
+                    if then == "other":
+                        s3.put("plant.pcap", data[:-1] + b"?")
+
+    s3.before = change
+    with pytest.raises(RemoteError, match="not any more" if then == "gone" else "was replaced while it was read"):
+        tasks.run([url], parts=parts, range_bytes=4 << 20)
+    assert count[0] == 6
+
+
+def test_an_object_that_changes_after_its_ranges_were_made_is_not_read(s3: S3, plain: Path) -> None:
+    url = s3.put("plant.pcap", plain.read_bytes())
+    task = routing.ranges_of([url], 1, 1 << 20)[0]
+    s3.put("plant.pcap", plain.read_bytes()[:-1] + b"?")
+    with pytest.raises(RemoteError, match="was replaced"):
+        list(routing.route(task))
+
+
+@pytest.mark.parametrize("name", ["s3a:/plant/x", "s3a://", "s3a:///x", "s3a://pla nt/x", "s3://a/x"])
+def test_what_is_no_bucket_is_refused(name: str) -> None:
+    with pytest.raises(NotLocal, match="BUCKET"):
+        path_of(name)
+    with pytest.raises(OptionError):
+        find_files(name)
+
+
+def test_a_path_in_a_bucket_is_what_it_was_made_of(s3: S3) -> None:
+    url = s3.put("a/b/c.pcap", b"x")
+    path = path_of(url)
+    assert isinstance(path, RemotePath)
+    assert (path.name, str(path.parent), str(path.parent / "d")) == ("c.pcap", "s3a://plant/a/b", "s3a://plant/a/b/d")
+    assert (path.is_file(), path.is_dir(), path.parent.is_dir(), path.stat().st_size) == (True, False, True, 1)
+    assert [str(one) for one in path_of("s3a://plant/**/*.pcap").matching()] == [url]  # type: ignore[union-attr]
+    assert is_same(path_of("s3://plant/a/b/c.pcap"), path)
+    path.unlink()
+    assert not path_of(url).exists()

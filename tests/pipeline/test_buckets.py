@@ -1,0 +1,249 @@
+"""Segments and tables in buckets of an S3 server: exported, read, loaded, reconciled and pruned as those of a disk."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from ordack.client import Client
+from ordack.paths import path_of
+from ordack.pipeline import segments
+from ordack.pipeline.export import Exporter
+from ordack.pipeline.folders import Folders
+from ordack.pipeline.ingest import Job
+from ordack.pipeline.segments import MARKER, FolderError, Marker, marker_content
+
+from tests.pipeline.lake_kills import load
+from tests.support import capture_generator
+from tests.support.command import DEADLINE_S, ENVIRONMENT, ordack
+from tests.support.s3 import DONE, S3, server
+from tests.support.segment_files import make_folder, write
+
+FOLDER = "s3a://plant/segments"
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
+    with server() as running:
+        for name, value in running.environment.items():
+            monkeypatch.setenv(name, value)
+        yield running
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    with Client(tmp_path / "store", create=True) as client:
+        client.create_queue("line1", transactional=True)
+        for number in range(5):
+            client.send("line1", b"%d" % number)
+    return tmp_path / "store"
+
+
+def export(store: Path, **options: object) -> None:
+    with Client(store) as client, Exporter(client, ["line1"], FOLDER, rows=2, tell=lambda _: None, **options) as made:  # type: ignore[arg-type]
+        list(made.run())
+
+
+def bodies(store: Path) -> list[bytes]:
+    """Of all messages, in segments and then in the queue."""
+    found: list[bytes] = []
+    if path_of(FOLDER).exists():
+        for segment in segments.segments(FOLDER):
+            with path_of(str(segment.path)).open() as file:
+                found += pq.read_table(file)["body"].to_pylist()
+    with Client(store) as client:
+        return found + [message.body for message in client.queue("line1").peek()]
+
+
+def upload(s3: S3, folder: Path) -> None:
+    """All files in it, under the same names."""
+    for file in folder.rglob("*"):
+        if file.is_file():
+            s3.put(str(file.relative_to(folder)), file.read_bytes())
+
+
+def test_an_export_to_a_bucket(s3: S3, store: Path) -> None:
+    done = ordack("export", "line1", "--store", store, "--to", FOLDER, environment={**ENVIRONMENT, **s3.environment})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "5 messages exported" in done.stdout
+    names = [name for name in s3.names() if not name.endswith("/")]
+    assert [name for name in names if "line1" in name] == ["segments/line1-0000000001-1-5.parquet"]
+    assert len(names) == 2  # and the marker
+    assert bodies(store) == [b"%d" % number for number in range(5)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("done", ["", DONE])
+def test_cut_off_at_every_request_an_export_loses_and_doubles_nothing(s3: S3, tmp_path: Path, done: str) -> None:
+    """As by a kill, or by a network that fails: before a request came to the server, or before its answer came back."""
+    cut = 0
+    while True:
+        place = tmp_path / f"{cut}"
+        with Client(place, create=True) as client:
+            client.create_queue("line1", transactional=True)
+            for number in range(5):
+                client.send("line1", b"%d" % number)
+        for name in s3.names():
+            s3.client.delete_object(Bucket="plant", Key=name)
+        count = [0]
+
+        def fail(method: str, _: str, count: list[int] = count, cut: int = cut) -> str | None:
+            count[0] += 1
+            return f"403 Forbidden{done if count[0] == cut + 1 else ''}" if count[0] > cut else None
+
+        s3.before = fail
+        failed = False
+        try:
+            export(place)
+        except FolderError:
+            failed = True
+        s3.before = lambda *_: None
+        export(place, anew=not any("_ordack" in name for name in s3.names()))
+        assert bodies(place) == [b"%d" % number for number in range(5)], f"cut before request {cut + 1}"
+        assert not [name for name in s3.names() if "line1" in name and name.endswith(".new")]
+        if not failed:
+            break
+        cut += 1
+    print("requests:", cut)
+    assert cut > 15
+
+
+def test_a_folder_of_another_queue_manager_is_refused(s3: S3, store: Path, tmp_path: Path) -> None:
+    export(store)
+    with Client(tmp_path / "other", create=True) as client:
+        client.create_queue("line1", transactional=True)
+        client.send("line1", b"other")
+    with pytest.raises(FolderError, match="holds segments of the queue manager"):
+        export(tmp_path / "other")
+    assert bodies(tmp_path / "other")[-1] == b"other"
+
+
+def test_a_folder_that_is_replaced_meanwhile_gets_nothing_more(s3: S3, store: Path) -> None:
+    with Client(store) as client, Exporter(client, ["line1"], FOLDER, rows=2, tell=print) as exporter:
+        made = exporter.run()
+        next(made)
+        s3.put(f"segments/{MARKER}", marker_content(Marker("other", "folder-2")))
+        with pytest.raises(FolderError, match="is another one"):
+            next(made)
+    assert bodies(store) == [b"%d" % number for number in range(5)]
+
+
+def test_an_export_that_a_server_refuses_leaves_messages_in_their_queue(s3: S3, store: Path) -> None:
+    for url, reason in ((FOLDER.replace("plant", "planet"), "there is no bucket planet"), (FOLDER, "refuses this key")):
+        s3.before = lambda *_, url=url: "403 Forbidden" if url == FOLDER else None  # type: ignore[misc]
+        done = ordack("export", "line1", "--store", store, "--to", url,
+                      environment={**ENVIRONMENT, **s3.environment, "COLUMNS": "400"})  # fmt: skip
+        assert done.returncode == 1, done.stderr
+        assert reason in done.stderr
+        assert "Traceback" not in done.stderr
+    s3.before = lambda *_: None
+    assert bodies(store) == [b"%d" % number for number in range(5)]
+
+
+# delta-rs does not let other threads of its process answer it.
+UPKEEP = """
+from deltalake import DeltaTable
+from ordack.pipeline import upkeep
+from ordack.pipeline.folders import Folders
+from ordack.pipeline.ingest import Job
+from tests.pipeline.lake_kills import load
+
+folder, table = "s3a://plant/plant-*/segments", "s3a://plant/table"
+for most in "2000", "500":
+    load(Job({"path": folder, "maxSegmentsPerTrigger": most}, table)).run(False)
+print(DeltaTable(table).to_pyarrow_table().num_rows)
+for days, dry in (0, True), (1, False), (0, False):
+    (pruned,) = upkeep.prune(Folders([folder]), [table], days, dry=dry)
+    print(pruned.segments, pruned.too_new, pruned.newest, sep=",")
+"""
+
+
+@pytest.mark.slow
+def test_ingest_and_prune_of_folders_in_buckets(s3: S3, tmp_path: Path) -> None:
+    """1,100 segments: more than a server lists at once."""
+    (tmp_path / "plant-1").mkdir()
+    whole = write(make_folder(tmp_path / "plant-1" / "segments"), 1, 1, 1).read_bytes()
+    upload(s3, tmp_path)
+    for serial in range(2, 1101):
+        s3.put(f"plant-1/segments/line1-{serial:010d}-{serial}-{serial}.parquet", whole)
+    done = subprocess.run(
+        [sys.executable, "-c", UPKEEP], env={**ENVIRONMENT, **s3.environment, "PYTHONPATH": str(Path.cwd())},
+        capture_output=True, text=True, timeout=DEADLINE_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    # rows in the table; then of the segments those that were deleted, that are too new and that are the newest
+    assert done.stdout.split() == ["1100", "1099,0,1", "0,1099,1", "1099,0,1"]
+    assert [one.serial for one in Folders(["s3a://plant/plant-1/segments"]).listing()] == [1100]
+
+
+def test_what_is_no_folder_of_segments_in_a_bucket_is_told(s3: S3, tmp_path: Path) -> None:
+    s3.put("notes/x.txt", b"x")
+    for name, reason in (
+        ("s3a://plant/none", "not there"),
+        ("s3a://planet/none", "there is no bucket planet"),
+        ("s3a://plant/notes", "is no folder of segments"),
+        ("s3a://plant/none-*", "no folder of segments matches"),
+    ):
+        with pytest.raises(FolderError, match=reason):
+            Folders([name])
+        done = ordack(
+            "pipeline", "ingest", name, "--to", tmp_path / "table", environment={**ENVIRONMENT, **s3.environment}
+        )
+        assert done.returncode == 2, done.stderr
+        assert "Traceback" not in done.stderr
+
+
+PROGRAM = """
+import json, sys
+from ordack.audit import tasks
+from ordack.pipeline.folders import Folders
+from ordack.pipeline.packets import find_files
+from ordack.pipeline.session import session
+from ordack.reconcile.compare import collect, compare
+
+spark = session("local[2]", settings={"spark.default.parallelism": "2", "spark.sql.shuffle.partitions": "2"})
+read = lambda: spark.read.format("mqqb")
+for root in sys.argv[1:]:
+    captures, segments = f"{root}/captures", f"{root}/segments"
+    try:
+        read().load(f"{captures}/none.pcap").count()
+    except Exception as error:
+        told = str(error)
+    print(json.dumps({
+        "staged": tasks.run(find_files(captures), spark=spark, parts=3).summary,
+        "packets": read().load(captures).where("packet = 'UserMessage'").count(),
+        "view": [row.asDict() for row in read().option("view", "damages").load(captures).collect()],
+        "rows": spark.read.format("ordack").load(segments).count(),
+        "reconciled": collect(compare(spark, captures, Folders([segments]), f"{root}/table"), {}).as_json(),
+        "told": told,
+    }, default=str))
+"""
+
+
+@pytest.mark.slow
+def test_tasks_of_spark_find_in_buckets_what_they_find_here(s3: S3, tmp_path: Path) -> None:
+    (tmp_path / "captures").mkdir()
+    capture_generator.generate(10, tmp_path / "captures", faults=[], length=300)
+    folder = make_folder(tmp_path / "segments")
+    write(folder, 1, 1, 10)
+    write(folder, 2, 11, 20)
+    load(Job({"path": str(folder), "maxSegmentsPerTrigger": "1"}, str(tmp_path / "table"))).run(False)
+    upload(s3, tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, "s3a://plant", str(tmp_path)], env={**ENVIRONMENT, **s3.environment},
+        capture_output=True, text=True, timeout=DEADLINE_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    there, here = (json.loads(line) for line in done.stdout.splitlines()[-2:])
+    assert "s3a://plant/captures/none.pcap: it is not there" in there.pop("told")
+    here.pop("told")
+    assert there["rows"] == 20
+    assert there["packets"] > 10
+    assert there["reconciled"]["captured"] > 0
+    assert json.loads(json.dumps(there).replace("s3a://plant", str(tmp_path))) == here
+    assert s3.environment["AWS_SECRET_ACCESS_KEY"] not in done.stdout + done.stderr
