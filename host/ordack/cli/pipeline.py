@@ -45,19 +45,20 @@ AnewOption = Annotated[
         help="Give up a recorded segment whose file or folder is lost, or let FOLDER replace one that is gone.",
     ),
 ]
+ToOption = Annotated[
+    str,
+    typer.Option(
+        metavar="FOLDER",
+        parser=anywhere,
+        help="Folder for the segments, created if there is none; or s3a://BUCKET/FOLDER.",
+    ),
+]
 
 
 def export(
     names: Annotated[list[str], typer.Argument(metavar="QUEUE...", help="Names of queues.")],
     store: StoreOption,
-    to: Annotated[
-        str,
-        typer.Option(
-            metavar="FOLDER",
-            parser=anywhere,
-            help="Folder for the segments, created if there is none; or s3a://BUCKET/FOLDER.",
-        ),
-    ],
+    to: ToOption,
     follow: Annotated[bool, typer.Option("--follow", help="Wait for more when the queues are empty.")] = False,
     rows: Annotated[int, typer.Option(min=1, max=1_000_000, help="Largest number of messages in a segment.")] = 10_000,
     age: Annotated[

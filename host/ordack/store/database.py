@@ -36,6 +36,11 @@ FIRST_WAIT_S = 0.0002
 LAST_WAIT_S = 0.02
 STATEMENTS = 256  # that stay compiled; apsw forgets one when so many others were executed since
 OPERATIONS = 100_000  # of SQLite's machine, between two looks at signals
+# What SQLite raises where the disk has not failed.
+REFUSALS = (
+    *(apsw.BusyError, apsw.FullError, apsw.NotADBError, apsw.CorruptError),
+    *(apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError),
+)
 PIECE_BYTES = 1 << 20  # messages that are moved in one transaction: their copies go through the log
 
 
@@ -203,9 +208,8 @@ class Database:
             try:
                 self.path.stat()
             except (FileNotFoundError, NotADirectoryError):
-                raise StoreError(
-                    f"there is no store in {self.folder} (`ordack queue create` or `ordack serve` makes one)"
-                ) from None
+                made = "`ordack queue create` or `ordack serve` makes one"
+                raise StoreError(f"there is no store in {self.folder} ({made})") from None
             except OSError as error:
                 raise StoreError(f"cannot open {self.path}: {error.strerror}") from None
         flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
@@ -511,29 +515,9 @@ class Database:
 
     def explain(self, error: apsw.Error) -> NoReturn:
         """Raise it in words."""
-        try:
-            raise error
-        except apsw.BusyError:
-            raise StoreBusy(
-                f"{self.path} is in use: {writer_of(self.path)} has been writing to it as long as this could "
-                "wait. Try again when that is done, or end it"
-            ) from None
-        except apsw.FullError:
-            raise self._full() from None
-        except (apsw.NotADBError, apsw.CorruptError):
-            raise StoreError(f"{self.path} is damaged, or no store at all") from None
-        except (apsw.CantOpenError, apsw.ReadOnlyError, apsw.PermissionsError):
-            raise StoreError(
-                f"cannot open {self.path}: check the permissions of the folder and of the files in it"
-            ) from None
-        except apsw.Error:
+        if not isinstance(error, REFUSALS):
             self._failed(error)
-            if isinstance(error, apsw.IOError) and os.statvfs(self.folder).f_bavail == 0:
-                raise self._full() from None  # no room for the index of the log
-            raise StoreError(f"{self.path}: {error}") from error
-
-    def _full(self) -> StoreFull:
-        return StoreFull(f"{self.path}: the disk is full, nothing can be written until there is room again")
+        raise _reason(error, self.path) from error
 
     def all(self, sql: str, arguments: Sequence[Any] = ()) -> list[Any]:
         try:
@@ -583,6 +567,23 @@ class Database:
                 self.connection.executemany(sql, rows)
             except apsw.Error as error:
                 self.explain(error)
+
+
+def _reason(error: apsw.Error, path: Path) -> StoreError:
+    """What SQLite says of the store's file."""
+    no_room = isinstance(error, apsw.IOError) and os.statvfs(path.parent).f_bavail == 0  # for the index of the log
+    if no_room or isinstance(error, apsw.FullError):
+        return StoreFull(f"{path}: the disk is full, nothing can be written until there is room again")
+    if isinstance(error, apsw.BusyError):
+        return StoreBusy(
+            f"{path} is in use: {writer_of(path)} has been writing to it as long as this could wait. Try again when "
+            "that is done, or end it"
+        )
+    if isinstance(error, (apsw.NotADBError, apsw.CorruptError)):
+        return StoreError(f"{path} is damaged, or no store at all")
+    if isinstance(error, REFUSALS):
+        return StoreError(f"cannot open {path}: check the permissions of the folder and of the files in it")
+    return StoreError(f"{path}: {error}")
 
 
 def _array(packets: Sequence[bytes | bytearray]) -> Any:
