@@ -49,7 +49,7 @@ PARTS: list[Part] = [
     ("C core", [[*MAKE, "test-c"]]),
     ("host", [[PYTHON, *PYTEST, *THREE, HOST]]),
     ("lint", [[*MAKE, "lint"]]),
-    ("rig", [[PYTHON, *PYTEST, *TWO, "hil"]]),
+    ("rig", [[PYTHON, *PYTEST, *THREE, "hil"]]),
     ("MicroPython", [[*MAKE, "test-mp"]]),
     ("boards", [[PYTHON, *PYTEST, *TWO, BOARDS]]),
     ("others", [[PYTHON, *PYTEST, *TWO, *OTHERS]]),
