@@ -138,6 +138,24 @@ def test_order_acks_that_are_handed_out_together_are_each_whole() -> None:
     assert [event.raw for event in received] == raws
 
 
+def test_the_order_acks_that_a_board_takes_one_by_one_are_one_object() -> None:
+    sender, _ = ends.open_pair()
+    subject = sender.session
+    subject.receive_data(order_ack(1), 1)  # its form is known from here on
+    taken = []
+    for number in (2, 3):
+        raw = bytes(order_ack(number, 9 + number))
+        room = subject.reader.room()
+        room[: len(raw)] = raw
+        subject.reader.took(len(raw))
+        event = subject.next_event(1)
+        assert isinstance(event, MessageReceived)
+        assert isinstance(event.packet, reader.OrderAck)
+        assert (event.packet.message, event.raw, event.packet.body.fields[core.ACK_NUMBER]) == (None, b"", number)
+        taken.append(event)
+    assert taken[0] is taken[1]
+
+
 def test_an_order_ack_with_more_behind_its_body_is_no_measure() -> None:
     assert reader.order_ack_body(bytes(order_ack(1)))
     for change in ("debug", "soap", "multi_queue_format", "trailing", "surplus", "odd"):
