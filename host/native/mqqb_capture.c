@@ -968,6 +968,7 @@ static uint32_t connect(mqqb_capture *c, uint32_t *place, const mqqb_capture_end
     memset(k, 0, sizeof *k);
     k->end[side] = end[0];
     k->end[1 - side] = end[1];
+    k->tunnel = c->tunnel;
     for (unsigned i = 0; i < 2; i++) {
         k->direction[i].carry = k->direction[i].pending = NONE;
     }
@@ -1090,7 +1091,7 @@ static inline uint64_t manager_of(const uint8_t *guid)
 /* A TCP segment, or (in is NULL) a fragment of one. */
 static void route(mqqb_capture *c, const mqqb_capture_end end[2], const uint8_t *in, uint64_t size)
 {
-    c->pair = pair_hash(end) | 1;
+    c->pair = c->tunnel != 0 ? c->tunnel : pair_hash(end) | 1;
     c->key = in != NULL ? connection_hash(end) | 1 : c->pair;
     c->managers[0] = c->managers[1] = 0;
     if (in != NULL && size >= 52 && check_base_header(in) == MQQB_OK) {
@@ -1123,7 +1124,7 @@ static void end_route(mqqb_capture *c, uint64_t place, uint32_t link, uint64_t s
 
 uint64_t mqqb_capture_pair(const mqqb_capture_connection *k)
 {
-    return pair_hash(k->end) | 1;
+    return k->tunnel != 0 ? k->tunnel : pair_hash(k->end) | 1;
 }
 
 void mqqb_capture_gather(const uint8_t *file, const mqqb_capture_routed *routed, const uint32_t *which, uint64_t count,
@@ -1159,6 +1160,12 @@ typedef struct {
     const uint8_t *in;
     uint64_t size, wire;
     uint32_t link; /* type of the header that they begin with */
+    /* Of a tunnel's datagram whose first fragment this is in: its number and 1, or 0; its bytes here; the connection in it, or NONE, with
+     * what a datagram knows of that. */
+    uint32_t datagram;
+    const uint8_t *whole;
+    uint64_t whole_wire;
+    uint32_t connection, side, sequence, limit;
 } view;
 
 static inline int pass(view *v, uint64_t size)
@@ -1180,6 +1187,15 @@ static inline void shorten(view *v, uint64_t wire)
     if (v->size > v->wire) {
         v->size = v->wire;
     }
+}
+
+/* What an IP header says that follows. */
+static inline void claim(view *v, uint64_t wire)
+{
+    if (v->datagram != 0) {
+        v->limit = (uint32_t)((uint64_t)(v->in - v->whole) + wire);
+    }
+    shorten(v, wire);
 }
 
 static inline piece piece_of(const mqqb_capture *c, const view *v, uint32_t sequence)
@@ -1245,23 +1261,23 @@ static void count_fragment(mqqb_capture_datagram *g, const view *v, uint32_t pla
 /* A segment that is not the first fragment of its datagram, whose first fragment is known. Returns the one behind it. */
 static uint32_t take_fragment(mqqb_capture *c, const mqqb_capture_datagram *g, uint32_t number)
 {
-    const uint32_t next = c->segments[number].next;
+    piece *const s = &c->segments[number];
+    const uint32_t next = s->next;
 
-    if (g->connection == NONE || (c->connections[g->connection].flags & IS_CLOSED) != 0) {
+    if (g->connection == NONE || (c->connections[g->connection].flags & IS_CLOSED) != 0 || s->sequence >= g->limit) {
         return free_segment(c, number);
     }
-    c->segments[number].sequence += g->sequence;
+    s->size = smaller(s->size, g->limit - s->sequence);
+    s->sequence += g->sequence;
     wait_in(c, &c->connections[g->connection].direction[g->side], number);
     c->active = g->connection;
     return next;
 }
 
-/* A part of an IP datagram that carries TCP, with more of them. place: in the datagram, in bytes. */
-static int32_t read_fragment(mqqb_capture *c, mqqb_capture_end end[2], const view *v, uint32_t id, uint32_t place,
-                             uint32_t more)
+/* That of which this is a part, or a new one in the place of the oldest. */
+static mqqb_capture_datagram *datagram_of(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t id)
 {
     mqqb_capture_datagram *g = NULL;
-    uint32_t number, side = 0;
 
     for (unsigned i = 0; i < MQQB_CAPTURE_FRAGMENTS && g == NULL; i++) {
         g = &c->datagrams[i];
@@ -1282,35 +1298,69 @@ static int32_t read_fragment(mqqb_capture *c, mqqb_capture_end end[2], const vie
         g->total = NONE;
         memset(g->there, 0, sizeof g->there);
     }
-    if (place > 0 && g->state == IS_WAITING) {
-        piece s = piece_of(c, v, place);
-        number = new_segment(c, &s);
+    return g;
+}
+
+/* A fragment that is not the first one. place: in the datagram, in bytes. */
+static int32_t read_later(mqqb_capture *c, mqqb_capture_datagram *g, const view *v, uint32_t place, uint32_t more)
+{
+    const piece s = piece_of(c, v, place);
+    const uint32_t number = new_segment(c, &s);
+
+    if (g->state == IS_WAITING) {
         c->segments[number].next = g->waiting;
         g->waiting = number;
-        count_fragment(g, v, place, more);
-        return FRAME_DONE;
-    }
-    if (place == 0) {
-        view header = *v;
-        const int32_t status = read_tcp_header(c, end, &header, 1, &number, &side);
-        if (status != FRAME_DONE) {
-            return status;
-        }
-        g->connection = number;
-        g->side = side;
-        if (number != NONE) {
-            g->sequence = be32(v->in + 4) + ((v->in[13] & SYN) != 0) - (uint32_t)(v->in[12] >> 4) * 4;
-        }
-        while (g->state == IS_WAITING && g->waiting != NONE) {
-            g->waiting = take_fragment(c, g, g->waiting);
-        }
-        g->state = IS_KNOWN;
     } else {
-        piece s = piece_of(c, v, place);
-        (void)take_fragment(c, g, new_segment(c, &s));
+        (void)take_fragment(c, g, number);
     }
     count_fragment(g, v, place, more);
     return FRAME_DONE;
+}
+
+/* The first fragment has told the connection. */
+static void begin_datagram(mqqb_capture *c, mqqb_capture_datagram *g, const view *v)
+{
+    g->connection = v->connection;
+    g->side = v->side;
+    g->sequence = v->sequence;
+    g->limit = v->limit;
+    while (g->state == IS_WAITING && g->waiting != NONE) {
+        g->waiting = take_fragment(c, g, g->waiting);
+    }
+    g->state = IS_KNOWN;
+}
+
+/* A TCP header in the first fragment of a datagram, which begins at v->whole, and what follows. */
+static int32_t read_first(mqqb_capture *c, mqqb_capture_end end[2], view *v)
+{
+    const uint8_t *const in = v->in;
+    const int32_t status = read_tcp_header(c, end, v, 1, &v->connection, &v->side);
+
+    if (v->connection != NONE) {
+        v->sequence = be32(in + 4) + ((in[13] & SYN) != 0) - (uint32_t)(v->in - v->whole);
+    }
+    return status;
+}
+
+/* A part of an IP datagram that carries TCP, with more of them. */
+static int32_t read_fragment(mqqb_capture *c, mqqb_capture_end end[2], const view *v, uint32_t id, uint32_t place,
+                             uint32_t more)
+{
+    mqqb_capture_datagram *const g = datagram_of(c, end, id);
+    view header = *v;
+    int32_t status;
+
+    if (place > 0) {
+        return read_later(c, g, v, place, more);
+    }
+    header.whole = v->in;
+    header.limit = NONE;
+    status = read_first(c, end, &header);
+    if (status == FRAME_DONE) {
+        begin_datagram(c, g, &header);
+        count_fragment(g, v, place, more);
+    }
+    return status;
 }
 
 /* An IP datagram that carries TCP, or a part of one. */
@@ -1323,8 +1373,10 @@ static inline int32_t read_datagram(mqqb_capture *c, mqqb_capture_end end[2], vi
         route(c, end, NULL, 0);
         return FRAME_DONE;
     }
-    return (place | more) == 0 ? read_tcp_header(c, end, v, 0, &number, &side)
-                               : read_fragment(c, end, v, id, place, more);
+    if ((place | more) != 0) {
+        return read_fragment(c, end, v, id, place, more);
+    }
+    return v->datagram != 0 ? read_first(c, end, v) : read_tcp_header(c, end, v, 0, &number, &side);
 }
 
 /* A UDP header and what follows: a ping, or a frame in VXLAN. There is room for a row, a packet and a connection. */
@@ -1381,6 +1433,44 @@ static int32_t read_gre(view *v)
     return pass(v, size) ? FRAME_INNER : FRAME_DONE;
 }
 
+/* A part of an IP datagram that may carry a frame, in VXLAN or GRE: what is in the first one is read like a frame that goes on in the
+ * others. If that begins with a part of another one, only the inner one is put together. */
+static int32_t read_tunnel_fragment(mqqb_capture *c, mqqb_capture_end end[2], view *v, uint32_t protocol, uint32_t id,
+                                    uint32_t place, uint32_t more)
+{
+    mqqb_capture_datagram *g;
+
+    if (c->routed != NULL) {
+        route(c, end, NULL, 0);
+        return FRAME_DONE;
+    }
+    end[0].word[4] |= protocol << 24;
+    end[1].word[4] |= protocol << 24;
+    g = datagram_of(c, end, id);
+    if (place > 0) {
+        return read_later(c, g, v, place, more);
+    }
+    v->datagram = (uint32_t)(g - c->datagrams) + 1;
+    v->whole = v->in;
+    v->whole_wire = v->wire;
+    v->connection = v->limit = NONE;
+    if (protocol == 47) {
+        return read_gre(v);
+    }
+    return v->size >= 8 && be16(v->in + 2) == VXLAN_PORT ? read_udp(c, end, v) : FRAME_DONE;
+}
+
+/* All of the first fragment was read. */
+static void end_tunnel_fragment(mqqb_capture *c, const view *v)
+{
+    mqqb_capture_datagram *const g = &c->datagrams[v->datagram - 1];
+    view whole = {0};
+
+    whole.wire = v->whole_wire;
+    begin_datagram(c, g, v);
+    count_fragment(g, &whole, 0, 1);
+}
+
 /* What an IP datagram carries, or a part of that. */
 static int32_t read_carried(mqqb_capture *c, mqqb_capture_end end[2], view *v, uint32_t protocol, uint32_t id,
                             uint32_t place, uint32_t more)
@@ -1388,13 +1478,16 @@ static int32_t read_carried(mqqb_capture *c, mqqb_capture_end end[2], view *v, u
     if (protocol == 6) {
         return read_datagram(c, end, v, id, place, more);
     }
-    if ((place | more) != 0) {
+    if (protocol != 17 && protocol != 47) {
         return FRAME_DONE;
     }
-    if (protocol == 17) {
-        return read_udp(c, end, v);
+    if (c->tunnel == 0) {
+        c->tunnel = pair_hash(end) | 1;
     }
-    return protocol == 47 ? read_gre(v) : FRAME_DONE;
+    if ((place | more) != 0) {
+        return read_tunnel_fragment(c, end, v, protocol, id, place, more);
+    }
+    return protocol == 17 ? read_udp(c, end, v) : read_gre(v);
 }
 
 static int32_t read_ip4(mqqb_capture *c, view *v)
@@ -1409,7 +1502,7 @@ static int32_t read_ip4(mqqb_capture *c, view *v)
     head = (uint32_t)(in[0] & 15) * 4;
     total = be16(in + 2);
     if (total != 0) { /* else the sender's network card divides what is more than 64 KiB here */
-        shorten(v, total);
+        claim(v, total);
     }
     if (head < 20 || !pass(v, head)) {
         return FRAME_DONE;
@@ -1429,7 +1522,7 @@ static int32_t read_ip6(mqqb_capture *c, view *v)
         return FRAME_DONE;
     }
     if (be16(in + 4) != 0) {
-        shorten(v, be16(in + 4));
+        claim(v, be16(in + 4));
     }
     memcpy(end[0].word, in + 8, 16);
     memcpy(end[1].word, in + 24, 16);
@@ -1522,7 +1615,11 @@ static int32_t read_frame(mqqb_capture *c, view *v)
     for (unsigned i = 0; status == FRAME_INNER && i < WRAPPINGS_MAX; i++) {
         status = read_link(c, v);
     }
-    return status == FRAME_INNER ? FRAME_DONE : status;
+    status = status == FRAME_INNER ? FRAME_DONE : status;
+    if (v->datagram != 0 && status == FRAME_DONE) {
+        end_tunnel_fragment(c, v);
+    }
+    return status;
 }
 
 /* ---- files ------------------------------------------------------------------------------------ */
@@ -1829,7 +1926,7 @@ int32_t mqqb_capture_read(mqqb_capture *c)
     begin_call(c);
     for (;;) {
         const uint64_t room = c->size - c->cursor;
-        view v = {NULL, 0, 0, 0};
+        view v = {0};
         int32_t status;
 
         c->ahead = frames_ahead(c, file);
@@ -1878,6 +1975,7 @@ int32_t mqqb_capture_read(mqqb_capture *c)
         {
             const uint64_t place = (uint64_t)(v.in - file), size = v.size, wire = v.wire;
             const uint32_t link = v.link;
+            c->tunnel = 0;
             status = read_frame(c, &v);
             end_route(c, place, link, size, wire);
         }

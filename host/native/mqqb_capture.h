@@ -135,6 +135,7 @@ typedef struct {
     uint32_t flags;              /* bit 0: a SYN was seen */
     uint32_t ending;             /* a value of MQQB_KIND_END and 1, while what is left is given up */
     uint32_t held_at, held_next; /* a frame's number over all files, the next connection that waits */
+    uint64_t tunnel;             /* number of the two hosts of the tunnel in which it was first seen; 0: in none */
 } mqqb_capture_connection;
 
 /* Distinct strings of bytes. Entry number n, from 1, is bytes[end[n - 1]..end[n]); end[0] is 0. */
@@ -148,10 +149,11 @@ typedef struct {
 
 /* An IP datagram of which fragments have come. */
 typedef struct {
-    mqqb_capture_end end[2];   /* sender, receiver, without ports */
-    uint32_t id, state;        /* state 0: unused */
+    mqqb_capture_end end[2]; /* sender, receiver, without ports; of a tunnel, its protocol << 24 in their last words */
+    uint32_t id, state;      /* state 0: unused */
     uint32_t connection, side; /* of the first fragment, when it has come */
     uint32_t sequence;         /* TCP's number that the datagram's first byte would have */
+    uint32_t limit;            /* bytes of the datagram up to the end of the segment; what follows is none of it */
     uint32_t waiting; /* segments that came before the first fragment; their sequence is the place in the datagram */
     uint32_t received, total;                /* units of 8 bytes */
     uint32_t there[MQQB_CAPTURE_UNITS / 32]; /* bits of the units that have come: captures may have all twice */
@@ -164,7 +166,7 @@ typedef struct {
 } mqqb_capture_interface;
 
 /* A frame of TCP port 1801, for the task that replays its connection. key: the same for all frames of a connection; of an IP
- * fragment: pair, which is the same for all frames of two hosts. managers: of the GUIDs in a packet that begins in the frame, a
+ * fragment: pair, which is the same for all frames of two hosts, in a tunnel for all frames of its two hosts. managers: of the GUIDs in a packet that begins in the frame, a
  * number each; 0: none. */
 typedef struct {
     uint64_t key, pair, managers[2];
@@ -214,6 +216,7 @@ typedef struct {
     uint32_t unread_link; /* the first of those link types */
     uint64_t next, label_used, packets_used, ahead;
     uint64_t key, pair, managers[2];
+    uint64_t tunnel; /* of the frame that is read, as connection.tunnel */
     int64_t time;
     mqqb_capture_interface interfaces[MQQB_CAPTURE_INTERFACES];
     mqqb_capture_datagram datagrams[MQQB_CAPTURE_FRAGMENTS];

@@ -26,6 +26,7 @@ from tests.support.capture_files import (
     START,
     block,
     enhanced,
+    in_fragments,
     interface,
     pcap,
     section,
@@ -275,6 +276,21 @@ def test_what_a_mirror_has_wrapped_is_what_it_was(wrapping: str, six: bool) -> N
     records = [segment(1000 + at, stream[at : at + 500], six=six) for at in range(0, len(stream), 500)]
     wrapped = [WRAPPINGS[wrapping](record) for record in records]
     assert cuts(pcap(wrapped)) == cuts(pcap(records))
+
+
+@pytest.mark.parametrize("wrapping", WRAPPINGS)
+@pytest.mark.parametrize("six", [False, True])
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_was_wrapped_and_did_not_fit_is_put_together(wrapping: str, six: bool, order: int) -> None:
+    stream = b"".join(SESSION)
+    records = [segment(1000 + at, stream[at : at + 500], six=six) for at in range(0, len(stream), 500)]
+    wrapped = [
+        one
+        for number, record in enumerate(records)
+        for one in in_fragments(WRAPPINGS[wrapping](record), 200, number)[::order]
+    ]
+    assert len(wrapped) > 2 * len(records)
+    assert [found.data for found in cuts(pcap(wrapped))] == [found.data for found in cuts(pcap(records))]
 
 
 def test_what_only_looks_wrapped_is_passed_over() -> None:

@@ -147,11 +147,12 @@ typedef struct {
     int64_t packet_end[ROWS_MAX + 16];
     uint8_t packets[MQQB_CAPTURE_SCRATCH + 800]; /* of the last rows */
     uint32_t rows;
-    int32_t error[FILES_MAX]; /* of each file */
-    uint64_t kept[FILES_MAX]; /* bytes of it that wait when it has been read */
-    unsigned grown[8];        /* how often each status came */
-    mqqb_capture c;           /* as it was left */
-    uint32_t written;         /* the most rows that the columns had at any time */
+    int32_t error[FILES_MAX];      /* of each file */
+    uint64_t kept[FILES_MAX];      /* bytes of it that wait when it has been read */
+    unsigned grown[8];             /* how often each status came */
+    mqqb_capture c;                /* as it was left */
+    uint32_t written;              /* the most rows that the columns had at any time */
+    mqqb_capture_connection first; /* as it was at the end */
 } reading;
 
 static inline void *larger(void *table, size_t before, size_t now)
@@ -332,6 +333,7 @@ static inline void read_files(reading *r, const file *files, unsigned count, uin
     for (unsigned i = 0; i < count; i++) {
         free(kept[i]);
     }
+    r->first = c->connections[0];
     free(c->connections);
     free(c->index);
     free(c->segments);

@@ -579,7 +579,7 @@ static void put_fragments(size_t n, const size_t *places, unsigned pieces, const
             be(out + 4, to - from + 8, 2);
             out[6] = 44;
             memset(out + 40, 0, 8);
-            out[40] = 6;
+            out[40] = frame[6];
             be(out + 42, from | (to < n - head), 2);
             be(out + 44, id, 4);
         } else {
@@ -1214,6 +1214,149 @@ static void test_what_was_wrapped(void)
     CHECK_KINDS(-1, "994A");
 }
 
+/* The frame's n bytes in a tunnel of this protocol, in the frame's place. */
+static size_t in_tunnel(uint8_t protocol, int outer_six, size_t n)
+{
+    static uint8_t inner[70000];
+    const size_t head = outer_six ? 40 : 20, more = protocol == 17 ? 16 : 4, size = more + sizeof ethernet + n;
+
+    memcpy(inner, ethernet, sizeof ethernet);
+    if (frame[0] >> 4 == 6) {
+        be(inner + 12, 0x86DD, 2);
+    }
+    memcpy(inner + sizeof ethernet, frame, n);
+    memset(frame, 0, head + more);
+    if (outer_six) {
+        frame[0] = 0x60;
+        be(frame + 4, size, 2);
+        frame[6] = protocol;
+        frame[23] = frame[39] = 1;
+    } else {
+        frame[0] = 0x45;
+        be(frame + 2, head + size, 2);
+        frame[9] = protocol;
+        be(frame + 12, 0x0A010001, 4);
+        be(frame + 16, 0x0A010002, 4);
+    }
+    if (protocol == 17) {
+        be(frame + head, 5000, 2);
+        be(frame + head + 2, 4789, 2);
+        be(frame + head + 4, size, 2);
+        frame[head + 8] = 8;
+    } else {
+        be(frame + head + 2, 0x6558, 2);
+    }
+    memcpy(frame + head + more, inner, sizeof ethernet + n);
+    return head + size;
+}
+
+/* A message at this place of its connection, in a tunnel, in pieces in this order. behind: bytes behind the inner frame, as of a checksum. */
+static void tell_in_tunnel(uint8_t protocol, int outer_six, uint32_t at, uint32_t flags, const unsigned order[3],
+                           uint32_t id, size_t behind)
+{
+    const int inner_six = six;
+    const size_t n = tcp(0, at, 0, flags, stream, make_message(stream, 200));
+    const size_t places[3] = {
+        0, 160, behind < 100 ? 320 : (30 + n) / 8 * 8}; /* the last one has bytes of the message, or none */
+
+    memset(frame + n, 0x4C, behind);
+    six = outer_six;
+    put_fragments(in_tunnel(protocol, outer_six, n + behind), places, 3, order, 3, id);
+    six = inner_six;
+}
+
+static void test_tunnels_in_fragments(void)
+{
+    static const unsigned orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
+    const uint32_t size = (uint32_t)make_message(stream, 200);
+
+    for (unsigned way = 0; way < 8; way++) {
+        const uint8_t protocol = way & 1 ? 17 : 47;
+        six = way >> 1 & 1;
+        for (unsigned i = 0; i < 6; i++) {
+            opening();
+            say(0, 0, 0, ACK, stream, size);
+            tell_in_tunnel(protocol, way >> 2, size, ACK, orders[i], 9, 0);
+            tell_in_tunnel(protocol, way >> 2, 2 * size, ACK | FIN, orders[5 - i], 9,
+                           4);                                                     /* of which FIN is not heeded */
+            tell_in_tunnel(protocol, way >> 2, 3 * size, ACK, orders[i], 10, 200); /* all of a fragment is none of it */
+            finish();
+            CHECK_KINDS(0, "84444A");
+        }
+    }
+    six = 0;
+    opening(); /* two protocols count their datagrams apart */
+    for (unsigned i = 0; i < 2; i++) {
+        static const size_t places[3] = {0, 160, 320};
+        for (unsigned j = 0; j < 3; j++) {
+            const size_t n =
+                in_tunnel(j == 1 ? 17 : 47, 0, tcp(0, j * size, 0, ACK, stream, make_message(stream, 200)));
+            put_fragments(n, places, 3, orders[0] + (i == 0 ? 0 : 1), i == 0 ? 1 : 2, j == 2 ? 8 : 7);
+        }
+    }
+    finish();
+    CHECK_KINDS(0, "8444A");
+    pcap(&f, 101, 0, 0); /* one that begins another connection is read twice */
+    tell_in_tunnel(17, 0, 0, ACK, orders[2], 3, 0);
+    tell_in_tunnel(17, 0, 1 << 20, SYN, orders[4], 4, 0);
+    finish();
+    CHECK_KINDS(0, "94A84A");
+}
+
+static void test_fragments_of_what_is_no_tunnel_of_ours(void)
+{
+    static const unsigned order[3] = {1, 0, 2};
+    static const size_t places[3] = {0, 8, 40};
+    const size_t size = make_message(stream, 200);
+    uint64_t frames;
+    size_t n;
+
+    opening();
+    n = in_tunnel(17, 0, tcp(0, 0, 0, ACK, stream, size));
+    put_fragments(n, places, 3, order, 3, 1); /* the first one has no more than the header of UDP */
+    put_fragments(n, (const size_t[]){0, 0, 160}, 3, order + 1, 2, 2);
+    be(frame + 22, 53, 2);
+    put_fragments(n, (const size_t[]){0, 160, 320}, 3, order, 3, 3);
+    n = in_tunnel(17, 0, tcp(0, 0, 0, ACK, stream, 2000));
+    be(frame + 22, 53, 2);
+    put_fragments(n, (const size_t[]){0, 1000, 1400}, 3, order, 3, 7);
+    n = tcp(0, 0, 0, ACK, stream, size);
+    be(frame + 20, 80, 2);
+    be(frame + 22, 80, 2);
+    put_fragments(in_tunnel(47, 0, n), (const size_t[]){0, 160, 320}, 3, order, 3, 4);
+    n = in_tunnel(17, 0, in_tunnel(47, 0, tcp(0, 0, 0, ACK, stream, size)));
+    be(frame + 20 + 16 + 14 + 6, 0x2000, 2); /* a fragment in a fragment */
+    put_fragments(n, (const size_t[]){0, 160, 320}, 3, order, 3, 5);
+    n = tcp(0, 0, 0, ACK, stream, size);
+    be(frame + 6, 0x2000, 2);
+    put_fragments(in_tunnel(17, 0, n), (const size_t[]){0, 160, 320}, 3, order + 1, 2, 6);
+    finish();
+    CHECK_EQ(r->c.connections_used, 1);
+    CHECK_KINDS(0, "8A");
+    for (uint32_t part = 0; part < 2; part++) { /* the others are of another task */
+        pcap(&f, 101, 0, 0);
+        tell_in_tunnel(17, 0, 0, ACK, order, 3, 0);
+        read_files(r, &f, 1, part, 2, 0, 0);
+        CHECK(r->c.connections_used == 0 || strcmp(kinds(-1), "994A") == 0);
+        n = r->c.connections_used + (part == 0 ? 0 : n);
+    }
+    CHECK_EQ(n, 1);
+
+    pcap(&f, 101, 0, 0); /* who replays one of a tunnel gets all fragments between its ends */
+    n = in_tunnel(17, 0, tcp(0, 0, 0, ACK, stream, size));
+    record(&f, frame, n, n);
+    tell_in_tunnel(17, 0, (uint32_t)size, ACK, order, 3, 0);
+    say(0, 2 * (uint32_t)size, 0, ACK, stream, size);
+    CHECK_EQ(route_all(&frames), 5);
+    CHECK(routed[0].key != routed[0].pair);
+    for (unsigned i = 1; i < 4; i++) {
+        CHECK(routed[i].key == routed[0].pair && routed[i].pair == routed[0].pair);
+    }
+    CHECK(routed[4].key == routed[0].key && routed[4].pair != routed[0].pair);
+    finish();
+    CHECK_EQ(mqqb_capture_pair(&r->first), routed[0].pair);
+}
+
 static void test_no_more_than_four_frames_in_each_other(void)
 {
     for (unsigned depth = 3; depth <= 4; depth++) {
@@ -1577,6 +1720,8 @@ int main(int argc, char **argv)
     RUN("mqqb_capture.h", test_whose_syn);
     RUN("mqqb_capture.h", test_fragments);
     RUN("mqqb_capture.h", test_fragments_that_come_twice);
+    RUN("mqqb_capture.h", test_tunnels_in_fragments);
+    RUN("mqqb_capture.h", test_fragments_of_what_is_no_tunnel_of_ours);
     RUN("wire.md 2.2 2.4 2.5 5", test_all_columns);
     RUN("B-431", test_labels);
     RUN("mqqb_capture.h", test_tables_that_are_full);
