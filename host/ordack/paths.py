@@ -28,6 +28,7 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _KEY_CODES = ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "INVALID_CLIENT_TOKEN_ID",
               "UNRECOGNIZED_CLIENT", "HTTP status 403", "HTTP status 401")  # fmt: skip
 _AMAZON = "Amazon's S3"
+_BUSY_CODES = ("HTTP status 5", "SLOW_DOWN", "SERVICE_UNAVAILABLE", "INTERNAL_FAILURE", "THROTTLING", "REQUEST_TIMEOUT")
 _ATTEMPTS = 5  # of a request; those after the first wait up to 20 s each
 _CONNECT_S, _ANSWER_S = 10.0, 60.0  # until a connection is there; and while nothing comes
 LEAST, MOST = 1 << 14, 4 << 20  # bytes that are fetched at once: few for the beginning of a file, more behind it
@@ -51,6 +52,10 @@ class RemoteError(OSError):
 
     def __str__(self) -> str:
         return f"cannot use {self.filename}: {self.strerror}"
+
+
+class RemoteBusy(RemoteError):
+    """Its server cannot be reached, or does not answer as it should: another time it may."""
 
 
 class RemoteMissing(RemoteError, FileNotFoundError):
@@ -213,23 +218,28 @@ def _in_words(path: RemotePath) -> Iterator[None]:
     except FileNotFoundError:
         raise path.missing() from None
     except (OSError, ArrowException) as error:
-        raise RemoteError(str(path), _reason(path, str(error))) from None
+        raise _error(path, str(error)) from None
 
 
-def _reason(path: RemotePath, said: str) -> str:
+def _error(path: RemotePath, said: str) -> RemoteError:
     code = re.search(r"AWS Error ([A-Z_]+(?: \(HTTP status \d+\))?)", said)
     name = code[1] if code else said.partition("\n")[0]
     server = _endpoint() or _AMAZON
     if "NO_SUCH_BUCKET" in name:
-        return f"there is no bucket {path.bucket} at {server}: check its name, and AWS_ENDPOINT_URL"
-    if any(one in name for one in _KEY_CODES):
-        return (
+        text = f"there is no bucket {path.bucket} at {server}: check its name, and AWS_ENDPOINT_URL"
+    elif any(one in name for one in _KEY_CODES):
+        text = (
             f"{server} refuses this key ({name}): AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY have to be of one that "
             "may do this there"
         )
-    if "NETWORK_CONNECTION" in name:
-        return f"no server answers at {server}: start it, or name another in AWS_ENDPOINT_URL"
-    return f"{server} does not do this ({name}), in {_ATTEMPTS} tries: try again later, or ask who runs it"
+    elif "NETWORK_CONNECTION" in name:
+        text = f"no server answers at {server}: start it, or name another in AWS_ENDPOINT_URL"
+        return RemoteBusy(str(path), text)
+    elif any(one in name for one in _BUSY_CODES):
+        return RemoteBusy(str(path), f"{server} has not done this in {_ATTEMPTS} tries ({name}): try again later")
+    else:
+        text = f"{server} does not do this ({name}): look whether AWS_REGION is that of the bucket, and ask who runs it"
+    return RemoteError(str(path), text)
 
 
 class RemotePath:

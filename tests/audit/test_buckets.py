@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
+import os
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -187,6 +189,30 @@ def test_a_key_that_may_not_read_is_told(s3: S3, plain: Path) -> None:
     text = said(s3, "audit", "s3a://key:secret@plant/plant.pcap", status=2)
     assert "has a key in it" in text
     assert "secret@" not in text
+
+
+def test_a_bucket_of_another_region_is_told(s3: S3, plain: Path) -> None:
+    url = s3.put("plant.pcap", plain.read_bytes())
+    s3.before = lambda *_: "301 Moved Permanently"
+    with pytest.raises(OptionError, match="AWS_REGION"):
+        find_files(url)
+
+
+def test_names_with_all_kinds_of_letters(s3: S3, plain: Path) -> None:
+    url = s3.put("späte Schicht/#1 100% [a] +b=c&d.pcap", plain.read_bytes())
+    assert find_files(url) == find_files("s3a://plant/späte Schicht") == find_files("s3a://plant/*/#1*") == [url]
+    assert columnar.first_time(url) == columnar.first_time(str(plain))
+
+
+def test_no_room_for_what_is_fetched_is_told(s3: S3, plain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = s3.put("plant.pcap", plain.read_bytes())
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(OSError, match="more room in TMPDIR"):
+        tasks.run([url])
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from ordack.pipeline import segments
 from ordack.pipeline.export import Exporter
 from ordack.pipeline.folders import Folders
 from ordack.pipeline.ingest import Job
-from ordack.pipeline.segments import MARKER, FolderError, Marker, marker_content
+from ordack.pipeline.segments import MARKER, FolderError, FolderFull, Marker, marker_content
 
 from tests.pipeline.lake_kills import load
 from tests.support import capture_generator
@@ -113,6 +113,13 @@ def test_cut_off_at_every_request_an_export_loses_and_doubles_nothing(s3: S3, tm
     assert cut > 15
 
 
+def test_a_full_folder_keeps_messages_in_their_queue(s3: S3, store: Path) -> None:
+    with pytest.raises(FolderFull, match="--quota is 1"):
+        export(store, quota=1)
+    assert len([name for name in s3.names() if "line1" in name]) == 2  # of which the newest does not count
+    assert bodies(store) == [b"%d" % number for number in range(5)]
+
+
 def test_a_folder_of_another_queue_manager_is_refused(s3: S3, store: Path, tmp_path: Path) -> None:
     export(store)
     with Client(tmp_path / "other", create=True) as client:
@@ -143,6 +150,16 @@ def test_an_export_that_a_server_refuses_leaves_messages_in_their_queue(s3: S3, 
         assert "Traceback" not in done.stderr
     s3.before = lambda *_: None
     assert bodies(store) == [b"%d" % number for number in range(5)]
+
+
+@pytest.mark.slow
+def test_a_server_that_is_busy_is_for_another_time(s3: S3, tmp_path: Path) -> None:
+    s3.before = lambda *_: "503 Slow Down"
+    done = ordack("pipeline", "ingest", FOLDER, "--to", tmp_path / "table",
+                  environment={**ENVIRONMENT, **s3.environment, "COLUMNS": "400"})  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert "try again later" in done.stderr
+    assert not (tmp_path / "table").exists()
 
 
 # delta-rs does not let other threads of its process answer it.

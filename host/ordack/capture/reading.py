@@ -135,7 +135,11 @@ class _Part:
     def _put(self, data: bytes) -> None:
         left = memoryview(data)
         while left:
-            count = os.pwrite(self.number, left, self.there)
+            try:
+                count = os.pwrite(self.number, left, self.there)
+            except OSError as error:
+                where = f"{error.strerror}, where it is fetched to: name a place with more room in TMPDIR"
+                raise OSError(error.errno, where, tempfile.gettempdir()) from None
             left, self.there = left[count:], self.there + count
 
     def go_to(self, begin: int, end: int) -> None:

@@ -296,11 +296,13 @@ def _problems() -> Iterator[None]:
     from ordack.pipeline.bodies import SchemaError
     from ordack.pipeline.options import OptionError
     from ordack.pipeline.progress import IngestError, IngestUnusable
-    from ordack.pipeline.segments import FolderError
+    from ordack.pipeline.segments import FolderBusy, FolderError
     from ordack.pipeline.session import SparkMissing
 
     try:
         yield
+    except FolderBusy as error:
+        raise StoreError(str(error)) from None
     except (SparkMissing, OptionError, SchemaError, FolderError, IngestUnusable) as error:
         complain(str(error))
         raise typer.Exit(2) from None

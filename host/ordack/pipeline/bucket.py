@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ordack.paths import RemoteError, RemotePath
-from ordack.pipeline.segments import MARKER, FolderError, Marker, names, read_marker
+from ordack.pipeline.segments import MARKER, FolderError, Marker, names, read_marker, refused
 from ordack.store.database import legible
 
 
@@ -38,7 +38,7 @@ class BucketFolder:
         try:
             yield
         except RemoteError as error:
-            raise FolderError(str(error)) from None
+            raise refused(error) from None
 
     def check_in_place(self) -> None:
         """Raises FolderError if the folder is another one than at first, or gone."""

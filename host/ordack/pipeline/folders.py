@@ -84,7 +84,7 @@ class Folders:
         try:
             found = dict(self._look())
         except RemoteError as error:
-            raise FolderError(str(error)) from None
+            raise segments.refused(error) from None
         if not found:
             raise FolderError(f"no folder of segments matches {self}: `ordack export` makes them")
         paths: dict[str, AnyPath] = {}
@@ -226,7 +226,7 @@ def _size(one: Found) -> int:
     except FileNotFoundError:
         raise missing(one.segment.folder, one.segment.queue, one.serial, one.segment.name) from None
     except RemoteError as error:
-        raise FolderError(str(error)) from None
+        raise segments.refused(error) from None
     except OSError as error:
         raise FolderError(f"cannot read the segment {one.segment.path}: {error.strerror}") from None
 

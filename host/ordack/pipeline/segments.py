@@ -35,7 +35,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ordack.paths import AnyPath, RemoteError, RemotePath, path_of
+from ordack.paths import AnyPath, RemoteBusy, RemoteError, RemotePath, path_of
 
 MARKER = "_ordack.json"  # Spark and Hadoop pass over names with _ or . in front
 MARKER_VERSION = 1
@@ -116,12 +116,21 @@ class FolderError(Exception):
     """The folder cannot be used as a folder of segments; the text says why and what to do."""
 
 
+class FolderBusy(FolderError):
+    """The server that has the folder does not answer as it should: another time it may."""
+
+
 class FolderFull(FolderError):
     """There is no room in the folder, within its quota or on its disk; what is there can make some."""
 
 
 class OtherFolder(FolderError):
     """The folder is another one than a stream has read before."""
+
+
+def refused(error: RemoteError) -> FolderError:
+    """What to say of a folder whose server refuses."""
+    return (FolderBusy if isinstance(error, RemoteBusy) else FolderError)(str(error))
 
 
 class Segment(NamedTuple):
@@ -221,7 +230,7 @@ def names(folder: AnyPath) -> list[str]:
         with os.scandir(folder) as entries:
             return [entry.name for entry in entries]
     except RemoteError as error:
-        raise FolderError(str(error)) from None
+        raise refused(error) from None
     except OSError as error:
         raise FolderError(f"cannot read the folder {folder}: {error.strerror}") from None
 
@@ -258,7 +267,7 @@ def read_marker(folder: AnyPath) -> Marker | None:
     except FileNotFoundError:
         return None
     except RemoteError as error:
-        raise FolderError(str(error)) from None
+        raise refused(error) from None
     except OSError as error:
         raise FolderError(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):

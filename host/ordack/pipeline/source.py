@@ -200,7 +200,7 @@ class Rows:
                 queue, serial, _, _ = segments.parse_name(file.name) or ("", 0, 0, 0)
                 raise folders.missing(file.parent, queue, serial, file.name) from None
             except RemoteError as error:
-                raise FolderError(str(error)) from None
+                raise segments.refused(error) from None
             except pa.ArrowInvalid as error:
                 raise FolderError(f"the segment {path} is damaged: {error}") from None
 
