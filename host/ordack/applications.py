@@ -132,8 +132,11 @@ class Applications:
     # ---- in a transaction
 
     def writes(self, questions: Sequence[Question]) -> bool:
-        """May what is asked for write something, but for a poison message that is moved?"""
-        return bool(self._returning or self._gone) or not all(type(question) is Take for _, question in questions)
+        """May what is asked for, or given to those who wait, write something? A poison message is moved."""
+        asked = [*(question for _, question in questions), *self._waiting.values()]
+        return bool(self._returning or self._gone) or not all(
+            isinstance(question, Take) and question.wanted.poison_after is None for question in asked
+        )
 
     def must_last(self, questions: Sequence[Question]) -> bool:
         """Must what is asked for be on the disk before it is answered? What is taken or put back need not; nor messages

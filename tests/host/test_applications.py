@@ -3,6 +3,7 @@ the network, and nothing of it if it fails; whatever ends, the messages that som
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import apsw
 import cbor2
 import pytest
 from hypothesis import given, settings
@@ -98,23 +100,27 @@ def test_a_commit_that_fails_changes_nothing_and_the_others_of_its_batch_stand(h
     assert _bodies(again) == [b"1", b"2"]
 
 
-def test_a_take_writes_nothing_but_the_poison_that_it_moves(host: Host, manager: Manager) -> None:
+def test_a_take_waits_for_no_writer_unless_it_may_move_poison(host: Host, manager: Manager) -> None:
     app = App(manager)
     do(manager, app.commits(Letter("line1", b"1"), Letter("line1", b"2")))
-
-    def take() -> tuple[list[bytes], int]:
-        before = host.store.work.syncs
-        application, wanted = app.wants("line1", 2)
-        assert isinstance(wanted, Take)
-        question = wanted._replace(wanted=wanted.wanted._replace(counted=True, poison_after=1))
-        (found,) = do(manager, (application, question))
-        do(manager, (application, PutBack(_keys(found)[:1])))
-        return _bodies(found), host.store.work.syncs - before
-
-    assert take() == ([b"1", b"2"], 0)
-    do(manager, (app.application, PutBack(tuple(app.application.held))))
-    found, syncs = take()
-    assert (found, host.content("line1;poison"), syncs > 0) == ([], [b"1", b"2"], True)
+    wanted = app.wants("line1", 2)[1]
+    assert isinstance(wanted, Take)
+    counted = wanted._replace(wanted=wanted.wanted._replace(counted=True))
+    connection = host.store._database.connection
+    with contextlib.closing(apsw.Connection(str(host.store.path))) as writer:  # as a checkpoint is for a moment
+        connection.set_busy_handler(lambda _tries: False)
+        writer.execute("BEGIN IMMEDIATE")
+        (found,) = do(manager, (app.application, counted))
+        assert _bodies(found) == [b"1", b"2"]
+        connection.set_busy_handler(lambda _tries: bool(writer.execute("COMMIT")))
+        do(manager, (app.application, PutBack(_keys(found))))
+        writer.execute("BEGIN IMMEDIATE")
+        poison = counted._replace(wanted=counted.wanted._replace(poison_after=1))
+        assert do(manager, (app.application, poison)) == [[]]
+    assert host.content("line1;poison") == [b"1", b"2"]
+    assert not manager.applications.writes([(app.application, counted)])
+    assert do(manager, (app.application, poison._replace(until=START + 1))) == [None]
+    assert manager.applications.writes([(app.application, counted)]), "for who waits may be given poison"
 
 
 @pytest.mark.parametrize("times", [1, 3])

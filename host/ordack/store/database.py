@@ -344,7 +344,7 @@ class Database:
         StoreUnknown. Nests. Raises StoreServed.
 
         durable: False of what a power cut may undo, as long as nothing durable has followed: no sync is waited for.
-        writes: False of what as a rule writes nothing, in a process that is the only one that does."""
+        writes: False of what writes nothing. It waits for no writer."""
         return _Transaction(self, durable, writes) if self.connection.get_autocommit() else NESTED
 
     def begin(self, durable: bool, writes: bool = True) -> None:
