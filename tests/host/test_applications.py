@@ -385,7 +385,7 @@ def test_a_commit_that_the_store_refuses_in_the_end_was_never_sent_and_sessions_
 
 def _fail_once(monkeypatch: pytest.MonkeyPatch, store: Store, error: StoreError) -> None:
     """The next transaction that does something does not become durable."""
-    commit = store._database._commit
+    commit = store._database.commit
     left = [error]
 
     def failing() -> None:
@@ -393,7 +393,7 @@ def _fail_once(monkeypatch: pytest.MonkeyPatch, store: Store, error: StoreError)
             raise left.pop()
         commit()
 
-    monkeypatch.setattr(store._database, "_commit", failing)
+    monkeypatch.setattr(store._database, "commit", failing)
 
 
 @pytest.mark.rule("B-285")

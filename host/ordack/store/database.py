@@ -161,10 +161,40 @@ class _Transaction:
         self._writes = writes
 
     def __enter__(self) -> None:
-        self._database.begin(self._durable, self._writes)
+        database = self._database
+        database.ready()
+        if not self._durable:
+            database.set_synchronous(False)
+        try:
+            database.all("BEGIN IMMEDIATE" if self._writes else "BEGIN")
+        except BaseException:
+            if not self._durable:
+                database.set_synchronous(True)
+            raise
+        try:
+            database.check_served()  # it may have begun while this waited; from here on none can begin
+        except BaseException as error:
+            self._end(error)
+            raise
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        self._database.end(self._durable, error)
+        self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        """Commit it, or undo it for this error."""
+        database = self._database
+        try:
+            if error is None:
+                try:
+                    database.commit()
+                except BaseException as failed:
+                    database.undo(failed)
+                    raise
+            else:
+                database.undo(error)
+        finally:
+            if not self._durable:
+                database.set_synchronous(True)
 
 
 class Database:
@@ -347,49 +377,22 @@ class Database:
         writes: False of what writes nothing. It waits for no writer."""
         return _Transaction(self, durable, writes) if self.connection.get_autocommit() else NESTED
 
-    def begin(self, durable: bool, writes: bool = True) -> None:
-        """Begin what `transaction` gives; `end` is to follow, unless this raises."""
-        self._check_served()
+    def ready(self) -> None:
+        """See that a transaction may begin. Raises StoreServed, StoreUnknown, StoreError after a failed checkpoint."""
+        self.check_served()
         failure = self._failure_beside()
         if self._in_doubt or self._has_gap:
             self._end_doubt()
         if failure:
             raise StoreError(f"{self.path}: {failure}; that was a checkpoint, and nothing is lost")
-        if not durable:
-            self._set_synchronous(False)
-        try:
-            self.all("BEGIN IMMEDIATE" if writes else "BEGIN")
-        except BaseException:
-            if not durable:
-                self._set_synchronous(True)
-            raise
-        try:
-            self._check_served()  # it may have begun while this waited; from here on none can begin
-        except BaseException as error:
-            self.end(durable, error)
-            raise
 
-    def end(self, durable: bool, error: BaseException | None) -> None:
-        """Commit it, or undo it for this error."""
-        try:
-            if error is None:
-                self._commit()
-        except BaseException as failed:
-            error = failed
-            raise
-        finally:
-            if error is not None:
-                self._roll_back()
-                if isinstance(error, StoreFull) and not self._has_gap:
-                    self._log.empty()  # for the next one
-            if not durable:
-                self._set_synchronous(True)
-
-    def _check_served(self) -> None:
+    def check_served(self) -> None:
+        """Raise StoreServed if another process runs a queue manager on it."""
         if self._is_served():
             raise StoreServed(f"{self.path}: an `ordack serve` runs on it, which has to be asked for this")
 
-    def _set_synchronous(self, is_synced: bool) -> None:
+    def set_synchronous(self, is_synced: bool) -> None:
+        """Have commits wait for the disk, or not."""
         self.connection.pragma("synchronous", "full" if is_synced else "normal")
         self._log.is_synced = is_synced
 
@@ -420,7 +423,7 @@ class Database:
             if not self.connection.get_autocommit():  # SQLite itself has ended it after some errors
                 self.connection.execute("ROLLBACK")
 
-    def _commit(self) -> None:
+    def commit(self) -> None:
         """End the running transaction. If the disk fails in that, all of it may be in the log already, where only the
         next process to recover the log would find it."""
         syncs, began = self.work.syncs, time.perf_counter_ns()
@@ -442,6 +445,12 @@ class Database:
         if self.work.syncs != syncs:
             self.work.commit_us = (time.perf_counter_ns() - began) // 1000
             self.work.commits.add(self.work.commit_us)
+
+    def undo(self, error: BaseException) -> None:
+        """End the running transaction for this error."""
+        self._roll_back()
+        if isinstance(error, StoreFull) and not self._has_gap:
+            self._log.empty()  # for the next one
 
     def _roll_back(self) -> None:
         self.rolled_back += 1
