@@ -143,8 +143,10 @@ def test_the_order_acks_that_a_board_takes_one_by_one_are_one_object() -> None:
     subject = sender.session
     subject.receive_data(order_ack(1), 1)  # its form is known from here on
     taken = []
-    for number in (2, 3):
-        raw = bytes(order_ack(number, 9 + number))
+    for number, recoverable in ((2, False), (3, True)):
+        raw = order_ack(number, 9 + number)
+        raw[compose.USER_FLAGS_AT] |= 0x20 * recoverable  # of USER_DM
+        before = subject.window.counts[core.SESSION_RECOVERABLE_RECEIVED]
         room = subject.reader.room()
         room[: len(raw)] = raw
         subject.reader.took(len(raw))
@@ -152,6 +154,8 @@ def test_the_order_acks_that_a_board_takes_one_by_one_are_one_object() -> None:
         assert isinstance(event, MessageReceived)
         assert isinstance(event.packet, reader.OrderAck)
         assert (event.packet.message, event.raw, event.packet.body.fields[core.ACK_NUMBER]) == (None, b"", number)
+        assert event.recoverable is recoverable
+        assert subject.window.counts[core.SESSION_RECOVERABLE_RECEIVED] == before + recoverable
         taken.append(event)
     assert taken[0] is taken[1]
 
