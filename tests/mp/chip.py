@@ -97,6 +97,8 @@ class Nor(Flash):
         self.most = 0
 
     def _write(self, block, offset, data, erases):
+        if self.off:
+            return -_EIO
         if data is None or erases:
             first = block * self.block_size // self.unit
             self.times[first : first + self.block_size // self.unit] = bytes(self.block_size // self.unit)

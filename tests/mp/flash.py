@@ -5,6 +5,7 @@ For each write of a workload, and for bytes of that write, the image that a cut 
 it opened, everything compared with what power.World knows, and then the application goes on from there.
 """
 
+import gc
 import sys
 
 import vfs
@@ -13,7 +14,7 @@ sys.path.insert(0, "tests/mp")
 
 import power
 from chip import ERASED, Flash, Lost, Nor
-from ordack.node import log, raw_flash
+from ordack.node import log, outbox, raw_flash
 
 LIFE = "/life"
 CUT = "/cut"
@@ -51,7 +52,7 @@ class Kind:
         """The files of the outbox on that flash, until `close(place)`."""
         vfs.mount(self.system(flash, **self.options), place)
         try:
-            return log.Files(place + "/box", fixed)
+            return outbox.files_of(place + "/box", fixed)
         except BaseException:
             vfs.umount(place)
             raise
@@ -269,7 +270,7 @@ def many_lives(kind, seed, lives, **options):
             if not flash.off:
                 raise
         flash.copy(other)
-        flash.off = False  # only to let go of the old one
+        flash.off = kind is not FAT  # let go of the old one: what its files have not written yet, it will not
         flash.before = None
         try:
             if files is not None:
@@ -278,6 +279,8 @@ def many_lives(kind, seed, lives, **options):
             pass
         if files is not None:
             kind.close(LIFE)
+        gc.collect()  # also of a file that the cut left open
+        flash.off = False
         flash, other = other, flash
     return lives, len(world.by_id)
 

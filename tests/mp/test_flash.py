@@ -64,9 +64,11 @@ class Share:
 
 
 SHARES = (
-    Share("every byte of every write", 15, flash.LITTLEFS, flash.every_byte, 12, segment_size=600, capacity=20000),
-    Share("some bytes, most on the flash only", 10, flash.LITTLEFS, flash.some_bytes(4), 60, segment_size=1500, hold=2),
-    Share("some bytes", 8, flash.LITTLEFS_256, flash.some_bytes(4), 60, segment_size=4096),
+    Share("every byte of every write", 13, flash.LITTLEFS, flash.every_byte, 12, segment_size=600, capacity=20000),
+    Share("some bytes, most on the flash only", 8, flash.LITTLEFS, flash.some_bytes(4), 60, segment_size=1500, hold=2),
+    Share("some bytes", 4, flash.LITTLEFS_256, flash.some_bytes(4), 60, segment_size=4096),
+    Share("some bytes, where blocks are filled", 4, flash.LITTLEFS, flash.some_bytes(2), 40, segment_size=9000, warm=5),
+    Share("the same", 4, flash.LITTLEFS_256, flash.some_bytes(2), 40, segment_size=9000, warm=25),
     Share(
         "every byte of every write",
         12,

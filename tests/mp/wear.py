@@ -8,6 +8,7 @@ from array import array
 sys.path.insert(0, "tests/mp")
 
 import flash
+import power
 import vfs
 from mqqb import confirm
 from ordack.node import log, outbox
@@ -23,30 +24,36 @@ KINDS = (
     flash.RAW,
 )
 BATCHES = (1, 8, 64)
-LIVES = (flash.LITTLEFS_256, flash.RAW)
+LIVES = (flash.LITTLEFS, flash.LITTLEFS_256, flash.RAW)
 SIZES = (1048576, 868352)  # 1 MB; the 848 KB that a Pico W has
 PACKETS = (300, 200)
+BODIES = {300: 64, 200: 4}  # bytes of a packet that differ from message to message, besides eight of its numbers
 CYCLES = 100000
 PACES = (("a second", 1), ("a minute", 60), ("an hour", 3600))
 YEAR = 31557600  # s
 HEADS = " | ".join(["years at 1 " + name for name, _ in PACES])
 
 
-def measure(kind, batch, count=MESSAGES, size=SIZE, packet_size=PACKET, settles=False):
+def measure(kind, batch, count=MESSAGES, size=SIZE, packet_size=PACKET, settles=False, body_size=0):
     """(bytes written to the flash for each message, blocks erased for 1,000): sent in batches, one sync for each, and
-    acknowledged. settles: with a sync of its own, as when no message follows within node.LAZY_SYNC_MS.
+    acknowledged. settles: with a sync of its own, as when no message follows within node.LAZY_SYNC_MS. body_size: so
+    much of a packet is unlike the one before; 0: as in BODIES.
     """
     device = kind.make(size)
     files = kind.open(device, flash.LIFE)
     box = outbox.Outbox(files, bytes(16), segment_size=16384, capacity=size // 2)
     queue = box.queue("DIRECT=TCP:10.0.0.5\\private$\\line1")
     counters = array("I", queue.record)
-    packet = bytes(range(50)) * (packet_size // 50)
+    packet = bytearray(bytes(range(50)) * (packet_size // 50))
+    body_size = body_size or BODIES[packet_size]
+    dice = power.Dice(1)
     device.written = device.erased = 0
     waiting = []
     for number in range(count):
         handle = log.Stored(box.next_message_id, confirm.new(1, confirm.Settings()))
         counters[2] += 1
+        packet[40:44] = packet[90:94] = number.to_bytes(4, "little")
+        packet[packet_size - body_size :] = dice.data(body_size)
         box.append(handle, queue, log.TRANSACTIONAL | log.RECOVERABLE, counters, packet)
         waiting.append(handle)
         if (number + 1) % batch == 0:

@@ -44,7 +44,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "counters": ({"ordack.counters"}, set()),
     "board": ({"ordack.node"}, {"log of a board", *ENGINE}),
     "log of a board": (
-        {f"ordack.node.{name}" for name in ("log", "sources", "deferred", "records", "replay", "cpython")},
+        {f"ordack.node.{name}" for name in ("log", "littlefs", "sources", "deferred", "records", "replay", "cpython")},
         ENGINE,
     ),
     "engine": ({"mqqb"}, {"core", "constants"}),

@@ -156,9 +156,10 @@ class Backlog:
             return True
         reserve = []
         try:
+            is_durable = self.commits.commit_now()  # first: a file that is opened takes more than a piece
             for _ in range(_RESERVE_PIECES):
                 reserve.append(bytearray(_RESERVE_BYTES))  # noqa: PERF401 - what there is of it is let go
-            self._refill()
+            self._refill(is_durable)
             self._hold = min(self._hold + 2, self._hold_max)
             return True
         except MemoryError:
@@ -171,12 +172,12 @@ class Backlog:
             gc.collect()
             return False
 
-    def _refill(self) -> None:
+    def _refill(self, is_durable: bool) -> None:
         if self._coming is not None:
             self._take_coming(self._coming)
         for queue in self._queues:
             logged = queue.logged
-            if not (self.is_low(queue) and self.commits.commit_now()):
+            if not (is_durable and self.is_low(queue)):
                 continue
             share = self._share()
             while logged.deferred and queue.held() < share:

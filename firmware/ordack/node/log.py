@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 VERSION = const(5)
 MAGIC = b"ORDK"
+TAIL = ".tail"  # ends the names of files that have the end of a segment, on LittleFS (littlefs.py)
 # magic, version, queues, bytes until the first record, segment, first segment needed, end of the one before,
 # next MessageID, next arrival, highest TimeStamp, starts, sources, flags of the start, GUID; the queues and the sources
 # follow, then for each queue how much of it the log has had, then a CRC of all before it
@@ -155,12 +156,14 @@ class Files:
 
     files_max = 0  # so many files the folder takes before it grows, which FAT cannot do safely; 0: no such bound
     bytes_max = 0  # so many bytes all files may have together; 0: nobody knows
+    record_bytes = 0  # of the message that was logged last
+    version = VERSION  # of the segments that are begun
     unit = 1  # a file takes a whole number of so many bytes
     blank = b"\0"  # what stands where nothing was written yet, in files that do not grow
 
     def __init__(self, folder: str, fixed: "bool | None" = None) -> None:
         self.folder = folder
-        self.fixed = _is_fat(folder) if fixed is None else fixed
+        self.fixed = file_system(folder) == "VfsFat" if fixed is None else fixed
         self._tail: "FileIO | None" = None
         self._tail_is_new = False
         self._tail_name = ""
@@ -250,19 +253,21 @@ class Files:
     def close(self) -> None:
         """Let go of all files."""
         self._close_reader()
-        if self._tail is not None:
-            self._tail.close()
-            self._tail = None
+        self._close_tail()
 
     def _path(self, name: str) -> str:
         return self.folder + "/" + name
 
     def _open(self, name: str, mode: str) -> None:
-        if self._tail is not None:
-            self._tail.close()
+        self._close_tail()
         self._tail_name = name
         self._tail = open(self._path(name), mode, 0)  # type: ignore[assignment]  # noqa: SIM115 - stays open
         self._tail_is_new = True
+
+    def _close_tail(self) -> None:
+        if self._tail is not None:
+            self._tail.close()
+            self._tail = None
 
     def _open_reader(self, name: str) -> "FileIO":
         reader = self._reader
@@ -280,21 +285,21 @@ class Files:
             self._reader_end = 0
 
 
-def _is_fat(folder: str) -> bool:
+def file_system(folder: str) -> str:
+    """The name of MicroPython's class; "" on CPython, and where an older MicroPython does not say what is mounted."""
+    best = name = ""
     try:
         import vfs  # type: ignore[import-not-found]
 
         path = folder if folder.startswith("/") else os.getcwd().rstrip("/") + "/" + folder
-        best = ""
-        fat = False
         for system, place in vfs.mount():
-            at = place.rstrip("/")
-            if (path == at or path.startswith(at + "/")) and len(at) >= len(best):
-                best = at
-                fat = isinstance(system, vfs.VfsFat)
-        return fat
+            place = place.rstrip("/") + "/"
+            if (path + "/").startswith(place) and len(place) > len(best):
+                best = place
+                name = type(system).__name__
     except (ImportError, AttributeError, TypeError):
-        return False  # CPython; an older MicroPython, which does not say what is mounted; no FAT in it
+        pass
+    return name
 
 
 if not MICROPYTHON:
@@ -368,17 +373,21 @@ class Segment:
     that are `deferred`; both take `live` bytes.
     """
 
-    __slots__ = ("base", "deferred", "handles", "live", "name", "number", "seed", "size", "space")
+    __slots__ = ("base", "deferred", "handles", "live", "number", "seed", "size", "space")
 
     def __init__(self, number: int, seed: int, size: int, space: int) -> None:
         self.number = number
-        self.name = file_name(number)
         self.seed = seed
         self.size = self.base = size
         self.space = space
         self.handles = _NONE
         self.deferred = 0
         self.live = 0
+
+    @property
+    def name(self) -> str:
+        """Of the file: a hundred of them take memory that a small board needs."""
+        return file_name(self.number)
 
     def bytes(self) -> int:
         """Bytes of the file."""
@@ -658,6 +667,7 @@ class Log:
         segment = self.segments[-1]
         offset = segment.size
         self.is_torn = True
+        self.files.record_bytes = HEAD_BYTES + size
         out = self.out
         struct.pack_into("<HHI", out, start + RECORD_BYTES, index, flags, handle.message_id)
         core.put_words(out, start + _COUNTERS_OFFSET, counters, 0, 4)
@@ -768,7 +778,7 @@ class Log:
         size = header_size(things, len(queues))
         out = self.out
         counts = len(queues), size, number, first, last
-        struct.pack_into(HEADER, out, 0, MAGIC, VERSION, *counts, *numbers, len(sources), flags, self.guid)
+        struct.pack_into(HEADER, out, 0, MAGIC, self.files.version, *counts, *numbers, len(sources), flags, self.guid)
         self.is_ended = True  # from here on the files' tail is not the current segment
         try:
             space = max(self.segment_size, size + need) if self.files.fixed else 0

@@ -121,7 +121,7 @@ class Node:
     ) -> None:
         _check_address("connect", connect)
         _check_address("listen", listen)
-        files = files or log.Files(folder)
+        files = files or outbox.files_of(folder)
         capacity = min(capacity, files.bytes_max or capacity)
         self.heap = _collect_often()  # bytes
         hold = hold or min(_places(), _HOLD_MAX)

@@ -175,11 +175,11 @@ class _Headers:
         crc = reader.crc(name, 0, base - 4, 0)
         if reader.word(name, base - 4) != crc:
             return None
-        if version not in (log.VERSION, _VERSION_4, _VERSION_3):
+        if not _VERSION_3 <= version <= self._log.files.version:
             raise log.OutboxError(
-                "{} has format version {}, this program knows {}: "
+                "{} has format version {}, this program knows {}: copy files *.tail, too, or "
                 "let the program that wrote it deliver what is in it, then empty the folder".format(
-                    name, version, log.VERSION
+                    name, version, self._log.files.version
                 )
             )
         if size < log.HEADER_BYTES or base < log.HEADER_BYTES + 4 or words[4] != number:
@@ -189,7 +189,7 @@ class _Headers:
             self.guid = header.guid
         if header.guid != self.guid:
             raise log.OutboxError(name + " belongs to another board: its folder must not be used under this GUID")
-        if version == log.VERSION:
+        if version > _VERSION_4:
             place = base - 4 - log.TOTAL_BYTES * header.queues
             header.totals = [(reader.word(name, at), reader.word(name, at + 4)) for at in range(place, base - 4, 8)]
         return header
@@ -222,7 +222,7 @@ class _Snapshot:
         """
         first = self._headers.read(numbers[0]) if numbers else None
         following = None
-        if first is not None and first.version == log.VERSION:
+        if first is not None and first.version > _VERSION_4:
             for i in range(len(numbers) - 1, 0, -1):
                 header = self._headers.read(numbers[i])
                 if header is None:
@@ -332,7 +332,7 @@ class _Replay:
         self._records = records.Records(opened, opened.out)  # nothing is written yet
         self._headers = _Headers(self._records, guid)
         self._snapshot = _Snapshot(self._records, self._headers)
-        self._version = log.VERSION  # of the segment that is read
+        self._version = self._files.version  # of the segment that is read
         self._left_out = 0  # bytes that cannot be read,
         self._gap = 0  # of them those before the record that is next,
         self._gap_from = 0  # and what would have been the first MessageID in there
@@ -382,7 +382,7 @@ class _Replay:
         # What comes next begins a segment of its own: of this version; and behind a record that is whole only as
         # mended, for the next start could take that for a torn one as soon as half a record stands behind it.
         mended = [name for name, _, _ in self._log.mended if found.segments and name == found.segments[-1].name]
-        found.is_torn = torn or self._version != log.VERSION or len(mended) > 0
+        found.is_torn = torn or self._version != self._files.version or len(mended) > 0
         found.last_message_id = found.next_message_id - 1
         found.arrivals = list(self._arrivals.values())
         if found.damage or self._log.mended:  # now, or by an earlier look
@@ -454,7 +454,7 @@ class _Replay:
             self._apply_counters(log.QUEUE if i < header.queues else log.SOURCE, payload)
             offset += 2 + len(payload)
         for queue in found.queues[: header.queues]:
-            if self._version == log.VERSION:
+            if self._version > _VERSION_4:
                 queue.total[0], queue.total[1] = header.total(queue.index)
         if self._gap:
             self._end_gap(header.next_id)

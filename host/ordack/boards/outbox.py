@@ -35,13 +35,13 @@ def fetch_outbox(board: Board, path: str, found: list[tuple[str, int]], to: Path
         done += size
 
 
-def node_modules() -> tuple[Any, Any]:
-    """The modules log and replay of ordack.node, of the checkout. Raises ImportError: this ordack has none."""
+def node_modules() -> tuple[Any, Any, Any]:
+    """The modules littlefs, log and replay of ordack.node, of the checkout. ImportError: this ordack has none."""
     if (folder := str(CHECKOUT / "firmware" / "ordack")) not in ordack.__path__:
         ordack.__path__.append(folder)
-    from ordack.node import log, replay
+    from ordack.node import littlefs, log, replay
 
-    return log, replay
+    return littlefs, log, replay
 
 
 def _full(limits: Mapping[str, int], size: int) -> str:
@@ -64,11 +64,11 @@ def read_outbox(
     """Say what is in a copy of an outbox. now: s since 1970. limits: capacity and flash (bytes that it can have), as
     far as they are known."""
     try:
-        log, replay = node_modules()
+        littlefs, log, replay = node_modules()
     except ImportError:
         yield Check("outbox", "warning", "not looked at: this ordack has no node to read it with", "use a checkout")
         return
-    files = log.Files(copy)
+    files = littlefs.LittleFiles(copy, None, writes=False)
     try:
         found = replay.recover(log.Log(files, 0, 0, PIECE_BYTES, None))
     except (log.OutboxError, OSError) as error:

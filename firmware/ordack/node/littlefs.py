@@ -1,0 +1,402 @@
+"""The log's files on LittleFS, where a file of 128 bytes costs far less than a sync of a large one.
+
+LittleFS copies the last, partly filled block of a file that is appended to and synced: an erase for each message. So
+what a sync makes durable goes to small files, `00.tail` and so on, each written once, whole, which LittleFS keeps in
+the folder's own blocks. When they have all that a block of the segment's file misses, that is filled, to its end.
+
+* An entry is what one sync makes durable, or of several messages one: bytes of the segment from an offset on, in up to
+  five parts. Each part is a file, and says where it belongs. An entry counts if all its parts are there.
+* An entry may be packed: as what differs from an earlier one that was not, its model. Messages to one queue are alike.
+* Nothing is deleted. What the segment's file has by now, its size tells: entries before that are stale. What the
+  entries do not have between them, because it can not be read any more, reads as zeros: the log says what it misses.
+* A part carries a CRC that begins with the segment's own header, so that none counts for another log's file.
+"""
+
+import os
+import struct
+from array import array
+from binascii import crc32
+
+from mqqb import const, core
+from ordack.node import log
+
+TYPE_CHECKING = const(0)
+if TYPE_CHECKING:
+    from ordack.node.log import Buffer
+
+# CRC of what follows; segment, offset, bytes of the entry; of its model, so many before it, and its bytes (0: the entry
+# is not packed), and _FRONT; which part, of how many
+_HEAD = const("<IIIHHHBB")
+_HEAD_BYTES = const(20)
+_BODY_BYTES = const(108)  # of a part: LittleFS keeps files of 128 bytes in a folder's blocks, whatever its caches
+_ENTRY_BYTES = const(540)
+_PACKED_BYTES = const(216)
+_FRONT = const(0x8000)  # alike are the begins of the entry and of its model, not their ends
+_DISTANCE_MAX = const(0xFFFF)
+_BATCH_MAX = const(9)  # where so many messages are made durable at once, and less, each has an entry
+_SLOTS = const(48)
+_PACKED = const(0x80)  # with a slot
+_HOLE = const(0x7F)  # in place of one
+_BLOCK_MIN = const(1024)  # bytes: eight times those of a part
+_RUN_MAX = const(255)
+_SAME_MIN = const(3)  # so many bytes that are the same end a run: it costs two
+
+
+def block_end(end: int, block: int) -> int:
+    """The last place not behind end where LittleFS begins another block of a file. block: bytes.
+
+    Each block but the first has a pointer to the one before, and more, as often as its number can be halved.
+    """
+    count = end // (block - 8) + 1
+    while True:
+        before = count - 1
+        place = count * block - 4 * (2 * before - bin(before).count("1"))
+        if not count or place <= end:
+            return place if count else 0
+        count -= 1
+
+
+class LittleFiles(log.Files):
+    """The files of a folder on LittleFS, or of one that was copied from there: then nothing is added to its entries.
+
+    As log.Files, but that what it appends is durable at once if it is little.
+    """
+
+    version = 6
+
+    def __init__(self, folder: str, fixed: "bool | None", writes: bool) -> None:
+        super().__init__(folder, fixed)
+        if not writes and log.TAIL not in " ".join(self.names()):
+            self.version = log.VERSION  # without tails nobody sees all of the other one
+        self._block = os.statvfs(folder)[0] if writes else 0
+        self._writes = self._block >= _BLOCK_MIN
+        self._model = memoryview(bytearray(_ENTRY_BYTES))
+        self._packed = memoryview(bytearray(_PACKED_BYTES))
+        self._begin_entries("", 0)
+        self._find()
+
+    def _begin_entries(self, name: str, size: int) -> None:
+        """A file of that size, which has no entries, is the one that is written."""
+        self._name = name
+        self._moved = size  # bytes that the file has,
+        self._end = size  # and with the entries
+        self._starts = array("I")  # where each of the entries begins,
+        self._slots = array("B")  # and the number of its first part's file
+        self._next = 0  # the number of the next one; but
+        self._kept = self._kept_end = 0  # those between these are in use
+        self._seed: "int | None" = None
+        self._is_dirty = False  # the file has what is not durable
+        self._added = 0  # bytes of entries since the last sync
+        self._model_start = self._model_bytes = 0  # of the entry that is in `_model`
+        self._packed_start = self._packed_bytes = 0  # of the entry that `_packed` tells
+        self._packed_skip = 0
+
+    # ---- as log.Files -----------------------------------------------------------------------------
+
+    def size(self, name: str) -> int:
+        """As Files.size, with the entries."""
+        return self._end if name == self._name else super().size(name)
+
+    def begin(self, name: str, size: int) -> None:
+        """As Files.begin. First the file before gets what it does not have yet."""
+        self._move(self._end)
+        self._begin_entries("", 0)
+        super().begin(name, size)
+        if self._writes:
+            self._begin_entries(name, 0)
+            self._is_dirty = True
+
+    def resume(self, name: str, offset: int) -> None:
+        """As Files.resume. Where no entries are written, the file gets all of them."""
+        if self._name != name or not self._writes:
+            self._move(self._end)
+            self._begin_entries(name if self._writes else "", super().size(name))
+        super().resume(name, offset)
+
+    def append(self, data: "Buffer", size: int) -> None:
+        """As Files.append. What is little since the last sync is durable when this returns."""
+        record = self.record_bytes or size
+        if not self._writes:
+            super().append(data, size)
+        elif self._is_dirty or record > _ENTRY_BYTES or self._added + size > _BATCH_MAX * record:
+            self._move(self._end)
+            if self._tail is None:
+                self._open(self._name, "ab")
+            super().append(data, size)
+            self._is_dirty = True
+            self._moved = self._end = self._end + size
+        else:
+            self._added += size
+            view = memoryview(data)
+            begin = 0
+            count = size % record  # of what comes before whole records of that size
+            if not count or (size > record and count + record <= _ENTRY_BYTES):
+                count += record
+            while begin < size:
+                self._add(view[begin : begin + count], count)
+                begin += count
+                count = record
+
+    def sync(self) -> None:
+        """As Files.sync."""
+        if self._is_dirty or not self._writes:
+            super().sync()
+        self._is_dirty = False
+        self._added = 0
+
+    def read_into(self, name: str, offset: int, buffer: memoryview) -> int:
+        """As Files.read_into."""
+        if name != self._name or offset + len(buffer) <= self._moved:
+            return super().read_into(name, offset, buffer)
+        count: int = min(len(buffer), max(self._end - offset, 0))
+        self._read(offset, buffer[:count])
+        return count
+
+    # ---- entries ----------------------------------------------------------------------------------
+
+    def _add(self, data: memoryview, size: int) -> None:
+        """Write an entry. Before that the file gets what fills its blocks."""
+        self._move(block_end(self._end, self._block))
+        slot = self._take(_parts(size))
+        model, packed = self._pack(data, size)
+        body = self._packed if packed else data
+        parts = _parts(packed or size)
+        if self._seed is None:
+            self._seed = self._seed_of(self._name)
+        head = bytearray(_HEAD_BYTES)
+        for part in range(parts):
+            place = self._end, size, self._end - self._model_start if packed else 0, model
+            struct.pack_into(_HEAD, head, 0, 0, int(self._name[:8], 16), *place, part, parts)
+            core.put_crc(head, 0, 4, _HEAD_BYTES, self._seed)
+            begin = part * _BODY_BYTES
+            self._put(slot + part, head, body[begin : min(begin + _BODY_BYTES, packed or size)])
+        self._next = slot + parts
+        self._starts.append(self._end)
+        self._slots.append(slot | _PACKED if packed else slot)
+        if parts > 1 and not packed:
+            core.copy(self._model, 0, data, 0, size)
+            self._model_start = self._end
+            self._model_bytes = size
+        self._end += size
+
+    def _put(self, slot: int, head: bytearray, body: memoryview) -> None:
+        self._open(_file_name(slot), "wb")
+        self._tail_is_new = False
+        super().append(head, _HEAD_BYTES)
+        super().append(body, len(body))
+        super().sync()
+        self._close_tail()  # now: what stays in a small heap where memory was free parts it
+
+    def _take(self, parts: int) -> int:
+        """The first of so many files that hold nothing that counts."""
+        for _ in range(2):
+            if self._next < self._kept_end and self._next + parts > self._kept:
+                self._next = self._kept_end
+            if self._next + parts <= _SLOTS:
+                break
+            self._move(self._end)
+        return self._next
+
+    def _move(self, end: int) -> None:
+        """Give the file what it does not have until there, and forget the entries that it has wholly then."""
+        if end <= self._moved:
+            return
+        self._open(self._name, "r+b" if self.fixed else "ab")  # anew: a write that has failed leaves it unusable
+        assert self._tail is not None
+        self._moved = self._tail.seek(0, 2)  # all of it, if only the answer was lost
+        place = self._moved
+        part = memoryview(bytearray(_BODY_BYTES))
+        while place < end:
+            count = min(end - place, _BODY_BYTES)
+            self._read(place, part[:count])
+            super().append(part, count)
+            place += count
+        super().sync()
+        self._moved = place
+        count = self._index(place) if place < self._end else len(self._starts)
+        self._starts = self._starts[count:]
+        self._slots = self._slots[count:]
+        if len(self._starts) <= 1:
+            self._kept_end = self._next if self._starts else 0
+            self._kept = self._slots[0] & ~_PACKED if self._starts else 0
+            self._next = 0
+
+    def _pack(self, data: memoryview, size: int) -> "tuple[int, int]":
+        """The word of the model, as in _HEAD, and how many bytes of `_packed` tell the entry; 0, 0: not packed."""
+        self._packed_bytes = 0
+        model = self._model_bytes
+        if model and self._end - self._model_start <= _DISTANCE_MAX:
+            for skip in (model - size, 0) if model != size else (0,):
+                packed = self._differences(data, size, skip)
+                if packed and _parts(packed) < _parts(size):
+                    self._packed_start = self._end
+                    self._packed_bytes = packed
+                    self._packed_skip = skip
+                    return (model if skip else model | _FRONT), packed
+        return 0, 0
+
+    def _differences(self, data: memoryview, size: int, skip: int) -> int:
+        """Put into `_packed` where data differs from the model, from byte skip on: runs of u8 same, u8 other, the
+        others. How much that is; 0: it has no room.
+        """
+        model = self._model
+        packed = self._packed
+        low = max(-skip, 0)  # from here to there it may be the same
+        high = min(self._model_bytes - skip, size)
+        fill = place = 0
+        while place < size:
+            begin = place
+            while low <= place < high and place - begin < _RUN_MAX and data[place] == model[place + skip]:
+                place += 1
+            first = end = place
+            while place < size and place - end < _SAME_MIN and place - first < _RUN_MAX:
+                if not low <= place < high or data[place] != model[place + skip]:
+                    end = place + 1
+                place += 1
+            if fill + 2 + end - first > len(packed):
+                return 0
+            packed[fill] = first - begin
+            packed[fill + 1] = end - first
+            core.copy(packed, fill + 2, data, first, end)
+            fill += 2 + end - first
+            place = end
+        return fill
+
+    # ---- reading ----------------------------------------------------------------------------------
+
+    def _index(self, place: int) -> int:
+        """Of the entry that has this byte of the segment."""
+        index = len(self._starts) - 1
+        while self._starts[index] > place:
+            index -= 1
+        return index
+
+    def _read(self, place: int, view: memoryview) -> None:
+        """Fill view with the segment from there on, which has so much. OSError: it is not there any more."""
+        while view:
+            count = len(view)
+            if place < self._moved:
+                count = super().read_into(self._name, place, view[: self._moved - place])
+            else:
+                index = self._index(place)
+                start = self._starts[index]
+                count = min((self._starts[index + 1] if index + 1 < len(self._starts) else self._end) - place, count)
+                slot = self._slots[index]
+                if slot & _PACKED:
+                    self._unpack(slot & ~_PACKED, start, place - start, view[:count])
+                elif slot == _HOLE:
+                    view[:count] = bytes(count)
+                else:
+                    count = self._read_part(slot, place - start, view[:count])
+            if not count:
+                raise OSError(log.EIO)
+            view = view[count:]
+            place += count
+
+    def _read_part(self, slot: int, begin: int, view: memoryview) -> int:
+        """Read from byte begin of what an entry consists of, at most to the end of its part; how much."""
+        part, begin = divmod(begin, _BODY_BYTES)
+        with open(self._path(_file_name(slot + part)), "rb", 0) as file:
+            file.seek(_HEAD_BYTES + begin)
+            return file.readinto(view[: _BODY_BYTES - begin]) or 0
+
+    def _unpack(self, slot: int, start: int, begin: int, view: memoryview) -> None:
+        """Fill view with the entry that begins at start, from its byte begin on."""
+        packed = self._packed
+        if self._packed_start != start or not self._packed_bytes:
+            _, _, _, size, distance, model, _, parts = self._head(slot)
+            self._packed_skip = 0 if model & _FRONT else model - size
+            model &= ~_FRONT
+            if self._model_start != start - distance or not self._model_bytes:
+                self._model_bytes = 0
+                self._read(start - distance, self._model[:model])
+                self._model_start = start - distance
+                self._model_bytes = model
+            self._packed_start = start
+            self._packed_bytes = 0
+            for part in range(parts):
+                self._packed_bytes += self._read_part(slot + part, 0, packed[part * _BODY_BYTES :])
+        skip = self._packed_skip
+        end = begin + len(view)
+        low = min(max(begin, -skip), end)
+        high = max(min(end, self._model_bytes - skip), low)
+        view[low - begin : high - begin] = self._model[low + skip : high + skip]
+        at = place = 0
+        while at + 2 <= self._packed_bytes:
+            place += packed[at]
+            count = packed[at + 1]
+            at += 2
+            low = max(place, begin)
+            high = min(place + count, end)
+            if low < high and at + count <= self._packed_bytes:
+                core.copy(view, low - begin, packed, at + low - place, at + high - place)
+            at += count
+            place += count
+
+    # ---- the start --------------------------------------------------------------------------------
+
+    def _find(self) -> None:
+        """Find the entries that count: of the last segment that has any, those that its file does not have."""
+        heads = self._heads()
+        number = max([head[1] for head in heads.values()]) if heads else 0
+        name = log.file_name(number)
+        if not number:
+            return
+        self._begin_entries(name, super().size(name))
+        for start, slot in sorted([(heads[slot][2], slot) for slot in heads if heads[slot][1] == number]):
+            _, _, _, size, distance, _, part, parts = heads[slot]
+            if part or start + size <= self._end or (self._starts and start < self._end):
+                continue
+            if [heads.get(slot + k, ())[1:7] for k in range(parts)] != [heads[slot][1:6] + (k,) for k in range(parts)]:
+                continue
+            while self._end < start:
+                self._starts.append(self._end)
+                self._slots.append(_HOLE)
+                self._end = min(start, self._end + _ENTRY_BYTES)
+            self._starts.append(start)
+            self._slots.append(slot | _PACKED if distance else slot)
+            self._next = max(self._next, slot + parts)
+            self._end = start + size
+
+    def _heads(self) -> "dict[int, tuple[int, ...]]":
+        """What the heads of all parts say, by the numbers of their files; not of those that belong to no segment."""
+        heads = {}
+        names = self.names()
+        for file in names:
+            slot = _slot_of(file)
+            if slot >= 0:
+                head = self._head(slot)
+                name = log.file_name(head[1])
+                if head[7] and name in names:
+                    packed = bytearray(_HEAD_BYTES)
+                    struct.pack_into(_HEAD, packed, 0, *head)
+                    core.put_crc(packed, 0, 4, _HEAD_BYTES, self._seed_of(name))
+                    if struct.unpack_from("<I", packed)[0] == head[0]:
+                        heads[slot] = head
+        return heads
+
+    def _head(self, slot: int) -> "tuple[int, ...]":
+        """The words at the begin of a part; zeros, if there are fewer."""
+        head = bytearray(_HEAD_BYTES)
+        with open(self._path(_file_name(slot)), "rb", 0) as file:
+            count = file.readinto(head)
+        return struct.unpack_from(_HEAD, head if count == _HEAD_BYTES else bytes(_HEAD_BYTES))
+
+    def _seed_of(self, name: str) -> int:
+        """With which the CRCs of its parts begin: of what tells this segment from all others."""
+        head = memoryview(bytearray(log.HEADER_BYTES))
+        seed: int = crc32(head[: super().read_into(name, 0, head)])
+        return seed
+
+
+def _parts(size: int) -> int:
+    return (size + _BODY_BYTES - 1) // _BODY_BYTES
+
+
+def _file_name(slot: int) -> str:
+    return "{:02d}{}".format(slot, log.TAIL)
+
+
+def _slot_of(name: str) -> int:
+    """The number of a part's file; -1: it is none."""
+    return int(name[:2]) if len(name) == 7 and name.endswith(log.TAIL) and name[:2].isdigit() else -1

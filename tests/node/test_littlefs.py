@@ -1,0 +1,372 @@
+"""The log's files on LittleFS: the end of a segment in small files. Power cuts of a real one are in tests/mp."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import power
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mqqb import confirm
+from ordack.boards import outbox as looked_at
+from ordack.boards import rescue
+from ordack.node import littlefs, log, outbox
+
+LINE = power.NAMES[0]
+
+
+def written(folder: Path) -> littlefs.LittleFiles:
+    """As a board has them."""
+    return littlefs.LittleFiles(str(folder), False, True)
+
+
+def opened(folder: Path, **options: Any) -> outbox.Outbox:
+    return outbox.Outbox(written(folder), power.GUID, **options)
+
+
+def kept(folder: Path) -> list[bytes]:
+    """The packets that a start finds."""
+    box = opened(folder)
+    found = power.bodies(box)
+    box.close()
+    return found
+
+
+def held(files: log.Files, name: str) -> bytes:
+    """As `content`, of files that nobody needs afterwards."""
+    try:
+        return content(files, name)
+    finally:
+        files.close()
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No power is cut here."""
+    monkeypatch.setattr(log, "_sync", lambda file: None)
+
+
+def send(box: outbox.Outbox, body: bytes) -> None:
+    power.put(box, bytes(120) + body)
+
+
+def bodies(box: outbox.Outbox) -> list[bytes]:
+    return [body[120:] for body in power.bodies(box)]
+
+
+def content(files: log.Files, name: str) -> bytes:
+    data = bytearray(files.size(name))
+    assert files.read_into(name, 0, memoryview(data)) == len(data)
+    return bytes(data)
+
+
+def tails(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.tail"))
+
+
+@pytest.mark.parametrize("block", [1024, 4096])
+def test_where_blocks_end(block: int) -> None:
+    """LittleFS puts into block n as many pointers of four bytes as n has factors of two, and one, but none into 0."""
+    ends = [0]
+    for number in range(300):
+        ends.append(ends[-1] + block - (4 * ((number & -number).bit_length()) if number else 0))
+    for end in [*range(0, 9 * block, 7), *ends, *(one - 1 for one in ends[1:-1])]:
+        assert littlefs.block_end(end, block) == max(one for one in ends if one <= end)
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=30, deadline=None)
+def test_what_was_synced_is_there_whatever_looks_at_it(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+    """At any time, for who opens the folder anew, and for who opens a copy of it that is not on LittleFS."""
+    dice = random.Random(seed)
+    folder = tmp_path_factory.mktemp("box")
+    files = written(folder)
+    told: dict[str, bytearray] = {}
+    number = 0
+    alike = dice.randbytes(400)
+    for _ in range(dice.randrange(20, 150)):
+        if not number or dice.random() < 0.02:
+            number += 1
+            name = log.file_name(number)
+            files.begin(name, 0)
+            told[name] = bytearray(dice.randbytes(dice.randrange(60, 600)))
+            files.append(told[name], len(told[name]))
+            files.sync()
+        for _ in range(dice.choice((1, 1, 1, 1, 2, 3))):
+            data = bytearray(alike[: dice.choice((22, 106, 107, 250, 380, 400))] or b"")
+            for _ in range(dice.choice((0, 3, 30, 300))):
+                data[dice.randrange(len(data))] = dice.randrange(256)
+            if dice.random() < 0.1:
+                data = bytearray(dice.randbytes(dice.choice((1, 531, 3000))))
+            files.append(bytes(data) + b"behind", len(data))
+            told[name] += data
+        files.sync()
+        place = dice.randrange(len(told[name]))
+        part = bytearray(dice.randrange(1, 700))
+        count = files.read_into(name, place, memoryview(part))
+        assert part[:count] == told[name][place : place + len(part)]
+        if dice.random() < 0.2:
+            for one, data in told.items():
+                assert held(written(folder), one) == data, "a start"
+        if dice.random() < 0.1:
+            copy = folder / "copy"
+            shutil.copytree(folder, copy)
+            there = outbox.files_of(str(copy))
+            assert content(there, name) == told[name]
+            there.resume(name, there.size(name))
+            there.close()
+            assert (copy / name).read_bytes() == told[name]
+            shutil.rmtree(copy)
+        if dice.random() < 0.1:
+            files.close()
+            files = written(folder)
+            files.resume(name, files.size(name))
+    for one, data in told.items():
+        assert content(files, one) == data
+        assert one == name or (folder / one).read_bytes() == data, "files that are complete need nothing else"
+    files.close()
+
+
+def test_messages_that_are_alike_take_little_and_the_file_grows_by_whole_blocks(tmp_path: Path) -> None:
+    box = opened(tmp_path)
+    block = os.statvfs(tmp_path).f_bsize
+    sizes = set()
+    for number in range(100):
+        before = {file.name: file.stat().st_mtime_ns for file in tails(tmp_path)}
+        send(box, b"%3d" % number)
+        send(box, b"%3d" % number)
+        sizes.add((tmp_path / "00000001.log").stat().st_size)
+        assert number < 3 or len(before) < 30
+    header = min(sizes)
+    assert all(size == littlefs.block_end(size, block) for size in sizes - {header})
+    assert len(sizes) == 1 + box.log.size // block
+    assert max(file.stat().st_size for file in tails(tmp_path)) <= 128, "LittleFS keeps no more in a folder's block"
+    box.close()
+    again = opened(tmp_path)
+    assert bodies(again) == [b"%3d" % (number // 2) for number in range(200)]
+    again.close()
+
+
+def test_what_does_not_fit_into_so_many_files_is_given_to_the_segment_earlier(tmp_path: Path) -> None:
+    dice = random.Random(1)
+    box = opened(tmp_path)
+    for _ in range(60):
+        power.put(box, dice.randbytes(60))
+    assert len(tails(tmp_path)) <= 48
+    assert (tmp_path / "00000001.log").stat().st_size > 2000
+    dice = random.Random(1)
+    assert kept(tmp_path) == [dice.randbytes(60) for _ in range(60)]
+    box.close()
+
+
+def test_a_host_sees_the_end_of_a_copied_folder(tmp_path: Path) -> None:
+    box = opened(tmp_path)
+    from ordack.node import Node
+
+    node = Node(files=box.log.files, name="press 3")
+    for number in range(5):
+        node.queue(LINE).put(b"%d" % number)
+    node.outbox.sync()
+    assert tails(tmp_path)
+    found = list(rescue.listing(tmp_path))
+    assert [one["body"] for one in found[:-1]] == ["0", "1", "2", "3", "4"]
+    assert found[-1]["damage"] == []
+    checks = {check.name: check for check in looked_at.read_outbox(str(tmp_path), "outbox", 0)}
+    assert checks["outbox"].values["messages"] == 5
+    node.close_now()
+
+
+def test_an_older_folder_is_taken_over_and_who_does_not_see_all_of_a_folder_refuses_it(tmp_path: Path) -> None:
+    """An older program would see half of what was accepted, and give its numbers again; so would one without tails."""
+    folder = tmp_path / "box"
+    old = outbox.Outbox(log.Files(str(folder)), power.GUID)
+    power.put(old, b"of version 5")
+    old.close()
+    box = opened(folder)
+    power.put(box, b"of version 6")
+    box.close()
+    assert [file.read_bytes()[4] for file in sorted(folder.glob("*.log"))] == [5, 6]
+    sent = [b"of version 5", b"of version 6"]
+    assert kept(folder) == sent
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for file in folder.glob("*.log"):
+        shutil.copy(file, copy)
+    alone = littlefs.LittleFiles(str(copy), None, writes=False)
+    for files in (outbox.files_of(str(copy)), alone, log.Files(str(folder))):
+        with pytest.raises(
+            log.OutboxError, match=r"00000002.log has format version 6, this program knows 5: copy files \*.tail"
+        ):
+            outbox.Outbox(files, power.GUID)
+    plain = outbox.Outbox(outbox.files_of(str(folder)), power.GUID)  # moved away from LittleFS
+    power.put(plain, b"and on a disk")
+    plain.close()
+    assert kept(folder) == [*sent, b"and on a disk"]
+
+
+def test_the_file_has_all_of_a_copy_before_anything_is_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the folder was copied to, nothing is appended to tails."""
+    box = opened(tmp_path)
+    send(box, b"body")
+    box.close()
+    before = [file.read_bytes() for file in tails(tmp_path)]
+    done = []
+    monkeypatch.setattr(log, "_sync", lambda file: done.append((Path(file.name).name, file.seek(0, 2))))
+    plain = outbox.Outbox(outbox.files_of(str(tmp_path)), power.GUID)
+    size = (tmp_path / "00000001.log").stat().st_size
+    assert done == [("00000001.log", size)] * 2
+    assert plain.log.size == size
+    send(plain, b"more")
+    plain.close()
+    assert [file.read_bytes() for file in tails(tmp_path)] == before
+    assert [body[120:] for body in kept(tmp_path)] == [b"body", b"more"]
+
+
+@pytest.mark.parametrize("keeps_guid", [True, False])
+def test_the_tails_of_a_log_that_was_erased_count_for_no_other(tmp_path: Path, keeps_guid: bool) -> None:
+    box = opened(tmp_path)
+    for number in range(6):
+        send(box, b"old %d" % number)
+    box.close()
+    for file in tmp_path.glob("*.log"):
+        file.unlink()
+    again = opened(tmp_path) if keeps_guid else outbox.Outbox(written(tmp_path), bytes(16))
+    assert bodies(again) == []
+    send(again, b"new 0")
+    again.close()
+    last = outbox.Outbox(written(tmp_path), power.GUID if keeps_guid else bytes(16))
+    assert (bodies(last), last.damage) == ([b"new 0"], [])
+    assert [file.name for file in tmp_path.glob("*.log")] == ["00000001.log"], "nothing seemed torn"
+    last.close()
+
+
+def test_a_tail_that_is_older_than_the_file_counts_for_nothing(tmp_path: Path) -> None:
+    """What the file has got since is in it, and a part of it may stand in a tail that is still there."""
+    box = opened(tmp_path)
+    while (tmp_path / "00000001.log").stat().st_size < 4096:
+        send(box, b"%4d" % box.live)
+    assert len(tails(tmp_path)) > 5
+    count = box.live
+    box.close()
+    again = opened(tmp_path)
+    assert bodies(again) == [b"%4d" % number for number in range(count)]
+    again.close()
+
+
+def test_a_tail_that_is_older_than_what_came_in_one_piece_counts_for_nothing(tmp_path: Path) -> None:
+    box = opened(tmp_path)
+    sent = [b"one", b"two", bytes(3000)]
+    for packet in sent:
+        power.put(box, packet)
+    box.close()
+    assert kept(tmp_path) == sent
+
+
+def test_a_part_that_is_gone_costs_its_message_and_is_told(tmp_path: Path) -> None:
+    box = opened(tmp_path)
+    dice = random.Random(3)
+    sent = [dice.randbytes(200) for _ in range(4)]
+    for packet in sent:
+        power.put(box, packet)
+    box.close()
+    (gone,) = (file for file in tails(tmp_path) if sent[1][100:120] in file.read_bytes())
+    gone.unlink()
+    again = opened(tmp_path)
+    assert power.bodies(again) == [sent[0], *sent[2:]]
+    assert "cannot be read" in " ".join(again.damage)
+    again.close()
+
+
+@pytest.mark.parametrize("lost", range(1, 5))
+def test_an_entry_that_is_gone_costs_its_message_and_is_told(tmp_path: Path, lost: int) -> None:
+    box = opened(tmp_path)
+    for number in range(6):
+        send(box, b"body %d" % number)
+    box.close()
+    before = {file.name for file in tails(tmp_path)}
+    gone = [file for file in tails(tmp_path) if b"body" in file.read_bytes() or b"%d" % lost in file.read_bytes()]
+    assert before
+    gone = [file for file in gone if file.read_bytes().endswith(b"%d" % lost)]
+    assert len(gone) == 1
+    gone[0].unlink()
+    again = opened(tmp_path)
+    assert bodies(again) == [b"body %d" % number for number in range(6) if number != lost]
+    assert any("cannot be read" in line or "left out" in line for line in again.damage), again.damage
+    assert again.next_message_id > 6
+    again.close()
+
+
+def test_a_byte_of_a_tail_that_changes_costs_one_message_at_most(tmp_path: Path) -> None:
+    """LittleFS would find it, and take the block for one that was not written; a copy of the folder does not."""
+    source = tmp_path / "box"
+    box = opened(source)
+    for number in range(6):
+        send(box, b"body %d" % number)
+    box.close()
+    tried = 0
+    for file in tails(source)[3:]:  # those before are the model of the others
+        for place in range(0, file.stat().st_size, 5):
+            copy = tmp_path / "copy"
+            shutil.copytree(source, copy)
+            data = bytearray(file.read_bytes())
+            data[place] ^= 1 << random.Random(place).randrange(8)
+            (copy / file.name).write_bytes(data)
+            again = outbox.Outbox(outbox.files_of(str(copy)), power.GUID)
+            found = bodies(again)
+            assert found == [one for one in [b"body %d" % number for number in range(6)] if one in found]
+            assert len(found) >= 5
+            assert len(found) == 6 or again.damage or file == tails(source)[-1]
+            again.close()
+            shutil.rmtree(copy)
+            tried += 1
+    assert tried > 20
+
+
+def test_a_flash_that_is_full_when_the_file_must_grow_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = opened(tmp_path)
+    number = 0
+    plain = log.Files.sync
+    full = False
+
+    def sync(files: Any) -> None:
+        if full and files._tail_name.endswith(".log"):
+            raise OSError(errno.ENOSPC, "full")
+        plain(files)
+
+    monkeypatch.setattr(log.Files, "sync", sync)
+    for _ in range(3):
+        full = True
+        refusal = 0
+        while not refusal:
+            try:
+                send(box, b"%4d" % number)
+                number += 1
+            except log.OutboxWriteFailed as error:
+                refusal = error.errno
+        assert refusal == errno.ENOSPC
+        assert len(kept(tmp_path)) == number
+        full = False
+        send(box, b"%4d" % number)
+        number += 1
+    box.close()
+    assert [body[120:] for body in kept(tmp_path)] == [b"%4d" % one for one in range(number)]
+
+
+def test_what_becomes_of_messages_takes_a_tail_of_its_own(tmp_path: Path) -> None:
+    box = opened(tmp_path)
+    handle = power.put(box, bytes(300))
+    size = (tmp_path / "00000001.log").stat().st_size
+    handle.record[confirm.STATE] = confirm.GONE
+    box.change([handle])
+    box.sync()
+    assert (tmp_path / "00000001.log").stat().st_size == size
+    box.close()
+    assert kept(tmp_path) == []
