@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -358,6 +359,36 @@ def test_a_flash_that_is_full_when_the_file_must_grow_loses_nothing(
         number += 1
     box.close()
     assert [body[120:] for body in kept(tmp_path)] == [b"%4d" % one for one in range(number)]
+
+
+def test_what_could_not_be_read_once_is_read_the_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There was no memory to open a file."""
+    box = opened(tmp_path)
+    dice = random.Random(4)
+    for number in range(9):
+        send(box, (dice.randbytes(150) if number else bytes(150)) + b"%d" % number)
+    files = box.log.files
+    data = content(files, "00000001.log")
+    assert max(head[-1] for head in files._heads().values() if head[4]) == 2, "one is packed in two parts"
+    reads = 0
+    plain = littlefs.LittleFiles._read_part
+
+    def fails(files: Any, *arguments: Any) -> int:
+        nonlocal reads
+        reads += 1
+        if reads % 3 == 0:
+            raise MemoryError
+        return plain(files, *arguments)
+
+    monkeypatch.setattr(littlefs.LittleFiles, "_read_part", fails)
+    for place in range(0, len(data), 50):
+        part = bytearray(50)
+        for _ in range(9):
+            with contextlib.suppress(MemoryError):
+                count = files.read_into("00000001.log", place, memoryview(part))
+                assert part[:count] == data[place : place + 50]
+    assert reads > 100
+    box.close()
 
 
 def test_what_becomes_of_messages_takes_a_tail_of_its_own(tmp_path: Path) -> None:

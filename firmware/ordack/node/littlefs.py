@@ -312,10 +312,11 @@ class LittleFiles(log.Files):
                 self._read(start - distance, self._model[:model])
                 self._model_start = start - distance
                 self._model_bytes = model
-            self._packed_start = start
-            self._packed_bytes = 0
+            self._packed_bytes = fill = 0  # until all of it is there
             for part in range(parts):
-                self._packed_bytes += self._read_part(slot + part, 0, packed[part * _BODY_BYTES :])
+                fill += self._read_part(slot + part, 0, packed[fill:])
+            self._packed_start = start
+            self._packed_bytes = fill
         skip = self._packed_skip
         end = begin + len(view)
         low = min(max(begin, -skip), end)
