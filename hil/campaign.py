@@ -482,9 +482,9 @@ class Campaign:
         self.mishaps += 1
 
     def _flip(self, folder: Path) -> None:
-        """One bit of one file, by the seed."""
+        """One bit of one file, by the seed. What is in `*.tail` has a CRC of LittleFS: no such bit comes from there."""
         rng = random.Random(f"flip/{self.mishaps}/{self.settings.seed}")
-        file = rng.choice([file for file in sorted(folder.iterdir()) if file.stat().st_size])
+        file = rng.choice([file for file in sorted(folder.glob("*.log")) if file.stat().st_size])
         content = bytearray(file.read_bytes())
         content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
         file.write_bytes(content)
