@@ -12,7 +12,6 @@ import io
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from fnmatch import translate
 from glob import glob, has_magic
@@ -136,6 +135,8 @@ def each(do: Callable[[str], Item], paths: Iterable[str]) -> list[Item]:
     """What `do` gives for each of these paths, in order: some at once, where each waits for a server."""
     names = list(paths)
     if any(scheme_of(name) in S3 for name in names):
+        from concurrent.futures import ThreadPoolExecutor
+
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             return list(pool.map(do, names))
     return [do(name) for name in names]

@@ -257,6 +257,20 @@ def test_an_object_that_changes_while_it_is_read_gives_no_result(s3: S3, long: P
     assert count[0] == 6
 
 
+def test_an_object_that_goes_while_its_folder_is_looked_at_is_told(s3: S3, plain: Path) -> None:
+    s3.put("captures/a.pcap", plain.read_bytes())
+    url = s3.put("captures/b.pcap", plain.read_bytes())
+
+    def go(method: str, path: str) -> None:
+        if method == "HEAD" and path.endswith("b.pcap"):
+            s3.before = lambda *_: None
+            s3.client.delete_object(Bucket="plant", Key="captures/b.pcap")
+
+    s3.before = go
+    with pytest.raises(OptionError, match=f"{url}: it is not there, or not any more"):
+        find_files("s3a://plant/captures")
+
+
 def test_an_object_that_changes_after_its_ranges_were_made_is_not_read(s3: S3, plain: Path) -> None:
     url = s3.put("plant.pcap", plain.read_bytes())
     task = routing.ranges_of([url], 1, 1 << 20)[0]

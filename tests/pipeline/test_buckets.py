@@ -12,11 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from ordack.client import Client
 from ordack.paths import path_of
-from ordack.pipeline import segments
+from ordack.pipeline import folders, segments
 from ordack.pipeline.export import Exporter
 from ordack.pipeline.folders import Folders
 from ordack.pipeline.ingest import Job
 from ordack.pipeline.segments import MARKER, FolderError, FolderFull, Marker, marker_content
+from ordack.pipeline.source import Rows, Settings
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from tests.pipeline.lake_kills import load
 from tests.support import capture_generator
@@ -196,6 +198,19 @@ def test_ingest_and_prune_of_folders_in_buckets(s3: S3, tmp_path: Path) -> None:
     # rows in the table; then of the segments those that were deleted, that are too new and that are the newest
     assert done.stdout.split() == ["1100", "1099,0,1", "0,1099,1", "1099,0,1"]
     assert [one.serial for one in Folders(["s3a://plant/plant-1/segments"]).listing()] == [1100]
+
+
+def test_a_segment_that_goes_before_it_is_read_is_named(s3: S3, tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "segments")
+    write(folder, 1, 1, 3)
+    write(folder, 2, 4, 6)
+    upload(s3, tmp_path)
+    rows = Rows(Settings.of({"path": FOLDER}), from_arrow_schema(segments.SCHEMA))
+    (part,) = folders.parts(Folders([FOLDER]).waiting({}))
+    assert sum(batch.num_rows for batch in rows.read(part)) == 6
+    s3.client.delete_object(Bucket="plant", Key="segments/line1-0000000002-4-6.parquet")
+    with pytest.raises(FolderError, match="segment 2 of the queue line1 is missing in s3a://plant/segments"):
+        list(rows.read(part))
 
 
 def test_what_is_no_folder_of_segments_in_a_bucket_is_told(s3: S3, tmp_path: Path) -> None:
