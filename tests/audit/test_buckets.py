@@ -180,12 +180,13 @@ def test_what_is_not_there_is_told(s3: S3, plain: Path) -> None:
 
 def test_a_key_that_may_not_read_is_told(s3: S3, plain: Path) -> None:
     url = s3.put("plant.pcap", plain.read_bytes())
-    s3.before = lambda *_: "403 Forbidden"
-    for command in ("audit", "decode"):
-        text = said(s3, command, url, status=2)
-        assert "refuses this key" in text
-        assert "AWS_SECRET_ACCESS_KEY" in text
-    s3.before = lambda *_: None
+    with s3.keys_checked():
+        for command in ("audit", url), ("decode", url), ("audit", "s3a://plant/"), ("audit", "s3a://plant/*.pcap"):
+            text = said(s3, *command, status=2)
+            assert "refuses this key" in text
+            assert "AWS_SECRET_ACCESS_KEY" in text
+        with pytest.raises(RemoteError, match="refuses this key"):
+            path_of("s3a://plant/other").write_bytes(b"x")
     text = said(s3, "audit", "s3a://key:secret@plant/plant.pcap", status=2)
     assert "has a key in it" in text
     assert "secret@" not in text

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import boto3
+import moto.backends
+import moto.settings
 from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
@@ -49,6 +51,15 @@ class S3:
         """Bytes of an object that were sent."""
         return sum(size for method, path, size in self.asked if (method, path) == ("GET", f"/{BUCKET}/{name}"))
 
+    @contextmanager
+    def keys_checked(self) -> Iterator[None]:
+        """Meanwhile the server asks who it is, and knows nobody."""
+        moto.settings.INITIAL_NO_AUTH_ACTION_COUNT = 0
+        try:
+            yield
+        finally:
+            moto.settings.INITIAL_NO_AUTH_ACTION_COUNT = float("inf")
+
     @property
     def environment(self) -> dict[str, str]:
         """What a process needs to use it. AWS_ALLOW_HTTP: for delta-rs."""
@@ -82,8 +93,6 @@ def server() -> Iterator[S3]:
         there[0].client.list_buckets()
         yield there[0]
     finally:
-        import moto.backends
-
         for backend in moto.backends.get_backend("s3").values():
             for one in backend.values():
                 one.reset()
