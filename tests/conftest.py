@@ -20,6 +20,8 @@ from tests.support.host_world import Host
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.support.s3 import S3
+
 # Less work for the two processors: small jobs gain nothing from the second compiler, from threads that collect garbage,
 # from many partitions, and from code that is made for each query. What starts `ordack pipeline`, a cluster or a server
 # has the defaults of Spark; for its JVM see tests/run_all.py.
@@ -106,3 +108,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     made = session("local[2]", settings={**SPARK, "spark.sql.warehouse.dir": str(warehouse)})
     yield made
     made.stop()
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> "Iterator[S3]":
+    """An S3 server, which the environment names."""
+    from tests.support.s3 import server  # what it needs takes half a second
+
+    with server() as running:
+        for name, value in running.environment.items():
+            monkeypatch.setenv(name, value)
+        yield running

@@ -8,7 +8,6 @@ import json
 import os
 import tempfile
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,17 +23,9 @@ from ordack.pipeline.packets import find_files
 
 from tests.support import capture_generator
 from tests.support.command import ENVIRONMENT, ordack
-from tests.support.s3 import S3, server
+from tests.support.s3 import S3
 
 SEED = 10
-
-
-@pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
-    with server() as running:
-        for name, value in running.environment.items():
-            monkeypatch.setenv(name, value)
-        yield running
 
 
 @pytest.fixture(scope="module")

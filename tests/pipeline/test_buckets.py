@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -23,18 +22,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tests.pipeline.lake_kills import load
 from tests.support import capture_generator
 from tests.support.command import DEADLINE_S, ENVIRONMENT, ordack
-from tests.support.s3 import DONE, S3, server
+from tests.support.s3 import DONE, S3
 from tests.support.segment_files import make_folder, write
 
 FOLDER = "s3a://plant/segments"
-
-
-@pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
-    with server() as running:
-        for name, value in running.environment.items():
-            monkeypatch.setenv(name, value)
-        yield running
 
 
 @pytest.fixture
