@@ -391,6 +391,30 @@ def test_what_could_not_be_read_once_is_read_the_next_time(tmp_path: Path, monke
     box.close()
 
 
+def test_a_start_with_less_memory_reads_what_one_with_more_has_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(littlefs, "MICROPYTHON", True)
+    monkeypatch.setattr(littlefs.gc, "mem_free", lambda: 200000, raising=False)
+    dice = random.Random(5)
+    box = opened(tmp_path)
+    alike = dice.randbytes(700)
+    sent = [alike + dice.randbytes(300) for _ in range(3)]
+    for packet in sent:
+        power.put(box, packet)
+    files = box.log.files
+    assert {head[-1] for head in files._heads().values()} >= {3, 10}, "of ten parts, and packed in three"
+    box.close()
+    monkeypatch.setattr(littlefs.gc, "mem_free", lambda: 50000, raising=False)
+    for _ in range(2):
+        again = opened(tmp_path)
+        assert power.bodies(again) == sent
+        power.put(again, alike)
+        sent.append(alike)
+        again.close()
+    assert kept(tmp_path) == sent
+
+
 def test_what_becomes_of_messages_takes_a_tail_of_its_own(tmp_path: Path) -> None:
     box = opened(tmp_path)
     handle = power.put(box, bytes(300))

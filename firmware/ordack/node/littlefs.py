@@ -5,23 +5,26 @@ what a sync makes durable goes to small files, `00.tail` and so on, each written
 the folder's own blocks. When they have all that a block of the segment's file misses, that is filled, to its end.
 
 * An entry is what one sync makes durable, or of several messages one: bytes of the segment from an offset on, in up to
-  five parts. Each part is a file, and says where it belongs. An entry counts if all its parts are there.
+  ten parts. Each part is a file, and says where it belongs. An entry counts if all its parts are there.
 * An entry may be packed: as what differs from an earlier one that was not, its model. Messages to one queue are alike.
 * Nothing is deleted. What the segment's file has by now, its size tells: entries before that are stale. What the
   entries do not have between them, because it can not be read any more, reads as zeros: the log says what it misses.
 * A part carries a CRC that begins with the segment's own header, so that none counts for another log's file.
 """
 
+import gc
 import os
 import struct
 from array import array
 from binascii import crc32
 
-from mqqb import const, core
+from mqqb import MICROPYTHON, const, core
 from ordack.node import log
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
+    from typing import Any
+
     from ordack.node.log import Buffer
 
 # CRC of what follows; segment, offset, bytes of the entry; of its model, so many before it, and its bytes (0: the entry
@@ -31,6 +34,7 @@ _HEAD_BYTES = const(20)
 _BODY_BYTES = const(108)  # of a part: LittleFS keeps files of 128 bytes in a folder's blocks, whatever its caches
 _ENTRY_BYTES = const(540)
 _PACKED_BYTES = const(216)
+_LARGE_HEAP = const(100000)  # with so much of it free, both are twice as large
 _FRONT = const(0x8000)  # alike are the begins of the entry and of its model, not their ends
 _DISTANCE_MAX = const(0xFFFF)
 _BATCH_MAX = const(9)  # where so many messages are made durable at once, and less, each has an entry
@@ -70,8 +74,11 @@ class LittleFiles(log.Files):
             self.version = log.VERSION  # without tails nobody sees all of the other one
         self._block = os.statvfs(folder)[0] if writes else 0
         self._writes = self._block >= _BLOCK_MIN
-        self._model = memoryview(bytearray(_ENTRY_BYTES))
-        self._packed = memoryview(bytearray(_PACKED_BYTES))
+        heap: "Any" = gc
+        is_large = writes and MICROPYTHON and heap.mem_free() > _LARGE_HEAP
+        self._entry_bytes = _ENTRY_BYTES << is_large  # of an entry that is written, at most
+        self._model = memoryview(bytearray(self._entry_bytes))
+        self._packed = memoryview(bytearray(_PACKED_BYTES << is_large))
         self._begin_entries("", 0)
         self._find()
 
@@ -111,6 +118,8 @@ class LittleFiles(log.Files):
         if self._name != name or not self._writes:
             self._move(self._end)
             self._begin_entries(name if self._writes else "", super().size(name))
+        if not self._writes:
+            self._model = self._packed = self._model[:0]  # a small board needs the memory
         super().resume(name, offset)
 
     def append(self, data: "Buffer", size: int) -> None:
@@ -118,7 +127,7 @@ class LittleFiles(log.Files):
         record = self.record_bytes or size
         if not self._writes:
             super().append(data, size)
-        elif self._is_dirty or record > _ENTRY_BYTES or self._added + size > _BATCH_MAX * record:
+        elif self._is_dirty or record > self._entry_bytes or self._added + size > _BATCH_MAX * record:
             self._move(self._end)
             if self._tail is None:
                 self._open(self._name, "ab")
@@ -130,7 +139,7 @@ class LittleFiles(log.Files):
             view = memoryview(data)
             begin = 0
             count = size % record  # of what comes before whole records of that size
-            if not count or (size > record and count + record <= _ENTRY_BYTES):
+            if not count or (size > record and count + record <= self._entry_bytes):
                 count += record
             while begin < size:
                 self._add(view[begin : begin + count], count)
@@ -309,10 +318,14 @@ class LittleFiles(log.Files):
             model &= ~_FRONT
             if self._model_start != start - distance or not self._model_bytes:
                 self._model_bytes = 0
+                if model > len(self._model):  # of a start that had more memory
+                    self._model = memoryview(bytearray(model))
                 self._read(start - distance, self._model[:model])
                 self._model_start = start - distance
                 self._model_bytes = model
             self._packed_bytes = fill = 0  # until all of it is there
+            if parts * _BODY_BYTES > len(packed):
+                packed = self._packed = memoryview(bytearray(parts * _BODY_BYTES))
             for part in range(parts):
                 fill += self._read_part(slot + part, 0, packed[fill:])
             self._packed_start = start

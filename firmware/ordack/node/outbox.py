@@ -10,6 +10,7 @@ durable (B-098).
 * Files go oldest first. What is kept for long does not hold them: near the capacity it is copied to the end of the log.
 """
 
+import gc
 import os
 import struct
 import sys
@@ -34,11 +35,14 @@ _STARTS_MAX = const(0xFFFFFF)
 _STARTS_SHIFT = const(8)  # where a TimeStamp comes from the number of starts: so many low bits are the sequence's
 _QUEUE_NAME_MAX = const(486)
 SOURCE_NAME_MAX = const(470)
+_LITTLE_HEAP = const(65536)  # bytes that are free, for files on LittleFS that spare the flash
 
 
 def files_of(folder: str, fixed: "bool | None" = None) -> log.Files:
     """The files of a folder, made if there is none, as its file system wants them. fixed: as in Files. OSError."""
-    is_little = log.file_system(folder) == "VfsLfs2"
+    heap: "Any" = gc
+    gc.collect()
+    is_little = log.file_system(folder) == "VfsLfs2" and heap.mem_free() > _LITTLE_HEAP
     try:
         if not is_little and log.TAIL not in " ".join(os.listdir(folder)):
             return log.Files(folder, fixed)
