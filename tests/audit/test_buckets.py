@@ -111,9 +111,7 @@ def test_nothing_stays_where_temporary_files_are(
 
 @pytest.mark.slow
 def test_more_objects_than_a_server_lists_at_once(s3: S3, plain: Path) -> None:
-    data = plain.read_bytes()[:24]
-    for number in range(1200):
-        s3.put(f"captures/{number:04}.pcap", data)
+    s3.fill([f"captures/{number:04}.pcap" for number in range(1200)], plain.read_bytes()[:24])
     assert len(find_files("s3a://plant/captures")) == 1200
     assert len(find_files("s3a://plant/captures/*7.pcap")) == 120
 
