@@ -156,10 +156,9 @@ class Backlog:
             return True
         reserve = []
         try:
-            is_durable = self.commits.commit_now()  # first: a file that is opened takes more than a piece
             for _ in range(_RESERVE_PIECES):
                 reserve.append(bytearray(_RESERVE_BYTES))  # noqa: PERF401 - what there is of it is let go
-            self._refill(is_durable)
+            self._refill()
             self._hold = min(self._hold + 2, self._hold_max)
             return True
         except MemoryError:
@@ -172,12 +171,12 @@ class Backlog:
             gc.collect()
             return False
 
-    def _refill(self, is_durable: bool) -> None:
+    def _refill(self) -> None:
         if self._coming is not None:
             self._take_coming(self._coming)
         for queue in self._queues:
             logged = queue.logged
-            if not (is_durable and self.is_low(queue)):
+            if not (self.is_low(queue) and self.commits.commit_now()):
                 continue
             share = self._share()
             while logged.deferred and queue.held() < share:

@@ -373,21 +373,17 @@ class Segment:
     that are `deferred`; both take `live` bytes.
     """
 
-    __slots__ = ("base", "deferred", "handles", "live", "number", "seed", "size", "space")
+    __slots__ = ("base", "deferred", "handles", "live", "name", "number", "seed", "size", "space")
 
     def __init__(self, number: int, seed: int, size: int, space: int) -> None:
         self.number = number
+        self.name = file_name(number)
         self.seed = seed
         self.size = self.base = size
         self.space = space
         self.handles = _NONE
         self.deferred = 0
         self.live = 0
-
-    @property
-    def name(self) -> str:
-        """Of the file: a hundred of them take memory that a small board needs."""
-        return file_name(self.number)
 
     def bytes(self) -> int:
         """Bytes of the file."""
