@@ -24,7 +24,11 @@ FORM |= {board: (40, 8, 2) if board.startswith("mps2") else (20, 4, 1) for board
 @pytest.mark.rule("B-056", "B-079", "B-426", "A-22")
 @pytest.mark.parametrize(
     ("board", "mishap"),
-    [("unix-twin", ERASE), *((board, mishap) for board in ("unix", "mps2-eth") for mishap in BEFALL)],
+    [
+        ("unix-twin", ERASE),
+        ("mps2-eth@140", FLIP),  # with the end of its log in small files, as boards that have the memory keep it
+        *((board, mishap) for board in ("unix", "mps2-eth") for mishap in BEFALL),
+    ],
 )
 def test_a_mishap_loses_what_it_took_away_and_nothing_else(board: str, mishap: str, tmp_path: Path) -> None:
     """Without a clock, too: no number comes again, nothing is called stored that is not there, nothing hangs."""

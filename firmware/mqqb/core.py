@@ -154,7 +154,7 @@ class Malformed(Exception):
         self.status = status
 
 
-def malformed(problem: int, place: "int | str" = 0) -> Malformed:
+def malformed(problem: int, place: "int | str") -> Malformed:
     """The error for a status of the core, or one of problems.py, which has the words; a board has the numbers alone.
 
     place: of problems.PLACES, or its name; of some problems.

@@ -91,7 +91,7 @@ def _parse_message(base: BaseHeader, data: "Buffer", offset: int) -> "Message":
     packet_size = base.fields[core.BASE_PACKET_SIZE]
     limit = offset + packet_size  # the SessionHeader is behind it (OP-1, A-51)
     if base_flags & core.BASE_TR and not base_flags & core.BASE_DH:
-        raise core.malformed(problems.TRACE_ALONE)
+        raise core.malformed(problems.TRACE_ALONE, 0)
 
     at = offset + compose.BASE_HEADER_SIZE
     user = UserHeader(unpack(core.USER_HEADER, data, at, limit))
@@ -134,7 +134,7 @@ def _parse_message(base: BaseHeader, data: "Buffer", offset: int) -> "Message":
 
     if base_flags & core.BASE_SH:
         if packet_size & 3:
-            raise core.malformed(problems.NOT_ALIGNED)
+            raise core.malformed(problems.NOT_ALIGNED, 0)
         message.session = SessionHeader(unpack(core.SESSION_HEADER, data, limit, limit + compose.SESSION_HEADER_SIZE))
 
     message_class = message.properties.fields[core.PROPERTIES_MESSAGE_CLASS]
@@ -147,7 +147,7 @@ def _parse_message(base: BaseHeader, data: "Buffer", offset: int) -> "Message":
 def _acknowledgment(message: UserMessage, message_class: int, data: "Buffer", at: int, limit: int) -> "Message":
     """The message to the order queue whose body is at `at` (wire.md section 6)."""
     if message.properties.fields[core.PROPERTIES_MESSAGE_SIZE] != compose.ACK_BODY_SIZE:
-        raise core.malformed(problems.ACK_LENGTH)
+        raise core.malformed(problems.ACK_LENGTH, 0)
     if message_class == compose.CLASS_ORDER_ACK:
         return reader.OrderAck(message, reader.OrderAckBody(unpack(core.ORDER_ACK, data, at, limit)))
     final = FinalAckBody(unpack(core.FINAL_ACK, data, at, limit))
@@ -173,7 +173,7 @@ def _parse_security(security: SecurityHeader, data: "Buffer", at: int, limit: in
     for index in range(core.SECURITY_SENDER_ID_SIZE, core.SECURITY_PROVIDER_INFO_SIZE + 1):
         end += security.fields[index] + 3 & ~3
     if end > limit:
-        raise core.malformed(problems.SECURITY_TOO_LONG)
+        raise core.malformed(problems.SECURITY_TOO_LONG, 0)
     if rare is not None:
         rare.read_security(security, data, at)
     return end
@@ -198,7 +198,7 @@ def _parse_properties(data: "Buffer", at: int, limit: int) -> MessagePropertiesH
         properties.extension = memoryview(data)[at : at + size]
         at += size
     if fields[core.PROPERTIES_ALLOCATION_BODY_SIZE] > limit - at:  # MessageSize is not above it, says the core
-        raise core.malformed(problems.BODY_TOO_LONG)
+        raise core.malformed(problems.BODY_TOO_LONG, 0)
     return properties
 
 

@@ -135,7 +135,7 @@ class Session(Connection):
         status = core.frame(data, start, come.end, come.total)
         total = come.total[0]
         if status < 0:
-            error = core.malformed(status)
+            error = core.malformed(status, 0)
             events += self.close(error.rule, error.field + ": " + error.reason)
         elif left >= 16 and data[start + 2] & core.BASE_IN and total > compose.ESTABLISH_CONNECTION_SIZE:
             events += self.close("B-433", "BaseHeader.PacketSize: no internal packet is so long")

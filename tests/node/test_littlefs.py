@@ -329,6 +329,31 @@ def test_a_byte_of_a_tail_that_changes_costs_one_message_at_most(tmp_path: Path)
     assert tried > 20
 
 
+@pytest.mark.parametrize("count", [1, 6])
+def test_a_bit_of_the_header_that_flips_loses_nothing(tmp_path: Path, count: int) -> None:
+    source = tmp_path / "box"
+    box = opened(source)
+    for number in range(count):
+        send(box, b"body %d" % number)
+    box.close()
+    (segment,) = source.glob("*.log")
+    data = segment.read_bytes()
+    assert len(data) < 200, "there is little but the header in it"
+    for place in range(len(data)):
+        copy = tmp_path / "copy"
+        shutil.copytree(source, copy)
+        flipped = bytearray(data)
+        flipped[place] ^= 1 << random.Random(place).randrange(8)
+        (copy / segment.name).write_bytes(flipped)
+        for start in range(3):
+            again = opened(copy)
+            assert bodies(again) == [b"body %d" % number for number in range(count + start)], place
+            assert any("a bit was flipped" in line for line in again.damage), place
+            send(again, b"body %d" % (count + start))
+            again.close()
+        shutil.rmtree(copy)
+
+
 def test_a_flash_that_is_full_when_the_file_must_grow_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,7 @@ class LittleFiles(log.Files):
         self._entry_bytes = _ENTRY_BYTES << is_large  # of an entry that is written, at most
         self._model = memoryview(bytearray(self._entry_bytes))
         self._packed = memoryview(bytearray(_PACKED_BYTES << is_large))
+        self._found: "dict[str, int]" = {}  # seeds of segments whose header has a flipped bit, as the parts tell
         self._begin_entries("", 0)
         self._find()
 
@@ -171,7 +172,7 @@ class LittleFiles(log.Files):
         body = self._packed if packed else data
         parts = _parts(packed or size)
         if self._seed is None:
-            self._seed = self._seed_of(self._name)
+            self._seed = self._found.get(self._name) or self._seed_of(self._name)
         head = bytearray(_HEAD_BYTES)
         for part in range(parts):
             place = self._end, size, self._end - self._model_start if packed else 0, model
@@ -381,12 +382,8 @@ class LittleFiles(log.Files):
             if slot >= 0:
                 head = self._head(slot)
                 name = log.file_name(head[1])
-                if head[7] and name in names:
-                    packed = bytearray(_HEAD_BYTES)
-                    struct.pack_into(_HEAD, packed, 0, *head)
-                    core.put_crc(packed, 0, 4, _HEAD_BYTES, self._seed_of(name))
-                    if struct.unpack_from("<I", packed)[0] == head[0]:
-                        heads[slot] = head
+                if head[7] and name in names and _crc(head, self._seed_for(name, head)) == head[0]:
+                    heads[slot] = head
         return heads
 
     def _head(self, slot: int) -> "tuple[int, ...]":
@@ -401,6 +398,47 @@ class LittleFiles(log.Files):
         head = memoryview(bytearray(log.HEADER_BYTES))
         seed: int = crc32(head[: super().read_into(name, 0, head)])
         return seed
+
+    def _seed_for(self, name: str, head: "tuple[int, ...]") -> int:
+        """The same, for a part: where a bit of the segment's header has been flipped since, the part tells which."""
+        seed = self._found.get(name)
+        if seed is None:
+            seed = self._seed_of(name)
+            if _crc(head, seed) != head[0] and not self._is_whole(name):
+                start = bytearray(log.HEADER_BYTES)
+                super().read_into(name, 0, memoryview(start))
+                for bit in range(8 * log.HEADER_BYTES):
+                    start[bit >> 3] ^= 1 << (bit & 7)
+                    other: int = crc32(start)
+                    start[bit >> 3] ^= 1 << (bit & 7)
+                    if _crc(head, other) == head[0]:
+                        self._found[name] = seed = other
+                        break
+        return seed
+
+    def _is_whole(self, name: str) -> bool:
+        """Has the header of the segment its CRC?"""
+        piece = memoryview(bytearray(log.HEADER_BYTES))
+        super().read_into(name, 0, piece)
+        left = struct.unpack_from("<I", piece, 8)[0] - 4
+        value = place = 0
+        while 0 < left <= super().size(name):
+            count = super().read_into(name, place, piece[: min(left, log.HEADER_BYTES)])
+            value = crc32(piece[:count], value)
+            place += count
+            left -= count
+            if not left:
+                return super().read_into(name, place, piece[:4]) == 4 and struct.unpack_from("<I", piece)[0] == value
+        return False
+
+
+def _crc(head: "tuple[int, ...]", seed: int) -> int:
+    """The one that a part with this head has."""
+    packed = bytearray(_HEAD_BYTES)
+    struct.pack_into(_HEAD, packed, 0, *head)
+    core.put_crc(packed, 0, 4, _HEAD_BYTES, seed)
+    value: int = struct.unpack_from("<I", packed)[0]
+    return value
 
 
 def _parts(size: int) -> int:
