@@ -763,8 +763,14 @@ def _opened(settings: Settings, folder: Path) -> tuple[Settings, Board]:
 
 
 def _prepare(settings: Settings, folder: Path) -> tuple[Campaign, dict[str, Victim], Figures]:
-    """The parts of a campaign, what will happen to them, and its figures with that plan. Raises BoardMissing."""
+    """The parts of a campaign, what will happen to them, and its figures with that plan. Raises BoardMissing, and
+    OSError of a board that is asked for its firmware."""
     settings, board = _opened(settings, folder)
+    try:
+        found = hashes(board, settings)
+    except BaseException:
+        board.close()
+        raise
     plan = settings.plan or ()
     cuts, plans = cuts_of(plan), {name: kills_of(plan, name) for name in ENDS}
     schedule = CutSchedule(cuts)
@@ -789,7 +795,7 @@ def _prepare(settings: Settings, folder: Path) -> tuple[Campaign, dict[str, Vict
         **{name: [asdict(kill) for kill in plans[name]] for name in plans if plans[name] or name in VICTIMS},
     }
     figures.others_asked = dict(_others(kill for name in ENDS for kill in plans[name]))
-    figures.hashes = hashes(board, settings)
+    figures.hashes = found
     return campaign, victims, figures
 
 
