@@ -29,7 +29,8 @@ SHOWN_OF_FAILURE = 80  # lines
 ENGINE = ["tests/core", "tests/engine"]
 HOST = "tests/host"  # half of all the time
 BOARDS = "tests/boards"  # emulated ones, and what runs on them: more waiting than work
-PIPELINE = "tests/pipeline"  # one Spark session for all of them, which uses both processors by itself
+PIPELINE = "tests/pipeline"  # one Spark session for all of them, which uses both processors by itself; not for these:
+EXPORT = ["tests/pipeline/test_buckets.py", "tests/pipeline/test_export.py"]
 OTHERS = ["tests", *[f"--ignore={name}" for name in (*ENGINE, HOST, BOARDS, PIPELINE)]]
 DURATION = re.compile(r"([\d.]+)s (?:call|setup|teardown) +(.*)")  # as pytest prints it
 FAILURE = re.compile(r"(?:FAILED|ERROR) (tests|hil)/")  # likewise
@@ -45,13 +46,14 @@ ENVIRONMENT = {"SPARK_SUBMIT_OPTS": JVM, "SPARK_LAUNCHER_OPTS": QUICK_JVM}
 Part = tuple[str, list[list[str]]]
 PARTS: list[Part] = [
     ("conformance", [[PYTHON, "tests/conformance.py", "--check"]]),
-    ("pipeline", [[PYTHON, *PYTEST, PIPELINE]]),
+    ("pipeline", [[PYTHON, *PYTEST, PIPELINE, *[f"--ignore={name}" for name in EXPORT]]]),
     ("C core", [[*MAKE, "test-c"]]),
     ("host", [[PYTHON, *PYTEST, *THREE, HOST]]),
     ("lint", [[*MAKE, "lint"]]),
     ("rig", [[PYTHON, *PYTEST, *THREE, "hil"]]),
     ("MicroPython", [[*MAKE, "test-mp"]]),
     ("boards", [[PYTHON, *PYTEST, *TWO, BOARDS]]),
+    ("export", [[PYTHON, *PYTEST, *TWO, *EXPORT]]),
     ("others", [[PYTHON, *PYTEST, *TWO, *OTHERS]]),
     (
         "engine",
