@@ -111,7 +111,7 @@ class SSHBoard(Board):
 
     def files(self) -> dict[str, Path]:
         ours = {} if self._node.interpreter is None else {INTERPRETER: Path(self._node.interpreter)}
-        return {**ours, MODULES: FIRMWARE / "mqqb", "application": self._application}
+        return {**ours, "engine": FIRMWARE / "mqqb", "node": FIRMWARE / "ordack", "application": self._application}
 
     def deploy(self, settings: dict[str, object]) -> None:
         self.kill()
