@@ -453,15 +453,23 @@ class LabBoard(Board):
     def files(self) -> dict[str, Path]:
         return {"application": self._application}
 
-    def firmware(self) -> str:
+    @contextlib.contextmanager
+    def _asked(self) -> Iterator[Repl]:
+        """Its REPL, of a board that is off before and after."""
         self._switch.on()
         try:
             with self._node.micropython.repl(self.log, self._life) as repl:
-                read: str = repl.run(_FIRMWARE, REPL_DEADLINE_S)
-                repl.close(restart=False)
-            return read
+                try:
+                    yield repl
+                finally:
+                    repl.close(restart=False)
         finally:
             self._switch.off()
+
+    def firmware(self) -> str:
+        with self._asked() as repl:
+            read: str = repl.run(_FIRMWARE, REPL_DEADLINE_S)
+            return read
 
     def deploy(self, settings: dict[str, object]) -> None:
         node = self._node
@@ -506,18 +514,12 @@ class LabBoard(Board):
         self._node.button.reset()
 
     def read_file(self, name: str) -> bytes:
-        self._switch.on()
-        try:
-            with self._node.micropython.repl(self.log, self._life) as repl:
-                try:
-                    content: bytes = repl.read(name)
-                    return content
-                except FileNotFoundError:
-                    return b""
-                finally:
-                    repl.close(restart=False)
-        finally:
-            self._switch.off()
+        with self._asked() as repl:
+            try:
+                content: bytes = repl.read(name)
+                return content
+            except FileNotFoundError:
+                return b""
 
     def close(self) -> None:
         try:

@@ -238,8 +238,9 @@ class Database:
             try:
                 self.path.stat()
             except (FileNotFoundError, NotADirectoryError):
-                made = "`ordack queue create` or `ordack serve` makes one"
-                raise StoreError(f"there is no store in {self.folder} ({made})") from None
+                raise StoreError(
+                    f"there is no store in {self.folder} (`ordack queue create` or `ordack serve` makes one)"
+                ) from None
             except OSError as error:
                 raise StoreError(f"cannot open {self.path}: {error.strerror}") from None
         flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
