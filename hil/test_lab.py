@@ -404,7 +404,7 @@ def test_a_board_is_given_its_application_cut_off_and_read(bench: Bench, applica
             assert board.alive
             board.kill()
             assert not bench.tty.exists()
-        assert board.read_file("lives") == b"xxx"  # one more life, until it was interrupted
+        assert board.read_file("lives") in (b"xx", b"xxx")  # one more life, if it got so far before it was interrupted
         assert board.read_file("nothing") == b""
         assert b'"lan": true' in board.read_file("config.json")
         board.start({"outbox": "outbox"})

@@ -53,12 +53,16 @@ class _Worker:
         self.client: Client
 
     async def open(self) -> None:
-        """Open the store, or connect. Raises what Client does."""
+        """Open the store, or connect. Raises what Client does. If the task is cancelled meanwhile, it is closed."""
+        made: list[Client] = []
         try:
-            self.client = await self.call(self._make)
+            await self.call(lambda: made.append(self._make()))
         except BaseException:
+            for client in made:
+                await self.call(client.close)
             self._thread.shutdown(wait=False)
             raise
+        self.client = made[0]
 
     async def call(
         self, function: Callable[Parameters, Result], *values: Parameters.args, **named: Parameters.kwargs

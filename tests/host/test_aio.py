@@ -4,11 +4,13 @@ cancelled."""
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import ordack
 import pytest
+from ordack import aio
 from ordack.aio import MOST
 from ordack.client import Client, Empty, Letter, Reject
 from ordack.names import DEAD_XACT
@@ -114,6 +116,35 @@ async def test_a_task_that_is_cancelled_leaves_every_message_in_its_place(place:
         await client.send("line1", b"2")
     assert _bodies(store, "plain") == [b"1"]
     assert _bodies(store, "line1") == [b"2"]
+
+
+async def test_a_task_that_is_cancelled_while_its_store_is_being_opened_leaves_it_closed(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opening, go_on = threading.Event(), threading.Event()
+    opened: list[Client] = []
+
+    class Slow(Client):
+        def __init__(self, place: Path, tls: None) -> None:
+            opening.set()
+            assert go_on.wait(DEADLINE_S)
+            super().__init__(place, tls=tls)
+            opened.append(self)
+
+    monkeypatch.setattr(aio, "Client", Slow)
+    client = ordack.connect_async(store)
+    task = asyncio.create_task(client.send("line1", b"never"))
+    await asyncio.to_thread(opening.wait, DEADLINE_S)
+    task.cancel()
+    await asyncio.sleep(0)  # now it waits for the store with nobody to give it to
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not opened[0].is_open
+    monkeypatch.undo()
+    await client.send("line1", b"1")
+    await client.close()
+    assert _bodies(store, "line1") == [b"1"]
 
 
 def test_a_store_that_is_not_there_is_said(tmp_path: Path) -> None:
