@@ -87,17 +87,21 @@ class StoreMachine(RuleBasedStateMachine):
         messages=st.lists(
             st.tuples(st.integers(0, 7), st.lists(st.binary(max_size=40), min_size=1, max_size=3)), max_size=4
         ),
-        abort=st.booleans(),
+        abort=st.sampled_from(["", "transaction", "attempt"]),
     )
-    def add(self, data: st.DataObject, which: int, messages: list[tuple[int, list[bytes]]], abort: bool) -> None:
+    def add(self, data: st.DataObject, which: int, messages: list[tuple[int, list[bytes]]], abort: str) -> None:
         name = data.draw(st.sampled_from(sorted(self.model)))
         store = self.stores[which]
         identifier = store.queues.named(name).identifier
         rows = [NewMessage(identifier, 7 - rank, first, more=more) for rank, (first, *more) in messages]
         if abort:
-            with contextlib.suppress(ZeroDivisionError), store.transaction():
-                store.messages.add(rows)
-                raise ZeroDivisionError
+            before = store.usage()
+            with store.transaction() if abort == "attempt" else contextlib.nullcontext():
+                with contextlib.suppress(ZeroDivisionError), getattr(store, abort)():
+                    store.messages.add(rows)
+                    assert store.usage() == before + sum(len(part) for row in rows for part in (row.packet, *row.more))
+                    raise ZeroDivisionError
+                assert store.usage() == before
             return
         store.messages.add(rows)
         for row in rows:
@@ -175,6 +179,7 @@ class StoreMachine(RuleBasedStateMachine):
                 held = [message for queue, messages, _ in self.held.values() if queue == name for message in messages]
                 assert queues[name].messages == len(expected) + len(held)
                 assert queues[name].bytes == sum(len(packet) for _, _, packet in expected + held)
+            assert store.usage() == sum(queue.bytes for queue in queues.values())
 
 
 def test_messages_that_are_alike_have_identifiers_that_follow_each_other(tmp_path: Path) -> None:
@@ -192,6 +197,25 @@ def test_messages_that_are_alike_have_identifiers_that_follow_each_other(tmp_pat
         assert [(row.message_id, row.number) for row in rows] == [(3, 2), (4, 3), (5, 4), (9, 0), (10, 0), (11, 0)]
         assert [bytes(store.outgoing.packet(key)[0]) for key in keys] == 2 * [b"4", b"5", b"6"]
         assert [(queue.messages, queue.bytes) for queue in store.outgoing.depths()] == [(6, 6)]
+
+
+def test_how_much_is_kept_is_known_without_a_look_at_each_queue(tmp_path: Path) -> None:
+    with Store(tmp_path, create=True) as store, Store(tmp_path) as other:
+        queue = store.queues.create("line1").identifier
+        outgoing = store.outgoing.queue("direct=os:plant\\private$\\line1", 1).identifier
+        looks: list[bool] = []
+        store._database.connection.trace_v2(
+            apsw.SQLITE_TRACE_PROFILE, lambda event: looks.append("total(bytes)" in event["sql"])
+        )
+        for turn in range(1, 4):
+            with store.transaction():
+                store.messages.add([NewMessage(queue, 4, bytes(10))])
+                store.outgoing.add([NewOutgoing(outgoing, turn, 1, 5, turn, True, 0, b"4", more=[b"5", b"6"])])
+                assert store.usage() == 13 * turn
+        assert looks.count(True) == 1
+        other.messages.add([NewMessage(queue, 4, bytes(100))])
+        assert (store.usage(), other.usage()) == (139, 139)
+        assert looks.count(True) == 2
 
 
 @pytest.mark.parametrize(("free", "expected"), [(store_module.AMPLE_BYTES, 3), (store_module.AMPLE_BYTES + 1, 1)])

@@ -97,6 +97,8 @@ class Store:
         self.answers = Answers(database)
         self.free_pages = FreePages(database)
         self._disk = Disk(0, 0, 0, 0, 0, 0)
+        self._usage_seen = 0, -1  # the transactions that were undone, and the file's version, of `_uncounted`
+        self._uncounted = 0
         self._disk_until = 0.0  # what was seen of it counts, in monotonic seconds
 
     def close(self) -> None:
@@ -206,8 +208,13 @@ class Store:
 
     def usage(self) -> int:
         """Bytes of all packets kept, in local and outgoing queues (B-398)."""
-        used: int = self._database.one("SELECT (SELECT total(bytes) FROM queues) + (SELECT total(bytes) FROM outgoing)")
-        return int(used)
+        database = self._database
+        seen = database.rolled_back, database.one("PRAGMA data_version")
+        if seen != self._usage_seen:  # else what this object has counted since is all that has come and gone
+            self._usage_seen = seen
+            used: float = database.one("SELECT (SELECT total(bytes) FROM queues) + (SELECT total(bytes) FROM outgoing)")
+            self._uncounted = int(used) - database.counted
+        return self._uncounted + database.counted
 
     def room(self, quota: int) -> Room:
         """How much may still be stored, within the quota and on the disk (B-285, B-398)."""

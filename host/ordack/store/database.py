@@ -199,9 +199,10 @@ class _Transaction:
 
 class Database:
     """An open file. All methods raise StoreError, or one of its kinds; one that writes outside `transaction()` is a
-    transaction by itself. rolled_back: how many transactions of this object did not happen. work: what was written.
-    upgrade_steps: from so many format versions ago a store is upgraded when it is opened. upgrading: surrounds that; it
-    gets the database, and gives what hears of each version that is next."""
+    transaction by itself. rolled_back: how many transactions of this object did not happen.
+    counted: the bytes that it has tallied, in those too. work: what was written. upgrade_steps: from so many format
+    versions ago a store is upgraded when it is opened. upgrading: surrounds that; it gets the database, and gives what
+    hears of each version that is next."""
 
     _beside: Checkpoints | None = None
     upgrade_steps = 1
@@ -226,6 +227,7 @@ class Database:
         self._has_gap = False  # the log may have: the disk has failed
         self._seen_version = -1
         self.rolled_back = 0  # transactions
+        self.counted = 0
         self.work = DiskWork()
         if legible(str(self.path)) != str(self.path):
             raise StoreError(f"the folder's name {str(folder)!r} is not UTF-8")
@@ -570,6 +572,7 @@ class Database:
             f"UPDATE {table} SET messages = messages + ?, bytes = bytes + ? WHERE id = ?",
             [(*change, queue) for queue, change in changes.items()],
         )
+        self.counted += sum(total for _, total in changes.values())
 
     def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         with self.transaction():
