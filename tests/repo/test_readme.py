@@ -8,6 +8,7 @@ block says what the shell block before it prints, with `...` for what differs.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import json
 import os
 import re
@@ -239,8 +240,10 @@ def test_the_links_and_settings_that_the_pages_name_are_there() -> None:
 def test_the_page_of_the_configuration_describes_every_setting_as_it_is() -> None:
     page = ROOT / "host" / "docs" / "configuration.md"
     _, _, told = page.read_text(encoding="utf-8").partition("## All that the file may say\n\n")
-    table = "\n".join(described())
-    assert told.rstrip() == table, f"the end of {page} should be\n{table}"
+    wrong = [
+        *difflib.unified_diff(told.rstrip().split("\n"), described(), "as it is", "as it should be", "", "", 1, "")
+    ]
+    assert not wrong, f"change the end of {page} so:\n" + "\n".join(wrong)
 
 
 def test_the_readme_fits_three_screens() -> None:
