@@ -141,8 +141,6 @@ class Reader:
     def __init__(self) -> None:
         self.total = array("I", (0,))
         self.body = OrderAckBody()
-        self.user_flags = 0
-        self._flags = 0  # the low byte of BaseHeader.Flags, without SH
         self._head = b""  # between MessageID and body: what tells that it is an OrderAck; empty: there was none yet
         self.clear()
 
@@ -213,5 +211,5 @@ class Reader:
         body_at = order_ack_body(raw)
         if body_at:
             self._head = head = raw[compose.USER_FLAGS_AT : body_at]
-            self._flags = raw[2] & ~core.BASE_SH
+            self._flags = raw[2] & ~core.BASE_SH  # the low byte of BaseHeader.Flags
             self.user_flags = head[0] | head[1] << 8
