@@ -27,6 +27,7 @@ DEADLINE_S: Final = 120.0
 SILENT_S: Final = 3.0
 MODULES: Final = "modules"
 INTERPRETER: Final = "interpreter"
+OURS: Final = ".ordack-rig"  # what else has no such file in it is not removed
 
 _STARTED: Final = "process "
 _VERSION: Final = "import sys; print(sys.implementation.name, *sys.implementation.version[:3])"
@@ -39,9 +40,10 @@ class SSHNodeDriver(Driver, NodeProtocol):  # type: ignore[misc]
     and what it can bear.
 
     `command` starts the interpreter there, MicroPython or Python; `interpreter` is one of this machine that is copied
-    there, before the words of `command`. All is in `folder`, below the user's home, which belongs to the rig. It finds
-    this machine at `host`, where the fault proxy listens at `listen`. `off_s`: seconds that it must at least be off.
-    The others are those of `Limits`. Without a switch a cut of the power is SIGKILL of the process.
+    there, before the words of `command`. All is in `folder`, below the user's home, which belongs to the rig: one that
+    has files of others is refused. It finds this machine at `host`, where the fault proxy listens at `listen`.
+    `off_s`: seconds that it must at least be off. The others are those of `Limits`. Without a switch a cut of the power
+    is SIGKILL of the process.
     """
 
     bindings: ClassVar[dict[str, Any]] = {"ssh": SSHDriver, "power": {PowerProtocol, None}}
@@ -129,9 +131,19 @@ class SSHBoard(Board):
             information = tarfile.TarInfo("config.json")
             information.size = len(text)
             archive.addfile(information, io.BytesIO(text))
+        there = self._folder
         with self._connected():
-            there = self._folder
-            self._run(f"rm -rf {there} && mkdir -p {there} && tar -xf - -C {there}", content.getvalue())
+            self._refuse_what_others_have()
+            made = f"rm -rf {there} && mkdir -p {there} && touch {there}/{OURS}"
+            self._run(f"{made} && tar -xf - -C {there}", content.getvalue())
+
+    def _refuse_what_others_have(self) -> None:
+        found = self._run(f"if test -e {self._folder}; then ls -A {self._folder}; fi").decode().split("\n")[:-1]
+        if found and OURS not in found:
+            raise OSError(
+                f"board {self.target}: the folder {self._node.folder} is not the rig's, {found[0]} is in it: name "
+                "another one, or remove it"
+            )
 
     def kill(self) -> None:
         process, self._process = self._process, None

@@ -164,6 +164,30 @@ def test_one_that_does_not_answer_lets_nobody_in_or_has_no_interpreter_is_named(
     assert f"pi-1: FAILED: board pi-1: pi@{LOOPBACK}:{pi.port}: Timeout while waiting" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("switch", [True, False])
+def test_a_folder_that_others_use_is_left_alone(rig: Make, tmp_path: Path, switch: bool) -> None:
+    rig(switch, command=sys.executable)
+    home = tmp_path / "home"
+    home.mkdir()
+    board = open_board("pi-1", tmp_path / "flash")
+    try:
+        board.deploy({})  # an empty one is taken
+        board.deploy({})
+        (home / ".ordack-rig").rename(home / "thesis")
+        with pytest.raises(
+            OSError, match=r"board pi-1: the folder .*/home is not the rig's, \S+ is in it: name another"
+        ):
+            board.deploy({})
+        assert (home / "thesis").exists()
+        (home / "thesis").rename(tmp_path / "thesis")
+        subprocess.run(["rm", "-r", home], check=True)
+        home.write_text("a file")
+        with pytest.raises(OSError, match="/home is in it"):
+            board.deploy({})
+    finally:
+        board.close()
+
+
 @pytest.mark.parametrize(
     ("node", "reason"),
     [
