@@ -51,7 +51,7 @@ def clean(path):
         try:
             os.remove(path)
         except OSError:
-            pass
+            self._refuse_what_others_have(repl)
 for path in {0!r}:
     clean(path)
 """
@@ -187,7 +187,7 @@ class MicroPythonDriver(Driver):  # type: ignore[misc]
                     if port.read(1):
                         return True
         except (BoardMissing, OSError):  # OSError: of pyserial too: there is no port
-            pass
+            self._refuse_what_others_have(repl)
         return False
 
     def lines(self, stop: threading.Event) -> Iterator[str]:
@@ -454,7 +454,7 @@ class LabBoard(Board):
         return {"application": self._application}
 
     @contextlib.contextmanager
-    def _asked(self) -> Iterator[Repl]:
+    def asked(self) -> Iterator[Repl]:
         """Its REPL, of a board that is off before and after."""
         self._switch.on()
         try:
@@ -467,7 +467,7 @@ class LabBoard(Board):
             self._switch.off()
 
     def firmware(self) -> str:
-        with self._asked() as repl:
+        with self.asked() as repl:
             read: str = repl.run(_FIRMWARE, REPL_DEADLINE_S)
             return read
 
@@ -478,14 +478,23 @@ class LabBoard(Board):
             link = {"uart": node.uart, "baud": node.baud, "rxbuf": node.rxbuf}
         program = compiled(self._application, self.target)
         self._switch.off()
-        self._switch.on()
-        with node.micropython.repl(self.log, self._life) as repl:
+        with self.asked() as repl:
+            self._refuse_what_others_have(repl)
             repl.run(_CLEAN.format([*FILES, str(settings["outbox"])]))
             repl.write("application.mpy", program)
             repl.write("config.json", json.dumps({**settings, **link}).encode())
             repl.write("main.py", MAIN.encode())
-            repl.close(restart=False)
-        self._switch.off()
+
+    def _refuse_what_others_have(self, repl: Repl) -> None:
+        try:
+            lines = repl.read("main.py").decode(errors="replace").split("\n")
+        except FileNotFoundError:
+            return
+        if lines != MAIN.split("\n") and not all(line.startswith("#") or not line.strip() for line in lines):
+            raise OSError(
+                f"board {self.target} has a main.py that is not the rig's: save what it is to keep, its outbox too, "
+                "and remove main.py; then the board belongs to the rig"
+            )
 
     def kill(self) -> None:
         self._switch.off()
@@ -514,7 +523,7 @@ class LabBoard(Board):
         self._node.button.reset()
 
     def read_file(self, name: str) -> bytes:
-        with self._asked() as repl:
+        with self.asked() as repl:
             try:
                 content: bytes = repl.read(name)
                 return content

@@ -414,6 +414,26 @@ def test_a_board_is_given_its_application_cut_off_and_read(bench: Bench, applica
     bench.open(application).close()
 
 
+@pytest.mark.timeout(180)
+def test_a_board_with_a_program_of_its_own_is_left_alone(bench: Bench, application: Path) -> None:
+    board = bench.open(application)
+    assert isinstance(board, LabBoard)
+    try:
+        with board.asked() as repl:
+            repl.write("main.py", b"# main.py -- put your code here!\r\n")  # as on a new STM32
+        board.deploy({"outbox": "outbox"})
+        board.deploy({"outbox": "outbox"})
+        with board.asked() as repl:
+            repl.write("main.py", b"# press 3\nimport press\n")
+        with pytest.raises(OSError, match=r"board bench has a main.py that is not the rig's: save what it is to keep"):
+            board.deploy({"outbox": "elsewhere"})
+        assert not bench.tty.exists()
+        assert board.read_file("main.py") == b"# press 3\nimport press\n"
+        assert board.read_file("config.json").startswith(b'{"outbox": "outbox"')
+    finally:
+        board.close()
+
+
 def read_by_the_board(firmware: Path) -> str:
     """SHA-256 of what a Cortex-M3 in QEMU has at 0, up to the first 4 KiB that are all alike."""
     with firmware.open("rb") as file:
