@@ -49,6 +49,8 @@ def send(subject, entry, packet, recoverable, now):
     size = subject.send_in(entry, buffer, 7, len(packet), recoverable, now)
     assert size in (len(packet), len(packet) + 16)
     subject._out.append(buffer[7 : 7 + size])
+    buffer[9] &= ~core.BASE_SH
+    assert buffer[: 7 + len(packet)] == b"?" * 7 + packet
 
 
 class Sender:
