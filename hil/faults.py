@@ -366,9 +366,9 @@ class TcpFaultProxy:
         task.add_done_callback(self._tasks.discard)
 
     async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            near, _ = await loop.sock_accept(self._listener)
+            await ready(self._listener.fileno())  # not for the connection: who is cancelled when it comes would lose it
+            near, _ = self._listener.accept()
             near.setblocking(False)
             connection = asyncio.create_task(self._carry(near))
             connection.add_done_callback(partial(_close, near))
@@ -413,6 +413,23 @@ class TcpFaultProxy:
                 await _swallow(far)
             elif not orderly:
                 _linger_not(near, far)
+
+
+def _settle(waiting: "asyncio.Future[None]") -> None:
+    if not waiting.done():
+        waiting.set_result(None)
+
+
+async def ready(fd: int, *, for_writing: bool = False) -> None:
+    """Wait until `fd` can be read or written, or has an error to tell."""
+    loop = asyncio.get_running_loop()
+    waiting: asyncio.Future[None] = loop.create_future()
+    add, remove = (loop.add_writer, loop.remove_writer) if for_writing else (loop.add_reader, loop.remove_reader)
+    add(fd, _settle, waiting)
+    try:
+        await waiting
+    finally:
+        remove(fd)
 
 
 def _close(end: socket.socket, _: "asyncio.Task[None]") -> None:

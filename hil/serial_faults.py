@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from hil.faults import DOWN, LASTS_S, ONE_WAY, UP, CutSchedule
+from hil.faults import DOWN, LASTS_S, ONE_WAY, UP, CutSchedule, ready
 
 UNPLUG: Final = "unplug"
 LOSE: Final = "lose"
@@ -161,17 +161,18 @@ class SerialFaultProxy:
     async def _carry(self, listener: socket.socket, damage: Damage) -> None:
         """Carry for one life of the board after the other."""
         while True:
-            connection = await self._while_draining(listener)
+            await self._drain_until(listener)
+            connection, _ = listener.accept()
             connection.setblocking(False)
             with connection:
                 damage.restart()
                 await self._exchange(connection.fileno(), damage)
 
-    async def _while_draining(self, listener: socket.socket) -> socket.socket:
+    async def _drain_until(self, listener: socket.socket) -> None:
         """Wait until the board is on; what is sent to it before is lost."""
         draining = asyncio.create_task(self._pump(self._read_far, _nowhere, DOWN, None))
         try:
-            return (await asyncio.get_running_loop().sock_accept(listener))[0]
+            await ready(listener.fileno())
         finally:
             draining.cancel()
             await asyncio.gather(draining, return_exceptions=True)
@@ -187,7 +188,7 @@ class SerialFaultProxy:
                 try:
                     data = data[os.write(near, data) :]
                 except BlockingIOError:
-                    await _ready(near, for_writing=True)
+                    await ready(near, for_writing=True)
 
         pumps = [
             asyncio.create_task(self._pump(read_near, self._write_far, UP, damage)),
@@ -235,7 +236,7 @@ class SerialFaultProxy:
             except BlockingIOError:
                 try:
                     async with asyncio.timeout(_FULL_DEADLINE_S):
-                        await _ready(self._master, for_writing=True)
+                        await ready(self._master, for_writing=True)
                 except TimeoutError:
                     return
             except OSError:
@@ -246,27 +247,10 @@ async def _nowhere(_: bytes) -> None:
     """Where bytes go that nobody takes."""
 
 
-def _settle(ready: "asyncio.Future[None]") -> None:
-    if not ready.done():
-        ready.set_result(None)
-
-
-async def _ready(fd: int, *, for_writing: bool = False) -> None:
-    """Wait until `fd` can be read or written, or has an error to tell."""
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-    add, remove = (loop.add_writer, loop.remove_writer) if for_writing else (loop.add_reader, loop.remove_reader)
-    add(fd, _settle, ready)
-    try:
-        await ready
-    finally:
-        remove(fd)
-
-
 async def _read(fd: int) -> bytes:
     """Some bytes; none at the end. Raises OSError."""
     while True:
         try:
             return os.read(fd, _CHUNK)
         except BlockingIOError:
-            await _ready(fd)
+            await ready(fd)

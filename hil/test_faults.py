@@ -615,6 +615,23 @@ def test_close_ends_connections_and_frees_the_port() -> None:
     within_deadline(body())
 
 
+@pytest.mark.parametrize("turns", range(6))
+def test_a_connection_that_comes_just_before_close_is_closed_too(turns: int) -> None:
+    """In whatever turn of the event loop. A socket that is left to the garbage collector fails the test."""
+
+    async def body() -> None:
+        async with proxied([]) as (proxy, _):
+            await asyncio.sleep(0)
+            with socket.create_connection(proxy.address) as near:
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                await proxy.close()
+                near.setblocking(False)
+                assert (await receive_all(near))[0] == b""
+
+    within_deadline(body())
+
+
 def test_board_settings_name_the_proxy_not_the_target() -> None:
     async def body() -> None:
         async with proxied([]) as (proxy, target):

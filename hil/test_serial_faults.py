@@ -296,6 +296,21 @@ def test_a_queue_manager_that_takes_nothing_does_not_hold_up_the_line(
     within_deadline(body())
 
 
+@pytest.mark.parametrize("turns", range(6))
+def test_a_board_that_comes_on_just_before_close_is_let_go_of_too(tmp_path: Path, turns: int) -> None:
+    """In whatever turn of the event loop. A socket that is left to the garbage collector fails the test."""
+
+    async def body() -> None:
+        async with proxied(tmp_path / "uart", []):
+            await asyncio.sleep(0)
+            with socket.socket(socket.AF_UNIX) as board:
+                board.connect(str(tmp_path / "uart"))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+
+    within_deadline(body())
+
+
 def test_a_real_serial_port_can_be_the_line(tmp_path: Path) -> None:
     async def body() -> None:
         master, slave = os.openpty()
