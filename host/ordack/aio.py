@@ -55,12 +55,16 @@ class _Worker:
     async def open(self) -> None:
         """Open the store, or connect. Raises what Client does. If the task is cancelled meanwhile, it is closed."""
         made: list[Client] = []
+
+        def let_go() -> None:
+            for client in made:
+                client.close()
+
         try:
             await self.call(lambda: made.append(self._make()))
         except BaseException:
-            for client in made:
-                await self.call(client.close)
-            self._thread.shutdown(wait=False)
+            self.do_later(let_go)  # also if the wait for what opens it was cancelled, too
+            await self.call(self._thread.shutdown, wait=False)
             raise
         self.client = made[0]
 
@@ -84,8 +88,10 @@ class _Worker:
     async def close(self) -> None:
         """Close the store."""
         self.is_open = False
-        await self.call(self.client.close)
-        self._thread.shutdown(wait=False)
+        try:
+            await self.call(self.client.close)
+        finally:
+            self._thread.shutdown(wait=False)
 
 
 async def _in_slices(worker: _Worker, look: Callable[[float], list[Result]], timeout: float | None) -> list[Result]:
@@ -427,9 +433,10 @@ class AsyncClient:
     async def close(self) -> None:
         """Close the store. All operations are to have ended; a loop that somebody keeps gives up its message."""
         self._is_open = False
-        for worker in self._all:
-            await worker.close()
-        self._all, self._idle = [], []
+        async with contextlib.AsyncExitStack() as all_of_them:  # also if one fails, or the task is cancelled
+            for worker in self._all:
+                all_of_them.push_async_callback(worker.close)
+            self._all, self._idle = [], []
 
     @contextlib.asynccontextmanager
     async def worker(self, long: bool = False) -> AsyncIterator[_Worker]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -142,8 +143,22 @@ async def until(condition: Callable[[], Any]) -> None:
             await asyncio.sleep(0.005)
 
 
-def free_port(kind: int) -> int:
-    """A port that nobody has on 127.0.0.1 and 127.0.0.2."""
-    with socket.socket(socket.AF_INET, kind) as one:
-        one.bind(("0.0.0.0", 0))
-        return int(one.getsockname()[1])
+_held: list[socket.socket] = []
+
+
+def ping_port() -> int:
+    """A UDP port that is for this test alone: below those that the system gives to who wants any. What holds it is the
+    TCP port of its number, so who sends to it hears that nobody listens."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        number = random.SystemRandom().randrange(lowest // 2, lowest)
+        held = socket.socket()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as service:
+            try:
+                held.bind(("127.0.0.1", number))
+                service.bind(("0.0.0.0", number))
+            except OSError:
+                held.close()
+            else:
+                _held.append(held)
+                return number

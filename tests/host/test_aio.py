@@ -15,6 +15,7 @@ from ordack.aio import MOST
 from ordack.client import Client, Empty, Letter, Reject
 from ordack.names import DEAD_XACT
 
+from tests.host.sockets import until
 from tests.support.command import DEADLINE_S, serve_applications
 
 
@@ -118,8 +119,9 @@ async def test_a_task_that_is_cancelled_leaves_every_message_in_its_place(place:
     assert _bodies(store, "line1") == [b"2"]
 
 
+@pytest.mark.parametrize("times", [1, 2])
 async def test_a_task_that_is_cancelled_while_its_store_is_being_opened_leaves_it_closed(
-    store: Path, monkeypatch: pytest.MonkeyPatch
+    store: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     opening, go_on = threading.Event(), threading.Event()
     opened: list[Client] = []
@@ -135,16 +137,40 @@ async def test_a_task_that_is_cancelled_while_its_store_is_being_opened_leaves_i
     client = ordack.connect_async(store)
     task = asyncio.create_task(client.send("line1", b"never"))
     await asyncio.to_thread(opening.wait, DEADLINE_S)
-    task.cancel()
-    await asyncio.sleep(0)  # now it waits for the store with nobody to give it to
+    for _ in range(times):  # the second time it does not even wait for the store
+        task.cancel()
+        await asyncio.sleep(0)
     go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert not opened[0].is_open
+    await until(lambda: opened and not opened[0].is_open)
     monkeypatch.undo()
     await client.send("line1", b"1")
     await client.close()
     assert _bodies(store, "line1") == [b"1"]
+
+
+async def test_a_client_whose_close_is_cancelled_is_closed_whole(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[Client] = []
+    close = Client.close
+
+    def slow(client: Client) -> None:
+        closed.append(client)
+        assert go_on.wait(DEADLINE_S)
+        close(client)
+
+    go_on = threading.Event()
+    client = ordack.connect_async(store)
+    async with client.worker(), client.worker():
+        pass
+    monkeypatch.setattr(Client, "close", slow)
+    task = asyncio.create_task(client.close())
+    await until(lambda: closed)
+    task.cancel()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(closed) == 2
 
 
 def test_a_store_that_is_not_there_is_said(tmp_path: Path) -> None:

@@ -30,8 +30,7 @@ from ordack.interop.run import Outcome, direct, run, settings_of
 from ordack.net.cuts import FIN, OPENING_BYTES, RST, Cuts
 
 from hil.signals import heed
-from tests.host.sockets import free_port
-from tests.support.command import DEADLINE_S, ENVIRONMENT, ROOT, ordack
+from tests.support.command import DEADLINE_S, ENVIRONMENT, ROOT, ordack, own_port
 from tests.support.windows_standin import FAULTS, HERE, HOST, Standin, body_of, interop
 
 SCRIPT = ROOT / "host" / "examples" / "windows" / "ordack-interop.ps1"
@@ -57,15 +56,13 @@ class Found:
 
 @pytest.fixture
 def back() -> int:
-    return free_port(socket.SOCK_STREAM)
+    return own_port(HERE)
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standin]:
     """One for many trials; it connects again sooner than Windows does."""
-    standin = Standin(
-        tmp_path_factory.mktemp("windows"), free_port(socket.SOCK_STREAM), settings={"TryConnectInterval": 200}
-    )
+    standin = Standin(tmp_path_factory.mktemp("windows"), own_port(HERE), settings={"TryConnectInterval": 200})
     yield standin
     standin.stop()
 
@@ -256,7 +253,7 @@ def test_an_audit_that_cannot_run_says_why(missing: str, what: str, tmp_path: Pa
 
 
 def test_where_nothing_listens_the_row_of_the_port_says_so(tmp_path: Path, back: int) -> None:
-    found = Found(interop(None, back, tmp_path / "out", port=free_port(socket.SOCK_STREAM)))
+    found = Found(interop(None, back, tmp_path / "out", port=own_port(HERE)))
     verdict, what = found.found("port")
     assert (verdict, found.status) == (BROKEN, 5)
     assert what.endswith("connection refused")
@@ -329,7 +326,7 @@ def test_why_the_script_does_not_answer_is_found_out(
 
 @pytest.mark.slow
 def test_a_way_back_that_is_closed_is_told_from_a_script_that_does_not_run(tmp_path: Path, back: int) -> None:
-    with standing_in(tmp_path, free_port(socket.SOCK_STREAM)) as standin:  # it connects elsewhere
+    with standing_in(tmp_path, own_port(HERE)) as standin:  # it connects elsewhere
         found = Found(interop(standin, back, tmp_path / "out", "--patience", 6))
     verdict, what = found.found("answers")
     assert verdict == BROKEN

@@ -23,7 +23,7 @@ from ordack.net import tcp
 from ordack.net.listener import TAKEN_AT_ONCE, Listener, Listeners
 from ordack.store import Store
 
-from tests.host.sockets import DEADLINE_S, NAME, PEER_GUID, Destination, free_port, serving, until
+from tests.host.sockets import DEADLINE_S, NAME, PEER_GUID, Destination, ping_port, serving, until
 from tests.support.beside import client_beside
 from tests.support.host_peer import Peer, body_of, direct
 
@@ -124,7 +124,7 @@ async def test_a_connection_that_is_taken_waits_for_a_request_and_not_for_ever(t
 
 @pytest.mark.rule("B-206", "B-202", "B-006")
 async def test_over_the_limit_a_connection_is_closed_and_a_ping_says_so_before(tmp_path: Path) -> None:
-    config = Config(max_sessions=1, answer_pings=True, ping_port=free_port(socket.SOCK_DGRAM))
+    config = Config(max_sessions=1, answer_pings=True, ping_port=ping_port())
     async with serving(tmp_path, config) as server:
         with udp() as one, udp() as other:
             for asker, cookie in ((one, 1), (other, 2), (one, 3)):
@@ -149,7 +149,7 @@ async def test_over_the_limit_a_connection_is_closed_and_a_ping_says_so_before(t
 
 
 async def test_the_limit_for_one_address_is_told_by_ping_to_that_address(tmp_path: Path) -> None:
-    config = Config(max_sessions_per_address=1, answer_pings=True, ping_port=free_port(socket.SOCK_DGRAM))
+    config = Config(max_sessions_per_address=1, answer_pings=True, ping_port=ping_port())
     async with serving(tmp_path, config) as server:
         _, writer = await asyncio.open_connection("127.0.0.1", server.port)
         await until(lambda: server.manager.links)
@@ -161,7 +161,7 @@ async def test_the_limit_for_one_address_is_told_by_ping_to_that_address(tmp_pat
 
 @pytest.mark.rule("B-006")
 async def test_pings_are_answered_only_if_asked_for_and_only_on_the_listening_address(tmp_path: Path) -> None:
-    port = free_port(socket.SOCK_DGRAM)
+    port = ping_port()
     for answers in (False, True):
         async with serving(tmp_path / str(answers), Config(answer_pings=answers, ping_port=port)):
             with udp("127.0.0.1") as asker:
@@ -188,7 +188,7 @@ async def test_pings_that_go_round_between_two_queue_managers_are_not_all_answer
 ) -> None:
     monkeypatch.setattr(tcp, "POLL_INTERVAL_S", 3600.0)
     monkeypatch.setattr(tcp, "PINGS_PER_POLL", 3)
-    port = free_port(socket.SOCK_DGRAM)
+    port = ping_port()
     async with serving(tmp_path, Config(answer_pings=True, ping_port=port)):
         with udp() as asker:
             for cookie in range(3):
@@ -364,7 +364,7 @@ async def test_a_connection_that_does_not_take_its_last_bytes_is_disconnecting_u
 @pytest.mark.parametrize("answer", ["accept", "refuse", "nobody", "stale, then accept"])
 async def test_a_ping_goes_before_the_first_attempt_only(tmp_path: Path, answer: str) -> None:
     peer = Destination()
-    port = free_port(socket.SOCK_DGRAM)
+    port = ping_port()
     loop = asyncio.get_running_loop()
     with udp("127.0.0.2", port) as service:
         async with peer.listening("127.0.0.2"):
@@ -412,7 +412,7 @@ async def test_a_ping_that_cannot_be_sent_is_no_answer(tmp_path: Path, monkeypat
 
 @pytest.mark.rule("B-192", "B-200")
 async def test_while_one_ping_waits_for_its_answer_others_do_without(tmp_path: Path) -> None:
-    port = free_port(socket.SOCK_DGRAM)
+    port = ping_port()
     with udp("127.0.0.2", port) as silent:
         async with Destination().listening("127.0.0.2") as slow, Destination().listening() as quick:
             hops = {"plant": ("127.0.0.2", slow.port), "other": ("127.0.0.1", quick.port)}
