@@ -65,8 +65,8 @@ class Pi:
         key.write_public_key(str(folder / "known"))
         (folder / "key").chmod(0o600)
         (folder / "server.py").write_text(SERVER)
-        with hold_port() as held:
-            self.port = held.getsockname()[1]
+        self.held = hold_port(LOOPBACK)
+        self.port = self.held.getsockname()[1]
         server = shlex.join([sys.executable, "server.py", str(self.port), "key", "known"])
         start = f"setsid unshare --pid --fork --kill-child {server} > server.log 2>&1 & echo $! > pid"
         until = "until grep -q listening server.log; do sleep 0.05; done"
@@ -83,9 +83,10 @@ def pi(tmp_path: Path) -> Iterator[Pi]:
     if subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True, check=False).returncode:
         pytest.skip("this user may not make a namespace of processes")
     made = Pi(tmp_path)
-    made.switch(made.on)
-    yield made
-    made.switch(made.off)
+    with made.held:
+        made.switch(made.on)
+        yield made
+        made.switch(made.off)
 
 
 @pytest.fixture

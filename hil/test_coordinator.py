@@ -25,8 +25,8 @@ class Lab:
     """The coordinator, which knows a REPL at `repl`, of one exporter; `say` is labgrid's client."""
 
     def __init__(self, folder: Path, repl: int) -> None:
-        with hold_port() as held:
-            self.address = f"{LOOPBACK}:{held.getsockname()[1]}"
+        self._held = hold_port(LOOPBACK)
+        self.address = f"{LOOPBACK}:{self._held.getsockname()[1]}"
         self.environment = {**os.environ, "LG_COORDINATOR": self.address}
         exported = {"lab": {"NetworkSerialPort": {"host": LOOPBACK, "port": repl, "protocol": "raw"}}}
         (folder / "exporter.yaml").write_text(yaml.safe_dump(exported))
@@ -49,6 +49,7 @@ class Lab:
     def close(self) -> None:
         self.exporter.kill()
         self.coordinator.kill()
+        self._held.close()
 
 
 def run(command: list[str | Path], environment: dict[str, str]) -> "subprocess.CompletedProcess[str]":
