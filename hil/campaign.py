@@ -439,6 +439,7 @@ class Campaign:
     folder: Path
     progress: Progress = field(default_factory=Progress)
     erased: list[Path] = field(default_factory=list)
+    flipped: tuple[str, int] = ("", 0)
     mishaps: int = 0
     in_queue: int = 0
     names: NameServer | None = None
@@ -474,20 +475,25 @@ class Campaign:
             except FileNotFoundError:  # it had not been made yet
                 return
             if mishap == FLIP:
-                self._flip(to)
+                self.flip(to)
             if mishap in (FLIP, COPY):
                 self.board.put("outbox", first if mishap == COPY else to)
             if mishap in (ERASE, ERASE_FIXED) or (mishap == COPY and to != first):
                 self.erased.append(to)
         self.mishaps += 1
 
-    def _flip(self, folder: Path) -> None:
-        """One bit of one file, by the seed. What is in `*.tail` has a CRC of LittleFS: no such bit comes from there."""
+    def flip(self, folder: Path) -> None:
+        """One bit of one file, by the seed; that of before is as it was, for two of one record cannot be mended. What
+        is in `*.tail` has a CRC of LittleFS: no such bit comes from there."""
         rng = random.Random(f"flip/{self.mishaps}/{self.settings.seed}")
         file = rng.choice([file for file in sorted(folder.glob("*.log")) if file.stat().st_size])
-        content = bytearray(file.read_bytes())
-        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-        file.write_bytes(content)
+        now = file.name, rng.randrange(8 * file.stat().st_size)
+        for name, bit in (self.flipped, now):
+            if (path := folder / name).is_file():
+                content = bytearray(path.read_bytes())
+                content[bit // 8] ^= 1 << bit % 8
+                path.write_bytes(content)
+        self.flipped = now
 
     async def held(self) -> frozenset[int]:
         """The readings that waited in the outboxes that were erased, or of which the board could not yet say that they

@@ -614,6 +614,15 @@ def test_without_the_queue_manager_it_says_what_installs_it(
     assert "make setup" in capsys.readouterr().out
 
 
+def test_one_bit_of_an_outbox_at_a_time_is_flipped(tmp_path: Path) -> None:
+    rig = SimpleNamespace(settings=SimpleNamespace(seed=1), flipped=("", 0))
+    for rig.mishaps in range(20):
+        with (tmp_path / f"{rig.mishaps // 5:08}.log").open("ab") as file:
+            file.write(bytes(10))
+        campaign.Campaign.flip(cast(campaign.Campaign, rig), tmp_path)
+        assert sum(byte.bit_count() for path in tmp_path.iterdir() for byte in path.read_bytes()) == 1
+
+
 def test_readings_that_had_failed_when_the_power_went_are_with_the_outbox(tmp_path: Path) -> None:
     """The board would have told of them after its start; of the first it had."""
 
