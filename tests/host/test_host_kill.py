@@ -156,13 +156,13 @@ def test_a_receiver_killed_at_any_moment_shows_a_message_again_rather_than_losin
         queue = client.create_queue("q")
         with client.store.transaction():
             for number in range(200):
-                queue.send(b"%d" % number)
+                queue.send(b"%-4000d" % number)  # so that a pipe has few of them, and nobody is far ahead of the kill
     shown: list[int] = []
     kills = 0
     deadline = time.monotonic() + DEADLINE_S
     while not shown or shown[-1] != -1:
         assert time.monotonic() < deadline
-        ours, theirs = PROCESSES.Pipe()
+        ours, theirs = PROCESSES.Pipe(duplex=False)
         process = PROCESSES.Process(target=_receive, args=(tmp_path, theirs))
         process.start()
         theirs.close()
@@ -184,7 +184,7 @@ def test_a_receiver_killed_at_any_moment_shows_a_message_again_rather_than_losin
         except (EOFError, OSError):
             ours.close()
     shown = [number for number in shown if number >= 0]
-    assert kills > 3  # how many depends on how fast the receiver is
+    assert kills > 3
     first_time = [number for at, number in enumerate(shown) if number not in shown[:at]]
     assert first_time == list(range(200))
     assert len(shown) - 200 <= 3 * kills  # again: at most the batch that was not finished

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import queue
 import re
 import socket
 import subprocess
@@ -645,15 +646,24 @@ def test_a_client_that_says_half_and_one_that_reads_nothing_are_let_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(monitor, "CONNECTION_S", 0.3)
+    let_go: queue.SimpleQueue[object] = queue.SimpleQueue()
+    lost = monitor.Monitor.lost
+
+    def noted(watching: monitor.Monitor, connection: Any) -> None:
+        lost(watching, connection)
+        let_go.put(connection)
+
+    monkeypatch.setattr(monitor.Monitor, "lost", noted)
     with Store(tmp_path, create=True) as store, answering(Manager(store, 0)) as port:
         monkeypatch.setattr("ordack.status.glance", lambda _store: {"much": "x" * (32 << 20)})
         with _client(port) as half, _client(port) as deaf:
             half.sendall(b"GET /status HTT")
             deaf.sendall(b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
             assert _answer(half) == (0, b"")
+            for _ in (half, deaf):
+                let_go.get(timeout=DEADLINE_S)
             received = 0
             with contextlib.suppress(ConnectionError):
-                time.sleep(2 * monitor.CONNECTION_S)
                 while data := deaf.recv(1 << 20):
                     received += len(data)
             assert received < 32 << 20
