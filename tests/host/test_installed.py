@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 CONSTRAINTS = ROOT / "tests" / "constraints.txt"
 
 
-def pip(python: Path | str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [python, "-m", "pip", "--disable-pip-version-check", *map(str, arguments)]
+def pip(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *map(str, arguments)]
     return subprocess.run(command, env=PLAIN, capture_output=True, text=True, timeout=1200, check=False)
 
 
@@ -28,7 +28,7 @@ def pip(python: Path | str, *arguments: object) -> subprocess.CompletedProcess[s
 def registry(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What ordack needs can be had here."""
     folder = tmp_path_factory.mktemp("registry")
-    asked = pip(sys.executable, "download", "-q", "--no-deps", "-c", CONSTRAINTS, "-d", folder, "h11")
+    asked = pip("download", "-q", "--no-deps", "-c", CONSTRAINTS, "-d", folder, "h11")
     if asked.returncode:
         pytest.skip(f"no registry of packages answers: {asked.stderr.strip().splitlines()[-1]}")
 
@@ -37,10 +37,11 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> None:
 def programs(registry: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an environment's programs, where ordack was installed without an extra."""
     folder = tmp_path_factory.mktemp("installed")
-    venv.create(folder / "venv", with_pip=True)
+    venv.create(folder / "venv")  # the pip of this Python installs there: its own would take seconds to be made
     programs = folder / "venv" / "bin"
     # Python compiles what it imports; of all that is installed that is a part
-    done = pip(programs / "python", "install", "-q", "--no-compile", "-c", CONSTRAINTS, make_wheel(folder))
+    to = "--python", programs / "python"
+    done = pip(*to, "install", "-q", "--no-compile", "-c", CONSTRAINTS, make_wheel(folder))
     assert done.returncode == 0, done.stderr
     return programs
 
@@ -56,7 +57,9 @@ def run(programs: Path, folder: Path, line: str, status: int = 0) -> subprocess.
 
 
 def test_pip_brings_the_service_alone(programs: Path) -> None:
-    found = {one["name"].lower() for one in json.loads(pip(programs / "python", "list", "--format=json").stdout)}
+    found = {
+        one["name"].lower() for one in json.loads(pip("--python", programs / "python", "list", "--format=json").stdout)
+    }
     assert {"ordack", "apsw", "cbor2", "h11", "typer"} <= found
     assert found.isdisjoint(
         {"mpremote", "pyserial", "cobs", "littlefs-python", "pyspark", "pyarrow", "numpy", "pytest"}
