@@ -32,7 +32,7 @@
 #define HAS_FIN 16u
 #define IS_ENDED 32u   /* MQQB_KIND_END was said */
 #define HAS_HEARD 64u  /* heard is known */
-#define HAS_BEGUN 128u /* its own SYN was seen */
+#define HAS_BEGUN 128u /* its SYN was seen, or the SYN that answers it: initial is known */
 
 /* Values of connection.flags */
 #define HAS_SYN 1u
@@ -1022,19 +1022,29 @@ static int32_t read_tcp(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t
     *found = number;
     *found_side = side;
 
-    if ((d->flags & IS_OPEN) == 0 && ((flags & SYN) != 0 || length > 0)) {
-        d->flags |= IS_OPEN;
-        d->initial = d->sequence = d->acked = d->limit = s->sequence;
-        d->flags |= (flags & SYN) != 0 ? 0 : IS_SEARCHING;
-    }
     if ((flags & SYN) != 0) {
+        if ((d->flags & IS_OPEN) == 0) {
+            d->initial = s->sequence;
+        }
         d->flags |= IS_TOLD | HAS_BEGUN;
+        if ((flags & ACK) != 0) {
+            other->initial = ack;
+            other->flags |= HAS_BEGUN;
+        }
         if ((k->flags & HAS_SYN) == 0) {
             k->flags |= HAS_SYN;
             tell(c, number, side, MQQB_KIND_BEGIN, 0, 0);
         }
     }
-    if ((d->flags & IS_TOLD) == 0 && length > 0) {
+    if ((d->flags & IS_OPEN) == 0 && ((flags & SYN) != 0 || length > 0)) {
+        if ((d->flags & HAS_BEGUN) == 0) {
+            d->initial = s->sequence;
+            d->flags |= IS_SEARCHING;
+        }
+        d->flags |= IS_OPEN;
+        d->sequence = d->acked = d->limit = d->initial;
+    }
+    if ((d->flags & (IS_TOLD | HAS_BEGUN)) == 0 && length > 0) {
         d->flags |= IS_TOLD;
         tell(c, number, side, MQQB_KIND_OLDER, 0, 0);
     }

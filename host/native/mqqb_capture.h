@@ -21,7 +21,8 @@ enum {
         7, /* MQQB_SCAN_TOTAL_SIZE bytes from MQQB_SCAN_OFFSET on were not captured (at most 2^32 - 1 is said); with
                               * them is lost the packet in which they begin, and all up to the next credible BaseHeader */
     MQQB_KIND_BEGIN = 8, /* the SYN of a connection: one row for a connection, of the direction of the SYN seen first */
-    MQQB_KIND_OLDER = 9, /* the direction is first seen without a SYN: it may be older than the capture */
+    MQQB_KIND_OLDER =
+        9, /* the direction is first seen without a SYN, its own or the one that answers it: it may be older */
     MQQB_KIND_END =
         10, /* MQQB_SCAN_STATUS: one of the next; MQQB_SCAN_TOTAL_SIZE: bytes left over of an incomplete packet */
     MQQB_KIND_PING =

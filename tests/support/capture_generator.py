@@ -1647,8 +1647,10 @@ def _judge(capture: Capture, pairs: list[_Pair], everything: list[Frame]) -> Non
             ranges[frame.connection.number, frame.direction].append(
                 (frame.sequence, frame.sequence + frame.kept, frame)
             )
-    # A reader of a connection older than the capture takes the first bytes that it sees for the earliest.
-    begun = {(f.connection.number, f.direction) for f in capture.frames if id(f) in there and f.flags & _SYN}
+    # A reader of a connection older than the capture takes the first bytes that it sees for the earliest. The SYN that
+    # answers tells where both directions begin.
+    syns = [f for f in capture.frames if id(f) in there and f.flags & _SYN]
+    begun = {(f.connection.number, direction) for f in syns for direction in {0, f.direction}}
     first_seen = {key: found[0][0] for key, found in ranges.items() if key not in begun}
     unclear = _ports_again(capture, begun, set(ranges))
     for packet in capture.packets:

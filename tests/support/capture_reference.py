@@ -307,10 +307,11 @@ def streams(source: Iterator[Frame]) -> Iterator[Chunk]:
 
     Repeated and overlapping bytes are given once, early ones wait for what is missing, up to 4 MiB a direction; then,
     or at the end of the stream, what is missing is given up. Fragmented IP datagrams are put together. A new SYN of
-    the same addresses and ports begins a new stream. Frames that are no IP, or broken, are passed over. An error of
-    source is raised at the very end.
+    the same addresses and ports begins a new stream; the SYN that answers one says where that begins, too. Frames that
+    are no IP, or broken, are passed over. An error of source is raised at the very end.
     """
     table: dict[tuple[bytes, int, bytes, int], _Stream] = {}
+    answered: dict[tuple[bytes, int, bytes, int], int] = {}  # the first byte, by the SYN that answers
     fragments = _Fragments()
     count = 0
     error = None
@@ -336,7 +337,10 @@ def streams(source: Iterator[Frame]) -> Iterator[Chunk]:
                     continue
                 count += 1
                 connection = _address(ip.src, segment.sport) + ">" + _address(ip.dst, segment.dport)
-                stream = _Stream(count, connection, sequence, 0 if syn else -1)
+                begin = sequence if syn else answered.pop(key, -1)
+                stream = _Stream(count, connection, sequence if begin < 0 else begin, min(begin, 0))
+            if syn and segment.flags & dpkt.tcp.TH_ACK and key[2:] + key[:2] not in table:
+                answered[key[2:] + key[:2]] = segment.ack
             table[key] = stream  # the last in order is the last heard of
             if data:
                 yield from stream.add(sequence, data, number, time)

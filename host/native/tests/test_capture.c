@@ -527,6 +527,26 @@ static void test_whose_syn(void)
         CHECK_KINDS(-1, "8A");
         CHECK_EQ(K(DIRECTION)[0], answer);
     }
+    for (uint32_t late = 0; late < 2; late++) { /* its SYN is not there, or comes behind its bytes */
+        pcap(&f, 101, 0, 0);
+        say(1, (uint32_t)-1, 0, SYN | ACK, NOTHING, 0);
+        say(0, (uint32_t)size, 0, ACK, stream, size);
+        if (late) {
+            say(0, (uint32_t)-1, 0, SYN, NOTHING, 0);
+        }
+        say(0, 0, 0, ACK, stream, size);
+        finish();
+        CHECK_KINDS(-1, "844AA");
+        CHECK_EQ(r->c.connections_used, 1);
+    }
+    opening(); /* its SYN has the number of the one before, and only what answers it tells them apart */
+    say(0, 0, 0, ACK, stream, size);
+    say(0, (uint32_t)-1, 0, SYN, NOTHING, 0);
+    say(1, 1 << 20, 0, SYN | ACK, NOTHING, 0);
+    say(0, 0, (1 << 20) + 1, ACK, stream, size);
+    finish();
+    CHECK_KINDS(-1, "84AA84AA");
+    CHECK_EQ(r->c.connections_used, 2);
     pcap(&f, 101, 0, 0); /* of the connection before, only the other end was captured */
     say(1, 0, 1 << 25, ACK, stream, size);
     say(0, (uint32_t)-1, 0, SYN, NOTHING, 0);
