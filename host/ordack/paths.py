@@ -420,16 +420,14 @@ class RemoteFile(io.RawIOBase):
 
     def __init__(self, path: RemotePath) -> None:
         self._path = path
-        with _in_words(path):
-            self._file = file_system().open_input_file(path.inside)
-            self.size: int = self._file.size()
-            self.version = self._version(self._file)
+        self._file, self.size, self.version = self._opened()
         self.fetched = self._at = self._step = 0
         self._held, self._begin = b"", 0
 
-    def _version(self, opened: Any) -> str:
-        told = opened.metadata() or {}
-        return f"{opened.size()} {told.get(b'ETag', told.get('ETag', b''))!r}"
+    def _opened(self) -> tuple[Any, int, str]:
+        with _in_words(self._path):
+            file = file_system().open_input_file(self._path.inside)
+            return file, file.size(), f"{file.size()} {file.metadata().get('ETag', '')!r}"
 
     def read_at(self, begin: int, size: int) -> bytes:
         """These bytes of it, in one request."""
@@ -447,9 +445,7 @@ class RemoteFile(io.RawIOBase):
 
     def check(self) -> None:
         """Raises RemoteError if it is another one than when it was opened: what was read may be of both."""
-        with _in_words(self._path):
-            now = self._version(file_system().open_input_file(self._path.inside))
-        if now != self.version:
+        if self._opened()[2] != self.version:
             raise changed(str(self._path))
 
     def readable(self) -> bool:
@@ -473,8 +469,8 @@ class RemoteFile(io.RawIOBase):
             self._step = min(max(2 * self._step, LEAST), MOST)
             self._held = self.read_at(self._at, min(max(size, self._step), self.size - self._at))
             self._begin = self._at
-            if self._begin + len(self._held) == self.size:
-                self.check()
+            if self._begin and self._begin + len(self._held) == self.size:
+                self.check()  # what came in one request is of one object
         piece = memoryview(self._held)[self._at - self._begin :][:size]
         buffer[: len(piece)] = piece
         self._at += len(piece)

@@ -8,6 +8,7 @@ import json
 import os
 import tempfile
 import threading
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,9 @@ def test_nothing_stays_where_temporary_files_are(
 def test_more_objects_than_a_server_lists_at_once(s3: S3, plain: Path) -> None:
     s3.fill([f"captures/{number:04}.pcap" for number in range(1200)], plain.read_bytes()[:24])
     assert len(find_files("s3a://plant/captures")) == 1200
+    of_objects = Counter(method for method, path, _ in s3.asked if path.endswith(".pcap"))
+    assert of_objects == {"HEAD": 1200, "GET": 1200}  # how many bytes it has, and the first of them
+    assert len(s3.asked) < 2400 + 6  # a listing has 1000
     assert len(find_files("s3a://plant/captures/*7.pcap")) == 120
 
 
@@ -245,6 +249,15 @@ def test_an_object_that_changes_while_it_is_read_gives_no_result(s3: S3, long: P
     with pytest.raises(RemoteError, match="not any more" if then == "gone" else "was replaced while it was read"):
         tasks.run([url], parts=parts, range_bytes=4 << 20)
     assert count[0] == 6
+
+
+def test_an_object_that_changes_while_it_is_read_from_its_beginning_to_its_end_is_told(s3: S3) -> None:
+    url = s3.put("plant.pcap.gz", bytes(50_000))
+    with path_of(url).open() as file:
+        file.read(1)
+        s3.put("plant.pcap.gz", bytes(49_999) + b"?")
+        with pytest.raises(RemoteError, match="was replaced while it was read"):
+            file.read()
 
 
 def test_an_object_that_goes_while_its_folder_is_looked_at_is_told(s3: S3, plain: Path) -> None:
