@@ -124,6 +124,13 @@ def test_what_was_full_once_takes_as_much_again(disk: Path, way: str) -> None:
         assert "disk nearly full: " in done.stderr
 
 
+@pytest.mark.parametrize("disk", [DISKS[0], DISKS[2]], ids=str, indirect=True)
+def test_serve_says_that_a_store_is_in_memory(disk: Path, request: pytest.FixtureRequest) -> None:
+    _, _, said = Serve(disk / "store").stop()
+    in_memory = f"{disk}/store is in memory, not on a disk: a power cut loses what was acknowledged"
+    assert (in_memory in said) == ("tmpfs" in request.node.callspec.id)
+
+
 @on_two
 @pytest.mark.rule("B-285")
 def test_a_sender_that_was_refused_for_room_goes_on_when_there_is_some(disk: Path, tmp_path: Path) -> None:

@@ -24,10 +24,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from ordack import store as store_module
 from ordack.client import Client, Empty
 from ordack.names import BadName, queue_name
-from ordack.store import Store, StoreBusy, StoreError, StoreFull, write_ahead
+from ordack.store import Store, StoreBusy, StoreError, StoreFull, file_systems, write_ahead
 from ordack.store.database import among
 from ordack.store.hands import RECEIVE_LOCK, Hands
 from ordack.store.locks import Locks
+from ordack.store.look import ReadOnlyStore
 from ordack.store.memory import Incoming
 from ordack.store.messages import NewMessage
 from ordack.store.outgoing import NewOutgoing, Waiting
@@ -197,6 +198,38 @@ def test_messages_that_are_alike_have_identifiers_that_follow_each_other(tmp_pat
         assert [(row.message_id, row.number) for row in rows] == [(3, 2), (4, 3), (5, 4), (9, 0), (10, 0), (11, 0)]
         assert [bytes(store.outgoing.packet(key)[0]) for key in keys] == 2 * [b"4", b"5", b"6"]
         assert [(queue.messages, queue.bytes) for queue in store.outgoing.depths()] == [(6, 6)]
+
+
+def mounted(folder: Path, kind: str) -> str:
+    """What the kernel says of a folder's file system; others are mounted, too."""
+    device = folder.stat().st_dev
+    own = f"{os.major(device)}:{os.minor(device)} / /mnt/with\\040blank rw,relatime shared:1"
+    return f"24 30 0:22 / /proc rw - proc proc rw\n25 30 {own} - {kind} server:/ rw\n26 30 8:1 / / rw - ext4 a rw\n"
+
+
+@pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs"])
+def test_a_store_is_not_on_a_disk_of_another_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    Store(tmp_path / "old", create=True).close()
+    monkeypatch.setattr(file_systems, "MOUNTS", tmp_path / "mounts")
+    (tmp_path / "mounts").write_text(mounted(tmp_path, kind))
+    for name, create in (("old", False), ("old", True), ("new", True)):
+        with pytest.raises(StoreError, match=rf"{name} is on {kind}, a file system of another machine, .* a disk of"):
+            Store(tmp_path / name, create=create)
+    assert not (tmp_path / "new").exists()
+    with ReadOnlyStore(tmp_path / "old") as copy:  # of a backup, say
+        assert copy.usage() == 0
+
+
+@pytest.mark.parametrize("text", ["", "25 30 0:0 / / rw - nfs4 server:/ rw\n", None])
+def test_a_store_is_where_the_kernel_says_nothing_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
+) -> None:
+    monkeypatch.setattr(file_systems, "MOUNTS", tmp_path / "mounts")
+    if text is not None:
+        (tmp_path / "mounts").write_text(text)
+    Store(tmp_path / "a" / "store", create=True).close()
 
 
 def test_how_much_is_kept_is_known_without_a_look_at_each_queue(tmp_path: Path) -> None:

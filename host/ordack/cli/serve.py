@@ -178,6 +178,7 @@ def _serve_store(
     """Open everything, and run. read: gives the file as it is at a later time. options: fields of the Config that go
     before it."""
     from ordack.running import Running
+    from ordack.store.file_systems import IN_MEMORY, file_system
 
     with contextlib.ExitStack() as stack:
         listeners = stack.enter_context(_open_listeners(file.listen, log))  # before a store is made for nothing
@@ -187,6 +188,8 @@ def _serve_store(
         devices = [(line, _open_serial(line)) for line in file.serial]
         tls = _tls(file)
         opened = stack.enter_context(_open_when_there_is_room(store, log))
+        if file_system(opened.folder) in IN_MEMORY:
+            log(Line(f"{store} is in memory, not on a disk: a power cut loses what was acknowledged", WARNING))
         recorder = _recorder(file.capture, file.capture_size, log)
         running = Running(file, {**opened.configuration(), **file.numbers}, options)
         _run(opened, running, read, Sockets(listeners, applications, web, guard, tls), devices, recorder, log, as_json)

@@ -16,6 +16,7 @@ import apsw
 
 from ordack.counters import DiskWork
 from ordack.store.checkpoints import Checkpoints, may_be_a_sync
+from ordack.store.file_systems import OF_ANOTHER_MACHINE, file_system
 from ordack.store.processes import writer_of
 from ordack.store.schema import (
     APPLICATION_ID,
@@ -231,6 +232,7 @@ class Database:
         self.work = DiskWork()
         if legible(str(self.path)) != str(self.path):
             raise StoreError(f"the folder's name {str(folder)!r} is not UTF-8")
+        self._check_place()
         if create:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
@@ -255,6 +257,14 @@ class Database:
                 self._leave_log()
             self.connection.close()
             raise
+
+    def _check_place(self) -> None:
+        kind = file_system(self.folder)
+        if kind in OF_ANOTHER_MACHINE:
+            raise StoreError(
+                f"{self.folder} is on {kind}, a file system of another machine, where neither locks nor syncs can be "
+                "relied on: have the store on a disk of this machine"
+            )
 
     def close(self) -> None:
         """Close it. Whatever is asked of it then raises StoreError, but to close it again."""
