@@ -23,7 +23,7 @@ from tests.support.host_peer import Peer, body_of, direct
 pytestmark = pytest.mark.slow
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["ordack.net.tcp", "ordack.client"])
+PROCESSES.set_forkserver_preload([__name__])  # else each process imports pytest, too: 200 of them took half a minute
 DEADLINE_S = 270  # all of it, on a machine that has other work
 
 
