@@ -329,6 +329,34 @@ def test_a_byte_of_a_tail_that_changes_costs_one_message_at_most(tmp_path: Path)
     assert tried > 20
 
 
+def test_a_bit_that_flips_behind_what_is_packed_loses_nothing(tmp_path: Path) -> None:
+    """The model is in the segment's file already, what is told by its differences is not."""
+    source = tmp_path / "box"
+    box = opened(source)
+    sent = [bytes(120) + b"body 0", random.Random(4).randbytes(1000), *(bytes(120) + b"body %d" % k for k in (2, 3, 4))]
+    for packet in sent:
+        power.put(box, packet)
+    files: Any = box.log.files
+    assert files._model_start < files._moved
+    assert all(slot & 0x80 for slot in files._slots)
+    box.close()
+    (segment,) = source.glob("*.log")
+    data = segment.read_bytes()
+    for place in range(0, len(data), 3):
+        copy = tmp_path / "copy"
+        shutil.copytree(source, copy)
+        flipped = bytearray(data)
+        flipped[place] ^= 1 << random.Random(place).randrange(8)
+        (copy / segment.name).write_bytes(flipped)
+        for start in range(2):  # the second one reads what the first has moved into the file
+            again = opened(copy)
+            assert power.bodies(again) == sent + [b"more"] * start, place
+            assert any("a bit was flipped" in line for line in again.damage), place
+            power.put(again, b"more")
+            again.close()
+        shutil.rmtree(copy)
+
+
 @pytest.mark.parametrize("count", [1, 6])
 def test_a_bit_of_the_header_that_flips_loses_nothing(tmp_path: Path, count: int) -> None:
     source = tmp_path / "box"

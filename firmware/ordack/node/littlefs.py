@@ -336,6 +336,10 @@ class LittleFiles(log.Files):
         low = min(max(begin, -skip), end)
         high = max(min(end, self._model_bytes - skip), low)
         view[low - begin : high - begin] = self._model[low + skip : high + skip]
+        for name, bit, mask in self.mended:
+            bit -= self._model_start + skip
+            if name == self._name and low <= bit < high:
+                view[bit - begin] ^= mask
         at = place = 0
         while at + 2 <= self._packed_bytes:
             place += packed[at]

@@ -160,6 +160,7 @@ class Files:
     version = VERSION  # of the segments that are begun
     unit = 1  # a file takes a whole number of so many bytes
     blank = b"\0"  # what stands where nothing was written yet, in files that do not grow
+    mended: "list[tuple[str, int, int]]" = []  # as the log's
 
     def __init__(self, folder: str, fixed: "bool | None" = None) -> None:
         self.folder = folder
@@ -542,6 +543,7 @@ class Log:
         self.gaps: "list[tuple[str, int, int]]" = []  # what the start could not read: file, begin, end
         self.bytes_written = 0
         self.mended: "list[tuple[str, int, int]]" = []  # flipped bits: file, place, mask
+        files.mended = self.mended
         self.damage: "list[str]" = []  # what could not be read as it was written, a sentence each
         self.missing: "list[int]" = []  # MessageIDs of what could not be; 0: of some it is not known
         self.is_ended = False  # nothing may be appended to the current segment any more
