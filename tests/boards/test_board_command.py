@@ -386,7 +386,8 @@ def test_a_board_whose_program_feeds_a_watchdog_takes_a_copy_that_lasts_longer(
     machine: Callable[..., Machine],
     tmp_path: Path,
 ) -> None:
-    """The watchdog cannot be stopped. The copy stands still until it bites, 3 times of 3 (RP2, ESP32)."""
+    """The watchdog cannot be stopped. The copy stands still until it bites, 3 times of 3 on an RP2 and an ESP32; here
+    the second time the board comes from such a restart."""
     board = machine()
     main = tmp_path / "watched.py"
     main.write_text(WATCHED)
@@ -402,7 +403,7 @@ def test_a_board_whose_program_feeds_a_watchdog_takes_a_copy_that_lasts_longer(
             assert time.monotonic() < deadline
             time.sleep(0.1)
 
-    for turn in "123":
+    for turn in "12":
         before.clear()
         files = {**SMALL, "ordack/node/turn.py": turn, "mqqb/__init__.py": f"# {turn}\n"}
         new = package(tmp_path / turn, files)
@@ -412,9 +413,9 @@ def test_a_board_whose_program_feeds_a_watchdog_takes_a_copy_that_lasts_longer(
         assert "/flash/mqqb/__init__.py" in done.copied
         board.hear(b"alive")  # the program runs again
     with board.open() as opened:
-        assert opened.read("/flash/ordack/node/turn.py") == b"3"
+        assert opened.read("/flash/ordack/node/turn.py") == b"2"
         # One reset by the watchdog (3) in each turn: the copy that followed was not disturbed.
-        assert opened.read("/flash/starts").count(b"3") == 3
+        assert opened.read("/flash/starts").count(b"3") == 2
 
 
 def test_a_board_whose_program_feeds_a_watchdog_is_looked_at(machine: Callable[..., Machine], tmp_path: Path) -> None:

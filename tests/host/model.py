@@ -1267,14 +1267,14 @@ class World:
         manager, withdrawn, host.failed = host.manager, frozenset(host.withdrawn), False
         host.known_key = host.last_key
         self._act(host, lambda: host.manager.poll(host.now, self.wall))
-        if host.failed or host.manager is not manager:
+        if host.manager is not manager:
             return
-        if self.wall != host.looked_at:
+        if self.wall != host.looked_at and not host.failed:
             left = [host.outgoing[key] for key in withdrawn & host.outgoing.keys()]
             if left:
                 raise Violation(f"host {host.index} still has what was withdrawn: {left}")
             host.withdrawn -= withdrawn
-        host.looked_at = self.wall
+        host.looked_at = self.wall  # also if its disk has failed: it may have looked before
 
     def tick(self, amount: int, who: int) -> None:
         """Time passes, and those of `who` notice."""

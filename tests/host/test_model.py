@@ -93,17 +93,36 @@ TestMachine.settings = settings(max_examples=100, stateful_step_count=70)
 
 
 def test_a_short_walk() -> None:
+    """Of twenty episodes at least, and until each of these has happened."""
+    kinds = ("received", "rejected", "dead-lettered", "cuts", "crashes", "put back", "emptied")
     walk = model.Walk(random.SystemRandom().getrandbits(32), 0)
-    for episode in range(40):
+    for episode in range(120):
+        if episode >= 20 and all(walk.figures[kind] for kind in kinds):
+            break
         try:
             walk.episode(episode)
         except BaseException as error:
             error.add_note(f"again: python -m tests.host.model --seed {walk.seed} --episode {episode} --trace")
             raise
-    assert all(
-        walk.figures[name]
-        for name in ("received", "rejected", "dead-lettered", "cuts", "crashes", "put back", "emptied")
-    )
+    assert all(walk.figures[kind] for kind in kinds)
+
+
+def test_a_queue_manager_looks_once_in_a_second_also_if_its_disk_fails_meanwhile() -> None:
+    """At whatever statement: what is withdrawn behind that is still there until the next second."""
+    for statements in range(1, 31):
+        send, withdraw = ("send", (0, 1, 16, 9, 1, 859, 96)), ("withdraw", (0, 5, 0))
+        model.play(
+            2,
+            [
+                ("begin", (1, 64, 0)),
+                ("arm", (0, statements, 2)),
+                ("tick", (0, 3)),
+                send,
+                ("tick", (4, 3)),
+                withdraw,
+                ("poll", (0,)),
+            ],
+        )
 
 
 # ---- the model can fail: broken on purpose, a walk finds it ----------------------------------------
