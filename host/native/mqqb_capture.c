@@ -987,6 +987,12 @@ static int is_new(const mqqb_capture_connection *k, const mqqb_capture_direction
     return (d->flags & HAS_HEARD) != 0 && d->heard - sequence > AHEAD_MAX;
 }
 
+/* Are these bytes of another connection than the one known, whose SYN was not captured? None sends again what is so far behind. */
+static int is_far_behind(const mqqb_capture_direction *d, uint32_t sequence)
+{
+    return (d->flags & IS_OPEN) != 0 && ahead_of(sequence, d->sequence) < -(int32_t)AHEAD_MAX;
+}
+
 /* A segment of TCP. end: its sender and receiver; s: its bytes as far as captured, its number in s->sequence; length: how many it
  * had. *found: the connection, or NONE.
  * There is room for 4 rows, 2 segments and a connection. */
@@ -1003,7 +1009,9 @@ static int32_t read_tcp(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t
     number = *place - 1;
     if (*place != 0) {
         k = &c->connections[number];
-        if ((flags & SYN) != 0 && (k->flags & IS_CLOSED) == 0 && is_new(k, &k->direction[side], s->sequence)) {
+        d = &k->direction[side];
+        if ((k->flags & IS_CLOSED) == 0 &&
+            ((flags & SYN) != 0 ? is_new(k, d, s->sequence) : length > 0 && is_far_behind(d, s->sequence))) {
             finish(k, MQQB_END_REPLACED);
             c->active = number;
             return FRAME_AGAIN;

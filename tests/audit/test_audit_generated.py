@@ -120,30 +120,32 @@ def read_one(seed: int) -> list[str]:
     folder = Path(tempfile.mkdtemp(prefix="capture-"))
     try:
         capture = capture_generator.generate(seed, folder)
-        found: Counter[tuple[str, int, int, int, int]] = Counter()
+        found: set[tuple[Any, ...]] = set()
         odd = 0
         for part in (0, 1):
             for batch in columnar.batches(capture.paths, part, 2, rows=1000, by_ports=bool(seed % 2)):
                 odd += int((batch["kind"] == MALFORMED).sum() + (batch["kind"] == HOLE).sum())
-                names = ("file", "frame", "kind", "message_id", "tx_sequence_number")
+                names = ("file", "frame", "kind", "message_id", "tx_sequence_number", "offset")
                 for file, *rest in zip(*(batch[name].tolist() for name in names)):
                     if MALFORMED < rest[1] < HOLE:
-                        found[batch.decoder.paths[file], *rest] += 1
+                        found.add((batch.decoder.paths[file], *rest))
     finally:
         shutil.rmtree(folder)
-    missing = 0
+    missing, unclear = 0, 0
     for packet in capture.packets:
-        if packet.visible:
-            kind = KINDS.get(packet.kind) or (1 if len(packet.data) == 572 else 2)
-            number = packet.number if packet.kind == "message" else 0
-            starts = [f for f in packet.frames if f.sequence <= packet.start < f.sequence + f.kept]
-            places = [(str(capture.paths[f.file]), f.number, kind, packet.own_id, number) for f in starts]
-            place = next((place for place in places if found[place]), None)
-            missing += place is None
-            if place is not None:
-                found[place] -= 1
+        way = packet.connection.number, packet.direction
+        kind = KINDS.get(packet.kind) or (1 if len(packet.data) == 572 else 2)
+        number = packet.number if packet.kind == "message" else 0
+        place = kind, packet.own_id, number, packet.start - capture.begins.get(way, 0)
+        starts = [f for f in packet.frames if f.sequence <= packet.start < f.sequence + f.kept]
+        there = {(str(capture.paths[f.file]), f.number, *place) for f in starts} & found
+        found -= there
+        missing += packet.visible and not there and way not in capture.unclear
+        unclear += way in capture.unclear
+    if unclear:
+        found.clear()  # what is of an unclear connection has its place in the one before
     problems = [f"{missing} packets are missing"] if missing else []
-    problems += [f"this is no packet of the capture: {place}" for place in +found]
+    problems += [f"this is no packet of the capture: {place}" for place in found]
     if capture.whole and odd:
         problems.append(f"{odd} holes or malformed packets, though nothing is missing")
     return problems

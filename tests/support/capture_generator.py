@@ -362,7 +362,8 @@ class Planted:
 
 @dataclass
 class Capture:
-    """What was made. clouded: pairs of hosts of which something is missing."""
+    """What was made. clouded: pairs of hosts of which something is missing. begins: where what a reader sees of a
+    connection's direction begins. unclear: directions of which it cannot tell that they are another connection's."""
 
     seed: int
     paths: list[Path]
@@ -374,6 +375,8 @@ class Capture:
     pairs: dict[int, list[Line]]
     connections: list[Connection]
     cuts: list[int]  # when files end early, or are missing
+    begins: dict[tuple[int, int], int] = field(default_factory=dict)
+    unclear: set[tuple[int, int]] = field(default_factory=set)
 
     @property
     def whole(self) -> bool:
@@ -1651,8 +1654,8 @@ def _judge(capture: Capture, pairs: list[_Pair], everything: list[Frame]) -> Non
     # answers tells where both directions begin.
     syns = [f for f in capture.frames if id(f) in there and f.flags & _SYN]
     begun = {(f.connection.number, direction) for f in syns for direction in {0, f.direction}}
-    first_seen = {key: found[0][0] for key, found in ranges.items() if key not in begun}
-    unclear = _ports_again(capture, begun, set(ranges))
+    capture.begins = {key: 0 if key in begun else found[0][0] for key, found in ranges.items()}
+    capture.unclear = unclear = _ports_again(capture, begun, set(ranges))
     for packet in capture.packets:
         begin, end = packet.start, packet.start + len(packet.data)
         packet.frames = [
@@ -1663,7 +1666,7 @@ def _judge(capture: Capture, pairs: list[_Pair], everything: list[Frame]) -> Non
             if low > covered:
                 break
             covered = max(covered, high)
-        packet.visible = covered >= end and begin >= first_seen.get((packet.connection.number, packet.direction), 0)
+        packet.visible = covered >= end and begin >= capture.begins.get((packet.connection.number, packet.direction), 0)
     numbers = {connection.number: pair.number for pair in pairs for connection in pair.connections}
     ends: dict[tuple[int, int], list[int]] = defaultdict(list)  # of packets
     for packet in capture.packets:

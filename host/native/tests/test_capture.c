@@ -547,6 +547,15 @@ static void test_whose_syn(void)
     finish();
     CHECK_KINDS(-1, "84AA84AA");
     CHECK_EQ(r->c.connections_used, 2);
+    for (uint32_t far = 0; far < 2; far++) { /* bytes that are sent again, or of another one whose SYNs are not there */
+        opening();
+        say(0, 0, 0, ACK, stream, size);
+        say(0, (uint32_t)size - (17u << 20), 0, ACK, NOTHING, 0);
+        say(0, (uint32_t)size - (16u << 20) - far, 0, ACK, stream, size);
+        finish();
+        CHECK_KINDS(-1, far ? "84AA994A" : "84AA");
+        CHECK_EQ(r->c.connections_used, 1 + far);
+    }
     pcap(&f, 101, 0, 0); /* of the connection before, only the other end was captured */
     say(1, 0, 1 << 25, ACK, stream, size);
     say(0, (uint32_t)-1, 0, SYN, NOTHING, 0);
