@@ -233,6 +233,8 @@ def _error(path: RemotePath, said: str) -> RemoteError:
             f"{server} refuses this key ({name}): AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY have to be of one that "
             "may do this there"
         )
+    elif "Not a regular file" in name:
+        text = "it is a folder: name a file in it"
     elif "NETWORK_CONNECTION" in name:
         text = f"no server answers at {server}: start it, or name another in AWS_ENDPOINT_URL"
         return RemoteBusy(str(path), text)
@@ -308,6 +310,11 @@ class RemotePath:
             there = True
         gone = "" if there else f"there is no bucket {self.bucket} at {_endpoint() or _AMAZON}: "
         return RemoteMissing(str(self), f"{gone}it is not there, or not any more")
+
+    def require_bucket(self) -> None:
+        """Raises RemoteMissing if there is none of this name."""
+        if self._look(self.bucket) is None:
+            raise self.missing()
 
     def _look(self, inside: str) -> Status | None:
         from pyarrow.fs import FileType

@@ -235,6 +235,38 @@ def test_what_is_no_folder_of_segments_in_a_bucket_is_told(s3: S3, tmp_path: Pat
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
+def test_what_is_no_place_for_a_table_in_a_bucket_is_told(s3: S3, tmp_path: Path) -> None:
+    """A table among segments would have `optimize` delete them."""
+    folder = make_folder(tmp_path / "segments")
+    write(folder, 1, 1, 3)
+    upload(s3, tmp_path)
+    s3.put("file", b"x")
+    for name, reason in (
+        (FOLDER, "holds files that no ingest has written"),
+        ("s3a://plant/file", "holds files that no ingest has written"),
+        ("s3a://planet/table", "there is no bucket planet"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", OPEN, str(folder), name], env={**ENVIRONMENT, **s3.environment}, capture_output=True,
+            text=True, timeout=WAIT_S, check=False,
+        )  # fmt: skip
+        assert done.stdout.startswith("IngestUnusable"), done.stderr
+        assert reason in done.stdout
+    assert not [name for name in s3.names() if "_delta_log" in name]
+
+
+OPEN = """
+import sys
+from ordack.pipeline.ingest import Job
+from ordack.pipeline.progress import IngestError
+job = Job({"path": sys.argv[1]}, sys.argv[2], "delta")
+try:
+    job.open(job.rows())
+except IngestError as error:
+    print(type(error).__name__, error)
+"""
+
 PROGRAM = """
 import json, sys
 from ordack.audit import tasks

@@ -482,6 +482,11 @@ def test_the_command_says_what_is_wrong_in_words(
         return status, errors
 
     to = ("--to", str(table))
+    (folder.parent / "file").write_bytes(b"x")
+    assert fails(str(folder.parent / "file"), *to) == (
+        2,
+        f"ordack: {folder.parent}/file is a file: name the folder of segments\n",
+    )
     assert fails(str(folder / "x"), *to) == (2, f"ordack: there is no folder {folder}/x: `ordack export` makes it\n")
     assert fails(str(folder), *to, "--schema", "t INT NOT NULL")[0] == 2
     assert fails(str(folder), *to, "--bodies", "xml") == (

@@ -27,8 +27,7 @@ class BucketFolder:
         self.name = legible(str(path))
         self._marker: Marker | None = None
         with self._errors():
-            if not RemotePath(f"s3a://{path.bucket}").exists():
-                raise path.missing()
+            path.require_bucket()
 
     def close(self) -> None:
         """Nothing is held."""

@@ -21,7 +21,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from ordack.paths import scheme_of, sync
+from ordack.paths import S3, NotLocal, RemoteError, RemoteMissing, RemotePath, scheme_of, sync
 from ordack.pipeline.folders import Place
 from ordack.pipeline.lake import PROPERTY, check_division, check_empty, first_line, foreign, new_columns, said
 from ordack.pipeline.progress import IngestError, IngestUnusable
@@ -164,7 +164,15 @@ class Delta:
 
 
 def uri_of(table: str) -> str:
-    """As delta-rs takes a folder or URL."""
+    """As delta-rs takes a folder or URL. Raises IngestUnusable for a bucket that is not there: delta-rs tries for a
+    minute, and does not say it."""
+    if scheme_of(table) in S3:
+        try:
+            RemotePath(table).require_bucket()
+        except (NotLocal, RemoteMissing) as error:
+            raise IngestUnusable(str(error)) from None
+        except RemoteError:
+            pass  # a key that may not do this may do the rest
     return table if scheme_of(table) else Path(table).absolute().as_uri()
 
 

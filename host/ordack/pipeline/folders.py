@@ -194,6 +194,8 @@ def _order(one: Found) -> tuple[str, str, int]:
 
 
 def _marker(folder: AnyPath) -> Marker:
+    if folder.is_file():
+        raise FolderError(f"{folder} is a file: name the folder of segments")
     if not folder.is_dir():
         if isinstance(folder, RemotePath):
             raise folder.missing()

@@ -76,7 +76,7 @@ class Job:
                 return
         self.table = _absolute(self.table)
         local = _local(self.table)
-        if local is not None and local.exists() and not local.is_dir():
+        if local is not None and local.is_file():
             raise IngestUnusable(f"{self.table} is no folder: name a new one")
         there = format_of(self.table)
         if there is not None and self.table_format not in (None, there):
@@ -86,7 +86,7 @@ class Job:
             )
         self.table_format = self.table_format or there or (None if local is None else DELTA)
         self._check_options()
-        if there is None and self.table_format not in FILES:
+        if local is not None and there is None and self.table_format not in FILES:
             check_empty(self.table)
 
     def _check_options(self) -> None:

@@ -8,10 +8,9 @@ one table; and a kill at any moment leaves a batch in the table and counted, or 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Protocol
 
-from ordack.paths import scheme_of
+from ordack.paths import S3, path_of, scheme_of
 from ordack.pipeline.folders import Place
 from ordack.pipeline.progress import IngestUnusable
 from ordack.pipeline.segments import SCHEMA
@@ -61,11 +60,13 @@ def foreign(table: str, how: str) -> str:
 
 
 def check_empty(table: str) -> None:
-    """Raises IngestUnusable if the folder holds files: none but hidden ones may be in the place of a new table."""
-    folder = Path(table)
-    if scheme_of(table) or not folder.exists():
+    """Raises IngestUnusable if the folder, here or in a bucket of S3, holds files: none but hidden ones may be in the
+    place of a new table, for `optimize` deletes what belongs to none. Raises RemoteError."""
+    if scheme_of(table) not in ("", *S3):
         return
-    if any(path.name[0] not in "._" and not path.name.startswith(CATALOG) for path in folder.iterdir()):
+    folder = path_of(table)
+    there = [folder] if folder.is_file() else folder.iterdir() if folder.exists() else ()
+    if any(path.name[0] not in "._" and not path.name.startswith(CATALOG) for path in there):
         raise IngestUnusable(f"{table} holds files that no ingest has written: name a new folder")
 
 
