@@ -112,6 +112,13 @@ def test_a_program_waits_for_no_module_that_it_may_not_use() -> None:
     assert slow.intersection(done.stdout.split()) == set(), done.stderr
 
 
+def test_a_command_waits_for_no_module_that_only_checks_its_options() -> None:
+    done = alone("import sys; from ordack.cli import main; sys.argv[1:] = ['queue', 'list', '--store', 'none']\n"
+                 "try:\n    main()\nfinally:\n    print(*sys.modules)")  # fmt: skip
+    assert "ordack.cli" in done.stdout.split(), done.stderr
+    assert "pydantic" not in done.stdout.split()
+
+
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
 @pytest.mark.parametrize(
     ("command", "what", "module", "extra"),
