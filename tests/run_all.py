@@ -20,7 +20,9 @@ PYTHON = sys.executable
 MAKE = ["make", "--no-print-directory", "SETUP=:"]  # what called us has done the set-up
 SLOWEST = 10  # tests that the summary names; the log of each part has more
 # labgrid would take half a second of each process; whoever wants its options runs `pytest hil --lg-env FILE`.
+# What a test has left is kept if it fails.
 PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:labgrid", "--durations=60", "-rfEs"]
+PYTEST += ["-o", "tmp_path_retention_policy=failed"]
 TWO = ["-n", "2", "--dist", "worksteal"]  # tests at a time; who has none left takes them from the other
 THREE = ["-n", "3", "--dist", "worksteal"]
 SHOWN_OF_FAILURE = 80  # lines
@@ -40,6 +42,8 @@ FAILURE = re.compile(r"(?:FAILED|ERROR) (tests|hil)/")  # likewise
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 JVM = f"{QUICK_JVM} -XX:SharedArchiveFile={ROOT}/build/spark-classes.jsa -Xlog:cds=off -Xlog:cds+dynamic=off"
 ENVIRONMENT = {"SPARK_SUBMIT_OPTS": JVM, "SPARK_LAUNCHER_OPTS": QUICK_JVM}
+MEMORY = Path("/dev/shm")  # where tests have their files: SIGKILL takes nothing from there either, and a power that is
+MEMORY_BYTES = 4 << 30  # cut is emulated; a real disk took half of the time of some. With so much of it free
 # Name -> commands, run one after another. What collects every test is first, beside what is not pytest: each process of
 # the others then finds the tests compiled. What takes long begins early, and the boards, which wait most, when the
 # pipeline is almost done: beside them a worker of Spark may take 10 s to start, and is given up.
@@ -112,6 +116,14 @@ def run(part: Part) -> Verdict:
     return Verdict(name, passed, seconds, work, lines[-1] if lines else "", slow, failures)
 
 
+def has_room(folder: Path) -> bool:
+    """Can tests have their files there, and run them?"""
+    if not os.access(folder, os.W_OK):
+        return False
+    of = os.statvfs(folder)
+    return of.f_bavail * of.f_frsize >= MEMORY_BYTES and not of.f_flag & os.ST_NOEXEC
+
+
 def main() -> int:
     """Runs all parts, whatever fails, and prints the summary; 0 if every part passed."""
     parser = argparse.ArgumentParser(description="run every part of the tests")
@@ -120,6 +132,8 @@ def main() -> int:
     LOGS.mkdir(parents=True, exist_ok=True)
     os.environ["PATH"] = f"{Path(PYTHON).parent}{os.pathsep}{os.environ['PATH']}"
     os.environ.update(ENVIRONMENT)
+    if has_room(MEMORY):
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     started = time.monotonic()
     with ThreadPoolExecutor(max_workers=AT_A_TIME) as pool:
         verdicts = list(pool.map(run, parts))
