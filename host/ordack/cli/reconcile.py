@@ -80,7 +80,10 @@ def reconcile(
         complain(words(error))
         raise typer.Exit(2) from None
     if not result.totals["captured"]:
-        complain(f"there is no message in {captures}: capture TCP port 1801 where messages come in")
+        complain(
+            f"there is no message to the queue managers of {segments} in {captures}: capture TCP port 1801 where their "
+            "messages come in"
+        )
         raise typer.Exit(2)
     if as_json:
         report(True, "", **result.as_json())

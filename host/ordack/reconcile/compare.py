@@ -78,8 +78,10 @@ def collect(compared: Compared, names: dict[str, Any]) -> Result:
         .collect()
     )
     totals = compared.messages.agg(
-        F.countDistinct(F.when(F.col("first").isNotNull(), F.col("message_key"))).alias("captured"),
-        F.countDistinct(F.when(F.col("acknowledged").isNotNull(), F.col("message_key"))).alias("acknowledged"),
+        *(
+            F.countDistinct(F.when(F.col("ours") & F.col(shows).isNotNull(), F.col("message_key"))).alias(name)
+            for name, shows in (("captured", "first"), ("acknowledged", "acknowledged"))
+        ),
         F.coalesce(F.sum("segments"), F.lit(0)).alias("in_segments"),
         F.coalesce(F.sum("table"), F.lit(0)).alias("in_table"),
     ).collect()[0]

@@ -96,7 +96,8 @@ class Sensor(NamedTuple):
 
 @dataclass
 class Result:
-    """names: captures, segments and table. totals: messages captured and acknowledged, copies in segments and table.
+    """names: captures, segments and table. totals: messages to the segments' queue managers
+    that were captured and acknowledged, copies in segments and table.
     found: findings of each kind. events: holes and the like in the captures."""
 
     names: dict[str, Any]
