@@ -242,14 +242,16 @@ def test_what_is_no_place_for_a_table_in_a_bucket_is_told(s3: S3, tmp_path: Path
     write(folder, 1, 1, 3)
     upload(s3, tmp_path)
     s3.put("file", b"x")
-    for name, reason in (
-        (FOLDER, "holds files that no ingest has written"),
-        ("s3a://plant/file", "holds files that no ingest has written"),
-        ("s3a://planet/table", "there is no bucket planet"),
+    for what, name, reason in (
+        ("open", FOLDER, "holds files that no ingest has written"),
+        ("open", "s3a://plant/file", "holds files that no ingest has written"),
+        ("open", "s3a://planet/table", "there is no bucket planet"),
+        ("read", "s3a://planet/table", "there is no bucket planet"),
+        ("read", "s3a://plant/none", "there is no table of Delta Lake in s3a://plant/none"),
     ):
         done = subprocess.run(
-            [sys.executable, "-c", OPEN, str(folder), name], env={**ENVIRONMENT, **s3.environment}, capture_output=True,
-            text=True, timeout=WAIT_S, check=False,
+            [sys.executable, "-c", OPEN, str(folder), name, what], env={**ENVIRONMENT, **s3.environment},
+            capture_output=True, text=True, timeout=WAIT_S, check=False,
         )  # fmt: skip
         assert done.stdout.startswith("IngestUnusable"), done.stderr
         assert reason in done.stdout
@@ -260,9 +262,10 @@ OPEN = """
 import sys
 from ordack.pipeline.ingest import Job
 from ordack.pipeline.progress import IngestError
+from ordack.pipeline.upkeep import serials
 job = Job({"path": sys.argv[1]}, sys.argv[2], "delta")
 try:
-    job.open(job.rows())
+    job.open(job.rows()) if sys.argv[3] == "open" else serials(job.table)
 except IngestError as error:
     print(type(error).__name__, error)
 """

@@ -180,8 +180,10 @@ def read_serials(table: str) -> tuple[dict[Place, int], set[str], DeltaTable]:
     """The last segment of each queue that is in a table, the folders that it knows, and the table as it is then.
 
     They are read from a checkpoint of Delta's, made for it: delta-rs tells one transaction at a time, and reads the log
-    for each. Raises IngestError."""
+    for each. Raises IngestError, IngestUnusable."""
     try:
+        if not DeltaTable.is_deltatable(uri_of(table)):
+            raise IngestUnusable(f"there is no table of Delta Lake in {table}")
         opened = DeltaTable(uri_of(table))
         opened.create_checkpoint()
         system, folder = open_folder(table)
