@@ -2068,7 +2068,6 @@ static void acknowledgement(mqqb_audit *a, const row *r, const mqqb_audit_connec
         }
     }
     if (source == 0) {
-        a->unattributed++;
         if (count != 0) {
             check_stray(a, r, c, sources[0]);
         }
@@ -2152,7 +2151,6 @@ static void take(mqqb_audit *a, const row *r, uint32_t kind)
     mqqb_audit_connection *const c = &a->connections[r->connection];
     mqqb_audit_direction *const own = &c->direction[r->direction];
 
-    a->rows++;
     c->last_time = r->time;
     if (c->first_time == 0) {
         c->first_time = r->time;

@@ -286,7 +286,7 @@ typedef struct {
     mqqb_audit_slot *slots;       /* caller */
     mqqb_audit_sent *sent;        /* caller */
     mqqb_audit_finding *findings; /* caller */
-    mqqb_audit_stray *strays;     /* caller; or NULL, if they are only to be counted */
+    mqqb_audit_stray *strays;     /* caller; or NULL, if nobody asks for them */
     uint8_t *verdicts;            /* caller; or NULL: what each row of mqqb_audit_rows is, if it is of a stream */
     uint32_t sources_size, connections_size, flows_size, sequences_size;                              /* caller */
     uint32_t flow_index_size, sequence_index_size, slots_size, sent_size, findings_size, strays_size; /* caller */
@@ -299,8 +299,7 @@ typedef struct {
     uint32_t early_next;
     mqqb_audit_early early[MQQB_AUDIT_EARLY];
     int64_t latest;
-    uint64_t rows, packets, holes, malformed,
-        unattributed; /* unattributed: acknowledgements of no sequence that was seen */
+    uint64_t packets, holes, malformed;
 } mqqb_audit;
 
 enum {
