@@ -472,6 +472,19 @@ def test_what_does_not_belong_together_is_unusable_input(
 
 
 @pytest.mark.usefixtures("signals", "spark")
+def test_a_segment_with_another_name_is_passed_over_and_told(
+    folder: Path, table: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder, 1, 1, 1)
+    write(folder, 2, 2, 2).rename(folder / "renamed.parquet")
+    (folder / ".hidden").touch()
+    status, _, errors = run(capfd, monkeypatch, str(folder), "--to", str(table))
+    assert status == 0
+    assert f"ordack: passed over in {folder}: renamed.parquet (no name that `ordack export` gives)\n" in errors
+    assert rows(table) == [1]
+
+
+@pytest.mark.usefixtures("signals", "spark")
 def test_the_command_says_what_is_wrong_in_words(
     folder: Path, table: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -221,6 +221,8 @@ def pipeline_ingest(
     with _problems(), gauges.served(_place(metrics)) if metrics else contextlib.nullcontext():
         division = tuple(partition_by) if partition_by else None
         job = ingest.Job(options, table, table_format, checkpoint, division, add_columns)
+        for text in job.settings.folders.passed_over():
+            complain(text)
         stopped: list[int] = []
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda number, _: stopped.append(number))

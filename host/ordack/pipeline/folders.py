@@ -26,6 +26,7 @@ from ordack.pipeline.segments import MARKER, SUFFIX, FolderError, Marker, Segmen
 TASKS = 16
 TASK_BYTES_MIN, TASK_BYTES_MAX = 2 << 20, 32 << 20
 TASK_SEGMENTS = 64
+NAMED_MAX = 10  # of the files that are passed over
 
 
 class Place(NamedTuple):
@@ -119,6 +120,16 @@ class Folders:
             ]
         self._listed = found
         return found
+
+    def passed_over(self) -> Iterator[str]:
+        """What to say of visible files that have no name of a segment, for each folder."""
+        self.listing()
+        for path, seen in self._parsed.items():
+            others = sorted(name for name, segment in seen.items() if segment is None and name[0] not in "._")
+            if others:
+                more = f" and {len(others) - NAMED_MAX:,} more" if len(others) > NAMED_MAX else ""
+                named = ", ".join(others[:NAMED_MAX]) + more
+                yield f"passed over in {path}: {named} (no name that `ordack export` gives)"
 
     def last(self) -> dict[Place, int]:
         """The newest segment of each queue."""
