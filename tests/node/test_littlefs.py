@@ -7,6 +7,7 @@ import errno
 import os
 import random
 import shutil
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -303,6 +304,30 @@ def test_an_entry_that_is_gone_costs_its_message_and_is_told(tmp_path: Path, los
     again.close()
 
 
+def test_a_part_that_is_cut_short_costs_its_message_and_is_told(tmp_path: Path) -> None:
+    """In a copy of the folder, for LittleFS has all of a file or none."""
+    source = tmp_path / "box"
+    box = opened(source)
+    dice = random.Random(3)
+    sent = [dice.randbytes(200) for _ in range(4)]
+    sent += [sent[3][:60] + bytes([number]) * 2 + sent[3][60:] for number in range(3)]  # these are packed
+    for packet in sent:
+        power.put(box, packet)
+    box.close()
+    for file in tails(source):
+        for size in (0, 3, 20, 25, file.stat().st_size - 1):
+            copy = shutil.copytree(source, tmp_path / "copy")
+            os.truncate(copy / file.name, size)
+            again = outbox.Outbox(outbox.files_of(str(copy)), power.GUID)
+            found = power.bodies(again)
+            assert found == [packet for packet in sent if packet in found]
+            assert len(found) < len(sent)
+            assert again.damage or found == sent[: len(found)], "only those at the end may go silently"
+            assert again.next_message_id > len(found)
+            again.close()
+            shutil.rmtree(copy)
+
+
 def test_a_byte_of_a_tail_that_changes_costs_one_message_at_most(tmp_path: Path) -> None:
     """LittleFS would find it, and take the block for one that was not written; a copy of the folder does not."""
     source = tmp_path / "box"
@@ -442,6 +467,72 @@ def test_what_could_not_be_read_once_is_read_the_next_time(tmp_path: Path, monke
                 assert part[:count] == data[place : place + 50]
     assert reads > 100
     box.close()
+
+
+def test_a_start_with_less_memory_finds_a_folder_that_has_no_entry_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the first segment of this version and the first entry the power may go at any operation."""
+    before = outbox.Outbox(log.Files(str(tmp_path / "box")), power.GUID)
+    power.put(before, b"of version 5")
+    before.close()
+    states = []
+    plain = log.Files._open
+
+    def noted(files: Any, name: str, mode: str) -> None:
+        for step in (
+            lambda: None,
+            lambda: plain(files, name, mode),
+        ):  # the file before is durable; this one's name, too
+            step()
+            states.append(shutil.copytree(tmp_path / "box", tmp_path / f"state-{len(states)}"))
+
+    monkeypatch.setattr(log.Files, "_open", noted)
+    box = opened(tmp_path / "box")
+    send(box, b"of version 6")
+    box.close()
+    monkeypatch.undo()
+    states.append(tmp_path / "box")
+    versions = set()
+    for state in states:
+        versions |= {file.read_bytes()[4:5] for file in state.glob("*.log")}
+        less = outbox.Outbox(outbox.files_of(str(state)), power.GUID)  # as on a board with less memory
+        assert [body[-12:] for body in power.bodies(less)][:1] == [b"of version 5"]
+        send(less, b"behind")
+        less.close()
+        assert kept(state)[-1].endswith(b"behind")
+    assert b"\x06" in versions
+
+
+def test_want_of_memory_while_the_file_grows_changes_nothing(tmp_path: Path) -> None:
+    class Narrow(array):  # type: ignore[type-arg]
+        def __getitem__(self, key: Any) -> Any:
+            if isinstance(key, slice):
+                raise MemoryError
+            return super().__getitem__(key)
+
+    box = opened(tmp_path)
+    files: Any = box.log.files
+    dice = random.Random(6)
+    failures = 0
+    sent = []
+    handles = []
+    while failures < 3 or len(sent) < 40:
+        packet = dice.randbytes(450)
+        if failures < 3:
+            files._slots = Narrow("B", files._slots)
+        try:
+            handles.append(power.put(box, packet))
+        except MemoryError:
+            failures += 1
+            files._slots = array("B", files._slots)
+            assert [bytes(box.log.load(handle)) for handle in handles] == sent
+            with contextlib.suppress(log.OutboxWriteFailed):
+                box.sync()  # what was interrupted is given up
+        else:
+            sent.append(packet)
+    box.close()
+    assert kept(tmp_path) == sent
 
 
 def test_a_start_with_less_memory_reads_what_one_with_more_has_written(

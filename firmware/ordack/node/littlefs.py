@@ -97,7 +97,7 @@ class LittleFiles(log.Files):
         self._added = 0  # bytes of entries since the last sync
         self._model_start = self._model_bytes = 0  # of the entry that is in `_model`
         self._packed_start = self._packed_bytes = 0  # of the entry that `_packed` tells
-        self._packed_skip = 0
+        self._packed_skip = self._packed_size = 0
 
     # ---- as log.Files -----------------------------------------------------------------------------
 
@@ -109,6 +109,8 @@ class LittleFiles(log.Files):
         """As Files.begin. First the file before gets what it does not have yet."""
         self._move(self._end)
         self._begin_entries("", 0)
+        if self._writes and log.TAIL not in " ".join(self.names()):
+            self._open(_file_name(0), "wb")  # before any version 6: by it a start with less memory knows that version
         super().begin(name, size)
         if self._writes:
             self._begin_entries(name, 0)
@@ -224,8 +226,9 @@ class LittleFiles(log.Files):
         super().sync()
         self._moved = place
         count = self._index(place) if place < self._end else len(self._starts)
+        slots = self._slots[count:]  # both, or want of memory ends it before anything has changed
         self._starts = self._starts[count:]
-        self._slots = self._slots[count:]
+        self._slots = slots
         if len(self._starts) <= 1:
             self._kept_end = self._next if self._starts else 0
             self._kept = self._slots[0] & ~_PACKED if self._starts else 0
@@ -241,6 +244,7 @@ class LittleFiles(log.Files):
                 if packed and _parts(packed) < _parts(size):
                     self._packed_start = self._end
                     self._packed_bytes = packed
+                    self._packed_size = size
                     self._packed_skip = skip
                     return (model if skip else model | _FRONT), packed
         return 0, 0
@@ -315,6 +319,7 @@ class LittleFiles(log.Files):
         packed = self._packed
         if self._packed_start != start or not self._packed_bytes:
             _, _, _, size, distance, model, _, parts = self._head(slot)
+            self._packed_size = size
             self._packed_skip = 0 if model & _FRONT else model - size
             model &= ~_FRONT
             if self._model_start != start - distance or not self._model_bytes:
@@ -351,6 +356,8 @@ class LittleFiles(log.Files):
                 core.copy(view, low - begin, packed, at + low - place, at + high - place)
             at += count
             place += count
+        if at != self._packed_bytes or place != self._packed_size:
+            view[:] = bytes(len(view))  # else it might read as its model: as a record that is whole
 
     # ---- the start --------------------------------------------------------------------------------
 
@@ -391,11 +398,15 @@ class LittleFiles(log.Files):
         return heads
 
     def _head(self, slot: int) -> "tuple[int, ...]":
-        """The words at the begin of a part; zeros, if there are fewer."""
+        """The words at the begin of a part; zeros, if they are not there, or less follows than they say."""
         head = bytearray(_HEAD_BYTES)
         with open(self._path(_file_name(slot)), "rb", 0) as file:
-            count = file.readinto(head)
-        return struct.unpack_from(_HEAD, head if count == _HEAD_BYTES else bytes(_HEAD_BYTES))
+            file.readinto(head)
+            count = file.seek(0, 2) - _HEAD_BYTES
+        words = struct.unpack_from(_HEAD, head)
+        _, _, _, size, distance, _, part, parts = words
+        whole = _BODY_BYTES if part + 1 < parts else 1 if distance else size - part * _BODY_BYTES
+        return words if count >= max(whole, 1) else struct.unpack_from(_HEAD, bytes(_HEAD_BYTES))
 
     def _seed_of(self, name: str) -> int:
         """With which the CRCs of its parts begin: of what tells this segment from all others."""
