@@ -85,18 +85,26 @@ def size_of(seed: int, k: int, count: int, max_size: int = 65536) -> int:
 
 def body_of(seed: int, k: int, size: int) -> bytearray:
     """The body of reading k: a block of 64 pseudo-random bytes over and over, with k and the offset every 256 bytes."""
+    body = bytearray(size)
+    fill(memoryview(body), seed, k)
+    return body
+
+
+def fill(body: memoryview, seed: int, k: int) -> None:
+    """Make this the body of reading k."""
     x = mix(seed ^ 0x5BD1E995, k)
     block = bytearray(64)
     for offset in range(0, 64, 4):
         struct.pack_into("<I", block, offset, x)
         x = step(x)
-    body = bytearray((bytes(block) * (size // 64 + 1))[:size])
+    size = len(body)
+    for offset in range(0, size, 64):
+        body[offset : offset + 64] = block[: size - offset]
     for offset in range(0, size - 7, 256):
         struct.pack_into("<II", body, offset, k, offset)
-    return body
 
 
-def line_of(k: int, body: "bytes | bytearray", message_id: int, found: bool = False) -> bytes:
+def line_of(k: int, body: "bytes | bytearray | memoryview", message_id: int, found: bool = False) -> bytes:
     """The ledger's line of one accepted reading."""
     return ("%d %d %08x %d%s\n" % (k, len(body), binascii.crc32(body), message_id, " found" if found else "")).encode()
 
@@ -170,17 +178,21 @@ class Sensor:
         self.base = 0
         self.clock: "Any" = None
         self.shown = (-1, -1)
+        # For all of them, at once: when the board has run for a while, its heap may have no piece as large as that.
+        self.body = memoryview(bytearray(config.get("max_size", 65536)))
 
     def stored(self) -> int:
         """How many of the accepted readings are stored at the destination."""
         return self.accepted - int(self.node.waiting)
 
-    def reading(self, k: int) -> bytearray:
-        """The body of reading k."""
-        config = self.config
-        return body_of(config["seed"], k, size_of(config["seed"], k, config["count"], config.get("max_size", 65536)))
+    def reading(self, k: int) -> memoryview:
+        """The body of reading k, until another one is asked for."""
+        seed = self.config["seed"]
+        body = self.body[: size_of(seed, k, self.config["count"], len(self.body))]
+        fill(body, seed, k)
+        return body
 
-    def note(self, k: int, body: "bytes | bytearray", found: bool = False) -> None:
+    def note(self, k: int, body: memoryview, found: bool = False) -> None:
         """Append reading k, which was accepted last, to the ledger, for good."""
         with open(LEDGER, "ab") as ledger:
             ledger.write(line_of(k, body, self.node.last_message_id, found))

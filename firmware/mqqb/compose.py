@@ -188,6 +188,7 @@ class Draft:
     """Makes the transactional messages of one queue, each as user_message would, but faster.
 
     transaction_at: where the TransactionHeader of each of them begins. It has TxSequenceNumber 1 until it is numbered.
+    head_size: bytes before the body of one with the label that `size` was asked for last.
     """
 
     def __init__(self, source: bytes, destination: names.QueueName) -> None:
@@ -195,6 +196,7 @@ class Draft:
         self._destination = destination
         self._label = ""
         self._head = b""
+        self.head_size = 0
         self.transaction_at = NAMES_AT + len(destination.wire())
         self._label_is("")
 
@@ -210,6 +212,7 @@ class Draft:
         size = properties_at + PROPERTIES_HEADER_SIZE + len(raw)
         self._sizes_at = properties_at + MESSAGE_SIZE_AT
         self._head = bytes(packet[:size])
+        self.head_size = size
         self._label = label
 
     def size(self, body_size: int, label: str = "") -> int:
@@ -233,21 +236,19 @@ class Draft:
         sent_time: int = 0,
         journal: int = 0,
     ) -> int:
-        """Put the packet at buffer[offset:] and tell how many bytes it has; -1: it does not fit, nothing is done.
+        """Put the packet at buffer[offset:] and tell how many bytes it has; if it does not fit, what comes before its
+        body. That is followed by zeros then, to a whole number of words.
 
         Arguments as those of user_message; journal is not checked.
         """
-        size = self.size(len(body), label)
-        if size > len(buffer) - offset:
-            return -1
-        head = self._head
-        at = offset + len(head)
-        end = at + len(body)
         count = len(body)
-        core.copy(buffer, offset, head, 0, len(head))
-        core.copy(buffer, at, body, 0, count)
-        for at in range(end, offset + size):
-            buffer[at] = 0
+        size = self.size(count, label)
+        core.copy(buffer, offset, self._head, 0, self.head_size)
+        if size <= len(buffer) - offset:
+            end = offset + self.head_size + count
+            core.copy(buffer, end - count, body, 0, count)
+            for at in range(end, offset + size):
+                buffer[at] = 0
         pack_into("<II", buffer, offset + PACKET_SIZE_AT, size, check_u32(ttrq))
         flags = self._flags | journal
         pack_into(

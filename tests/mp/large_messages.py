@@ -1,5 +1,6 @@
-"""Messages of 2 KiB leave a board whose heap has no piece as large as one of them: main.py of an MPS2 whose host has a
-queue manager at `port`. Prints `NAME NUMBER`: the largest piece of the heap while they go, and how many are stored.
+"""Messages of 2 and 4 KiB come to a board whose heap has no piece as large as one, and leave it: main.py of an MPS2
+whose host has a queue manager at `port`. Prints `NAME NUMBER`: the largest piece of the heap while they go, and how
+many are stored.
 """
 
 import gc
@@ -23,6 +24,7 @@ queue.put(b"first")
 while board.waiting:
     board.poll()
     time.sleep_ms(5)
+larger = b"y" * (2 * BODY_BYTES)
 queue.put_all([b"x" * BODY_BYTES] * MESSAGES)
 fillers = []
 try:
@@ -46,6 +48,11 @@ while True:
     except MemoryError:
         largest -= 16
 print("largest", largest)
+for _ in range(3):
+    while board.waiting:
+        board.poll()
+        time.sleep_ms(5)
+    queue.put(larger)  # when those before it are settled there is room, in pieces
 while board.waiting:
     board.poll()
     time.sleep_ms(5)

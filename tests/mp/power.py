@@ -325,8 +325,9 @@ class Inward:
 class World:
     """An application that sends, is acknowledged, rolls over, renews, and knows what has to and may survive a cut."""
 
-    def __init__(self, disk, dice, sizes=(0, 3, 17, 40), segment_size=500, capacity=100000, hold=100):
+    def __init__(self, disk, dice, sizes=(0, 3, 17, 40), segment_size=500, capacity=100000, hold=100, write_bytes=8192):
         self.dice = dice
+        self.write_bytes = write_bytes
         self.sizes = sizes
         self.segment_size = segment_size
         self.capacity = capacity
@@ -351,7 +352,9 @@ class World:
 
     def open(self, disk):
         self.disk = disk
-        self.outbox = outbox.Outbox(disk, GUID, self.segment_size, self.capacity, self.hold)
+        self.outbox = outbox.Outbox(
+            disk, GUID, self.segment_size, self.capacity, self.hold, write_bytes=self.write_bytes
+        )
         must = [sent.facts for name in self.tables for sent in self.tables[name] if sent not in self.unsynced]
         may = [sent.facts for sent in self.gone + self.unsynced + self.failed]
         records = {}
@@ -471,6 +474,7 @@ class World:
             "dice",
             "sizes",
             "segment_size",
+            "write_bytes",
             "capacity",
             "found",
             "hold",
@@ -545,13 +549,19 @@ class World:
     def send(self, name, count):
         for _ in range(count):
             self.serial += 1
-            packet = b"%d:" % self.serial + bytes(self.sizes[self.dice.below(len(self.sizes))])
+            packet = b"%d:" % self.serial
+            body = bytes(self.sizes[self.dice.below(len(self.sizes))])
+            whole = packet + body
+            if log.HEAD_BYTES + len(whole) <= len(self.outbox.log.out):
+                packet, body = whole, b""
+            else:  # as a queue has it: in two parts, and to a whole number of words
+                whole += bytes(-len(whole) & 3)
             record = self.records[name]
             journal = JOURNAL[self.dice.below(4)]
             handle = log.Stored(
                 self.outbox.next_message_id, confirm.new(self.serial, CONFIRMATION, journal, ttbr=self.dice.below(99))
             )
-            sent = Sent(name, handle, self._id(name), record[2], packet)
+            sent = Sent(name, handle, self._id(name), record[2], whole)
             assert sent.facts[2:4] > self.highest.get(name, (0, 0)), "a number would be used again"
             record[2] += 1
             self.unsynced.append(sent)
@@ -562,7 +572,7 @@ class World:
             warm = [one for one in self.tables[name] if not one.is_cold]
             sent.is_cold = queue.deferred > 0 or len(warm) > self.hold
             try:
-                self.outbox.append(handle, queue, flags, record, packet, sent.is_cold)
+                self.outbox.append(handle, queue, flags, record, packet, sent.is_cold, body)
                 self._cut_off()
             except log.OutboxFull:
                 self.refused += 1

@@ -18,6 +18,7 @@ FULL = {
     "segment_size": 4096,
     "capacity": 90000,
     "warm": 60,
+    "write_bytes": 520,
 }  # more than the flash has room for
 
 

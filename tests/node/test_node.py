@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import power
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mqqb import acks, build, confirm, core, headers
+from mqqb import acks, build, compose, confirm, core, headers
 from mqqb.names import parse_format_name
 from mqqb.session import Settings
 from ordack.node import Message, Node, OutboxDamaged, OutboxFull, OutboxWriteFailed, Queue, outbox
@@ -545,6 +546,10 @@ async def test_a_body_that_is_no_bytes_is_refused_and_counts_nothing() -> None:
     queue: Queue = node.queue(LINE)
     with pytest.raises(ValueError, match="a body is bytes"):
         await queue.send("21.5")  # type: ignore[arg-type]
+    samples = array("H", (1, 2, 3))
+    for words in (samples, memoryview(samples)):
+        with pytest.raises(ValueError, match=r"of an array of larger items give bytes\(array\)"):
+            queue.put(words)  # type: ignore[arg-type]
     for wrong in ({"ttrq": -1}, {"ttbr": 1 << 32}, {"priority": 8}, {"label": "x" * 250}):
         (name,) = wrong
         with pytest.raises(ValueError, match=name + " .*[0-9]$"):
@@ -553,6 +558,31 @@ async def test_a_body_that_is_no_bytes_is_refused_and_counts_nothing() -> None:
         await queue.send(bytes(4 << 20))
     assert node.next_message_id == 1
     assert (await queue.send(b"21.5")).message_id == 1
+
+
+@pytest.mark.parametrize("more", range(5))
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, lambda data: array("B", data)])
+def test_a_message_that_is_never_put_together_is_the_same(more: int, kind: Any) -> None:
+    """Its body goes to the log from where it is, for a small heap may have no piece for all of it."""
+    disk = power.Disk()
+    node = Node("", files=disk, clock=lambda: 0)
+    queue: Queue = node.queue(LINE)
+    body = random.Random(more).randbytes(len(node.outbox.log.out) + more)
+    pieces = []
+    disk.before = lambda disk, step, data: pieces.append(bytes(data))
+    message = queue.put(kind(body), label="r")
+    assert body in pieces, "as it is"
+    packet = node.outbox.log.load(message)
+    expected = build.user_message(
+        node.guid, 1, queue.destination, body, label="r", delivery="transactional", ttrq=compose.FOREVER
+    )
+    begin = queue.draft.transaction_at
+    end = begin + compose.TRANSACTION_HEADER_SIZE
+    assert (packet[:begin], packet[end:]) == (expected[:begin], expected[end:])
+    disk.before = None
+    again = Node("", files=disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
+    assert [again.outbox.log.load(one) for one in again.outbox.handles()] == [packet]
+    assert again.damage == []
 
 
 @pytest.mark.rule("B-056", "A-22")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ordack.node.commits import Commits
     from ordack.node.interfaces import Stream
-    from ordack.node.log import Restored
+    from ordack.node.log import Buffer, Restored
     from ordack.node.notices import Notices
     from ordack.node.outcomes import Deadlines, Outcomes
 
@@ -54,20 +54,25 @@ class Backlog:
         coming = self._coming is not None
         return self.commits.waiting + coming + sum([queue.logged.deferred for queue in self._queues])
 
-    def accept(self, queue: "Stream", packet: bytearray, record: "array[int]", may_expire: bool = True) -> Message:
+    def accept(
+        self, queue: "Stream", packet: bytearray, record: "array[int]", may_expire: bool = True, body: "Buffer" = b""
+    ) -> Message:
         """Number a message and log it (B-317); commit makes it durable. Raises OutboxFull, OutboxWriteFailed.
 
-        record: its confirmation, in state Q. may_expire: False: T0 is known, neither TTRQ nor TTBR is set.
+        record: its confirmation, in state Q. may_expire: False: T0 is known, neither TTRQ nor TTBR is set. body: what
+        comes behind packet, if that is not all, to a whole number of words.
         """
         if self.commits.error is not None:
             raise self.commits.error
         self.commits.enter()
         try:
-            return self._accept(queue, packet, record, may_expire)
+            return self._accept(queue, packet, record, may_expire, body)
         finally:
             self.commits.is_busy = False
 
-    def _accept(self, queue: "Stream", packet: bytearray, record: "array[int]", may_expire: bool) -> Message:
+    def _accept(
+        self, queue: "Stream", packet: bytearray, record: "array[int]", may_expire: bool, body: "Buffer"
+    ) -> Message:
         commits = self.commits
         outbox = commits.outbox
         stream = queue.stream
@@ -89,7 +94,7 @@ class Backlog:
         if defer:
             self.outcomes.remember()
         try:
-            outbox.append(message, logged, flags, stream.record, packet, defer)
+            outbox.append(message, logged, flags, stream.record, packet, defer, body)
         except Exception as error:
             queue.stream.withdraw(entry)
             commits.roll_back(error)
@@ -104,7 +109,7 @@ class Backlog:
         commits.waiting += 1
         if may_expire or self.outcomes.settings.long_live_time != log.ENDLESS:
             self.deadlines.expect(message)
-        commits.packets.keep(message, packet, queue.peer.room)
+        commits.packets.keep(message, packet, 0 if body else queue.peer.room)
         return message
 
     def transmit(self, queue: "Stream", entry: streams.Entry, part: memoryview) -> bool:

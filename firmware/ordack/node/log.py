@@ -655,12 +655,20 @@ class Log:
         self._fill = end
 
     def put_message(
-        self, kind: int, handle: Stored, index: int, flags: int, counters: "array[int]", packet: "Buffer"
+        self,
+        kind: int,
+        handle: Stored,
+        index: int,
+        flags: int,
+        counters: "array[int]",
+        packet: "Buffer",
+        body: "Buffer" = b"",
     ) -> int:
-        """Log a message; its offset. `is_torn` until the caller has noted it: what interrupts that, as want of memory,
-        takes back all since the last sync.
+        """Log a message; its offset. body: the end of a packet that `out` does not hold, where that is in two parts;
+        zeros follow, to a whole number of words. `is_torn` until the caller has noted it: what interrupts that, as want
+        of memory, takes back all since the last sync.
         """
-        size = len(packet)
+        size = len(packet) + len(body) + 3 & ~3 if body else len(packet)
         start = self.room(HEAD_BYTES, size)
         segment = self.segments[-1]
         offset = segment.size
@@ -678,12 +686,16 @@ class Log:
             struct.pack_into(
                 "<I", out, start + 4, kind | AFTER_SYNC * self._is_clean | MESSAGE_PREFIX_BYTES + size << 8
             )
-            crc = crc32(packet, crc32(self.out[start + 4 : end], segment.seed))
+            parts = packet, body, bytes(size - len(packet) - len(body))
+            crc = crc32(self.out[start + 4 : end], segment.seed)
+            for part in parts:
+                crc = crc32(part, crc)
             struct.pack_into("<I", out, start, crc)
             self._fill = end
             self._flush()
             try:
-                self.files.append(packet, size)
+                for part in parts:
+                    self.files.append(part, len(part))
             except OSError as error:
                 self.is_torn = False
                 self.is_ended = True  # those before it are whole

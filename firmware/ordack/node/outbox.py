@@ -266,20 +266,22 @@ class Outbox:
         record: "array[int]",
         packet: "Buffer",
         defer: bool = False,
+        body: "Buffer" = b"",
     ) -> None:
         """Log a message as numbered; record: the stream's counters after it. It is accepted only by the next `sync`.
 
-        defer: it is not kept in memory; so are those behind it, as long as the queue has any that is `deferred`.
-        Its MessageID is `next_message_id`, which moves on. Raises OutboxFull, OutboxWriteFailed: it is not in the log,
-        and the caller takes its number back. Those before it are not concerned, unless their `segment` is None now.
+        body: the end of its packet, as put_message has it, if that is too large for the log's buffer. defer: it is not
+        kept in memory; so are those behind it, as long as the queue has any that is `deferred`. Its MessageID is
+        `next_message_id`, which moves on. Raises OutboxFull, OutboxWriteFailed: it is not in the log, and the caller
+        takes its number back. Those before it are not concerned, unless their `segment` is None now.
         """
         assert handle.message_id == self.next_message_id
         assert defer or not queue.deferred
-        self._prepare(len(packet) + self._queues.need(queue))
+        self._prepare((len(packet) + len(body) + 3 & ~3) + self._queues.need(queue))
         self._queues.write(queue)
         next_message_id = log.following(handle.message_id)  # now, for want of memory ends it
         handle.queue = queue
-        self._log_message(log.MESSAGE, handle, queue, flags, record, packet, defer)
+        self._log_message(log.MESSAGE, handle, queue, flags, record, packet, defer, body)
         self.next_message_id = next_message_id
 
     def arrive(self, handle: log.Stored, source: "LoggedSource", packet: "Buffer") -> None:
@@ -308,15 +310,12 @@ class Outbox:
         with_time: their T0 too. Lazy: it is written with the next `sync`, or before the next message. Never fails: if
         it is lost, the messages come back as they were, and it happens to them again.
         """
-        gone = False
         for handle in handles:
             self._marks.add(handle, with_time)
             if handle.record[confirm.STATE] == confirm.GONE:
-                gone = True
                 log.drop(handle)
                 self._count(handle, -1)
-        if gone:
-            self.log.reclaim()
+                self.log.reclaim()
 
     def will_send(self) -> None:
         """Note durably that messages may be transmitted from now on. Raises OutboxWriteFailed: they must not be."""
@@ -384,11 +383,12 @@ class Outbox:
         counters: "array[int]",
         packet: "Buffer",
         defer: bool = False,
+        body: "Buffer" = b"",
     ) -> None:
         """Log a message, keep or defer it, note its counters. Want of memory leaves the log torn, and the handle's
         segment is None at once.
         """
-        offset = self.log.put_message(kind, handle, thing.index, flags, counters, packet)
+        offset = self.log.put_message(kind, handle, thing.index, flags, counters, packet, body)
         self._unsynced.append(handle)
         (self._queues if handle.source is None else self._sources).touch(thing)
         thing.count(log.HEAD_BYTES + handle.size)

@@ -8,6 +8,8 @@ from ordack.node import link, log
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
+    from typing import Any
+
     from ordack.node.backlog import Backlog
     from ordack.node.log import LoggedQueue, Restored
     from ordack.node.message import Message
@@ -191,22 +193,28 @@ class Queue:
         backlog.deadlines.check()  # what expires now makes room; what its sync gives up gives its MessageID back
         outbox = commits.outbox
         label = label or outbox.name
-        packet = commits.packets.memory(self.draft.size(len(body), label))
+        draft = self.draft
+        size = draft.size(len(body), label)
+        # If not, it is never put together: the heap need not have a piece as large as that.
+        is_whole = not body or log.HEAD_BYTES + size <= len(outbox.log.out)
+        packet = commits.packets.memory(size if is_whole else draft.head_size)
         may_expire = not sent_time or ttrq != compose.FOREVER or ttbr != compose.FOREVER
         while True:
-            self.draft.write_into(packet, 0, outbox.next_message_id, body, label, ttrq, ttbr, sent_time, journal_flags)
+            draft.write_into(packet, 0, outbox.next_message_id, body, label, ttrq, ttbr, sent_time, journal_flags)
             record = confirm.new(sent_time, settings, flags, ttrq, ttbr)
             try:
-                return backlog.accept(self, packet, record, may_expire)
+                return backlog.accept(self, packet, record, may_expire, b"" if is_whole else body)
             except log.OutboxFull:
                 if not backlog.expire_more():
                     raise
 
 
-def _check(body: object, label: str, ttrq: int, ttbr: int, priority: int) -> None:
+def _check(body: "Any", label: str, ttrq: int, ttbr: int, priority: int) -> None:
     """What an application gets wrong most, said in its own words."""
     if isinstance(body, str):
         raise ValueError("a body is bytes: encode the text")
+    if not isinstance(body, bytes) and len(bytes(body[:1])) > 1:
+        raise ValueError("a body is bytes: of an array of larger items give bytes(array)")
     if len(label) > 249:
         raise ValueError("a label has at most 249 characters, this one " + str(len(label)))
     if not 0 <= ttrq <= compose.FOREVER:
