@@ -70,6 +70,7 @@ class LittleFiles(log.Files):
 
     def __init__(self, folder: str, fixed: "bool | None", writes: bool) -> None:
         super().__init__(folder, fixed)
+        self.mended = []
         if not writes and log.TAIL not in " ".join(self.names()):
             self.version = log.VERSION  # without tails nobody sees all of the other one
         self._block = os.statvfs(folder)[0] if writes else 0

@@ -160,7 +160,7 @@ class Files:
     version = VERSION  # of the segments that are begun
     unit = 1  # a file takes a whole number of so many bytes
     blank = b"\0"  # what stands where nothing was written yet, in files that do not grow
-    mended: "list[tuple[str, int, int]]" = []  # as the log's
+    mended: "list[tuple[str, int, int]]"  # as the log's, of which these are the files
 
     def __init__(self, folder: str, fixed: "bool | None" = None) -> None:
         self.folder = folder
