@@ -12,6 +12,7 @@ import functools
 import io
 import json
 import os
+import re
 import select
 import signal
 import socket
