@@ -80,10 +80,8 @@ def reconcile(
         complain(words(error))
         raise typer.Exit(2) from None
     if not result.totals["captured"]:
-        complain(
-            f"there is no message to the queue managers of {segments} in {captures}: capture TCP port 1801 where their "
-            "messages come in"
-        )
+        where = f"there is no message to the queue managers of {segments} in {captures}"
+        complain(f"{where}: capture TCP port 1801 where their messages come in")
         raise typer.Exit(2)
     if as_json:
         report(True, "", **result.as_json())
