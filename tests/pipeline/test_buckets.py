@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from mqqb import guids
 from ordack.client import Client
 from ordack.paths import path_of
 from ordack.pipeline import folders, segments
@@ -301,8 +302,9 @@ for root in sys.argv[1:]:
 @pytest.mark.timeout(600)
 def test_tasks_of_spark_find_in_buckets_what_they_find_here(s3: S3, tmp_path: Path) -> None:
     (tmp_path / "captures").mkdir()
-    capture_generator.generate(10, tmp_path / "captures", faults=[], length=300)
-    folder = make_folder(tmp_path / "segments")
+    capture = capture_generator.generate(10, tmp_path / "captures", faults=[], length=300)
+    receiver = guids.guid_text(capture.pairs[0][0].target.guid)
+    folder = make_folder(tmp_path / "segments", queue_manager=receiver)
     write(folder, 1, 1, 10)
     write(folder, 2, 11, 20)
     load(Job({"path": str(folder), "maxSegmentsPerTrigger": "1"}, str(tmp_path / "table"))).run(False)
