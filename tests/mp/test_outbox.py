@@ -39,6 +39,7 @@ def one_life_after_another():
     for seed in range(1, 61):
         capacity = 3000 if seed % 2 else 100000
         released += power.many_lives(seed, 15, capacity=capacity, segment_size=300 + seed % 5 * 200)[0]
+        released += power.many_lives(seed, 5, sizes=(0, 40, 700), write_bytes=520, segment_size=2000)[0]
     print(released, "messages released")
     assert released > 1000
 

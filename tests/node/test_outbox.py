@@ -262,6 +262,33 @@ def test_want_of_memory_loses_nothing_and_doubles_nothing(
     assert failed >= 9
 
 
+def test_a_write_that_fails_takes_with_it_what_was_not_durable_before() -> None:
+    """A sync of a file of LittleFS in which a write has failed does nothing, and says that all is well."""
+    disk = power.Disk()
+    box = outbox.Outbox(disk, power.GUID, write_bytes=520)
+
+    def fails(disk: Any, what: str, data: bytes) -> None:
+        if what == "append" and len(data) > 1000:
+            disk.tail.unreliable = True
+            raise OSError(errno.ENOSPC, "full")
+
+    disk.before = fails
+    queue = box.queue(LINE)
+    counters = array("I", queue.record)
+    counters[2] += 1
+    before = log.Stored(1, record_of())
+    box.append(before, queue, FLAGS, counters, b"of the same batch")
+    counters[2] += 1
+    with pytest.raises(log.OutboxWriteFailed):
+        box.append(log.Stored(2, record_of()), queue, FLAGS, counters, bytes(2000))
+    box.sync()
+    accepted = [b"of the same batch"] if before.segment is not None else []
+    assert boards.bodies(outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))) == accepted
+    assert (accepted, box.next_message_id) == ([], 1), "it is refused, too"
+    boards.put(box, b"after")
+    assert boards.bodies(outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))) == [b"after"]
+
+
 def test_an_interrupted_write_is_not_built_upon() -> None:
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID)

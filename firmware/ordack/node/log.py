@@ -697,9 +697,7 @@ class Log:
                 for part in parts:
                     self.files.append(part, len(part))
             except OSError as error:
-                self.is_torn = False
-                self.is_ended = True  # those before it are whole
-                raise OutboxWriteFailed(error)  # noqa: B904 - MicroPython has no `from`
+                self._fail(error)  # also what stands before: LittleFS does not sync a file any more that has failed
             self._grow(HEAD_BYTES + size)
         handle.size = size
         return offset
