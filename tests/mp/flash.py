@@ -6,6 +6,7 @@ it opened, everything compared with what power.World knows, and then the applica
 """
 
 import gc
+import os
 import sys
 
 import vfs
@@ -203,11 +204,25 @@ class Cutter:
             self.kind.close(CUT)
 
     def _rotten(self, files):
-        """The same files, of which one bit reads as another."""
-        names = [name for name in sorted(files.names()) if name.endswith(".log") and files.size(name)]
+        """The same files, of which one bit is another."""
+        sizes = {name: files.size(name) for name in sorted(files.names()) if name.endswith(".log")}
+        in_place = self.kind in (LITTLEFS, LITTLEFS_256)
+        if in_place:  # what is packed is read by the bytes of others
+            sizes = {name: os.stat(CUT + "/box/" + name)[6] for name in sizes}
+        names = [name for name in sorted(sizes) if sizes[name]]
+        if not names:
+            return files
         bad = names[self.dice.below(len(names))]
-        place = self.dice.below(files.size(bad))
+        place = self.dice.below(sizes[bad])
         mask = 1 << self.dice.below(8)
+        if in_place:
+            with open(CUT + "/box/" + bad, "r+b") as file:
+                file.seek(place)
+                byte = file.read(1)[0]
+                file.seek(place)
+                file.write(bytes((byte ^ mask,)))
+            self.kind.close(CUT)
+            return self.kind.open(self.left, CUT, self.fixed)
         read_into = files.read_into
 
         def read(name, offset, buffer):

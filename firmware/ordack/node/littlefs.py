@@ -96,7 +96,8 @@ class LittleFiles(log.Files):
         self._seed: "int | None" = None
         self._is_dirty = False  # the file has what is not durable
         self._added = 0  # bytes of entries since the last sync
-        self._model_start = self._model_bytes = 0  # of the entry that is in `_model`
+        self._model_start = self._model_bytes = 0  # of the entry that is in `_model`,
+        self._model_mended: "list[tuple[str, int, int]]" = []  # with these flipped bits as they were
         self._packed_start = self._packed_bytes = 0  # of the entry that `_packed` tells
         self._packed_skip = self._packed_size = 0
 
@@ -190,6 +191,7 @@ class LittleFiles(log.Files):
             core.copy(self._model, 0, data, 0, size)
             self._model_start = self._end
             self._model_bytes = size
+            self._model_mended = self.mended[:]
         self._end += size
 
     def _put(self, slot: int, head: bytearray, body: memoryview) -> None:
@@ -238,7 +240,7 @@ class LittleFiles(log.Files):
     def _pack(self, data: memoryview, size: int) -> "tuple[int, int]":
         """The word of the model, as in _HEAD, and how many bytes of `_packed` tell the entry; 0, 0: not packed."""
         self._packed_bytes = 0
-        model = self._model_bytes
+        model = self._model_bytes if self._model_mended == self.mended else 0
         if model and self._end - self._model_start <= _DISTANCE_MAX:
             for skip in (model - size, 0) if model != size else (0,):
                 packed = self._differences(data, size, skip)
@@ -318,16 +320,21 @@ class LittleFiles(log.Files):
     def _unpack(self, slot: int, start: int, begin: int, view: memoryview) -> None:
         """Fill view with the entry that begins at start, from its byte begin on."""
         packed = self._packed
-        if self._packed_start != start or not self._packed_bytes:
+        if self._packed_start != start or not self._packed_bytes or self._model_mended != self.mended:
             _, _, _, size, distance, model, _, parts = self._head(slot)
             self._packed_size = size
             self._packed_skip = 0 if model & _FRONT else model - size
             model &= ~_FRONT
-            if self._model_start != start - distance or not self._model_bytes:
+            if self._model_start != start - distance or not self._model_bytes or self._model_mended != self.mended:
                 self._model_bytes = 0
                 if model > len(self._model):  # of a start that had more memory
                     self._model = memoryview(bytearray(model))
                 self._read(start - distance, self._model[:model])
+                for name, place, mask in self.mended:
+                    place -= start - distance
+                    if name == self._name and 0 <= place < model:
+                        self._model[place] ^= mask
+                self._model_mended = self.mended[:]
                 self._model_start = start - distance
                 self._model_bytes = model
             self._packed_bytes = fill = 0  # until all of it is there
@@ -342,10 +349,6 @@ class LittleFiles(log.Files):
         low = min(max(begin, -skip), end)
         high = max(min(end, self._model_bytes - skip), low)
         view[low - begin : high - begin] = self._model[low + skip : high + skip]
-        for name, bit, mask in self.mended:
-            bit -= self._model_start + skip
-            if name == self._name and low <= bit < high:
-                view[bit - begin] ^= mask
         at = place = 0
         while at + 2 <= self._packed_bytes:
             place += packed[at]
