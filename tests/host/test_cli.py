@@ -30,6 +30,7 @@ from tests.support.command import (
     Serve,
     as_json,
     converse,
+    news,
     ordack,
     own_port,
     serve_in_shell,
@@ -206,7 +207,7 @@ def test_an_output_that_takes_nothing_is_told_and_loses_nothing(store: Path, red
     assert done.returncode == (4 if changes else 1)
     told = "removed 0 messages; standard output did not" if changes else "cannot write to standard output"
     assert told in done.stderr
-    assert done.stderr.count("\n") == 1
+    assert news(done.stderr).count("\n") == 1
     assert len(as_json("receive", "--store", store, "plain", "--all")) == 1
 
 
@@ -426,7 +427,9 @@ def test_a_destination_that_can_be_no_machine_stops_nothing(
     running = Serve(store, "--next-hop", "plant=a..b:1801")
     deadline = time.monotonic() + DEADLINE_S
     assert running.process.stderr
-    lines = [running.process.stderr.readline() for _ in range(2)]
+    lines: list[str] = []
+    while len(lines) < 2:
+        lines += filter(None, [news(running.process.stderr.readline())])
     assert time.monotonic() < deadline
     peer = Peer(b"\1" * 16, direct("line1"))
     peer.send(b"x")

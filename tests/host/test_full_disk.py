@@ -126,7 +126,9 @@ def test_what_was_full_once_takes_as_much_again(disk: Path, way: str) -> None:
 
 @pytest.mark.parametrize("disk", [DISKS[0], DISKS[2]], ids=str, indirect=True)
 def test_serve_says_that_a_store_is_in_memory(disk: Path, request: pytest.FixtureRequest) -> None:
-    _, _, said = Serve(disk / "store").stop()
+    process = Serve(disk / "store").process
+    process.terminate()
+    _, said = process.communicate(DEADLINE_S)
     in_memory = f"{disk}/store is in memory, not on a disk: a power cut loses what was acknowledged"
     assert (in_memory in said) == ("tmpfs" in request.node.callspec.id)
 

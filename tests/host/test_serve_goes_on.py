@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import signal
 import socket
@@ -170,10 +171,10 @@ def test_the_end_of_its_terminal_is_not_the_end_of_serve(store: Path) -> None:
     )
     os.close(slave)
     try:
-        line = b""
-        while not line.endswith(b"\n"):
-            line += os.read(master, 1000)
-        port = int(line.rpartition(b":")[2])
+        said = b""
+        while not (listening := re.search(rb"listening on \S+:(\d+)\r\n", said)):
+            said += os.read(master, 1000)
+        port = int(listening[1])
         os.close(master)
         process.send_signal(signal.SIGHUP)  # and once more, by hand
         for number in (1, 2):

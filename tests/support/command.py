@@ -251,6 +251,11 @@ class Running:
         return texts[0], texts[1]
 
 
+def news(errors: str) -> str:
+    """What `serve` says, but that tests have their stores in memory, where they do."""
+    return re.sub(r".* is in memory, not on a disk: .*\n", "", errors)
+
+
 class Serve:
     """A running `ordack serve`; `line` is the first that it printed. listen: None for what its file says."""
 
@@ -262,11 +267,10 @@ class Serve:
         self.port = int(self.line.rstrip().rstrip('"}').rpartition(":")[2])
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str, str]:
-        """Exit status, standard output, standard error but for where `make test` has its files."""
+        """Exit status, standard output, the news on standard error."""
         self.process.send_signal(number)
         output, errors = self.process.communicate(timeout=DEADLINE_S)
-        errors = re.sub(r".*/dev/shm/.* is in memory, not on a disk: .*\n", "", errors)
-        return self.process.returncode, output, errors
+        return self.process.returncode, output, news(errors)
 
 
 def serve_applications(
