@@ -320,12 +320,15 @@ class LittleFiles(log.Files):
     def _unpack(self, slot: int, start: int, begin: int, view: memoryview) -> None:
         """Fill view with the entry that begins at start, from its byte begin on."""
         packed = self._packed
-        if self._packed_start != start or not self._packed_bytes or self._model_mended != self.mended:
+        if self._model_mended != self.mended:  # it was read before a bit was found flipped, or while one was only tried
+            self._model_mended = self.mended[:]
+            self._model_bytes = self._packed_bytes = 0
+        if self._packed_start != start or not self._packed_bytes:
             _, _, _, size, distance, model, _, parts = self._head(slot)
             self._packed_size = size
             self._packed_skip = 0 if model & _FRONT else model - size
             model &= ~_FRONT
-            if self._model_start != start - distance or not self._model_bytes or self._model_mended != self.mended:
+            if self._model_start != start - distance or not self._model_bytes:
                 self._model_bytes = 0
                 if model > len(self._model):  # of a start that had more memory
                     self._model = memoryview(bytearray(model))
@@ -334,7 +337,6 @@ class LittleFiles(log.Files):
                     place -= start - distance
                     if name == self._name and 0 <= place < model:
                         self._model[place] ^= mask
-                self._model_mended = self.mended[:]
                 self._model_start = start - distance
                 self._model_bytes = model
             self._packed_bytes = fill = 0  # until all of it is there
