@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from rich.console import Console
 
-from hil import kinds
+from hil import kinds, own_network
 from hil.boards import BoardMissing, Quarantined
 from hil.campaign import identity, run_campaign
 from hil.matrix import Matrix, told
@@ -96,6 +96,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[FILE] = None
+    own_network.enter(config)
     path = config.getoption("lg_env", None) or os.environ.get("LG_ENV")
     if path is None or not config.pluginmanager.hasplugin("labgrid"):
         return

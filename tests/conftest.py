@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from ordack.client import Client
 
+from hil import own_network
 from tests import on_mps2
 from tests.conformance import UnknownRule, check_known, cited_by, load_rules
 from tests.run_all import JVM
@@ -38,8 +39,9 @@ settings.register_profile("ordack", deadline=None, suppress_health_check=[Health
 settings.load_profile("ordack")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     on_mps2.board()
+    own_network.enter(config)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

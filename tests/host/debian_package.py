@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hil import own_network
 from tests.support.wheel import PLAIN, ROOT
 
 LONG_S = 1200
@@ -47,10 +48,9 @@ def debian() -> Path:
         made.parent.mkdir(parents=True, exist_ok=True)
         part = made.with_suffix(f".{os.getpid()}.tar")
         packages = "--include=python3,adduser,init-system-helpers,procps,systemd,systemd-sysv,dbus"
-        done = subprocess.run(
-            ["mmdebstrap", "--quiet", "--variant=essential", packages, release, part],
-            capture_output=True, text=True, timeout=LONG_S, check=False,
-        )  # fmt: skip
+        command = ["mmdebstrap", "--quiet", "--variant=essential", packages, release, part]
+        with own_network.of_machine():
+            done = subprocess.run(command, capture_output=True, text=True, timeout=LONG_S, check=False)
         if done.returncode:
             pytest.skip(f"mmdebstrap cannot make a root of Debian here: {done.stderr.strip().splitlines()[-1]}")
         part.rename(made)
@@ -62,7 +62,8 @@ def package(debian: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("package")
     environment = {**PLAIN, "PYTHON": sys.executable}
     command = [ROOT / "host" / "debian" / "build.sh", folder]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LONG_S, check=False)
+    with own_network.of_machine():
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LONG_S, check=False)
     assert done.returncode == 0, done.stderr
     [made] = folder.glob("ordack_*.deb")
     return made

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hil import own_network
 from tests.support.command import DEADLINE_S
 from tests.support.wheel import PLAIN, ROOT, make_wheel
 
@@ -21,7 +22,8 @@ CONSTRAINTS = ROOT / "tests" / "constraints.txt"
 
 def pip(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *map(str, arguments)]
-    return subprocess.run(command, env=PLAIN, capture_output=True, text=True, timeout=1200, check=False)
+    with own_network.of_machine():
+        return subprocess.run(command, env=PLAIN, capture_output=True, text=True, timeout=1200, check=False)
 
 
 @pytest.fixture(scope="module")
