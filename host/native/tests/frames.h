@@ -182,7 +182,7 @@ static inline void grow_connections(mqqb_capture *c, uint32_t size)
 static inline void grow_dictionary(mqqb_capture_dictionary *d, uint32_t capacity)
 {
     d->end = larger(d->end, d->end == NULL ? 0 : (d->capacity + 1) * sizeof *d->end, (capacity + 1) * sizeof *d->end);
-    d->bytes = larger(d->bytes, (size_t)d->size, (size_t)(d->end[d->count] + MQQB_CAPTURE_NAMES));
+    d->bytes = larger(d->bytes, (size_t)d->end[d->count], (size_t)(d->end[d->count] + MQQB_CAPTURE_NAMES));
     d->size = d->end[d->count] + MQQB_CAPTURE_NAMES;
     d->capacity = capacity;
     free(d->index);
