@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import Popen
 from typing import Protocol
 
 from firmware.ports import modules
@@ -30,7 +31,7 @@ RESET = "reset"
 MISHAP = "mishap"
 
 _EXIT_DEADLINE_S = 30.0
-_ORPHANED = ("setpriv", "--pdeathsig", "KILL", "--")  # of util-linux: it becomes what stands behind it
+ORPHANED = ("setpriv", "--pdeathsig", "KILL", "--")  # of util-linux: it becomes what stands behind it
 _STARTER = ThreadPoolExecutor(1, "starter")
 """Starts every process, for to the kernel a thread is the parent: a child of one that ends would die with it."""
 
@@ -105,8 +106,8 @@ class Process:
         self._log = log
         self._life = life
         self._popen = _STARTER.submit(
-            subprocess.Popen[bytes],
-            [*_ORPHANED, *(str(word) for word in command)],
+            Popen,
+            [*ORPHANED, *(str(word) for word in command)],
             cwd=cwd,
             env=env,
             stdin=subprocess.DEVNULL,

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from asyncio.subprocess import create_subprocess_exec
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -188,7 +189,7 @@ class QueueManager(Mortal):
             return await self._command(words, output)
 
     async def _command(self, words: Sequence[str], output: BinaryIO) -> str:
-        process = await asyncio.create_subprocess_exec(
+        process = await create_subprocess_exec(
             *self._ordack,
             *words,
             "--store",
@@ -502,7 +503,7 @@ class Campaign:
         """
         found = set()
         for folder in self.erased:
-            process = await asyncio.create_subprocess_exec(
+            process = await create_subprocess_exec(
                 *self.settings.ordack, "board", "rescue", folder, "--json", stdout=subprocess.PIPE
             )
             output, _ = await process.communicate()

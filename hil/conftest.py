@@ -19,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from rich.console import Console
 
-from hil import kinds, own_network
+from hil import boards, campaign, kinds, own_network
 from hil.boards import BoardMissing, Quarantined
 from hil.campaign import identity, run_campaign
 from hil.matrix import Matrix, told
@@ -164,6 +164,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         others = [item for item in items if BOARD not in getattr(item, "fixturenames", ())]
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if item not in others]
+
+
+@pytest.fixture(autouse=True)
+def forked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queue managers of campaigns in this process are forked, which costs a tenth of an interpreter that begins."""
+    if request.config.stash[FILE] is None and Path(ORDACK[0]).exists():
+        from tests.support import forked_manager  # a lab has no tests but these
+
+        monkeypatch.setattr(boards, "Popen", forked_manager.popen(boards.ORPHANED))
+        monkeypatch.setattr(campaign, "create_subprocess_exec", forked_manager.create_subprocess_exec)
 
 
 @pytest.fixture

@@ -75,10 +75,13 @@ while True:
         continue
     request, places, _, _ = socket.recv_fds(door, {REQUEST_MAX}, 4)
     if not request:
+        for number, _ in running.values():
+            os.kill(number, signal.SIGKILL)
         break
     child = os.fork()
     if child:
         *given, fate = places
+        os.setpgid(child, child)
         os.write(fate, b"%d\\n" % child)
         end = os.pidfd_open(child)
         events.register(end, select.POLLIN)
@@ -109,12 +112,12 @@ while True:
 
 
 @functools.cache
-def _nursery() -> socket.socket:
-    """The door of the process that has the modules; it ends when this process does."""
+def _nursery(before: str) -> socket.socket:
+    """The door of the process that has the modules; it ends when this process does. before: what it does first."""
     here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pipe = subprocess.PIPE  # Python's streams ask only once whether what they are on can be sought in
     process = subprocess.Popen(
-        [sys.executable, "-c", NURSERY, str(there.fileno())],
+        [sys.executable, "-c", before + NURSERY, str(there.fileno())],
         pass_fds=[there.fileno()],
         env=ENVIRONMENT,
         cwd=ROOT,
@@ -128,12 +131,18 @@ def _nursery() -> socket.socket:
     return here
 
 
+def send(arguments: list[str], environment: dict[str, str], folder: Path, places: list[int], before: str = "") -> None:
+    """Starts the command, in a group of processes of its own. places: its standard input, output, error, and where its
+    number and exit status go."""
+    request = json.dumps((arguments, environment, str(folder))).encode()
+    assert len(request) < REQUEST_MAX
+    socket.send_fds(_nursery(before), [request], places)
+
+
 def _start(arguments: list[str], environment: dict[str, str], folder: Path, stdin: IO[bytes]) -> list[IO[bytes]]:
     """What can be read of the command: standard output, standard error, and its number and exit status."""
     pipes = [os.pipe() for _ in range(3)]
-    request = json.dumps((arguments, environment, str(folder))).encode()
-    assert len(request) < REQUEST_MAX
-    socket.send_fds(_nursery(), [request], [stdin.fileno(), *(theirs for _, theirs in pipes)])
+    send(arguments, environment, folder, [stdin.fileno(), *(theirs for _, theirs in pipes)])
     for _, theirs in pipes:
         os.close(theirs)
     return [os.fdopen(ours, "rb") for ours, _ in pipes]
@@ -270,7 +279,7 @@ class Serve:
         """Exit status, standard output, the news on standard error."""
         self.process.send_signal(number)
         output, errors = self.process.communicate(timeout=DEADLINE_S)
-        return self.process.returncode, output, news(errors)
+        return self.process.wait(), output, news(errors)
 
 
 def serve_applications(
