@@ -38,6 +38,7 @@ from hil.report import Comparison, Figures
 from hil.scenario import ORDACK
 
 COUNT = 30
+OF_BOARDS = "hil/test_exactly_once.py"  # which has all tests of boards: to collect all others takes 2 s of processor
 CUT = CutMade(1, UP, 900, "rst", Cut(0, UP, 900, "rst", 900))
 
 
@@ -154,7 +155,7 @@ def test_what_a_runner_beside_a_lab_is_told_works(tmp_path: Path) -> None:
     words = shlex.split(line.replace("$HOME", str(tmp_path)).replace("build/", f"{tmp_path}/build/"))
     assert words[:4] == ["-q", "-n", "2", "hil"]
     (tmp_path / "build").mkdir()
-    done = run_pytest(*words[4:])
+    done = run_pytest(*words[3:])
     assert "1 failed" in done.stdout, done.stdout
     assert {f"hil.{form}" for form in ("html", "json", "md", "xml")} == {
         one.name for one in (tmp_path / "build").iterdir()
@@ -163,7 +164,7 @@ def test_what_a_runner_beside_a_lab_is_told_works(tmp_path: Path) -> None:
 
 def run_pytest(*words: str | Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "hil", *words],
+        [sys.executable, "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *words],
         cwd=ROOT,
         env={name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "LG_"))},
         capture_output=True,
@@ -180,7 +181,7 @@ def test_every_board_of_a_file_is_tried_whatever_becomes_of_the_others(tmp_path:
     (tmp_path / "rig.yaml").write_text(RIG.replace("/dev/null", str(tmp_path / "silent")))
     keep = tmp_path / "keep"
     form = ("--messages", "15", "--cuts", "2", "--kills", "2", "--rounds", "2")
-    words = ("--lg-env", tmp_path / "rig.yaml", *form, "--keep", keep, "--report", tmp_path / "report")
+    words = (OF_BOARDS, "--lg-env", tmp_path / "rig.yaml", *form, "--keep", keep, "--report", tmp_path / "report")
     done = run_pytest(*words, "-n", "2")
     assert done.returncode == 1, done.stdout
     assert "4 failed, 2 passed, 2 skipped" in done.stdout
@@ -226,12 +227,13 @@ def test_a_file_that_is_wrong_is_status_4_and_no_traceback(tmp_path: Path, monke
     ):
         config = SimpleNamespace(
             stash={},
+            option=SimpleNamespace(),
             getoption=lambda *_, name=name: str(tmp_path / name),
             pluginmanager=SimpleNamespace(hasplugin=bool),
         )
         with pytest.raises(pytest.UsageError, match=reason):
             conftest.pytest_configure(cast(pytest.Config, config))
-    done = run_pytest("--lg-env", tmp_path / "rig.yaml")
+    done = run_pytest(OF_BOARDS, "--lg-env", tmp_path / "rig.yaml")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "targets: must be a table" in done.stderr
     assert "Traceback" not in done.stderr
