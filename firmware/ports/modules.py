@@ -14,6 +14,7 @@ it was, line by line. The sources as they are run on a board as well, with less 
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import json
 import os
@@ -58,8 +59,11 @@ def package(places: list[tuple[str, str]]) -> str:
     return f'{{\n  "version": "{VERSION}",\n  "urls": [\n{lines}\n  ]\n}}\n'
 
 
+_parsed = functools.cache(ast.parse)  # several look at each module, and nobody changes what they see
+
+
 def _tree(name: str) -> ast.Module:
-    return ast.parse((FIRMWARE / name).read_text(encoding="utf-8"))
+    return _parsed((FIRMWARE / name).read_text(encoding="utf-8"))
 
 
 def _constant(statement: ast.stmt) -> tuple[str, ast.expr] | None:
@@ -161,7 +165,7 @@ def inlined(text: str, constants: Constants, name: str) -> str:
 
     Raises ValueError where a constant stands in an f-string or is imported by its own name.
     """
-    tree, changed = ast.parse(text), _Text(text)
+    tree, changed = _parsed(text), _Text(text)
     own = constants.get(name, {})
     modules = {alias.asname or alias.name: constants[full] for _, alias, full in _imports(tree) if full in constants}
     dropped = [part for part in tree.body if (_constant(part) or ("",))[0] in own]
