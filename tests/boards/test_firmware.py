@@ -288,10 +288,11 @@ print("hears")
 """
 
 
-@every_chip
+@pytest.mark.parametrize("chip", [M3, RV32], ids=lambda chip: chip.name)
 def test_a_uart_that_is_begun_again_hears_what_comes_meanwhile(
     mps2: Callable[..., Machine], chip: Chip, tmp_path: Path
 ) -> None:
+    """On one chip of each kind of UART."""
     machine, line = with_uart(mps2, AGAIN_MAIN, tmp_path / "uart1", chip.line, chip=chip)
     machine.until("ready")
     with line, ThreadPoolExecutor() as pool:
