@@ -422,7 +422,8 @@ def test_a_board_whose_program_feeds_a_watchdog_is_looked_at(machine: Callable[.
     board = machine()
     main = tmp_path / "watched.py"
     main.write_text(WATCHED)
-    assert ordack("deploy", "--port", board.port, "--main", main).returncode == 0
+    with board.open() as opened:
+        deploy(opened, package(tmp_path / "small", SMALL), main)
     board.hear(b"alive")
 
     def look_slowly(opened: Board) -> dict[str, Check]:
