@@ -15,6 +15,7 @@ from ordack.node import Node, OutboxFull
 
 from hil.emulated import M3, MPS2_PSRAM_SIZE, mps2_flash
 from tests.conformance import ROOT
+from tests.support.command import Serve
 from tests.support.emulated import MPS2, Machine
 
 CAPACITY = 1500000
@@ -83,12 +84,9 @@ asyncio.run(main())
 def port(tmp_path: Path) -> Iterator[int]:
     with Client(tmp_path / "store", create=True) as client:
         client.create_queue("line1", transactional=True)
-    command = [sys.executable, "-m", "ordack", "serve", "--store", str(tmp_path / "store"), "--listen", "127.0.0.1:0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout is not None
-        line = server.stdout.readline()
-        yield int(line.rpartition(":")[2])
-        server.terminate()
+    serve = Serve(tmp_path / "store")
+    yield serve.port
+    serve.stop()
 
 
 MANY = """
