@@ -11,7 +11,7 @@ KILLS ?= 5
 STEPS ?= 1000000
 LONG_FORM = --messages 100000 --cuts 2000 --kills 500 --rounds 100 --keep build/long --report build/long/hil
 OVER_TLS = $(if $(LONG)$(BOARD),,pi-machine raspi3b)
-BROKE_BEFORE = $(if $(LONG)$(BOARD),,$(foreach link,eth uart,$(addprefix mps2-$(link)@140:,erase-fixed flip) mps2-$(link):offline) mps2-eth@140:dead-dns)
+BROKE_BEFORE = $(if $(LONG)$(BOARD),,$(foreach link,eth uart,$(addprefix mps2-$(link)@140:,erase-fixed flip) mps2-$(link):offline) mps2-eth@140:dead-dns mps2-eth:copy)
 
 # Containers set it; then every process of the tests compiles all that it imports, and pytest rewrites all of its tests
 unexport PYTHONDONTWRITEBYTECODE
