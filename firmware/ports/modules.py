@@ -59,7 +59,9 @@ def package(places: list[tuple[str, str]]) -> str:
     return f'{{\n  "version": "{VERSION}",\n  "urls": [\n{lines}\n  ]\n}}\n'
 
 
-_parsed = functools.cache(ast.parse)  # several look at each module, and nobody changes what they see
+@functools.cache  # several look at each module, and nobody changes what they see
+def _parsed(text: str) -> ast.Module:
+    return ast.parse(text)
 
 
 def _tree(name: str) -> ast.Module:

@@ -7,7 +7,9 @@ steps, which needs a process that has it from its begin.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -78,32 +80,40 @@ def popen(orphaned: Sequence[str]) -> Callable[..., Any]:
 
 
 class _Command:
-    """What asyncio has for a command, as far as the rig uses it."""
+    """What asyncio has for a command, as far as the rig uses it. What it says is read, and its end waited for, whether
+    anybody asks or not."""
 
     def __init__(self, forked: Forked, output: IO[bytes] | None, errors: IO[bytes]) -> None:
         self._forked = forked
-        self._streams = output, errors
+        self._texts = [b"", b""]
+        self._readers = [threading.Thread(target=self._read, args=one) for one in enumerate((output, errors))]
+        for reader in self._readers:
+            reader.start()
+
+    def _read(self, number: int, stream: IO[bytes] | None) -> None:
+        if stream is not None:
+            with stream:
+                self._texts[number] = stream.read()
+        self._forked.wait()
+
+    def _join(self) -> None:
+        for reader in self._readers:
+            reader.join()
 
     @property
     def returncode(self) -> int | None:
         return self._forked.returncode
 
     def kill(self) -> None:
-        self._forked.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._forked.pid, signal.SIGKILL)
 
-    async def wait(self) -> int:
-        return await asyncio.to_thread(self._forked.wait)
+    async def wait(self) -> None:
+        await asyncio.to_thread(self._join)
 
     async def communicate(self) -> list[bytes]:
-        def read(stream: IO[bytes] | None) -> bytes:
-            if stream is None:
-                return b""
-            with stream:
-                return stream.read()
-
-        texts = await asyncio.gather(*(asyncio.to_thread(read, stream) for stream in self._streams))
         await self.wait()
-        return texts
+        return self._texts
 
 
 async def create_subprocess_exec(
