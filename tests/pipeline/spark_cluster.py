@@ -1,12 +1,7 @@
-"""A standalone Spark cluster on this machine, out of the pyspark wheel: one master, workers of one core each.
-
-    python -m tests.pipeline.spark_cluster [--workers N | --connect] COMMAND...
-
-runs COMMAND with `@` replaced by the master's URL, and stops the cluster when it ends. With --connect it is a Spark
-Connect server instead.
+"""A standalone Spark cluster on this machine, out of the pyspark wheel: a master, and a worker for two executors of one
+core each; and a Spark Connect server.
 """
 
-import argparse
 import contextlib
 import os
 import re
@@ -65,17 +60,18 @@ class _Daemon:
 
 @dataclass
 class Cluster:
-    """master: its URL. folder: what the daemons keep, and Spark's configuration for drivers (SPARK_CONF_DIR)."""
+    """master: its URL. settings: of its drivers. With a folder of settings (SPARK_CONF_DIR) a JVM would not take its
+    classes from the file of tests/run_all.py, which is for one path of classes. worker: its process id."""
 
     master: str
-    folder: Path
-    workers: list[int]
+    settings: dict[str, str]
+    worker: int
 
     def executors(self) -> list[int]:
         """Process ids of the executors that run now."""
         found = []
         for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit() or parent(int(entry.name)) not in self.workers:
+            if not entry.name.isdigit() or parent(int(entry.name)) != self.worker:
                 continue
             with contextlib.suppress(OSError):
                 if b"CoarseGrainedExecutorBackend" in (entry / "cmdline").read_bytes():
@@ -91,17 +87,17 @@ def parent(process: int) -> int:
         return 0
 
 
-def _start(daemons: list[_Daemon], name: str, arguments: list[str], pattern: str, folder: Path) -> _Daemon:
+def _start(daemons: list[_Daemon], name: str, arguments: list[str], pattern: str) -> _Daemon:
     command = [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1"]
-    return _run(daemons, [*command, "--port", "0", "--webui-port", "0", *arguments], pattern, folder, {
-        "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": JVM, "PYSPARK_PYTHON": sys.executable,
+    return _run(daemons, [*command, "--port", "0", "--webui-port", "0", *arguments], pattern, {
+        "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": f"{JVM} -Dspark.master.rest.enabled=false",
+        "PYSPARK_PYTHON": sys.executable,
     })  # fmt: skip
 
 
-def _run(daemons: list[_Daemon], command: list[str], pattern: str, folder: Path, others: dict[str, str]) -> _Daemon:
+def _run(daemons: list[_Daemon], command: list[str], pattern: str, others: dict[str, str]) -> _Daemon:
     environment = os.environ | {
         "SPARK_HOME": str(HOME),
-        "SPARK_CONF_DIR": str(folder / "conf"),
         "SPARK_LOCAL_IP": "127.0.0.1",
         **others,
     }
@@ -120,38 +116,24 @@ def _run(daemons: list[_Daemon], command: list[str], pattern: str, folder: Path,
 
 
 @contextlib.contextmanager
-def cluster(workers: int = 2) -> Iterator[Cluster]:
+def cluster() -> Iterator[Cluster]:
     """A cluster that is up. Raises ClusterError."""
     daemons: list[_Daemon] = []
-    with tempfile.TemporaryDirectory(prefix="spark-cluster-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        (folder / "conf").mkdir()
+    with tempfile.TemporaryDirectory(prefix="spark-cluster-", ignore_cleanup_errors=True) as folder:
         settings = {
+            "spark.executor.cores": "1",
             "spark.executor.memory": EXECUTOR_MEMORY,
             "spark.executor.extraJavaOptions": JVM,
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.ui.enabled": "false",
-            "spark.master.rest.enabled": "false",
         }
-        text = "".join(f"{key} {value}\n" for key, value in settings.items())
-        (folder / "conf" / "spark-defaults.conf").write_text(text, encoding="utf-8")
         try:
-            url = _start(daemons, "master.Master", [], r"spark://127\.0\.0\.1:\d+$", folder).wait()
-            options = ["--cores", "1", "--memory", WORKER_MEMORY]
-            started = [
-                _start(
-                    daemons,
-                    "worker.Worker",
-                    [*options, "--work-dir", str(folder / f"worker{number}"), url],
-                    "Successfully registered with master",
-                    folder,
-                )
-                for number in range(workers)
-            ]
-            for daemon in started:
-                daemon.wait()
-            yield Cluster(url, folder, [daemon.process.pid for daemon in started])
+            url = _start(daemons, "master.Master", [], r"spark://127\.0\.0\.1:\d+$").wait()
+            options = ["--cores", "2", "--memory", WORKER_MEMORY, "--work-dir", folder, url]
+            worker = _start(daemons, "worker.Worker", options, "Successfully registered with master")
+            worker.wait()
+            yield Cluster(url, settings, worker.process.pid)
         finally:
             _stop(daemons)
 
@@ -197,37 +179,13 @@ def connect_server() -> Iterator[Server]:
             "spark.connect.grpc.binding.port": "0",
         }
         options = [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
-        (folder / "conf").mkdir()
         bare = {
             "PYSPARK_PYTHON": str(Path(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}")),
             "PYTHONPATH": sysconfig.get_path("purelib"),  # this way its .pth files, which lead here, are not heeded
         }
         command = [str(HOME / "bin" / "spark-submit"), "--class", SERVER, *options, "spark-internal"]
         try:
-            daemon = _run(daemons, command, r"(?<=server started at: )127\.0\.0\.1:\d+", folder, bare)
+            daemon = _run(daemons, command, r"(?<=server started at: )127\.0\.0\.1:\d+", bare)
             yield Server(f"sc://{daemon.wait()}", daemon.process.pid)
         finally:
             _stop(daemons)
-
-
-def main() -> int:
-    """Runs a command on a cluster."""
-    parser = argparse.ArgumentParser(description="Runs a command with a standalone Spark cluster on this machine.")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--connect", action="store_true", help="a Spark Connect server")
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="@ in it stands for the master's URL")
-    arguments = parser.parse_args()
-    if not arguments.command:
-        parser.error("no command")
-    if arguments.connect:
-        with connect_server() as server:
-            command = [word.replace("@", server.url) for word in arguments.command]
-            return subprocess.run(command, check=False).returncode
-    with cluster(arguments.workers) as made:
-        command = [word.replace("@", made.master) for word in arguments.command]
-        environment = os.environ | {"SPARK_CONF_DIR": str(made.folder / "conf")}
-        return subprocess.run(command, env=environment, check=False).returncode
-
-
-if __name__ == "__main__":
-    sys.exit(main())

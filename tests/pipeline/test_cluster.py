@@ -1,5 +1,6 @@
 """The audit on a real cluster: the same answer as in one process, and no executor is missed that is killed."""
 
+import json
 import os
 import pickle
 import subprocess
@@ -23,12 +24,12 @@ DEADLINE_S = 540.0
 # Audits the capture. In each stage a task kills its executor when it has something to hand on, and with it what that
 # executor had kept; the file is there before, so that only one does.
 DRIVER = """
-import os, pickle, signal, sys
+import json, os, pickle, signal, sys
 from ordack.audit import stages, tasks
 from ordack.pipeline.session import session
 
-master, target, *paths = sys.argv[1:]
-spark = session(master)
+master, settings, target, *paths = sys.argv[1:]
+spark = session(master, settings=json.loads(settings))
 
 def deadly(work, mark):
     def task(*arguments):
@@ -62,11 +63,15 @@ def test_a_cluster_gives_the_same_answer_even_if_an_executor_is_killed_in_each_s
     truth = capture_generator.write_fleet(paths, PACKETS, 1000, seed=7, each=3)
     local = tasks.run(paths)
     assert sum(local.summary["violations"].values()) >= len(truth.planted)
-    with cluster(2) as made:
-        command = [sys.executable, "-c", DRIVER.replace("PARTS", str(PARTS)), made.master, str(tmp_path)]
-        environment = os.environ | {"SPARK_CONF_DIR": str(made.folder / "conf"), "SPARK_LOCAL_IP": "127.0.0.1"}
+    with cluster() as made:
+        command = [sys.executable, "-c", DRIVER.replace("PARTS", str(PARTS)), made.master]
+        command += [json.dumps(made.settings), str(tmp_path)]
         with subprocess.Popen(
-            [*command, *map(str, paths)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            [*command, *map(str, paths)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"SPARK_LOCAL_IP": "127.0.0.1"},
         ) as driver:
             guard = threading.Timer(DEADLINE_S, driver.kill)
             guard.start()
