@@ -45,7 +45,11 @@ STEPS_MAX = 6  # in a life of the ingest until it is killed: about three batches
 PATIENCE_S = 300.0  # a Spark session on a busy machine takes its time
 STATUS_DEADLINE_S = 60.0
 LOOK_S = 0.1  # between two looks at the table
-QUICK_START = ("spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",)  # no life of it is long
+QUICK_START = (  # no life of it is long
+    "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage=false",
+    "spark.sql.codegen.factoryMode=NO_CODEGEN",
+)
 
 
 @dataclass(frozen=True)

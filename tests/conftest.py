@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
     from tests.support.s3 import S3
 
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 # Less work for the two processors: small jobs gain nothing from the second compiler, from threads that collect garbage,
 # from many partitions, from code that is made for each query, from plans that are made anew while they run, and from
-# what is kept of earlier ones. What starts `ordack pipeline`, a cluster or a server has the defaults of Spark; for its
+# what is kept of earlier ones. What starts `ordack pipeline` has the defaults of Spark; for its
 # JVM see tests/run_all.py.
 SPARK = {
     "spark.driver.extraJavaOptions": f"{JVM} -Xms1g -Xmn400m",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    **INTERPRETED,
     "spark.default.parallelism": "2",
     "spark.sql.ui.retainedExecutions": "1",
     "spark.ui.retainedJobs": "1",

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pyspark
 
+from tests.conftest import INTERPRETED
 from tests.run_all import JVM
 
 HOME = Path(pyspark.__file__).parent
@@ -174,6 +175,7 @@ def connect_server() -> Iterator[Server]:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.ui.enabled": "false",
             "spark.sql.shuffle.partitions": "2",
+            **INTERPRETED,
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": "0",

@@ -20,6 +20,7 @@ from ordack.pipeline.segments import MARKER, FolderError, FolderFull, Marker, ma
 from ordack.pipeline.source import Rows, Settings
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from tests.conftest import SPARK
 from tests.pipeline.lake_kills import load
 from tests.support import capture_generator
 from tests.support.command import ENVIRONMENT, ordack
@@ -89,7 +90,7 @@ def test_cut_off_at_every_request_an_export_loses_and_doubles_nothing(s3: S3, tm
         count = [0]
 
         def fail(method: str, _: str, count: list[int] = count, cut: int = cut) -> str | None:
-            count[0] += 1
+            count[0] += not done or method not in ("GET", "HEAD")  # whose answers nothing is changed by
             return f"403 Forbidden{done if count[0] == cut + 1 else ''}" if count[0] > cut else None
 
         s3.before = fail
@@ -106,7 +107,7 @@ def test_cut_off_at_every_request_an_export_loses_and_doubles_nothing(s3: S3, tm
             break
         cut += 1
     print("requests:", cut)
-    assert cut > 15
+    assert cut > (5 if done else 15)
 
 
 def test_a_full_folder_keeps_messages_in_their_queue(s3: S3, store: Path) -> None:
@@ -277,22 +278,23 @@ from ordack.audit import tasks
 from ordack.pipeline.folders import Folders
 from ordack.pipeline.packets import find_files
 from ordack.pipeline.session import session
-from ordack.reconcile.compare import collect, compare
+from ordack.reconcile.compare import compare
 
-spark = session("local[2]", settings={"spark.default.parallelism": "2", "spark.sql.shuffle.partitions": "2"})
+spark = session("local[2]", settings=json.loads(sys.argv[1]))
 read = lambda: spark.read.format("mqqb")
-for root in sys.argv[1:]:
+for root in sys.argv[2:]:
     captures, segments = f"{root}/captures", f"{root}/segments"
     try:
         read().load(f"{captures}/none.pcap").count()
     except Exception as error:
         told = str(error)
+    messages = compare(spark, captures, Folders([segments]), f"{root}/table").messages
     print(json.dumps({
-        "staged": tasks.run(find_files(captures), spark=spark, parts=3).summary,
+        "staged": tasks.run(find_files(captures), spark=spark if "://" in root else None, parts=3).summary,
         "packets": read().load(captures).where("packet = 'UserMessage'").count(),
         "view": [row.asDict() for row in read().option("view", "damages").load(captures).collect()],
         "rows": spark.read.format("ordack").load(segments).count(),
-        "reconciled": collect(compare(spark, captures, Folders([segments]), f"{root}/table"), {}).as_json(),
+        "messages": [row.asDict(recursive=True) for row in messages.orderBy("message_key", "queue").collect()],
         "told": told,
     }, default=str))
 """
@@ -310,8 +312,8 @@ def test_tasks_of_spark_find_in_buckets_what_they_find_here(s3: S3, tmp_path: Pa
     load(Job({"path": str(folder), "maxSegmentsPerTrigger": "1"}, str(tmp_path / "table"))).run(False)
     upload(s3, tmp_path)
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, "s3a://plant", str(tmp_path)], env={**ENVIRONMENT, **s3.environment},
-        capture_output=True, text=True, timeout=WAIT_S, check=False,
+        [sys.executable, "-c", PROGRAM, json.dumps(SPARK), "s3a://plant", str(tmp_path)],
+        env={**ENVIRONMENT, **s3.environment}, capture_output=True, text=True, timeout=WAIT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     there, here = (json.loads(line) for line in done.stdout.splitlines()[-2:])
@@ -319,6 +321,7 @@ def test_tasks_of_spark_find_in_buckets_what_they_find_here(s3: S3, tmp_path: Pa
     here.pop("told")
     assert there["rows"] == 20
     assert there["packets"] > 10
-    assert there["reconciled"]["captured"] > 0
+    assert sum(one["segments"] and one["table"] for one in there["messages"]) == 20
+    assert sum(one["first"] is not None for one in there["messages"]) > 10
     assert json.loads(json.dumps(there).replace("s3a://plant", str(tmp_path))) == here
     assert s3.environment["AWS_SECRET_ACCESS_KEY"] not in done.stdout + done.stderr

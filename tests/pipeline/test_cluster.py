@@ -14,6 +14,7 @@ pytest.importorskip("pyspark", reason="the pipeline is not installed")
 
 from ordack.audit import tasks
 
+from tests.conftest import SPARK
 from tests.pipeline.spark_cluster import cluster
 from tests.support import capture_generator
 
@@ -65,7 +66,7 @@ def test_a_cluster_gives_the_same_answer_even_if_an_executor_is_killed_in_each_s
     assert sum(local.summary["violations"].values()) >= len(truth.planted)
     with cluster() as made:
         command = [sys.executable, "-c", DRIVER.replace("PARTS", str(PARTS)), made.master]
-        command += [json.dumps(made.settings), str(tmp_path)]
+        command += [json.dumps(SPARK | made.settings), str(tmp_path)]
         with subprocess.Popen(
             [*command, *map(str, paths)],
             stdin=subprocess.PIPE,
