@@ -209,9 +209,7 @@ def test_a_damaged_file_is_told_however_many_tasks_read_it(
 # Views: what the audit says.
 
 DAMAGED = {
-    "whole": (),
-    "cut off": ("snap length", "file end"),
-    "with holes": ("loss", "duplicates", "late start"),
+    "with holes and cut off": ("loss", "duplicates", "late start", "file end"),
     "without a file": ("rotation", "lost file"),
 }
 
@@ -239,7 +237,7 @@ def test_views_have_the_rows_that_the_command_reports(
         assert (frame.columns, pq.read_schema(file)) == (table.schema.names, table.schema)
         assert bag(seen[view]) == bag(values(spark.read.parquet(str(file)))), view
     assert [[row["file"], row["text"]] for row in seen["damages"]] == said.pop("damages")
-    assert bool(seen["damages"]) == bool({"file end", "lost file"} & {*faults})
+    assert seen["damages"]
     assert seen["summary"] == [said]
     for view, kinds in (("violations", said["violations"]), ("unknown", said["unknown"])):
         assert Counter(row["kind"] for row in seen[view]) == Counter({kind: n for kind, n in kinds.items() if n})
@@ -251,11 +249,10 @@ def test_views_have_the_rows_that_the_command_reports(
     assert seen["violations"]
 
 
-@pytest.mark.parametrize("parts", [1, 5])
-def test_tasks_that_audit_together_have_the_rows_of_the_views(spark: SparkSession, tmp_path: Path, parts: int) -> None:
+def test_tasks_that_audit_together_have_the_rows_of_the_views(spark: SparkSession, tmp_path: Path) -> None:
     captures = tmp_path / "captures"
     capture_generator.generate(14, captures, violations=True, faults=("loss",), length=400)
-    audited = Audited(spark, str(captures), parts)
+    audited = Audited(spark, str(captures), 5)
     for view, table in TABLES.items():
         frame = spark.read.format("mqqb").option("view", view).load(str(captures))
         assert audited[view].schema == frame.schema, view

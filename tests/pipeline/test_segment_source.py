@@ -490,27 +490,6 @@ def test_an_empty_folder_is_an_empty_table(spark: SparkSession, folder: Path) ->
     assert load(spark, folder).count() == 0
 
 
-def test_a_stream_in_spark_is_bounded_and_goes_on_from_its_checkpoint(
-    spark: SparkSession, folder: Path, tmp_path: Path
-) -> None:
-    def run() -> list[int]:
-        frame = spark.readStream.format("ordack").option("maxSegmentsPerTrigger", "2").load(str(folder))
-        writer = frame.select("lookup_id").writeStream.format("parquet").trigger(availableNow=True)
-        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start(str(tmp_path / "table"))
-        assert query.awaitTermination(100)
-        return [int(progress["numInputRows"]) for progress in query.recentProgress if progress["numInputRows"]]
-
-    for serial in range(1, 6):
-        write(folder, serial, 10 * serial, 10 * serial + 1)
-    assert run() == [4, 4, 2]
-    write(folder, 6, 60, 60)
-    write(folder, 1, 70, 72, "other")
-    assert run() == [4]
-    assert run() == []
-    found = sorted(one.lookup_id for one in spark.read.parquet(str(tmp_path / "table")).collect())
-    assert found == [10, 11, 20, 21, 30, 31, 40, 41, 50, 51, 60, 70, 71, 72]
-
-
 def test_a_listener_counts_queries_for_prometheus(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
     """One that reads two batches, and one that fails at the first."""
     ended: queue.Queue[None] = queue.Queue()

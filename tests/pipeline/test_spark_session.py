@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -83,15 +81,3 @@ def test_an_address_that_is_none_is_told_with_the_form_of_one(url: str) -> None:
 )
 def test_only_masters_in_one_process_are_local(master: str, local: bool) -> None:
     assert is_local(master) is local
-
-
-def test_on_one_machine_shuffles_have_a_few_partitions_a_core_unless_somebody_has_said_how_many() -> None:
-    program = """
-from ordack.pipeline.session import PARTITIONS, session
-for settings in ({}, {PARTITIONS: "7"}):
-    spark = session("local[3]", settings=settings)
-    print(spark.conf.get(PARTITIONS))
-    spark.stop()
-"""
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
-    assert told.stdout.split() == ["12", "7"]
