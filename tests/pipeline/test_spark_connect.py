@@ -31,7 +31,7 @@ from tests.pipeline.spark_cluster import Server, connect_server
 from tests.support import capture_generator
 from tests.support.segment_files import make_folder, write
 
-DEADLINE_S = 100
+DEADLINE_S = 300
 
 # Reads with both sources and audits, in one session; one line of JSON.
 READS = """
@@ -92,7 +92,7 @@ def rows(table: Path) -> list[int]:
     return sorted(DeltaTable(table).to_pyarrow_table()["lookup_id"].to_pylist())
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_a_server_reads_and_audits_with_what_it_was_given(server: Server, tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "segments")
     write(folder, 1, 1, 3, body=b'{"t": 1.5}')
@@ -110,7 +110,7 @@ def test_a_server_reads_and_audits_with_what_it_was_given(server: Server, tmp_pa
     assert "nowhere" in found["problems"][1]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_an_ingest_puts_each_message_into_the_table_once_also_if_its_client_is_killed(
     server: Server, tmp_path: Path
 ) -> None:
