@@ -81,30 +81,37 @@ def windows(
     """
     from ordack.interop.run import settings_of
 
-    try:
+    with _mistakes():
         settings = settings_of(host, listen, address, out, messages, cuts, patience, seed, only or ())
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
     outcome = _try(settings, as_json)
     raise typer.Exit(_status(outcome))
 
 
-def _try(settings: Settings, as_json: bool) -> Outcome:
-    """The trial, saved and shown."""
+@contextlib.contextmanager
+def _mistakes() -> Iterator[None]:
+    """An option that cannot be, and a trial that cannot begin or go on, end the command with a sentence."""
     from ordack.interop.here import TrialError
-    from ordack.interop.report import save, summary
-    from ordack.interop.run import run
 
     try:
-        with _signals() as stopped, activity("trying") as show:
-            outcome = run(settings, show, stopped)
-        table = _table(outcome)
-        save(outcome, settings, table)
+        yield
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     except TrialError as error:
         complain(str(error))
         raise typer.Exit(2) from None
+
+
+def _try(settings: Settings, as_json: bool) -> Outcome:
+    """The trial, saved and shown."""
+    from ordack.interop.report import save, summary
+    from ordack.interop.run import run
+
+    try:
+        with _mistakes():
+            with _signals() as stopped, activity("trying") as show:
+                outcome = run(settings, show, stopped)
+            table = _table(outcome)
+            save(outcome, settings, table)
     except OSError as error:
         complain(f"cannot write {error.filename or 'the report'}: {error.strerror or error}")
         raise typer.Exit(2) from None
