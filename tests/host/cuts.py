@@ -29,7 +29,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -44,7 +44,7 @@ from ordack.commits import Commit, Request, Wanted
 from ordack.config import Config
 from ordack.names import DEAD_XACT
 from ordack.sending import Letter, in_runs
-from ordack.store import Store, StoreError, StoreUnknown, checkpoints, write_ahead
+from ordack.store import Store, StoreError, StoreUnknown, checkpoints, database, write_ahead
 from ordack.store.backup import make_backup
 from ordack.store.checkpoints import Checkpoints
 from ordack.store.messages import NotTaken, Stored
@@ -243,30 +243,34 @@ class Episode:
             disk = host.machine.left(WAYS[place] if place < len(WAYS) else self.dice.choice(WAYS[2:]))
             if disk not in disks:
                 disks.append(disk)
-        for disk in disks:
-            self.look_at(host, disk)
+        self.look_at(host, disks)
         self.figures["cuts"] += len(disks)
         self.figures["moments"] += 1
         self.figures[f"at {host.machine.cut_at.replace(FILE_NAME, '')}"] += 1
         return self.dice.choice(disks)
 
-    def look_at(self, host: Powered, disk: dict[str, bytes]) -> None:
-        """Raise Violation unless a disk has what it must have."""
+    def look_at(self, host: Powered, disks: Iterable[dict[str, bytes]]) -> None:
+        """Raise Violation unless each of these disks has what it must have."""
+        others = [other.contents() for other in self.hosts if other is not host]
+        for disk in disks:
+            contents = self.contents_of(disk)
+            self.ledger.check(host.index, contents, [*others[: host.index], contents, *others[host.index :]])
+
+    def contents_of(self, disk: dict[str, bytes]) -> Contents:
+        """What is shown by a store whose disk is found so. Raises Violation."""
         folder = self.folder / "look"
         folder.mkdir()
         for name, content in disk.items():
             (folder / name).write_bytes(content)
         try:
-            with Store(folder, clock=lambda: self.wall) as store:
+            with self.power.aside(), Store(folder, clock=lambda: self.wall) as store:
                 if found := damage(store._database.connection):
                     raise Violation(f"the store is damaged: {found}")
-                contents = Contents(store._database.connection)
+                return Contents(store._database.connection)
         except StoreError as error:
             raise Violation(f"the store cannot be opened: {error}") from error
         finally:
             shutil.rmtree(folder)
-        stores = [contents if other is host else other.contents() for other in self.hosts]
-        self.ledger.check(host.index, contents, stores)
 
     def settle_doubts(self, host: Powered) -> None:
         """Whoever asks this store now learns what is so."""
@@ -433,7 +437,7 @@ class Episode:
         """Make a backup, and look through it."""
         to = self.folder / "backup"
         if self.act(host, lambda: make_backup(host._life, to, lambda _done, _all: None)):
-            self.look_at(host, {FILE_NAME: to.read_bytes()})
+            self.look_at(host, [{FILE_NAME: to.read_bytes()}])
             self.figures["backups"] += 1
         to.unlink(missing_ok=True)
 
@@ -563,6 +567,7 @@ def _settings(dice: random.Random) -> Iterator[None]:
         mock.patch.object(checkpoints, "SERVED_LOG_BYTES", emptied),
         mock.patch.object(checkpoints, "WAIT_S", 0),
         mock.patch.object(write_ahead, "disk_bytes", return_value=(SMALL_DISK, free)),
+        mock.patch.object(database, "file_system", return_value=""),
         mock.patch.object(pieces, "time", ticking),
         mock.patch("secrets.randbelow", dice.randrange),
         mock.patch("secrets.token_bytes", dice.randbytes),

@@ -201,16 +201,19 @@ class Ledger:
             out, to_send, dead = source.out[tag], tag in source.to_send, source.dead[tag]
             if tag in source.certain and (inbox or note.ended is True):
                 raise Violation(f"a dead letter that was not received is there, and it was: {note}")
-        where = f"in its queue {inbox} times, in outgoing queues {out}, in the dead-letter queue {dead}: {note}"
-        if inbox > 1 or out + dead > 1:
-            raise Violation(f"it is there twice, {where}")
-        if note.sent is False and (inbox or out or dead):
-            raise Violation(f"it was not sent, {where}")
-        if note.ended is True and inbox:
-            raise Violation(f"it is back, {where}")
         may_go = note.expires is not None and self._wall() >= note.expires
-        if note.sent is True and note.ended is False and not may_go and not (inbox or to_send or dead):
-            raise Violation(f"it is lost, {where}")
+        wrong = ""
+        if inbox > 1 or out + dead > 1:
+            wrong = "there twice"
+        elif note.sent is False and (inbox or out or dead):
+            wrong = "there, and was not sent"
+        elif note.ended is True and inbox:
+            wrong = "back"
+        elif note.sent is True and note.ended is False and not may_go and not (inbox or to_send or dead):
+            wrong = "lost"
+        if wrong:
+            where = f"in its queue {inbox} times, in outgoing queues {out}, in the dead-letter queue {dead}"
+            raise Violation(f"it is {wrong}, {where}: {note}")
 
     def _check_doubt(self, doubt: Doubt, contents: Contents) -> None:
         happened = [contents.has(note.tag) for note in doubt.letters if note.expires is None]

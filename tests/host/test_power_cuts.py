@@ -26,14 +26,14 @@ from ordack.store.write_ahead import WriteAheadLog
 from tests.host import cuts
 from tests.host.cuts_notes import Contents, damage
 from tests.support.beside import outcomes_of
-from tests.support.power import BLOCK, CUT, IO_ERROR, WAYS, Accident, Inode, Machine, Piece, PowerCut, power
+from tests.support.power import BLOCK, CUT, IO_ERROR, WAYS, Accident, Inode, Machine, Piece, Power, PowerCut, power
 
 pytestmark = [pytest.mark.slow, pytest.mark.rule("B-098", "B-285")]
 
-BLOCKS = 10
-CUTS = 1000  # in each
-KINDS = ("refused", "unknown", "backups", "at sync -wal", "at write -wal", "at write ")  # the rarest: 0 to 35 a block
-TRIES = 20  # of each accident, with other dice
+BLOCKS = 4
+CUTS = 2500  # in each
+KINDS = ("refused", "unknown", "backups", "at sync -wal", "at write -wal", "at write ")  # the rarest: 0 to 35 of 1,000
+TRIES = 10  # of each accident, with other dice
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
@@ -74,7 +74,8 @@ def test_identifiers_that_look_like_a_message_are_none(tmp_path: Path, monkeypat
 class Told:
     """What an application was told on a machine whose disk fails. sent: bodies of which it was told so."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, vfs: Power, folder: Path, seed: int) -> None:
+        self.power = vfs
         self.folder = folder / str(seed)
         with Client(self.folder / "new", create=True) as client:
             client.create_queue("line1", transactional=True)
@@ -100,7 +101,7 @@ class Told:
             folder.mkdir()
             for name, content in self.machine.left(way).items():
                 (folder / name).write_bytes(content)
-            with Store(folder) as store:
+            with self.power.aside(), Store(folder) as store:
                 database = store._database.connection
                 assert damage(database) == []
                 bodies = [
@@ -114,8 +115,8 @@ class Told:
 @contextlib.contextmanager
 def told_on(folder: Path, seed: int) -> Iterator[Told]:
     """An application on a machine whose accidents begin now."""
-    told = Told(folder, seed)
     with power() as vfs:
+        told = Told(vfs, folder, seed)
         vfs.machines.append(told.machine)
         yield told
 

@@ -3,6 +3,7 @@ tests of the queue manager have in common."""
 
 from __future__ import annotations
 
+import functools
 import random
 import shutil
 from pathlib import Path
@@ -126,12 +127,15 @@ def check_alarms(manager: Manager) -> None:
             assert due is None or link.alarms[-1] <= due
 
 
+correlation_of = functools.lru_cache(10_000)(correlation_in)
+
+
 def wrong_columns(store: apsw.Connection) -> list[str]:
     """What the database of a store says of its messages and of how full its queues are, and is not so."""
     wrong = [
         f"correlation of {key}: {correlation!r}"
         for key, packet, correlation in store.execute("SELECT lookup_id, packet, correlation FROM messages")
-        if correlation_in(packet) != correlation
+        if correlation_of(packet) != correlation
     ]
     return wrong + [
         f"{queues}: {row}"

@@ -285,15 +285,24 @@ class Power(apsw.VFS):
 
     def machine(self, path: str) -> Machine | None:
         """Whose file this is; None: no machine's."""
-        folder = Path(path).parent
-        return next((machine for machine in self.machines if machine.folder == folder), None)
+        folder = path.rpartition("/")[0]
+        return next((machine for machine in self.machines if str(machine.folder) == folder), None)
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """What is opened meanwhile is on no machine's disk, and need not pass through here."""
+        apsw.set_default_vfs("unix")
+        try:
+            yield
+        finally:
+            apsw.set_default_vfs("power")
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - theirs
         path = (name.filename() if isinstance(name, apsw.URIFilename) else name) or ""
         machine = self.machine(path)
         if machine is None:
             return apsw.VFSFile("unix", name, flags)
-        short = Path(path).name
+        short = path.rpartition("/")[2]
         if short not in machine.names and flags[0] & apsw.SQLITE_OPEN_CREATE:
             with machine.operation("create", short, takes_room=True):
                 machine.inode(short)
@@ -304,7 +313,7 @@ class Power(apsw.VFS):
         if machine is None:
             super().xDelete(filename, syncdir)
             return
-        short = Path(filename).name
+        short = filename.rpartition("/")[2]
         with machine.operation("delete", short, can_fail=False):
             super().xDelete(filename, syncdir)
             machine.delete(short, syncdir)
