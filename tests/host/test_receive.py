@@ -5,20 +5,20 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 import pytest
 from ordack.client import Client
 from ordack.store import Store
 
-from hil.signals import heed
-from tests.support.command import DEADLINE_S, ENVIRONMENT, as_json, ordack
+from tests.support.command import DEADLINE_S, ENVIRONMENT, Running, as_json, ordack
 
 pytestmark = pytest.mark.slow
 
@@ -26,25 +26,34 @@ SIGNALS = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, sign
 FORMS = pytest.mark.parametrize("form", ["", "--json"])
 
 
-@pytest.fixture
-def thousand(store: Path) -> Path:
-    """A store with 1,000 messages in the queue plain, whose bodies are 0 to 999."""
-    with Client(store) as client, client.store.transaction():
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """What `thousand` is a copy of, and what `receive` calls the messages in it."""
+    store = tmp_path_factory.mktemp("template") / "store"
+    with Client(store, create=True) as client, client.store.transaction():
+        client.create_queue("plain")
         for number in range(1000):
             client.send("plain", b"%d" % number)
-    return store
+    lines = as_json("receive", "--store", store, "plain", "--peek")
+    return store, [f"{line['source']}\\{line['message_id']}" for line in lines]
+
+
+@pytest.fixture
+def thousand(template: tuple[Path, list[str]], tmp_path: Path) -> Path:
+    """A store with 1,000 messages in the queue plain, whose bodies are 0 to 999."""
+    return Path(shutil.copytree(template[0], tmp_path / "store"))
+
+
+@pytest.fixture
+def ids(template: tuple[Path, list[str]]) -> list[str]:
+    """What `receive` calls them."""
+    return template[1]
 
 
 def _left(store: Path) -> list[int]:
     """The bodies that are still in the queue plain."""
     with Client(store) as client:
         return [int(message.body) for message in client.queue("plain").peek()]
-
-
-def _ids(store: Path) -> list[str]:
-    """What `receive` calls the messages in the queue plain."""
-    lines = as_json("receive", "--store", store, "plain", "--peek")
-    return [f"{line['source']}\\{line['message_id']}" for line in lines]
 
 
 def _shell(command: str, store: Path) -> subprocess.CompletedProcess[str]:
@@ -62,16 +71,9 @@ def _shell(command: str, store: Path) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def _start(store: Path, *options: str, stdout: Any = subprocess.PIPE, **environment: str) -> subprocess.Popen[str]:
+def _start(store: Path, *options: str, stdout: IO[str] | None = None) -> Running:
     """`receive` on the queue plain."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "ordack", "receive", "--store", str(store), "plain", *options],
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=heed,
-        env={**ENVIRONMENT, **environment},
-    )
+    return Running("receive", "--store", str(store), "plain", *options, stdout=stdout)
 
 
 # ---- how many ---------------------------------------------------------------------------------------
@@ -90,7 +92,6 @@ def test_without_a_count_one_message_is_taken_and_all_takes_the_rest(thousand: P
 
 def test_follow_shows_what_comes_until_it_is_interrupted(store: Path) -> None:
     process = _start(store, "--json", "--follow")
-    assert process.stdout
     with Client(store) as client:
         for number in range(3):
             client.send("plain", b"%d" % number)
@@ -113,8 +114,9 @@ def test_follow_shows_what_comes_until_it_is_interrupted(store: Path) -> None:
 
 @FORMS
 @pytest.mark.parametrize("options", ["--all", "--follow", "--count 900"])
-def test_head_takes_two_of_a_thousand_and_the_others_stay(thousand: Path, options: str, form: str) -> None:
-    ids = _ids(thousand)
+def test_head_takes_two_of_a_thousand_and_the_others_stay(
+    thousand: Path, ids: list[str], options: str, form: str
+) -> None:
     lines = 2 if form else 4
     done = _shell(f"receive {options} {form} | head -{lines}", thousand)
     assert done.returncode == 1
@@ -127,7 +129,6 @@ def test_head_takes_two_of_a_thousand_and_the_others_stay(thousand: Path, option
 
 def test_a_slow_reader_that_dies_has_left_nothing_in_the_pipe(thousand: Path) -> None:
     process = _start(thousand, "--all", "--json")
-    assert process.stdout
     line = os.read(process.stdout.fileno(), 1 << 16).decode()
     assert line.count("\n") == 1  # the next one is written when this one was taken
     with Store(thousand) as opened:
@@ -135,7 +136,6 @@ def test_a_slow_reader_that_dies_has_left_nothing_in_the_pipe(thousand: Path) ->
             opened.wait(0.1)
     process.stdout.close()
     assert process.wait(DEADLINE_S) == 1
-    assert process.stderr
     with process.stderr:
         assert "1 message was removed from plain" in process.stderr.read()
     assert _left(thousand) == list(range(1, 1000))
@@ -147,7 +147,13 @@ def test_what_a_closed_pipe_did_not_take_stays_in_the_queue(store: Path, unbuffe
     with Client(store) as client:
         for _ in range(8):
             client.send("plain", bytes(1 << 20), label="l" * 200)
-    process = _start(store, "--all", *form.split(), PYTHONUNBUFFERED=unbuffered)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ordack", "receive", "--store", str(store), "plain", "--all", *form.split()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**ENVIRONMENT, "PYTHONUNBUFFERED": unbuffered},
+    )
     assert process.stdout
     assert len(os.read(process.stdout.fileno(), 10)) == 10
     process.stdout.close()
@@ -189,8 +195,9 @@ def test_a_full_disk_behind_standard_output_removes_nothing(thousand: Path, form
 
 
 @FORMS
-def test_a_disk_that_gets_full_in_the_middle_removes_what_it_took(thousand: Path, tmp_path: Path, form: str) -> None:
-    ids = _ids(thousand)
+def test_a_disk_that_gets_full_in_the_middle_removes_what_it_took(
+    thousand: Path, ids: list[str], tmp_path: Path, form: str
+) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(
@@ -215,11 +222,9 @@ def test_a_disk_that_gets_full_in_the_middle_removes_what_it_took(thousand: Path
 @SIGNALS
 @FORMS
 def test_a_signal_in_the_middle_removes_what_was_read_and_says_so(
-    thousand: Path, number: signal.Signals, form: str
+    thousand: Path, ids: list[str], number: signal.Signals, form: str
 ) -> None:
-    ids = _ids(thousand)
     process = _start(thousand, "--all", *form.split())
-    assert process.stdout
     lines = [process.stdout.readline() for _ in range(100)]  # it goes on meanwhile
     process.send_signal(number)
     rest, errors = process.communicate(timeout=DEADLINE_S)
@@ -235,7 +240,6 @@ def test_a_signal_in_the_middle_removes_what_was_read_and_says_so(
 @SIGNALS
 def test_a_signal_ends_a_receive_that_waits_for_its_reader(thousand: Path, number: signal.Signals) -> None:
     process = _start(thousand, "--all")
-    assert process.stdout
     with Client(thousand) as client:
         while client.store.messages.locked(client.queue("plain").identifier) != 1:
             client.store.wait(0.1)
@@ -258,8 +262,8 @@ def test_kill_9_at_any_time_loses_nothing(thousand: Path, tmp_path: Path, form: 
     rounds = 0
     while _left(thousand):
         with shown.open("a") as file:
-            process = _start(thousand, "--all", *form.split(), stdout=file if to == "a file" else subprocess.PIPE)
-            if process.stdout:
+            process = _start(thousand, "--all", *form.split(), stdout=file if to == "a file" else None)
+            if to == "a pipe":
                 for line in process.stdout:
                     file.write(line)
                     if rounds < 3 and json.dumps(line).count("7") > 8:
@@ -272,7 +276,7 @@ def test_kill_9_at_any_time_loses_nothing(thousand: Path, tmp_path: Path, form: 
             else:
                 process.wait(DEADLINE_S)
             process.kill()
-            file.writelines(process.stdout or ())  # it may have been ahead
+            file.writelines(process.stdout)  # it may have been ahead
             process.communicate()
         rounds += 1
     bodies = [

@@ -139,10 +139,15 @@ def send(arguments: list[str], environment: dict[str, str], folder: Path, places
     socket.send_fds(_nursery(before), [request], places)
 
 
-def _start(arguments: list[str], environment: dict[str, str], folder: Path, stdin: IO[bytes]) -> list[IO[bytes]]:
-    """What can be read of the command: standard output, standard error, and its number and exit status."""
+def _start(
+    arguments: list[str], environment: dict[str, str], folder: Path, stdin: IO[bytes], stdout: IO[Any] | None = None
+) -> list[IO[bytes]]:
+    """What can be read of the command: standard output, unless that goes elsewhere, standard error, and its number and
+    exit status."""
     pipes = [os.pipe() for _ in range(3)]
-    send(arguments, environment, folder, [stdin.fileno(), *(theirs for _, theirs in pipes)])
+    (_, output), *others = pipes
+    output = stdout.fileno() if stdout else output
+    send(arguments, environment, folder, [stdin.fileno(), output, *(theirs for _, theirs in others)])
     for _, theirs in pipes:
         os.close(theirs)
     return [os.fdopen(ours, "rb") for ours, _ in pipes]
@@ -197,11 +202,12 @@ def own_port(address: str = "127.0.0.1") -> int:
 
 
 class Running:
-    """What subprocess.Popen is to other programs, for a command that runs: `ordack` with these arguments."""
+    """What subprocess.Popen is to other programs, for a command that runs: `ordack` with these arguments. stdout: a
+    file that it writes to."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, stdout: IO[Any] | None = None) -> None:
         with Path(os.devnull).open("rb") as nothing:
-            output, errors, fate = _start(list(arguments), ENVIRONMENT, Path.cwd(), nothing)
+            output, errors, fate = _start(list(arguments), ENVIRONMENT, Path.cwd(), nothing, stdout)
         self.stdout, self.stderr = (io.TextIOWrapper(stream, encoding="utf-8") for stream in (output, errors))
         self._fate = fate
         self.pid = int(fate.readline())
