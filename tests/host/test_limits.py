@@ -23,7 +23,7 @@ from tests.support.segment_files import make_folder, row, write_rows
 pytestmark = pytest.mark.slow
 
 DESCRIPTORS = 256
-FILES = 5000
+FILES = 2000
 QUEUES = 300
 
 
@@ -47,7 +47,7 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     """A folder with a capture in thousands of files, and what the audit says of it in one: packets begin in one file
     and end in another, and bytes that came too early wait over many."""
     made = tmp_path_factory.mktemp("limits")
-    paths = capture_files(7, made / "captures", FILES, 7000)
+    paths = capture_files(7, made / "captures", FILES, 3000)
     assert len(paths) == FILES
     whole = made / "whole.pcap"
     whole.write_bytes(paths[0].read_bytes()[:24] + b"".join(path.read_bytes()[24:] for path in paths))

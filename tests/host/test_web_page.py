@@ -95,9 +95,8 @@ def test_what_is_there_is_shown_and_changes(browser: Any, running: Watched, widt
     assert opened.problems == []
 
 
-@WIDTHS
-def test_a_dead_letter_is_moved_back_with_the_token(browser: Any, running: Watched, width: int, scheme: str) -> None:
-    opened = Opened(browser, running, width, scheme)
+def test_a_dead_letter_is_moved_back_with_the_token(browser: Any, running: Watched) -> None:
+    opened = Opened(browser, running, 400, "dark")
     page = opened.page
     opened.unlock("wrong-token-wrong-token")
     page.wait_for_selector("#refused:not([hidden])")
