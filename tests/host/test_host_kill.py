@@ -94,8 +94,8 @@ class _Line:
 
 
 @pytest.mark.rule("B-007", "B-098", "B-158", "B-299", "B-301", "A-01", "A-08", "A-31")
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_queue_manager_killed_a_hundred_times_has_every_message_once_and_in_order(tmp_path: Path, seed: int) -> None:
+def test_a_queue_manager_killed_a_hundred_times_has_every_message_once_and_in_order(tmp_path: Path) -> None:
+    seed = random.SystemRandom().getrandbits(32)
     print("seed", seed)
     draw = random.Random(seed)
     kills = 100
