@@ -181,6 +181,7 @@ def _step(chance: random.Random, pairs: list[Pair], queues: tuple[str, ...]) -> 
     assert pairs[0].state() == pairs[1].state()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_what_follows_leaves_as_on_the_full_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     monkeypatch.setattr(secrets, "token_bytes", lambda size: b"\xab" * size)

@@ -485,6 +485,7 @@ def test_all_three_killed_at_any_statement_nothing_is_lost_repeated_or_reordered
     line.close()
 
 
+@pytest.mark.slow
 @pytest.mark.rule("B-260", "B-230", "B-245", "A-20")
 @pytest.mark.parametrize("seed", range(6))
 def test_no_order_ack_overtakes_a_final_ack_on_the_way_back(tmp_path: Path, seed: int) -> None:

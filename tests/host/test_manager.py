@@ -516,6 +516,7 @@ def test_a_defect_that_one_session_meets_is_not_the_others_end(
     assert len(host.content("plain")) == 7
 
 
+@pytest.mark.slow
 @pytest.mark.rule("B-260", "B-230", "B-245", "B-011")
 @pytest.mark.parametrize("seed", range(12))
 def test_no_order_ack_overtakes_the_final_ack_of_a_message_that_it_covers(tmp_path: Path, seed: int) -> None:

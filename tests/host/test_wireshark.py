@@ -28,6 +28,8 @@ from tests.conformance import ROOT
 from tests.support import packets
 from tests.support.capture_files import CLIENT, FRAMES, SERVER, pcap, segment, syn
 
+pytestmark = pytest.mark.slow
+
 DISSECTOR = ROOT / "host" / "ordack" / "wireshark" / "mqqb.lua"
 PLUGINS = Path(".local") / "lib" / "wireshark" / "plugins"
 SEED = int(os.environ.get("SEED", random.randrange(1 << 32)))
@@ -299,7 +301,6 @@ def test_body_types_are_those_that_bodies_have() -> None:
     assert Body.binary("text").body_type in found
 
 
-@pytest.mark.slow
 def test_every_field_of_every_packet_is_what_decode_says(home: Path, tmp_path: Path) -> None:
     raws = _all_kinds()
     file = _connections(tmp_path / "packets.pcap", raws)
@@ -338,7 +339,6 @@ def _broken(raw: bytes, chance: random.Random) -> bytes:
     return bytes(broken)
 
 
-@pytest.mark.slow
 def test_what_is_malformed_is_what_decode_says(home: Path, tmp_path: Path) -> None:
     chance = random.Random(SEED)
     good = _all_kinds()
@@ -460,7 +460,6 @@ def _hostile(chance: random.Random) -> list[bytes]:
     return made
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", ["whole", "not put together", "cut by the capture", "datagrams"])
 def test_no_bytes_are_too_much(home: Path, tmp_path: Path, way: str) -> None:
     raws = _hostile(random.Random(SEED))
