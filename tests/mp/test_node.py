@@ -1165,32 +1165,31 @@ def power_goes_at_every_change_of_the_disk():
     board = Board(segment_size=600, capacity=5000)
 
     def before(disk, step, data):
-        for size in range(0, len(data) + 1, 16):
-            for how in WAYS:
-                counts[0] += 1
-                left = Node("", files=disk.after_cut(how, power.Dice(counts[0]), bytes(data[:size])), guid=power.GUID)
-                found = {}
-                for queue in left._queues:
-                    for entry in queue.stream.table:
-                        found[entry.message_id] = "QS"
-                    for entry in queue.stream.awaiting_final_ack:
-                        found[entry.message_id] = "SO"
-                for kind, some in (("X", left.dead_letters()), ("J", left.journal())):
-                    for message in some:
-                        found[message.message_id] = kind
-                assert left.outbox.live == len(found)
-                assert left.waiting == sum([state == "QS" for state in found.values()])
-                for message_id in states:
-                    had = states[message_id]
-                    if message_id in found:
-                        message = left.find(message_id)
-                        state = chr(message.record[confirm.STATE])
-                        assert state in found[message_id]
-                        assert state in had or (state == "S" and "Q" in had), (message_id, state, had)
-                    else:
-                        assert "-" in had, (message_id, had)
-                for message_id in found:
-                    assert message_id in states or message_id == board.node.next_message_id - 1, "came from nowhere"
+        for how, partial in power.cuts_within(data, 32):
+            counts[0] += 1
+            left = Node("", files=disk.after_cut(how, power.Dice(counts[0]), partial), guid=power.GUID)
+            found = {}
+            for queue in left._queues:
+                for entry in queue.stream.table:
+                    found[entry.message_id] = "QS"
+                for entry in queue.stream.awaiting_final_ack:
+                    found[entry.message_id] = "SO"
+            for kind, some in (("X", left.dead_letters()), ("J", left.journal())):
+                for message in some:
+                    found[message.message_id] = kind
+            assert left.outbox.live == len(found)
+            assert left.waiting == sum([state == "QS" for state in found.values()])
+            for message_id in states:
+                had = states[message_id]
+                if message_id in found:
+                    message = left.find(message_id)
+                    state = chr(message.record[confirm.STATE])
+                    assert state in found[message_id]
+                    assert state in had or (state == "S" and "Q" in had), (message_id, state, had)
+                else:
+                    assert "-" in had, (message_id, had)
+            for message_id in found:
+                assert message_id in states or message_id == board.node.next_message_id - 1, "came from nowhere"
 
     def expect(message_id, state):
         states[message_id] = states.get(message_id, "") + state

@@ -28,20 +28,19 @@ def scratch(name):
 
 
 def every_byte_of_a_workload():
-    ways = (power.KEEP_ALL, power.KEEP_SYNCED, power.TEAR, power.KILL)
-    cuts = power.every_cut(seed=7, actions=14, ways=ways, stride=2)
+    cuts = power.every_cut(seed=7, actions=14, stride=5)
     print(cuts, "cuts")
-    assert cuts > 3000
+    assert cuts > 1500
 
 
 def one_life_after_another():
     released = 0
-    for seed in range(1, 61):
+    for seed in range(1, 31):
         capacity = 3000 if seed % 2 else 100000
         released += power.many_lives(seed, 15, capacity=capacity, segment_size=300 + seed % 5 * 200)[0]
         released += power.many_lives(seed, 5, sizes=(0, 40, 700), write_bytes=520, segment_size=2000)[0]
     print(released, "messages released")
-    assert released > 1000
+    assert released > 500
 
 
 def segments(folder):
@@ -204,9 +203,8 @@ def what_is_broken_worse_is_left_out_and_said():
         assert bodies(outbox.Outbox(disk))[-1] == b"new"
 
 
+CUTS = (every_byte_of_a_workload, one_life_after_another)  # CPython has more of both in tests/node/test_outbox.py
 TESTS = (
-    every_byte_of_a_workload,
-    one_life_after_another,
     real_files_keep_what_was_sent,
     a_torn_tail_is_dropped_and_never_built_upon,
     damage_is_reported,
@@ -216,4 +214,4 @@ TESTS = (
 
 
 if __name__ == "__main__":
-    run_calls([(test.__name__, test, (), {}) for test in TESTS])
+    run_calls([(test.__name__, test, (), {}) for test in CUTS + TESTS])

@@ -1,5 +1,5 @@
 """What the outbox writes to the flash for each message, the blocks that are erased for it, and for how long: the tables
-of firmware/docs/storage.md. Runs on MicroPython only: micropython -X heapsize=16M tests/mp/wear.py
+of firmware/docs/storage.md. Runs on MicroPython only: micropython -X heapsize=16M tests/mp/wear.py [MESSAGES]
 """
 
 import sys
@@ -69,15 +69,15 @@ def measure(kind, batch, count=MESSAGES, size=SIZE, packet_size=PACKET, settles=
     return device.written // count, device.erased * 1000 // count
 
 
-def last():
-    """How many years the flash lasts, one message at a time."""
+def last(count):
+    """How many years the flash lasts, one message at a time. A larger one has as many erases, of more blocks."""
     print()
     print("| file system | packet | flash | blocks erased per 1,000 messages: 1 a minute, slower | " + HEADS + " |")
     print("|" + "---|" * 7)
     for kind in LIVES:
         for packet_size in PACKETS:
+            erased = [measure(kind, 1, count, min(SIZES), packet_size, settles)[1] for settles in (False, True)]
             for size in SIZES:
-                erased = [measure(kind, 1, 2000, size, packet_size, settles)[1] for settles in (False, True)]
                 years = [
                     CYCLES * (size // kind.block_size) * 1000 / erased[pace > 60] * pace / YEAR for _, pace in PACES
                 ]
@@ -92,7 +92,7 @@ def main():
         for batch in BATCHES:
             written, erased = measure(kind, batch)
             print("| %s | %d | %d | %d | %d |" % (kind.name, kind.block_size, batch, written, erased))
-    last()
+    last(int(sys.argv[1]) if len(sys.argv) > 1 else 2000)
 
 
 if __name__ == "__main__":
