@@ -43,7 +43,7 @@ BOARDS: dict[str, tuple[str, ...]] = {
         "test_traces.py",
     ),
 }
-CUTS_ON_RELATIVE = 80
+CUTS_ON_RELATIVE = 120
 TIMEOUT = 900  # seconds for one script, which takes 40 on a machine that has nothing else to do
 WHICH_CORE = "from mqqb import core; print(core.implementation)"
 

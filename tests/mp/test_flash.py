@@ -11,7 +11,7 @@ sys.path.insert(0, "tests/mp")
 
 import flash
 
-CUTS = 6000
+CUTS = 2000
 SIZES = (0, 17, 200, 300)
 FULL = {
     "sizes": (300, 900, 2000),
@@ -147,10 +147,12 @@ def cuts_at_writes(cuts, seed):
 def lives(count, seed):
     released = 0
     done = 0
+    each = min(20, max(count // 5, 3))
     while done < count:
         for kind in (flash.LITTLEFS, flash.LITTLEFS_256, flash.FAT, flash.RAW, flash.RAW_SMALL):
             capacity = min(30000, kind.size // 2)
-            cuts, messages = flash.many_lives(kind, seed + done, 20, sizes=SIZES, segment_size=1500, capacity=capacity)
+            options = {"sizes": SIZES, "segment_size": 1500, "capacity": capacity}
+            cuts, messages = flash.many_lives(kind, seed + done, each, **options)
             done += cuts
             released += messages
             gc.collect()

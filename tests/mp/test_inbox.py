@@ -934,14 +934,14 @@ def of_two_streams_the_one_that_is_owed_nothing_is_forgotten():
 
 
 def a_cut_while_a_stream_is_forgotten_leaves_the_old_one_or_the_new_one():
-    """At every third byte that is written. Both use the same numbers: with the counters of the old one none is new."""
+    """At every eighth byte that is written. Both use the same numbers: with the counters of the old one none is new."""
     cuts = 0
-    for start, how in enumerate(WAYS + ("error",)):
+    for start, how in enumerate((power.KEEP_ALL, power.KEEP_SYNCED, power.TEAR, "error")):
         for is_owed in (False, True):
-            at = -3 * (start & 3)
+            at = -8 * (start % 3)
             is_through = False
             while not is_through:
-                at += 12 if how != "error" else 1
+                at += 24 if how != "error" else 1
                 first = Sender(1)
                 second = Sender(2)
                 world = world_of(first, segment_size=700, capacity=8000)
@@ -995,7 +995,7 @@ def a_cut_while_a_stream_is_forgotten_leaves_the_old_one_or_the_new_one():
                 assert bodies == [b"second"] * (1 + again), (how, at, bodies)
                 assert second.said == {1: 0x4000}, (how, at, second.seen)
     print(cuts, "cuts while a stream is forgotten")
-    assert cuts > 100
+    assert cuts > 40
 
 
 def put_behind_router(sender):

@@ -1694,8 +1694,9 @@ def test_one_wrong_byte_anywhere_is_taken_or_ends_the_session():
         sender.send(b"body", delivery)
     sender.pump(0)
     good = sender.session.data_to_send() + _samples()["SessionAck"] + _samples()["FinalAck"]
+    changes = (0x01, 0x80, 0xFF)
     for place in range(len(good)):
-        for change in (0x01, 0x80, 0xFF):
+        for change in (changes[place % 3],) if sys.implementation.name == "micropython" else changes:
             _, receiver = ends.open_pair()
             bad = bytearray(good)
             bad[place] ^= change
