@@ -117,6 +117,17 @@ def _places(source: str) -> Iterator[tuple[int, int, str]]:
     yield from walk(ast.parse(source), "")
 
 
+def _is_python(lines: list[str], more: int, around: list[tuple[int, int, str]]) -> bool:
+    """Are these, of which `more` are new, in the innermost of these places? To parse all of a file takes long."""
+    top, bottom, _ = around[-1] if around else (1, len(lines) - more, "")
+    part = lines[top - 1 : bottom + more]
+    try:
+        ast.parse("\n".join(["if 1:", *part] if part[0].startswith(" ") else part))
+    except SyntaxError:
+        return False
+    return True
+
+
 def mutants(file: str) -> list[Mutant]:
     """All changes of one file that are still Python."""
     source = (ROOT / ENGINE / file).read_text(encoding="utf-8")
@@ -135,11 +146,10 @@ def mutants(file: str) -> list[Mutant]:
             after = before + other + behind
         else:  # a few kinds have no place of their own; this way takes longer
             after = wrapper.module.deep_replace(node, changed).code  # type: ignore[attr-defined]
-        try:
-            ast.parse(after)
-        except SyntaxError:
-            continue
+        around = [(top, bottom, name) for top, bottom, name in places if top <= first.line <= bottom]
         new_lines = after.splitlines()
+        if not _is_python(new_lines, len(new_lines) - len(lines), around):
+            continue
         same = next(place for place, (old, new) in enumerate(zip(lines, new_lines, strict=False)) if old != new)
         behind_same = next(
             place
@@ -147,7 +157,7 @@ def mutants(file: str) -> list[Mutant]:
             if old != new
         )
         old, new = (" ".join(" ".join(part[same : len(part) - behind_same]).split()) for part in (lines, new_lines))
-        place = [name for top, bottom, name in places if top <= first.line <= bottom]
+        place = [name for _, _, name in around]
         if file in ONLY and (not place or place[0] != ONLY[file]):
             continue
         key = f"{file} {place[-1] if place else '-'}: {old} ==> {new}"
@@ -182,13 +192,17 @@ def scratch(folder: Path) -> None:
 
 
 class _ModelsLast:
-    """A pytest plugin: what takes long comes after what finds most."""
+    """A pytest plugin: what takes long comes after what finds most, or not at all."""
+
+    def __init__(self, models: bool) -> None:
+        self.models = models
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items.sort(key=lambda item: "TestModel" in item.nodeid)
+        items[:] = [item for item in items if self.models or "TestModel" not in item.nodeid]
 
 
-def run_tests(folder: Path, file: str) -> None:
+def run_tests(folder: Path, file: str, models: bool) -> None:
     """In a process of its own: exit status 0 if all tests pass. Compiled files are not left: they outlive a mutant."""
     os.chdir(folder)
     for name in [name for name in sys.modules if name.partition(".")[0] == "mqqb"]:
@@ -204,22 +218,27 @@ def run_tests(folder: Path, file: str) -> None:
     hypothesis.settings.load_profile("mutants")
     options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:labgrid", "--assert=plain", "--rootdir", str(folder)]
     tests = [str(folder / "tests" / test) for test in TESTS[file]]
-    os._exit(int(pytest.main([*options, *tests], plugins=[_ModelsLast()])))
+    os._exit(int(pytest.main([*options, *tests], plugins=[_ModelsLast(models)])))
 
 
-def start(folder: Path, mutant: Mutant, sources: dict[str, str]) -> BaseProcess:
+def start(folder: Path, mutant: Mutant, sources: dict[str, str], models: bool) -> BaseProcess:
     """Run the tests in this scratch copy with the mutant in it, the other files as in `sources`."""
     for file, source in sources.items():
         (folder / ENGINE / file).write_text(mutant.source if file == mutant.file else source, encoding="utf-8")
-    process = multiprocessing.get_context("fork").Process(target=run_tests, args=(folder, mutant.file))
+    process = multiprocessing.get_context("fork").Process(target=run_tests, args=(folder, mutant.file, models))
     process.start()
     return process
 
 
 def survivors(
-    folders: list[Path], sources: dict[str, str], chosen: list[Mutant], tell: Callable[[Mutant, bool], None]
+    folders: list[Path],
+    sources: dict[str, str],
+    chosen: list[Mutant],
+    tell: Callable[[Mutant, bool], None],
+    models: bool = True,
 ) -> list[Mutant]:
-    """Those with which the tests pass, one scratch copy for each that runs at a time. tell: called after each."""
+    """Those with which the tests pass, one scratch copy for each that runs at a time. tell: called after each. models:
+    with them among the tests, which take longest."""
     waiting = list(reversed(chosen))
     running: dict[Path, tuple[BaseProcess, Mutant, float]] = {}
     result = []
@@ -227,7 +246,7 @@ def survivors(
         for folder in folders:
             if folder not in running and waiting:
                 mutant = waiting.pop()
-                running[folder] = start(folder, mutant, sources), mutant, time.monotonic() + PATIENCE
+                running[folder] = start(folder, mutant, sources, models), mutant, time.monotonic() + PATIENCE
         wait([process.sentinel for process, _, _ in running.values()], timeout=1)
         for folder, (process, mutant, until) in list(running.items()):
             if process.is_alive() and time.monotonic() < until:
@@ -261,14 +280,15 @@ def main() -> int:
         for folder in folders:
             scratch(folder)
         sources = {file: (folders[0] / ENGINE / file).read_text(encoding="utf-8") for file in TESTS}
-        # Without any mutant all pass. What an earlier file runs already need not run again.
+        # Without any mutant all pass; in `make test`, which has a sample, other parts show the models. What an earlier
+        # file runs already need not run again.
         tried = [file for file in files if any(mutant.file == file for mutant in chosen)]
         most = [
             file for place, file in enumerate(tried)
             if not any(set(TESTS[file]) <= set(TESTS[other]) for other in tried[:place])
         ]  # fmt: skip
         whole = [Mutant(file, 0, file, sources[file]) for file in most]
-        well = survivors(folders, sources, whole, lambda _mutant, _survived: None)
+        well = survivors(folders, sources, whole, lambda _mutant, _survived: None, models=options.sample is None)
         broken = set(most) - {mutant.file for mutant in well}
         if broken:
             print(f"mutants: without any, the tests of {', '.join(sorted(broken))} fail", file=sys.stderr)

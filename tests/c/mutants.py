@@ -92,11 +92,11 @@ def main() -> int:
     folder = options.folder
     folder.mkdir(parents=True, exist_ok=True)
     cases = mutants(options.listed)
-    compile_tests(folder, {file for _, file, _, _ in cases})
     if options.sample is not None and options.sample < len(cases):
         print(f"mutants: seed {options.seed}")
         chosen = random.Random(options.seed).sample(cases, options.sample)
         cases = [case for case in cases if case in chosen or len(places(case[1], case[2])) != 1]
+    compile_tests(folder, {file for _, file, _, _ in cases})
     with ThreadPoolExecutor(2) as pool:
         verdicts = list(pool.map(lambda case: verdict(folder, *case), cases))
     for (number, file, code, mutant), found in zip(cases, verdicts, strict=True):
