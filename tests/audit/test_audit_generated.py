@@ -23,7 +23,7 @@ from tests.support.capture_generator import CONSEQUENCES, Capture, Planted
 pytest.importorskip("pyarrow", reason="the pipeline is not installed")
 
 SEED = int(os.environ.get("SEED") or 1)
-COUNT = 200  # captures in make test
+COUNT = 80  # captures in make test
 CHUNK = 20
 MALFORMED, HOLE = 0, 7  # kinds of rows (mqqb_scan.h, mqqb_capture.h)
 KINDS = {"handshake": 0, "session": 3, "message": 4, "order": 5, "final": 6}
