@@ -30,8 +30,8 @@ from tests.support.power import BLOCK, CUT, IO_ERROR, WAYS, Accident, Inode, Mac
 
 pytestmark = [pytest.mark.slow, pytest.mark.rule("B-098", "B-285")]
 
-BLOCKS = 4
-CUTS = 2500  # in each
+BLOCKS = 2
+CUTS = 5000  # in each
 KINDS = ("refused", "unknown", "backups", "at sync -wal", "at write -wal", "at write ")  # the rarest: 0 to 35 of 1,000
 TRIES = 10  # of each accident, with other dice
 
