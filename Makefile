@@ -62,10 +62,10 @@ pipeline: setup-test ## from a board to a Spark table, with every process on the
 ##@ Check it
 
 test: setup-test ## everything that must hold, with a summary
-	@$(PYTHON_VENV) tests/run_all.py
+	@$(PYTHON_VENV) -m tests.run_all
 
 test-fast: setup-test ## core, engine and host in about a minute: no kills, no processes that wait, no Spark, no QEMU, no browser
-	@$(PYTHON_VENV) tests/run_all.py --fast
+	@$(PYTHON_VENV) -m tests.run_all --fast
 
 test-c: setup-test ## the C core and the C of the host: both compilers, sanitizers, big-endian, all 2^32 acknowledgements, coverage, size, lint
 	@$(C_CORE) all-tests

@@ -34,6 +34,7 @@ from rich.console import Console
 from hil import sensor
 from hil.boards import ROOT, Board, BoardMissing, Log, Mortal, Process
 from hil.campaign import LISTENING_DEADLINE_S, QUEUE, TICK_S, CampaignFailed, Progress, QueueManager, Victim
+from hil.quick_spark import INTERPRETED, QUICK_JVM
 from hil.report import Comparison, Received, compare, read_ledger
 from hil.scenario import ORDACK, plan_kills
 from hil.targets import open_board
@@ -45,10 +46,8 @@ STEPS_MAX = 6  # in a life of the ingest until it is killed: about three batches
 PATIENCE_S = 300.0  # a Spark session on a busy machine takes its time
 STATUS_DEADLINE_S = 60.0
 LOOK_S = 0.1  # between two looks at the table
-QUICK_START = (  # no life of it is long
-    "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.sql.codegen.wholeStage=false",
-    "spark.sql.codegen.factoryMode=NO_CODEGEN",
+QUICK_START = tuple(  # no life of it is long
+    f"{name}={value}" for name, value in ({"spark.driver.extraJavaOptions": QUICK_JVM} | INTERPRETED).items()
 )
 
 

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from ordack.client import Client
 
 from hil import own_network
+from hil.quick_spark import INTERPRETED
 from tests import on_mps2
 from tests.conformance import UnknownRule, check_known, cited_by, load_rules
 from tests.run_all import JVM
@@ -23,11 +24,10 @@ if TYPE_CHECKING:
 
     from tests.support.s3 import S3
 
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 # Less work for the two processors: small jobs gain nothing from the second compiler, from threads that collect garbage,
 # from many partitions, from code that is made for each query, from plans that are made anew while they run, and from
-# what is kept of earlier ones. What starts `ordack pipeline` has the defaults of Spark; for its
-# JVM see tests/run_all.py.
+# what is kept of earlier ones. What starts `ordack pipeline` has the defaults of Spark; for its JVM see
+# tests/run_all.py.
 SPARK = {
     "spark.driver.extraJavaOptions": f"{JVM} -Xms1g -Xmn400m",
     "spark.sql.shuffle.partitions": "2",

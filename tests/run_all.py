@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from hil.quick_spark import QUICK_JVM
+
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "logs"
 PYTHON = sys.executable
@@ -30,7 +32,7 @@ SHOWN_OF_FAILURE = 80  # lines
 
 # Those of these that are not marked slow or untraced reach every line of mqqb: only they are slowed by being traced.
 ENGINE = ["tests/core", "tests/engine"]
-HOST = "tests/host"  # half of all the time
+HOST = "tests/host"  # a quarter of all the work
 BOARDS = "tests/boards"  # emulated ones, and what runs on them: more waiting than work
 PIPELINE = "tests/pipeline"
 # One Spark session for all of these: it needs 30 s of processor until it is quick. The others do without it.
@@ -39,10 +41,9 @@ SPARK = [f"{PIPELINE}/test_{name}.py" for name in SESSION]
 OTHERS = ["tests", *[f"--ignore={name}" for name in (*ENGINE, HOST, BOARDS, PIPELINE)]]
 DURATION = re.compile(r"([\d.]+)s (?:call|setup|teardown) +(.*)")  # as pytest prints it
 FAILURE = re.compile(r"(?:FAILED|ERROR) (tests|hil)/")  # likewise
-# For every JVM that a test starts, also through `ordack pipeline`, and that of tests/conftest.py. None lives
-# long enough to gain from the second compiler, or from threads that collect garbage: of the 15 s of processor that a
-# session takes for one small job 6 are theirs. 4 more go into loading classes that are in a file already.
-QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# For every JVM that a test starts, also through `ordack pipeline`, and that of tests/conftest.py: of the 15 s of
+# processor that a session takes for one small job, what QUICK_JVM leaves out takes 6. 4 more go into loading classes
+# that are in a file already.
 JVM = f"{QUICK_JVM} -XX:SharedArchiveFile={ROOT}/build/spark-classes.jsa -Xlog:cds=off -Xlog:cds+dynamic=off"
 ENVIRONMENT = {"SPARK_SUBMIT_OPTS": JVM, "SPARK_LAUNCHER_OPTS": QUICK_JVM}
 MEMORY = Path("/dev/shm")  # where tests have their files: SIGKILL takes nothing from there either, and a power that is
@@ -60,7 +61,7 @@ PARTS: list[Part] = [
     ("rig", [[PYTHON, *PYTEST, *TWO, "hil"]]),
     ("MicroPython", [[*MAKE, "test-mp"]]),
     ("boards", [[PYTHON, *PYTEST, *TWO, BOARDS]]),
-    ("export", [[PYTHON, *PYTEST, *TWO, PIPELINE, *[f"--ignore={name}" for name in SPARK]]]),
+    ("pipeline, other", [[PYTHON, *PYTEST, *TWO, PIPELINE, *[f"--ignore={name}" for name in SPARK]]]),
     ("others", [[PYTHON, *PYTEST, *TWO, *OTHERS]]),
     (
         "engine",

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyspark
 
-from tests.conftest import INTERPRETED
+from hil.quick_spark import INTERPRETED
 from tests.run_all import JVM
 
 HOME = Path(pyspark.__file__).parent

@@ -30,7 +30,8 @@ from ordack.capture import columnar
 from ordack.pipeline.session import PARTITIONS
 from pyspark.errors import PySparkException
 
-from tests.conftest import INTERPRETED, SPARK
+from hil.quick_spark import INTERPRETED
+from tests.conftest import SPARK
 from tests.support.capture_generator import capture_files
 from tests.support.command import ordack
 

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tests.run_all import QUICK_JVM
+from hil.quick_spark import QUICK_JVM
 
 
 def _same(batches: "Iterable[object]") -> "Iterator[object]":
