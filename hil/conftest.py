@@ -172,7 +172,7 @@ def forked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     if request.config.stash[FILE] is None and Path(ORDACK[0]).exists():
         from tests.support import forked_manager  # a lab has no tests but these
 
-        monkeypatch.setattr(boards, "Popen", forked_manager.popen(boards.ORPHANED))
+        monkeypatch.setattr(boards, "Popen", forked_manager.popen)
         monkeypatch.setattr(campaign, "create_subprocess_exec", forked_manager.create_subprocess_exec)
 
 

@@ -13,10 +13,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from hil.boards import ORPHANED
 from hil.campaign import STEPPED
 from hil.scenario import ORDACK
 from tests.support import command
@@ -53,30 +53,25 @@ class Forked(command.Running):
             return super().wait(timeout)
 
 
-def _forked(words: Sequence[str], folder: Path, places: list[int]) -> Forked | None:
-    """The command, if it is one of the queue manager."""
+def _asked(words: list[str], folder: Path) -> tuple[list[str], Path, dict[str, str]] | None:
+    """Arguments, folder and environment of a command of the queue manager; None if it is another program's."""
     environment = {}
-    if list(words[:2]) == [sys.executable, str(STEPPED)]:
+    if words[:2] == [sys.executable, str(STEPPED)]:
         environment, words = {CLOCK: str(folder / words[2])}, words[3:]
-    return Forked(list(words[1:]), folder, environment, places) if (words[0],) == ORDACK else None
+    return (words[1:], folder, environment) if (words[0],) == ORDACK else None
 
 
-def popen(orphaned: Sequence[str]) -> Callable[..., Any]:
-    """In place of Popen, in hil.boards. orphaned: what stands in front of every command."""
-
-    def start(words: Sequence[str], cwd: Path, **settings: Any) -> Any:
-        with Path(os.devnull).open("rb") as nothing:
-            read, write = os.pipe()
-            forked = _forked(words[len(orphaned) :], cwd, [nothing.fileno(), write, write])
-            os.close(write)
-        output = os.fdopen(read, "rb")
-        if forked is None:
-            output.close()
-            return subprocess.Popen(words, cwd=cwd, **settings)
-        forked.stdout = output  # type: ignore[assignment]
-        return forked
-
-    return start
+def popen(words: list[str], cwd: Path, **settings: Any) -> Any:
+    """In place of Popen, in hil.boards."""
+    asked = _asked(words[len(ORPHANED) :], cwd)
+    if asked is None:
+        return subprocess.Popen(words, cwd=cwd, **settings)
+    read, write = os.pipe()
+    with Path(os.devnull).open("rb") as nothing:
+        forked = Forked(*asked, [nothing.fileno(), write, write])
+    os.close(write)
+    forked.stdout = os.fdopen(read, "rb")  # type: ignore[assignment]
+    return forked
 
 
 class _Command:
@@ -120,14 +115,14 @@ async def create_subprocess_exec(
     *words: str | Path, cwd: Path = command.ROOT, stdout: Any = None, stderr: Any = None, **settings: Any
 ) -> Any:
     """In place of that of asyncio, in hil.campaign."""
-    if (str(words[0]),) != ORDACK:
+    asked = _asked([str(word) for word in words], cwd)
+    if asked is None:
         return await asyncio.create_subprocess_exec(*words, cwd=cwd, stdout=stdout, stderr=stderr, **settings)
     of_output = os.pipe() if stdout == subprocess.PIPE else None
     of_errors = os.pipe()
     with Path(os.devnull).open("rb") as nothing:
         places = [nothing.fileno(), of_output[1] if of_output else stdout.fileno(), of_errors[1]]
-        forked = _forked([str(word) for word in words], cwd, places)
-    assert forked is not None
+        forked = Forked(*asked, places)
     for ends in (of_output, of_errors):
         if ends:
             os.close(ends[1])
