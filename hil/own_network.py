@@ -17,7 +17,7 @@ import pytest
 _NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 _SET_FLAGS = 0x8914  # SIOCSIFFLAGS
 _UP = 1  # IFF_UP
-_NETWORK = "/proc/thread-self/ns/net"
+NETWORK = "/proc/thread-self/ns/net"
 _machine: int | None = None  # the network that this process had at first
 
 
@@ -28,13 +28,18 @@ def enter(config: pytest.Config) -> None:
     global _machine
     leaves_tests = getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput")
     has_boards = getattr(config.option, "lg_env", None) or "LG_ENV" in os.environ
-    if _machine is not None or leaves_tests or has_boards or not Path(_NETWORK).exists():
+    if _machine is not None or leaves_tests or has_boards or not Path(NETWORK).exists():
         return
-    machine = os.open(_NETWORK, os.O_RDONLY | os.O_CLOEXEC)
+    machine = os.open(NETWORK, os.O_RDONLY | os.O_CLOEXEC)
     if ctypes.CDLL(None).unshare(_NEW_NETWORK):
         os.close(machine)
         return
     _machine = machine
+    bring_up()
+
+
+def bring_up() -> None:
+    """The loopback of a new network passes on what is sent there: at first it does not. Raises OSError."""
     with socket.socket() as any_socket:
         fcntl.ioctl(any_socket, _SET_FLAGS, struct.pack("16sh14x", b"lo", _UP))
 
@@ -50,7 +55,7 @@ def of_machine() -> Iterator[None]:
     if _machine is None:
         yield
         return
-    own = os.open(_NETWORK, os.O_RDONLY | os.O_CLOEXEC)
+    own = os.open(NETWORK, os.O_RDONLY | os.O_CLOEXEC)
     try:
         _join(_machine)
         try:

@@ -9,12 +9,11 @@ from hil.boards import ROOT
 
 PORTS = 50
 PROGRAM = """
-import fcntl, socket, struct, sys
+import socket, sys
 from hil.held_port import hold_port
+from hil.own_network import bring_up
 
-UP = struct.pack("16sh14x", b"lo", 1)
-with socket.socket() as any:
-    fcntl.ioctl(any, 0x8914, UP)  # SIOCSIFFLAGS
+bring_up()
 with open("/proc/sys/net/ipv4/ip_local_port_range", "w") as file:
     file.write("40000 %d" % (40000 + int(sys.argv[1]) - 1))
 held = hold_port()

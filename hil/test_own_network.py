@@ -29,4 +29,4 @@ def test_who_asks_a_registry_has_the_network_of_the_machine_for_that_time_alone(
 
 
 def _network() -> str:
-    return str(Path("/proc/thread-self/ns/net").readlink())
+    return str(Path(own_network.NETWORK).readlink())
