@@ -339,6 +339,8 @@ def test_what_cannot_be_reconciled_is_said_in_words(
 ) -> None:
     world.write()
     capture, segments, table = (str(path) for path in (world.capture, world.segments, world.table))
+    empty = tmp_path / "empty.pcap"
+    empty.write_bytes(pcap([]))
     others = make_folder(tmp_path / "others", queue_manager=guids.guid_text(STRANGER))
     write_rows(others, 1, [stored(1)])
     for words, text in (
@@ -349,6 +351,7 @@ def test_what_cannot_be_reconciled_is_said_in_words(
         ((capture, segments, table, "--acquired", "at"), "has no column at"),
         ((capture, segments, table, "--acquired", "label"), "column label"),
         ((capture, segments, table, "--html", f"{tmp_path}/none/page.html"), "to write page.html to: make it first"),
+        ((str(empty), segments, table), f"there is no message to the queue managers of {segments} in"),
         ((capture, str(others), table), f"there is no message to the queue managers of {others} in"),
         ((capture, segments), "TABLE"),
     ):
