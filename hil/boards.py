@@ -255,7 +255,7 @@ class Board(Mortal, Protocol):
 
     def erase(self, folder: str, to: Path) -> None:
         """A folder of the board's flash is gone; its files go to the new folder `to`. The board is switched off. Raises
-        OSError: this rig cannot do that to such a board.
+        FileNotFoundError if the board has not made it yet, another OSError if this rig cannot do that to such a board.
         """
         raise OSError(f"{folder} of board {self.target} cannot be erased into {to} by this rig")
 

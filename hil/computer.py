@@ -150,7 +150,8 @@ class SSHBoard(Board):
         if self._switch is not None:
             self._off()
         elif process is not None and process.alive:
-            self._run(f"kill -9 {self._pid} || true")
+            gone = f"while kill -0 {self._pid}; do sleep 0.1; done"  # until then it may write to its files
+            self._run(f"{{ kill -9 {self._pid}; {gone}; }} 2>/dev/null || true")
         if process is not None:
             process.kill()
 
@@ -170,8 +171,10 @@ class SSHBoard(Board):
     def erase(self, folder: str, to: Path) -> None:
         path = f"{self._folder}/{shlex.quote(folder)}"
         with self._connected():
-            content = self._run(f"tar -cf - -C {path} .")
+            content = self._run(f"if test -d {path}; then tar -cf - -C {path} .; fi")
             self._run(f"rm -rf {path}")
+        if not content:
+            raise FileNotFoundError(f"board {self.target}: {folder} is not there")
         with tarfile.open(fileobj=io.BytesIO(content)) as archive:
             archive.extractall(to, filter="data")
 

@@ -189,6 +189,24 @@ def test_a_folder_that_others_use_is_left_alone(rig: Make, tmp_path: Path, switc
         board.close()
 
 
+@pytest.mark.parametrize("switch", [True, False])
+def test_an_outbox_that_it_has_not_made_yet_cannot_be_erased(rig: Make, tmp_path: Path, switch: bool) -> None:
+    rig(switch, command=sys.executable)
+    board = open_board("pi-1", tmp_path / "flash")
+    try:
+        board.deploy({})
+        with pytest.raises(FileNotFoundError, match="board pi-1: outbox is not there"):
+            board.erase("outbox", tmp_path / "taken")
+        (tmp_path / "files").mkdir()
+        (tmp_path / "files" / "1.log").write_bytes(b"reading")
+        board.put("outbox", tmp_path / "files")
+        board.erase("outbox", tmp_path / "taken")
+        assert (tmp_path / "taken" / "1.log").read_bytes() == b"reading"
+        assert board.read_file("outbox/1.log") == b""
+    finally:
+        board.close()
+
+
 @pytest.mark.parametrize(
     ("node", "reason"),
     [
