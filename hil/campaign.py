@@ -35,6 +35,7 @@ from rich.console import Console
 
 from hil import sensor
 from hil.boards import FIRMWARE, MISHAP, RESET, ROOT, Board, BoardMissing, Log, Mortal, Process
+from hil.dice import new_seed
 from hil.faults import UP, CutSchedule, FaultProxy, TcpFaultProxy
 from hil.held_port import hold_port
 from hil.kinds import KINDS
@@ -886,7 +887,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         if others:
             parser.error(f"the scenario says all but --json: write {', '.join(sorted(others))} into {chosen.scenario}")
         return chosen
-    seed = random.SystemRandom().randrange(1 << 31) if chosen.seed is None else chosen.seed
+    seed = new_seed() if chosen.seed is None else chosen.seed
     try:
         chosen.settings = Settings(
             chosen.messages,

@@ -9,7 +9,6 @@ import asyncio
 import importlib.util
 import io
 import os
-import random
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -22,6 +21,7 @@ from rich.console import Console
 from hil import boards, campaign, kinds, own_network
 from hil.boards import BoardMissing, Quarantined
 from hil.campaign import identity, run_campaign
+from hil.dice import new_seed
 from hil.matrix import Matrix, told
 from hil.report import Figures
 from hil.rounds import Kept, figures_of, progress, share
@@ -123,7 +123,7 @@ def _seed(asked: int | None, keep: Path | None) -> int:
     file = None if keep is None else keep / SEED
     if asked is None:
         kept = file.read_text() if file is not None and file.exists() else ""
-        asked = int(kept) if kept.isdecimal() else random.SystemRandom().randrange(1 << 31)
+        asked = int(kept) if kept.isdecimal() else new_seed()
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(str(asked))
@@ -238,7 +238,7 @@ def campaign_on(
         if not Path(ORDACK[0]).exists():
             pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
         option, asked = request.config.option, request.config.stash[FILE] is not None
-        seed = random.SystemRandom().randrange(1 << 31) if option.seed is None else option.seed
+        seed = new_seed() if option.seed is None else option.seed
         print(f"seed {seed}")
         tls, deadline_s = board in OVER_TLS, 250.0  # for a Pi on a busy machine most of it goes into its start
         wanted = Settings(

@@ -34,6 +34,7 @@ from rich.console import Console
 from hil import sensor
 from hil.boards import ROOT, Board, BoardMissing, Log, Mortal, Process
 from hil.campaign import LISTENING_DEADLINE_S, QUEUE, TICK_S, CampaignFailed, Progress, QueueManager, Victim
+from hil.dice import new_seed
 from hil.quick_spark import INTERPRETED, QUICK_JVM
 from hil.report import Comparison, Received, compare, read_ledger
 from hil.scenario import ORDACK, plan_kills
@@ -437,7 +438,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     if min(chosen.messages, chosen.kills + 1) < 1:
         parser.error("messages are 1 or more, kills 0 or more")
-    seed = random.SystemRandom().randrange(1 << 31) if chosen.seed is None else chosen.seed
+    seed = new_seed() if chosen.seed is None else chosen.seed
     settings = Settings(chosen.messages, chosen.kills, chosen.kills, seed, chosen.board)
     console = Console(stderr=chosen.json, highlight=False, soft_wrap=True)
     console.print(f"seed {seed}: {settings.messages} messages, {settings.kills} kills of each of four processes")

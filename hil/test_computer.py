@@ -3,7 +3,6 @@ processes of their own, so that one SIGKILL ends them all at once, as a cut of t
 """
 
 import asyncio
-import random
 import shlex
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from rich.console import Console
 from hil import locks
 from hil.boards import LOOPBACK, BoardMissing
 from hil.campaign import run_campaign
+from hil.dice import new_seed
 from hil.held_port import hold_port
 from hil.kinds import MICROPYTHON
 from hil.rig import main as rig_command
@@ -125,7 +125,7 @@ def unix() -> str:
 )
 def test_a_campaign_drives_it(rig: Make, tmp_path: Path, switch: bool, mishap: str, cuts: int) -> None:
     rig(switch, **({"interpreter": unix()} if switch else {"command": sys.executable}))
-    seed = random.SystemRandom().randrange(1 << 31)
+    seed = new_seed()
     print(f"seed {seed}")
     settings = Settings(40, cuts, 2, seed, "pi-1", 1024, 120.0, 240.0, mishap=mishap, others=False)
     settings = replace(settings, ordack=tuple(map(str, ORDACK)), artefacts=tmp_path / "campaign")

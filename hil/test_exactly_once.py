@@ -1,7 +1,6 @@
 """The guarantee, on every kind of board that is here: the short form of the campaign, with the real queue manager."""
 
 import asyncio
-import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from rich.console import Console
 
 from hil.boards import BoardMissing
 from hil.campaign import AHEAD, run_campaign
+from hil.dice import new_seed
 from hil.kinds import KINDS, MPS2
 from hil.report import Figures
 from hil.scenario import BEFALL, COPY, DEAD_DNS, ERASE, FLIP, OFFLINE, ORDACK, REFLASH, Settings, read
@@ -35,7 +35,7 @@ def test_a_mishap_loses_what_it_took_away_and_nothing_else(board: str, mishap: s
     """Without a clock, too: no number comes again, nothing is called stored that is not there, nothing hangs."""
     if not Path(ORDACK[0]).exists():
         pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
-    seed = random.SystemRandom().randrange(1 << 31)
+    seed = new_seed()
     print(f"seed {seed}")
     # The first may come before there is an outbox; and a bit may be flipped where nobody reads any more.
     kills = 5 if mishap in (COPY, FLIP) else 3
@@ -70,7 +70,7 @@ def test_what_waited_while_nobody_could_be_reached_arrives(
     """The board is killed meanwhile, and once more when all waits on it. No watchdog bites: it would begin again."""
     if not Path(ORDACK[0]).exists():
         pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
-    seed = random.SystemRandom().randrange(1 << 31)
+    seed = new_seed()
     print(f"seed {seed}")
     settings = Settings(messages, 0, 1, seed, board, 200, 180.0, 280.0, artefacts=tmp_path, mishap=mishap)
     try:

@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import json
 import os
-import random
 import re
 import shlex
 import subprocess
@@ -35,6 +34,7 @@ from rich.console import Console
 from hil import drivers, lab, locks, targets
 from hil.boards import POWER, RESET, ROOT, SENSOR, Board, BoardMissing
 from hil.campaign import run_campaign
+from hil.dice import new_seed
 from hil.drivers import LabBoard
 from hil.emulated import HOST, M3
 from hil.kinds import KINDS
@@ -760,7 +760,7 @@ def test_check_finds_what_a_board_has_and_a_switch_that_switches_nothing(
 def test_the_campaign_drives_it(bench: Bench, tmp_path: Path) -> None:
     if not Path(ORDACK[0]).exists():
         pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
-    seed = random.SystemRandom().randrange(1 << 31)
+    seed = new_seed()
     print(f"seed {seed}")
     settings = Settings(10, 2, 1, seed, "bench", deadline_s=120.0, artefacts=tmp_path / "campaign")
     figures = asyncio.run(run_campaign(settings, Console()))

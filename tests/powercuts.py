@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from hil.dice import new_seed
 from hil.emulated import CHIPS, Chip
 from tests import on_mps2, run_mp
 
@@ -96,6 +97,4 @@ def main(cuts: int, seed: int) -> int:
 if __name__ == "__main__":
     if not Path("tests").exists():
         sys.exit("run it in the checkout")
-    sys.exit(
-        main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().randrange(1 << 30))
-    )
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else new_seed()))

@@ -2,29 +2,38 @@
 
 The output of a part that fails is shown, and what a part has skipped, with the reason.
 The full output of each part is in build/logs/test-NAME.log.
+
+All dice are those of one seed, which is printed; SEED=N has them again. Where a few tests of a part fail they run once
+more, alone and with the same dice. If they pass then, a machine that was too busy may be to blame: they are named last,
+to be mended, and do not fail the run.
 """
 
 import argparse
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
+from hil.dice import new_seed
 from hil.quick_spark import QUICK_JVM
 
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "logs"
+CACHES = ROOT / "build" / "pytest"  # of each part: what failed
 PYTHON = sys.executable
 ADOPT = "tests/adopt.py"  # what it runs is counted with all that it leaves to itself
 MAKE = ["make", "--no-print-directory", "SETUP=:"]  # what called us has done the set-up
+CHANCE = 3  # so many tests of a part may fail and pass alone
 SLOWEST = 10  # tests that the summary names; the log of each part has more
 # labgrid would take half a second of each process; whoever wants its options runs `pytest hil --lg-env FILE`.
 # What a test has left is kept if it fails.
-PYTEST = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:labgrid", "--durations=60", "-rfEs"]
+PYTEST = ["-m", "pytest", "-q", "-p", "no:labgrid", "--durations=60", "-rfEs"]
 PYTEST += ["-o", "tmp_path_retention_policy=failed"]
 TWO = ["-n", "2", "--dist", "worksteal"]  # tests at a time; who has none left takes them from the other
 THREE = ["-n", "3", "--dist", "worksteal"]
@@ -82,7 +91,8 @@ FAST: list[Part] = [("fast", [[PYTHON, *PYTEST, *THREE, "-m", "not slow", *ENGIN
 class Verdict(NamedTuple):
     """How a part ended. seconds: by the clock. work: processor seconds, which tell more on a busy machine; without the
     Python processes of Spark, a sixth of what it takes: nobody waits for them. closing: the last line it printed. slow:
-    its slowest tests, (seconds, name). failures: a line for each test that failed."""
+    its slowest tests, (seconds, name). failures: a line for each test that failed. by_chance: those that passed alone.
+    """
 
     name: str
     passed: bool
@@ -91,23 +101,41 @@ class Verdict(NamedTuple):
     closing: str
     slow: list[tuple[float, str]]
     failures: list[str]
+    by_chance: list[str]
+
+
+def words_of(name: str) -> str:
+    """The name of a part in those of its files."""
+    return re.sub("[ ,]+", "-", name)
+
+
+def start(name: str, command: list[str], file: TextIO) -> tuple[bool, float]:
+    """Runs a command of a part; whether it passed, and processor seconds."""
+    environment = dict(os.environ)
+    if command[1:3] == PYTEST[:2]:
+        command = [*command, f"--hypothesis-seed={environment['SEED']}", "-o", f"cache_dir={CACHES / words_of(name)}"]
+    else:
+        del environment["SEED"]  # the C core's tests have dice of their own
+    process = subprocess.Popen(
+        [PYTHON, ADOPT, *command], cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, env=environment
+    )
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode == 0, usage.ru_utime + usage.ru_stime
 
 
 def run(part: Part) -> Verdict:
     """Runs the commands of a part until one fails."""
     name, commands = part
     started = time.monotonic()
-    log = LOGS / f"test-{re.sub('[ ,]+', '-', name)}.log"
+    log = LOGS / f"test-{words_of(name)}.log"
     print(f"  {name} ...", flush=True)
     passed = True
     work = 0.0
     with log.open("w", encoding="utf-8") as file:
         for command in commands:
-            process = subprocess.Popen([PYTHON, ADOPT, *command], cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
-            _, status, usage = os.wait4(process.pid, 0)
-            process.returncode = os.waitstatus_to_exitcode(status)
-            work += usage.ru_utime + usage.ru_stime
-            passed = process.returncode == 0
+            passed, took = start(name, command, file)
+            work += took
             if not passed:
                 break
     seconds = time.monotonic() - started
@@ -118,7 +146,24 @@ def run(part: Part) -> Verdict:
     print(f"  {name}: {'passed' if passed else 'FAILED'}, {seconds:.1f} s{''.join(skipped)}", flush=True)
     slow = [(float(found[1]), found[2]) for line in lines if (found := DURATION.match(line))]
     failures = [line for line in lines if FAILURE.match(line)]
-    return Verdict(name, passed, seconds, work, lines[-1] if lines else "", slow, failures)
+    return Verdict(name, passed, seconds, work, lines[-1] if lines else "", slow, failures, [])
+
+
+def again(part: Part, verdict: Verdict) -> Verdict:
+    """The verdict when the tests that failed have run alone, one after another, with the same dice."""
+    name, commands = part
+    cache = CACHES / words_of(name) / "v" / "cache" / "lastfailed"
+    if verdict.passed or len(commands) > 1 or not cache.exists():
+        return verdict
+    failed = json.loads(cache.read_text())
+    if not 0 < len(failed) <= CHANCE:
+        return verdict
+    print(f"  {name}: what failed, alone ...", flush=True)
+    command = [word for word in commands[0] if word not in {*TWO, "--durations=60"}]
+    with (LOGS / f"test-{words_of(name)}-alone.log").open("w", encoding="utf-8") as file:
+        passed, took = start(name, [*command, "--last-failed", "--last-failed-no-failures=none"], file)
+    verdict = verdict._replace(work=verdict.work + took)
+    return verdict._replace(passed=True, by_chance=verdict.failures or list(failed)) if passed else verdict
 
 
 def has_room(folder: Path) -> bool:
@@ -135,6 +180,9 @@ def main() -> int:
     parser.add_argument("--fast", action="store_true", help="core, engine and host, without what is marked slow")
     parts = FAST if parser.parse_args().fast else PARTS
     LOGS.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(CACHES, ignore_errors=True)
+    os.environ["SEED"] = str(new_seed())
+    print(f"seed {os.environ['SEED']}", flush=True)
     os.environ["PATH"] = f"{Path(PYTHON).parent}{os.pathsep}{os.environ['PATH']}"
     os.environ.update(ENVIRONMENT)
     if has_room(MEMORY):
@@ -142,6 +190,7 @@ def main() -> int:
     started = time.monotonic()
     with ThreadPoolExecutor(max_workers=AT_A_TIME) as pool:
         verdicts = list(pool.map(run, parts))
+    verdicts = [again(part, verdict) for part, verdict in zip(parts, verdicts, strict=True)]
     print(f"\nThe {SLOWEST} slowest tests:")
     for duration, name in sorted((test for verdict in verdicts for test in verdict.slow), reverse=True)[:SLOWEST]:
         print(f"  {duration:6.1f} s  {name}")
@@ -150,6 +199,8 @@ def main() -> int:
         word = "passed" if verdict.passed else "FAILED"
         print(f"{word:8} {verdict.name:18} {verdict.seconds:6.1f} s, work {verdict.work:6.1f} s  {verdict.closing}")
         print("".join(f"           {line}\n" for line in verdict.failures), end="")
+    if by_chance := [line for verdict in verdicts for line in verdict.by_chance]:
+        print(f"{len(by_chance)} of these passed alone, with the same dice: to be mended")
     failed = [verdict.name for verdict in verdicts if not verdict.passed]
     print(f"{'FAILED: ' + ', '.join(failed) if failed else 'all passed'}, {time.monotonic() - started:.1f} s")
     return 1 if failed else 0

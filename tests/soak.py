@@ -9,7 +9,6 @@ own state says were sent. Prints one JSON object; exits with 1 and says what is 
 import argparse
 import json
 import random
-import secrets
 import signal
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from ordack.client import Client
 
+from hil.dice import new_seed
 from tests.support.command import ENVIRONMENT, own_port
 
 SENDERS, CONSUMERS = 8, 4
@@ -212,7 +212,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--seed", type=int)
     options = parser.parse_args()
-    seed = secrets.randbelow(1 << 30) if options.seed is None else options.seed
+    seed = new_seed() if options.seed is None else options.seed
     print(f"seed {seed}", file=sys.stderr, flush=True)
     folder = Path(tempfile.mkdtemp(prefix="ordack-soak-"))
     try:

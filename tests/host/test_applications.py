@@ -39,6 +39,7 @@ from ordack.store.locks import SERVE_LOCK, Locks
 from ordack.store.messages import NotTaken, Stored
 from ordack.store.queues import NoSuchQueue, QueueExists, QueueNotEmpty
 
+from hil.dice import new_seed
 from tests.host.applications import App, do, told_by
 from tests.soak import soak
 from tests.support.beside import unserved
@@ -1052,7 +1053,7 @@ def test_access_without_serve_is_the_same(store: Path) -> None:
 
 @pytest.mark.slow
 def test_whatever_is_killed_under_load_each_message_arrives_once_in_order(tmp_path: Path) -> None:
-    seed = secrets.randbelow(1 << 30)
+    seed = new_seed()
     print("seed", seed)
     found = soak(10, seed, tmp_path)
     assert found["messages"]

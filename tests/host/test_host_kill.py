@@ -18,6 +18,7 @@ from ordack.net import tcp
 from ordack.net.listener import Listener, Listeners
 from ordack.store import Store
 
+from hil.dice import new_seed
 from tests.support.host_peer import Peer, body_of, direct
 
 pytestmark = pytest.mark.slow
@@ -95,7 +96,7 @@ class _Line:
 
 @pytest.mark.rule("B-007", "B-098", "B-158", "B-299", "B-301", "A-01", "A-08", "A-31")
 def test_a_queue_manager_killed_a_hundred_times_has_every_message_once_and_in_order(tmp_path: Path) -> None:
-    seed = random.SystemRandom().getrandbits(32)
+    seed = new_seed()
     print("seed", seed)
     draw = random.Random(seed)
     kills = 100

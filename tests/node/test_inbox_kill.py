@@ -22,6 +22,7 @@ from mqqb import confirm, guids
 from ordack.client import Client
 
 from firmware.ports import modules
+from hil.dice import new_seed
 from tests.support.command import ROOT, Serve, ordack, own_port
 from tests.support.emulated import MPS2, Machine, write_flash
 
@@ -153,7 +154,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 def test_a_board_killed_at_any_instant_handles_each_command_once(
     tmp_path: Path, way: str, request: pytest.FixtureRequest
 ) -> None:
-    seed = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+    seed = new_seed()
     print("seed", seed, "on", BOARD if BOARD.exists() else sys.executable)
     draw = random.Random(seed)
     store = tmp_path / "store"
@@ -234,7 +235,7 @@ while True:
 @pytest.mark.skipif(not (MPS2 / "firmware.elf").exists(), reason="`make firmware` makes it")
 def test_a_cortex_m3_that_loses_power_handles_each_command_once(tmp_path: Path) -> None:
     """Over Ethernet, on a heap of 64 KiB. QEMU is killed; what is on its flash stays, and nothing else."""
-    seed = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+    seed = new_seed()
     print("seed", seed)
     draw = random.Random(seed)
     store = tmp_path / "store"

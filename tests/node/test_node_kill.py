@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from firmware.ports import modules
+from hil.dice import new_seed
 from tests.node.destination import Destination
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -112,7 +113,7 @@ class Board:
     "B-054", "B-056", "B-057", "B-072", "B-098", "B-158", "B-162", "B-301", "B-317", "A-08", "C-25", "C-33"
 )
 def test_killed_at_any_instant_it_neither_loses_nor_repeats_a_message(tmp_path: Path) -> None:
-    seed = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1 << 32)
+    seed = new_seed()
     print("seed", seed, "on", BOARD if BOARD.exists() else sys.executable)
     dice = random.Random(seed)
     application = tmp_path / "application.py"

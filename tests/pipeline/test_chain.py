@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import random
 from pathlib import Path
 
 import pytest
 
+from hil.dice import new_seed
 from hil.kinds import MICROPYTHON
 from hil.pipeline import Settings, run_campaign
 
@@ -16,7 +15,7 @@ from hil.pipeline import Settings, run_campaign
 @pytest.mark.timeout(600)
 @pytest.mark.rule("B-098", "B-158", "B-166", "B-301")
 def test_each_reading_is_in_the_table_once_and_in_order_whatever_is_killed(tmp_path: Path) -> None:
-    seed = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 1 << 31)
+    seed = new_seed()
     board = "unix" if MICROPYTHON["unix"].exists() else "cpython"
     print("seed", seed, "on", board)
     settings = Settings(messages=250, kills=3, ingest_kills=2, seed=seed, board=board, artefacts=tmp_path)
