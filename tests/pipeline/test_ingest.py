@@ -458,7 +458,12 @@ def test_what_does_not_belong_together_is_unusable_input(
     (folder / "line1-0000000001-1-1.parquet").unlink()
     write(folder, 3, 3, 3)
     status, _, errors = run(capfd, monkeypatch, str(folder), "--to", str(table))
-    assert (status, "segment 2 of the queue line1 is missing" in errors) == (1, True), "not for ever"
+    assert (status, "segment 2 of the queue line1 is missing" in errors) == (2, True)
+    damaged = write(folder, 2, 2, 2)
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    for to in (table, tmp_path / "table-3"):  # of Parquet, and of Delta Lake
+        status, _, errors = run(capfd, monkeypatch, str(folder), "--to", str(to))
+        assert (status, f"the segment {damaged} is damaged" in errors) == (2, True)
     write(folder, 2, 2, 2)
     assert run(capfd, monkeypatch, str(folder), "--to", str(table))[0] == 0
     assert rows(table) == [1, 2, 3]

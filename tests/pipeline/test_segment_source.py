@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from ordack.pipeline import folders, segments, source
+from ordack.pipeline import columns, folders, segments, source
 from ordack.pipeline.bodies import SchemaError
 from ordack.pipeline.folders import Folders, Part
 from ordack.pipeline.listener import QueryMetrics
@@ -292,6 +292,38 @@ def two_queues(folder: Path) -> Path:
         write_rows(folder, serial + 1, rows, row_group_size=5)
     write(folder, 1, 0, 4, "Line2")
     return folder
+
+
+def test_a_segment_is_read_as_it_was_written_or_called_damaged(folder: Path) -> None:
+    rows = [row(number, body=random.randbytes(30)) for number in range(40)]
+    path = write_rows(folder, 1, rows)
+    path.write_bytes(columns.parquet(pa.Table.from_pylist(rows, SCHEMA)))
+    content = path.read_bytes()
+    reader = SegmentSource({"path": str(folder)}).reader(OWN)
+    [part] = reader.partitions()
+
+    def read() -> pa.Table:
+        return pa.Table.from_batches(reader.read(part), SCHEMA)  # type: ignore[arg-type]
+
+    whole = read()
+    broken = [content[:at] for at in range(0, len(content), 1000)]
+    for at in random.sample(range(len(content)), 500):
+        changed = bytearray(content)
+        changed[at] ^= 1 << random.randrange(8)
+        broken.append(bytes(changed))
+    named = rf"the segment {re.escape(str(path))} is damaged: \S"
+    told = []
+    for one in broken:
+        path.write_bytes(one)
+        try:
+            assert read().equals(whole)
+        except FolderError as error:
+            told.append(str(error))
+    assert all(re.match(named, text) for text in told)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(FolderError, match=f"cannot read the segment {re.escape(str(path))}: Is a directory"):
+        read()
 
 
 def test_the_option_queue_leaves_segments_of_others_unopened(two_queues: Path) -> None:

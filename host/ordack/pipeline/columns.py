@@ -290,5 +290,6 @@ def parquet(table: pa.Table) -> pa.Buffer:
         use_dictionary=[name for name in table.schema.names if name not in _VARIED and name not in numbers],
         column_encoding=dict.fromkeys(numbers, "DELTA_BINARY_PACKED"),
         write_statistics=[name for name in table.schema.names if name != "body"],
+        write_page_checksum=True,
     )
     return sink.getvalue()

@@ -27,7 +27,7 @@ from ordack.pipeline import folders, stream, writing
 from ordack.pipeline.bodies import SchemaError
 from ordack.pipeline.lake import CATALOG, Lake, check_empty
 from ordack.pipeline.options import OptionError
-from ordack.pipeline.progress import Batch, IngestError, IngestUnusable, Latency, Summary
+from ordack.pipeline.progress import Batch, IngestError, IngestUnusable, Latency, Summary, ended
 from ordack.pipeline.segments import SCHEMA
 from ordack.pipeline.session import is_remote, words
 from ordack.pipeline.source import MALFORMED, Rows, Settings
@@ -222,7 +222,7 @@ def _written(spark: SparkSession, writer: writing.Writer, parts: list[folders.Pa
     try:
         return writing.run(spark, writer, parts)
     except PySparkException as error:
-        raise IngestError(words(error)) from None
+        raise ended(error) from None
     except (Py4JError, OSError):
         raise IngestError(f"Spark's JVM has ended; {GOES_ON}") from None
 

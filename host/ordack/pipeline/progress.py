@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
+from pyspark.errors import PySparkException
 
+from ordack.pipeline.segments import FolderError, OtherFolder
+from ordack.pipeline.session import words
 from ordack.pipeline.source import MALFORMED
 from ordack.store.database import counted
 
@@ -18,7 +22,13 @@ class IngestError(Exception):
 
 
 class IngestUnusable(IngestError):
-    """The table, the checkpoint and the segments do not belong together; nothing was written."""
+    """Somebody has to look: table, checkpoint and segments do not belong together, or a segment cannot be read."""
+
+
+def ended(error: PySparkException) -> IngestError:
+    """What to say of a job of Spark's that has failed."""
+    ours = re.search(rf"\b({FolderError.__name__}|{OtherFolder.__name__}): ", str(error))
+    return (IngestUnusable if ours else IngestError)(words(error))
 
 
 class Figures(NamedTuple):

@@ -201,32 +201,33 @@ class Rows:
                 raise folders.missing(file.parent, queue, serial, file.name) from None
             except RemoteError as error:
                 raise segments.refused(error) from None
-            except pa.ArrowInvalid as error:
-                raise FolderError(f"the segment {path} is damaged: {error}") from None
+            except OSError as error:
+                if error.errno:
+                    raise FolderError(f"cannot read the segment {path}: {error.strerror}") from None
+                raise _damaged(path, error) from None
+            except (pa.ArrowException, ValueError) as error:  # of pyarrow, where it reads what is no Parquet
+                raise _damaged(path, error) from None
 
     def _read_segment(self, path: str, queue_manager: str) -> Iterator[tuple[pa.RecordBatch, int]]:
         with _opened(path) as file:
-            groups = self.settings.period.groups(file.metadata)
-            if not groups:
-                return
-            read = [file.metadata.row_group(group) for group in groups]
-            size = sum(group.total_byte_size for group in read)
-            rows = max(1, min(BATCH_BYTES * sum(group.num_rows for group in read) // max(size, 1), BATCH_ROWS_MAX))
             there = file.schema_arrow
             lacking = set(SCHEMA.names) - set(there.names)
-            old = bool(lacking) and lacking <= ADDED
-            if old or there.equals(SCHEMA):
-                for batch in file.iter_batches(rows, groups, use_threads=False):
-                    yield (completed(batch, queue_manager) if old else batch), rows
-                return
-        import pyarrow.dataset  # with all of pandas, which costs each process of Spark's more than to read a segment
+            if not lacking <= ADDED or not there.equals(pa.schema(one for one in SCHEMA if one.name not in lacking)):
+                raise _damaged(path, "its columns are not those of a segment")
+            groups = self.settings.period.groups(file.metadata)
+            read = [file.metadata.row_group(group) for group in groups]
+            size, left = sum(group.total_byte_size for group in read), sum(group.num_rows for group in read)
+            rows = max(1, min(BATCH_BYTES * left // max(size, 1), BATCH_ROWS_MAX))
+            for batch in file.iter_batches(rows, groups, use_threads=False):
+                left -= batch.num_rows
+                yield (completed(batch, queue_manager) if lacking else batch), rows
+            told = file.metadata
+            if left or told.num_rows != sum(told.row_group(group).num_rows for group in range(told.num_row_groups)):
+                raise _damaged(path, "it has not as many rows as it says")
 
-        system, inside = open_path(path)
-        fragment = pyarrow.dataset.ParquetFileFormat().make_fragment(inside, system)
-        for batch in fragment.to_batches(
-            SCHEMA, columns=SCHEMA.names, use_threads=False, batch_size=rows, batch_readahead=1
-        ):
-            yield batch, rows
+
+def _damaged(path: str, why: object) -> FolderError:
+    return FolderError(f"the segment {path} is damaged: {str(why).partition(chr(10))[0]}")
 
 
 def _opened(path: str) -> pq.ParquetFile:
@@ -234,9 +235,9 @@ def _opened(path: str) -> pq.ParquetFile:
     with path_of(path).open("rb") as file:
         content = file.read(BATCH_BYTES + 1)
     if len(content) <= BATCH_BYTES:
-        return pq.ParquetFile(pa.BufferReader(content))
+        return pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
     system, inside = open_path(path)
-    return pq.ParquetFile(inside, filesystem=system)
+    return pq.ParquetFile(inside, filesystem=system, page_checksum_verification=True)
 
 
 def _together(batches: Iterable[tuple[pa.RecordBatch, int]]) -> Iterator[pa.RecordBatch]:

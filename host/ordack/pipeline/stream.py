@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 
 from ordack.pipeline import segments
 from ordack.pipeline.folders import Folders, Place
-from ordack.pipeline.progress import Batch, IngestError, IngestUnusable, Latency, Summary
+from ordack.pipeline.progress import Batch, IngestError, IngestUnusable, Latency, Summary, ended
 from ordack.pipeline.session import is_remote, words
 from ordack.pipeline.source import folders_of
 from ordack.pipeline.table import METADATA
@@ -306,13 +306,11 @@ def _failures_in_words() -> Iterator[None]:
     try:
         yield
     except PySparkException as error:
-        if segments.OtherFolder.__name__ in str(error):
-            raise IngestUnusable(words(error)) from None
         if is_slow_start(error):
             raise _SlowStart(
                 f"Spark gives up what takes 10 s to start: this machine has too much other work; {GOES_ON}"
             ) from None
-        raise IngestError(words(error)) from None
+        raise ended(error) from None
     except (Py4JError, OSError):
         raise IngestError(f"Spark's JVM has ended; {GOES_ON}") from None
 

@@ -164,7 +164,9 @@ class _Growing:
         whole = pa.concat_tables(self._held)
         self._held, self._bytes = [], 0
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self._path, whole.schema, filesystem=self._system, compression="zstd")
+            self._writer = pq.ParquetWriter(
+                self._path, whole.schema, filesystem=self._system, compression="zstd", write_page_checksum=True
+            )
         self._writer.write_table(whole, row_group_size=max(whole.num_rows, 1))
 
     def finish(self) -> File:

@@ -298,7 +298,7 @@ def _kinds(table: str, found: Sequence[Piece], acquired: str | None) -> dict[str
 def _read(piece: Piece, columns: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     system, path = open_folder(piece.path)
     inside = [name for name in columns if name not in piece.values]
-    with pq.ParquetFile(path, filesystem=system) as file:
+    with pq.ParquetFile(path, filesystem=system, page_checksum_verification=True) as file:
         for batch in file.iter_batches(columns=inside, use_threads=False):
             size = batch.num_rows
             arrays = [
