@@ -11,5 +11,9 @@ import sys
 
 from deltalake import DeltaTable
 
+if len(sys.argv) != 2:
+    sys.exit(__doc__)
+if not DeltaTable.is_deltatable(sys.argv[1]):
+    sys.exit(f"there is no table of Delta Lake in {sys.argv[1]}")
 readings = DeltaTable(sys.argv[1]).to_pyarrow_table()
 print(f"{readings.num_rows} messages, columns {', '.join(readings.column_names)}")

@@ -11,6 +11,8 @@ import time
 from ordack import classes
 from ordack.client import Client
 
+if len(sys.argv) != 4:
+    sys.exit(__doc__)
 store, destination, body = sys.argv[1:]
 with Client(store) as client:
     sent = client.send(destination, body.encode(), label="from send.py", ttrq=60, dead_letter=True)

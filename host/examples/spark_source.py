@@ -8,10 +8,17 @@ host/ordack/pipeline/source.py lists the options of the source. In SQL: CREATE T
 
 import sys
 
-from ordack.pipeline.session import session
+from ordack.pipeline.session import session, words
+from pyspark.errors import PySparkException
 
+if len(sys.argv) != 2:
+    sys.exit(__doc__)
 spark = session()  # or register(spark), from the same module, for a session that is there
-late = spark.read.format("ordack").load(sys.argv[1]).where("queue = 'line1' and arrived > '2026-11-21'")
+try:
+    messages = spark.read.format("ordack").load(sys.argv[1])
+except PySparkException as error:  # there is no such folder, or it is none of segments
+    sys.exit(words(error))
+late = messages.where("queue = 'line1' and arrived > '2026-11-21'")
 print(late.count(), "messages since then")
 stream = spark.readStream.format("ordack").option("schema", "temperature DOUBLE").load(sys.argv[1])
 print("a stream" if stream.isStreaming else "a batch")

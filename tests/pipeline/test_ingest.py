@@ -126,6 +126,9 @@ def test_the_examples_read_segments_and_the_table(
     for name, of in (("spark_source.py", folder), ("read_table.py", table)):
         monkeypatch.setattr(sys, "argv", [name, str(of)])
         runpy.run_path(str(examples / name))
+        monkeypatch.setattr(sys, "argv", [name, str(of / "nothing")])
+        with pytest.raises(SystemExit, match=r"^there is no (folder|table of Delta Lake in) /.*/nothing"):
+            runpy.run_path(str(examples / name))
     counted, kind, read = capsys.readouterr().out.splitlines()
     assert (counted, kind) == ("1 messages since then", "a stream")
     assert read.startswith("2 messages, columns queue_manager, queue, ")
