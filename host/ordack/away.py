@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Collection
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from mqqb import confirm
 from ordack import service
 from ordack.commits import Commit, Current, Emptying, Request, Wanted, asked_again, unknown
 from ordack.config import TLS_SCHEME, Config, TlsFiles, check_host, format_address, parse_address
+from ordack.one_thread import one_thread
 from ordack.orders import Order
 from ordack.remote import ANSWER_S, ATTEMPTS, HELLO_S, WAIT_S, Connection, Lost
 from ordack.sending import Sent, SentRun, each
@@ -80,9 +82,10 @@ def keep_alive(connected: socket.socket) -> None:
 
 class Away:
     """Access, as `commits.Access` and `reads.Reads` have it. Raises StoreUnreachable if nobody is there to begin with,
-    StoreError if that one refuses, ValueError for files that TLS cannot be spoken with."""
+    StoreError if that one refuses, ValueError for files that TLS cannot be spoken with. turn: as in `one_thread`."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, turn: threading.RLock) -> None:
+        self.turn = turn
         self.place = str(address)
         self.guid = b""
         self._address = address
@@ -173,6 +176,7 @@ class Away:
 
     # ---- Access
 
+    @one_thread
     def take(self, wanted: Wanted, timeout: float) -> list[Stored]:
         """As Access has it, and all that follows."""
         deadline = time.monotonic() + timeout
@@ -182,6 +186,7 @@ class Away:
             if found or left <= WAIT_S:
                 return found
 
+    @one_thread
     def commit(self, commit: Commit) -> list[Sent]:
         self._number += 1
         try:
@@ -205,6 +210,7 @@ class Away:
             raise asked_again(commit, StoreError(f"{self.place} ends the connection before it answers"))
         raise self._unreachable(None)
 
+    @one_thread
     def put_back(self, keys: Collection[int]) -> None:
         if keys and self._connection:
             try:
@@ -218,6 +224,7 @@ class Away:
     def empty(self, emptying: Emptying) -> int:  # noqa: ARG002 - Access has it
         raise self._not_here()
 
+    @one_thread
     def close(self) -> None:
         self._is_open = False
         if self._connection:
@@ -239,11 +246,13 @@ class Away:
     def config(self) -> Config:
         return Current(self.store)()
 
+    @one_thread
     def queue(self, name: str | int) -> Queue:
         fields = self._ask(service.frame(service.QUEUE, name))
         assert isinstance(fields, list)
         return Queue(*fields)
 
+    @one_thread
     def look(self, queue: int, place: tuple[int, int], limit: int, timeout: float) -> list[Stored]:
         deadline = time.monotonic() + timeout
         while True:
@@ -253,10 +262,12 @@ class Away:
             if found or left <= WAIT_S:
                 return found
 
+    @one_thread
     def state(self, message_id: int) -> confirm.Conclusion | None:
         fields = self._ask(service.frame(service.STATE, message_id))
         return confirm.Conclusion(*fields) if isinstance(fields, list) else None
 
+    @one_thread
     def last_discarded(self, destination: str) -> int:
         found = self._ask(service.frame(service.DISCARDED, destination))
         assert isinstance(found, int)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Unpack
@@ -211,7 +212,8 @@ class Client:
     `tls://HOST:PORT` with these files for TLS; the store itself is not to be had there. Raises StoreError and its
     kinds, ValueError for an address or files that cannot be used.
 
-    clock: gives seconds since 1970. Not for use by several threads at once.
+    clock: gives seconds since 1970. For one thread at a time: another one that comes meanwhile has done nothing, and a
+    RuntimeError says so.
     """
 
     def __init__(
@@ -223,18 +225,19 @@ class Client:
         tls: TlsFiles | None = None,
     ) -> None:
         self.is_open = True
+        self.turn = threading.RLock()
         self._clock = clock
         self.reads: Reads
         self.access: Access
         if address := address_of(folder, tls):
             if create or look:
                 raise ValueError(f"{address}: `create` and `look` are for the folder of a store, not for an address")
-            self.reads = self.access = Away(address)
+            self.reads = self.access = Away(address, self.turn)
             return
         store = open_to_look(folder) if look else Store(folder, create=create, clock=clock)
         config = Current(store)
-        self.reads = Here(store, self.now, config)
-        self.access = Remote(store, Direct(store, self.now, config))
+        self.reads = Here(store, self.now, config, self.turn)
+        self.access = Remote(store, Direct(store, self.now, config), self.turn)
 
     def __repr__(self) -> str:
         return f"<Client of {self.reads.place!r}{'' if self.is_open else ', closed'}>"
@@ -247,8 +250,8 @@ class Client:
 
     def close(self) -> None:
         """Close the store; an unfinished receive is put back."""
-        self.is_open = False
         self.access.close()
+        self.is_open = False
 
     @property
     def store(self) -> Store:

@@ -3,6 +3,7 @@ an `ordack serve` look, at an address, which does that with a `Here`."""
 
 from __future__ import annotations
 
+import threading
 import time
 from array import array
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from mqqb.confirm import Confirmation
 from ordack import names
 from ordack.commits import LOOK_AGAIN_S
 from ordack.config import Config
+from ordack.one_thread import one_thread
 from ordack.sending import open_queue
 from ordack.store import Store
 from ordack.store.messages import Stored
@@ -52,9 +54,13 @@ class Reads(Protocol):
 
 
 class Here:
-    """A store that this process has opened. now: gives seconds since 1970. config: what its configuration means."""
+    """A store that this process has opened. now: gives seconds since 1970. config: what its configuration means. turn:
+    as `one_thread` has it."""
 
-    def __init__(self, store: Store, now: Callable[[], int], config: Callable[[], Config]) -> None:
+    def __init__(
+        self, store: Store, now: Callable[[], int], config: Callable[[], Config], turn: threading.RLock
+    ) -> None:
+        self.turn = turn
         self.place = str(store.folder)
         self.store = store
         self.config = config
@@ -65,6 +71,7 @@ class Here:
         """As Reads has it, and all that follows."""
         return self.store.guid
 
+    @one_thread
     def queue(self, name: str | int) -> Queue:
         if isinstance(name, str):
             return open_queue(self.store, name)
@@ -73,6 +80,7 @@ class Here:
             raise NoSuchQueue(f"there is no queue {name} any more")
         return found
 
+    @one_thread
     def look(self, queue: int, place: tuple[int, int], limit: int, timeout: float) -> list[Stored]:
         deadline = time.monotonic() + timeout
         while True:
@@ -83,6 +91,7 @@ class Here:
                 return found
             self.store.wait(min(left, LOOK_AGAIN_S))
 
+    @one_thread
     def state(self, message_id: int) -> confirm.Conclusion | None:
         settings = self.config().confirmation
         waiting = self.store.outgoing.waiting_own(message_id)
@@ -94,5 +103,6 @@ class Here:
             return None
         return Confirmation(array("I", record), settings).conclusion()
 
+    @one_thread
     def last_discarded(self, destination: str) -> int:
         return self.store.outgoing.discarded(names.destination(destination).lower())

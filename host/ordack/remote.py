@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from ordack import service
 from ordack.commits import LOOK_AGAIN_S, Commit, Direct, Emptying, Request, Wanted, asked_again, unknown
+from ordack.one_thread import one_thread
 from ordack.orders import Order
 from ordack.sending import Sent, SentRun, each
 from ordack.store import Store, StoreBusy, StoreError, StoreServed, StoreUnknown
@@ -94,9 +96,11 @@ class Connection:
 
 
 class Remote:
-    """Access through `serve`, and where none runs through `direct`, which has the same store."""
+    """Access through `serve`, and where none runs through `direct`, which has the same store. turn: as `one_thread` has
+    it."""
 
-    def __init__(self, store: Store, direct: Direct) -> None:
+    def __init__(self, store: Store, direct: Direct, turn: threading.RLock) -> None:
+        self.turn = turn
         self._store = store
         self._direct = direct
         self._application = secrets.token_bytes(service.APPLICATION_SIZE)
@@ -104,6 +108,7 @@ class Remote:
         self._connection: Connection | None = None
         self._taken_directly: set[int] = set()
 
+    @one_thread
     def take(self, wanted: Wanted, timeout: float) -> list[Stored]:
         """As Access has it."""
         deadline = time.monotonic() + timeout
@@ -130,11 +135,13 @@ class Remote:
                 return stored
         raise self._unreachable("it ends the connection before it answers")
 
+    @one_thread
     def commit(self, commit: Commit) -> list[Sent]:
         """As Access has it."""
         sent, _ = self._carry_out(commit)
         return each(SentRun(*run) for run in sent)
 
+    @one_thread
     def order(self, order: Order) -> Any:
         """As Access has it."""
         return self._carry_out(Commit(order=order))[1]
@@ -183,6 +190,7 @@ class Remote:
         ended = self._unreachable("it ends the connection before it answers")
         raise asked_again(commit, ended) if asked else ended
 
+    @one_thread
     def put_back(self, keys: Collection[int]) -> None:
         """As Access has it."""
         here = self._taken_directly.intersection(keys)
@@ -195,6 +203,7 @@ class Remote:
             except Lost:  # they are back
                 self._connection = None
 
+    @one_thread
     def empty(self, emptying: Emptying) -> int:
         """As Access has it. `serve` removes a piece between what others want of it."""
         removed: int = 0
@@ -211,6 +220,7 @@ class Remote:
                 self._connection = None
         raise self._unreachable("it ends the connection before it answers")
 
+    @one_thread
     def close(self) -> None:
         """As Access has it; the store is closed, too."""
         if self._connection:

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -474,6 +475,53 @@ def _last_answer(client: Client) -> int:
     """The number of its last commit that `serve` has done; 0 if it has done none."""
     known = client.store.answers.find(client.access._application)
     return known.number if known else 0
+
+
+@pytest.mark.parametrize("served", [False, True], ids=["alone", "served"])
+def test_threads_work_at_once_each_with_a_client_of_its_own(store: Path, served: bool) -> None:
+    running = Serve(store) if served else None
+
+    def one(name: str) -> list[bytes]:
+        with Client(store) as client:
+            for number in range(20):
+                client.send("line1", f"{name} {number}".encode())
+            with client.queue("line1").receive_batch(20, timeout=DEADLINE_S) as messages:
+                return [message.body for message in messages]
+
+    with ThreadPoolExecutor(4) as threads:
+        received = [body.decode() for bodies in threads.map(one, "abcd") for body in bodies]
+    assert sorted(received) == sorted(f"{name} {number}" for name in "abcd" for number in range(20))
+    if running:
+        running.stop()
+
+
+@pytest.mark.parametrize("place", ["alone", "served", "away"])
+def test_a_client_that_a_thread_is_using_says_so_to_another_and_the_first_goes_on(store: Path, place: str) -> None:
+    """With the questions of two on one connection each could get the other's answer, or none."""
+    running, address = serve_applications(store) if place == "away" else (None, str(store))
+    if place == "served":
+        running = Serve(store)
+    with Client(address) as client, ThreadPoolExecutor(1) as other:
+        queue = client.queue("line1")
+        waiting = other.submit(queue.begin_receive, 1, DEADLINE_S)
+        until(lambda: "<locked" in repr(client.turn), "it waits")
+        uses: list[Callable[[], object]] = [
+            lambda: client.send("line1", b"1"),
+            lambda: list(queue.peek()),
+            lambda: client.state(1),
+            client.close,
+        ]
+        for use in uses:
+            with pytest.raises(RuntimeError, match="another thread is using this Client just now; nothing was done"):
+                use()
+        with Client(store) as sender:
+            sender.send("line1", b"21.5")
+        [taken] = waiting.result(DEADLINE_S)
+        queue.end_receive([taken.lookup_id], confirm.ACK_RECEIVE)
+        assert body_of(taken.packet) == b"21.5"
+        assert not list(queue.peek())
+    if running:
+        running.stop()
 
 
 def test_a_client_has_serve_do_its_work_and_without_serve_does_it_itself(store: Path) -> None:

@@ -4,6 +4,7 @@ of its own, a page at a time, so that nobody who writes waits for it."""
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -135,7 +136,7 @@ class Reading:
     def _opened(self) -> Here:
         if self._here is None:
             self._store = StoreBeside(self._folder)
-            self._here = Here(self._store, lambda: int(time.time()), Current(self._store))
+            self._here = Here(self._store, lambda: int(time.time()), Current(self._store), threading.RLock())
         return self._here
 
     def _forget(self) -> None:
