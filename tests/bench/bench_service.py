@@ -4,15 +4,18 @@
 
 A program sends to `ordack serve` A, 64 in a commit; A sends to B; a program receives from B, 64 in a commit. Each step
 is on disk before it counts. Redis has `appendfsync always`, a program that adds 64 in a pipeline, and one that reads
-and acknowledges 64 at a time. Then one message at a time, and beside it what the disk and the loopback alone take for
-that: three syncs and a round trip. Then what idle sessions cost, and idle clients of Redis; and boards that all send at
-their own pace. Rounds take turns; figures are medians. `ratio` is more than 1 where we are faster. Nothing is asserted:
-machines differ.
+and acknowledges 64 at a time. The least that a way like ours can take is two programs with a database each, and a
+socket without a protocol between them. Then one message at a time, beside mosquitto, and beside what the disk and the
+loopback alone take for that: three syncs and a round trip. Then what idle sessions cost, and idle clients of Redis; and
+boards that all send at their own pace. Rounds take turns; figures are medians. `ratio` is more than 1 where we are
+faster. `ordack_syncs` are those that both `serve` wait for, for a commit of 64, or for a message that is alone; the
+programs wait for none. Nothing is asserted: machines differ.
 """
 
 import argparse
 import contextlib
 import os
+import re
 import resource
 import selectors
 import shutil
@@ -23,6 +26,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -32,13 +36,14 @@ from mqqb.session import Session
 from ordack.client import Client
 from ordack.net import tcp
 
-from tests.bench.bench import report
+from tests.bench.bench import Mosquitto, report, running
 from tests.support.command import own_port
 from tests.support.host_peer import Peer, direct
 
 AT_ONCE = 64
 DEADLINE_S = 120
 ALONE = 300  # messages sent one at a time
+HTTP = "--http", "0"  # it tells its syncs there
 IDLE_S = 20
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -99,6 +104,51 @@ while count:
         bodies = [entry[b"body"] for _, entry in entries]
         peer.xack("line1", "readers", *[key for key, _ in entries])
         count -= len(entries)
+print(flush=True)
+sys.stdin.readline()
+"""
+# Numbers and keeps messages until they are acknowledged: 64 in a commit, in a frame, in an acknowledgement.
+NEAR = """
+import socket, sqlite3, sys
+file, port, count, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+table = sqlite3.connect(file, isolation_level=None)
+table.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL")
+table.execute("CREATE TABLE kept (number INTEGER PRIMARY KEY, body)")
+peer = socket.create_connection(("127.0.0.1", port))
+body = bytes(size)
+print(flush=True)
+sys.stdin.readline()
+for first in range(0, count, 64):
+    batch = range(first, min(first + 64, count))
+    table.execute("BEGIN")
+    table.execute("DELETE FROM kept WHERE number < ?", (first,))
+    table.executemany("INSERT INTO kept VALUES (?, ?)", [(number, body) for number in batch])
+    table.execute("COMMIT")
+    peer.sendall(len(batch).to_bytes(4, "big") + body * len(batch))
+    peer.recv(1)
+print(flush=True)
+sys.stdin.readline()
+"""
+FAR = """
+import socket, sqlite3, sys
+file, _, count, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+table = sqlite3.connect(file, isolation_level=None)
+table.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL")
+table.execute("CREATE TABLE kept (number INTEGER PRIMARY KEY, body)")
+with socket.create_server(("127.0.0.1", 0)) as server:
+    print(server.getsockname()[1], flush=True)
+    sys.stdin.readline()
+    peer = server.accept()[0].makefile("rwb")
+while count:
+    batch = int.from_bytes(peer.read(4), "big")
+    bodies = peer.read(batch * size)
+    table.execute("BEGIN")
+    rows = [(bodies[at : at + size],) for at in range(0, len(bodies), size)]
+    table.executemany("INSERT INTO kept (body) VALUES (?)", rows)
+    table.execute("COMMIT")
+    peer.write(b".")
+    peer.flush()
+    count -= batch
 print(flush=True)
 sys.stdin.readline()
 """
@@ -164,13 +214,35 @@ class Service:
             with Client(store, create=True) as client:
                 client.create_queue("line1", transactional=True)
         self.processes: list[subprocess.Popen[str]] = []
+        self._watched: list[str] = []
         self.port = self._serve(stack, self.b)
         self._serve(stack, self.a, "--next-hop", f"plant=127.0.0.1:{self.port}")
+
+    def syncs(self) -> int:
+        """Waits for the disk until now, of both."""
+        found = 0
+        for address in self._watched:
+            with urllib.request.urlopen(f"{address}/metrics", timeout=DEADLINE_S) as page:
+                told = re.search(rb"^ordack_syncs_total (.*)$", page.read(), re.MULTILINE)
+            assert told
+            found += int(float(told[1]))
+        return found
 
     def _serve(self, stack: contextlib.ExitStack, store: Path, *more: str) -> int:
         process = stack.enter_context(
             subprocess.Popen(
-                [sys.executable, "-m", "ordack", "serve", "--store", str(store), "--listen", "127.0.0.1:0", *more],
+                [
+                    sys.executable,
+                    "-m",
+                    "ordack",
+                    "serve",
+                    "--store",
+                    str(store),
+                    "--listen",
+                    "127.0.0.1:0",
+                    *HTTP,
+                    *more,
+                ],
                 stdout=subprocess.PIPE,
                 text=True,
             )
@@ -178,7 +250,9 @@ class Service:
         stack.callback(process.terminate)
         self.processes.append(process)
         assert process.stdout
-        return int(process.stdout.readline().rstrip().rpartition(":")[2])
+        port = int(process.stdout.readline().rstrip().rpartition(":")[2])
+        self._watched.append(process.stdout.readline().split()[3].rstrip("/,"))  # web page on http://HOST:PORT/, ...
+        return port
 
     def run(self, count: int, size: int) -> tuple[float, list[float]]:
         arguments = "DIRECT=OS:plant\\private$\\line1", count, size
@@ -229,6 +303,32 @@ class Redis:
             return throughput([adder, reader], [self.process.pid], count)
 
 
+class Bare:
+    """Two programs that keep what they send and have received, without a protocol, a queue or anybody else."""
+
+    name = "two databases and a socket"
+
+    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
+        folder.mkdir()
+        self._folder, self._stack = folder, stack
+
+    def run(self, count: int, size: int) -> tuple[float, list[float]]:
+        far = self._stack.enter_context(program(FAR, self._folder / "far", 0, count, size))
+        assert far.stdout
+        port = int(far.stdout.readline())
+        go(far)
+        near = self._stack.enter_context(program(NEAR, self._folder / "near", port, count, size))
+        step(near)
+        before = [cpu_s(process.pid) for process in (near, far)]
+        began = time.perf_counter()
+        go(near)
+        step(far)
+        took = time.perf_counter() - began
+        return count / took, [
+            1e6 * (cpu_s(process.pid) - was) / count for process, was in zip((near, far), before, strict=True)
+        ]
+
+
 def bare(folder: Path, count: int, size: int) -> list[float]:
     """Seconds for three syncs of so many bytes, each appended to a file, and one round trip over the loopback."""
     took = []
@@ -257,15 +357,19 @@ def all_in(rounds: int, count: int, size: int) -> None:
     """64 in a commit, on the whole way."""
     rates: dict[str, list[float]] = {}
     costs: dict[str, list[list[float]]] = {}
+    syncs: list[float] = []
+    kinds: tuple[Callable[[Path, contextlib.ExitStack], Service | Redis | Bare], ...] = Service, Redis, Bare
     for _ in range(rounds):
-        kinds: list[Callable[[Path, contextlib.ExitStack], Service | Redis]] = [Service, Redis]
         for kind in kinds:
             with tempfile.TemporaryDirectory(prefix="ordack-bench-") as name, contextlib.ExitStack() as stack:
-                system = kind(Path(name) / "data" if kind is Redis else Path(name), stack)
+                system = kind(Path(name) if kind is Service else Path(name) / "data", stack)
+                before = system.syncs() if isinstance(system, Service) else 0
                 rate, cost = system.run(count, size)
+                if isinstance(system, Service):
+                    syncs.append((system.syncs() - before) * AT_ONCE / count)
                 rates.setdefault(system.name, []).append(rate)
                 costs.setdefault(system.name, []).append(cost)
-    ours, peer = (statistics.median(rates[kind.name]) for kind in (Service, Redis))
+    ours, peer, least = (statistics.median(rates[kind.name]) for kind in (Service, Redis, Bare))
     medians = {
         name: [statistics.median(column) for column in zip(*table, strict=True)] for name, table in costs.items()
     }
@@ -273,34 +377,51 @@ def all_in(rounds: int, count: int, size: int) -> None:
         bench=f"all-in, {size} bytes, {AT_ONCE} in a commit",
         unit="messages per second",
         ordack_value=ours,
+        ordack_syncs=statistics.median(syncs),
         peer=Redis.name,
         peer_value=peer,
         ratio=ours / peer,
+        least=Bare.name,
+        least_value=least,
+        least_ratio=ours / least,
         ordack_cpu_us=dict(
             zip(("serve_a", "serve_b", "sender", "receiver"), map(round, medians["ordack"]), strict=True)
         ),
         peer_cpu_us=dict(zip(("server", "sender", "receiver"), map(round, medians[Redis.name]), strict=True)),
+        least_cpu_us=dict(zip(("sender", "receiver"), map(round, medians[Bare.name]), strict=True)),
     )
 
 
 def one_at_a_time(rounds: int, size: int) -> None:
     """One message on its way, store to store."""
     found: list[float] = []
+    syncs: list[float] = []
     floor: list[float] = []
+    peer: list[float] = []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory(prefix="ordack-bench-") as name, contextlib.ExitStack() as stack:
             system = Service(Path(name), stack)
             system.alone(20, size)  # the session is open then
+            before = system.syncs()
             found += system.alone(ALONE, size)
+            syncs.append((system.syncs() - before) / ALONE)
             floor += bare(Path(name), ALONE, size)
-    ours, least = (statistics.median(values) * 1e6 for values in (found, floor))
+        with tempfile.TemporaryDirectory(prefix="ordack-bench-") as name:
+            Path(name).chmod(0o755)  # as root, mosquitto becomes another user
+            with running(Mosquitto, Path(name) / "broker") as broker:
+                peer += broker.measure(ALONE, one_in_flight=True).latencies
+    ours, least, theirs = (statistics.median(values) * 1e6 for values in (found, floor, peer))
     report(
         bench=f"one in flight, {size} bytes, send to received and removed",
         unit="microseconds, median",
         ordack_value=ours,
-        peer="three syncs and a round trip",
-        peer_value=least,
-        ratio=least / ours,
+        ordack_syncs=statistics.median(syncs),
+        peer=Mosquitto.name,
+        peer_value=theirs,
+        ratio=theirs / ours,
+        least="three syncs and a round trip",
+        least_value=least,
+        least_ratio=least / ours,
     )
 
 
