@@ -483,6 +483,7 @@ class Boards:
     def __init__(self, count: int, port: int, stack: contextlib.ExitStack) -> None:
         self.peers = [Peer(number.to_bytes(16, "little"), direct("line1")) for number in range(1, count + 1)]
         self._sent: dict[tuple[Peer, int], float] = {}
+        self.slowest = 0.0  # what the board with the fewest acknowledged messages has of the median, when all were sent
         self._selector = stack.enter_context(selectors.DefaultSelector())
         self._sockets: dict[Peer, socket.socket] = {}
         for peer in self.peers:
@@ -510,6 +511,7 @@ class Boards:
     def run(self, seconds: int, body: bytes) -> list[float]:
         """Seconds from a send to its OrderAck, of all messages of so many seconds."""
         took = []
+        known = {peer: len(peer.acked) for peer in self.peers}
         began = time.monotonic()
         due = sorted(
             (began + second + place / len(self.peers), place)
@@ -522,6 +524,8 @@ class Boards:
             peer = self.peers[place]
             self._sent[peer, peer.send(body)] = time.monotonic()
             self._write(peer)
+        heard = [len(peer.acked) - known[peer] for peer in self.peers]
+        self.slowest = min(heard) / max(statistics.median(heard), 1)
         while self._sent:
             took += self._hear(DEADLINE_S)
         return took
@@ -549,6 +553,7 @@ def connected_boards(count: int, size: int) -> None:
         ordack_p50=1e3 * took[len(took) // 2],
         ordack_p99=1e3 * took[len(took) * 99 // 100],
         ordack_most=1e3 * took[-1],
+        ordack_slowest_of_median=boards.slowest,
         ordack_messages=len(took),
         ordack_cpu_us=1e6 * cost / len(took),
         ordack_kib_a_session=memory,

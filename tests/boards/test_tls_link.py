@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 from ordack import certificates
-from ordack.client import Client
+from ordack.client import Client, Letter
 
 from hil.signals import heed
 from tests.support.command import ENVIRONMENT, Serve
 from tests.support.emulated import DEADLINE_S, FIRMWARE
+from tests.support.watched import until
 
 INTERPRETERS = {"micropython": FIRMWARE / "unix" / "micropython", "python3": Path(sys.executable)}
 COUNT = 100
@@ -27,12 +28,20 @@ with open("given.json") as file:
     given = json.load(file)
 link = TlsLink("127.0.0.1", given["port"], given["authority"], given["certificate"], given["key"], given["name"])
 node = Node("outbox", connect=link)
+commands = node.inbox("commands", 7)
 line1 = node.queue("DIRECT=OS:plant\\private$\\line1")
 if node.waiting == 0:
     for number in range(given["count"]):
         line1.put(b"%d" % number)
 is_settled = node.wait(lambda: node.waiting == 0, given["ms"])
 print("settled" if is_settled else "not settled: " + line1.peer.reason)
+for _ in range(given.get("commands", 0)):
+    node.wait(lambda: commands.get() is not None, given["ms"])
+    message = commands.get()
+    print(str(message.body, "utf-8"))
+    commands.take(message)
+if "commands" in given:
+    node.wait(lambda: False, given["ms"])  # who has sent them is told
 """
 
 
@@ -60,7 +69,7 @@ class Board:
         return subprocess.Popen(
             [INTERPRETERS[self.interpreter], "program.py"],
             cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": paths, "MICROPYPATH": paths},
+            env={**os.environ, "PYTHONPATH": paths, "MICROPYPATH": paths, "PYTHONUNBUFFERED": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -106,6 +115,30 @@ def test_a_board_that_is_killed_goes_on_over_tls_once_and_in_order(plant: Path, 
     first.communicate()
     assert board.run(ms=1000 * DEADLINE_S, **given) == "settled\n"
     assert _content(plant) == [b"%d" % number for number in range(COUNT)]
+    assert serve.stop()[0] == 0
+
+
+@pytest.mark.parametrize("interpreter", INTERPRETERS)
+def test_commands_come_to_a_board_over_its_tls_session_once_and_in_order(plant: Path, interpreter: str) -> None:
+    board, serve = Board(plant / "board", interpreter), Serve(plant / "store", listen=None)
+    given = {"port": serve.port, "name": "plant", "count": 1, **_paths(plant / "tls", "press-3", interpreter)}
+    process = board.start(ms=1000 * DEADLINE_S, commands=COUNT, **given)
+    try:
+        with Client(plant / "store") as client:
+            with client.queue("line1").receive(timeout=DEADLINE_S) as reading:
+                name = f"PRIVATE={reading.source.strip('{}')}\\7"
+            letters = [
+                Letter(name, b"%d" % number, delivery="transactional", dead_letter=True) for number in range(COUNT)
+            ]
+            last = client.send_many(letters)[-1]
+            until(
+                lambda: (state := client.state(last.message_id)) and state.answer == "received",
+                "the board has handled all",
+            )
+    finally:
+        process.kill()
+    output, _ = process.communicate(timeout=DEADLINE_S)
+    assert output.split() == ["settled", *map(str, range(COUNT))]
     assert serve.stop()[0] == 0
 
 
