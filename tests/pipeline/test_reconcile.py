@@ -19,6 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from mqqb import guids
 from ordack import cli
 from ordack.client import Client
+from ordack.peer_names import PeerNames
 from ordack.pipeline.folders import Folders
 from ordack.pipeline.ingest import Job, ingest
 from ordack.pipeline.segments import SCHEMA
@@ -262,6 +263,19 @@ def test_of_each_sensor_it_tells_gaps_copies_and_latency(spark: SparkSession, wo
     assert [one.rows for one in compacted] == [9, 1]
 
 
+def test_a_report_has_the_names_that_people_know() -> None:
+    source = guids.guid_text(BOARD)
+    sensor = Sensor(source, guids.guid_text(MANAGER), "line1", 9, 0, 1, 1, None, None, 0, None)
+    finding = Finding("missing", source, 104, "", "line1", None, 0, 0, None, None)
+    totals = dict.fromkeys(("captured", "acknowledged", "in_segments", "in_table"), 10)
+    names = PeerNames({source[1:-1].lower(): "press-3"})
+    lines = Result({}, totals, {"missing": 1}, [finding], [sensor], {}, names).lines()
+    assert lines[2:] == [
+        f"  {source}\\104 (press-3) to line1",
+        f"{source} (press-3) to line1: 1 gap, 1 lacking, 0 too many",
+    ]
+
+
 def test_the_results_are_views_of_sql(spark: SparkSession, world: World) -> None:
     lose_everywhere(world)
     compare(spark, str(world.capture), Folders([str(world.segments)]), str(world.table)).views()
@@ -325,10 +339,13 @@ def test_the_command_names_what_it_finds(
     if status == 1:
         board = guids.guid_text(BOARD)
         assert f"  {board}\\104 to DIRECT={QUEUE}, sent in {world.capture}:8 at 2023-11-14T22:13:27.250000Z" in done[1]
-    page = world.table.with_name("page.html")
-    done = command(capfd, monkeypatch, *words, "--json", "--html", str(page))
+    page, names = (world.table.with_name(name) for name in ("page.html", "ordack.toml"))
+    names.write_text(f"[names]\n'{guids.guid_text(BOARD)}' = 'press-3'\n")
+    done = command(capfd, monkeypatch, *words, "--json", "--html", str(page), "--names", str(names))
     assert ('"message":[104]' in page.read_text()) == (status == 1)
+    assert f"{guids.guid_text(BOARD)} (press-3)" in page.read_text()
     said = json.loads(done[1])
+    assert {one["source_name"] for one in (*said["findings"], *said["sensors"])} == {"press-3"}
     assert (done[0], said["verdict"]) == (status, {0: "reconciled", 1: "violations", 3: "incomplete"}[status])
     assert len(said["findings"]) == sum(said["found"].values()) == {0: 0, 1: 1, 3: 2}[status]
 

@@ -16,12 +16,12 @@ import typer
 from ordack.cli.common import (
     HtmlOption,
     JsonOption,
+    NamesOption,
     activity,
     anywhere,
     complain,
     in_words,
     local,
-    local_file,
     needs,
     report,
     written,
@@ -68,10 +68,6 @@ MasterOption = Annotated[
         help="Spark's master URL, or sc://HOST:PORT. "
         "Default: where SPARK_REMOTE says; else Spark on this machine, for captures of 1 GiB and 8 processors or more."
     ),
-]
-NamesOption = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", parser=local_file, help="An ordack.toml; its \\[names] say what people call senders."),
 ]
 FollowOption = Annotated[
     Path | None,

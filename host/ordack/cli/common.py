@@ -61,6 +61,10 @@ def report_file(text: str) -> Path:
 HtmlOption = Annotated[
     Path | None, typer.Option(metavar="FILE", parser=report_file, help="Write a report with plots, one file.")
 ]
+NamesOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", parser=local_file, help="An ordack.toml; its \\[names] say what people call senders."),
+]
 StoreOption = Annotated[
     Path, typer.Option("--store", metavar="FOLDER", parser=local, envvar="ORDACK_STORE", help="Folder of the store.")
 ]

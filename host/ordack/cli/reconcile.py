@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -10,6 +11,7 @@ from ordack.cli.common import (
     HtmlOption,
     JsonOption,
     MasterOption,
+    NamesOption,
     activity,
     anywhere,
     complain,
@@ -18,7 +20,9 @@ from ordack.cli.common import (
     report,
     written,
 )
+from ordack.cli.config import read_file
 from ordack.cli.output import write
+from ordack.peer_names import PeerNames
 
 AcquiredOption = Annotated[
     str | None,
@@ -39,6 +43,7 @@ def reconcile(
     table: Annotated[str, typer.Argument(metavar="TABLE", help="Table of `ordack pipeline ingest`.")],
     queue: Annotated[str | None, typer.Option(help="Only messages to this queue. Default: all.")] = None,
     acquired: AcquiredOption = None,
+    names: NamesOption = None,
     html: HtmlOption = None,
     master: MasterOption = None,
     as_json: JsonOption = False,
@@ -63,13 +68,15 @@ def reconcile(
 
         if html is not None:
             from ordack.reconcile.page import write as write_page
+    known = PeerNames(read_file(None, names).names)
     try:
         source = Folders([segments], queue)
         find_files(captures, complain)
-        names = {"captures": captures, "segments": segments, "table": table}
+        places = {"captures": captures, "segments": segments, "table": table}
         with activity("reconciling"):
             spark = session(master, "ordack pipeline reconcile")
-            result = collect(compare(spark, captures, source, table, acquired=acquired, queue=queue), names)
+            result = collect(compare(spark, captures, source, table, acquired=acquired, queue=queue), places)
+        result = replace(result, peer_names=known)
         if html is not None:
             with written("--html", html):
                 write_page(result, html)

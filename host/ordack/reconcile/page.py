@@ -11,6 +11,7 @@ from typing import Any
 
 from ordack.audit import sheet
 from ordack.audit.files import write_whole
+from ordack.peer_names import PeerNames
 from ordack.reconcile.result import KINDS, Finding, Result, moment
 from ordack.store.database import counted, legible
 
@@ -53,7 +54,7 @@ def _headline(result: Result) -> str:
 def _data(result: Result) -> dict[str, Any]:
     sensors = [
         {
-            "source": legible(one.source_queue_manager),
+            "source": result.peer_names.added(legible(one.source_queue_manager)),
             "queue": legible(one.queue),
             **{name: getattr(one, name) for name in ("rows", "duplicates", "gaps", "lacking")},
             **{rank: (one.latency_s or {}).get(rank) for rank in ("p50", "p90", "p99", "max")},
@@ -63,19 +64,19 @@ def _data(result: Result) -> dict[str, Any]:
         for one in result.sensors
     ]
     return {
-        "findings": sheet.columns([_finding(one) for one in result.findings]),
+        "findings": sheet.columns([_finding(one, result.peer_names) for one in result.findings]),
         "finding_count": sum(result.found.values()),
         "sensors": sheet.columns(sensors),
     }
 
 
-def _finding(one: Finding) -> dict[str, Any]:
+def _finding(one: Finding, names: PeerNames) -> dict[str, Any]:
     packets = ((what, packet) for what, packet in (("sent", one.sent), ("acknowledged", one.acknowledged)) if packet)
     return {
         "kind": one.kind,
         "violation": KINDS[one.kind].violation,
         "meaning": KINDS[one.kind].meaning,
-        "source": legible(one.source_queue_manager),
+        "source": names.added(legible(one.source_queue_manager)),
         "message": one.message_id,
         "queue": legible(one.queue or one.destination_queue or ""),
         "packets": [f"{what}: {legible(packet.file)} frame {packet.frame}, {moment(packet.time)}" for what, packet in

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from pyspark.sql import Row
 
+from ordack.peer_names import PeerNames
 from ordack.store.database import counted, legible
 
 FINDINGS_MAX = 1000  # that are named; all are counted, and in the view
@@ -98,7 +99,8 @@ class Sensor(NamedTuple):
 class Result:
     """names: captures, segments and table. totals: messages to the segments' queue managers
     that were captured and acknowledged, copies in segments and table.
-    found: findings of each kind. events: holes and the like in the captures."""
+    found: findings of each kind. events: holes and the like in the captures. peer_names: what people call queue
+    managers."""
 
     names: dict[str, Any]
     totals: dict[str, int]
@@ -106,6 +108,7 @@ class Result:
     findings: list[Finding]
     sensors: list[Sensor]
     events: dict[str, int]
+    peer_names: PeerNames = field(default=PeerNames({}), compare=False)
 
     @property
     def violations(self) -> int:
@@ -131,6 +134,7 @@ class Result:
             "findings": [
                 {
                     **one._asdict(),
+                    "source_name": self.peer_names.of(one.source_queue_manager),
                     "sent": one.sent and {**one.sent._asdict(), "time": moment(one.sent.time)},
                     "acknowledged": one.acknowledged
                     and {**one.acknowledged._asdict(), "time": moment(one.acknowledged.time)},
@@ -138,7 +142,12 @@ class Result:
                 for one in self.findings
             ],
             "sensors": [
-                {**one._asdict(), "first": one.first and moment(one.first), "last": one.last and moment(one.last)}
+                {
+                    **one._asdict(),
+                    "source_name": self.peer_names.of(one.source_queue_manager),
+                    "first": one.first and moment(one.first),
+                    "last": one.last and moment(one.last),
+                }
                 for one in self.sensors
             ],
             "captures_lack": self.events,
@@ -169,7 +178,7 @@ class Result:
             f"{one.duplicates} too many"
             for one in bad[:NAMED_MAX]
         ]
-        return [legible(line) for line in lines]
+        return [self.peer_names.added(legible(line)) for line in lines]
 
 
 def moment(microseconds: int) -> str:
