@@ -24,6 +24,12 @@ from ordack.cli.config import read_file
 from ordack.cli.output import write
 from ordack.peer_names import PeerNames
 
+CapturesArgument = Annotated[
+    str, typer.Argument(metavar="CAPTURES", help="A capture, a quoted pattern, or a folder: all is one capture.")
+]
+SegmentsArgument = Annotated[
+    str, typer.Argument(metavar="SEGMENTS", parser=anywhere, help="Folder of `ordack export`, or a quoted pattern.")
+]
 AcquiredOption = Annotated[
     str | None,
     typer.Option(
@@ -34,12 +40,8 @@ AcquiredOption = Annotated[
 
 
 def reconcile(
-    captures: Annotated[
-        str, typer.Argument(metavar="CAPTURES", help="A capture, a quoted pattern, or a folder: all is one capture.")
-    ],
-    segments: Annotated[
-        str, typer.Argument(metavar="SEGMENTS", parser=anywhere, help="Folder of `ordack export`, or a quoted pattern.")
-    ],
+    captures: CapturesArgument,
+    segments: SegmentsArgument,
     table: Annotated[str, typer.Argument(metavar="TABLE", help="Table of `ordack pipeline ingest`.")],
     queue: Annotated[str | None, typer.Option(help="Only messages to this queue. Default: all.")] = None,
     acquired: AcquiredOption = None,
