@@ -85,6 +85,7 @@ class Server:
 
 def changed(place, value):
     def change(answer):
+        assert answer[place] != value
         answer[place] = value
         return answer
 
