@@ -55,12 +55,12 @@ def others() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-# Runs commands, with the store's path for STORE, and shows how each ended: as the user who started it, or as nobody.
-# Then they are run before, on another store, so that all modules are there: nobody may not read them.
+# Runs commands, with the path of the store for STORE, and shows how each ended: as nobody. They are run before as who
+# started it, on another store or on this one, so that all modules are there: nobody may not read them.
 RUN = """
 import json, os, sys
 from ordack.cli import main
-who, real, other, commands = sys.argv[1:]
+before, real, commands = sys.argv[1:]
 def run(store):
     for command in json.loads(commands):
         sys.argv = ["ordack", *(word.replace("STORE", store) for word in command)]
@@ -71,29 +71,20 @@ def run(store):
         except SystemExit as error:
             status = error.code
         os.write(1, f"--- {command} ended with {status}\\n".encode())
-if who == "nobody":
-    out, err = os.dup(1), os.dup(2)
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1), os.dup2(null, 2)
-    run(other)
-    os.dup2(out, 1), os.dup2(err, 2)
-    os.setgroups([]), os.setgid(65534), os.setuid(65534)
+run(before)
+os.write(1, b"=== nobody\\n")
+os.write(2, b"=== nobody\\n")
+os.setgroups([]), os.setgid(65534), os.setuid(65534)
 run(real)
 """
 
 
-def _run_as(who: str, store: Path, *commands: list[str]) -> tuple[str, str]:
-    """Standard output and standard error of these commands."""
+def _run(before: Path, store: Path, *commands: list[str]) -> list[tuple[str, str]]:
+    """Standard output and standard error of these commands: before, and as nobody."""
     if os.geteuid():
         pytest.skip("only root can run a command as another user")
-    other = store.parent / "other"
-    if not other.exists():
-        with Client(other, create=True) as client:
-            client.create_queue("line1", transactional=True)
-            client.send("line1", b"x")
-            client.send("DIRECT=OS:plant\\private$\\q", b"x")
     done = subprocess.run(
-        [sys.executable, "-c", RUN, who, str(store), str(other), json.dumps(commands)],
+        [sys.executable, "-c", RUN, str(before), str(store), json.dumps(commands)],
         text=True,
         capture_output=True,
         check=False,
@@ -102,13 +93,25 @@ def _run_as(who: str, store: Path, *commands: list[str]) -> tuple[str, str]:
     )
     assert "Traceback" not in done.stderr
     assert done.returncode == 0
-    return re.sub(r"waiting \d+ s", "waiting", done.stdout), done.stderr
+    shown = re.sub(r"waiting \d+ s", "waiting", done.stdout)
+    return [*zip(shown.split("=== nobody\n"), done.stderr.split("=== nobody\n"))]
+
+
+def _as_nobody(store: Path, *commands: list[str]) -> tuple[str, str]:
+    """Standard output and standard error of these commands."""
+    other = store.parent / "other"
+    if not other.exists():
+        with Client(other, create=True) as client:
+            client.create_queue("line1", transactional=True)
+            client.send("line1", b"x")
+            client.send("DIRECT=OS:plant\\private$\\q", b"x")
+    return _run(other, store, *commands)[1]
 
 
 def _same_for_nobody(store: Path, *more: list[str]) -> None:
     looks = [[*look, "--json"] for look in (*LOOKS, *more)]
-    nobody = _run_as("nobody", store, *looks)
-    assert nobody == _run_as("root", store, *looks)
+    root, nobody = _run(store, store, *looks)
+    assert nobody == root
     assert nobody[0].count("ended with 0") == len(looks)
 
 
@@ -117,14 +120,15 @@ def test_looks_need_no_permission_to_write_and_see_the_same(others: Path) -> Non
     [sent] = as_json("send", "--store", others, "line1", "--body", "3")
     state = ["state", str(sent["message_id"])]
     _same_for_nobody(others, state)
-    assert "no queue manager runs" in _run_as("nobody", others, ["state"])[1]
-    assert "no queue manager runs" in _run_as("nobody", others, ["status"])[0]
+    shown, errors = _as_nobody(others, ["state"], ["status"])
+    assert "no queue manager runs" in shown
+    assert "no queue manager runs" in errors
     running = Serve(others)
     _same_for_nobody(others, state, ["state"])
     running.process.kill()
     running.process.communicate()
     _same_for_nobody(others, state)
-    shown, errors = _run_as("nobody", others, ["receive", "line1"])
+    shown, errors = _as_nobody(others, ["receive", "line1"])
     assert "ended with 1" in shown
     assert "check the permissions" in errors
 
@@ -136,7 +140,7 @@ def test_a_backup_of_a_store_that_one_may_only_read_has_the_same_in_it(others: P
         others.chmod(0o700)  # to be removed
     else:
         others.parent.chmod(0o777)
-        shown = _run_as("nobody", others, ["backup", "STORE.ordack", "--json"])[0]
+        shown = _as_nobody(others, ["backup", "STORE.ordack", "--json"])[0]
         made = json.loads(shown.splitlines()[0])
         assert Path(f"{others}.ordack").owner() == "nobody"
     assert (made["messages"], made["outgoing"]) == (3, 1)
@@ -159,11 +163,11 @@ def test_what_a_dead_receiver_had_is_seen_and_what_a_living_one_has_is_not(other
     assert process.stdin
     assert process.stdout.readline() == "taken\n"
     peek = ["receive", "line1", "--peek", "--json"]
-    assert _run_as("nobody", others, peek)[0].count("message_key") == 2
+    assert _as_nobody(others, peek)[0].count("message_key") == 2
     process.stdin.close()
     process.wait(DEADLINE_S)
     process.stdout.close()
-    assert _run_as("nobody", others, peek)[0].count("message_key") == 3
+    assert _as_nobody(others, peek)[0].count("message_key") == 3
 
 
 def test_a_store_that_is_changed_while_it_is_looked_at_gives_no_answer(others: Path) -> None:
@@ -178,17 +182,17 @@ def test_a_store_that_is_changed_while_it_is_looked_at_gives_no_answer(others: P
 
 def test_an_older_or_unreadable_store_is_told(others: Path) -> None:
     (others / FILE_NAME).chmod(0o600)
-    shown, errors = _run_as("nobody", others, ["queue", "list"])
+    shown, errors = _as_nobody(others, ["queue", "list"])
     assert "ended with 1" in shown
     assert "check the permissions" in errors
     (others / FILE_NAME).chmod(0o644)
     database = apsw.Connection(str(others / FILE_NAME))
     database.pragma("user_version", FORMAT_VERSION - 1)
     database.close()
-    shown, errors = _run_as("nobody", others, ["queue", "list"])
+    shown, errors = _as_nobody(others, ["queue", "list"])
     assert "ended with 1" in shown
     assert "of an older version" in errors
-    assert "there is no store in" in _run_as("nobody", others / "typo", ["queue", "list"])[1]
+    assert "there is no store in" in _as_nobody(others / "typo", ["queue", "list"])[1]
 
 
 def test_two_who_ask_whether_serve_runs_do_not_take_each_other_for_it(store: Path) -> None:
@@ -248,7 +252,7 @@ def test_a_queue_that_is_not_empty_is_deleted_only_by_who_says_so(store: Path) -
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr == "ordack: 2 messages in plain would be deleted, too; --yes deletes them\n"
     assert ordack(*delete, "line1").stdout == "deleted line1 with 0 messages\n"
-    for answer, status in ((b"\n", 1), (b"n\n", 1), (b"y\n", 0)):
+    for answer, status in ((b"\n", 1), (b"y\n", 0)):
         leader, follower = pty.openpty()
         os.write(leader, answer)
         done = subprocess.run(

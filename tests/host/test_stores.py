@@ -19,13 +19,12 @@ from pathlib import Path
 import apsw
 import pytest
 from mqqb import confirm
-from ordack.client import Client
+from ordack.client import Client, Letter
 from ordack.store import Store
 from ordack.store.locks import SERVE_LOCK
 from ordack.store.schema import CHANGES, FILE_NAME, FORMAT_VERSION, UPGRADES
 
-from hil.signals import heed
-from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, ordack
+from tests.support.command import DEADLINE_S, ENVIRONMENT, Running, Serve, as_json, ordack
 from tests.support.host_world import older
 
 pytestmark = pytest.mark.slow
@@ -59,22 +58,8 @@ def _refused(text: str, *arguments: object, status: int = 1) -> str:
     return done.stderr
 
 
-def _start(*arguments: object, file_size: int | None = None) -> subprocess.Popen[str]:
-    """A command in a process of its own. file_size: no file that it writes gets longer, in bytes."""
-
-    def begin() -> None:
-        heed()  # whoever runs the tests may ignore signals
-        if file_size is not None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
-
-    return subprocess.Popen(
-        [sys.executable, "-m", "ordack", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-        preexec_fn=begin,
-    )
+def _start(*arguments: object, limits: dict[int, int] | None = None) -> Running:
+    return Running(*map(str, arguments), limits=limits)
 
 
 def _until(what: Callable[[], bool]) -> None:
@@ -84,7 +69,7 @@ def _until(what: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def _in_the_middle(store: Path, folder: Path) -> tuple[subprocess.Popen[str], Path]:
+def _in_the_middle(store: Path, folder: Path) -> tuple[Running, Path]:
     """`ordack backup` into an empty folder, stopped (SIGSTOP) when it has begun to write, and before it has ended."""
     for number in range(100):
         to = folder / f"backup{number}"
@@ -107,8 +92,7 @@ def large(store: Path) -> Path:
     """The store with 10 MB more in it, so that a copy takes a while."""
     with Client(store) as client:
         client.create_queue("large")
-        for _ in range(100):
-            client.send("large", BODY)
+        client.send_many([Letter("large", BODY)] * 100)
     return store
 
 
@@ -250,7 +234,7 @@ def _line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline()
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=str)
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=str)
 def test_a_backup_that_is_ended_in_the_middle_leaves_none_and_the_next_one_tidies_up(
     large: Path, tmp_path: Path, how: signal.Signals
 ) -> None:
@@ -301,7 +285,7 @@ def test_a_disk_that_becomes_full_in_the_middle_leaves_nothing(large: Path, tmp_
         as_json("backup", "--store", large, tmp_path / "b")
         arguments = ["restore", tmp_path / "b", "--store", tmp_path / "new"]
     before = sorted(tmp_path.iterdir())
-    process = _start(*arguments, file_size=5_000_000)
+    process = _start(*arguments, limits={resource.RLIMIT_FSIZE: 5_000_000})
     errors = process.communicate(timeout=DEADLINE_S)[1]
     assert process.returncode == 1
     assert "cannot write" in errors
@@ -418,18 +402,14 @@ def _folder(path: Path) -> None:
         (lambda path: path.write_bytes(b""), "is empty, and no store"),
     ],
 )
-@pytest.mark.parametrize("there", [False, True])
 def test_what_is_no_whole_backup_is_not_restored(
-    large: Path, tmp_path: Path, spoil: Callable[[Path], None], text: str, there: bool
+    large: Path, tmp_path: Path, spoil: Callable[[Path], None], text: str
 ) -> None:
     backup, again = tmp_path / "b", tmp_path / "again"
     as_json("backup", "--store", large, backup)
     spoil(backup)
-    if there:
-        again.mkdir()
     assert ".partial" not in _refused(text, "restore", backup, "--store", again)
-    assert again.exists() == there
-    assert not there or list(again.iterdir()) == []
+    assert not again.exists()
 
 
 def test_the_file_of_a_store_in_use_is_no_backup(store: Path, tmp_path: Path) -> None:
@@ -613,7 +593,7 @@ from ordack.cli import main
 from ordack.store import database, schema
 number = int(sys.argv.pop(1))
 signal.signal(signal.SIGINT, signal.default_int_handler)
-database.correlation_in = lambda _: threading.Timer(0.5, os.kill, (os.getpid(), number)).start()
+database.correlation_in = lambda _: threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
 schema.UPGRADES[schema.FORMAT_VERSION - 1] += (
     "UPDATE settings SET value = correlation_in(x'') WHERE name = 'receiver'; "
     "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
@@ -623,8 +603,9 @@ main()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("how", ["upgrade", "serve", "list"])
+@pytest.mark.parametrize(
+    ("how", "number"), [("upgrade", signal.SIGINT), ("serve", signal.SIGTERM), ("list", signal.SIGINT)]
+)
 def test_a_signal_ends_an_upgrade_with_a_sentence_and_the_store_has_its_old_version(
     store: Path, how: str, number: signal.Signals
 ) -> None:

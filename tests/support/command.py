@@ -38,11 +38,12 @@ INTERPRETERS = {
 DEADLINE_S = 60
 REQUEST_MAX = 1 << 20
 
-# Takes (arguments, environment, folder), with standard input, output, error and where number and status go, and forks.
-# What takes a command most of its time is done once, or not: a help imports here what typer imports late; and a command
-# that ends by itself (not by an exception or a signal) flushes and leaves, instead of taking every object apart.
+# Takes (arguments, environment, folder, limits), with standard input, output, error and where number and status go, and
+# forks. What takes a command most of its time is done once, or not: a help imports here what typer imports late; what
+# typer finds in the functions of all commands is kept; and a command that ends by itself (not by an exception or a
+# signal) flushes and leaves, instead of taking every object apart.
 NURSERY = f"""
-import atexit, contextlib, gc, io, json, os, select, signal, socket, sys
+import atexit, contextlib, functools, gc, io, json, os, resource, select, signal, socket, sys, typer.main
 ended = []
 @atexit.register  # the first one is the last to run
 def leave():
@@ -53,8 +54,10 @@ def leave():
             os._exit(ended[0])
 import ordack.cli.decode, ordack.cli.reload, ordack.health, ordack.net.listener, ordack.net.tcp, ordack.notify
 import ordack.pipeline.export, ordack.running
-from ordack.cli import main
+from ordack.cli import command_line, main
 from hil.signals import heed
+typer.main.get_params_from_function = functools.cache(typer.main.get_params_from_function)
+typer.main.get_command(command_line())
 door = socket.socket(fileno=int(sys.argv[1]))
 sys.argv[1:] = ["queue", "list", "--help"]
 with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
@@ -96,10 +99,12 @@ while True:
     heed()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    arguments, environment, folder = json.loads(request)
+    arguments, environment, folder, limits = json.loads(request)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
+    for limit in limits:
+        resource.setrlimit(limit[0], limit[1:] * 2)
     sys.argv = ["ordack", *arguments]
     try:
         main()
@@ -131,23 +136,36 @@ def _nursery(before: str) -> socket.socket:
     return here
 
 
-def send(arguments: list[str], environment: dict[str, str], folder: Path, places: list[int], before: str = "") -> None:
+def send(
+    arguments: list[str],
+    environment: dict[str, str],
+    folder: Path,
+    places: list[int],
+    before: str = "",
+    limits: dict[int, int] | None = None,
+) -> None:
     """Starts the command, in a group of processes of its own. places: its standard input, output, error, and where its
-    number and exit status go."""
-    request = json.dumps((arguments, environment, str(folder))).encode()
+    number and exit status go. limits: of its process, as `resource` numbers them."""
+    request = json.dumps((arguments, environment, str(folder), [*(limits or {}).items()])).encode()
     assert len(request) < REQUEST_MAX
     socket.send_fds(_nursery(before), [request], places)
 
 
 def _start(
-    arguments: list[str], environment: dict[str, str], folder: Path, stdin: IO[bytes], stdout: IO[Any] | None = None
+    arguments: list[str],
+    environment: dict[str, str],
+    folder: Path,
+    stdin: IO[bytes],
+    stdout: IO[Any] | None = None,
+    limits: dict[int, int] | None = None,
 ) -> list[IO[bytes]]:
     """What can be read of the command: standard output, unless that goes elsewhere, standard error, and its number and
     exit status."""
     pipes = [os.pipe() for _ in range(3)]
     (_, output), *others = pipes
     output = stdout.fileno() if stdout else output
-    send(arguments, environment, folder, [stdin.fileno(), output, *(theirs for _, theirs in others)])
+    places = [stdin.fileno(), output, *(theirs for _, theirs in others)]
+    send(arguments, environment, folder, places, limits=limits)
     for _, theirs in pipes:
         os.close(theirs)
     return [os.fdopen(ours, "rb") for ours, _ in pipes]
@@ -159,13 +177,14 @@ def ordack(
     folder: Path = ROOT,
     environment: dict[str, str] = ENVIRONMENT,
     seconds: float = DEADLINE_S,
+    limits: dict[int, int] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """One command, to its end; killed, and TimeoutExpired, after `seconds`. AssertionError if it shows a traceback."""
     words = [str(argument) for argument in arguments]
     with tempfile.TemporaryFile() as given:
         given.write(stdin)
         given.seek(0)
-        output, errors, fate = _start(words, environment, folder, given)
+        output, errors, fate = _start(words, environment, folder, given, limits=limits)
     with output, errors, fate:
         number = int(fate.readline())
         late = threading.Timer(seconds, os.kill, (number, signal.SIGKILL))
@@ -203,11 +222,11 @@ def own_port(address: str = "127.0.0.1") -> int:
 
 class Running:
     """What subprocess.Popen is to other programs, for a command that runs: `ordack` with these arguments. stdout: a
-    file that it writes to."""
+    file that it writes to. limits: of its process."""
 
-    def __init__(self, *arguments: str, stdout: IO[Any] | None = None) -> None:
+    def __init__(self, *arguments: str, stdout: IO[Any] | None = None, limits: dict[int, int] | None = None) -> None:
         with Path(os.devnull).open("rb") as nothing:
-            output, errors, fate = _start(list(arguments), ENVIRONMENT, Path.cwd(), nothing, stdout)
+            output, errors, fate = _start(list(arguments), ENVIRONMENT, Path.cwd(), nothing, stdout, limits)
         self.stdout, self.stderr = (io.TextIOWrapper(stream, encoding="utf-8") for stream in (output, errors))
         self._fate = fate
         self.pid = int(fate.readline())
