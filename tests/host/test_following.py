@@ -182,7 +182,7 @@ def _step(chance: random.Random, pairs: list[Pair], queues: tuple[str, ...]) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_what_follows_leaves_as_on_the_full_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     monkeypatch.setattr(secrets, "token_bytes", lambda size: b"\xab" * size)
     monkeypatch.setattr(secrets, "randbelow", lambda below: 77 % below)

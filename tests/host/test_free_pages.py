@@ -93,7 +93,7 @@ def test_what_is_needed_again_and_again_stays(tmp_path: Path) -> None:
     """Twice in a watch as much comes and goes: the file would only be made again."""
     opened = _opened(tmp_path / "store")
     large = opened.file()
-    for _ in range(6):
+    for _ in range(4):
         _emptied(opened)
         opened.poll(WATCHED_MS // 4)
         with opened.host.client() as client, client.store.transaction():

@@ -56,6 +56,7 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 on_two = pytest.mark.parametrize("disk", DISKS, ids=str, indirect=True)
+on_one = pytest.mark.parametrize("disk", DISKS[:1], ids=str, indirect=True)
 
 
 def _fill(client: Client, destination: str, **properties: Any) -> tuple[int, str]:
@@ -97,8 +98,7 @@ def _ballast(folder: Path) -> None:
 
 
 @pytest.mark.rule("B-285", "B-398", "B-424")
-@on_two
-@pytest.mark.parametrize("way", ["receive", "purge"])
+@pytest.mark.parametrize(("disk", "way"), [*zip(DISKS, ("purge", "receive"))], ids=str, indirect=["disk"])
 def test_what_was_full_once_takes_as_much_again(disk: Path, way: str) -> None:
     store = disk / "store"
     ordack("queue", "create", "--store", store, "line1", "--transactional")
@@ -129,7 +129,7 @@ def test_serve_says_that_a_store_is_in_memory(disk: Path, request: pytest.Fixtur
     assert (in_memory in said) == ("tmpfs" in request.node.callspec.id)
 
 
-@on_two
+@on_one
 @pytest.mark.rule("B-285")
 def test_a_sender_that_was_refused_for_room_goes_on_when_there_is_some(disk: Path, tmp_path: Path) -> None:
     store = disk / "store"
@@ -203,7 +203,7 @@ def test_a_disk_that_somebody_else_has_filled_serves_again_when_it_is_freed(disk
     assert "disk nearly full: 0.0 MB free" in errors
 
 
-@on_two
+@on_one
 def test_serve_that_is_started_on_a_full_disk_waits_until_it_is_freed(disk: Path) -> None:
     store = disk / "store"
     ordack("queue", "create", "--store", store, "line1", "--transactional")
@@ -231,7 +231,7 @@ def test_serve_that_is_started_on_a_full_disk_waits_until_it_is_freed(disk: Path
         process.communicate(timeout=DEADLINE_S)
 
 
-@on_two
+@on_one
 def test_who_watches_is_told_that_the_disk_is_full_until_it_is_not(disk: Path) -> None:
     ordack("queue", "create", "--store", disk / "store", "line1", "--transactional")
     serve = Serve(disk / "store", "--http", "0", "--json")
@@ -257,7 +257,7 @@ def test_who_watches_is_told_that_the_disk_is_full_until_it_is_not(disk: Path) -
         serve.stop()
 
 
-@on_two
+@on_one
 @pytest.mark.rule("C-20", "C-36")
 def test_what_expires_on_a_full_disk_is_dead_lettered(disk: Path) -> None:
     """The copies are made in pieces that the disk has room for."""
@@ -274,7 +274,7 @@ def test_what_expires_on_a_full_disk_is_dead_lettered(disk: Path) -> None:
     assert "all sessions are closed" not in errors
 
 
-@on_two
+@on_one
 @pytest.mark.rule("C-20", "C-36")
 def test_a_disk_that_was_full_while_somebody_read_serves_again_when_the_look_ends(disk: Path) -> None:
     """While somebody looks at the store as it was, the log of what is written cannot begin anew; it takes all room."""

@@ -59,12 +59,10 @@ def run(programs: Path, folder: Path, line: str, status: int = 0) -> subprocess.
 
 
 def test_pip_brings_the_service_alone(programs: Path) -> None:
-    found = {
-        one["name"].lower() for one in json.loads(pip("--python", programs / "python", "list", "--format=json").stdout)
-    }
+    found = {path.name.partition("-")[0] for path in programs.parent.glob("lib/*/site-packages/*.dist-info")}
     assert {"ordack", "apsw", "cbor2", "h11", "typer"} <= found
     assert found.isdisjoint(
-        {"mpremote", "pyserial", "cobs", "littlefs-python", "pyspark", "pyarrow", "numpy", "pytest"}
+        {"mpremote", "pyserial", "cobs", "littlefs_python", "pyspark", "pyarrow", "numpy", "pytest"}
     )
 
 

@@ -27,7 +27,7 @@ from tests.support.host_world import HERE, Host, two_hosts, world_of
 
 pytestmark = pytest.mark.slow
 
-COUNT = 3000
+COUNT = 600
 PLANT = "DIRECT=OS:plant\\private$\\plain"
 
 

@@ -13,6 +13,7 @@ from mqqb import headers
 from mqqb.session import Settings
 from mqqb.streams import Entry, OutgoingStream
 from ordack.config import Config
+from ordack.sending import Letter
 from ordack.turns import PATIENCE, Turns
 
 from tests.support.host_world import HERE, Host, World, packets_in, world_of
@@ -31,8 +32,9 @@ def _slow(tmp_path: Path) -> tuple[World, Host, Host]:
 
 def _send(sender: Host, queue: str, *bodies: str, **properties: Any) -> None:
     with sender.client() as client:
-        for body in bodies:
-            client.send(f"DIRECT=OS:plant\\private$\\{queue}", body.encode(), **properties)
+        client.send_many(
+            [Letter(f"DIRECT=OS:plant\\private$\\{queue}", body.encode(), **properties) for body in bodies]
+        )
 
 
 def _leave(world: World, rounds: int, more: Any = None) -> list[str]:
@@ -89,9 +91,9 @@ def test_a_transactional_stream_goes_on_beside_a_queue_that_is_never_empty(tmp_p
 
     def more() -> None:
         nonlocal flood
-        while len(sender.store.outgoing.messages()) < 100:
-            _send(sender, "fast0", f"f{flood}", delivery="express", priority=7)
-            flood += 1
+        missing = 100 - len(sender.store.outgoing.messages())
+        _send(sender, "fast0", *[f"f{flood + each}" for each in range(missing)], delivery="express", priority=7)
+        flood += missing
 
     more()
     _send(sender, "line1", *[f"t{number}" for number in range(20)])
