@@ -21,13 +21,13 @@ from ordack.names import DEAD_XACT
 from ordack.receiving import Receiving
 from ordack.store import StoreError
 
-from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, serve_applications
+from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve
 
 
-@pytest.fixture(params=["alone", "through serve", "at an address"])
+@pytest.fixture(params=["alone", "through serve"])
 def client(request: pytest.FixtureRequest, store: Path) -> Iterator[Client]:
-    serve, place = (None, str(store)) if request.param == "alone" else serve_applications(store)
-    with Client(place if request.param == "at an address" else store) as opened:
+    serve = Serve(store) if request.param == "through serve" else None
+    with Client(store) as opened:
         yield opened
     if serve:
         assert serve.stop()[0] == 0

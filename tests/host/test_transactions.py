@@ -30,11 +30,11 @@ def own(store: Path) -> Iterator[Client]:
         yield opened
 
 
-@pytest.fixture(params=["alone", "through serve", "at an address"])
+@pytest.fixture(params=["alone", "at an address"])
 def client(request: pytest.FixtureRequest, store: Path, own: Client) -> Iterator[Client]:
     own.create_queue("line2", transactional=True)
     serve, place = (None, str(store)) if request.param == "alone" else serve_applications(store)
-    with Client(place if request.param == "at an address" else store) as opened:
+    with Client(place) as opened:
         yield opened
         assert isinstance(opened.access, (Away, Remote))
         known = own.store.answers.find(opened.access._application)
