@@ -31,7 +31,6 @@ from mqqb.names import DirectQueueFormatName, QueueName
 from ordack.client import Client
 from ordack.outcome import DIRECT, FINAL_ACK
 from ordack.pipeline import export as export_module
-from ordack.pipeline import segments as segments_module
 from ordack.pipeline.columns import Columns
 from ordack.pipeline.export import Exporter, Folder
 from ordack.pipeline.segments import (
@@ -39,15 +38,13 @@ from ordack.pipeline.segments import (
     SCHEMA,
     FolderError,
     Segment,
-    encode,
     file_name,
     hidden,
     parse_name,
     reach,
-    read_marker,
     segments,
 )
-from ordack.store import Store, StoreError, StoreFull, StoreUnknown
+from ordack.store import Store, StoreError, StoreUnknown
 from ordack.store import messages as messages_module
 from ordack.store.backup import upgrade
 from ordack.store.messages import NewMessage, Stored
@@ -733,19 +730,6 @@ TestExportMachine = ExportMachine.TestCase
 TestExportMachine.settings = settings(max_examples=25, stateful_step_count=20)
 
 
-def test_an_exporter_that_died_gives_its_messages_back(store: Path, to: Path) -> None:
-    _fill(store, 5)
-
-    def die() -> None:
-        Folder.write = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign, assignment, misc]
-        _export(store, to)
-
-    to.mkdir()
-    _export(store, to, "plain")
-    assert _killed(die)
-    assert _queued(store) == [1, 2, 3, 4, 5]
-
-
 @pytest.mark.parametrize("another", [False, True])
 def test_an_export_goes_on_when_the_serve_that_gave_it_messages_is_killed(
     store: Path, to: Path, monkeypatch: pytest.MonkeyPatch, another: bool
@@ -829,18 +813,6 @@ def test_segments_are_bounded_by_bytes(store: Path, to: Path, monkeypatch: pytes
         for _ in range(10):
             client.send("line1", bytes(500))
     assert [made.messages for made in _export(store, to)] == [4, 4, 2]
-
-
-def test_segments_are_smaller_where_the_store_is_slow(store: Path, to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that the queue manager and applications are not kept waiting; what is left does not wait to be old enough."""
-    for name, value in (("LOCKED_S", 0.0), ("LEAST_ROWS", 2)):
-        monkeypatch.setattr(export_module, name, value)
-    _fill(store, 7)
-    assert [made.messages for made in _export(store, to)] == [2, 2, 2, 1]
-    _fill(store, 7, 8)
-    with Client(store) as client, Exporter(client, ["line1"], to) as exporter:
-        assert [made.messages for made in islice(exporter.follow(lambda: False, age=0), 4)] == [2, 2, 2, 1]
-    assert _exported(to) == list(range(1, 15))
 
 
 @pytest.mark.parametrize("us", [4, 50, 80, 400])
@@ -966,14 +938,6 @@ def test_exporters_that_make_the_folder_at_the_same_time_agree(store: Path, to: 
         assert (process.returncode, errors) == (0, "")
     assert _exported(to) == [1, 2, 3, 11, 12, 13]
     assert not [path for path in to.iterdir() if path.name.startswith(".")]
-
-
-def test_receivers_beside_an_export_get_nothing_twice(store: Path, to: Path) -> None:
-    _fill(store, 6)
-    with Client(store) as client, client.queue("line1").receive() as message:
-        assert message.message_id == 1
-        assert [made.messages for made in _export(store, to, rows=3)] == [3, 2]
-    assert _exported(to) == [2, 3, 4, 5, 6]
 
 
 # ---- folders that cannot be used --------------------------------------------------------------------
@@ -1141,21 +1105,6 @@ def test_an_export_to_a_full_folder_ends_in_words(store: Path, to: Path) -> None
     assert ordack(*words, "-1").returncode == 2
 
 
-def test_a_full_store_loses_nothing(store: Path, to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ids = _fill(store, 5)
-
-    def full(*_: Any) -> None:
-        raise StoreFull("no room left to write")
-
-    with Client(store) as client, Exporter(client, ["line1"], to) as exporter:
-        monkeypatch.setattr(client.store.exports, "save", full)
-        with pytest.raises(StoreFull):
-            list(exporter.run())
-    assert _queued(store) == ids
-    assert segments(to) == []
-    assert not [path for path in to.iterdir() if path.name.startswith(".")]
-
-
 def test_a_commit_of_which_nobody_heard_is_believed(store: Path, to: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception after the commit, such as Ctrl-C: the file must stay, its messages are nowhere else."""
     ids = _fill(store, 3)
@@ -1199,18 +1148,6 @@ def _leave_pending(store: Path, to: Path) -> Path:
             _export(store, to)
     (path,) = [path for path in to.iterdir() if path.name.endswith(".parquet.new")]
     return path
-
-
-def test_a_recorded_segment_becomes_visible_first(store: Path, to: Path) -> None:
-    ids = _fill(store, 3)
-    _leave_pending(store, to)
-    assert _queued(store) == []
-    assert segments(to) == []
-    ids += _fill(store, 1, 4)
-    first, second = as_json("export", "line1", "--store", store, "--to", to)
-    assert (first["recovered"], first["messages"], first["serial"]) == (True, 3, 1)
-    assert (second["recovered"], second["messages"], second["serial"]) == (False, 1, 2)
-    assert _exported(to) == ids
 
 
 def test_a_recorded_segment_goes_with_its_folder(store: Path, to: Path, tmp_path: Path) -> None:
@@ -1447,14 +1384,6 @@ def test_follow_ends_in_words_when_its_queue_is_deleted(store: Path, to: Path) -
             next(running)
 
 
-def test_a_stop_ends_an_export_with_a_whole_segment(store: Path, to: Path) -> None:
-    _fill(store, 5)
-    with Client(store) as client, Exporter(client, ["line1"], to, rows=2) as exporter:
-        calls = iter([False, True])
-        assert [made.messages for made in exporter.run(lambda: next(calls))] == [2]
-    assert _queued(store) == [3, 4, 5]
-
-
 @pytest.mark.parametrize(
     ("arguments", "status", "text"),
     [
@@ -1471,55 +1400,6 @@ def test_wrong_usage(store: Path, to: Path, arguments: list[str], status: int, t
     assert done.returncode == status
     assert text in done.stderr
     assert not to.exists()
-
-
-def test_what_was_exported_is_not_taken_back_when_nobody_can_be_told(store: Path, to: Path) -> None:
-    ids = _fill(store, 3)
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "ordack", "export", "line1", "--store", store, "--to", to, "--rows", "2"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=ENVIRONMENT,
-            timeout=DEADLINE_S,
-            check=False,
-        )
-    assert done.returncode == 4
-    assert "standard output did not take this report" in done.stderr
-    assert _exported(to) == ids[:2]
-    assert _queued(store) == ids[2:]
-
-
-def test_without_the_packages_it_says_what_to_install(store: Path, to: Path) -> None:
-    _fill(store, 1)
-    script = "import sys; sys.modules['pyarrow'] = None; from ordack.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-c", script, "export", "line1", "--store", store, "--to", to],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert (
-        done.stderr
-        == "ordack: this command needs the Python module pyarrow, which is not installed: pip install 'ordack[spark]'\n"
-    )
-    assert done.returncode == 2
-    assert _queued(store) == [1]
-
-
-def test_the_marker_says_whose_folder_it_is(store: Path, to: Path) -> None:
-    assert segments_module.read_marker(to) is None
-    _export(store, to)
-    marker = read_marker(to)
-    assert marker is not None
-    with Store(store) as opened:
-        assert marker.queue_manager == guids.guid_text(opened.guid)
-    _export(store, to)
-    assert read_marker(to) == marker
-    assert encode("_x") == "%5Fx"
 
 
 # ---- a disk that fails while a transaction is made durable ------------------------------------------
