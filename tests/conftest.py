@@ -3,6 +3,9 @@
 import asyncio
 import gc
 import inspect
+import os
+import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,10 +37,18 @@ SPARK = {
     "spark.sql.adaptive.enabled": "false",
     **INTERPRETED,
     "spark.default.parallelism": "2",
+    "spark.connect.grpc.binding.port": "0",
     "spark.sql.ui.retainedExecutions": "1",
     "spark.ui.retainedJobs": "1",
     "spark.ui.retainedStages": "1",
     "spark.ui.retainedTasks": "10",
+}
+
+# A Python for workers that has the packages that are installed here, but nothing of this checkout: in PYTHONPATH .pth
+# files, which lead here, are not heeded.
+BARE = {
+    "PYSPARK_PYTHON": str(Path(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}")),
+    "PYTHONPATH": sysconfig.get_path("purelib"),
 }
 
 # No deadline: the machine is shared, and pytest-timeout ends what hangs. A failure prints how to repeat it.
@@ -109,11 +120,18 @@ def serve(store: Path) -> Iterator[Serve]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
-    """A SparkSession with two workers on this machine, for all tests of this process."""
-    from ordack.pipeline.session import session
+    """A SparkSession with two workers on this machine, for all tests of this process. Spark Connect in its JVM has a
+    bare Python."""
+    from ordack.pipeline.session import register, session
 
     warehouse = tmp_path_factory.mktemp("warehouse")
-    made = session("local[2]", settings={**SPARK, "spark.sql.warehouse.dir": str(warehouse)})
+    with pytest.MonkeyPatch.context() as started:
+        for name, value in BARE.items():
+            started.setenv(name, value)
+        made = session("local[2]", settings={**SPARK, "spark.sql.warehouse.dir": str(warehouse)})
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    made.sparkContext.pythonExec = sys.executable
+    register(made)
     yield made
     made.stop()
 
