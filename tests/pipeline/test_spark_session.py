@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ordack.pipeline import session as session_module
-from ordack.pipeline.session import SparkMissing, is_local, session
+from ordack.pipeline.session import PARTITIONS, SparkMissing, is_local, session
+from pyspark.sql import SparkSession
 
 from tests.support.command import own_port
 
@@ -81,3 +83,19 @@ def test_an_address_that_is_none_is_told_with_the_form_of_one(url: str) -> None:
 )
 def test_only_masters_in_one_process_are_local(master: str, local: bool) -> None:
     assert is_local(master) is local
+
+
+@pytest.mark.parametrize(("said", "partitions"), [({}, {PARTITIONS: "12"}), ({PARTITIONS: "2"}, {})])
+def test_on_one_machine_there_are_a_few_partitions_a_core_if_nobody_has_said_how_many(
+    monkeypatch: pytest.MonkeyPatch, said: dict[str, str], partitions: dict[str, str]
+) -> None:
+    told: dict[str, str] = {}
+    made = SimpleNamespace(
+        sparkContext=SimpleNamespace(getConf=lambda: said, defaultParallelism=3, master="local[3]"),
+        conf=SimpleNamespace(set=told.__setitem__),
+        dataSource=SimpleNamespace(register=lambda _: None),
+    )
+    monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", lambda _: made)
+    assert session("local[3]") is made
+    assert told == partitions
