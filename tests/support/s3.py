@@ -46,14 +46,15 @@ class S3:
         return f"s3a://{BUCKET}/{name}"
 
     def fill(self, names: Iterable[str], content: bytes) -> None:
-        """All of them with this content, without a request for each."""
-        held = moto.backends.get_backend("s3")[DEFAULT_ACCOUNT_ID]["aws"]
+        """All of them with this content."""
         for name in names:
-            held.put_object(BUCKET, name, content)
+            _held().put_object(BUCKET, name, content)
 
     def names(self) -> list[str]:
-        pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET)
-        return [one["Key"] for page in pages for one in page.get("Contents", ())]
+        return sorted(_held().buckets[BUCKET].keys)
+
+    def clear(self) -> None:
+        _held().buckets[BUCKET].keys.clear()
 
     def got(self, name: str) -> int:
         """Bytes of an object that were sent."""
@@ -73,6 +74,11 @@ class S3:
         """What a process needs to use it. AWS_ALLOW_HTTP: for delta-rs."""
         return {**KEYS, "AWS_ENDPOINT_URL": self.url, "AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true",
                 "AWS_EC2_METADATA_DISABLED": "true"}  # fmt: skip
+
+
+def _held() -> Any:
+    """What the server of this process holds, which no request is needed for."""
+    return moto.backends.get_backend("s3")[DEFAULT_ACCOUNT_ID]["aws"]
 
 
 @contextmanager
