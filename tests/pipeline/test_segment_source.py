@@ -33,7 +33,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
 from pyspark.sql.streaming.listener import QueryTerminatedEvent
 from pyspark.sql.types import StringType, StructField, StructType
 
-from tests.support import capture_generator, segment_files
+from tests.support import capture_generator
 from tests.support.segment_files import BEGIN, SOURCE, make_folder, row, write, write_rows
 
 OWN = from_arrow_schema(SCHEMA)
@@ -64,25 +64,6 @@ def everything() -> ReadAllAvailable:
 
 
 # Without Spark: what the driver and the tasks do.
-
-
-def test_a_stream_reads_each_segment_once_and_stops_where_the_folder_does(folder: Path) -> None:
-    write(folder, 1, 1, 3)
-    reader = stream(folder)
-    start = reader.initialOffset()
-    assert start == {"folders": {"folder-1": {"line1": 0}}}
-    end = reader.latestOffset(start, everything())
-    assert end == {"folders": {"folder-1": {"line1": 1}}}
-    assert read(reader, start, end) == [1, 2, 3]
-    assert reader.latestOffset(end, everything()) == end
-    assert read(reader, end, end) == []
-    write(folder, 2, 4, 4)
-    write(folder, 1, 1, 2, "other")
-    later = reader.latestOffset(end, everything())
-    assert queues(later) == {"line1": 2, "other": 1}
-    assert read(reader, end, later) == [4, 1, 2]
-    assert read(stream(folder), end, later) == [4, 1, 2], "after a restart, too"
-    assert reader.reportLatestOffset() == later
 
 
 def test_a_micro_batch_takes_so_many_segments_from_all_queues_in_turn(folder: Path) -> None:
@@ -392,15 +373,6 @@ def test_small_segments_share_a_task_and_no_segment_is_split(folder: Path, monke
     assert max(tasks()) > 1, "a task has some work"
 
 
-def test_batches_are_bounded_by_bytes_not_only_by_rows(folder: Path) -> None:
-    body = random.Random(1).randbytes(300_000)
-    write_rows(folder, 1, [row(number, body=body + bytes([number])) for number in range(40)])
-    reader = SegmentSource({"path": str(folder)}).reader(OWN)
-    sizes = [batch.nbytes for part in reader.partitions() for batch in reader.read(part)]  # type: ignore[union-attr]
-    assert len(sizes) > 2
-    assert max(sizes) < 2 * source.BATCH_BYTES
-
-
 def test_rows_of_small_segments_come_in_one_batch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a batch costs, it costs once for all of them; and a large segment is not held in memory at once."""
     for serial in range(1, 6):
@@ -513,11 +485,6 @@ def test_bodies_become_columns_and_malformed_ones_a_reason(spark: SparkSession, 
     ]
 
 
-def test_the_reason_reaches_who_asks_spark(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(PySparkException, match=r"there is no folder .*nowhere: `ordack export` makes it"):
-        load(spark, tmp_path / "nowhere").count()
-
-
 def test_an_empty_folder_is_an_empty_table(spark: SparkSession, folder: Path) -> None:
     assert load(spark, folder).count() == 0
 
@@ -557,15 +524,10 @@ def test_a_listener_counts_queries_for_prometheus(spark: SparkSession, folder: P
     assert time.time() - (value("last_batch_timestamp_seconds", "readings") or 0) < 100
 
 
-def test_the_helper_writes_what_the_source_takes() -> None:
-    assert set(segment_files.row(1)) == set(SCHEMA.names)
-
-
 @pytest.mark.parametrize(
     "said",
     [
         "LOCATION '{}'",
-        "OPTIONS (path '{}')",
         "OPTIONS (path '{}', queue 'LINE1')",
         "TBLPROPERTIES ('serialization.format' = '1', note = 'x') LOCATION 'file://{}'",
     ],
@@ -607,11 +569,11 @@ def test_a_table_of_a_catalog_that_cannot_be_read_is_not_made(
     assert not spark.catalog.tableExists("made")
 
 
-@pytest.mark.parametrize("said", ["LOCATION '{}'", "OPTIONS (path '{}/*.cap', columns 'packet,file', partitions '3')"])
-def test_a_table_of_a_catalog_reads_captures(spark: SparkSession, tmp_path: Path, said: str) -> None:
+def test_a_table_of_a_catalog_reads_captures(spark: SparkSession, tmp_path: Path) -> None:
     capture_generator.generate(4, tmp_path)
     expected = spark.read.format("mqqb").load(str(tmp_path)).count()
-    _with_table(spark, f"USING mqqb {_escaped(said, tmp_path)}", "SELECT count(packet) FROM made", [(expected,)])
+    said = _escaped("OPTIONS (path '{}/*.cap', columns 'packet,file', partitions '3')", tmp_path)
+    _with_table(spark, f"USING mqqb {said}", "SELECT count(packet) FROM made", [(expected,)])
 
 
 def _escaped(said: str, folder: Path) -> str:
