@@ -182,7 +182,7 @@ class IngestVictim:
         self.kills = 0
         self.alone = 0
         self.plan = [rng.randrange(STEPS_MAX + 1) for _ in range(kills)]
-        self._alone = [(kills - turn) % 2 == 0 for turn in range(kills)]
+        self._alone = [(seed + turn) % 2 == 0 for turn in range(kills)]
         self._table = table
         self._begun = 0
 
