@@ -215,3 +215,45 @@ class World:
                 return
             self.clock.ms += 100
             self.time += (self.time != 0) * (self.clock.ms % 1000 == 0)
+
+
+class Application:
+    """Handles what is in the inbox, and knows what it has handled: its memory outlives the power cuts."""
+
+    def __init__(self):
+        self.handled = []  # (source, MessageID), in order
+        self.rejected = []
+        self.open = None  # handled, but perhaps not durably taken
+
+    def look(self, world, dice):
+        """Handle a message, or part of it: take it, or not yet."""
+        message = world.inbox.get()
+        if message is None:
+            return
+        what = (message.source, message.message_id)
+        if what != self.open:
+            assert what not in self.handled, ("handled before", what)
+            self.handled.append(what)
+            self.open = what
+        else:
+            assert message.again
+        if dice.below(4):
+            if dice.below(5):
+                world.inbox.take(message)
+            else:
+                self.rejected.append(what)
+                world.inbox.reject(message)
+                # if the power goes in it, it may be taken later instead
+            self.open = None
+
+    def restarted(self, world):
+        """What was about to be taken may be there again."""
+        self.open = None
+        message = world.inbox.get()
+        if message is None:
+            return
+        what = (message.source, message.message_id)
+        if what in self.handled:
+            assert message.again
+            assert what == self.handled[-1], ("again, and not the last one", what)
+            self.open = what

@@ -20,6 +20,7 @@ KEEP_ALL = "all"  # everything that was written survives
 KEEP_SYNCED = "synced"  # only what was synced
 TEAR = "tear"  # something in between, with garbage behind it
 KILL = "kill"  # the process died, not the machine: all can be read, but what was not synced is not durable yet
+WAYS = (KEEP_ALL, KEEP_SYNCED, TEAR, KILL)
 
 
 def skipping(function):

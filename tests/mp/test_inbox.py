@@ -9,7 +9,7 @@ sys.path.insert(0, "tests/mp")
 
 import power
 from engine_cases import run_calls
-from inbox_world import BOARD, Sender, Wire, World
+from inbox_world import BOARD, Application, Sender, Wire, World
 from mqqb import build, core, guids, headers, names, parse, reader, session
 from ordack.node import OutboxError, log
 from ordack.node.peer import Peer
@@ -19,7 +19,6 @@ OTHER = "DIRECT=OS:board\\private$\\Commands"
 NOWHERE = "DIRECT=TCP:10.0.0.7\\private$\\nowhere"
 T0 = 1800000000
 DAY = 86400000  # ms
-WAYS = (power.KEEP_ALL, power.KEEP_SYNCED, power.TEAR, power.KILL)
 
 
 def world_of(*senders, **options):
@@ -413,7 +412,7 @@ def more_refusals_than_can_be_kept_are_left_with_the_sender():
 
 
 def a_refusal_survives_a_reset_and_goes_first():
-    for how in WAYS:
+    for how in power.WAYS:
         sender = Sender(1)
         world = world_of(sender, inbox_quota=(100000, 1))
         for k in range(3):
@@ -453,7 +452,7 @@ def times_are_kept_if_the_clock_is_set():
 
 
 def what_has_expired_does_not_come_back():
-    for how in WAYS:
+    for how in power.WAYS:
         sender = Sender(1)
         world = world_of(sender, time=T0)
         sender.send(b"1", ttbr=3, sent_time=T0 + 1000)  # a clock that is ahead prolongs nothing (A-42)
@@ -507,7 +506,7 @@ def what_the_application_rejects_is_told():
 
 
 def a_reset_before_it_is_handled_brings_it_again():
-    for how in WAYS:
+    for how in power.WAYS:
         sender = Sender(1)
         world = world_of(sender)
         for k in range(3):
@@ -851,7 +850,7 @@ def a_board_whose_address_changes_hears_from_all_of_them():
         world.run(2000, taker(world, bodies))
         assert bodies[-2:] == [b"%d 0" % k, b"%d 1" % k], (k, bodies[-2:])
         assert sender.is_settled
-        world.restart(WAYS[k & 3])
+        world.restart(power.WAYS[k & 3])
     assert len(world.node.outbox.sources) == 32
     assert len(bodies) == 160
     for twin in addresses(80)[-32:]:  # what is sent again to one of the last 32 is known
@@ -1083,48 +1082,6 @@ def a_sender_that_lost_its_memory_begins_anew():
     assert (bodies, sender.said) == ([b"100", b"101"], {}), "an older sequence is never accepted (B-275)"
 
 
-class Application:
-    """Handles what is in the inbox, and knows what it has handled: its memory outlives the power cuts."""
-
-    def __init__(self):
-        self.handled = []  # (source, MessageID), in order
-        self.rejected = []
-        self.open = None  # handled, but perhaps not durably taken
-
-    def look(self, world, dice):
-        """Handle a message, or part of it: take it, or not yet."""
-        message = world.inbox.get()
-        if message is None:
-            return
-        what = (message.source, message.message_id)
-        if what != self.open:
-            assert what not in self.handled, ("handled before", what)
-            self.handled.append(what)
-            self.open = what
-        else:
-            assert message.again
-        if dice.below(4):
-            if dice.below(5):
-                world.inbox.take(message)
-            else:
-                self.rejected.append(what)
-                world.inbox.reject(message)
-                # if the power goes in it, it may be taken later instead
-            self.open = None
-
-    def restarted(self, world):
-        """What was about to be taken may be there again."""
-        self.open = None
-        message = world.inbox.get()
-        if message is None:
-            return
-        what = (message.source, message.message_id)
-        if what in self.handled:
-            assert message.again
-            assert what == self.handled[-1], ("again, and not the last one", what)
-            self.open = what
-
-
 def life(seed):
     """A random history with broken links and power cuts. Every message is handled once and in order, or refused."""
     dice = power.Dice(seed)
@@ -1162,7 +1119,7 @@ def life(seed):
         except power.PowerCut as cut:
             cuts += 1
             world.disk.before = None
-            world.restart(WAYS[dice.below(4)], dice, cut.args[0])
+            world.restart(power.WAYS[dice.below(4)], dice, cut.args[0])
             application.restarted(world)
     world.disk.before = None
 

@@ -9,23 +9,13 @@ sys.path.insert(0, "tests/mp")
 
 import chip
 import power
+from bare_flash import BLOCK, BLOCKS, UNIT, blank, open_flash
 from engine_cases import run_calls
 from ordack.node import log, outbox, raw_flash
 from power import bodies, end, put, raises
 
-BLOCK = 512
-UNIT = 32
-BLOCKS = 16
 SEED = 21
 _HEAD = 20  # bytes of a block's header
-
-
-def blank(blocks=BLOCKS):
-    return chip.Nor(BLOCK, bytearray(b"\xff" * (blocks * BLOCK)), UNIT)
-
-
-def open_flash(device):
-    return raw_flash.RawFlash(device, UNIT)
 
 
 def content(files, name):

@@ -6,13 +6,13 @@ import random
 from typing import Any
 
 import pytest
-import test_node as boards
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mqqb import core
+from node_board import LINE, Board
 from ordack.node import log
 
-NAMES = [boards.LINE.replace("line1", f"line{number}") for number in range(3)]
+NAMES = [LINE.replace("line1", f"line{number}") for number in range(3)]
 FOREVER = 0xFFFFFFFF
 
 
@@ -40,7 +40,7 @@ class Model:
         self.bodies: dict[int, bytes] = {}
         self.handles: dict[bytes, Any] = {}
         capacity, segment_size = self.dice.choice((9000, 40000)), self.dice.choice((600, 1500, 5000))
-        self.board = boards.Board(hold=self.hold, segment_size=segment_size, capacity=capacity)
+        self.board = Board(hold=self.hold, segment_size=segment_size, capacity=capacity)
         self.board._told = Told(self)
 
     def queue(self, name: str) -> Any:

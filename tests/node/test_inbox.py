@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import inbox_world
+import power
 import pytest
 import test_inbox as boards
 from mqqb import confirm, guids
@@ -25,7 +27,6 @@ from ordack.node import Node, OutboxFull
 
 from tests.support.host_world import WALL, Crash, Host
 
-power = boards.power
 GUID = bytes(range(16))
 NAMES = {
     "private": f"PRIVATE={guids.guid_text(GUID)[1:-1]}\\7",
@@ -370,7 +371,7 @@ def test_each_command_is_handled_once_and_in_order_whoever_dies(tmp_path: Path, 
     draw = random.Random(seed)
     dice = power.Dice(seed + 1)
     world = World(tmp_path, name, inbox_quota=(5000, 20), segment_size=1500)
-    application = boards.Application()
+    application = inbox_world.Application()
     sent: list[int] = []
     left = 0
 
@@ -402,7 +403,7 @@ def test_each_command_is_handled_once_and_in_order_whoever_dies(tmp_path: Path, 
         except power.PowerCut as cut:
             cuts += 1
             world.disk.before = None
-            world.start(world.disk.after_cut(boards.WAYS[dice.below(4)], dice, cut.args[0]))
+            world.start(world.disk.after_cut(power.WAYS[dice.below(4)], dice, cut.args[0]))
             application.restarted(world)
         except Crash:
             world.host.restart(world.now)

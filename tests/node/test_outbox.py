@@ -97,19 +97,19 @@ def test_a_folder_that_cannot_be_made_is_told_with_the_reason(tmp_path: Path, mo
 def test_numbers_that_an_error_took_back_are_used_by_the_next_message_also_after_a_restart(step: str) -> None:
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID)
-    boards.put(box, b"first")
+    power.put(box, b"first")
     disk.before = failing(step, 40)
     with pytest.raises(log.OutboxWriteFailed, match="then send again") as caught:
-        boards.put(box, b"second")
+        power.put(box, b"second")
     assert caught.value.errno == errno.ENOSPC
     assert box.next_message_id == 2
     assert box.queue(LINE).record[2] == 2
     disk.before = None
     box.sync()
-    boards.put(box, b"instead")
+    power.put(box, b"instead")
     for how in (power.KEEP_ALL, power.KEEP_SYNCED):
         again = outbox.Outbox(disk.after_cut(how, power.Dice(1)))
-        assert boards.bodies(again) == [b"first", b"instead"]
+        assert power.bodies(again) == [b"first", b"instead"]
         assert again.next_message_id == 3
         assert list(again.queue(LINE).record) == [1, 256, 3, 0]
 
@@ -184,13 +184,13 @@ def test_want_of_memory_loses_nothing_and_doubles_nothing(
         sent: list[bytes] = []
         come_in: list[tuple[str, bytes]] = []
         if case != "first":
-            boards.put(box, b"put")
+            power.put(box, b"put")
             sent.append(b"put")
             come(box, b"came")
             come_in.append(("commands", b"came"))
             box.sync()
         while small and box.log.size + box.log.segment_size + size + 100 < box.log.capacity:
-            boards.end(box, [boards.put(box, bytes(200))])
+            power.end(box, [power.put(box, bytes(200))])
         queue = box.queue(LINE)
         source = box.source(PEER, "commands")
         earlier = log.Stored(box.next_message_id, record_of())
@@ -238,7 +238,7 @@ def test_want_of_memory_loses_nothing_and_doubles_nothing(
                 come_in.append(("commands", body))
             else:
                 sent.append(body)
-        boards.put(box, b"after")
+        power.put(box, b"after")
         sent.append(b"after")
         come(box, b"after")
         come_in.append(("commands", b"after"))
@@ -246,7 +246,7 @@ def test_want_of_memory_loses_nothing_and_doubles_nothing(
         assert (box.live, box.arrivals) == (len(sent), len(come_in))
         for how in (power.KEEP_ALL, power.KEEP_SYNCED):
             again = outbox.Outbox(disk.after_cut(how, power.Dice(1)))
-            assert boards.bodies(again) == sent
+            assert power.bodies(again) == sent
             assert arrived(again) == come_in
             assert [restored.handle.message_id for restored in again.restored][-1] + 1 == again.next_message_id
             assert (again.queue(LINE).record[2], again.source(PEER, "commands").record[2]) == (
@@ -282,16 +282,16 @@ def test_a_write_that_fails_takes_with_it_what_was_not_durable_before() -> None:
         box.append(log.Stored(2, record_of()), queue, FLAGS, counters, bytes(2000))
     box.sync()
     accepted = [b"of the same batch"] if before.segment is not None else []
-    assert boards.bodies(outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))) == accepted
+    assert power.bodies(outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))) == accepted
     assert (accepted, box.next_message_id) == ([], 1), "it is refused, too"
-    boards.put(box, b"after")
-    assert boards.bodies(outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))) == [b"after"]
+    power.put(box, b"after")
+    assert power.bodies(outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))) == [b"after"]
 
 
 def test_an_interrupted_write_is_not_built_upon() -> None:
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID)
-    boards.put(box, b"first")
+    power.put(box, b"first")
 
     def interrupt(disk: Any, what: str, data: bytes) -> None:
         if what == "append":
@@ -300,13 +300,13 @@ def test_an_interrupted_write_is_not_built_upon() -> None:
 
     disk.before = interrupt
     with pytest.raises(KeyboardInterrupt):
-        boards.put(box, b"second")
+        power.put(box, b"second")
     disk.before = None
     with pytest.raises(log.OutboxWriteFailed):  # nobody knows what became of the second
-        boards.put(box, b"third")
+        power.put(box, b"third")
     assert box.next_message_id == 2
-    boards.put(box, b"third")
-    assert boards.bodies(outbox.Outbox(disk)) == [b"first", b"third"]
+    power.put(box, b"third")
+    assert power.bodies(outbox.Outbox(disk)) == [b"first", b"third"]
 
 
 def test_a_queue_whose_record_was_given_up_does_not_make_a_torn_header_look_damaged() -> None:
@@ -314,7 +314,7 @@ def test_a_queue_whose_record_was_given_up_does_not_make_a_torn_header_look_dama
     box = outbox.Outbox(disk, power.GUID)
     disk.before = failing("sync")
     with pytest.raises(log.OutboxWriteFailed):
-        boards.put(box, b"first of its queue")
+        power.put(box, b"first of its queue")
     torn = []
 
     def cut(disk: Any, what: str, data: bytes) -> None:
@@ -322,7 +322,7 @@ def test_a_queue_whose_record_was_given_up_does_not_make_a_torn_header_look_dama
             torn.extend([disk.after_cut(power.KEEP_ALL, power.Dice(1), data[:size]) for size in range(len(data))])
 
     disk.before = cut
-    boards.put(box, b"again")
+    power.put(box, b"again")
     for left in torn:
         left.files["00000001.log"].data = left.files["00000001.log"].data[:64]  # what the failed sync lost
         assert outbox.Outbox(left).restored == []
@@ -331,9 +331,9 @@ def test_a_queue_whose_record_was_given_up_does_not_make_a_torn_header_look_dama
 def test_settled_segments_are_given_back_even_while_nothing_can_be_written() -> None:
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID, segment_size=300)
-    handles = [boards.put(box, bytes(100)) for _ in range(8)]
+    handles = [power.put(box, bytes(100)) for _ in range(8)]
     disk.before = failing("append")
-    boards.end(box, handles[:6])
+    power.end(box, handles[:6])
     assert box.log.size < 900
     assert box.sync() is False, "the marks are not durable"
     disk.before = None
@@ -345,17 +345,17 @@ def test_settled_segments_are_given_back_even_while_nothing_can_be_written() -> 
 def test_a_file_that_cannot_be_removed_does_no_harm() -> None:
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID, segment_size=300)
-    handles = [boards.put(box, bytes(100)) for _ in range(8)]
+    handles = [power.put(box, bytes(100)) for _ in range(8)]
     disk.before = failing("remove")
-    boards.end(box, handles)
+    power.end(box, handles)
     box.sync()
     assert len(disk.files) > 1
-    boards.put(box, bytes(250))
+    power.put(box, bytes(250))
     again = outbox.Outbox(disk, segment_size=300)
     assert [restored.handle.message_id for restored in again.restored] == [9]
     disk.before = None
-    boards.end(again, [restored.handle for restored in again.restored])
-    boards.put(again, b"")
+    power.end(again, [restored.handle for restored in again.restored])
+    power.put(again, b"")
     assert len(disk.files) <= 2
 
 
@@ -364,25 +364,25 @@ def test_the_capacity_bounds_what_is_written() -> None:
     box = outbox.Outbox(disk, power.GUID, segment_size=1000, capacity=5000)
     handles = []
     with pytest.raises(log.OutboxFull, match="of 5000 bytes are in use"):
-        handles.extend([boards.put(box, bytes(200)) for _ in range(100)])
+        handles.extend([power.put(box, bytes(200)) for _ in range(100)])
     assert 4700 < box.log.size <= 5000
     written = box.log.bytes_written
     for _ in range(10):
         with pytest.raises(log.OutboxFull):
-            boards.put(box, bytes(200))
+            power.put(box, bytes(200))
     assert box.log.bytes_written == written, "refusing does not wear the flash"
     live = outbox.Outbox(disk, capacity=5000)
-    boards.end(live, [restored.handle for restored in live.restored])
-    boards.put(live, bytes(4000))
+    power.end(live, [restored.handle for restored in live.restored])
+    power.put(live, bytes(4000))
     assert live.log.size <= 5000
 
 
 def test_a_capacity_of_no_more_than_a_segment_goes_round() -> None:
     box = outbox.Outbox(power.Disk(), power.GUID, segment_size=65536, capacity=65536)
-    handles = [boards.put(box, bytes(1000)) for _ in range(3)]
+    handles = [power.put(box, bytes(1000)) for _ in range(3)]
     for _ in range(300):
-        boards.end(box, handles[:1])
-        handles = [*handles[1:], boards.put(box, bytes(1000))]
+        power.end(box, handles[:1])
+        handles = [*handles[1:], power.put(box, bytes(1000))]
 
 
 # ---- what is on the disk ----------------------------------------------------------------------------
@@ -391,7 +391,7 @@ def test_a_capacity_of_no_more_than_a_segment_goes_round() -> None:
 def test_the_format_is_the_documented_one() -> None:
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID)
-    first = boards.put(box, b"reading")
+    first = power.put(box, b"reading")
     box.will_send()
     first.record[confirm.STATE] = ord("X")
     first.record[confirm.CLASS] = 0x8003
@@ -452,8 +452,8 @@ def test_a_folder_of_the_version_before_is_read_and_goes_on_in_this_one() -> Non
     disk.files["00000001.log"] = disk.durable["00000001.log"] = power.File(data, len(data))
     box = outbox.Outbox(disk, power.GUID, hold=1)
     assert [restored.handle.message_id for restored in box.restored] == [2, 3, 4]
-    boards.put(box, b"new")
-    boards.end(box, [box.restored[0].handle])
+    power.put(box, b"new")
+    power.end(box, [box.restored[0].handle])
     box.close()
     assert bytes(disk.files["00000001.log"].data) == data
     again = outbox.Outbox(disk, power.GUID)
@@ -464,7 +464,7 @@ def test_a_missing_or_shortened_file_is_reported() -> None:
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID, segment_size=300)
     for _ in range(10):
-        boards.put(box, bytes(100))
+        power.put(box, bytes(100))
     names = sorted(disk.files)
     assert len(names) > 3
     for name in names[1:-1]:
@@ -488,7 +488,7 @@ def test_a_hole_in_what_was_never_durable_is_a_torn_tail() -> None:
     """A disk may write the second of two records and lose the first, as long as neither was synced."""
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID)
-    boards.put(box, b"durable")
+    power.put(box, b"durable")
     queue = box.queue(LINE)
     record = array("I", queue.record)
     offsets = []
@@ -499,14 +499,14 @@ def test_a_hole_in_what_was_never_durable_is_a_torn_tail() -> None:
         offsets.append(handle.offset)
     box.sync()
     disk.tail.data[offsets[0] : offsets[0] + 20] = bytes(20)
-    assert boards.bodies(outbox.Outbox(disk)) == [b"durable"]
+    assert power.bodies(outbox.Outbox(disk)) == [b"durable"]
 
 
 def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.log").write_text("mine")
     (tmp_path / "readme-x.log").write_text("mine, too")
     box = outbox.Outbox(log.Files(str(tmp_path)))
-    boards.put(box, b"reading")
+    power.put(box, b"reading")
     box.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["00000001.log", "lock", "notes.log", "readme-x.log"]
 
@@ -541,7 +541,7 @@ def test_message_ids_roll_over_and_leave_out_0() -> None:
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID)
     box.next_message_id = 0xFFFFFFFE
-    ids = [boards.put(box, b"").message_id for _ in range(3)]
+    ids = [power.put(box, b"").message_id for _ in range(3)]
     assert ids == [0xFFFFFFFE, 0xFFFFFFFF, 1]
     again = outbox.Outbox(disk)
     assert again.next_message_id == 2
@@ -552,9 +552,9 @@ def test_message_ids_roll_over_and_leave_out_0() -> None:
 def test_every_stream_has_a_time_stamp_of_its_own_that_never_comes_again() -> None:
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID)
-    boards.put(box, b"", LINE)
+    power.put(box, b"", LINE)
     assert box.queue(LINE).record[1] == 256
-    boards.put(box, b"", ALARMS)
+    power.put(box, b"", ALARMS)
     assert box.queue(ALARMS).record[1] == 257
     again = outbox.Outbox(disk)
     assert [list(again.queue(name).record) for name in (LINE, ALARMS)] == [[1, 256, 2, 0], [1, 257, 2, 0]]
@@ -570,16 +570,16 @@ def test_every_stream_has_a_time_stamp_of_its_own_that_never_comes_again() -> No
 def test_a_newer_sequence_is_durable_only_with_the_marks_of_the_older() -> None:
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID)
-    old = boards.put(box, b"older")
+    old = power.put(box, b"older")
     queue = box.queue(LINE)
-    boards.end(box, [old])
+    power.end(box, [old])
     kept = disk.after_cut(power.KEEP_SYNCED, power.Dice(1))
-    assert boards.bodies(outbox.Outbox(kept)) == [b"older"], "the mark alone is lazy"
+    assert power.bodies(outbox.Outbox(kept)) == [b"older"], "the mark alone is lazy"
     record = array("I", (queue.record[0] + 1, queue.record[1], 2, 0))
     box.append(log.Stored(2, record_of()), queue, FLAGS, record, b"newer")
     box.sync()
     again = outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
-    assert boards.bodies(again) == [b"newer"]
+    assert power.bodies(again) == [b"newer"]
     assert again.restored[0].tx_sequence_id == 256 << 32 | 2
     assert again.restored[0].tx_sequence_number == 1
 
@@ -589,14 +589,14 @@ def test_starts_are_counted_and_lift_the_time_stamps_of_a_board_without_a_clock(
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID)
     assert box.starts == 1
-    boards.put(box, b"")
+    power.put(box, b"")
     copy = disk.after_cut(power.KEEP_SYNCED, power.Dice(1))
     stamps = []
     for start in (2, 3, 4):
         box = outbox.Outbox(disk)
         assert box.starts == start
         stamps += [box.time_stamp(), box.time_stamp()]
-        boards.put(box, b"")
+        power.put(box, b"")
     assert stamps == sorted(set(stamps))
     assert outbox.Outbox(copy).time_stamp() in stamps, "a restored copy cannot know by itself"
     copy = copy.after_cut(power.KEEP_SYNCED, power.Dice(1))
@@ -626,27 +626,27 @@ def change(box: Any, handle: Any, state: str) -> None:
 def test_what_is_kept_does_not_hold_back_the_files_of_what_is_gone(state: str, size: int) -> None:
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID, segment_size=1000, capacity=6000)
-    held = boards.put(box, b"held" + bytes(size))
+    held = power.put(box, b"held" + bytes(size))
     box.will_send()
     change(box, held, state)
     left = []
     for k in range(200):
-        handle = boards.put(box, b"%d" % k + bytes(200))
+        handle = power.put(box, b"%d" % k + bytes(200))
         if k % 30:
-            boards.end(box, [handle])
+            power.end(box, [handle])
         else:
             left.append(handle)
         assert box.log.size <= 6000
         if k == 100:
-            boards.end(box, left[:-1])
+            power.end(box, left[:-1])
             del left[:-1]
     box.sync()
     again = outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
     first = again.restored[0]
     assert (first.handle.message_id, first.tx_sequence_number) == (1, 1)
     assert chr(first.handle.record[confirm.STATE]) == state
-    assert boards.bodies(again)[0] == b"held" + bytes(size)
-    assert boards.bodies(again)[1:] == [bytes(box.log.load(handle)) for handle in left]
+    assert power.bodies(again)[0] == b"held" + bytes(size)
+    assert power.bodies(again)[1:] == [bytes(box.log.load(handle)) for handle in left]
     assert box.log.bytes_written < 4 * 200 * 300
 
 
@@ -657,10 +657,10 @@ def test_what_is_kept_and_takes_nearly_all_room_is_not_copied_for_nothing() -> N
         power.fill(box)
     handles = box.handles()
     change(box, handles[0], "X")
-    boards.end(box, handles[10:12])
+    power.end(box, handles[10:12])
     written = box.log.bytes_written
     with pytest.raises(log.OutboxFull):
-        boards.put(box, bytes(600))
+        power.put(box, bytes(600))
     assert box.log.bytes_written - written < 100, "only the changes"
 
 
@@ -668,13 +668,13 @@ def test_what_is_kept_and_takes_nearly_all_room_is_not_copied_for_nothing() -> N
 def test_only_what_may_have_been_transmitted_comes_back_as_such() -> None:
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID)
-    boards.put(box, b"1")
+    power.put(box, b"1")
     box.will_send()
-    boards.put(box, b"2")
+    power.put(box, b"2")
     for body, sends in ((b"3", False), (b"4", True), (b"5", False)):
         disk = disk.after_cut(power.KEEP_SYNCED, power.Dice(1))
         box = outbox.Outbox(disk)
-        boards.put(box, body)
+        power.put(box, body)
         if sends:
             box.will_send()
             written = box.log.bytes_written
@@ -688,7 +688,7 @@ def test_only_what_may_have_been_transmitted_comes_back_as_such() -> None:
 def test_what_cannot_be_noted_as_transmitted_must_not_be(step: str) -> None:
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID)
-    boards.put(box, b"1")
+    power.put(box, b"1")
     disk.before = failing(step)
     for _ in range(2):
         with pytest.raises(log.OutboxWriteFailed):
@@ -748,7 +748,7 @@ def test_what_arrived_is_durable_with_the_counters_of_its_source_in_one_sync() -
     first = come(box, b"on")
     come(box, b"off")
     come(box, b"5", "settings")
-    boards.put(box, b"reading")  # its sync is that of all
+    power.put(box, b"reading")  # its sync is that of all
     assert (box.next_arrival, box.arrivals, box.live) == (4, 3, 1)
     first.record[confirm.STATE] = log.TAKEN
     first.record[confirm.CLASS] = confirm.ACK_RECEIVE
@@ -762,7 +762,7 @@ def test_what_arrived_is_durable_with_the_counters_of_its_source_in_one_sync() -
     assert again.restored_arrivals[0].record == first.record
     assert (again.next_arrival, again.next_message_id, again.arrivals, again.live) == (4, 2, 3, 1)
     assert [handle.message_id for handle in again.handles()] == [1], "its owner sees only what is sent"
-    boards.end(again, again.restored_arrivals)
+    power.end(again, again.restored_arrivals)
     again.sync()
     last = outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
     assert arrived(last) == []
@@ -843,7 +843,7 @@ def test_want_of_memory_while_changes_are_noted_loses_none_of_them(monkeypatch: 
         memory.left = 0
         disk = power.Disk()
         box = outbox.Outbox(disk, power.GUID, segment_size=300)
-        handles: list[Any] = [boards.put(box, b"%d" % i) for i in range(6)]
+        handles: list[Any] = [power.put(box, b"%d" % i) for i in range(6)]
         handles.append(come(box, b"on"))
         box.sync()
         box._marks._records = ScarceList(box._marks._records)
@@ -863,7 +863,7 @@ def test_want_of_memory_while_changes_are_noted_loses_none_of_them(monkeypatch: 
         assert box.sync() is True
         assert (box.live, box.arrivals) == (3, 1)
         again = outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
-        assert boards.bodies(again) == [b"3", b"4", b"5"]
+        assert power.bodies(again) == [b"3", b"4", b"5"]
         assert [chr(restored.handle.record[confirm.STATE]) for restored in again.restored] == ["X", "Q", "Q"]
         assert again.restored_arrivals[0].record[confirm.STATE] == log.TAKEN
         if done:
@@ -879,7 +879,7 @@ def test_arrivals_are_bounded_by_their_number_and_by_the_capacity_and_refused_wh
     with pytest.raises(log.OutboxFull, match="2 messages received are kept"):
         come(box, b"on")
     assert (box.sources[0].record[2], box.next_arrival) == (2, 3)
-    boards.end(box, [handle for segment in box.log.segments for handle in segment.handles])
+    power.end(box, [handle for segment in box.log.segments for handle in segment.handles])
     with pytest.raises(log.OutboxFull, match="too large"):
         come(box, bytes(2000))
     assert (box.sources[0].record[2], box.next_arrival, box.arrivals) == (2, 3, 0)
@@ -893,7 +893,7 @@ def test_the_counters_of_sources_outlive_their_messages_files() -> None:
     for k in range(60):
         handle = come(box, b"%d" % k + bytes(100))
         box.sync()
-        boards.end(box, [handle])
+        power.end(box, [handle])
     box.sync()
     assert "00000001.log" not in disk.files
     again = outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
@@ -908,7 +908,7 @@ def test_many_sources_and_queues_fit_into_the_head_of_a_segment() -> None:
     names = ["q" + "x" * (k * 37 % 470) for k in range(1, 30)]
     for name in names:
         come(box, b"", name)
-        boards.put(box, b"", "DIRECT=OS:" + name[:460])
+        power.put(box, b"", "DIRECT=OS:" + name[:460])
     with pytest.raises(ValueError, match="at most 470 bytes"):
         box.source(PEER, "x" * 471)
     again = outbox.Outbox(disk)
@@ -934,7 +934,7 @@ def test_the_records_of_arrivals_are_the_documented_ones() -> None:
     box = outbox.Outbox(disk, power.GUID)
     first = come(box, b"on")
     box.sync()
-    boards.end(box, [first])
+    power.end(box, [first])
     box.sync()
     seed = binascii.crc32(bytes(disk.files["00000001.log"].data[:60]))
 
@@ -962,26 +962,26 @@ def fixed_files(folder: Path, files_max: int = 0) -> log.Files:
 def left_in(files: log.Files) -> list[bytes]:
     """What the next start finds."""
     box = outbox.Outbox(files, segment_size=4096, capacity=65536)
-    bodies: list[bytes] = boards.bodies(box)
+    bodies: list[bytes] = power.bodies(box)
     box.close()
     return bodies
 
 
 def test_files_that_do_not_grow_are_written_over_from_where_they_ended(tmp_path: Path) -> None:
     box = outbox.Outbox(fixed_files(tmp_path), power.GUID, segment_size=4096, capacity=65536)
-    boards.put(box, b"first")
+    power.put(box, b"first")
     box.close()
     for k in range(3):
         box = outbox.Outbox(fixed_files(tmp_path), segment_size=4096, capacity=65536)
-        boards.put(box, b"%d" % k)
+        power.put(box, b"%d" % k)
         assert box.log.size == 4096
         box.close()
     sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
     assert sizes == {"00000001.log": 4096, "lock": 0}
     assert left_in(fixed_files(tmp_path)) == [b"first", b"0", b"1", b"2"]
     grown = outbox.Outbox(log.Files(str(tmp_path)), capacity=65536)  # as after a move to another file system
-    assert boards.bodies(grown) == [b"first", b"0", b"1", b"2"]
-    boards.put(grown, b"grown")
+    assert power.bodies(grown) == [b"first", b"0", b"1", b"2"]
+    power.put(grown, b"grown")
     assert len(list(tmp_path.iterdir())) == 3
     grown.close()
     assert left_in(fixed_files(tmp_path))[-1] == b"grown"
@@ -989,7 +989,7 @@ def test_files_that_do_not_grow_are_written_over_from_where_they_ended(tmp_path:
 
 def test_a_torn_end_of_a_file_that_does_not_grow_is_not_written_over(tmp_path: Path) -> None:
     box = outbox.Outbox(fixed_files(tmp_path), power.GUID, segment_size=4096, capacity=65536)
-    boards.put(box, b"first")
+    power.put(box, b"first")
     box.close()
     path = tmp_path / "00000001.log"
     whole = path.read_bytes()
@@ -997,8 +997,8 @@ def test_a_torn_end_of_a_file_that_does_not_grow_is_not_written_over(tmp_path: P
     for place in (end, end + 40, 4095):
         path.write_bytes(whole[:place] + b"\x01" + whole[place + 1 :])
         box = outbox.Outbox(fixed_files(tmp_path), segment_size=4096, capacity=65536)
-        assert boards.bodies(box) == [b"first"]
-        boards.put(box, b"second")
+        assert power.bodies(box) == [b"first"]
+        power.put(box, b"second")
         assert sorted(file.name for file in tmp_path.iterdir()) == ["00000001.log", "00000002.log", "lock"]
         box.close()
         assert left_in(fixed_files(tmp_path)) == [b"first", b"second"]
@@ -1007,12 +1007,12 @@ def test_a_torn_end_of_a_file_that_does_not_grow_is_not_written_over(tmp_path: P
 
 def test_the_begin_of_a_file_that_does_not_grow_may_be_torn(tmp_path: Path) -> None:
     box = outbox.Outbox(fixed_files(tmp_path), power.GUID, segment_size=4096, capacity=65536)
-    boards.put(box, b"first")
+    power.put(box, b"first")
     box.close()
     for begin in (b"", b"ORDK", b"\xff" * 90):
         (tmp_path / "00000002.log").write_bytes(begin + bytes(4096 - len(begin)))
         box = outbox.Outbox(fixed_files(tmp_path), segment_size=4096, capacity=65536)
-        assert boards.bodies(box) == [b"first"]
+        assert power.bodies(box) == [b"first"]
         box.close()
         assert not (tmp_path / "00000002.log").exists()
     (tmp_path / "00000002.log").write_bytes(b"ORDK" + bytes(4000) + b"a record" + bytes(84))
@@ -1026,15 +1026,15 @@ def test_files_that_do_not_grow_keep_to_the_capacity_and_to_a_folder_of_one_clus
     tmp_path: Path, files_max: int
 ) -> None:
     box = outbox.Outbox(fixed_files(tmp_path, files_max), power.GUID, segment_size=1024, capacity=40000)
-    held = boards.put(box, b"held" + bytes(300))
+    held = power.put(box, b"held" + bytes(300))
     waiting = []
     refused = most = 0
     for k in range(250):
         try:
-            waiting.append(boards.put(box, b"%d" % k + bytes(k * 7 % 500)))
+            waiting.append(power.put(box, b"%d" % k + bytes(k * 7 % 500)))
         except log.OutboxFull:
             refused += 1
-            boards.end(box, waiting)
+            power.end(box, waiting)
             waiting = []
         sizes = [path.stat().st_size for path in tmp_path.glob("*.log")]
         assert sum(sizes) == box.log.size <= 40000
@@ -1042,14 +1042,14 @@ def test_files_that_do_not_grow_keep_to_the_capacity_and_to_a_folder_of_one_clus
     assert refused > 0
     assert most > 8
     assert most <= (files_max or 40)
-    boards.end(box, waiting)
+    power.end(box, waiting)
     with pytest.raises(log.OutboxFull, match=r"too large|in use"):
-        boards.put(box, bytes(41000))
+        power.put(box, bytes(41000))
     assert bytes(box.log.load(held)) == b"held" + bytes(300)
-    boards.put(box, bytes(9000))
+    power.put(box, bytes(9000))
     box.close()
     again = outbox.Outbox(fixed_files(tmp_path), segment_size=1024, capacity=40000)
-    assert boards.bodies(again) == [b"held" + bytes(300), bytes(9000)]
+    assert power.bodies(again) == [b"held" + bytes(300), bytes(9000)]
     again.close()
 
 
@@ -1064,7 +1064,7 @@ def test_files_that_do_not_grow_keep_their_size_whatever_is_logged(tmp_path: Pat
         what = dice.below(14)
         try:
             if what < 2:
-                kept.append(boards.put(box, bytes(dice.below(400)), f"DIRECT=OS:plant\\private$\\line{dice.below(9)}"))
+                kept.append(power.put(box, bytes(dice.below(400)), f"DIRECT=OS:plant\\private$\\line{dice.below(9)}"))
             elif what < 4:
                 received.append(come(box, bytes(dice.below(400)), f"commands{dice.below(9)}"))
                 box.sync()
@@ -1073,7 +1073,7 @@ def test_files_that_do_not_grow_keep_their_size_whatever_is_logged(tmp_path: Pat
                 box.sync()
             elif what == 10:
                 ended = [handle for handles in (kept, received) for handle in handles if dice.below(4) == 0]
-                boards.end(box, ended)
+                power.end(box, ended)
                 kept = [handle for handle in kept if handle not in ended]
                 received = [handle for handle in received if handle not in ended]
             elif what == 11:
@@ -1096,7 +1096,7 @@ def test_files_that_do_not_grow_keep_their_size_whatever_is_logged(tmp_path: Pat
 
 def test_changes_that_a_file_has_no_room_for_go_to_the_next(tmp_path: Path) -> None:
     box = outbox.Outbox(fixed_files(tmp_path), power.GUID, segment_size=4096, capacity=65536)
-    handles = [boards.put(box, bytes(100)) for _ in range(26)]
+    handles = [power.put(box, bytes(100)) for _ in range(26)]
     for handle in handles:
         change(box, handle, "O")
         assert box.sync()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import bare_flash
 import pytest
 import test_raw_flash as boards
 from ordack.node import Node, OutboxFull
@@ -17,10 +18,10 @@ def test_as_on_boards(test: Callable[[], None]) -> None:
 
 
 def test_a_node_needs_no_folder_and_keeps_to_the_flash() -> None:
-    device = boards.blank(64)
-    files = boards.open_flash(device)
+    device = bare_flash.blank(64)
+    files = bare_flash.open_flash(device)
     node = Node(files=files)
-    assert node.outbox.log.capacity == files.bytes_max < 64 * boards.BLOCK
+    assert node.outbox.log.capacity == files.bytes_max < 64 * bare_flash.BLOCK
     queue = node.queue(NUMBER)
     sent = 0
     try:
@@ -31,6 +32,6 @@ def test_a_node_needs_no_folder_and_keeps_to_the_flash() -> None:
         refusal = str(error)
     assert "bytes are in use" in refusal
     node.close_now()
-    node = Node(files=boards.open_flash(device))
+    node = Node(files=bare_flash.open_flash(device))
     assert node.waiting == sent > 50
     node.close_now()

@@ -11,8 +11,8 @@ from typing import Any
 
 import power
 import pytest
-import test_node as nodes
 from mqqb import confirm
+from node_board import Board
 from ordack.node import deferred, log, outbox, replay
 
 LINE, ALARMS = power.NAMES
@@ -277,7 +277,7 @@ def test_what_is_broken_worse_in_what_a_start_skips_costs_the_record_that_was_hi
 
 @pytest.mark.usefixtures("skipping")
 def test_who_asks_for_a_message_that_cannot_be_read_at_its_turn_is_told_and_the_others_go_on() -> None:
-    board = nodes.Board(hold=2, segment_size=900, capacity=100000)
+    board = Board(hold=2, segment_size=900, capacity=100000)
     messages = [board.queue.put(b"%d" % k) for k in range(12)]
     board.node.commit_now()
     name = sorted(board.disk.files)[2]

@@ -1,4 +1,5 @@
-"""What tests import: never another test, and of other folders only what several share."""
+"""What tests import: never another test, and of other folders only what several share. Of the scripts in tests/mp they
+import the lists of what MicroPython runs, to run that on CPython, and nothing else."""
 
 import ast
 import subprocess
@@ -15,6 +16,7 @@ MODULES = [
     for path in sorted((ROOT / "tests").rglob("*.py"))
     if path.parts[-2] not in ("c", "mp", "spin")
 ]
+LISTS = {"TESTS", "CASES", "OTHERS"}  # what a script in tests/mp runs
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -36,7 +38,21 @@ def faults(module: Path, source: str) -> list[str]:
             found.append(f"{module} imports the test {name}")
         elif first == "tests" and (ROOT / "tests" / rest[0]).is_dir() and not allowed & {rest[0], "bench"}:
             found.append(f"{module} imports {name}, which is for tests/{rest[0]}: move it to tests/support")
-    return found
+    return found + [f"{module} takes {name} from a script: move it to a module beside that" for name in taken(source)]
+
+
+def taken(source: str) -> Iterator[str]:
+    """What a module takes out of scripts besides their lists."""
+    tree = ast.parse(source)
+    imports = [alias for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    scripts = {alias.asname or alias.name for alias in imports if alias.name.startswith("test_")}
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("test_"):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.Attribute) and getattr(node.value, "id", "") in scripts:
+            names.append(node.attr)
+    yield from (name for name in names if name not in LISTS)
 
 
 @pytest.mark.parametrize("module", MODULES, ids=str)
@@ -48,7 +64,8 @@ def test_no_test_needs_another(module: Path) -> None:
 @pytest.mark.parametrize(
     "line",
     ["from tests.host.test_cli import run", "import tests.host.test_cli", "from tests.host import test_cli",
-     "from tests.node.destination import Destination", "from tests.node import destination"],
+     "from tests.node.destination import Destination", "from tests.node import destination",
+     "from test_node import Board", "import test_node as boards\nboards.Board()"],
 )  # fmt: skip
 def test_what_may_not_be_imported_is_found(line: str) -> None:
     assert len(faults(Path("tests/host/test_some.py"), line)) == 1
