@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mqqb import build
-from ordack.capture.packets import CaptureError, Found, Tally, is_capture, packets
+from ordack.capture.one_by_one import CaptureError, Found, Tally, is_capture, packets
 
 from tests.support.capture_files import (
     CLIENT,

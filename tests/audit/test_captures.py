@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from mqqb import build, core, guids, handshake, headers, parse, reader
 from mqqb.names import parse_format_name
 from ordack.capture import columnar, reading
-from ordack.capture.packets import CaptureError, Found
+from ordack.capture.one_by_one import CaptureError, Found
 
 from tests.audit.scan import internals, messages, scan
 from tests.support import capture_reference

@@ -750,10 +750,10 @@ def bare_source(title: str, fields: list[Field], records: int) -> type:
 
 def packets_of(paths: list[Path], count: int) -> list[bytes]:
     """The first packets of a capture, by the reader that is not measured."""
-    from ordack.capture import packets
+    from ordack.capture import one_by_one
 
     with paths[0].open("rb") as file:
-        good = (found.data for found in packets.packets(file) if not found.problem)
+        good = (found.data for found in one_by_one.packets(file) if not found.problem)
         return list(itertools.islice(good, count))
 
 

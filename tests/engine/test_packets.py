@@ -22,7 +22,7 @@ from mqqb.ping import build as build_ping
 from mqqb.ping import parse as parse_ping
 
 from tests.conformance import ROOT
-from tests.support.packets import (
+from tests.support.layouts import (
     acknowledgments,
     guids,
     internal_packets,

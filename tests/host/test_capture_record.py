@@ -27,8 +27,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mqqb import build, headers, parse
-from ordack.capture import columnar
-from ordack.capture import packets as capture_packets
+from ordack.capture import columnar, one_by_one
 from ordack.config import PORT, Config
 from ordack.net import record
 from ordack.net.record import Recorder
@@ -340,8 +339,8 @@ def test_after_a_power_cut_all_readers_have_what_is_whole(tmp_path: Path) -> Non
         wanted = sum(size <= len(data) and data[:size] == whole[:size] for size in sizes)
         cut.write_bytes(data)
         found: list[bytes] = []
-        with contextlib.suppress(capture_packets.CaptureError), cut.open("rb") as opened:
-            found.extend(item.data for item in capture_packets.packets(opened))
+        with contextlib.suppress(one_by_one.CaptureError), cut.open("rb") as opened:
+            found.extend(item.data for item in one_by_one.packets(opened))
         assert found == packets[:wanted]
         decoder = columnar.Decoder([str(cut)], 0, 1, False)
         assert message_ids(columnar.read_on(decoder, 64, ("kind", "message_id"), True)) == list(range(wanted))

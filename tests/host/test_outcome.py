@@ -21,7 +21,7 @@ from ordack.store import StoreError, StoreFull
 from tests.host.outcomes import ADMIN, JN, JP, NA, NR, PA, PR, Sender, application, copies, run
 from tests.support.host_peer import direct
 from tests.support.host_world import WALL, AtOnce, Crash, Host, World, exchange, world_of
-from tests.support.packets import user_messages
+from tests.support.layouts import user_messages
 
 UNSETTLED = 0  # class of no message: nothing came
 

@@ -26,7 +26,7 @@ from ordack.net.record import Recorder
 
 from hil.dice import new_seed
 from tests.conformance import ROOT
-from tests.support import packets
+from tests.support import layouts
 from tests.support.capture_files import CLIENT, FRAMES, SERVER, pcap, segment, syn
 
 pytestmark = pytest.mark.slow
@@ -266,9 +266,9 @@ def _unusual() -> list[bytes]:
 def _all_kinds(count: int = 120) -> list[bytes]:
     return [
         *_unusual(),
-        *_generated(packets.user_messages(), count),
-        *_generated(packets.internal_packets(), count // 4),
-        *_generated(packets.acknowledgments(), count // 4),
+        *_generated(layouts.user_messages(), count),
+        *_generated(layouts.internal_packets(), count // 4),
+        *_generated(layouts.acknowledgments(), count // 4),
     ]
 
 

@@ -54,7 +54,7 @@ from tests.support.beside import outcomes_of
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, ordack
 from tests.support.faulty_disk import FaultyDisk, after_power_cut, faulty_disk
 from tests.support.host_world import older
-from tests.support.packets import acknowledgments, user_messages
+from tests.support.layouts import acknowledgments, user_messages
 
 PEER = b"p" * 16
 HERE = DirectQueueFormatName("TCP:10.0.0.5\\private$\\line1")

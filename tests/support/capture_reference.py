@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import dpkt
 from mqqb import core
-from ordack.capture.packets import CaptureError, Found
+from ordack.capture.one_by_one import CaptureError, Found
 
 TCP_PORT = 1801
 PCAP_MAGICS = {

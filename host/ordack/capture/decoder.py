@@ -15,7 +15,7 @@ from mqqb.ping import Ping
 from mqqb.ping import parse as parse_ping
 
 from ordack import classes, formatters
-from ordack.capture import packed, packets
+from ordack.capture import one_by_one, packed
 
 Packet = (
     handshake.EstablishConnection
@@ -544,10 +544,10 @@ def decode_capture(file: BinaryIO, first: bytes, warn: Warn) -> Iterator[Decoded
 
     first: what was read of the file already. warn gets a sentence if there are frames that could not be read.
     """
-    tally = packets.Tally()
+    tally = one_by_one.Tally()
     damage = ""
     try:
-        for item in packets.packets(file, first, tally):
+        for item in one_by_one.packets(file, first, tally):
             place = {"connection": item.connection, "frame": item.frame, "time": item.time, "offset": item.offset}
             if item.ping:
                 yield _parse_ping(item.data, **place)
@@ -555,7 +555,7 @@ def decode_capture(file: BinaryIO, first: bytes, warn: Warn) -> Iterator[Decoded
                 yield _problem(item.problem, **place)
             else:
                 yield _parse(item.data, **place)
-    except packets.CaptureError as error:
+    except one_by_one.CaptureError as error:
         damage = str(error)
     if tally.unread:
         warn(
@@ -621,7 +621,7 @@ def decode(file: BinaryIO, warn: Warn) -> Iterator[Decoded]:
         if damage:
             raise InputError(damage)
         return
-    if packets.is_capture(first):
+    if one_by_one.is_capture(first):
         yield from decode_capture(file, first, warn)
         return
     if not first:

@@ -103,8 +103,8 @@ def _mistakes() -> Iterator[None]:
 
 def _try(settings: Settings, as_json: bool) -> Outcome:
     """The trial, saved and shown."""
-    from ordack.interop.report import save, summary
     from ordack.interop.run import run
+    from ordack.interop.verdict import save, summary
 
     try:
         with _mistakes():
