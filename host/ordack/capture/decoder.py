@@ -49,6 +49,14 @@ DEBUG_FLAGS: Bits = (("QT", 2), ("X2_X15", 14))
 PING_FLAGS: Bits = (("RC", 1), ("RF", 1), ("X", 14))
 
 # ---- fixed parts: wire name, offset, attribute, names of bits -----------------------------------
+#
+# What is computed, or has no fixed place, is a Field in the function of its header, as in `_properties`. What is so of
+# a whole packet is the last field of its first section, which is made in three places: in `_message` for messages and
+# acknowledgements, in `sections` for pings and for all others. A whole packet's size is `core.packet_total`, for
+# `packet_size` leaves out the SessionHeader behind a message.
+#
+# What is not on the wire has a name in small letters, and no place in the dissector (`padding_length` alone is its
+# Padding) nor in vectors.json: tests/audit/test_decode.py takes it out of what it compares, as `MessageClass_name`.
 
 Layout = tuple[tuple[str, int, str, Bits | None], ...]
 BASE: Layout = (
