@@ -915,11 +915,14 @@ async def until_terminated(settings: Settings, console: Console) -> Figures:
 
 
 def write_plan(settings: Settings, path: Path) -> None:
-    """Write what a campaign would do as a scenario. Raises BoardMissing, OSError."""
+    """Write what a campaign would do as a scenario. Raises BoardMissing, BadScenario."""
     with tempfile.TemporaryDirectory() as folder:
         planned_settings, board = _opened(settings, Path(folder))
         board.close()
-    path.write_text(_scenario(planned_settings, settings))
+    try:
+        path.write_text(_scenario(planned_settings, settings))
+    except OSError as error:
+        raise BadScenario(f"{path}: {error.strerror}") from None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -52,6 +52,8 @@ class Report:
 
     def __init__(self, config: pytest.Config, boards: Iterable[str]) -> None:
         self._path: Path | None = config.option.report
+        if self._path is not None:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
         self._config = config
         self._matrix = Matrix(config.option.seed, config.option.rounds)
         self._boards = list(boards)
@@ -115,7 +117,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.seed = config.workerinput[SEED]
     else:
         config.option.seed = _seed(config.option.seed, config.option.keep)
-    config.pluginmanager.register(Report(config, boards))
+    try:
+        config.pluginmanager.register(Report(config, boards))
+    except OSError as error:  # now, and not after the hours of its campaigns
+        raise pytest.UsageError(f"--report {config.option.report}: {error.strerror}") from None
 
 
 def _seed(asked: int | None, keep: Path | None) -> int:

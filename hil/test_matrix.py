@@ -233,7 +233,13 @@ def test_a_file_that_is_wrong_is_status_4_and_no_traceback(tmp_path: Path, monke
         )
         with pytest.raises(pytest.UsageError, match=reason):
             conftest.pytest_configure(cast(pytest.Config, config))
-    done = run_pytest(OF_BOARDS, "--lg-env", tmp_path / "rig.yaml")
-    assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "targets: must be a table" in done.stderr
-    assert "Traceback" not in done.stderr
+    for words, reason in (
+        (["--lg-env", tmp_path / "rig.yaml"], "targets: must be a table"),
+        (
+            ["--lg-env", ROOT / "hil" / "emulated.yaml", "--report", tmp_path / "rig.yaml" / "hil"],
+            "rig.yaml/hil: File exists",
+        ),
+    ):
+        done = run_pytest(OF_BOARDS, *words)
+        assert (done.returncode, reason in done.stderr) == (pytest.ExitCode.USAGE_ERROR, True)
+        assert "Traceback" not in done.stderr

@@ -191,6 +191,8 @@ def test_the_plan_is_written_and_nothing_runs(tmp_path: Path, capsys: pytest.Cap
     assert f"-m hil.campaign --scenario {path}" in capsys.readouterr().out
     settings = read(path)
     assert (settings.board, settings.messages, settings.seed, len(cuts_of(settings.plan or ()))) == ("cpython", 9, 7, 2)
+    assert main([*words, "--write-plan", str(path / "plan.yaml")]) == 2
+    assert f"{path}/plan.yaml: Not a directory" in capsys.readouterr().out
 
 
 def test_options_that_the_file_says_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
