@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from ordack.client import Client
 from ordack.paths import path_of
-from ordack.pipeline import folders, segments
+from ordack.pipeline import bucket, folders, segments
 from ordack.pipeline.export import Exporter
 from ordack.pipeline.folders import Folders
 from ordack.pipeline.segments import MARKER, FolderError, FolderFull, Marker, marker_content
@@ -69,9 +70,12 @@ def test_an_export_to_a_bucket(s3: S3, store: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("done", ["", DONE])
-def test_cut_off_at_every_request_an_export_loses_and_doubles_nothing(s3: S3, tmp_path: Path, done: str) -> None:
+def test_cut_off_at_every_request_an_export_loses_and_doubles_nothing(
+    s3: S3, tmp_path: Path, done: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As by a kill, or by a network that fails: before a request came to the server, or before its answer came back.
     Two segments are enough: the next ones are made as the second is."""
+    monkeypatch.setattr(bucket, "MADE_S", 0)  # else each next one would wait for that which was cut off
     cut = 0
     while True:
         place = tmp_path / f"{cut}"
@@ -101,6 +105,46 @@ def test_cut_off_at_every_request_an_export_loses_and_doubles_nothing(s3: S3, tm
         cut += 1
     print("requests:", cut)
     assert cut > (5 if done else 15)
+
+
+def test_two_first_exports_at_once_never_share_a_folder(s3: S3, tmp_path: Path) -> None:
+    """The other begins and ends at each request of the one."""
+    at, refused = 0, 0
+    while True:
+        one, other = tmp_path / f"one-{at}", tmp_path / f"other-{at}"
+        for place in (one, other):
+            with Client(place, create=True) as client:
+                client.create_queue("line1", transactional=True)
+                client.send("line1", place.name.encode())
+        for name in s3.names():
+            s3.client.delete_object(Bucket="plant", Key=name)
+        left = [at]
+
+        def meanwhile(*_: str, left: list[int] = left, other: Path = other) -> None:
+            left[0] -= 1
+            if left[0] == -1:
+                with contextlib.suppress(FolderError):
+                    export(other)
+
+        s3.before = meanwhile
+        try:
+            export(one)
+        except FolderError:
+            refused += 1
+        s3.before = lambda *_: None
+        marker = segments.read_marker(path_of(FOLDER))
+        assert marker is not None
+        found = Rows(Settings.of({"path": FOLDER}), from_arrow_schema(segments.SCHEMA))
+        for part in folders.parts(found.settings.folders.waiting({})):
+            for batch in found.read(part):
+                assert set(batch.column("queue_manager").to_pylist()) == {marker.queue_manager}
+        with Client(other) as client:
+            left_there = [message.body for message in client.queue("line1").peek()]
+        assert sorted(bodies(one) + left_there) == [one.name.encode(), other.name.encode()]
+        if left[0] >= 0:
+            break
+        at += 1
+    assert 0 < refused < at
 
 
 def test_a_full_folder_keeps_messages_in_their_queue(s3: S3, store: Path) -> None:

@@ -15,8 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ordack.paths import RemoteError, RemotePath
-from ordack.pipeline.segments import MARKER, FolderError, Marker, names, read_marker, refused
+from ordack.pipeline.segments import MARKER, FolderBusy, FolderError, Marker, names, read_marker, refused
 from ordack.store.database import legible
+
+MADE_S = 60.0  # after which a file that was not given its name is that of a process that was killed
 
 
 class BucketFolder:
@@ -72,12 +74,21 @@ class BucketFolder:
         """What a server has said to have, it has."""
 
     def link(self, old: str, new: str) -> None:
-        """Give a file another name, unless that is taken."""
+        """Give a file another name, unless that is taken, or another is on its way to it. Of two on their way one at
+        least sees the other's, for each has put its own there before it looks, and gives way: a server has no lock, and
+        pyarrow no request that would not replace what is there."""
         with self._errors():
-            if (self.path / new).exists():
-                (self.path / old).unlink()
-            else:
+            made = {entry.name: entry.stat().st_mtime for entry in self.path.iterdir()}
+            others = [name for name in made if name.startswith(f".{new}.") and name != old]
+            busy = any(made[old] - made[name] < MADE_S for name in others)
+            if new not in made and not busy:
                 (self.path / old).replace(self.path / new)
+                return
+            (self.path / old).unlink()
+        if new not in made:
+            raise FolderBusy(
+                f"another export begins with {self.name}, or was killed in the last minute when it did: try again"
+            )
 
     def remove(self, name: str) -> None:
         """Delete a file."""
