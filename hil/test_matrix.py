@@ -240,6 +240,6 @@ def test_a_file_that_is_wrong_is_status_4_and_no_traceback(tmp_path: Path, monke
             "rig.yaml/hil: File exists",
         ),
     ):
-        done = run_pytest(OF_BOARDS, *words)
+        done = run_pytest(OF_BOARDS, *map(str, words))
         assert (done.returncode, reason in done.stderr) == (pytest.ExitCode.USAGE_ERROR, True)
         assert "Traceback" not in done.stderr
