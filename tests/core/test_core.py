@@ -17,9 +17,8 @@ from typing import Any
 
 import pytest
 from _mqqb import ffi, lib
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from mqqb import core, core_cffi, core_py
 
 MP = runpy.run_path(str(Path(__file__).parents[1] / "mp" / "test_core.py"))
@@ -483,15 +482,6 @@ def test_pack_agrees(
         assert one == two
 
 
-@given(a=st.one_of(U16, U32), b=st.one_of(U16, U32), flags=U32, halves=st.tuples(U32, U32, U32, U32))
-def test_numbers_agree(a: int, b: int, flags: int, halves: tuple[int, int, int, int]) -> None:
-    assert outcome(core_cffi.serial_after, a, b) is outcome(core_py.serial_after, a, b)
-    assert outcome(core_cffi.is_acked, a, flags, b) is outcome(core_py.is_acked, a, flags, b)
-    assert core_cffi.tx_compare(*halves) == core_py.tx_compare(*halves)
-    a64, b64 = halves[1] << 32 | halves[0], halves[3] << 32 | halves[2]
-    assert core_cffi.tx_compare(*halves) == (a64 > b64) - (a64 < b64)
-
-
 @pytest.mark.rule("B-090", "B-103", "B-107", "B-222", "B-223", "A-23", "OP-15")
 @pytest.mark.parametrize("c", CORES)
 @given(base=U16, flags=U32, behind=st.integers(0, 0x8000), beyond=st.integers(1, 0x7FFF))
@@ -505,6 +495,7 @@ def test_what_an_acknowledgement_bit_means(c: Any, base: int, flags: int, behind
     assert not c.serial_after((base - behind) & 0xFFFF, base)
 
 
+@pytest.mark.untraced
 @given(
     counts=st.lists(U16, min_size=12, max_size=12),
     flags=U32,
@@ -552,153 +543,8 @@ def test_any_stream_state_agrees(record: list[int], fields: list[int], near: boo
         assert (one, list(arguments)) == (two, others), name
 
 
-class Sessions(RuleBasedStateMachine):
-    """The same session in both cores, driven at random by a peer that keeps no rule."""
-
-    @initialize(window=st.sampled_from([1, 2, 64, 0xFFFF]), start=st.sampled_from([0, 0xFFF0, 0x7FF0]))
-    def begin(self, window: int, start: int) -> None:
-        self.c = words(core.SESSION_WORDS)
-        self.python = words(core.SESSION_WORDS)
-        core_cffi.session_init(self.c, window)
-        core_py.session_init(self.python, window)
-        for counts in (self.c, self.python):
-            for place in range(core.SESSION_WINDOW_SIZE):
-                if place != core.SESSION_ACK_FLAGS:
-                    counts[place] = start
-
-    def both(self, name: str, *arguments: Any) -> Any:
-        one = outcome(getattr(core_cffi, name), self.c, *arguments)
-        two = outcome(getattr(core_py, name), self.python, *arguments)
-        assert one == two
-        return one
-
-    @rule(recoverable=st.booleans(), times=st.integers(1, 40))
-    def sent(self, recoverable: bool, times: int) -> None:
-        for _ in range(times):
-            self.both("session_sent", recoverable)
-
-    @rule(recoverable=st.booleans(), times=st.integers(1, 40))
-    def received(self, recoverable: bool, times: int) -> None:
-        for _ in range(times):
-            self.both("session_received", recoverable)
-
-    @rule(recoverable=st.booleans(), times=st.integers(1, 40))
-    def stored(self, recoverable: bool, times: int) -> None:
-        for _ in range(times):
-            self.both("session_stored", recoverable)
-
-    @rule()
-    def fill(self) -> None:
-        one, two = words(7), words(7)
-        core_cffi.session_fill(self.c, one)
-        core_py.session_fill(self.python, two)
-        assert one == two
-
-    @rule(
-        ack=st.integers(-3, 40),
-        base=st.integers(-2, 40),
-        flags=U32,
-        sent=st.integers(-1, 2),
-        recoverable=st.integers(-1, 2),
-        window=st.integers(1, 0xFFFF),
-        carried=st.booleans(),
-    )
-    def check(self, ack: int, base: int, flags: int, sent: int, recoverable: int, window: int, carried: bool) -> None:
-        s = self.c
-        header = array(
-            "I",
-            [
-                (s[core.SESSION_SENT] - ack) & 0xFFFF,
-                (s[core.SESSION_RECOVERABLE_SENT] - base) & 0xFFFF,
-                flags,
-                (s[core.SESSION_RECEIVED] - sent) & 0xFFFF,
-                (s[core.SESSION_RECOVERABLE_RECEIVED] - recoverable) & 0xFFFF,
-                window,
-                0,
-            ],
-        )
-        before = s[:]
-        status = self.both("session_check", header, carried)
-        if status == core.BAD_ACK_COUNT:
-            assert self.c == before
-        if ack < 0:
-            assert status == core.BAD_ACK_COUNT
-
-    @rule(number=U16, carried=st.booleans())
-    def check_far_off(self, number: int, carried: bool) -> None:
-        self.both("session_check", array("I", [number, number, 1, number, number, 1, 0]), carried)
-
-    @invariant()
-    def same(self) -> None:
-        assert self.c == self.python
-        for question in ("session_can_send", "session_unacked_sent", "session_unacked_received"):
-            self.both(question)
-
-
-class Streams(RuleBasedStateMachine):
-    """The same streams in both cores; messages and acknowledgements come as they please."""
-
-    @initialize(ordinal=U32, time_stamp=U32, number=st.sampled_from([1, 0xFFFFFFF8]))
-    def begin(self, ordinal: int, time_stamp: int, number: int) -> None:
-        self.outgoing = [array("I", [ordinal, time_stamp, number, 0]) for _ in range(2)]
-        self.incoming = [words(4) for _ in range(2)]
-        self.headers = [words(5) for _ in range(2)]
-
-    def both(self, name: str, *arguments: Any) -> Any:
-        one, two = (outcome(getattr(c, name), *(a[i] for a in arguments)) for i, c in enumerate((core_cffi, core_py)))
-        assert one == two
-        return one
-
-    @rule(previous=st.one_of(st.integers(-1, 5), U32))
-    def stamp(self, previous: int) -> None:
-        self.both("stamp", self.outgoing, (previous, previous), self.headers)
-
-    @rule(ordinal=st.integers(-1, 1), time_stamp=st.integers(-1, 1), number=st.integers(-3, 3), previous=U32)
-    def accept(self, ordinal: int, time_stamp: int, number: int, previous: int) -> None:
-        last = self.incoming[0]
-        header = array(
-            "I",
-            [
-                0,
-                (last[0] + ordinal) & 0xFFFFFFFF,
-                (last[1] + time_stamp) & 0xFFFFFFFF,
-                (last[2] + number) & 0xFFFFFFFF,
-                previous,
-            ],
-        )
-        before = last[:]
-        if not self.both("accept", self.incoming, (header, header)):
-            assert last[:3] == before[:3]  # A-01
-
-    @rule()
-    def arrive(self) -> None:
-        self.both("accept", self.incoming, self.headers)
-
-    @rule(ordinal=st.integers(-1, 1), time_stamp=st.sampled_from([0, 0, 0, 1]), number=st.integers(-3, 1))
-    def order_ack(self, ordinal: int, time_stamp: int, number: int) -> None:
-        now = self.outgoing[0]
-        ack = array("I", [(n + d) & 0xFFFFFFFF for n, d in zip(now, (ordinal, time_stamp, number))] + [0] * 6)
-        status = self.both("order_ack_received", self.outgoing, (ack, ack))
-        if ordinal or time_stamp:
-            assert status == core.IGNORED
-
-    @rule()
-    def roll(self) -> None:
-        self.both("roll", self.outgoing)
-
-    @invariant()
-    def same(self) -> None:
-        for one, two in (self.outgoing, self.incoming, self.headers):
-            assert one == two
-
-
-TestSessions = pytest.mark.rule("B-090", "B-229", "B-436")(Sessions.TestCase)
-TestSessions.settings = settings(max_examples=60, stateful_step_count=30)
-TestStreams = pytest.mark.rule("B-271", "B-272", "A-01")(Streams.TestCase)
-TestStreams.settings = settings(max_examples=60, stateful_step_count=30)
-
-
 @pytest.mark.rule("B-087", "B-088", "B-090", "B-101", "B-103", "B-108", "B-118", "A-23", "A-25", "A-32")
+@pytest.mark.untraced
 @pytest.mark.parametrize("c", CORES)
 @given(
     window=st.integers(1, 80),

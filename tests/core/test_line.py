@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 from mqqb import line
 
 globals().update({name: case for name, case in vars(line_cases).items() if name.startswith("test_")})
-pytest.mark.untraced(line_cases.test_an_end_may_start_anew_at_any_byte)
+for case in (
+    line_cases.test_an_end_may_start_anew_at_any_byte,
+    line_cases.test_a_world_of_accidents,
+    line_cases.test_a_byte_in_a_thousand_that_is_lost_costs_no_connection,
+):
+    pytest.mark.untraced(case)
+
+
+def test_a_few_accidents_reach_every_line() -> None:
+    for seed in range(4):
+        line_cases.accidents(seed, 150)
 
 
 @given(st.binary(min_size=7, max_size=249) | st.lists(st.sampled_from([0, 0, 0, 1, 255]), min_size=7).map(bytes))
@@ -36,7 +46,7 @@ actions = st.tuples(
 
 
 @pytest.mark.untraced
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     st.lists(actions, max_size=60),
     st.sampled_from([64, 200, 4000]),

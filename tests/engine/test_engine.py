@@ -152,7 +152,7 @@ class TwoEnds(RuleBasedStateMachine):
 
 
 TwoEnds.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 
 

@@ -99,10 +99,9 @@ def variants() -> Iterator[bytes]:
     for raw in (good, with_header):
         yield raw
         for place in range(len(raw)):
-            for change in (0x01, 0x10, 0x80):
-                bad = bytearray(raw)
-                bad[place] ^= change
-                yield bytes(bad)
+            bad = bytearray(raw)
+            bad[place] ^= 1 << (place * 5 & 7)
+            yield bytes(bad)
 
 
 @pytest.mark.untraced
@@ -188,6 +187,7 @@ def test_an_order_ack_with_more_behind_its_body_is_no_measure() -> None:
         assert reader.order_ack_body(bytes(raw)) == 0, change
 
 
+@pytest.mark.untraced
 def test_the_first_order_ack_is_told_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is wrong in one byte: with the short way, which takes the place of `parse`, and without."""
     parsed = []

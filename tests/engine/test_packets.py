@@ -61,11 +61,23 @@ def test_frame_7_is_complete_only_with_bytes_of_ours() -> None:
 # ---- there and back -----------------------------------------------------------------------------
 
 
-@pytest.mark.rule("B-430", "B-169", "B-177", "OP-2", "OP-21", "OP-22")
-@given(message=user_messages())
-def test_user_messages_come_back_as_the_same_bytes(message: headers.UserMessage) -> None:
+@pytest.mark.rule("B-430", "B-169", "B-177", "OP-2", "OP-21", "OP-22", "B-394", "B-259")
+@settings(max_examples=60)
+@given(
+    message=user_messages(),
+    offset=st.integers(0, 9),
+    behind=st.binary(max_size=40),
+    message_class=u16,
+    hops=st.integers(0, core.HOP_COUNT_MAX),
+)
+def test_user_messages_come_back_as_the_same_bytes(
+    message: headers.UserMessage, offset: int, behind: bytes, message_class: int, hops: int
+) -> None:
+    """From wherever they stand; and class and hop count change alone."""
     raw = bytes(build.build(message))
-    again = parse.parse(raw)
+    data = bytes(offset) + raw + behind
+    assert build.build(parse.parse(data, offset)) == raw
+    again = parse.parse(memoryview(data), offset, offset + len(raw))
     assert build.build(again) == raw
     assert isinstance(again, headers.UserMessage)
     assert again.properties.label == message.properties.label
@@ -75,6 +87,21 @@ def test_user_messages_come_back_as_the_same_bytes(message: headers.UserMessage)
     if message.multi_queue_format and again.multi_queue_format:
         names = [name.raw for name in message.multi_queue_format.destination.elements()]
         assert [name.raw for name in again.multi_queue_format.destination.elements()] == names
+    with pytest.raises(parse.NeedMore) as more:
+        parse.parse(data, offset, offset + len(raw) - 1)
+    assert more.value.total in (len(raw), 16)
+    at = parse.transaction_offset(raw)
+    assert bool(at) == (message.transaction is not None)
+    if message.transaction is not None:
+        fields = array("I", bytes(20))
+        assert core.unpack(core.TRANSACTION_HEADER, fields, raw, at, len(raw)) == core.OK
+        assert fields == message.transaction.fields
+    changed = bytearray(raw)
+    build.set_message_class(changed, message_class)
+    build.set_hop_count(changed, hops)
+    message.properties.message_class = message_class
+    message.user.flags = message.user.flags & ~core.USER_RC | hops
+    assert changed == build.build(message)
 
 
 @pytest.mark.rule("B-174", "B-433")
@@ -100,17 +127,6 @@ def test_pings_come_back_as_the_same_bytes(flags: int, cookie: int, guid: bytes)
     ping = parse_ping(raw)
     assert (ping.flags, ping.cookie, ping.qm_guid) == (flags, cookie, guid)
     assert build_ping(ping) == raw
-
-
-@given(message=user_messages(), offset=st.integers(0, 9), behind=st.binary(max_size=40))
-def test_a_packet_is_read_where_it_stands(message: headers.UserMessage, offset: int, behind: bytes) -> None:
-    raw = bytes(build.build(message))
-    data = bytes(offset) + raw + behind
-    assert build.build(parse.parse(data, offset)) == raw
-    assert build.build(parse.parse(memoryview(data), offset, offset + len(raw))) == raw
-    with pytest.raises(parse.NeedMore) as more:
-        parse.parse(data, offset, offset + len(raw) - 1)
-    assert more.value.total in (len(raw), 16)
 
 
 def test_a_body_is_a_view_of_the_data_and_no_copy() -> None:
@@ -390,7 +406,7 @@ def corruptions(raw: bytes) -> Iterator[bytearray]:
     for at, size in fields_of(raw):
         whole = (1 << 8 * size) - 1
         right = int.from_bytes(raw[at : at + size], "little")
-        values = {0, 1, whole - 1, whole, *(right ^ 1 << bit for bit in range(8 * size)), right + 1 & whole}
+        values = {0, 1, whole - 1, whole, *(right ^ 1 << bit for bit in range(0, 8 * size, 3)), right + 1 & whole}
         for value in values - {right}:
             wrong = bytearray(raw)
             wrong[at : at + size] = value.to_bytes(size, "little")
@@ -427,7 +443,7 @@ def test_random_bytes_have_one_of_three_outcomes(data: bytes, head: bytes) -> No
     assert samples.outcome(head + data) in OUTCOMES
 
 
-@settings(max_examples=300)
+@pytest.mark.untraced
 @given(message=user_messages(), at=st.integers(0, 400), value=u8, size=st.integers(0, 400))
 def test_what_is_accepted_keeps_its_meaning(message: headers.UserMessage, at: int, value: int, size: int) -> None:
     raw = build.build(message)
@@ -879,17 +895,6 @@ def test_user_message_fills_what_it_is_told() -> None:
     assert transactional[2] & core.BASE_PR == 0
 
 
-@given(message=user_messages())
-def test_the_transaction_header_is_found_behind_all_names(message: headers.UserMessage) -> None:
-    raw = build.build(message)
-    at = parse.transaction_offset(raw)
-    assert bool(at) == (message.transaction is not None)
-    if message.transaction is not None:
-        fields = array("I", bytes(20))
-        assert core.unpack(core.TRANSACTION_HEADER, fields, raw, at, len(raw)) == core.OK
-        assert fields == message.transaction.fields
-
-
 # ---- texts, GUIDs, names ------------------------------------------------------------------------
 
 
@@ -1012,19 +1017,6 @@ def test_a_second_name_that_begins_at_the_limit_is_cut_off() -> None:
 @pytest.mark.parametrize("raw", [b"\x00\xd8a\x00", b"\x00\xd8", b"\x00\xdc", b"\x3d\xd8\x00\xde"])
 def test_surrogates_alone_and_in_pairs_come_back(raw: bytes) -> None:
     assert utf16_encode(utf16_decode(raw)) == raw
-
-
-@pytest.mark.rule("B-394", "B-259")
-@given(message=user_messages(), message_class=st.integers(0, 0xFFFF), hops=st.integers(0, core.HOP_COUNT_MAX))
-def test_class_and_hop_count_of_a_serialised_message_change_alone(
-    message: headers.UserMessage, message_class: int, hops: int
-) -> None:
-    changed = build.build(message)
-    build.set_message_class(changed, message_class)
-    build.set_hop_count(changed, hops)
-    message.properties.message_class = message_class
-    message.user.flags = message.user.flags & ~core.USER_RC | hops
-    assert changed == build.build(message)
 
 
 # ---- boards -------------------------------------------------------------------------------------
