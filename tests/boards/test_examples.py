@@ -173,7 +173,7 @@ def test_a_board_without_asyncio_sends_one_reading_and_a_batch(boards: Boards, s
     assert received(store, 3) == ["21.5", "21.6", "21.7"]
 
 
-@pytest.mark.parametrize(("name", "count"), [("interrupts.py", 120), ("fast.py", 200)])
+@pytest.mark.parametrize(("name", "count"), [("interrupts.py", 40), ("fast.py", 120)])
 def test_a_program_that_goes_on_for_ever_sends_its_readings_in_order(
     boards: Boards, store: Path, serve: Serve, name: str, count: int
 ) -> None:

@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from hil.emulated import CHIPS, M3, RV32, Chip
+from hil.emulated import CHIPS, M3, M33, RV32, Chip
 from tests.conformance import ROOT
-from tests.support.command import own_port
+from tests.support.command import ordack, own_port
 from tests.support.emulated import DEADLINE_S, FIRMWARE, Machine
 
 PI = FIRMWARE / "pi"
@@ -32,7 +32,8 @@ pytestmark = pytest.mark.timeout(300)
 
 # ---- microcontrollers
 
-every_chip = pytest.mark.parametrize("chip", CHIPS, ids=[chip.name for chip in CHIPS])
+# The Cortex-M4 is the Cortex-M3 with another processor, which the MicroPython tests and the campaigns show.
+every_board = pytest.mark.parametrize("chip", [M3, M33, RV32], ids=lambda chip: chip.name)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ while True:
 """
 
 
-@every_chip
+@every_board
 def test_what_a_board_flushed_survives_the_end_of_qemu(mps2: Callable[..., Machine], chip: Chip) -> None:
     machine = mps2(FILE_MAIN, chip=chip)
     machine.until("was nothing")
@@ -109,7 +110,7 @@ def test_what_a_board_flushed_survives_the_end_of_qemu(mps2: Callable[..., Machi
     assert was >= written >= 20
 
 
-@every_chip
+@every_board
 def test_flash_is_nor_and_the_card_is_fat(mps2: Callable[..., Machine], chip: Chip) -> None:
     machine = mps2(
         "import mps2, os, vfs\n"
@@ -147,7 +148,7 @@ def test_flash_is_nor_and_the_card_is_fat(mps2: Callable[..., Machine], chip: Ch
     assert "card says 21.5" in machine.output
 
 
-@every_chip
+@every_board
 def test_a_board_resets_and_knows_why(mps2: Callable[..., Machine], chip: Chip) -> None:
     machine = mps2(
         "import machine, mps2, time\n"
@@ -161,7 +162,7 @@ def test_a_board_resets_and_knows_why(mps2: Callable[..., Machine], chip: Chip) 
         "    for _ in range(150):\n"
         "        time.sleep_ms(10); dog.feed()\n"
         "    print('fed')\n"
-        "    while True: pass\n"
+        "    time.sleep(600)\n"
         "if cause == 'WDT_RESET': machine.soft_reset()\n"
         "machine.RTC().datetime((2026, 11, 21, 0, 12, 34, 56, 0))\n"
         "print(time.localtime()[:5])\n"
@@ -242,7 +243,7 @@ def with_uart(
     return machine, line
 
 
-@every_chip
+@every_board
 def test_a_uart_carries_all_it_has_room_for(mps2: Callable[..., Machine], chip: Chip, tmp_path: Path) -> None:
     machine, line = with_uart(mps2, ECHO_MAIN, tmp_path / "uart1", chip.line, chip=chip)
     with line:
@@ -277,7 +278,7 @@ AGAIN_MAIN = """\
 import machine, time
 uart = machine.UART(1, 115200, rxbuf=64, flow=machine.UART.RTS)
 print("ready")
-for number in range(2000):
+for number in range(400):
     uart.init(115200, rxbuf=64, flow=machine.UART.RTS)
     full = number % 20 == 0
     while uart.any() < (64 if full else 1):  # awake: the next byte is under way then
@@ -373,7 +374,7 @@ mps2.power_off()
 """
 
 
-@every_chip
+@every_board
 def test_a_board_reaches_a_server_over_ethernet(mps2: Callable[..., Machine], chip: Chip) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -393,7 +394,7 @@ def test_a_board_reaches_a_server_over_ethernet(mps2: Callable[..., Machine], ch
     assert "refused ECONN" in machine.output
 
 
-@every_chip
+@every_board
 def test_a_board_sleeps_when_it_has_nothing_to_do(mps2: Callable[..., Machine], chip: Chip) -> None:
     machine = mps2("import time\nprint('sleeps')\ntime.sleep(1)\nprint('done')\n", chip=chip)
     machine.until("sleeps")
@@ -402,31 +403,31 @@ def test_a_board_sleeps_when_it_has_nothing_to_do(mps2: Callable[..., Machine], 
     assert processor_seconds(machine) - before < 0.5
 
 
-@pytest.mark.parametrize("queue", ["line1", "lime1"])
-def test_the_walk_through_with_no_board_works(queue: str, tmp_path: Path) -> None:
-    """With a typo in the queue's name, too: then the program says so."""
+def test_the_walk_through_with_no_board_works(tmp_path: Path) -> None:
+    """And with a typo in the queue's name the program says so."""
     page = (ROOT / "firmware" / "docs" / "getting-started.md").read_text(encoding="utf-8")
     commands = page.partition("## With no board at all")[2].partition("```sh\n")[2].partition("```")[0]
     program = (ROOT / "firmware" / "examples" / "no_board.py").read_text(encoding="utf-8")
     port = str(own_port())
     examples = tmp_path / "firmware" / "examples"
     examples.mkdir(parents=True)
-    program = program.replace("1801", port).replace('line1"', f'{queue}"')
-    (examples / "no_board.py").write_text(program, encoding="utf-8")
+    program = program.replace("1801", port)
     make, flash, create, serve, qemu, receive = commands.replace("\\\n", "").replace("1801", port).splitlines()
     assert make == "make firmware"
     (tmp_path / "build").symlink_to(ROOT / "build")
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
     def run(command: str) -> str:
-        shell = ["bash", "-ec", command]
-        result = subprocess.run(
-            shell, cwd=tmp_path, env=environment, timeout=DEADLINE_S, stdout=subprocess.PIPE, text=True
-        )
-        assert result.returncode == 0, result.stdout
-        return result.stdout
+        if command.startswith("ordack "):
+            done = ordack(*shlex.split(command)[1:], folder=tmp_path)
+        else:
+            shell = ["bash", "-ec", command]
+            done = subprocess.run(
+                shell, cwd=tmp_path, env=environment, timeout=DEADLINE_S, stdout=subprocess.PIPE, text=True
+            )
+        assert done.returncode == 0, done.stdout
+        return done.stdout
 
-    run(flash)
     run(create)
     with subprocess.Popen(
         shlex.split(serve.rstrip("& ")), cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
@@ -434,13 +435,15 @@ def test_the_walk_through_with_no_board_works(queue: str, tmp_path: Path) -> Non
         try:
             assert server.stdout is not None
             assert server.stdout.readline() == f"listening on 127.0.0.1:{port}\n"
-            end = "in the queue" if queue == "line1" else "refused"
-            assert run(qemu).splitlines()[-2:] == ["on flash", end]
+            for queue, end in (("lime1", "refused"), ("line1", "in the queue")):
+                (examples / "no_board.py").write_text(program.replace('line1"', f'{queue}"'), encoding="utf-8")
+                shutil.rmtree(tmp_path / "files", ignore_errors=True)
+                run(flash)
+                assert run(qemu).splitlines()[-2:] == ["on flash", end]
             received = [json.loads(line) for line in run(receive).splitlines()]
         finally:
             server.terminate()
-    there = [(message["label"], message["body_base64"]) for message in received]
-    assert there == ([("temperature", "MjEuNQ==")] if queue == "line1" else [])
+    assert [(message["label"], message["body_base64"]) for message in received] == [("temperature", "MjEuNQ==")]
 
 
 def processor_seconds(machine: Machine) -> float:
@@ -471,58 +474,6 @@ def test_pi_program_runs_and_connects(machines: Callable[..., Machine]) -> None:
             assert connection.recv(10) == b"pi"
     assert "core c-module" in machine.output
     assert "answer b'ok'" in machine.output
-
-
-PI_MAIN = """\
-import os, socket
-from mqqb import core
-print("core", core.implementation, "in", os.getcwd(), "as", os.getenv("name"))
-try:
-    with open("kept") as file:
-        print("kept", file.read())
-except OSError:
-    address = socket.getaddrinfo("10.0.2.2", int(os.getenv("port")))[0][-1]
-    s = socket.socket()
-    s.connect(address)
-    with open("kept", "w") as file:
-        file.write("21.5")
-        file.flush()
-    s.write(b"kept")
-    while True:
-        pass
-"""
-
-
-def test_pi_machine_boots_and_its_disk_survives_a_power_cut(machines: Callable[..., Machine], tmp_path: Path) -> None:
-    (tmp_path / "root").mkdir()
-    (tmp_path / "root" / "main.py").write_text(PI_MAIN)
-    disk = tmp_path / "disk"
-    with disk.open("wb") as file:
-        file.truncate(16 << 20)
-    mke2fs = shutil.which("mke2fs", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
-    assert mke2fs is not None
-    subprocess.run([mke2fs, "-q", "-t", "ext4", "-d", tmp_path / "root", disk], check=True, timeout=DEADLINE_S)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(DEADLINE_S)
-        command: list[str | Path] = [
-            *("qemu-system-aarch64", "-machine", "virt", "-cpu", "cortex-a53", "-m", "256"),
-            *("-display", "none", "-monitor", "none", "-serial", "stdio", "-no-reboot"),
-            *("-kernel", PI / "kernel", "-initrd", PI / "initrd.gz"),
-            *("-append", f"console=ttyAMA0 quiet panic=-1 name=pi1 port={server.getsockname()[1]}"),
-            *("-drive", f"file={disk},format=raw,if=none,id=disk", "-device", "virtio-blk-device,drive=disk"),
-            *("-netdev", "user,id=net", "-device", "virtio-net-device,netdev=net"),
-        ]
-        machine = machines(*command)
-        connection, _ = server.accept()
-        with connection:
-            connection.settimeout(DEADLINE_S)
-            assert connection.recv(10) == b"kept"
-        machine.until("core c-module in /flash as pi1")
-        machine.kill()
-    machine = machines(*command)
-    assert machine.ended() == 0
-    assert "kept 21.5" in machine.output
-    assert "main.py ended with 0" in machine.output
 
 
 def test_unix_firmware_speaks_tls(machines: Callable[..., Machine], tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from ordack import certificates
-from ordack.boards import deploy as deploying
 from ordack.boards import provision as provisioning
 from ordack.boards import repl
 from ordack.boards.check import Check
@@ -27,10 +26,9 @@ from ordack.cli.board import PASSWORD_VARIABLE
 from ordack.client import Client
 from ordack.peer_names import entered
 
-from hil.emulated import HOST, MPS2_PSRAM_SIZE, mps2_flash
-from tests.boards.m3_board import Machine
+from hil.emulated import HOST
+from tests.boards.m3_board import Machine, write_deployed
 from tests.boards.unix_board import UnixBoard
-from tests.conformance import ROOT
 from tests.support import command as commands
 from tests.support.command import ENVIRONMENT, Serve, as_json, own_port
 
@@ -41,7 +39,6 @@ def queue_at(host: str) -> str:
 
 QUEUE = queue_at("127.0.0.1")
 OLD = {"name": "press-3", "queue": "DIRECT=TCP:10.0.0.9\\private$\\old", "ssid": "hall", "password": "x" * 8, "pin": 7}
-CORTEX_M3 = repl.Info((1, 25, 0), "", 5 << 10 | 6, 0, 0, [], "/flash")  # armv7m
 BOOT = b"""
 import network, time
 lan = network.LAN()
@@ -108,11 +105,8 @@ def bodies(store: Path) -> list[tuple[bytes, str]]:
 
 
 def test_a_stock_board_is_provisioned(tmp_path: Path, serve: Serve) -> None:
-    """All but one module are there: a whole copy, which `deploy` is shown to make, takes 9 s of processor."""
     (tmp_path / "board").mkdir()
-    there = deploying.chosen_files(ROOT / "build" / "mip" / "package.json", CORTEX_M3, own_core=False)
-    del there["ordack/node/node.mpy"]
-    mps2_flash(tmp_path / "board" / "flash").create({**there, "boot.py": BOOT}, MPS2_PSRAM_SIZE)
+    write_deployed(tmp_path / "board", "ordack/node/node.mpy", boot=BOOT)
     board = Machine(tmp_path / "board")
     try:
         done = run(board, serve.port, "--json", host=HOST)

@@ -142,13 +142,13 @@ def test_commands_come_to_a_board_over_its_tls_session_once_and_in_order(plant: 
     assert serve.stop()[0] == 0
 
 
-@pytest.mark.parametrize("interpreter", INTERPRETERS)
 @pytest.mark.parametrize(
-    ("name", "authority", "certificate", "said"),
+    ("interpreter", "name", "authority", "certificate", "said"),
     [
-        ("other", "tls", "tls", "ertificate"),  # the queue manager is another than the one that was asked for
-        ("plant", "other", "tls", "ertificate"),  # or is believed by others
-        ("plant", "tls", "other", ""),  # it does not believe this board
+        ("python3", "other", "tls", "tls", "ertificate"),  # the queue manager is another than was asked for
+        ("micropython", "other", "tls", "tls", "ertificate"),
+        ("micropython", "plant", "other", "tls", "ertificate"),  # or is believed by others
+        ("micropython", "plant", "tls", "other", ""),  # it does not believe this board
     ],
 )
 def test_who_is_not_believed_gets_no_message_and_the_board_says_why(
