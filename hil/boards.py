@@ -30,7 +30,7 @@ POWER = "power"
 RESET = "reset"
 MISHAP = "mishap"
 
-_EXIT_DEADLINE_S = 30.0
+_EXIT_DEADLINE_S = 60.0
 ORPHANED = ("setpriv", "--pdeathsig", "KILL", "--")  # of util-linux: it becomes what stands behind it
 _STARTER = ThreadPoolExecutor(1, "starter")
 """Starts every process, for to the kernel a thread is the parent: a child of one that ends would die with it."""

@@ -489,7 +489,10 @@ class Campaign:
         """One bit of one file, by the seed; that of before is as it was, for two of one record cannot be mended. What
         is in `*.tail` has a CRC of LittleFS: no such bit comes from there."""
         rng = random.Random(f"flip/{self.mishaps}/{self.settings.seed}")
-        file = rng.choice([file for file in sorted(folder.glob("*.log")) if file.stat().st_size])
+        files = [file for file in sorted(folder.glob("*.log")) if file.stat().st_size]
+        if not files:  # it had been begun just now
+            return
+        file = rng.choice(files)
         now = file.name, rng.randrange(8 * file.stat().st_size)
         for name, bit in (self.flipped, now):
             if (path := folder / name).is_file():

@@ -41,8 +41,8 @@ ERASE_MS = 45
 HOST = "10.0.2.2"
 """Where QEMU's user network shows this machine's loopback."""
 
-_TOOL_DEADLINE_S = 30.0
-_RESET_DEADLINE_S = 10.0
+_TOOL_DEADLINE_S = 120.0
+_RESET_DEADLINE_S = 60.0
 _RESET_RETRY_S = 0.001
 MAIN = """\
 import asyncio

@@ -176,6 +176,7 @@ def plan_kills(
         count = int(span * (turn + rng.random()))
         delay_s, off_s = round(rng.uniform(0, KILL_DELAY_MAX_S), 4), round(rng.uniform(0, OFF_TIME_MAX_S), 4)
         way = ways[turn % len(ways)]
+        count = max(count, min(messages, int(way == MISHAP)))  # who has accepted one has an outbox
         wanted = bytes_rng.randint(1, KILL_BYTES_MAX) if by_bytes and way == POWER else 0
         planned.append(Kill(count, BYTES_PATIENCE_S if wanted else delay_s, off_s, way, wanted, victim))
     return planned

@@ -97,7 +97,7 @@ def rig(pi: Pi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     def make(switch: bool, **node: Any) -> Path:
         service = {"address": LOOPBACK, "port": pi.port, "username": "pi"}
         drivers: dict[str, Any] = {
-            "SSHDriver": {"keyfile": str(tmp_path / "key"), "connection_timeout": 20.0},
+            "SSHDriver": {"keyfile": str(tmp_path / "key"), "connection_timeout": 60.0},
             **({"ExternalPowerDriver": {"cmd_on": pi.on, "cmd_off": pi.off}} if switch else {}),
             "SSHNodeDriver": {"host": LOOPBACK, "folder": str(tmp_path / "home"), **node},
             "BoardStrategy": {},
@@ -156,7 +156,7 @@ def test_one_that_does_not_answer_lets_nobody_in_or_has_no_interpreter_is_named(
     assert rig_command(["check"]) == 1
     assert "`no-such-python -c" in (said := capsys.readouterr().out)
     assert "not found" in said
-    path.write_text(path.read_text().replace("connection_timeout: 20.0", "connection_timeout: 1.0"))
+    path.write_text(path.read_text().replace("connection_timeout: 60.0", "connection_timeout: 1.0"))
     asyncssh.generate_private_key("ssh-ed25519").write_private_key(str(tmp_path / "key"))
     assert rig_command(["check"]) == 1
     assert f"pi-1: FAILED: board pi-1: pi@{LOOPBACK}:{pi.port}: Timeout while waiting" in capsys.readouterr().out

@@ -62,7 +62,7 @@ def test_a_mishap_loses_what_it_took_away_and_nothing_else(board: str, mishap: s
 
 @pytest.mark.parametrize(
     ("board", "mishap", "messages"),
-    [("unix", OFFLINE, 500), ("mps2-eth", OFFLINE, 200), ("mps2-eth", DEAD_DNS, 40)],
+    [("unix", OFFLINE, 500), ("mps2-eth", OFFLINE, 80), ("mps2-eth", DEAD_DNS, 40)],
 )
 def test_what_waited_while_nobody_could_be_reached_arrives(
     board: str, mishap: str, messages: int, tmp_path: Path
@@ -84,7 +84,7 @@ def test_what_waited_while_nobody_could_be_reached_arrives(
 
 
 OTHERS = """
-campaign: {board: unix, messages: 80, max_size: 200, ahead: 1}
+campaign: {board: unix, messages: MESSAGES, max_size: 200, ahead: 1}
 events:
 - {board: clock, at: 5, step_s: -34560000}
 - {board: power, at: 10}
@@ -99,16 +99,20 @@ events:
 
 def test_clocks_that_step_a_dead_name_server_and_an_access_point_that_goes(tmp_path: Path) -> None:
     """The board asks the name server after its start; its radio says all the time that it is connected. The access
-    point goes long after that start, which would bring it back: one reading at a time takes 20 ms and more."""
+    point goes long after that start, which would bring it back: one reading at a time takes 20 ms and more. Where all
+    had arrived before it went, on a busy machine, there are more."""
     if not Path(ORDACK[0]).exists():
         pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
     path = tmp_path / "scenario.yaml"
-    path.write_text(OTHERS)
-    settings = replace(read(path), artefacts=tmp_path, patience_s=60.0)
-    try:
-        figures = asyncio.run(run_campaign(settings, Console()))
-    except BoardMissing as reason:
-        pytest.skip(str(reason))
+    for messages in (80, 160, 640):
+        path.write_text(OTHERS.replace("MESSAGES", str(messages)))
+        settings = replace(read(path), artefacts=tmp_path, patience_s=60.0)
+        try:
+            figures = asyncio.run(run_campaign(settings, Console()))
+        except BoardMissing as reason:
+            pytest.skip(str(reason))
+        if ("access point: gone", None) not in [fault[1:] for fault in figures.timeline.faults]:
+            break
     assert figures.shortcomings() == []
     others = {"board: clock": 2, "queue manager: clock": 2, "name server: dead": 1, "access point: gone": 1}
     assert figures.others == figures.others_asked == others
