@@ -1,11 +1,9 @@
 """The boards of a labgrid environment, each with its errors in a sentence."""
 
-import tomllib
 import warnings
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import yaml
 from labgrid import Environment, Target
 from labgrid.binding import BindingError
 from labgrid.exceptions import InvalidConfigError, NoConfigFoundError, NoSupplierFoundError, RegistrationError
@@ -22,32 +20,6 @@ CLIENT: Final = "labgrid.remote.client"
 """Where the errors of a place are, and what is loaded only for one."""
 
 
-def instead(path: Path, new: Path) -> str:
-    """That boards.toml is read no longer, and its boards as they are described now."""
-    try:
-        boards = tomllib.loads(path.read_text())
-    except (OSError, ValueError):
-        boards = {}
-    found = {name: _target(board) for name, board in boards.items() if isinstance(board, dict)}
-    text = yaml.safe_dump({"imports": ["hil.drivers"], "targets": found}, sort_keys=False, width=120)
-    return (
-        f"{path} is not read any more: boards are described in labgrid's format, see hil/README.md. "
-        f"Remove it, unset HIL_BOARDS, and write into {new} (a reset button is a DigitalOutputResetDriver):\n{text}"
-    )
-
-
-def _target(board: dict[str, Any]) -> dict[str, Any]:
-    power = board.get("power", {})
-    node = {key: value for key, value in board.items() if key not in ("usb", "power", "reset", "line")}
-    ports = [{"USBSerialPort": {"name": "repl", "match": {"ID_SERIAL_SHORT": board.get("usb", "")}}}]
-    if "line" in board:
-        node["line"] = "line"
-        ports.append({"USBSerialPort": {"name": "line", "match": {"ID_SERIAL_SHORT": board["line"]}}})
-    switch = {"cmd_on": power.get("on", ""), "cmd_off": power.get("off", "")}
-    drivers = {"MicroPythonDriver": {"bindings": {"port": "repl"}}, "ExternalPowerDriver": switch, "NodeDriver": node}
-    return {"resources": ports, "drivers": {**drivers, "BoardStrategy": {}}}
-
-
 def reason(error: BaseException) -> str:
     """What labgrid says: its errors show their fields, and hide what they come from."""
     said = f"no {error}" if isinstance(error, KeyError) else str(getattr(error, "msg", error)).removeprefix("Error: ")
@@ -56,8 +28,6 @@ def reason(error: BaseException) -> str:
 
 def load(path: Path) -> Environment:
     """Raises BoardMissing for a file that is no labgrid environment."""
-    if path.suffix == ".toml":
-        raise BoardMissing(instead(path, path.with_name("rig.yaml")))
     try:
         environment = Environment(str(path))
         targets = environment.config.get_targets()

@@ -9,17 +9,10 @@ from hil import kinds
 from hil.boards import ROOT, SENSOR, Board, BoardMissing
 
 RIG = ROOT / "rig.yaml"
-OLD = ROOT / "hil" / "boards.toml"
 
 
 def file() -> Path | None:
-    """The file of boards: what LG_ENV names, else rig.yaml in the checkout; None: there is none. Raises BoardMissing,
-    with what to write instead, for one in the format of before.
-    """
-    if old := os.environ.get("HIL_BOARDS") or (str(OLD) if OLD.exists() else ""):
-        from hil import lab
-
-        raise BoardMissing(lab.instead(Path(old), RIG))
+    """The file of boards: what LG_ENV names, else rig.yaml in the checkout; None: there is none."""
     found = os.environ.get("LG_ENV") or (str(RIG) if RIG.exists() else "")
     return Path(found) if found else None
 

@@ -56,6 +56,8 @@ def test_ways_take_turns() -> None:
     plan = plan_kills(3, "board", 5, 1000, (POWER, RESET))
     assert [kill.way for kill in plan] == [POWER, RESET, POWER, RESET, POWER]
     assert {kill.way for kill in plan_kills(3, "board", 5, 1000)} == {POWER}
+    counts = [plan_kills(seed, "board", 3, 5, (MISHAP, POWER))[0].count for seed in range(20)]
+    assert min(counts) == 1, "who has accepted nothing may have no outbox"
 
 
 def test_both_ends_have_their_own_plan() -> None:
@@ -343,30 +345,10 @@ def test_the_hash_of_a_folder_is_of_its_names_and_contents(tmp_path: Path) -> No
     assert len(seen) == 3
 
 
-@pytest.mark.parametrize(
-    ("messages", "cuts", "kills"), [(0, 0, 0), (0, 0, 2), (1, 0, 0), (1, 6, 1), (2, 0, 3), (5, 20, 0)]
-)
+@pytest.mark.parametrize(("messages", "cuts", "kills"), [(0, 0, 2), (1, 6, 1)])
 def test_small_campaigns(run_standin: RunStandin, messages: int, cuts: int, kills: int) -> None:
     figures = run_standin(messages=messages, cuts=cuts, kills=kills)
     assert figures.shortcomings() == []
-
-
-@pytest.mark.parametrize(
-    ("fault", "reason"),
-    [
-        ("lose:7", "1 lost: 7"),
-        ("lose:30", "1 lost: 30"),
-        ("duplicate:7", "1 duplicated: 7"),
-        ("swap:7", "1 reordered: 7"),
-        ("corrupt:7", "1 corrupt: reading 7: "),
-        ("express:7", "1 corrupt: reading 7: express"),
-        ("extra:7", "1 unexpected: 'hello'"),
-    ],
-)
-def test_a_queue_manager_that_breaks_the_promise(run_standin: RunStandin, fault: str, reason: str) -> None:
-    figures = run_standin(fault=fault, kills=0)
-    assert figures.shortcomings()[0].startswith(reason)
-    assert not figures.ok
 
 
 @pytest.mark.parametrize(
@@ -435,7 +417,9 @@ time.sleep(60)"""
     assert "0 cuts instead of 3" in figures.shortcomings()
 
 
-def test_artefacts_of_a_failure_are_kept(run_standin: RunStandin, tmp_path: Path) -> None:
+def test_what_is_kept_of_a_failure_replays_it(
+    run_standin: RunStandin, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     figures = run_standin(fault="lose:7")
     assert figures.artefacts is not None
     folder = Path(figures.artefacts)
@@ -446,20 +430,13 @@ def test_artefacts_of_a_failure_are_kept(run_standin: RunStandin, tmp_path: Path
     assert '"started"' in (folder / "board.log").read_text()
     assert (folder / "board" / "ledger.txt").exists()
     assert (folder / "store").is_dir()
-
-
-def test_what_is_kept_of_a_failure_replays_it(
-    run_standin: RunStandin, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    figures = run_standin(fault="lose:7")
-    assert figures.artefacts is not None
-    kept = Path(figures.artefacts) / campaign.SCENARIO
     again_in = tmp_path / "again"
     monkeypatch.setattr(campaign, "read", lambda path: dataclasses.replace(scenario.read(path), artefacts=again_in))
-    assert main(["--scenario", str(kept), "--json"]) == 1
+    assert main(["--scenario", str(folder / campaign.SCENARIO), "--json"]) == 1
     captured = capsys.readouterr()
     again = json.loads(captured.out)
     assert (again["comparison"]["lost"], again["plan"]) == ([7], figures.plan)
+    assert "FAILED: 1 lost: 7" in captured.err
     assert f"-m hil.campaign --scenario {again['artefacts']}/scenario.yaml" in captured.err
 
 
@@ -491,11 +468,11 @@ def test_a_missing_board_is_status_2_and_says_what_to_do(capsys: pytest.CaptureF
     assert "no such program" in capsys.readouterr().out
 
 
-def standin_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str = "none:0") -> None:
+def standin_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Make `main` run the stand-in pair."""
 
     def settings(*arguments: object, **others: object) -> Settings:
-        wanted = {"ordack": (sys.executable, str(STANDIN), "--fault", fault), "application": STANDIN, "header_bytes": 8}
+        wanted = {"ordack": (sys.executable, str(STANDIN)), "application": STANDIN, "header_bytes": 8}
         return Settings(*arguments[:5], 4096, **{**others, **wanted, "artefacts": tmp_path})  # type: ignore[arg-type, call-arg]
 
     monkeypatch.setattr(campaign, "Settings", settings)
@@ -504,18 +481,7 @@ def standin_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str
 WORDS = ["--messages", "20", "--cuts", "3", "--kills", "1", "--seed", "11", "--board", "cpython"]
 
 
-def test_main_says_seed_table_and_line(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    standin_settings(monkeypatch, tmp_path)
-    assert main(WORDS) == 0
-    out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith("seed 11: 20 messages, 3 cuts, 1 kills of either end")
-    assert "sent 20/20, stored 20/20, acknowledged 20/20, cuts 3/3, restarts 2/2" in out
-    assert out[-1] == "20 sent, 20 received once, in order, 0 lost, 0 duplicated"
-
-
-def test_main_with_json_writes_one_object_to_standard_output(
+def test_main_says_seed_figures_and_line_and_with_json_one_object_on_standard_output(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     standin_settings(monkeypatch, tmp_path)
@@ -523,20 +489,11 @@ def test_main_with_json_writes_one_object_to_standard_output(
     captured = capsys.readouterr()
     (line,) = captured.out.splitlines()
     said = json.loads(line)
-    assert (said["ok"], said["seed"], said["messages"]) == (True, 11, 20)
-    assert len(said["plan"]["cuts"]) == 3
-    assert "20 sent, 20 received once" in captured.err
-
-
-def test_main_fails_when_the_promise_is_broken(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    standin_settings(monkeypatch, tmp_path, "lose:7")
-    assert main([*WORDS, "--json"]) == 1
-    captured = capsys.readouterr()
-    assert json.loads(captured.out)["comparison"]["lost"] == [7]
-    assert "FAILED: 1 lost: 7" in captured.err
-    assert "kept in" in captured.err
+    assert (said["ok"], said["seed"], said["messages"], len(said["plan"]["cuts"])) == (True, 11, 20, 3)
+    lines = captured.err.splitlines()
+    assert lines[0].startswith("seed 11: 20 messages, 3 cuts, 1 kills of either end")
+    assert "sent 20/20, stored 20/20, acknowledged 20/20, cuts 3/3, restarts 2/2" in lines
+    assert lines[-1] == "20 sent, 20 received once, in order, 0 lost, 0 duplicated"
 
 
 def group_of(folder: Path) -> list[int]:

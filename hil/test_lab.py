@@ -31,7 +31,7 @@ from labgrid.strategy import StrategyError
 from ordack.boards.repl import Silent
 from rich.console import Console
 
-from hil import drivers, lab, locks, targets
+from hil import drivers, lab, locks
 from hil.boards import POWER, RESET, ROOT, SENSOR, Board, BoardMissing
 from hil.campaign import run_campaign
 from hil.dice import new_seed
@@ -54,7 +54,6 @@ Rig = Callable[[dict[str, Any]], Path]
 def folder_of_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test meets a board that is in use here."""
     monkeypatch.setattr(locks, "FOLDER", tmp_path)
-    monkeypatch.delenv("HIL_BOARDS", raising=False)
 
 
 @pytest.fixture
@@ -161,39 +160,6 @@ def test_a_file_that_is_not_there_and_a_board_that_is_not_in_it_are_named(
     assert open_board("cpython", tmp_path / "flash").describe().startswith("cpython: ")
     monkeypatch.setenv("LG_ENV", str(tmp_path / "no.yaml"))
     with pytest.raises(BoardMissing, match=r"no\.yaml' could not be found"):
-        open_board("unix", tmp_path / "flash")
-
-
-OLD = """
-[pico-1]
-usb = "E6616408432C5B2F"
-power = { on = "switch on", off = "switch off" }
-reset = "press"
-line = "A50285BI"
-baud = 921600
-"""
-
-
-def test_a_file_of_before_is_refused_with_what_to_write_instead(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = tmp_path / "boards.toml"
-    old.write_text(OLD)
-    for variable, reaches in (("HIL_BOARDS", targets.RIG), ("LG_ENV", tmp_path / "rig.yaml")):
-        with monkeypatch.context() as patch:
-            patch.setenv(variable, str(old))
-            with pytest.raises(BoardMissing, match="is not read any more") as refused:
-                open_board("unix", tmp_path / "flash")
-        told, _, text = str(refused.value).partition("\n")
-        assert str(reaches) in told
-        new = tmp_path / "new.yaml"
-        new.write_text(text)
-        node = lab.strategy(lab.target(lab.load(new), "pico-1")).node
-        assert (node.line, node.baud, node.power.cmd_off) == ("line", 921600, "switch off")
-        assert node.micropython.port.match["ID_SERIAL_SHORT"] == NUMBER
-    old.write_text("[pico-1")
-    monkeypatch.setattr(targets, "OLD", old)
-    with pytest.raises(BoardMissing, match="is not read any more"):
         open_board("unix", tmp_path / "flash")
 
 

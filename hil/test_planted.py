@@ -77,19 +77,19 @@ def plant(fault: Planted, folder: Path) -> tuple[str, str]:
 
 
 @pytest.fixture
-def campaign(tmp_path: Path) -> Callable[[Planted, float], Figures]:
+def campaign(tmp_path: Path) -> Callable[[Planted], Figures]:
     """Run the short campaign with this fault in it; no access point goes, which takes half of the patience."""
     if not Path(ORDACK[0]).exists():
         pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
 
     first, turn = new_seed(), itertools.count()
 
-    def run(fault: Planted, patience_s: float) -> Figures:
+    def run(fault: Planted) -> Figures:
         seed = first + next(turn)
         print(f"seed {seed}")
         folder = Path(tempfile.mkdtemp(dir=tmp_path))
         board, ordack = plant(fault, folder)
-        settings = Settings(200, 4, 4, seed, board, 200, patience_s, 120.0, mishap=fault.mishap, others=False)
+        settings = Settings(200, 4, 4, seed, board, 200, PATIENCE_S, 240.0, mishap=fault.mishap, others=False)
         settings = replace(settings, ordack=tuple(shlex.split(ordack)), artefacts=folder / "campaign")
         return asyncio.run(run_campaign(settings, Console()))
 
@@ -99,22 +99,18 @@ def campaign(tmp_path: Path) -> Callable[[Planted, float], Figures]:
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_fault_is_found(
-    name: str, campaign: Callable[[Planted, float], Figures], request: pytest.FixtureRequest
+    name: str, campaign: Callable[[Planted], Figures], request: pytest.FixtureRequest
 ) -> None:
-    figures = campaign(PLANTED[name], PATIENCE_S)
+    figures = campaign(PLANTED[name])
     for _ in range(TRIES):
         if figures.symptoms():
             break
-        figures = campaign(PLANTED[name], PATIENCE_S)
+        figures = campaign(PLANTED[name])
     print(figures.shortcomings())
     assert figures.symptoms(), f"not found in {TRIES} campaigns"
+    assert figures.timeline.readings[-1][2], "but for the fault the copy does what it is to do"
     if request.config.option.shrink:
         assert figures.artefacts is not None
         kept = Path(figures.artefacts) / SCENARIO
         assert shrink([str(kept)]) == 0
         assert len(kept.with_suffix(".shortest.yaml").read_text().splitlines()) <= LINES
-
-
-def test_without_the_fault_the_same_copy_breaks_nothing(campaign: Callable[[Planted, float], Figures]) -> None:
-    planted = PLANTED["the queue manager commits after acknowledging"]
-    assert campaign(planted._replace(instead=planted.line), 60.0).symptoms() == set()
