@@ -191,6 +191,11 @@ def scratch(folder: Path) -> None:
             shutil.copyfile(ROOT / name, target)
 
 
+def _is_long(item: pytest.Item) -> bool:
+    """A model, or another long walk."""
+    return item.get_closest_marker("untraced") is not None
+
+
 class _ModelsLast:
     """A pytest plugin: what takes long comes after what finds most, or not at all."""
 
@@ -198,8 +203,8 @@ class _ModelsLast:
         self.models = models
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items.sort(key=lambda item: "TestModel" in item.nodeid)
-        items[:] = [item for item in items if self.models or "TestModel" not in item.nodeid]
+        items.sort(key=_is_long)
+        items[:] = [item for item in items if self.models or not _is_long(item)]
 
 
 def run_tests(folder: Path, file: str, models: bool) -> None:

@@ -204,7 +204,7 @@ class Model(RuleBasedStateMachine):
         assert (info.no_ack_count, info.no_read_count) == (len(numbered), len(self.awaiting))
 
 
-Model.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Model.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 
 
 @pytest.mark.untraced
