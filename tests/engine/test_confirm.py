@@ -146,67 +146,6 @@ SENT = ("sent",)
 ORDER = ("order_ack",)
 
 
-@pytest.mark.rule("C-20", "C-21", "C-22", "C-23", "C-24", "C-41", "C-45", "A-44", "B-315")
-@pytest.mark.parametrize(
-    ("journal", "events", "ttrq", "ttbr", "due", "action", "message_class"),
-    [
-        # process on
-        (JN, (), 5, UNSET, 5, DEAD_LETTER | NACK, 0x8002),
-        (JN, (SENT,), 5, UNSET, 5, DEAD_LETTER | NACK, 0x8002),
-        (JN, (), 5, 5, 5, DEAD_LETTER | NACK, 0x8002),
-        (JN, (), 6, 5, 5, DEAD_LETTER, 0xC003),
-        (JN, (SENT,), 5, 5, 5, DEAD_LETTER | NACK, 0x8002),
-        (JN, (SENT,), 9, 5, 9, DEAD_LETTER | NACK, 0x8002),
-        (JN, (SENT,), 10, 5, 10, DEAD_LETTER | NACK, 0x8002),
-        (JN, (SENT,), 11, 5, 10, DEAD_LETTER, 0xC003),
-        (BOTH, (SENT,), 11, 5, 10, DEAD_LETTER, 0xC003),
-        (JN, (SENT, ORDER), 5, 7, 12, DEAD_LETTER, 0xC002),
-        (BOTH, (SENT, ORDER), 5, 7, 12, DEAD_LETTER, 0xC002),
-        # JP alone: as long, but it is deleted
-        (JP, (), 5, UNSET, 5, DELETE | NACK, 0x8002),
-        (JP, (), 6, 5, 5, DELETE | NACK, 0xC003),
-        (JP, (SENT,), 5, UNSET, 5, DELETE | NACK, 0x8002),
-        (JP, (SENT,), 11, 5, 10, DELETE, 0xC003),
-        (JP, (SENT, ORDER), 5, 7, 12, DELETE, 0xC002),
-        # neither: there is no FinalAck to wait for
-        (0, (), 5, 10, 5, DELETE | NACK, 0x8002),
-        (0, (), 10, 5, 5, DELETE | NACK, 0xC003),
-        (0, (SENT,), 5, 10, 5, DELETE | NACK, 0x8002),
-        (0, (SENT,), 10, 5, 5, DELETE | NACK, 0x8002),
-    ],
-)
-@pytest.mark.parametrize("asked", [False, True])
-@pytest.mark.parametrize("late", [0, 1, 10**9])
-def test_each_time_out(
-    journal: int,
-    events: tuple[tuple[str]],
-    ttrq: int,
-    ttbr: int,
-    due: int,
-    action: int,
-    message_class: int,
-    asked: bool,
-    late: int,
-) -> None:
-    source = Source(journal=journal, ttrq=ttrq, ttbr=ttbr, nack=asked)
-    for event in events:
-        source.event(*event)
-    confirmation = source.confirmation
-    assert confirmation.next_deadline() == T0 + due
-    assert confirmation.handle_deadline(T0 + due - 1) == 0
-    assert chr(confirmation.state) == "QSO"[len(events)]
-    found = confirmation.handle_deadline(T0 + due + late)
-    assert found == STORE | (action if asked else action & ~NACK)
-    assert confirmation.record[confirm.CLASS] == message_class
-    assert chr(confirmation.state) == ("X" if action & DEAD_LETTER else "-")
-    conclusion = confirmation.conclusion()
-    assert conclusion.answer == (DEAD_LETTERED if action & DEAD_LETTER else DISCARDED)
-    assert conclusion.message_class == message_class
-    assert conclusion.in_doubt == bool(events)
-    assert confirmation.next_deadline() is None
-    assert confirmation.handle_deadline(T0 + 10**12) == 0
-
-
 @pytest.mark.rule("A-44", "C-21", "C-22", "C-23")
 def test_the_three_undecided_classes_are_settings() -> None:
     values = confirm.Settings(class_never_sent=0x8002, class_sent=0x8005, class_stored=0x8006)
@@ -318,16 +257,6 @@ def test_everything_else_is_ignored(state: str, journal: int) -> None:
             before = bytes(source.confirmation.record)
             assert source.event(*event) == 0, (state, journal, event)
             assert bytes(source.confirmation.record) == before
-
-
-@pytest.mark.rule("C-40", "C-06", "C-35")
-def test_without_journal_the_source_will_not_learn_about_receipt() -> None:
-    source = Source()
-    source.event("sent")
-    source.event("order_ack")
-    assert source.confirmation.conclusion().answer == STORED
-    assert source.event("final_ack", 0x4000) == 0
-    assert source.confirmation.conclusion().answer == STORED
 
 
 @pytest.mark.parametrize("message_class", [0, 0x0002, 0x00FF, 0x3FFF])
@@ -450,23 +379,6 @@ def test_one_class_two_conclusions() -> None:
         conclusion = source.confirmation.conclusion()
         told.append((conclusion.answer, conclusion.message_class, conclusion.in_doubt))
     assert told == [(DEAD_LETTERED, 0xC002, False), (DEAD_LETTERED, 0xC002, True)]
-
-
-@pytest.mark.rule("C-80", "C-87")
-def test_before_c_nothing_is_concluded() -> None:
-    for ttbr in (10, UNSET):
-        source = Source(journal=JN, ttrq=1000, ttbr=ttbr)
-        answers = []
-        for event in (SENT, ORDER, ("final_ack", 0x4000)):
-            answers.append(source.confirmation.conclusion())
-            source.event(*event)
-        answers.append(source.confirmation.conclusion())
-        assert [(a.answer, a.message_class, a.in_doubt) for a in answers] == [
-            (WAITING, 0, False),
-            (WAITING, 0, False),
-            (STORED, 0, False),
-            (RECEIVED, 0x4000, False),
-        ]
 
 
 # ---- random histories against a model -------------------------------------------------------------

@@ -435,14 +435,6 @@ def test_every_corruption_of_a_field_has_one_of_three_outcomes(number: str) -> N
     assert {"packet", "malformed"} <= outcomes <= OUTCOMES
 
 
-@settings(max_examples=300)
-@given(
-    data=st.binary(max_size=200), head=st.sampled_from([b"", *(raw[:n] for raw in FRAMES.values() for n in (16, 64))])
-)
-def test_random_bytes_have_one_of_three_outcomes(data: bytes, head: bytes) -> None:
-    assert samples.outcome(head + data) in OUTCOMES
-
-
 @pytest.mark.untraced
 @given(message=user_messages(), at=st.integers(0, 400), value=u8, size=st.integers(0, 400))
 def test_what_is_accepted_keeps_its_meaning(message: headers.UserMessage, at: int, value: int, size: int) -> None:

@@ -350,23 +350,6 @@ def test_a_long_table_of_all_priorities_is_gone_through_once_for_each() -> None:
     assert table.looks <= 10 * count
 
 
-@pytest.mark.rule("B-305")
-def test_a_message_of_higher_priority_overtakes_what_is_not_yet_sent() -> None:
-    stream = streams.OutgoingStream(streams.OutgoingStream.new(1))
-    for key, priority in ((1, 3), (2, 3)):
-        stream.append(streams.Entry(key, key, priority=priority))
-    first = stream.next_to_send()
-    assert first is not None
-    first.awaiting_ack = True
-    stream.append(streams.Entry(3, 3, priority=4))
-    stream.append(streams.Entry(4, 4, priority=0))
-    order = [first.key]
-    while (entry := stream.next_to_send()) is not None:
-        entry.awaiting_ack = True
-        order.append(entry.key)
-    assert order == [1, 3, 2, 4]
-
-
 @pytest.mark.rule("B-056", "B-079", "B-093", "B-230", "B-426", "A-04", "A-22")
 def test_a_renewed_stream_drains_the_older_sequence_first() -> None:
     stream = streams.OutgoingStream(streams.OutgoingStream.new(5))
@@ -391,22 +374,6 @@ def test_a_renewed_stream_drains_the_older_sequence_first() -> None:
     assert stream.tx_sequence_id == 6 << 32 | 1
     assert stream.next_to_send() is new[0]
     assert stream.order_ack(ends.order_ack_body(5 << 32 | 1, 2), 0) == [], "that sequence is over"
-
-
-@pytest.mark.rule("B-093")
-def test_a_newer_sequence_waits_whatever_else_is_in_the_table() -> None:
-    stream = streams.OutgoingStream(streams.OutgoingStream.new(5))
-    for key in (1, 2):
-        stream.append(streams.Entry(key, key))
-    old = _number(stream, 3)
-    stream.renew(6)
-    new = _number(stream, 4)
-    for expected in (*stream.table[:2], old):
-        assert stream.next_to_send() is expected
-        expected.awaiting_ack = True
-    assert stream.next_to_send() is None
-    stream.remove([old])
-    assert stream.next_to_send() is new
 
 
 @pytest.mark.rule("B-079", "B-078")
