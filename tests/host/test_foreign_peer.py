@@ -11,7 +11,6 @@ import contextlib
 import itertools
 import json
 import queue
-import random
 import select
 import socket
 import struct
@@ -706,25 +705,6 @@ def test_the_bits_name_exactly_the_recoverable_messages(server: Server) -> None:
     assert len(server.received("plain")) == 113
 
 
-@pytest.mark.rule("B-101", "B-103", "B-124", "A-32")
-def test_every_recoverable_message_is_named_once(server: Server) -> None:
-    draw = random.Random(7)
-    with server.connect(window=0xFFFF) as line:
-        for _ in range(12):
-            for _ in range(draw.randint(1, 6)):
-                line.send(
-                    *(
-                        message(line.guid, PLAIN, b"", delivery=draw.choice([0, 1, 1, 1]))
-                        for _ in range(draw.randint(1, 9))
-                    )
-                )
-            while line.sent - line.ack > 20:
-                line.read()
-        while line.ack != line.sent or len(line.acked) != line.recoverable_sent:
-            line.read()
-        assert line.acked == set(range(1, line.recoverable_sent + 1))
-
-
 @pytest.mark.rule("B-100", "B-219", "B-227", "B-263", "A-12", "A-13", "A-51", "OP-1", "OP-14")
 @pytest.mark.parametrize("delivery", [0, 1])
 def test_a_session_header_is_taken_alone_and_in_a_message(server: Server, delivery: int) -> None:
@@ -835,21 +815,6 @@ def test_the_acceptance_table(server: Server) -> None:
     assert server.received() == bodies
 
 
-@pytest.mark.rule("B-110", "B-270")
-def test_any_order_of_a_stream_is_put_right_by_sending_it_again(server: Server) -> None:
-    draw = random.Random(11)
-    with server.connect() as line:
-        for _ in range(20):
-            source, places = next(GUIDS), numbered(1, 5)
-            draw.shuffle(places)
-            line.send(*(message(source, LINE1, b"%d" % tx.number, tx) for tx in places))
-            for tx in numbered(1, 5):
-                line.send(message(source, LINE1, b"%d" % tx.number, tx))
-        while line.ack != line.sent:
-            line.read()
-    assert server.received() == [b"1", b"2", b"3", b"4", b"5"] * 20
-
-
 @pytest.mark.rule("B-248", "B-249", "B-250", "B-299", "A-14", "OP-32")
 def test_what_is_sent_again_on_a_new_connection_is_counted_and_delivered_once(server: Server) -> None:
     source, other = next(GUIDS), next(GUIDS)
@@ -892,16 +857,6 @@ def test_the_bytes_of_an_order_ack(server: Server) -> None:
     assert server.received() == [b"", b""]
 
 
-@pytest.mark.rule("B-230", "B-358")
-def test_an_early_order_ack_is_one_like_any(tmp_path: Path) -> None:
-    server = Server(tmp_path / "store", early=20)
-    with server.connect() as line:
-        for number in range(1, 4):  # one at a time: each waits for the OrderAck of the one before
-            line.send(message(line.guid, LINE1, b"", Tx(100, 1, number, number - 1)))
-            assert line.until(ORDER_ACK).body == struct.pack("<IIII", 1, 100, number, number - 1) + bytes(20)
-    server.stop()
-
-
 @pytest.mark.rule(
     "B-115", "B-256", "B-257", "B-260", "B-262", "B-356", "B-357", "B-360", "B-361", "C-55", "C-56", "A-15"
 )
@@ -938,57 +893,6 @@ def test_a_message_that_is_not_transactional_is_dropped_without_a_word(server: S
         line.silent(0.8)
         assert line.received == 0
     assert server.received() == []
-
-
-@pytest.mark.rule("B-011", "C-55")
-def test_a_final_ack_waits_for_the_next_session_and_the_order_ack_for_it(server: Server) -> None:
-    with server.connect() as line:
-        guid = line.guid
-        line.send(message(guid, NOWHERE, b"x", Tx(100, 1, 1, 0), message_id=77))
-        assert line.read().kind == FINAL_ACK
-    # not acknowledged: it comes again on each session with this peer, and always before the OrderAck
-    for _ in range(2):
-        line = Line(socket.create_connection(("127.0.0.1", server.port)))
-        with line:
-            line.guid = guid
-            line.begin()
-            ack = line.read()
-            assert (ack.kind, ack.body[32:]) == (FINAL_ACK, struct.pack("<I", 77))
-            line.send(message(guid, NOWHERE, b"x", Tx(100, 1, 1, 0), message_id=77))
-            assert line.until(ORDER_ACK).tx == Tx(100, 1, 1, 0)
-    line = Line(socket.create_connection(("127.0.0.1", server.port)))
-    with line:
-        line.guid = guid
-        line.begin()
-        assert line.read().kind == FINAL_ACK
-        line.confirm(first=1, bits=1)
-        line.works()
-    with contextlib.closing(socket.create_connection(("127.0.0.1", server.port))) as connection:
-        line = Line(connection)
-        line.guid = guid
-        line.begin()
-        line.works()
-        assert line.recoverable_received == 0
-
-
-@pytest.mark.rule("B-115", "B-260", "B-262")
-def test_an_order_ack_overtakes_no_final_ack_on_another_session(server: Server) -> None:
-    with server.connect(window=1) as line, Line(socket.create_connection(("127.0.0.1", server.port))) as other:
-        other.guid = line.guid
-        other.begin()
-        line.send(message(line.guid, NOWHERE, b"", Tx(100, 1, 1, 0)))
-        assert line.until(FINAL_ACK).tx == Tx(100, 1, 1, 0)
-        other.send(message(line.guid, NOWHERE, b"", Tx(100, 1, 2, 1)))  # its FinalAck waits for the window of the first
-        other.silent(1.0)
-        line.confirm(first=1, bits=1, window=1)
-        assert line.until(FINAL_ACK).tx == Tx(100, 1, 2, 1)
-        other.silent()
-        line.confirm(first=2, bits=1)
-        while (seen := line.take(0) or other.take(0)) is None or seen.kind == SESSION_ACK:
-            assert seen or select.select([line.socket, other.socket], [], [], DEADLINE_S)[0]
-        assert (seen.kind, seen.tx) == (ORDER_ACK, Tx(100, 1, 2, 1))
-        line.silent()
-        other.silent()
 
 
 @pytest.mark.rule("B-099", "B-264", "B-362", "A-20", "A-21", "A-38")
@@ -1122,31 +1026,6 @@ def good(running: Server) -> Iterator[Line]:
     """A session that is open the while, with a peer that expects an acknowledgement for every message at once."""
     with running.connect(window=2) as line:
         yield line
-
-
-@pytest.mark.rule("B-169", "B-429", "B-430")
-@pytest.mark.timeout(180)
-def test_a_message_cut_off_at_any_byte_is_none(server: Server, good: Line) -> None:
-    whole = message(
-        X,
-        LINE1,
-        b"body!",
-        Tx(1, 1, 1, 0),
-        label="label",
-        user_flags=0x10880000,
-        flags=0x0020,
-        between=security(12, 0, 0, 0, 0, data=SID),
-        after=struct.pack("<HH", 0, 0) + soap(2, 2) + lists(),
-    )
-    for size in range(16, len(whole)):
-        with server.connect() as line:
-            line.write(whole[:8] + struct.pack("<I", size) + whole[12:size])
-            assert line.ends() == []
-    with server.connect(window=2) as line:  # and uncut it is one
-        line.send(whole)
-        line.works()
-    good.works()
-    assert server.received() == [b"body!"]
 
 
 @pytest.mark.rule("B-172", "B-388", "B-430", "OP-2", "OP-22", "OP-23")
@@ -1552,12 +1431,6 @@ def make(server: Server, name: str, *options: str) -> str:
     return f"OS:here\\private$\\{name}"
 
 
-def aged(packet: bytes, seconds: int, ttrq: int = FOR_EVER, ttbr: int = FOR_EVER) -> bytes:
-    """The same message, sent so many seconds ago."""
-    sent = struct.unpack_from("<I", packet, 52)[0] - seconds
-    return packet[:12] + struct.pack("<I", ttrq) + packet[16:48] + struct.pack("<II", ttbr, sent) + packet[56:]
-
-
 @pytest.mark.rule("B-116", "B-338", "C-50")
 def test_a_receive_is_told_by_a_final_ack_to_those_who_asked(server: Server) -> None:
     queue_name = make(server, "taken", "--transactional")
@@ -1579,40 +1452,6 @@ def test_a_receive_is_told_by_a_final_ack_to_those_who_asked(server: Server) -> 
         line.confirm(first=1, bits=7)
         line.works()
         assert line.recoverable_received == 3
-
-
-@pytest.mark.rule("B-116", "B-339", "B-340", "C-52", "C-53")
-@pytest.mark.parametrize(("command", "message_class"), [("purge", 0xC001), ("delete", 0xC000)])
-def test_a_queue_purged_or_deleted_is_told_by_final_acks(server: Server, command: str, message_class: int) -> None:
-    queue_name = make(server, command, "--transactional")
-    with server.connect() as line:
-        line.send(*(message(line.guid, queue_name, b"x", tx, user_flags=JN) for tx in numbered(1, 3)))
-        line.works()
-        ordack("queue", command, "--store", server.store, command, *(["--yes"] if command == "delete" else []))
-        acks = [line.until(FINAL_ACK) for _ in range(3)]
-        assert [ack.message_class for ack in acks] == [message_class] * 3
-        assert [ack.tx for ack in acks] == numbered(1, 3)
-
-
-@pytest.mark.rule("B-262", "B-265", "B-266", "B-341", "C-51", "C-62", "A-33", "A-42", "A-43")
-def test_a_message_that_is_too_old(server: Server) -> None:
-    queue_name = make(server, "old", "--transactional")
-    with server.connect() as line:
-        stream = [message(line.guid, queue_name, b"%d" % tx.number, tx, user_flags=JN) for tx in numbered(1, 5)]
-        line.send(
-            aged(stream[0], 100, ttrq=99),
-            aged(stream[1], 98, ttrq=99),
-            aged(stream[2], 1 << 30),
-            aged(stream[3], -100, ttrq=0),
-            aged(stream[4], 97, ttbr=98),
-        )
-        first = line.until(FINAL_ACK)
-        assert (first.message_class, first.tx) == (0x8002, Tx(100, 1, 1, 0))
-        ack = line.until(FINAL_ACK)  # after a second or two
-        assert (ack.message_class, ack.tx) == (0xC002, Tx(100, 1, 5, 4))
-        line.send(message(line.guid, queue_name, b"6", Tx(100, 1, 6, 5)))
-        line.works()
-    assert server.received("old") == [b"2", b"3", b"4", b"6"]
 
 
 @pytest.mark.rule("B-022", "B-291", "B-336", "B-348", "B-349", "B-351", "B-352", "B-353", "B-354", "C-55", "C-56")
@@ -1712,70 +1551,3 @@ def router(tmp_path: Path, far: Hop) -> Iterator[Server]:
     running = Server(store, "--next-hop", f"{text}={far.option.partition('=')[2]}")
     yield running
     running.stop()
-
-
-# ---- what an operator does, and time ---------------------------------------------------------------
-
-
-def outgoing(hop: Hop, command: str) -> None:
-    ordack("outgoing", command, f"DIRECT=OS:{hop.name}\\private$\\q", "--store", hop.store)
-
-
-@pytest.mark.rule("B-128", "B-345", "B-346")
-def test_a_queue_that_is_paused_asks_its_peer_to_wait_and_sends_nothing(hop: Hop) -> None:
-    hop.order(b"1")
-    with hop.open() as line:
-        line.messages(1)
-        outgoing(hop, "pause")
-        while not (seen := line.until(SESSION_ACK)).header or seen.header[5] != 1:
-            pass
-        hop.order(b"2")
-        line.silent()
-        outgoing(hop, "resume")
-        assert [packet.body for packet in line.messages(1)] == [b"2"]
-
-
-@pytest.mark.rule("B-151", "B-425")
-def test_an_operator_has_a_stream_sent_again(hop: Hop) -> None:
-    hop.order(b"1", b"2")
-    with hop.open() as line:
-        first = line.messages(2)
-        line.confirm(first=1, bits=3)  # received, says the session; the OrderAck is missing
-        line.silent()
-        outgoing(hop, "resend")
-        again = line.messages(2)
-        assert [(seen.message_id, seen.tx) for seen in again] == [(seen.message_id, seen.tx) for seen in first]
-        line.confirm(first=3, bits=3)
-
-
-@pytest.mark.rule("B-311", "B-314", "B-316", "B-318", "A-34")
-def test_a_message_that_expires_at_the_source_leaves_a_gap_that_is_bridged(hop: Hop) -> None:
-    hop.order(b"1")
-    with hop.open() as line:
-        stream = line.messages(1)[0].tx
-        assert stream
-        hop.order(b"2", ttrq=5)  # it leaves at once: on a busy machine, too, before its time is over
-        over = time.time() + 6.2  # what is waited for is the clock: B-311 says more than five seconds, of whole ones
-        hop.order(b"3")
-        line.messages(2)
-        time.sleep(max(over - time.time(), 0))
-    with hop.open() as line:
-        assert places(line.messages(2)) == [(b"1", tuple(stream)), (b"3", tuple(stream._replace(number=3, previous=1)))]
-        hop.order(b"4")
-        assert places(line.messages(1)) == [(b"4", tuple(stream._replace(number=4, previous=3)))]
-
-
-@pytest.mark.rule("B-090", "A-23", "OP-16")
-@pytest.mark.timeout(300)
-def test_a_session_goes_on_beyond_65536_messages(server: Server) -> None:
-    with server.connect(window=0xFFFF) as line:
-        again = message(line.guid, PLAIN, b"alive")  # one message over and over: a duplicate counts (B-250)
-        while line.sent < 66000:
-            line.send(*[again] * 1000)
-            while line.sent - line.ack > 2000:
-                line.read()
-        line.works()
-        line.confirm()
-        line.works()
-        assert line.acked >= set(range(1, 66001))
-    assert server.received("plain") == [b"alive"] * 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 from mqqb import build, confirm, core, guid_names, guids, headers
 from mqqb.names import NULL_GUID, DirectQueueFormatName, QueueName
-from ordack.client import Empty, Reject
+from ordack.client import Reject
 from ordack.config import Config
 from ordack.emptying import purge_outgoing
 from ordack.names import DEAD_LETTER, DEAD_XACT
@@ -427,93 +426,3 @@ def test_a_name_that_leads_nowhere_is_refused_by_the_router(router: Host, name: 
     assert router.manager.wanted_hops() == set()
     assert [line.partition(": ")[0] for line in router.log] == ["10.0.0.9"]
     assert "NACK_BAD_DST_Q" in router.log[0]
-
-
-# ---- accidents ------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.rule("B-012", "B-077", "B-098", "B-264", "B-299", "B-344", "A-20", "C-25", "C-26")
-@pytest.mark.parametrize("seed", range(6))
-def test_all_three_killed_at_any_statement_nothing_is_lost_repeated_or_reordered(tmp_path: Path, seed: int) -> None:
-    """Applications receive in the meantime; each message has the answer that became of it."""
-    line = Line(tmp_path, seed)
-    world = line.world
-    messages: dict[bytes, int] = {}
-    taken: list[bytes] = []
-    refused: set[bytes] = set()
-
-    def receive() -> None:
-        with contextlib.suppress(Empty), application(world, line.receiver) as client:
-            with client.queue("line1").receive() as message:
-                body, reject = message.body, world.random.random() < 0.3
-                if reject:
-                    raise Reject
-            taken.append(body)
-            if reject:
-                refused.add(body)
-
-    for number in range(60):
-        if number < 20:
-            body = b"%d" % number
-            messages[body] = line.send(body, dead_letter=True)
-        for host in line.hosts:
-            if world.random.random() < 0.5:
-                host.arm(world.random.randint(1, 60))
-        world.connect_all()
-        for _ in range(world.random.randint(1, 8)):
-            world.collect()
-            world.deliver(1 << 14)
-        if world.random.random() < 0.4:
-            receive()
-        if world.wires and world.random.random() < 0.2:
-            world.random.choice(world.wires).cut()
-        world.pass_time(world.random.randint(0, 1000))
-    world.random = AtOnce()
-    world.settle(lambda: line.waiting()[0] == 0 and len(taken) + len(line.receiver.content("line1")) == 20)
-    while len(taken) < 20:
-        receive()
-    world.settle(lambda: line.waiting() == [0, 0, 0])
-    assert taken == list(messages)
-    for body, message_id in messages.items():
-        assert line.answer(message_id) == (
-            (confirm.DEAD_LETTERED, 0xC004) if body in refused else (confirm.RECEIVED, 0x4000)
-        )
-    assert sorted(body for _, body in copies(line.sender, DEAD_XACT)) == sorted(refused)
-    assert sum(host.crashes for host in line.hosts) > 15
-    assert line.router.store.memory.incoming() == []
-    line.close()
-
-
-@pytest.mark.slow
-@pytest.mark.rule("B-260", "B-230", "B-245", "A-20")
-@pytest.mark.parametrize("seed", range(6))
-def test_no_order_ack_overtakes_a_final_ack_on_the_way_back(tmp_path: Path, seed: int) -> None:
-    """The router may be killed, and wires cut: a message that was refused is never called stored."""
-    line = Line(tmp_path, seed)
-    peer = Sender(b"\1" * 16, PLANT)
-    world = line.world
-    world.peers.append(peer)
-    with line.receiver.client() as client:
-        client.order("set_quota", "line1", 1500)
-    for number in range(40):
-        peer.send(b"%d" % number)
-        for host in (line.router, line.receiver):
-            host.arm(world.random.randint(1, 60))
-        world.connect_all()
-        for _ in range(world.random.randint(1, 6)):
-            world.collect()
-            world.deliver(1 << 14)
-        if world.random.random() < 0.3:
-            with contextlib.suppress(Empty), application(world, line.receiver) as client:
-                with client.queue("line1").receive():
-                    pass
-        if world.wires and world.random.random() < 0.3:
-            world.random.choice(world.wires).cut()
-        world.pass_time(world.random.randint(0, 800))
-    world.random = AtOnce()
-    world.settle(lambda: line.waiting()[:2] == [0, 0])
-    assert set(peer.acked) | set(peer.rejected) == set(range(1, 41))
-    assert not set(peer.acked) & set(peer.rejected)
-    assert peer.rejected
-    line.close()

@@ -516,34 +516,6 @@ def test_a_defect_that_one_session_meets_is_not_the_others_end(
     assert len(host.content("plain")) == 7
 
 
-@pytest.mark.slow
-@pytest.mark.rule("B-260", "B-230", "B-245", "B-011")
-@pytest.mark.parametrize("seed", range(12))
-def test_no_order_ack_overtakes_the_final_ack_of_a_message_that_it_covers(tmp_path: Path, seed: int) -> None:
-    print("seed", seed)
-    host = Host(tmp_path)
-    peers = [peer_of(1, "nowhere"), peer_of(2, "nowhere", window=1), peer_of(3, "nowhere", window=3)]
-    world = World(seed, [host], peers)
-    draw = world.random
-    for _ in range(150):
-        world.connect_all()
-        if draw.random() < 0.3:
-            draw.choice(peers).send(b"x")
-        world.collect()
-        world.deliver(draw.choice([3, 100, 600, 3000]))
-        if world.wires and draw.random() < 0.2:
-            draw.choice(world.wires).cut()
-        if draw.random() < 0.03:
-            host.restart(world.now, snapshot=True)
-        world.pass_time(draw.choice([1, 100, 600]))
-        assert [peer.acked for peer in peers] == [[], [], []]
-    world.settle(lambda: not host.store.outgoing.messages())
-    for peer in peers:
-        assert peer.acked == []
-        assert peer.rejected == dict.fromkeys(range(1, peer.next_message_id), 0x8000)
-    host.store.close()
-
-
 @pytest.mark.rule("B-260", "B-011", "A-30")
 def test_an_order_ack_goes_only_where_the_final_acks_went_in_front(host: Host) -> None:
     peer, other = peer_of(1, "nowhere"), peer_of(1, "nowhere")  # two sessions of one queue manager
@@ -937,77 +909,6 @@ def test_a_store_that_fails_closes_the_sessions_and_nothing_is_lost(host: Host) 
     db.pragma("max_page_count", 1 << 30)
     world.settle()
     assert host.content("line1") == [b"%d" % number * 30_000 for number in range(20)]
-
-
-# ---- killed at any instant ------------------------------------------------------------------------
-
-
-def _accidents(world: World, steps: int, most: int) -> None:
-    """Cuts at any byte, deaths at any statement and between any two steps."""
-    draw = world.random
-    for _ in range(steps):
-        if draw.random() < 0.7:
-            world.connect_all()
-        world.collect()
-        world.deliver(draw.choice([3, 100, most]))
-        for host in world.hosts:
-            chance = draw.random()
-            if chance < 0.10:
-                host.arm(draw.randint(1, 25))
-            elif chance < 0.13:
-                host.restart(world.now, snapshot=True)
-        if world.wires and draw.random() < 0.06:
-            draw.choice(world.wires).cut()
-        world.pass_time(draw.choice([1, 20, 600]))
-
-
-@pytest.mark.slow
-@pytest.mark.rule("B-007", "B-008", "B-086", "B-098", "B-248", "B-270", "B-271", "B-299", "B-301", "A-01", "A-31")
-@pytest.mark.parametrize("seed", range(12))
-def test_killed_at_any_statement_nothing_is_lost_repeated_or_reordered(tmp_path: Path, seed: int) -> None:
-    print("seed", seed)
-    host = Host(tmp_path)
-    peers = [peer_of(1), peer_of(2, window=4), peer_of(3, "nowhere"), peer_of(4, "plain")]
-    world = World(seed, [host], peers)
-    expected: dict[int, list[bytes]] = {peer.guid[0]: [] for peer in peers}
-    for number in range(40):
-        for peer in peers:
-            body = b"%d:%d:" % (peer.guid[0], number) + bytes(world.random.choice([0, 10, 900]))
-            peer.send(body, "recoverable" if peer.guid[0] == 4 else "transactional")
-            expected[peer.guid[0]].append(body)
-        _accidents(world, 4, 3000)
-    world.settle(lambda: not host.store.outgoing.messages())
-    assert host.crashes >= 10
-    content = host.content("line1")
-    for number in (1, 2):
-        assert [body for body in content if body.startswith(b"%d:" % number)] == expected[number]
-    assert len(content) == 80
-    assert peers[2].rejected == dict.fromkeys(range(1, 41), 0x8000)
-    assert sorted(host.content("plain")) == sorted(expected[4])
-    host.store.close()
-
-
-@pytest.mark.slow
-@pytest.mark.rule("B-098", "B-158", "B-217", "B-302", "B-317", "B-096", "B-057")
-@pytest.mark.parametrize("seed", range(8))
-def test_both_managers_killed_at_any_statement(tmp_path: Path, seed: int) -> None:
-    print("seed", seed)
-    config = Config(next_hops={"plant": HERE}, session=Settings(window_size=5))
-    receiver, sender = Host(tmp_path / "receiver"), Host(tmp_path / "sender", config, "10.0.0.9")
-    world = World(seed, [receiver, sender], [])
-    for number in range(40):
-        with sender.client() as client:
-            client.send("DIRECT=OS:plant\\private$\\line1", b"%d" % number)
-            client.send("DIRECT=OS:plant\\private$\\plain", b"%d" % number, delivery="recoverable")
-            if number % 8 == 0:
-                client.send("DIRECT=OS:plant\\private$\\nowhere", b"%d" % number)
-        _accidents(world, 4, 3000)
-    world.settle(lambda: not sender.store.outgoing.messages() and not receiver.store.outgoing.messages())
-    assert receiver.crashes + sender.crashes >= 10
-    assert receiver.content("line1") == [b"%d" % number for number in range(40)]
-    assert sorted(receiver.content("plain"), key=int) == [b"%d" % number for number in range(40)]
-    receiver.store.close()
-    sender.store.close()
 
 
 def test_a_session_with_nothing_to_do_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

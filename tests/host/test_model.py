@@ -1,5 +1,5 @@
-"""Queue managers in a world of accidents (model.py), driven by Hypothesis and by a short random walk; and that
-the model notices when they are broken."""
+"""Queue managers in a world of accidents (model.py), in a short random walk; and that the model notices when they are
+broken."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from mqqb import core, lives
 from mqqb.destination import IncomingStream
 from mqqb.events import MessageReceived
@@ -43,55 +40,7 @@ def _templates() -> Iterator[None]:
     model.clean()
 
 
-class Machine(RuleBasedStateMachine):
-    """Each action of the model is a rule; an action that is more frequent there is several here."""
-
-    world: model.World | None = None
-
-    @initialize(
-        size=st.sampled_from((2, 3)),
-        start=st.sampled_from(model.STARTS),
-        window=st.sampled_from(model.WINDOWS),
-        routed=st.integers(0, 1),
-    )
-    def begin(self, size: int, start: int, window: int, routed: int) -> None:
-        self.world = model.World(size)
-        self.broken = False
-        self.act("begin", start, window, routed)
-
-    def act(self, name: str, *arguments: int) -> None:
-        try:
-            assert self.world
-            self.world.do(name, *arguments)
-        except BaseException:
-            self.broken = True
-            raise
-
-    def teardown(self) -> None:
-        if self.world:
-            try:
-                if not self.broken:
-                    self.world.do("settle")
-            finally:
-                self.world.close()
-
-
-def _rule(name: str, bounds: tuple[tuple[int, int], ...]) -> Any:
-    def act(self: Machine, **arguments: int) -> None:
-        self.act(name, *arguments.values())
-
-    act.__name__ = name
-    return rule(**{f"argument{place}": st.integers(low, high) for place, (low, high) in enumerate(bounds)})(act)
-
-
-for _name, (_weight, _bounds) in model.ACTIONS.items():
-    for _copy in range((_weight + 7) // 8):
-        setattr(Machine, f"{_name}{_copy or ''}", _rule(_name, _bounds))
-
-TestMachine = pytest.mark.rule("B-098", "B-281", "B-271", "A-01", "A-08", "B-248", "B-103")(Machine.TestCase)
-TestMachine.settings = settings(max_examples=100, stateful_step_count=70)
-
-
+@pytest.mark.rule("B-098", "B-281", "B-271", "A-01", "A-08", "B-248", "B-103")
 def test_a_short_walk() -> None:
     """Of twenty episodes at least, and until each of these has happened."""
     kinds = ("received", "rejected", "dead-lettered", "cuts", "crashes", "put back", "emptied")
@@ -376,7 +325,7 @@ def _rejected_and_withdrawn_before_it_is_told() -> None:
         (_advance_on_rejection, "arrived twice|unasked|covers it", 5, {"change_queue": 4}),
         (_renumber, "another number", 1, {}),
         (_wrong_base, "which was not sent", 1, {}),
-        (_no_transaction, ".", 2, {"arm": 4}),
+        (_no_transaction, ".", 7, {"arm": 4}),
         (_acknowledge_before_the_commit, "acknowledged, but is not on disk", 7, {"arm": 8}),
         (_order_ack_overtakes, "an OrderAck .* covers it", 1, {"change_queue": 4, "cut": 2}),
         (_forget_duplicates, "arrived twice", 2, {"cut": 4}),
@@ -385,8 +334,8 @@ def _rejected_and_withdrawn_before_it_is_told() -> None:
         (_go_on_with_the_numbers_of_a_backup, "two messages have", 1, {"back_up": 4, "put_back": 4}),
         (_one_queue_after_the_other, "leaves before others of priority", 1, {}),
         (_all_queues_in_turn, "leaves before others of priority", 1, {}),
-        (_take_a_slow_line_for_silence, "closed whose bytes move", 2, {"slow": 8}),
-        (_send_again_what_is_leaving, "while it is still leaving", 3, {"slow": 8}),
+        (_take_a_slow_line_for_silence, "closed whose bytes move", 5, {"slow": 8}),
+        (_send_again_what_is_leaving, "while it is still leaving", 8, {"slow": 8}),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
