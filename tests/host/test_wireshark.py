@@ -253,17 +253,21 @@ def _unusual() -> list[bytes]:
     assert isinstance(answer, headers.UserMessage)
     answer.properties.message_class = 0x4000
     answer.properties.correlation_id = samples.RECEIVER + (77).to_bytes(4, "little")
+    listed = samples.full_message()
+    names_of_each_kind = listed.multi_queue_format.destination
+    listed.multi_queue_format = rare.MultiQueueFormatHeader(*[names_of_each_kind] * 3)
     return [
         *(FRAMES[number] for number in sorted(FRAMES) if len(FRAMES[number]) != 24),
         bytes(build.build(samples.full_message())),
         *(bytes(build.build(made)) for made in (message, no_server, answer)),
         _surplus(),
         bytes(acks.order_ack(acks.order_queue("10.0.0.1"), samples.SENDER, 8, 9, 1, 2, 3)),
+        bytes(build.build(listed)),
     ]
 
 
 @functools.cache
-def _all_kinds(count: int = 120) -> list[bytes]:
+def _all_kinds(count: int = 80) -> list[bytes]:
     return [
         *_unusual(),
         *_generated(layouts.user_messages(), count),
@@ -392,7 +396,7 @@ def test_what_decode_does_not_tell_apart_is_shown(home: Path, tmp_path: Path) ->
     assert shown(acknowledgment, "OrderAckBody.Reserved") == [bytes(20).hex(":")]
 
 
-@pytest.mark.parametrize("order", ["in order", "early and late", "one byte each"])
+@pytest.mark.parametrize("order", ["early and late", "one byte each"])
 def test_packets_are_put_together_from_segments(home: Path, tmp_path: Path, order: str) -> None:
     chance = random.Random(SEED)
     raws = chance.sample(_all_kinds(), 40)
@@ -454,10 +458,11 @@ def _hostile(chance: random.Random) -> list[bytes]:
     full, small = bytes(build.build(samples.full_message())), FRAMES[8]
     made = [chance.randbytes(chance.randrange(1, 300)) for _ in range(100)]
     made += [b"\x10" + chance.randbytes(3) + b"LIOR" + chance.randbytes(chance.randrange(300)) for _ in range(100)]
+    first = 1 + chance.randrange(5)
     for raw in (full, small, FRAMES[3][:80], bytes(acks.order_ack(samples.DIRECT, samples.SENDER, 1, 1, 1, 1, 1))):
-        made += [raw[:size] for size in range(1, len(raw), 2)]
-        made += [raw[:at] + b"\xff\xff\xff\xff" + raw[at + 4 :] for at in range(0, len(raw) - 4, 2)]
-        made += [raw[:at] + bytes(4) + raw[at + 4 :] for at in range(0, len(raw) - 4, 2)]
+        made += [raw[:size] for size in range(first, len(raw), 5)]
+        made += [raw[:at] + b"\xff\xff\xff\xff" + raw[at + 4 :] for at in range(first, len(raw) - 4, 5)]
+        made += [raw[:at] + bytes(4) + raw[at + 4 :] for at in range(first, len(raw) - 4, 5)]
     return made
 
 
