@@ -58,7 +58,7 @@ from tests.support.power import BLOCK, CUT, FULL, IO_ERROR, WAYS, Accident, Mach
 
 THERE = ("10.0.0.9", 1801)
 STEPS = 120
-DISKS = 8  # that are looked through after each cut, at most
+DISKS = 24  # that are looked through after each cut, at most
 AFTER = (1, 3, 8, 20, 40, 80, 160)  # operations until the next accident: up to one of these
 LASTS = (1, 1, 1, 2, 6, 40)
 SIZES = (0, 10, 300, 3000, 9000)
