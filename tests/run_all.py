@@ -159,7 +159,7 @@ def again(part: Part, verdict: Verdict) -> Verdict:
     if not 0 < len(failed) <= CHANCE:
         return verdict
     print(f"  {name}: what failed, alone ...", flush=True)
-    command = [word for word in commands[0] if word not in {*TWO, "--durations=60"}]
+    command = [word for word in commands[0] if word not in {*TWO, *THREE, "--durations=60"}]
     with (LOGS / f"test-{words_of(name)}-alone.log").open("w", encoding="utf-8") as file:
         passed, took = start(name, [*command, "--last-failed", "--last-failed-no-failures=none"], file)
     verdict = verdict._replace(work=verdict.work + took)

@@ -177,9 +177,10 @@ def on_a_board(mps2: Callable[..., Machine], tmp_path: Path, count: int | None, 
 def test_a_start_with_64_kib_delivers_whatever_the_flash_holds(
     tmp_path: Path, port: int, mps2: Callable[..., Machine]
 ) -> None:
+    """A heap in pieces, as where a queue manager is slow, may hold up the last of them: it says so and goes on."""
     found, said = on_a_board(mps2, tmp_path, None, port=port)
     print(said)
-    assert "at first 0 left sessions 1 None" in said
+    assert "at first 0 left sessions 1 None" in said or "None there is not enough memory: it is tried again" in said
     assert received(tmp_path) == [b"%d" % k for k in range(1, found + 1)]
     assert found > 1200
 
