@@ -204,8 +204,7 @@ def pipeline_ingest(
     Nothing is lost or doubled if the command is killed; the next ingest continues. It reports how long messages took
     from arrival in the queue, and from sending, until they were in the table; sending times are whole seconds. Exit
     status: 0 done; 1 not everything, the next ingest continues; 2 wrong usage, Spark is missing, or unusable input: a
-    folder with other files, a segment that is missing or damaged, a table that others have written or with other
-    columns.
+    missing or damaged segment, a folder with other files, a table that others have written or with other columns.
     """
     with needs("spark"):
         from ordack.pipeline import ingest
