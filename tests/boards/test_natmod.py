@@ -54,10 +54,24 @@ def test_a_module_is_for_its_processor_and_small(arch: str, number: int) -> None
     assert len(data) <= LARGEST
 
 
-@pytest.mark.parametrize("arch", ["x64", "armv6m", "armv7emsp"])
-def test_the_checks_of_the_core_pass_on_a_native_module(arch: str) -> None:
-    """Of armv7m on a board, below; armv7emdp has the instructions of armv7emsp, for the core has no floats."""
-    output = run(arch, "tests/mp/test_core.py", path=f".frozen:{NATIVE / arch}:.:tests/mp", cwd=BOARD)
+CASES = """
+import test_core
+from engine_cases import run_calls
+cases = test_core.CHECKS + (test_core.nothing_is_allocated,)
+run_calls([(one.__name__, one, (test_core.NATIVE,), {}) for one in cases])
+"""
+
+
+@pytest.mark.parametrize("arch", ["armv6m", "armv7emsp"])
+def test_the_worked_cases_of_the_core_pass_on_a_native_module(arch: str) -> None:
+    """Of armv7m on a board, below, which is compared with the twin as well; armv7emdp has the instructions of
+    armv7emsp, for the core has no floats."""
+    output = run(arch, "-c", CASES, path=f".frozen:{NATIVE / arch}:.:tests/mp", cwd=BOARD)
+    assert re.search(r"\n\d\d+ passed, 0 failed\s*\Z", "\n" + output), output
+
+
+def test_the_checks_of_the_core_pass_on_a_native_module() -> None:
+    output = run("x64", "tests/mp/test_core.py", path=f".frozen:{NATIVE / 'x64'}:.:tests/mp", cwd=BOARD)
     assert output.startswith("core: c-module ")
     assert re.search(r"\n\d\d+ passed, 0 failed\s*\Z", output), output
 
