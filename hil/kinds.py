@@ -35,8 +35,8 @@ MPS2 = {  # the chip, and whether it has a network
 }
 PI_MACHINES = {"pi-machine": PiBoard, "raspi3b": Raspi3bBoard}
 KINDS = (*MICROPYTHON, *PI_MACHINES, *MPS2, "cpython")
-ALIKE = ("m4-uart", "m33-uart")
-"""A processor and a link that others have, too: `make hil` plays them, `make test` does not."""
+ALIKE = ("pi", "m4-uart", "m33-uart")
+"""A firmware, or a processor and a link, that others have, too: `make hil` plays them, `make test` does not."""
 
 
 def interpreter(target: str) -> list[str]:

@@ -125,8 +125,8 @@ def test_a_reset_begins_again_with_the_power_on(open_board: Open) -> None:
     assert is_on(board)
     board.kill()
     board.power_up()
-    board.reset()  # at once, before QEMU listens to the rig
-    assert board.log.wait_for(lambda text: "life 3" in text, DEADLINE_S).life == 2
+    board.reset()  # at once, before QEMU listens to the rig; on a busy machine a life may be over before it has said so
+    assert board.log.wait_for(lambda text: "life 3" in text or "life 4" in text, DEADLINE_S).life == 2
 
 
 def test_a_machine_that_ends_by_itself_is_not_alive(open_board: Open) -> None:

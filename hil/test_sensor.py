@@ -132,7 +132,7 @@ for k in range(1, 41):
     Path("script.py").write_text(code)
     environment = {"MICROPYPATH": f".frozen:{BOARD}", "PYTHONPATH": str(FIRMWARE)}
     command = [*command, "script.py", str(SENSOR.parent)]
-    output = subprocess.run(command, capture_output=True, env=environment, timeout=30, check=True).stdout
+    output = subprocess.run(command, capture_output=True, env=environment, timeout=60, check=True).stdout
     bodies = {k: sensor.body_of(123456789, k, sensor.size_of(123456789, k, 40)) for k in range(1, 41)}
     assert output == b"".join(sensor.line_of(k, body, k) for k, body in bodies.items())
     sensor_lines = [(one.k, one.size, one.crc32) for one in read_ledger(output)]
