@@ -37,6 +37,7 @@ SPARK = {
     "spark.sql.adaptive.enabled": "false",
     **INTERPRETED,
     "spark.default.parallelism": "2",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
     "spark.connect.grpc.binding.port": "0",
     "spark.sql.ui.retainedExecutions": "1",
     "spark.ui.retainedJobs": "1",

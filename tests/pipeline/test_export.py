@@ -375,23 +375,6 @@ def test_a_reader_reaches_as_far_as_nothing_is_missing(serials: set[int], read: 
     assert reach(found, {"q": read} if read else {}).get("q", 0) == (expected if serials or read else 0)
 
 
-def test_listing_passes_over_everything_else(store: Path, to: Path) -> None:
-    _fill(store, 1)
-    _fill(store, 1, queue="plain")
-    _export(store, to, "line1", "plain")
-    for name in (
-        hidden("line1-0000000002-1-1.parquet"),
-        "notes.txt",
-        "line1-2-1-1.parquet",
-        "_x-0000000001-1-1.parquet",
-    ):
-        (to / name).touch()
-    assert [segment.queue for segment in segments(to)] == ["line1", "plain"]
-    assert [segment.queue for segment in segments(to, ["LINE1"])] == ["line1"]
-    with pytest.raises(FolderError, match="cannot read the folder"):
-        segments(to / "none")
-
-
 # ---- killed at any instant ------------------------------------------------------------------------
 
 
