@@ -3,9 +3,13 @@
 `python tests/conformance.py` prints the table and writes tests/CONFORMANCE.md; with `--check` it writes nothing and
 fails when that file is not what it would write. tests/rules.txt lists the rules. A test names the rules it shows:
 with `@pytest.mark.rule("B-271", "A-01")` in pytest, by their numbers in the text of the C and MicroPython tests.
+`make test` collects every test once, to run it: there each process of pytest, with `-p tests.conformance`, notes what
+its tests show in the folder that the environment variable NOTES names, and `--notes` reads that.
 """
 
 import argparse
+import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
@@ -64,6 +68,31 @@ def check_known(rules: Mapping[str, Rule], cited: Iterable[str], where: str) -> 
         raise UnknownRule(f"{where} names {', '.join(unknown)}, not in {RULES.relative_to(ROOT)}")
 
 
+def shown_by(items: Iterable[pytest.Item]) -> dict[str, list[str]]:
+    """Rule number -> those of these tests that name it."""
+    shown: dict[str, list[str]] = {}
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        for number in cited_by(item):
+            shown.setdefault(number, []).append(test)
+    return shown
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """As a plugin of `make test`."""
+    note = Path(os.environ["NOTES"]) / f"{os.getpid()}.json"
+    note.write_text(json.dumps(shown_by(session.items)), encoding="utf-8")
+
+
+def noted(folder: Path) -> dict[str, list[str]]:
+    """What the processes of `make test` have noted there."""
+    shown: dict[str, list[str]] = {}
+    for note in folder.glob("*.json"):
+        for number, tests in json.loads(note.read_text(encoding="utf-8")).items():
+            shown.setdefault(number, []).extend(tests)
+    return shown
+
+
 class Collector:
     """A pytest plugin that notes which rules the collected tests show, and what could not be collected."""
 
@@ -76,24 +105,23 @@ class Collector:
             self.failures.append(f"{report.nodeid}: {report.longreprtext.splitlines()[-1]}")
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        for item in session.items:
-            test = item.nodeid.partition("[")[0]
-            for number in cited_by(item):
-                self.shown.setdefault(number, []).append(test)
+        self.shown = shown_by(session.items)
 
 
-def collect(folders: list[Path], texts: Iterable[Path]) -> dict[str, list[str]]:
-    """Rule number -> the tests that name it: pytest's from `folders`, others by the text of the files `texts`.
-
-    Raises RuntimeError if pytest cannot collect.
-    """
+def collect(folders: list[Path]) -> dict[str, list[str]]:
+    """Rule number -> the tests of pytest in `folders` that name it. Raises RuntimeError if pytest cannot collect."""
     collector = Collector()
     options = ["-c", str(ROOT / "pyproject.toml"), "--collect-only", "-p", "no:cacheprovider"]
     options += ["-p", "no:terminal", "-p", "no:labgrid"]  # labgrid wants a terminal
     status = pytest.main([*options, *(str(folder) for folder in folders)], plugins=[collector])
     if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         raise RuntimeError("\n".join(["pytest could not collect the tests", *collector.failures]))
-    shown = collector.shown
+    return collector.shown
+
+
+def with_texts(shown: Mapping[str, list[str]], texts: Iterable[Path]) -> dict[str, list[str]]:
+    """The same with the files `texts` that name a rule; each test once."""
+    shown = {number: list(tests) for number, tests in shown.items()}
     for source in sorted(texts):
         for number in NUMBER.findall(source.read_text(encoding="utf-8")):
             shown.setdefault(number, []).append(f"{source.parent.name}/{source.name}")
@@ -146,6 +174,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Prints and writes the table, or checks it; 0 if all is well, 1 if not."""
     parser = argparse.ArgumentParser(description="the rules of the specification, with the tests that show them")
     parser.add_argument("--check", action="store_true", help="write nothing; fail if the table is not up to date")
+    parser.add_argument("--notes", type=Path, help="do not collect; make test has noted there what it collected")
     parser.add_argument("--folders", nargs="+", type=Path, default=[ROOT / "tests", ROOT / "hil"])
     texts = [
         path for form in ("tests/c/*.[ch]", "host/native/tests/*.[ch]", "tests/mp/*.py") for path in ROOT.glob(form)
@@ -155,7 +184,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     rules = load_rules()
     try:
-        shown = collect(options.folders, options.texts)
+        shown = with_texts(noted(options.notes) if options.notes else collect(options.folders), options.texts)
         for number, tests in shown.items():
             check_known(rules, [number], tests[0])
     except (RuntimeError, UnknownRule) as problem:

@@ -26,6 +26,7 @@ from hil.quick_spark import QUICK_JVM
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "logs"
 CACHES = ROOT / "build" / "pytest"  # of each part: what failed
+NOTES = ROOT / "build" / "rules"  # which tests show them
 PYTHON = sys.executable
 ADOPT = "tests/adopt.py"  # what it runs is counted with all that it leaves to itself
 MAKE = ["make", "--no-print-directory", "SETUP=:"]  # what called us has done the set-up
@@ -33,7 +34,7 @@ CHANCE = 3  # so many tests of a part may fail and pass alone
 SLOWEST = 10  # tests that the summary names; the log of each part has more
 # labgrid would take half a second of each process; whoever wants its options runs `pytest hil --lg-env FILE`.
 # What a test has left is kept if it fails.
-PYTEST = ["-m", "pytest", "-q", "-p", "no:labgrid", "--durations=60", "-rfEs"]
+PYTEST = ["-m", "pytest", "-q", "-p", "no:labgrid", "-p", "tests.conformance", "--durations=60", "-rfEs"]
 PYTEST += ["-o", "tmp_path_retention_policy=failed"]
 TWO = ["-n", "2", "--dist", "worksteal"]  # tests at a time; who has none left takes them from the other
 THREE = ["-n", "3", "--dist", "worksteal"]
@@ -57,12 +58,10 @@ JVM = f"{QUICK_JVM} -XX:SharedArchiveFile={ROOT}/build/spark-classes.jsa -Xlog:c
 ENVIRONMENT = {"SPARK_SUBMIT_OPTS": JVM, "SPARK_LAUNCHER_OPTS": QUICK_JVM}
 MEMORY = Path("/dev/shm")  # where tests have their files: SIGKILL takes nothing from there either, and a power that is
 MEMORY_BYTES = 4 << 30  # cut is emulated; a real disk took half of the time of some. With so much of it free
-# Name -> commands, run one after another. What collects every test is first, beside what is not pytest: each process of
-# the others then finds the tests compiled. What takes long begins early, and the boards, which wait most, when the
+# Name -> commands, run one after another. What takes long begins early, and the boards, which wait most, when the
 # pipeline is almost done: beside them a worker of Spark may take 10 s to start, and is given up.
 Part = tuple[str, list[list[str]]]
 PARTS: list[Part] = [
-    ("conformance", [[PYTHON, "tests/conformance.py", "--check"]]),
     ("pipeline", [[PYTHON, *PYTEST, *SPARK]]),
     ("C core", [[*MAKE, "test-c"]]),
     ("host", [[PYTHON, *PYTEST, *TWO, HOST]]),
@@ -85,6 +84,7 @@ PARTS: list[Part] = [
     ("mutants", [[*MAKE, "mutants", "SAMPLE=2", "SEED=1"]]),
 ]
 AT_A_TIME = 3  # on two processors: most parts wait now and then
+LAST: Part = ("conformance", [[PYTHON, "tests/conformance.py", "--check", "--notes", str(NOTES)]])
 FAST: list[Part] = [("fast", [[PYTHON, *PYTEST, *THREE, "-m", "not slow", *ENGINE, HOST]])]
 
 
@@ -178,19 +178,24 @@ def main() -> int:
     """Runs all parts, whatever fails, and prints the summary; 0 if every part passed."""
     parser = argparse.ArgumentParser(description="run every part of the tests")
     parser.add_argument("--fast", action="store_true", help="core, engine and host, without what is marked slow")
-    parts = FAST if parser.parse_args().fast else PARTS
+    fast = parser.parse_args().fast
+    parts = FAST if fast else PARTS
     LOGS.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(CACHES, ignore_errors=True)
+    shutil.rmtree(NOTES, ignore_errors=True)
+    NOTES.mkdir()
     os.environ["SEED"] = str(new_seed())
     print(f"seed {os.environ['SEED']}", flush=True)
     os.environ["PATH"] = f"{Path(PYTHON).parent}{os.pathsep}{os.environ['PATH']}"
-    os.environ.update(ENVIRONMENT)
+    os.environ.update(ENVIRONMENT, NOTES=str(NOTES))
     if has_room(MEMORY):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     started = time.monotonic()
     with ThreadPoolExecutor(max_workers=AT_A_TIME) as pool:
         verdicts = list(pool.map(run, parts))
     verdicts = [again(part, verdict) for part, verdict in zip(parts, verdicts, strict=True)]
+    if not fast:
+        verdicts.append(run(LAST))
     print(f"\nThe {SLOWEST} slowest tests:")
     for duration, name in sorted((test for verdict in verdicts for test in verdict.slow), reverse=True)[:SLOWEST]:
         print(f"  {duration:6.1f} s  {name}")

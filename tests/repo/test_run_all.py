@@ -40,6 +40,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LOGS", "CACHES"):
         monkeypatch.setattr(run_all, name, tmp_path / name)
     (tmp_path / "LOGS").mkdir()
+    monkeypatch.setenv("NOTES", str(tmp_path))
     monkeypatch.setenv("SEED", "71")
 
 
@@ -50,7 +51,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_failed_runs_alone(tmp_path: Path, tests: str, passed: bool, by_chance: list[str]) -> None:
     (tmp_path / "test_sample.py").write_text(tests)
-    part = ("a part, of it", [[run_all.PYTHON, *run_all.PYTEST, *run_all.TWO, str(tmp_path)]])
+    at_a_time = run_all.TWO if passed else []
+    part = ("a part, of it", [[run_all.PYTHON, *run_all.PYTEST, *at_a_time, str(tmp_path)]])
     verdict = run_all.run(part)
     assert not verdict.passed
     last = run_all.again(part, verdict)
