@@ -10,7 +10,6 @@ import re
 import struct
 import sys
 from collections import Counter
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,14 +22,14 @@ pytest.importorskip("pyarrow", reason="the pipeline is not installed")
 from _mqqb import lib
 from mqqb import core
 from ordack.audit import files, replay, reports, rotation, stages, tasks
-from ordack.audit.result import KINDS, Latency, Result, SequenceId
+from ordack.audit.result import KINDS, Latency, Result
 from ordack.capture import columnar, reading
 
 from tests.support import capture_generator
 from tests.support.command import ordack
 
 START = 1_800_000_000  # s since 1970: the capture's first frame
-RECEIVER, SENDER, OTHER = 1, 2, 3  # codes of queue managers
+RECEIVER, SENDER = 1, 2  # codes of queue managers
 QUEUE, SECOND, ORDER_QUEUE = 1, 2, 3  # codes of queues
 FIRST = 7  # time stamp of the first TxSequenceID
 
@@ -314,42 +313,6 @@ def test_outcomes_follow_the_confirmation_rules(wire: Wire) -> None:
     assert not result.violations
 
 
-@pytest.mark.rule("C-20", "C-23")
-def test_a_deadline_without_an_answer_is_in_doubt(wire: Wire) -> None:
-    wire.message(1, flags=core.USER_JN, time_to_be_received=5)  # C is T0 + 10
-    wire.order_ack(1)
-    wire.message(2, time_to_reach_queue=5)
-    wire.message(3, time_to_reach_queue=60)
-    wire.now += 20 * 10**9
-    wire.session_ack(1)
-    [stream] = wire.result().streams
-    assert stream.outcomes == {"in_doubt": 2, "sent": 1}
-
-
-@pytest.mark.rule("B-270", "B-275")
-@pytest.mark.parametrize(
-    ("ordinal", "number", "previous", "reject"),
-    [
-        (2, 6, 5, None),
-        (2, 5, 4, "duplicate"),
-        (2, 7, 6, "hole"),
-        (2, 8, 5, None),
-        (2, 8, 3, None),
-        (2, 3, 0, "duplicate"),
-        (3, 1, 0, None),
-        (3, 4, 0, None),
-        (3, 2, 1, "sequence_start_missing"),
-        (1, 9, 0, "old_sequence"),
-    ],
-)
-def test_the_receivers_rule(wire: Wire, ordinal: int, number: int, previous: int, reject: str | None) -> None:
-    for first in range(1, 6):
-        wire.message(first, ordinal=2)
-    wire.message(number, previous, ordinal=ordinal)
-    [stream] = wire.result().streams
-    assert stream.rejects == ({} if reject is None else {reject: 1})
-
-
 def test_batches_may_end_anywhere(wire: Wire) -> None:
     rng = random.Random(1)
     for number in range(1, 200):
@@ -404,57 +367,6 @@ def test_a_message_accepted_under_two_numbers_is_delivered_twice(wire: Wire) -> 
     assert result.summary["violations"]["delivered_twice"] == 1
 
 
-@pytest.mark.rule("B-115")
-def test_what_the_receiver_said_unseen_makes_no_second_delivery(wire: Wire) -> None:
-    wire.connect(("10.0.0.1:4001", "10.0.0.9:1801"))
-    wire.message(1, message_id=500)
-    wire.message(2, message_id=500)
-    wire.order_ack(2)
-    assert kinds(wire.result()) == ["renumbered", "delivered_twice"]
-    wire.hole(1, 1)  # something was lost there before the OrderAck, maybe; only now it is known
-    result = wire.result()
-    assert (kinds(result), unknown(result)) == (["renumbered"], ["delivered_twice"])
-    assert "rejects" in result.unknowns[0].reason
-    wire.final_ack(1, message_id=500, message_class=0x8003)
-    assert unknown(wire.result()) == []
-
-
-@pytest.mark.rule("B-078", "B-093")
-def test_id_went_back(wire: Wire) -> None:
-    wire.message(1, ordinal=1)
-    high = wire.message(1, ordinal=2)
-    low = wire.message(2, ordinal=1)
-    wire.message(3, ordinal=1)
-    result = wire.result()
-    assert kinds(result) == ["id_went_back"]  # said once of a sequence on a connection
-    assert frames(result) == [high, low]
-
-
-@pytest.mark.rule("B-110", "B-230")
-def test_an_order_ack_for_what_was_not_sent(wire: Wire) -> None:
-    wire.message(1)
-    last = wire.message(2)
-    wrong = wire.order_ack(3)
-    wire.order_ack(3)
-    result = wire.result()
-    assert kinds(result) == ["ack_beyond_receipt"]
-    assert frames(result) == [last, wrong]
-
-
-def test_a_final_ack_for_what_was_not_sent(wire: Wire) -> None:
-    wire.message(1)
-    wire.final_ack(2)
-    assert kinds(wire.result()) == ["ack_beyond_receipt"]
-
-
-def test_a_sequence_that_may_be_older_than_the_capture_is_unknown(wire: Wire) -> None:
-    wire.message(1, fresh=False)
-    wire.order_ack(9)
-    result = wire.result()
-    assert not result.violations
-    assert unknown(result) == ["ack_beyond_receipt"]
-
-
 def test_a_hole_that_shows_later_withdraws_what_was_said(wire: Wire) -> None:
     wire.message(1)
     wire.order_ack(2)
@@ -463,45 +375,6 @@ def test_a_hole_that_shows_later_withdraws_what_was_said(wire: Wire) -> None:
     assert (kinds(result), unknown(result)) == ([], ["ack_beyond_receipt"])
     assert result.summary["violations"]["ack_beyond_receipt"] == 0
     assert result.streams[0].unknowns == {"ack_beyond_receipt": 1}
-
-
-def test_a_hole_that_shows_later_withdraws_what_was_said_of_counts(wire: Wire) -> None:
-    wire.message(1)
-    wire.session_ack(1, ack_sequence_number=2)
-    wire.hole()
-    result = wire.result()
-    assert (kinds(result), unknown(result)) == ([], ["ack_beyond_receipt"])
-    assert result.summary["violations"]["ack_beyond_receipt"] == 0
-
-
-def test_messages_that_come_late_withdraw_what_was_said_of_each(wire: Wire) -> None:
-    """As behind a gap of the capture that is waited for: their times are those of their frames."""
-    other = wire.connect(("10.0.0.9:4001", "10.0.0.1:1801"), client=RECEIVER, server=SENDER)
-    wire.message(1)
-    sent = wire.now
-    wire.now += 10_000_000
-    wire.order_ack(2, connection=other, direction=0)
-    wire.order_ack(4, connection=other, direction=0)
-    wire.order_ack(900, connection=other, direction=0)
-    wire.now = sent
-    for number in (2, 3, 4):
-        wire.message(number)
-    result = wire.result()
-    assert kinds(result) == []
-    assert unknown(result) == ["ack_beyond_receipt"] * 3
-
-
-@pytest.mark.rule("B-110", "B-270")
-@pytest.mark.parametrize("acknowledge", [Wire.order_ack, Wire.final_ack])
-def test_skipped(wire: Wire, acknowledge: Callable[[Wire, int], int]) -> None:
-    wire.message(1)
-    shown = wire.message(3)
-    wrong = acknowledge(wire, 3)
-    wire.message(4)
-    wire.order_ack(4)
-    result = wire.result()
-    assert kinds(result) == ["skipped"]
-    assert frames(result) == [shown, wrong]
 
 
 @pytest.mark.rule("B-104", "B-105", "B-227")
@@ -515,156 +388,6 @@ def test_count_mismatch(wire: Wire, name: str) -> None:
     assert kinds(result) == ["count_mismatch"]
     assert frames(result) == [wrong]
     assert result.violations[0].stream is None
-
-
-@pytest.mark.rule("B-229")
-def test_a_session_header_that_acknowledges_too_much(wire: Wire) -> None:
-    wire.message(1)
-    wire.session_ack(1, ack_sequence_number=2)
-    wire.session_ack(1, recoverable_msg_ack_seq_number=1, recoverable_msg_ack_flags=3)
-    assert kinds(wire.result()) == ["ack_beyond_receipt"] * 2
-
-
-def test_counts_of_a_connection_that_was_not_seen_whole_are_unknown() -> None:
-    wire = Wire()
-    wire.connect(syn=False)
-    wire.message(1)
-    wire.session_ack(0, user_msg_sequence_number=40)
-    wire.session_ack(1, ack_sequence_number=40)
-    wire.session_ack(1, ack_sequence_number=40)
-    result = wire.result()
-    assert not result.violations
-    assert sorted(unknown(result)) == ["ack_beyond_receipt", "count_mismatch", "count_mismatch"]  # by direction
-
-
-@pytest.mark.rule("B-270")
-@pytest.mark.parametrize("acknowledge", [Wire.order_ack, Wire.final_ack])
-def test_what_a_hole_may_have_bridged_is_unknown(wire: Wire, acknowledge: Callable[[Wire, int], int]) -> None:
-    wire.message(1)
-    wire.hole()
-    wire.message(3, fresh=False)  # number 2 was in the hole, or nowhere
-    acknowledge(wire, 3)
-    result = wire.result()
-    assert (kinds(result), unknown(result)) == ([], ["skipped"])
-
-
-@pytest.mark.parametrize("acknowledge", [Wire.order_ack, Wire.final_ack])
-@pytest.mark.parametrize("holes", [True, False])
-def test_a_resend_whose_proof_may_be_in_a_hole_is_unknown(
-    wire: Wire, acknowledge: Callable[[Wire, int], int], holes: bool
-) -> None:
-    wire.message(1)
-    if holes:
-        wire.hole(direction=1)
-    acknowledge(wire, 1)
-    wire.message(1, 0)  # these two cross: the sender has said nothing since
-    wire.session_ack(0)
-    wire.message(1, 0)
-    wire.message(1, 0)
-    result = wire.result()
-    expected = ["resent_after_ack"] if holes else []
-    if not holes and acknowledge is Wire.final_ack:
-        assert kinds(result) == ["resent_after_ack"] * 2
-    else:
-        assert kinds(result) == []
-    assert [kind for kind in unknown(result) if kind != "count_mismatch"] == expected
-
-
-def _acknowledged(wire: Wire) -> None:
-    wire.message(1)
-    wire.session_ack(1)
-    wire.order_ack(1)
-
-
-@pytest.mark.rule("B-224", "B-236")
-def test_resent_after_the_sender_has_shown_that_it_had_the_order_ack(wire: Wire) -> None:
-    _acknowledged(wire)
-    proof = wire.session_ack(0)
-    again = wire.message(1, 0)
-    result = wire.result()
-    assert kinds(result) == ["resent_after_ack"]
-    assert frames(result)[-2:] == [proof, again]
-
-
-@pytest.mark.rule("B-012")
-def test_a_forwarder_is_no_resend_and_does_not_speak_for_the_source(wire: Wire) -> None:
-    wire.message(1)
-    onward = wire.connect(("10.0.0.5:4000", "10.0.0.9:1801"), client=OTHER)
-    wire.message(1, connection=onward, flags=1)  # hop count 1
-    wire.session_ack(1, onward)
-    wire.order_ack(1, connection=onward, own_id=1, host=SENDER)
-    wire.session_ack(0, onward)
-    wire.message(1, 0, connection=onward, flags=1)
-    result = wire.result()
-    assert not result.violations
-    assert [stream.resends for stream in result.streams] == [0, 1]
-    assert [stream.order_acked for stream in result.streams] == [1, 1]
-
-
-@pytest.mark.rule("B-110", "B-230")
-def test_what_a_forwarder_sent_unseen_may_be_of_any_source_that_it_has_forwarded(wire: Wire) -> None:
-    wire.message(1, source=OTHER, flags=1)  # hop count 1
-    wire.order_ack(1, host=OTHER)
-    again = wire.connect(("10.0.0.1:4001", "10.0.0.9:1801"))
-    wire.message(1, connection=again, ordinal=5)  # of its own, not of that source
-    wire.hole(again)
-    wire.order_ack(2, connection=again, host=OTHER)
-    result = wire.result()
-    assert not result.violations
-    assert [one.kind for one in result.unknowns] == ["ack_beyond_receipt"]
-
-
-@pytest.mark.rule("B-110", "B-230")
-def test_of_more_sources_than_have_a_place_any_may_have_been_missed(wire: Wire) -> None:
-    many = wire.connect(("10.0.0.7:4000", "10.0.0.9:1801"), client=0, server=0)
-    for source in range(10, 30):
-        wire.message(1, connection=many, source=source)
-    wire.hole(many)
-    wire.order_ack(2, connection=many, host=29)
-    result = wire.result()
-    assert not result.violations
-    assert [one.kind for one in result.unknowns] == ["ack_beyond_receipt"]
-
-
-@pytest.mark.rule("B-116")
-def test_two_final_acks_of_one_message(wire: Wire) -> None:
-    shown = wire.message(1)
-    first = wire.final_ack(1, own_id=900)
-    wire.final_ack(1, own_id=900)  # sent again
-    second = wire.final_ack(1, own_id=901)
-    wire.final_ack(1, own_id=900)
-    result = wire.result()
-    assert kinds(result) == ["delivered_twice"]
-    assert frames(result) == [shown, first, second]
-
-
-@pytest.mark.rule("A-01", "B-271")
-def test_a_receiver_that_went_back_and_accepted_again(wire: Wire) -> None:
-    for number in (1, 2, 3):
-        wire.message(number)
-    first = wire.order_ack(3)
-    back = wire.order_ack(1)
-    again = wire.message(2, 1)
-    last = wire.order_ack(2)
-    result = wire.result()
-    assert kinds(result) == ["delivered_twice"]
-    assert frames(result) == [first, back, again, last]
-
-
-@pytest.mark.rule("B-079", "A-21")
-@pytest.mark.parametrize("address", ["10.0.0.1", "10.0.0.2"])
-def test_an_order_ack_is_for_the_sender_at_the_other_end(address: str) -> None:
-    wire = Wire()
-    one = wire.connect(("10.0.0.1:4000", "10.0.0.9:1801"))
-    two = wire.connect((f"{address}:4001", "10.0.0.9:1801"), client=OTHER)
-    for number in range(1, 6):
-        wire.message(number, connection=one)
-    wire.message(1, connection=two, source=OTHER)
-    wire.order_ack(5, connection=one)  # the other sender's sequence has the same id, and only one message
-    wire.order_ack(1, connection=two)
-    result = wire.result()
-    assert not result.violations
-    assert [stream.order_acked for stream in result.streams] == [5, 1]
 
 
 # ---- files, command -----------------------------------------------------------------------------
@@ -733,7 +456,7 @@ def test_numbers_of_files_tell_what_is_missing(before: str, after: str, missing:
 @pytest.mark.parametrize("zone", [0, 3600, -9.5 * 3600, 5.75 * 3600])
 def test_times_in_names_are_no_numbers_of_files(form: str, step: int, missing: int, zone: float) -> None:
     """Files that follow on one another, but for a pause that one more would fill where they are counted."""
-    for day in range(0, 365, 47):
+    for day in range(0, 365, 94):
         start = 1795219200 + day * 86400
         moments = [start + number * step for number in range(86400 // step)]
         names = [
@@ -747,7 +470,7 @@ def test_times_in_names_are_no_numbers_of_files(form: str, step: int, missing: i
             assert rotation.missing_between(one, its, other, others) == missing, (one, other)
 
 
-@pytest.mark.parametrize("form", ["cap-%Y%m%d-%H%M.pcap", "cap %H.%M.pcap", "cap_%Y-%m-%d_%H-%M.cap", "%H%M"])
+@pytest.mark.parametrize("form", ["cap-%Y%m%d-%H%M.pcap", "%H%M"])
 def test_complete_captures_that_are_named_by_minute_are_complete(tmp_path: Path, form: str) -> None:
     whole = capture_generator.generate(10, tmp_path / "whole", violations=False, faults=[], length=1500).paths[0]
     expected = tasks.run([whole])
@@ -785,43 +508,6 @@ def test_a_file_missing_between_two_is_a_hole(tmp_path: Path, parts: int) -> Non
         if checked == 4:
             break
     assert checked == 4
-
-
-def test_an_ack_of_a_sequence_that_was_not_sent(wire: Wire) -> None:
-    wire.message(1)
-    shown = wire.message(1, ordinal=2)
-    wrong = wire.order_ack(1, ordinal=9)
-    wire.final_ack(1, ordinal=1, stamp=FIRST + 5)
-    wire.message(2, ordinal=2)
-    wire.hole()
-    wire.final_ack(3, ordinal=10)
-    result = wire.result()
-    [violation] = result.violations
-    assert (violation.kind, violation.number, violation.sequence) == ("ack_beyond_receipt", 1, SequenceId(9, FIRST))
-    assert violation.stream == result.streams[0].stream
-    assert [packet.frame for packet in violation.packets] == [shown, wrong]
-    assert violation.text == (
-        f"an OrderAck names number 1 of sequence 9/{FIRST}, of which nothing was sent: it is above sequence 2/{FIRST}, "
-        "which began in this capture"
-    )
-    assert [(unknown.sequence, unknown.reason) for unknown in result.unknowns] == [
-        (SequenceId(1, FIRST + 5), "sequence identifiers with another time stamp need not be younger"),
-        (SequenceId(10, FIRST), "something of this sender's may be missing in the capture"),
-    ]
-
-
-@pytest.mark.parametrize("late", [False, True])
-def test_a_sequence_that_comes_late_takes_its_acks_verdict_back(wire: Wire, late: bool) -> None:
-    wire.message(1)
-    wire.message(1, ordinal=2)
-    then = wire.now
-    wire.now += 10**9
-    wire.order_ack(1, ordinal=9)
-    if late:
-        wire.now = then
-    wire.message(1, ordinal=9)
-    result = wire.result()
-    assert (len(result.violations), len(result.unknowns)) == ((0, 1) if late else (1, 0))
 
 
 @pytest.mark.parametrize("seed", [38, 118, 1069])
@@ -882,9 +568,8 @@ def test_the_plot_of_a_stream_that_was_skipped(tmp_path: Path) -> None:
             assert counts[2] <= sum(stream.rejects.values())
 
 
-@pytest.mark.parametrize("seed", [3, 11])
-def test_parts_give_the_same_result(tmp_path: Path, seed: int) -> None:
-    capture = capture_generator.generate(seed, tmp_path, faults=["loss"])
+def test_parts_give_the_same_result(tmp_path: Path) -> None:
+    capture = capture_generator.generate(3, tmp_path, faults=["loss"])
     whole = tasks.run(capture.paths)
     parts = tasks.run(capture.paths, parts=3, range_bytes=3000)
     assert parts.summary == whole.summary
@@ -906,7 +591,7 @@ def check_percentiles(latency: Latency, histogram: dict[float, int]) -> None:
 def test_sums_are_those_of_the_streams(tmp_path: Path) -> None:
     """Latencies of all streams and of each sender's; the last sequence of a stream is the youngest."""
     rolled = 0
-    for seed in range(40):
+    for seed in range(12):
         capture = capture_generator.generate(seed, tmp_path / str(seed), faults=[])
         result = tasks.run(capture.paths)
         for kind, histogram in result.histograms.items():

@@ -39,14 +39,13 @@ from tests.support.conversation import (
     THREE,
     TWO,
     End,
-    back,
     ip,
     message,
     put,
     there,
 )
 
-HOLE, BEGIN, OLDER, END = reading.HOLE, reading.BEGIN, reading.OLDER, reading.END
+HOLE = reading.HOLE
 
 
 BROKEN = bytearray(message(4))
@@ -326,143 +325,9 @@ def test_the_hosts_of_a_fleet_are_divided_and_two_hosts_are_divided_by_their_por
     assert not columnar.divides_by_ports(paths, 1)
 
 
-# ---- what happens to a direction ----------------------------------------------------------------
-
-THERE, BACK = "10.0.0.1:50000>10.0.0.2:1801", "10.0.0.2:1801>10.0.0.1:50000"
-
-
-def story(frames: Sequence[bytes], folder: Path) -> list[tuple[int, ...]]:
-    """(direction, kind, offset, size, status) of the rows, in their order."""
-    return [
-        tuple(row[name] for name in ("direction", "kind", "offset", "total_size", "status"))
-        for batch in columnar.batches(put(folder, [pcap(frames)]))
-        for row in rows_of(batch)
-    ]
-
-
-def test_a_connection_begins_and_ends(tmp_path: Path) -> None:
-    packets_there = [(0, 2, 0, 32, 0), (0, 4, 32, len(THREE), 0)]
-    data = [there(0, ONE), there(32, THREE), back(0, acked=32 + len(THREE))]
-    size = 32 + len(THREE)
-    begin = (0, BEGIN, 0, 0, 0)
-    fin = [there(size, flags=FIN | ACK), back(0, acked=size + 1, flags=FIN | ACK), there(size + 1, ack=5002)]
-    assert story([*OPENING, *data, *fin], tmp_path) == [begin, *packets_there, (0, END, size, 0, 0), (1, END, 0, 0, 0)]
-    ends = [(0, END, size, 0, 1), (1, END, 0, 0, 1)]
-    assert story([*OPENING, *data, there(size, flags=RST)], tmp_path) == [begin, *packets_there, *ends]
-    ends = [(0, END, size, 0, 3), (1, END, 0, 0, 3)]
-    assert story([*OPENING, *data], tmp_path) == [begin, *packets_there, *ends]
-    again = [ip(CLIENT, SERVER, 77, 0, SYN)]
-    ends = [(0, END, size, 0, 2), (1, END, 0, 0, 2), begin, (0, END, 0, 0, 3)]
-    assert story([*OPENING, *data, *again], tmp_path) == [begin, *packets_there, *ends]
-    part = [there(0, ONE), there(32, THREE[:100])]
-    ends = [(0, END, 132, 100, 3), (1, END, 0, 0, 3)]
-    assert story([*OPENING, *part], tmp_path) == [begin, packets_there[0], *ends]
-
-
-def test_a_reset_is_told_when_late_frames_have_had_their_time(tmp_path: Path) -> None:
-    noise = [ip(End(b"\x0a\0\0\7", 9), SERVER, 0, 0, ACK)] * 100
-    found = story([*OPENING, there(0, ONE), there(64, flags=RST), there(32, TWO), *noise], tmp_path)
-    assert [row[1] for row in found] == [BEGIN, 2, 3, END, END]
-
-
-def test_a_connection_that_is_older_than_the_capture(tmp_path: Path) -> None:
-    data = [there(0, THREE[50:] + ONE), back(0, TWO, acked=len(THREE) - 50 + 32)]
-    found = story(data, tmp_path)
-    lost = len(THREE) - 50
-    assert found[:4] == [(0, OLDER, 0, 0, 0), (1, OLDER, 0, 0, 0), (0, 2, lost, 32, 0), (1, 3, 0, len(TWO), 0)]
-    assert [row[1] for row in found[4:]] == [END, END]
-    # Told by its acknowledgement alone: the other end has said something too.
-    assert story([back(0, TWO, acked=7)], tmp_path)[:3] == [(1, OLDER, 0, 0, 0), (0, OLDER, 0, 0, 0),
-                                                            (1, 3, 0, len(TWO), 0)]  # fmt: skip
-
-
-@pytest.mark.parametrize("noise", [0, 100])
-def test_what_was_acknowledged_and_not_captured_is_a_hole_before_what_follows_it(tmp_path: Path, noise: int) -> None:
-    """Nothing follows in its direction: only the acknowledgement tells."""
-    others = [ip(End(b"\x0a\0\0\7", 9), SERVER, 0, 0, ACK)] * noise
-    found = story([*OPENING, there(0, ONE), back(0, TWO, acked=32 + 300), *others], tmp_path)
-    assert found[:4] == [(0, BEGIN, 0, 0, 0), (0, 2, 0, 32, 0), (0, HOLE, 32, 300, 0), (1, 3, 0, len(TWO), 0)]
-
-
-def test_an_acknowledgement_that_was_captured_before_what_it_acknowledges(tmp_path: Path) -> None:
-    frames = [*OPENING, back(0, TWO, acked=32), there(0, ONE)]
-    assert [row[:2] for row in story(frames, tmp_path)] == [(0, BEGIN), (0, 2), (1, 3), (0, END), (1, END)]
-
-
-def test_two_directions_that_wait_for_each_other(tmp_path: Path) -> None:
-    frames = [*OPENING, back(0, TWO, acked=32), there(0, ONE, ack=5001 + len(TWO))]
-    assert [row[:2] for row in story(frames, tmp_path)] == [(0, BEGIN), (1, 3), (0, 2), (0, END), (1, END)]
-
-
-def test_an_acknowledgement_of_what_cannot_be(tmp_path: Path) -> None:
-    frames = [*OPENING, there(0, ONE), back(0, TWO, acked=1 << 30), back(len(TWO), TWO, acked=-500)]
-    assert [row[1] for row in story(frames, tmp_path)] == [BEGIN, 2, 3, 3, END, END]
-
-
-def test_bytes_missing_at_the_end_are_told_by_fin(tmp_path: Path) -> None:
-    found = story([*OPENING, there(0, ONE), there(132, flags=FIN | ACK)], tmp_path)
-    assert found[1:-1] == [(0, 2, 0, 32, 0), (0, HOLE, 32, 100, 0), (0, END, 132, 0, 0)]
-
-
-def test_a_gap_larger_than_any_window_is_given_up_without_acknowledgements(tmp_path: Path) -> None:
-    rest = message(4_000_000) + message(300_000)
-    frames = [*OPENING, there(0, ONE)]
-    frames += [there(40 + at, rest[at : at + 60000]) for at in range(0, len(rest), 60000)]
-    frames += [back(0, TWO)]
-    found = story(frames, tmp_path)
-    assert (0, HOLE, 32, 8, 0) in found[:3]
-    assert [row[1] for row in found] == [BEGIN, 2, HOLE, 4, 4, 3, END, END]
-
-
-# ---- fragments of IP datagrams ------------------------------------------------------------------
-
-
-def fragments(raw: bytes, sizes: Sequence[int], number: int = 7) -> list[bytes]:
-    """An IPv4 or IPv6 packet in fragments."""
-    six = raw[0] >> 4 == 6
-    head, payload = (raw[:40], raw[40:]) if six else (raw[:20], raw[20:])
-    out = []
-    at = 0
-    for size in [*sizes, len(payload) - sum(sizes)]:
-        data = payload[at : at + size]
-        more = at + size < len(payload)
-        if six:
-            extension = struct.pack(">BBHI", 6, 0, at | more, number)
-            out.append(head[:4] + struct.pack(">HB", 8 + size, 44) + head[7:] + extension + data)
-        else:
-            word = at // 8 | more << 13
-            out.append(head[:2] + struct.pack(">HHH", 20 + size, number, word) + head[8:] + data)
-        at += size
-    return out
-
-
-SIX = End(bytes(15) + b"\1", 50000), End(bytes(15) + b"\2", 1801)
-
-
-@pytest.mark.parametrize("six", [False, True])
-@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-def test_fragments_in_any_order(tmp_path: Path, six: bool, order: Sequence[int]) -> None:
-    ends = SIX if six else (CLIENT, SERVER)
-    whole = [ip(*ends, 999, 0, SYN), ip(*ends, 1000, 0, ACK, ONE), ip(*ends, 1032, 0, ACK, THREE + TWO)]
-    pieces = fragments(whole[2], [120, 80])
-    behind = ip(*ends, 1032 + len(THREE + TWO), 0, ACK, ONE)
-    found = story([*whole[:2], *(pieces[at] for at in order), behind], tmp_path)
-    assert [row[1] for row in found if row[0] == 0] == [BEGIN, 2, 4, 3, 2, END]
-
-
-def test_fragments_of_others_and_fragments_that_never_become_whole(tmp_path: Path) -> None:
-    frames = [*OPENING, there(0, ONE)]
-    for number in range(70):
-        frames += fragments(there(32 + 100 * number, bytes(100)), [40], 100 + number)[1:]  # never a first one
-    frames += fragments(ip(CLIENT, End(b"\x0a\0\0\2", 80), 5, 0, ACK, bytes(200)), [80], 300)  # no port of ours
-    frames += fragments(there(32, THREE), [120], 301)[:1]
-    frames += [there(32 + len(THREE), ONE), back(0, acked=64 + len(THREE))]
-    found = story(frames, tmp_path)
-    assert found[:4] == [(0, BEGIN, 0, 0, 0), (0, 2, 0, 32, 0), (0, HOLE, 132, len(THREE) - 100, 0),
-                         (0, 2, 32 + len(THREE), 32, 0)]  # fmt: skip
-
-
 # ---- files --------------------------------------------------------------------------------------
+
+THERE = "10.0.0.1:50000>10.0.0.2:1801"
 
 
 def test_a_file_cut_off_anywhere(tmp_path: Path) -> None:
@@ -541,25 +406,6 @@ def test_link_types_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
     data = section() + interface(147) + interface(101) + enhanced(b"wireless") * 3 + enhanced(there(0, ONE), 1)
     (batch,) = columnar.batches(put(tmp_path, [data]))
     assert (batch.decoder.frames, batch.decoder.unread) == (4, 3)
-
-
-def test_what_is_no_tcp_of_ours_is_passed_over(tmp_path: Path) -> None:
-    raw = there(0, ONE)
-    other = [
-        b"", raw[:19], raw[:39], raw[:32] + b"\x40" + raw[33:], b"\x44" + raw[1:], b"\x55" + raw[1:],
-        raw[:9] + b"\x11" + raw[10:], ip(CLIENT, End(b"\x0a\0\0\2", 80), 1, 0, ACK, ONE),
-        *(struct.pack(">IHBB", 6 << 28, 60, kind, 64) + bytes(32) + bytes([59]) + bytes(59) for kind in (17, 0, 51)),
-        struct.pack(">IHBB", 6 << 28, 4, 0, 64) + bytes(32) + bytes(4), bytes.fromhex("6000"),
-    ]  # fmt: skip
-    assert story(other, tmp_path) == []
-    assert (0, 2, 0, 32, 0) in story([*other, raw], tmp_path)
-
-
-def test_ipv6_with_other_headers_before_tcp(tmp_path: Path) -> None:
-    raw = ip(*SIX, 1000, 0, ACK, ONE)
-    chain = bytes([60, 0]) + bytes(6) + bytes([51, 1]) + bytes(14) + bytes([6, 1]) + bytes(10)
-    data = raw[:4] + struct.pack(">HB", len(raw) - 40 + len(chain), 43) + raw[7:40] + chain + raw[40:]
-    assert [row[1] for row in story([data], tmp_path) if row[0] == 0] == [OLDER, 2, END]
 
 
 # ---- tables that grow ---------------------------------------------------------------------------

@@ -568,7 +568,7 @@ def process(
     )
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1", "cp1252", "utf-16"])
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16"])
 def test_any_text_can_be_printed_in_any_encoding(tmp_path: Path, encoding: str) -> None:
     file = tmp_path / "raw\x1b[31m"
     file.write_bytes(build.user_message(samples.SENDER, 1, samples.DIRECT, b"", label=LABEL))
@@ -589,9 +589,7 @@ def test_any_text_can_be_printed_in_any_encoding(tmp_path: Path, encoding: str) 
     assert "No such file" in error.decode(encoding)
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("form", ["--json", "--"])
-@pytest.mark.parametrize("count", [1, 200])
+@pytest.mark.parametrize(("form", "unbuffered", "count"), [("--json", "", 1), ("--", "1", 200), ("--json", "", 200)])
 def test_a_reader_that_has_seen_enough_ends_it_quietly(tmp_path: Path, form: str, unbuffered: str, count: int) -> None:
     file = tmp_path / "raw"
     file.write_bytes(FRAMES[7] * count)
@@ -603,9 +601,7 @@ def test_a_reader_that_has_seen_enough_ends_it_quietly(tmp_path: Path, form: str
     assert (running.returncode, error) == (1, b"")
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("form", ["--json", "--"])
-@pytest.mark.parametrize("count", [1, 200])
+@pytest.mark.parametrize(("form", "unbuffered", "count"), [("--json", "", 1), ("--", "1", 200), ("--json", "", 200)])
 def test_a_full_disk_is_said_once(tmp_path: Path, form: str, unbuffered: str, count: int) -> None:
     file = tmp_path / "raw"
     file.write_bytes(FRAMES[7] * count)
@@ -627,7 +623,7 @@ def test_a_closed_output_is_said(
     assert "standard output: closed" in capsys.readouterr().err
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(
     data=st.binary(max_size=120),
     head=st.sampled_from([b"", FRAMES[5], FULL, FRAMES[7][:150], b"\xd4\xc3\xb2\xa1", section()]),

@@ -419,10 +419,10 @@ def test_a_hostile_name_stays_text(browser: Any, tmp_path: Path) -> None:
     assert len(opened.problems) >= 1  # the policy would have stopped it
 
 
-@pytest.mark.parametrize("streams", [0, 1, 10_000])
+@pytest.mark.parametrize("streams", [0, 1, 3000])
 def test_few_and_many_streams_and_the_dark(browser: Any, tmp_path: Path, streams: int) -> None:
     opened = Opened(browser, example(streams), tmp_path / "audit.html", "dark")
-    assert (tmp_path / "audit.html").stat().st_size < 12 << 20
+    assert (tmp_path / "audit.html").stat().st_size < 8 << 20
     assert len(opened.rows("fleet-table")) == min(streams, 20)
     assert opened.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     names = opened.page.evaluate(

@@ -305,14 +305,6 @@ def test_scan_is_the_model(data: bytes, capacity: int) -> None:
     assert scan(data, 0) == ([], 0, core.OK if not data else lib.MQQB_SCAN_FULL)
 
 
-@given(data=streams(), wanted=st.sets(st.sampled_from(COLUMNS)))
-def test_only_the_wanted_columns_are_filled(data: bytes, wanted: set[str]) -> None:
-    every, *rest = scan(data, 8)
-    some, *same_rest = scan(data, 8, sorted(wanted))
-    assert rest == same_rest
-    assert some == [{name: row[name] for name in wanted} for row in every]
-
-
 @pytest.mark.rule("B-168", "B-430")
 @given(data=st.binary(max_size=700), start=st.sampled_from([b"", base(3, 120), base(11, 36), base(0x13, 300)]))
 def test_any_bytes_at_all(data: bytes, start: bytes) -> None:
