@@ -18,20 +18,14 @@ from tests import on_mps2
 ROOT = Path(__file__).resolve().parent.parent
 # Build folder -> what core.implementation must say there; else the same core would be tested twice.
 BUILDS = {"unix-c": "c-module", "unix-twin": "python"}
-WITHOUT_CORE = (
-    "test_flash.py",
-    "test_inbox.py",
-    "test_names.py",
-    "test_outbox.py",
-    "test_services.py",
-    "test_wifi.py",
-)  # files and sockets: what a core does in these, test_core.py and test_node.py show
+# What shows the twin on MicroPython; in what stands above it, it does as the core does.
+WITH_TWIN = ("test_confirm.py", "test_core.py", "test_packets.py", "test_session_of_board.py", "test_traces.py")
+ON_HOSTS_ONLY = "test_session.py"  # how boards use a session, its other form has
 ON_BOARDS_ONLY = "test_flash_of_board.py"  # a share of test_flash.py
-# Boards in QEMU (see firmware/ports), with the C core, and the tests that another processor could make fail: all on the
-# Cortex-M3, on its relatives a few power cuts.
+# Boards in QEMU (see firmware/ports), with the C core, and the tests that another processor could make fail. What the
+# Cortex-M3's relatives run is made of the same C by the same compiler: tests/boards has them.
 CHIPS = {chip.name: chip for chip in emulated.CHIPS}
 BOARDS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(CHIPS, (ON_BOARDS_ONLY,)),
     emulated.RV32.name: ("test_core.py", ON_BOARDS_ONLY),
     "pi": ("test_core.py", "test_traces.py"),
     "mps2-an385": (
@@ -43,7 +37,6 @@ BOARDS: dict[str, tuple[str, ...]] = {
         "test_traces.py",
     ),
 }
-CUTS_ON_RELATIVE = 120
 TIMEOUT = 900  # seconds for one script, which takes 40 on a machine that has nothing else to do
 WHICH_CORE = "from mqqb import core; print(core.implementation)"
 
@@ -87,10 +80,7 @@ def run(build: str, script: Path) -> Outcome:
     """Runs one script and reads its closing line."""
     try:
         if build in CHIPS:
-            settings = () if CHIPS[build] == emulated.M3 else (f"cuts={CUTS_ON_RELATIVE}",)
-            result = on_mps2.run(
-                script.read_text(encoding="utf-8"), TIMEOUT, on_mps2.HEAP_KIB, *settings, chip=CHIPS[build]
-            )
+            result = on_mps2.run(script.read_text(encoding="utf-8"), TIMEOUT, chip=CHIPS[build])
         else:
             result = micropython(build, str(script.relative_to(ROOT)))
     except subprocess.TimeoutExpired as expired:
@@ -113,7 +103,7 @@ def main() -> int:
         (build, script)
         for script in scripts
         for build in BUILDS
-        if script.name != ON_BOARDS_ONLY and (build == "unix-c" or script.name not in WITHOUT_CORE)
+        if script.name not in (ON_BOARDS_ONLY, ON_HOSTS_ONLY) and (build == "unix-c" or script.name in WITH_TWIN)
     ]
     runs += [(build, script) for build, names in BOARDS.items() for script in scripts if script.name in names]
     with ThreadPoolExecutor(max_workers=2) as pool:

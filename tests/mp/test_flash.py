@@ -11,7 +11,7 @@ sys.path.insert(0, "tests/mp")
 
 import flash
 
-CUTS = 2000
+CUTS = 1000
 SIZES = (0, 17, 200, 300)
 FULL = {
     "sizes": (300, 900, 2000),

@@ -2,8 +2,6 @@
 
 import sys
 
-import mps2
-
 sys.path.insert(0, "tests/mp")
 
 import test_flash
@@ -11,9 +9,6 @@ import test_flash
 CUTS = 120
 
 if __name__ == "__main__":
-    few = mps2.setting("cuts")  # of each file system a few, and nothing else
-    if few is None:
-        sys.exit(test_flash.main(CUTS, 1001))
-    for place in range(0, len(test_flash.SHARES), 4):
-        test_flash.SHARES[place].run(int(few), 1001)
+    for place in range(0, len(test_flash.SHARES), 4):  # of each file system a few, and nothing else
+        test_flash.SHARES[place].run(CUTS, 1001)
     print("1 passed, 0 failed")

@@ -28,19 +28,19 @@ def scratch(name):
 
 
 def every_byte_of_a_workload():
-    cuts = power.every_cut(seed=7, actions=14, stride=5)
+    cuts = power.every_cut(seed=7, actions=14, stride=17)
     print(cuts, "cuts")
-    assert cuts > 1500
+    assert cuts > 400
 
 
 def one_life_after_another():
     released = 0
-    for seed in range(1, 31):
+    for seed in range(1, 13):
         capacity = 3000 if seed % 2 else 100000
         released += power.many_lives(seed, 15, capacity=capacity, segment_size=300 + seed % 5 * 200)[0]
         released += power.many_lives(seed, 5, sizes=(0, 40, 700), write_bytes=520, segment_size=2000)[0]
     print(released, "messages released")
-    assert released > 500
+    assert released > 200
 
 
 def segments(folder):
