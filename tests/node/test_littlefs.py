@@ -83,7 +83,7 @@ def test_where_blocks_end(block: int) -> None:
 
 
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_what_was_synced_is_there_whatever_looks_at_it(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     """At any time, for who opens the folder anew, and for who opens a copy of it that is not on LittleFS."""
     dice = random.Random(seed)

@@ -1,4 +1,4 @@
-"""A node is killed by SIGKILL at a hundred seeded points, and its link breaks too: every message once, in order, and
+"""A node is killed by SIGKILL at fifty seeded points, and its link breaks too: every message once, in order, and
 every confirmation in the end.
 
 On MicroPython if there is a build of it, else on CPython.
@@ -23,7 +23,7 @@ from tests.node.destination import Destination
 ROOT = Path(__file__).resolve().parents[2]
 BOARD = ROOT / "build" / "micropython" / "unix-c" / "micropython"
 LINE = "DIRECT=TCP:127.0.0.1\\private$\\line1"
-KILLS = 100
+KILLS = 50
 MESSAGES_EACH = 6  # accepted in one life before the next kill is drawn, at most about so many
 DEADLINE_S = 270  # all of it, on a machine that has other work
 

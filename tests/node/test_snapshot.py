@@ -61,7 +61,7 @@ def skipping(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_start_reads_no_more_because_more_messages_wait() -> None:
     found = {}
-    for count in (500, 2000, 8000):
+    for count in (500, 4000):
         disk = Counting()
         box = started(disk, 20)
         for k in range(count):
@@ -75,13 +75,12 @@ def test_a_start_reads_no_more_because_more_messages_wait() -> None:
         assert disk.read < least(again, disk, 20)
         found[count] = disk.read - HEADER * len(disk.files)
     print(found)
-    assert found[8000] < 3 * SEGMENT
+    assert found[4000] < 3 * SEGMENT
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_start_reads_little_while_messages_come_and_go_slowly(seed: int) -> None:
+def test_a_start_reads_little_while_messages_come_and_go_slowly() -> None:
     """Two queues, each with what it sends in memory; some dead letters, and arrivals that stay."""
-    dice = random.Random(seed)
+    dice = random.Random(1)
     disk = Counting()
     hold = 10
     box = started(disk, hold)
@@ -226,7 +225,7 @@ def test_a_flipped_bit_anywhere_in_what_a_start_skips_is_read_as_it_was_when_its
     assert len(expected) == 24
     told = 0
     for name, _, records in segments_of(disk):
-        for place in range(0, len(disk.files[name].data), 3):
+        for place in range(0, len(disk.files[name].data), 7):
             state = disk.after_cut(power.KEEP_ALL, power.Dice(1))
             state.files[name].data[place] ^= 1 << place % 8
             box = started(state, 1, 700)
@@ -237,7 +236,7 @@ def test_a_flipped_bit_anywhere_in_what_a_start_skips_is_read_as_it_was_when_its
             if of in ([], [log.MESSAGE]):
                 assert [line for line in box.damage if line.startswith(name)], (name, place)
     print(told, "told at their turn")
-    assert told > 150
+    assert told > 60
 
 
 @pytest.mark.usefixtures("skipping")
@@ -248,7 +247,7 @@ def test_what_is_broken_worse_in_what_a_start_skips_costs_the_record_that_was_hi
     expected = all_of(clean)
     lost = 0
     for name, base, records in segments_of(disk):
-        for place in range(base, len(disk.files[name].data), 3):
+        for place in range(base, len(disk.files[name].data), 7):
             state = disk.after_cut(power.KEEP_ALL, power.Dice(1))
             data = state.files[name].data
             data[place] ^= 0xA5
@@ -272,7 +271,7 @@ def test_what_is_broken_worse_in_what_a_start_skips_costs_the_record_that_was_hi
             box.sync()
             assert all_of(started(state, 1, 700)) == {**found, box.next_message_id - 1: b"new"}
     print(lost, "lost")
-    assert lost > 150
+    assert lost > 60
 
 
 @pytest.mark.usefixtures("skipping")
