@@ -119,28 +119,26 @@ def test_a_command_waits_for_no_module_that_only_checks_its_options() -> None:
     assert "pydantic" not in done.stdout.split()
 
 
-@pytest.mark.parametrize("form", [[], ["--json"]], ids=["text", "json"])
 @pytest.mark.parametrize(
     ("command", "what", "module", "extra"),
     [
         ("board deploy --port /dev/null", "this command", "serial", "boards"),
-        ("board doctor --port /dev/null", "this command", "serial", "boards"),
-        ("board rescue --port /dev/null --to copy", "this command", "serial", "boards"),
+        ("board doctor --port /dev/null --json", "this command", "serial", "boards"),
         ("board rescue .", "this command", "serial", "boards"),
         ("serve --store new --listen 127.0.0.1:0 --serial a=/dev/null", "a serial port", "serial", "boards"),
-        ("export line1 --store new --to segments", "this command", "pyarrow", "spark"),
+        ("export line1 --store new --to segments --json", "this command", "pyarrow", "spark"),
         ("pipeline ingest . --to table", "this command", "py4j", "spark"),
         ("pipeline optimize .", "this command", "deltalake", "spark"),
-        ("pipeline prune . --in table", "this command", "deltalake", "spark"),
+        ("pipeline prune . --in table --json", "this command", "deltalake", "spark"),
         ("pipeline reconcile . . table", "this command", "pyspark", "spark"),
         ("audit .", "this command", "pyspark", "spark"),
-        ("audit --follow . --checkpoint checkpoint --once", "this command", "pyspark", "spark"),
+        ("audit --follow . --checkpoint checkpoint --once --json", "this command", "pyspark", "spark"),
     ],
 )
 def test_a_command_without_its_extra_says_what_to_install(
-    command: str, what: str, module: str, extra: str, form: list[str], tmp_path: Path
+    command: str, what: str, module: str, extra: str, tmp_path: Path
 ) -> None:
-    done = alone("from ordack.cli import main; main()", *command.split(), *form, folder=tmp_path)
+    done = alone("from ordack.cli import main; main()", *command.split(), folder=tmp_path)
     sentence = f"{what} needs the Python module {module}, which is not installed: pip install 'ordack[{extra}]'"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"ordack: {sentence}\n")
     assert list(tmp_path.iterdir()) == []  # nothing was begun
