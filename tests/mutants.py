@@ -63,15 +63,18 @@ class Mutant(NamedTuple):
 
 
 class _Finder(libcst.CSTVisitor):
-    """Collects (range, node, changed node)."""
+    """Collects (the node with its range, behind all that it is in with theirs; changed node)."""
 
     METADATA_DEPENDENCIES = (PositionProvider,)
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[tuple[CodeRange, libcst.CSTNode, libcst.CSTNode]] = []
+        self.around: list[tuple[CodeRange | None, libcst.CSTNode]] = []
+        self.found: list[tuple[list[tuple[CodeRange | None, libcst.CSTNode]], libcst.CSTNode]] = []
 
     def on_visit(self, node: libcst.CSTNode) -> bool:
+        position = self.get_metadata(PositionProvider, node, None)
+        self.around.append((position if isinstance(position, CodeRange) else None, node))
         if isinstance(node, (libcst.Annotation, libcst.Decorator, libcst.Assert, libcst.Raise)):
             return False
         if isinstance(node, libcst.Assign) and _is_name(node.value):
@@ -79,11 +82,13 @@ class _Finder(libcst.CSTVisitor):
         target = node.targets[0].target if isinstance(node, libcst.Assign) else None
         if isinstance(target, libcst.Name) and target.value == "TYPE_CHECKING":
             return False  # read by mypy alone
-        position = self.get_metadata(PositionProvider, node, None)
         for kind, operator in mutation_operators:
-            if isinstance(position, CodeRange) and isinstance(node, kind) and operator is not operator_string:
-                self.found += [(position, node, changed) for changed in operator(node) if not _is_alike(node, changed)]
+            if self.around[-1][0] and isinstance(node, kind) and operator is not operator_string:
+                self.found += [([*self.around], changed) for changed in operator(node) if not _is_alike(node, changed)]
         return True
+
+    def on_leave(self, original_node: libcst.CSTNode) -> None:
+        self.around.pop()
 
 
 def _is_name(value: libcst.BaseExpression) -> bool:
@@ -128,6 +133,29 @@ def _is_python(lines: list[str], more: int, around: list[tuple[int, int, str]]) 
     return True
 
 
+def _changed(
+    module: libcst.Module,
+    source: str,
+    lines: list[str],
+    around: list[tuple[CodeRange | None, libcst.CSTNode]],
+    changed: libcst.CSTNode,
+) -> str:
+    """The source with this in place of the last of these, by way of the innermost one that stands where it says: a few
+    kinds of nodes do not, and to make the whole module anew takes long."""
+    node = around[-1][1]
+    for position, outer in reversed(around):
+        if position is None or position.end.line > len(lines):
+            continue
+        first, end = position.start, position.end
+        before = "\n".join(lines[: first.line - 1]) + "\n" + lines[first.line - 1][: first.column]
+        behind = lines[end.line - 1][end.column :] + "\n" + "\n".join(lines[end.line :]) + "\n"
+        if before + module.code_for_node(outer).strip() + behind == source:
+            other = outer.deep_replace(node, changed)
+            assert isinstance(other, libcst.CSTNode)
+            return before + module.code_for_node(other).strip() + behind
+    return str(module.deep_replace(node, changed).code)  # type: ignore[attr-defined]
+
+
 def mutants(file: str) -> list[Mutant]:
     """All changes of one file that are still Python."""
     source = (ROOT / ENGINE / file).read_text(encoding="utf-8")
@@ -137,16 +165,10 @@ def mutants(file: str) -> list[Mutant]:
     places = list(_places(source))
     lines = source.splitlines()
     made: dict[str, Mutant] = {}
-    for position, node, changed in finder.found:
-        first, end = position.start, position.end
-        before = "\n".join(lines[: first.line - 1]) + "\n" + lines[first.line - 1][: first.column]
-        behind = lines[end.line - 1][end.column :] + "\n" + "\n".join(lines[end.line :]) + "\n"
-        text, other = (wrapper.module.code_for_node(which).strip() for which in (node, changed))
-        if before + text + behind == source:
-            after = before + other + behind
-        else:  # a few kinds have no place of their own; this way takes longer
-            after = wrapper.module.deep_replace(node, changed).code  # type: ignore[attr-defined]
-        around = [(top, bottom, name) for top, bottom, name in places if top <= first.line <= bottom]
+    for outer, changed in finder.found:
+        line = outer[-1][0].start.line if outer[-1][0] else 0
+        after = _changed(wrapper.module, source, lines, outer, changed)
+        around = [(top, bottom, name) for top, bottom, name in places if top <= line <= bottom]
         new_lines = after.splitlines()
         if not _is_python(new_lines, len(new_lines) - len(lines), around):
             continue
