@@ -440,18 +440,8 @@ class Raspi3bBoard(PiBoard):
 
     parts = RASPI3B_FOLDER
     machine = (
-        *(
-            "-accel",
-            "tcg,thread=single",
-            "-machine",
-            "raspi3b",
-            "-dtb",
-            RASPI3B_FOLDER / "device-tree",
-            "-serial",
-            "null",
-            "-serial",
-            "stdio",
-        ),
+        *("-accel", "tcg,thread=single", "-machine", "raspi3b", "-dtb", RASPI3B_FOLDER / "device-tree"),
+        *("-serial", "null", "-serial", "stdio"),
         *("-drive", "file=disk,format=raw,if=sd", "-device", "usb-net,netdev=net"),
     )
     words = "console=ttyS0,115200 8250.nr_uarts=1 disk=/dev/mmcblk0 lan=usb0"

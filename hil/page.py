@@ -60,18 +60,8 @@ def _guarantees(matrix: Matrix) -> str:
 
 _HEADINGS = (
     *("board", "readings", "once", "link cut", "board killed", "queue manager killed", "other faults"),
-    "worst recovery, s",
-    *(
-        "readings a second",
-        "bytes up",
-        "bytes down",
-        "flash written",
-        "seconds",
-        "core",
-        "SHA-256",
-        "seed",
-        "what it is",
-    ),
+    *("worst recovery, s", "readings a second", "bytes up", "bytes down", "flash written", "seconds", "core"),
+    *("SHA-256", "seed", "what it is"),
 )
 
 
