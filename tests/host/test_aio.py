@@ -19,10 +19,10 @@ from tests.host.sockets import until
 from tests.support.command import DEADLINE_S, serve_applications
 
 
-@pytest.fixture(params=["alone", "through serve", "at an address"])
+@pytest.fixture(params=["alone", "at an address"])
 def place(request: pytest.FixtureRequest, store: Path) -> Iterator[Path | str]:
     serve, address = (None, "") if request.param == "alone" else serve_applications(store)
-    yield address if request.param == "at an address" else store
+    yield address or store
     if serve:
         assert serve.stop()[0] == 0
 

@@ -141,6 +141,7 @@ def test_the_command_says_that_it_is_not_known_and_exits_with_6(client: Client) 
     assert re.search(r"message \d+ to line1 was sent, or not: .* not known whether .* before another", done.stderr)
 
 
+@pytest.mark.slow  # pyarrow is imported
 def test_an_export_of_which_nobody_knows_says_what_to_do(client: Client, tmp_path: Path) -> None:
     store, to = client.store.folder, tmp_path / "to"
     export = "export", "--store", str(store), "line1", "--to", str(to)

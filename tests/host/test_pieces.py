@@ -13,7 +13,7 @@ from mqqb.confirm import NACK_Q_PURGED
 from mqqb.streams import Entry
 from ordack import outgoing as outgoing_queues
 from ordack import pieces
-from ordack.client import Client
+from ordack.client import Client, Letter
 from ordack.config import Config
 from ordack.emptying import purge_outgoing
 from ordack.manager import Manager
@@ -179,10 +179,9 @@ def _count_looks(folder: Path, count: int, how: str) -> int:
     host = Host(folder, Config(next_hops={"plant": HERE}), "10.0.0.9")
     world = world_of([host], [])
     kind: dict[str, Any] = {"dead_letter": True} if how == "transactional" else {"delivery": "recoverable"}
-    with host.client() as client, client.store.transaction():
-        for number in range(count):
-            life = {"together": 5, "mixed": 5 + number * 7919 % 13}.get(how)
-            client.send(PLANT, b"x", ttrq=life, **kind)
+    with host.client() as client:
+        lives = [{"together": 5, "mixed": 5 + number * 7919 % 13}.get(how) for number in range(count)]
+        client.send_many([Letter(PLANT, b"x", ttrq=life, **kind) for life in lives])
     host.manager.poll(world.now, world.wall)
     [outgoing] = host.manager.outgoing
     table = outgoing.stream.table = _Counting(outgoing.stream.table)
@@ -219,13 +218,9 @@ def _count_steps(folder: Path, count: int, newer: int) -> int:
     """The steps of SQLite's machine while a queue is purged, with messages of a higher priority that came later."""
     with Client(folder, create=True) as client:
         client.create_queue("big")
-        with client.store.transaction():
-            for _ in range(count):
-                client.send("big", b"x", priority=3)
+        client.send_many([Letter("big", b"x", priority=3)] * count)
         last = client.store.messages.last_lookup_id()
-        with client.store.transaction():
-            for _ in range(newer):
-                client.send("big", b"new", priority=7)
+        client.send_many([Letter("big", b"new", priority=7)] * newer)
         steps = 0
 
         def step() -> bool:
@@ -259,9 +254,8 @@ def _start_steps(folder: Path, count: int, after_a_crash: bool) -> int:
     """The steps of SQLite's machine in a start with so many messages to be sent."""
     host = Host(folder, Config(next_hops={"plant": HERE}), "10.0.0.9")
     world = world_of([host], [])
-    with host.client() as client, client.store.transaction():
-        for _ in range(count):
-            client.send(PLANT, b"x")
+    with host.client() as client:
+        client.send_many([Letter(PLANT, b"x")] * count)
     host.manager.poll(world.now, world.wall)
     if after_a_crash:
         host.store.outgoing.set_sent_to(host.store.outgoing.queues()[0].identifier, 10)

@@ -12,7 +12,6 @@ import os
 import random
 import select
 import subprocess
-import sys
 import termios
 import threading
 import time
@@ -36,7 +35,7 @@ from ordack.store import Store
 from firmware.ports.modules import BOARD
 from tests.host.serial_lines import Board, Place, Wire
 from tests.host.sockets import until
-from tests.support.command import ENVIRONMENT, ROOT, ordack
+from tests.support.command import INTERPRETERS, ROOT, Serve, ordack
 
 pytestmark = pytest.mark.slow
 
@@ -434,9 +433,8 @@ class Proxy(threading.Thread):
             os.close(descriptor)
 
 
-@pytest.mark.parametrize("build", ["unix-c", "unix-twin"])
 def test_micropython_sends_each_message_once_over_a_line_that_spoils_bytes_and_over_its_own_death(
-    tmp_path: Path, build: str
+    tmp_path: Path,
 ) -> None:
     seed, count = 11, 100
     print("seed", seed)
@@ -445,32 +443,10 @@ def test_micropython_sends_each_message_once_over_a_line_that_spoils_bytes_and_o
         client.create_queue("line1", transactional=True)
     proxy = Proxy(seed)
     proxy.start()
-    serve = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "ordack",
-            "serve",
-            "--store",
-            str(store),
-            "--listen",
-            "127.0.0.1:0",
-            "--serial",
-            f"press7={proxy.host}@9600",
-            "--json",
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=ENVIRONMENT,
-    )
-    assert serve.stdout
-    assert [json.loads(serve.stdout.readline()) for _ in range(2)][1] == {
-        "serial": "press7",
-        "port": proxy.host,
-        "baud": 9600,
-    }
+    serve = Serve(store, "--serial", f"press7={proxy.host}@9600", "--json")
+    assert json.loads(serve.process.stdout.readline()) == {"serial": "press7", "port": proxy.host, "baud": 9600}
     command = [
-        str(ROOT / "build" / "micropython" / build / "micropython"),
+        INTERPRETERS["micropython"],
         BOARD / "tests/mp/uart_board.py",
         proxy.board,
         str(tmp_path / "outbox"),
@@ -483,15 +459,12 @@ def test_micropython_sends_each_message_once_over_a_line_that_spoils_bytes_and_o
         assert time.monotonic() < deadline
     assert proxy.host in done.stdout
 
-    def stored() -> int:
-        with Store(store) as opened:
-            return opened.queues.named("line1").messages
-
     def wait_for(number: int) -> None:
         deadline = time.monotonic() + DEADLINE_S
-        while stored() < number:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        with Store(store) as opened:
+            while opened.queues.named("line1").messages < number:
+                assert time.monotonic() < deadline
+                opened.wait(0.1)
 
     board = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE)
     try:
@@ -516,9 +489,7 @@ def test_micropython_sends_each_message_once_over_a_line_that_spoils_bytes_and_o
     finally:
         board.kill()
         board.communicate()
-        serve.terminate()
-        assert serve.wait(DEADLINE_S) == 0
-        serve.stdout.close()
+        assert serve.stop()[0] == 0
         proxy.close()
 
 

@@ -25,7 +25,7 @@ from ordack.client import Client
 from ordack.store import Store
 
 from hil.signals import heed
-from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, ordack
+from tests.support.command import DEADLINE_S, ENVIRONMENT, Running, Serve, as_json, ordack
 
 pytestmark = pytest.mark.slow
 
@@ -40,15 +40,8 @@ def store(tmp_path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def _watching(store: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ordack", "status", "--store", str(store), "--watch", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-        preexec_fn=heed,
-    )
+def _watching(store: Path, *arguments: str) -> Iterator[Running]:
+    process = Running("status", "--store", str(store), "--watch", *arguments)
     try:
         yield process
     finally:
@@ -223,7 +216,6 @@ def test_a_reader_that_goes_ends_it_quietly(store: Path) -> None:
         assert process.wait(DEADLINE_S) == 1
         assert process.stderr
         assert process.stderr.read() == ""
-        process.stdout = None
 
 
 def test_a_reader_that_does_not_read_is_no_reason_not_to_end(store: Path) -> None:

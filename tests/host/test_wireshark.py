@@ -267,7 +267,7 @@ def _unusual() -> list[bytes]:
 
 
 @functools.cache
-def _all_kinds(count: int = 80) -> list[bytes]:
+def _all_kinds(count: int = 250) -> list[bytes]:
     return [
         *_unusual(),
         *_generated(layouts.user_messages(), count),
