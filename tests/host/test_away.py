@@ -27,9 +27,8 @@ from ordack.config import Config
 from ordack.net import applications, gate
 from ordack.net.listener import Listener
 from ordack.reads import Here
-from ordack.remote import Connection, Lost
 from ordack.sending import in_runs
-from ordack.store import StoreBusy, StoreError, StoreFull, StoreUnknown
+from ordack.store import StoreBusy, StoreError, StoreUnknown
 
 from hil.dice import new_seed
 from tests.host.sockets import Server, serving, until
@@ -254,27 +253,6 @@ def test_what_is_still_on_its_way_on_an_older_connection_does_not_happen_behind_
         assert _frame(older) == b""
     assert _bodies(store, "line1") == [b"1"]
     assert _bodies(store, "plain") == []
-
-
-def test_what_may_have_been_done_before_the_answer_was_lost_is_not_called_undone(
-    store: Path, served: tuple[Serve, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ask = Connection.ask
-
-    def loses_one_answer_and_fails(self: Connection, question: bytes, patience: float | None = None) -> Any:
-        if b"the body" not in question:
-            return ask(self, question, patience)
-        if not _bodies(store, "line1"):
-            ask(self, question, patience)
-            self.close()
-            raise Lost(True)
-        raise StoreFull("the disk is full")
-
-    with Client(served[1]) as client:
-        monkeypatch.setattr(Connection, "ask", loses_one_answer_and_fails)
-        with pytest.raises(StoreUnknown, match="the message to line1 was sent, or not: the disk is full"):
-            client.send("line1", b"the body")
-    assert _bodies(store, "line1") == [b"the body"]
 
 
 def test_serve_is_killed_again_and_again_and_each_message_comes_once_in_order(store: Path) -> None:

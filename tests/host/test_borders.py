@@ -13,19 +13,7 @@ from ordack.config import Config
 from ordack.names import DEAD_LETTER, DEAD_XACT
 
 from tests.support.host_peer import Peer, direct
-from tests.support.host_world import START, WALL, Host, Wire, exchange, peer_of, send_from, two_hosts, world_of
-
-
-@pytest.mark.rule("B-435")
-def test_the_oldest_session_of_a_queue_manager_gives_way(tmp_path: Path) -> None:
-    host = Host(tmp_path, Config(max_sessions_per_guid=2))
-    world = world_of([host], [])
-    wires = []
-    for _ in range(3):
-        wires.append(Wire(world, peer_of(1), host))
-        exchange(world)
-    assert [wire.link in host.manager.links for wire in wires] == [False, True, True]
-    host.store.close()
+from tests.support.host_world import START, WALL, Host, exchange, peer_of, send_from, two_hosts, world_of
 
 
 @pytest.mark.rule("B-435")
@@ -176,16 +164,6 @@ class Behind:
     def is_addressed(self, user: headers.UserHeader) -> bool:
         """By the source's GUID, not by the router's address."""
         return user.flags & core.USER_DQ != core.USER_DQ and bytes(user.queue_manager_address) == self.source.guid
-
-
-@pytest.mark.rule("A-20", "B-361", "B-362")
-def test_an_order_ack_for_a_source_behind_a_router_is_not_addressed_by_the_routers_address(tmp_path: Path) -> None:
-    host = Host(tmp_path)
-    behind = Behind(host)
-    acks = [packet for packet in behind.seen if isinstance(packet, reader.OrderAck)]
-    assert acks
-    assert all(behind.is_addressed(ack.message.user) for ack in acks)
-    host.store.close()
 
 
 @pytest.mark.rule("A-20", "B-361", "B-362", "B-351")

@@ -169,24 +169,6 @@ def test_messages_that_are_not_transactional_have_no_sequence(store: Path) -> No
     assert as_json("receive", "--store", store, "plain", "--all") == []
 
 
-def test_count_and_peek(store: Path) -> None:
-    with Client(store) as client:
-        for number in range(600):
-            client.send("plain", b"%d" % number)
-
-    def receive(*options: object) -> list[int]:
-        return [message["message_id"] for message in as_json("receive", "--store", store, "plain", *options)]
-
-    ids = receive("--peek")
-    assert len(ids) == 600
-    assert receive("--peek", "--count", 2) == ids[:2]
-    assert receive("--count", 300) == ids[:300]
-    text = ordack("receive", "--store", store, "plain", "--count", "1").stdout
-    assert "300" in text
-    assert receive() == ids[301:302]
-    assert receive("--all") == ids[302:]
-
-
 @pytest.mark.parametrize(
     "arguments",
     ["receive plain --json", "receive plain --peek", "queue list", "queue purge line1", "serve --listen 127.0.0.1:0"],

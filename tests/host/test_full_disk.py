@@ -4,15 +4,12 @@ messages again by itself (B-285, B-398, B-424)."""
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import select
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -129,53 +126,6 @@ def test_serve_says_that_a_store_is_in_memory(disk: Path, request: pytest.Fixtur
     assert (in_memory in said) == ("tmpfs" in request.node.callspec.id)
 
 
-@on_one
-@pytest.mark.rule("B-285")
-def test_a_sender_that_was_refused_for_room_goes_on_when_there_is_some(disk: Path, tmp_path: Path) -> None:
-    store = disk / "store"
-    ordack("queue", "create", "--store", store, "line1", "--transactional")
-    serve = Serve(store)
-    with Client(tmp_path / "sender", create=True) as sender, Client(store) as client:
-        for number in range(300):
-            sender.send("DIRECT=TCP:127.0.0.1\\private$\\line1", b"%d " % number + BODY)
-        away = Serve(tmp_path / "sender", "--next-hop", f"127.0.0.1=127.0.0.1:{serve.port}")
-        received: list[int] = []
-        try:
-            queue = client.queue("line1")
-            for _ in range(5):  # each time all that the disk takes
-                left = 300 - len(received)
-                _until(
-                    lambda left=left: _is_full(client) or client.store.queues.named("line1").messages == left,
-                    "it is full",
-                )
-                if not received:
-                    _wait_for_words(serve, "disk nearly full: ")
-                with queue.receive_batch(300) as messages:
-                    received += [int(message.body.partition(b" ")[0]) for message in messages]
-                while messages:
-                    with queue.receive_batch(300) as messages:
-                        received += [int(message.body.partition(b" ")[0]) for message in messages]
-                if len(received) == 300:
-                    break
-        finally:
-            away.stop()
-            serve.stop()
-    assert received == list(range(300))
-
-
-def _wait_for_words(serve: Serve, words: str) -> None:
-    """Until it has written them to standard error."""
-    assert serve.process.stderr
-    said = ""
-    while words not in said:
-        assert select.select([serve.process.stderr], [], [], DEADLINE_S)[0], said
-        said += os.read(serve.process.stderr.fileno(), 1 << 16).decode()
-
-
-def _is_full(client: Client) -> bool:
-    return client.store.room(1 << 40).bytes < len(BODY) + 1000
-
-
 @on_two
 @pytest.mark.rule("B-285", "B-098")
 def test_a_disk_that_somebody_else_has_filled_serves_again_when_it_is_freed(disk: Path, tmp_path: Path) -> None:
@@ -229,32 +179,6 @@ def test_serve_that_is_started_on_a_full_disk_waits_until_it_is_freed(disk: Path
     finally:
         process.terminate()
         process.communicate(timeout=DEADLINE_S)
-
-
-@on_one
-def test_who_watches_is_told_that_the_disk_is_full_until_it_is_not(disk: Path) -> None:
-    ordack("queue", "create", "--store", disk / "store", "line1", "--transactional")
-    serve = Serve(disk / "store", "--http", "0", "--json")
-    assert serve.process.stdout
-    where = json.loads(serve.process.stdout.readline())["http"]
-
-    def problems() -> list[str]:
-        with contextlib.closing(HTTPConnection(where, timeout=DEADLINE_S)) as connection:
-            connection.request("GET", "/healthz")
-            answer = connection.getresponse()
-            found: list[str] = json.loads(answer.read())["problems"]
-            assert answer.status == (503 if found else 200)
-            return found
-
-    try:
-        assert problems() == []
-        _ballast(disk)
-        _until(problems, "it is told")
-        assert any("disk nearly full: 0.0 MB free" in problem for problem in problems())
-        (disk / "ballast").unlink()
-        _until(lambda: not problems(), "it is well again")
-    finally:
-        serve.stop()
 
 
 @on_one

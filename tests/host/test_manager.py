@@ -148,29 +148,6 @@ def test_senders_are_content_with_a_destination_that_waits_as_long_as_it_may(tmp
         host.store.close()
 
 
-@pytest.mark.rule("B-362", "B-264", "A-38", "A-20")
-def test_a_private_format_name_is_answered_with_one(host: Host) -> None:
-    identifier = host.store.queues.named("line1").identifier
-    name = guid_names.PrivateQueueFormatNameId(identifier)
-    by_guid = Peer(b"\1" * 16, name, address=host.store.guid)
-    by_zero = Peer(b"\2" * 16, name)
-    world = world_of([host], [by_guid, by_zero])
-    for peer in world.peers:
-        peer.send(b"x")
-    exchange(world)
-    world.pass_time(500)
-    world.collect()
-    assert host.content("line1") == [b"x", b"x"]
-    for wire, peer in zip(world.wires, world.peers, strict=True):
-        (packet,) = [packet for packet in packets_in(wire.to_initiator) if isinstance(packet, reader.OrderAck)]
-        user = packet.message.user
-        assert (user.queue_manager_address, user.flags & core.USER_DQ) == (peer.guid, 3 << 10)
-        assert isinstance(user.destination_queue, guid_names.PrivateQueueFormatNameId)
-        assert user.destination_queue.private_queue_identifier == 4
-    exchange(world)
-    assert all(peer.is_settled for peer in world.peers)
-
-
 @pytest.mark.rule("B-256", "B-257", "B-260", "B-115", "B-261", "B-262", "B-360", "B-344", "A-15", "A-37")
 @pytest.mark.parametrize(
     ("queue", "rejection"),

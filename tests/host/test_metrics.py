@@ -557,25 +557,6 @@ def test_what_is_asked_in_other_ways(tmp_path: Path, request_: bytes, status: in
             assert _answer(client)[0] == status
 
 
-def test_a_head_has_no_body(tmp_path: Path) -> None:
-    with Store(tmp_path, create=True) as store, answering(Manager(store, 0)) as port, _client(port) as client:
-        client.sendall(b"HEAD /status HTTP/1.1\r\nHost: x\r\n\r\n")
-        answer = b""
-        while data := client.recv(1 << 16):
-            answer += data
-    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
-    assert answer.endswith(b"\r\n\r\n")
-
-
-@pytest.mark.parametrize("size", [monitor.REQUEST_BYTES, 1 << 20])
-def test_a_header_without_end_is_refused(tmp_path: Path, size: int) -> None:
-    with Store(tmp_path, create=True) as store, answering(Manager(store, 0)) as port:
-        with _client(port) as client, contextlib.suppress(ConnectionError):
-            client.sendall(b"GET /status HTTP/1.1\r\nX: " + b"x" * size)
-            assert _answer(client)[0] in (0, 431)
-        assert get(port, "/status")[0] == 200
-
-
 def test_one_client_too_many_ends_the_one_that_has_come_least_far(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -171,28 +171,21 @@ def test_a_removal_is_finally_acknowledged_where_jn_jp_or_fa_asks(
 
 
 @pytest.mark.rule("B-336")
-@pytest.mark.parametrize("delivery", ["transactional", "express"])
 @pytest.mark.parametrize("wanted", [PR, NR, PA | NA])
 @pytest.mark.parametrize(("remove", "message_class"), REMOVALS)
 def test_a_removal_is_told_to_the_administration_queue_if_that_is_asked_for(
-    host: Host, remove: Callable[[World, Host], None], message_class: int, wanted: int, delivery: str
+    host: Host, remove: Callable[[World, Host], None], message_class: int, wanted: int
 ) -> None:
-    if delivery != "transactional":
-        if remove is rejected:
-            return  # only in a transaction
-        with host.client() as client:
-            client.delete_queue("line1")
-            client.create_queue("line1")
     sender = sender_to()
     world = world_of([host], [sender])
-    sender.send(b"x", delivery, acknowledge=wanted, admin=ADMIN, ttbr=10, sent_time=world.wall)
+    sender.send(b"x", acknowledge=wanted, admin=ADMIN, ttbr=10, sent_time=world.wall)
     run(world, 1000)
     sender.received.clear()  # of PA
     remove(world, host)
     run(world, 2000)
     answered = message_class and wanted & (PR if message_class == 0x4000 else NR)
     assert sender.told == ([message_class] if answered else [])
-    assert all(bool(message.user.flags & core.USER_DM) == (delivery != "express") for message in sender.received)
+    assert all(message.user.flags & core.USER_DM for message in sender.received)
     assert sender.final_acks == []
 
 
@@ -401,7 +394,7 @@ def small_queue(host: Host) -> None:
 
 @pytest.mark.rule("B-115", "B-260", "B-261", "B-262", "B-349", "B-022", "B-409", "B-354", "A-15")
 @pytest.mark.parametrize("insecure", [False, True])
-@pytest.mark.parametrize("wanted", [0, NA, PA | PR | NR])
+@pytest.mark.parametrize("wanted", [NA, PA | PR | NR])
 @pytest.mark.parametrize(("queue", "change", "properties", "message_class", "is_insecure"), REFUSALS)
 def test_a_transactional_message_is_refused_with_a_final_ack_and_what_is_asked_for(
     tmp_path: Path,
@@ -417,7 +410,7 @@ def test_a_transactional_message_is_refused_with_a_final_ack_and_what_is_asked_f
     small_queue(host)
     sender = sender_to(queue)
     world = world_of([host], [sender])
-    sender.send(b"body", acknowledge=wanted, admin=ADMIN if wanted else None, label="l", **properties)
+    sender.send(b"body", acknowledge=wanted, admin=ADMIN, label="l", **properties)
     if change:
         sender.edit(1, change)
     sender.send(b"next")
@@ -490,21 +483,6 @@ def test_the_quota_of_the_machine_comes_before_that_of_the_queue(tmp_path: Path,
     assert host.store.usage() == 0
     assert "quota" in host.log[0]
     host.store.close()
-
-
-@pytest.mark.rule("B-284")
-def test_what_fits_exactly_into_the_quota_of_a_queue_is_taken(host: Host) -> None:
-    sender = sender_to("small")
-    world = world_of([host], [sender])
-    sender.send(b"1")
-    size = len(sender.packets[1])
-    with host.client() as client:
-        client.create_queue("small", transactional=True)
-        client.store.queues.set_quota("small", 2 * size)
-    for body in (b"2", b"3"):
-        sender.send(body)
-    exchange(world)
-    assert (host.content("small"), sender.classes) == ([b"1", b"2"], [0x8003])
 
 
 @pytest.mark.rule("B-265", "B-266", "B-267", "A-42", "A-33", "B-401")
@@ -1037,17 +1015,6 @@ def test_a_local_queue_that_takes_no_message_says_so_to_the_sender(host: Host) -
             client.send("plain", b"x", delivery="transactional")
     assert host.store.usage() == 0
     assert host.store.outgoing.messages() == []
-
-
-@pytest.mark.rule("B-398", "B-355")
-def test_an_acknowledgement_for_which_the_machine_has_no_room_is_dropped(tmp_path: Path) -> None:
-    host = Host(tmp_path, Config(quota=1000))
-    sender = sender_to()
-    world = world_of([host], [sender])
-    sender.send(bytes(1000), acknowledge=NA, admin=ADMIN, ttrq=0, sent_time=1)
-    run(world, 1000)
-    assert (sender.classes, sender.told) == ([0x8002], [])
-    host.store.close()
 
 
 @pytest.mark.rule("B-011", "B-336")

@@ -14,10 +14,9 @@ from typing import Any
 import apsw
 import pytest
 from mqqb import acks, build, confirm, core, guids, handshake, headers, parse, rare, reader
-from mqqb.session import Settings
 from ordack import outcome, sending
 from ordack.batch import Batch
-from ordack.client import Client, Reject
+from ordack.client import Reject
 from ordack.config import Config
 from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
 from ordack.outcome import Outcomes
@@ -723,12 +722,6 @@ def test_when_the_numbers_are_used_up_the_next_sequence_begins(tmp_path: Path) -
 
 
 @pytest.mark.rule("C-80")
-def test_nothing_is_known_of_a_message_that_was_never_sent(host: Host) -> None:
-    with host.client() as client:
-        assert client.state(7) is None
-
-
-@pytest.mark.rule("C-80")
 def test_outcomes_are_kept_for_as_many_messages_as_configured(tmp_path: Path) -> None:
     world, _, sender = _hosts(tmp_path, outcomes_kept=2, history_lifetime=60)
     sents = [_send(world, sender, ttrq=1 + number) for number in range(4)]
@@ -788,16 +781,6 @@ def test_messages_of_a_queue_that_is_not_transactional_cannot_be_rejected(host: 
         with pytest.raises(ValueError, match="cannot be rejected"), client.queue("plain").receive():
             raise Reject
     assert host.content("plain") == [b"x"]
-
-
-def test_an_application_sees_what_became_of_a_send_from_another_process(tmp_path: Path) -> None:
-    world, _, sender = _hosts(tmp_path, session=Settings(window_size=2))
-    sents = [_send(world, sender, body=b"%d" % number) for number in range(10)]
-    assert {_state(sender, sent) for sent in sents} == {(confirm.WAITING, 0, False)}
-    world.settle(lambda: not sender.store.outgoing.messages())
-    with Client(sender.store.folder, clock=lambda: WALL) as client:
-        found = [client.state(sent.message_id) for sent in sents]
-    assert {conclusion.answer for conclusion in found if conclusion} == {confirm.STORED}
 
 
 # ---- what holds from the start ---------------------------------------------------------------------
@@ -952,36 +935,6 @@ def test_what_has_expired_is_not_sent_nor_told_of_and_what_is_sent_is_told_of_be
     assert "<NEXT HOP>10.0.0.1</NEXT HOP>" in report.body.decode("utf-16-le")
 
 
-@pytest.mark.rule("B-305")
-def test_what_is_sent_first_is_what_has_the_highest_priority(tmp_path: Path) -> None:
-    world, _, sender = _hosts(tmp_path)
-    for priority in (2, 7, 0, 7, 5):
-        _send(world, sender, PLAIN, b"%d" % priority, priority=priority, delivery="express")
-    sender.restart(world.now, snapshot=True)
-    world.pass_time(10)
-    world.connect_all()
-    while not any(b"plain" in bytes(wire.to_host).replace(b"\0", b"") for wire in world.wires):
-        world.collect()
-        if not any(b"plain" in bytes(wire.to_host).replace(b"\0", b"") for wire in world.wires):
-            world.deliver(1 << 20)
-    sent = [packet for packet in packets_in(world.wires[0].to_host) if isinstance(packet, headers.UserMessage)]
-    assert [bytes(message.properties.body) for message in sent] == [b"7", b"7", b"5", b"2", b"0"]
-
-
-@pytest.mark.rule("B-237", "C-04")
-def test_a_message_for_the_journal_waits_for_its_receipt_over_a_restart(tmp_path: Path) -> None:
-    world, receiver, sender = _hosts(tmp_path)
-    _send(world, sender, journal=True)
-    sender.restart(world.now, snapshot=True)
-    _seconds(world, 2)
-    assert [(row.held, row.stored) for row in sender.store.outgoing.messages()] == [(1, 1)]
-    [outgoing] = sender.manager.outgoing
-    assert [entry.journal for entry in outgoing.stream.awaiting_final_ack] == [True]
-    _receive(world, receiver)
-    _seconds(world, 2)
-    assert len(_dead(sender, JOURNAL)) == 1
-
-
 # ---- a store that fails for a while ----------------------------------------------------------------
 
 
@@ -1035,10 +988,6 @@ def test_a_queue_manager_outlives_a_store_that_fails_for_a_while(tmp_path: Path)
     _seconds(world, 3)
     assert receiver.content("line1") == [b"1", b"2"]
     assert sender.store.outgoing.messages() == []
-
-
-def test_the_store_syncs_every_commit(host: Host) -> None:
-    assert host.store._database.connection.pragma("synchronous") == 2  # FULL: what is acknowledged is on the disk
 
 
 @pytest.mark.rule("B-285", "B-424")
