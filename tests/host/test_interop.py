@@ -232,6 +232,7 @@ def test_without_cuts_there_is_no_proof_about_cuts(
     assert (none.verdict, none.found) == (UNJUDGED, "all there, but only 0 of 1 cuts fell")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("missing", "what"), [("pyarrow", "not run: the package pyarrow is missing"), ("", "there is no capture")]
 )

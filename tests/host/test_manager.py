@@ -888,6 +888,7 @@ def test_a_store_that_fails_closes_the_sessions_and_nothing_is_lost(host: Host) 
     assert host.content("line1") == [b"%d" % number * 30_000 for number in range(20)]
 
 
+@pytest.mark.slow
 def test_a_session_with_nothing_to_do_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """200 idle sessions: until the first of their timers is due, polls look at each of them a few times, in all: for
     timers that were running in the handshake."""

@@ -327,6 +327,7 @@ def test_the_unit_closes_what_serve_does_not_need() -> None:
     assert int(period) > 2 * health.STUCK_S
 
 
+@pytest.mark.slow
 def test_what_the_unit_starts_becomes_ready_where_memory_cannot_become_code(systemd: Systemd, tmp_path: Path) -> None:
     if ctypes.CDLL(None).prctl(PR_GET_MDWE, 0, 0, 0, 0) < 0:
         pytest.skip("this Linux is older than 6.3: it cannot be asked for outside systemd")

@@ -428,6 +428,7 @@ def _play(folder: Path, number: int, actions: list[Action]) -> int:
 
 
 @pytest.mark.rule("B-098", "B-250", "B-262", "B-264", "B-265", "B-270", "B-272", "B-282", "B-284", "B-288")
+@pytest.mark.slow
 @pytest.mark.parametrize("how", CHANGES)
 def test_each_change_in_a_run_is_decided_like_in_single_messages(tmp_path: Path, how: str) -> None:
     change = CHANGES.index(how)
