@@ -256,6 +256,12 @@ def _unusual() -> list[bytes]:
     listed = samples.full_message()
     names_of_each_kind = listed.multi_queue_format.destination
     listed.multi_queue_format = rare.MultiQueueFormatHeader(*[names_of_each_kind] * 3)
+    queues = (
+        samples.DIRECT,
+        guid_names.PublicQueueFormatName(samples.SENDER),
+        guid_names.PrivateQueueFormatName(samples.RECEIVER, 5),
+        guid_names.PrivateQueueFormatNameId(3),
+    )
     return [
         *(FRAMES[number] for number in sorted(FRAMES) if len(FRAMES[number]) != 24),
         bytes(build.build(samples.full_message())),
@@ -263,11 +269,13 @@ def _unusual() -> list[bytes]:
         _surplus(),
         bytes(acks.order_ack(acks.order_queue("10.0.0.1"), samples.SENDER, 8, 9, 1, 2, 3)),
         bytes(build.build(listed)),
+        *(build.user_message(samples.SENDER, 2, samples.DIRECT, b"", admin=name, response=name) for name in queues),
+        *(build.user_message(samples.SENDER, 2, name, b"") for name in (*queues[:2], queues[3])),
     ]
 
 
 @functools.cache
-def _all_kinds(count: int = 250) -> list[bytes]:
+def _all_kinds(count: int = 100) -> list[bytes]:
     return [
         *_unusual(),
         *_generated(layouts.user_messages(), count),
