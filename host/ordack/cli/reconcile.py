@@ -89,7 +89,8 @@ def reconcile(
         complain(words(error))
         raise typer.Exit(2) from None
     if not result.totals["captured"]:
-        where = f"there is no message to the queue managers of {segments} in {captures}"
+        whose = f"the queue managers of {segments}" if queue is None else f"the queue {queue} of {segments}"
+        where = f"there is no message to {whose} in {captures}"
         complain(f"{where}: capture TCP port 1801 where their messages come in")
         raise typer.Exit(2)
     if as_json:

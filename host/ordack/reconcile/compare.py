@@ -60,8 +60,11 @@ def compare(
     if queue is not None:
         loaded = loaded.where(F.lower("queue") == queue.lower())
     loaded = loaded.persist()
-    messages = _messages(sent, exported, loaded, managers).persist()
-    kinds = _Kinds(spark, packets, sent, exported.persist(), messages, queue)
+    messages = _messages(sent, exported, loaded, managers)
+    if queue is not None:
+        messages = messages.where(F.coalesce(F.lower("queue"), _place(F.col("destination_queue"))) == queue.lower())
+    messages = messages.persist()
+    kinds = _Kinds(spark, packets, sent, exported.persist(), messages)
     findings = kinds.findings(_pruned(spark, source, read), bool(others))
     return Compared(packets, messages, findings.persist(), _sensors(loaded).persist())
 
@@ -142,11 +145,9 @@ class _Kinds:
     """Judges each row of `messages`."""
 
     def __init__(
-        self, spark: SparkSession, packets: DataFrame, sent: DataFrame, exported: DataFrame, messages: DataFrame,
-        queue: str | None,
-    ) -> None:  # fmt: skip
+        self, spark: SparkSession, packets: DataFrame, sent: DataFrame, exported: DataFrame, messages: DataFrame
+    ) -> None:
         self._exported = exported
-        self._queue = queue
         self._spark = spark
         self._span = packets.agg(
             F.min("time").alias("begin"),
@@ -162,9 +163,6 @@ class _Kinds:
             F.broadcast(pruned.withColumn("pruned", F.lit(True))), ["queue_manager", "queue"], "left"
         )
         whole = whole.join(F.broadcast(self._seen), "source_queue_manager", "left").fillna(False, ["pruned", "seen"])
-        if self._queue is not None:
-            place = F.coalesce(F.lower("queue"), _place(F.col("destination_queue")))
-            whole = whole.where(place == self._queue.lower())
         whole = self._with_progress(whole)
         kinds = F.filter(
             F.array(
