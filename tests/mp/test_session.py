@@ -520,6 +520,8 @@ def test_a_malformed_session_header_is_noticed_in_an_order_ack_that_is_read_in_p
         assert raw[2] & 0x10, "it carries a SessionHeader"
         (event,) = _read_in_place(sender.session, bytes(raw))
         assert isinstance(event, MessageReceived)
+    (event,) = _read_in_place(sender.session, bytes(raw))  # now it leaves itself out of what it counts (OP-14)
+    assert isinstance(event, MessageReceived)
     raw[-4:-2] = b"\0\0"  # WindowSize
     assert _closed(_read_in_place(sender.session, bytes(raw))).rule == "B-106"
 
