@@ -67,19 +67,18 @@ def run(
     script: str,
     timeout: float,
     heap: int = HEAP_KIB,
-    *settings: str,
+    *,
     chip: Chip = M3,
     firmware: "Path | None" = None,
 ) -> "subprocess.CompletedProcess[str]":
     """Runs the source text `script`; its output and exit status (1 after an exception).
 
-    heap in KiB; settings are words NAME=VALUE for mps2.setting(); firmware, if it is not the chip's own. Raises
-    subprocess.TimeoutExpired after `timeout` s.
+    heap in KiB; firmware, if it is not the chip's own. Raises subprocess.TimeoutExpired after `timeout` s.
     """
     with tempfile.TemporaryDirectory() as folder:
         psram = Path(folder) / "psram"
         mps2_flash(psram).create(files(script), MPS2_PSRAM_SIZE)
-        command = chip.command(psram, " ".join([f"heap={heap}", *settings]), firmware)
+        command = chip.command(psram, f"heap={heap}", firmware)
         command += ["-serial", "stdio"]
         return subprocess.run(
             command,

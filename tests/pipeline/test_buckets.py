@@ -116,8 +116,7 @@ def test_two_first_exports_at_once_never_share_a_folder(s3: S3, tmp_path: Path) 
             with Client(place, create=True) as client:
                 client.create_queue("line1", transactional=True)
                 client.send("line1", place.name.encode())
-        for name in s3.names():
-            s3.client.delete_object(Bucket="plant", Key=name)
+        s3.clear()
         left = [at]
 
         def meanwhile(*_: str, left: list[int] = left, other: Path = other) -> None:
