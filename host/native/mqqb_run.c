@@ -11,6 +11,7 @@
 #define PACKET_SIZE_AT 8u
 #define TIME_TO_REACH_QUEUE_AT 12u
 #define USER_AT 16u
+#define TIME_TO_BE_RECEIVED_AT 48u
 #define SENT_TIME_AT 52u
 #define MESSAGE_ID_AT 56u
 #define USER_FLAGS_AT 60u
@@ -181,6 +182,15 @@ size_t mqqb_run_stored(mqqb_session *s, size_t count, uint32_t half)
     return done;
 }
 
+static void write_le32(uint8_t *to, uint32_t value)
+{
+    unsigned byte;
+
+    for (byte = 0; byte < 4; byte++) {
+        to[byte] = (uint8_t)(value >> 8 * byte);
+    }
+}
+
 size_t mqqb_run_number(mqqb_outgoing *out, uint32_t *previous, uint8_t *packets, size_t size, size_t transaction_at,
                        size_t count, uint32_t message_id)
 {
@@ -189,17 +199,36 @@ size_t mqqb_run_number(mqqb_outgoing *out, uint32_t *previous, uint8_t *packets,
     for (done = 0; done < count; done++) {
         uint8_t *const packet = packets + done * size;
         mqqb_transaction_header h;
-        unsigned byte;
 
         h.flags = le32(packet + transaction_at);
         if (mqqb_stamp(out, *previous, &h) != MQQB_OK) {
             break;
         }
-        for (byte = 0; byte < 4; byte++) {
-            packet[MESSAGE_ID_AT + byte] = (uint8_t)((message_id + (uint32_t)done) >> 8 * byte);
-        }
+        write_le32(packet + MESSAGE_ID_AT, message_id + (uint32_t)done);
         mqqb_pack(MQQB_TRANSACTION_HEADER, &h, packet + transaction_at, TRANSACTION_SIZE);
         *previous = h.tx_sequence_number;
+    }
+    return done;
+}
+
+size_t mqqb_run_depart(const uint8_t *first, size_t transaction_at, uint32_t previous, uint32_t clock_set,
+                       uint8_t *packets, const uint32_t *sizes, size_t count)
+{
+    size_t done;
+
+    for (done = 0; done < count; done++) {
+        if (sizes[done] < transaction_at + TRANSACTION_SIZE || (le16(packets + FLAGS_AT) & MQQB_BASE_TR) != 0 ||
+            memcmp(packets + USER_FLAGS_AT, first + USER_FLAGS_AT, transaction_at - USER_FLAGS_AT) != 0) {
+            break;
+        }
+        write_le32(packets + transaction_at + PREVIOUS_AT, previous);
+        previous = le32(packets + transaction_at + NUMBER_AT);
+        if (le32(packets + SENT_TIME_AT) < clock_set) {
+            write_le32(packets + TIME_TO_REACH_QUEUE_AT, UINT32_MAX);
+            write_le32(packets + TIME_TO_BE_RECEIVED_AT, UINT32_MAX);
+        }
+        packets[FLAGS_AT] &= (uint8_t)~MQQB_BASE_SH;
+        packets += sizes[done];
     }
     return done;
 }

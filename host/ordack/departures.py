@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from struct import pack_into
 
-from mqqb import compose, core, headers, parse
+from mqqb import core, headers, parse
 from mqqb.streams import Entry
 
 from ordack import clock, outcome
@@ -19,13 +18,13 @@ from ordack.config import Config
 from ordack.links import Link, Links
 from ordack.order_acks import OrderAcks
 from ordack.outgoing import OutgoingQueue, OutgoingQueues
+from ordack.prediction import ready_to_follow
 from ordack.settling import Settling
 from ordack.store import Store
 from ordack.store.outgoing import Reading
 from ordack.tables import key_of
 
 TRACED = core.BASE_TR >> 8  # BaseHeader.Flags.TR, in the byte at packet offset 3
-PREVIOUS_AT = 4 * core.TX_PREVIOUS  # in a TransactionHeader, bytes
 
 
 class Departures:
@@ -91,34 +90,21 @@ class Departures:
         that are next and differ from it in no name: as `_send_from` does, without what it would find out again for
         each. Where one differs this ends, and `_send_from` decides."""
         session = link.session
-        transaction_at = parse.transaction_offset(first)
-        names = first[compose.USER_FLAGS_AT : transaction_at]
-        previous_at = transaction_at + PREVIOUS_AT
-        previous = entry.tx_sequence_number
         following = queue.stream.following(entry, session.room) if link.writable else []
-        if following:
-            self._outgoing.may_transmit(queue, key_of(following[-1]))
-        packets: list[bytearray] = []
-        room = link.pace.room
-        for other in following:
-            if room <= 0:
-                break
-            packet, until = reading.packet(queue.identifier, key_of(other))
-            if wall > until or packet[3] & TRACED or packet[compose.USER_FLAGS_AT : transaction_at] != names:
-                reading.put_back(queue.identifier, key_of(other), packet, until)
-                break
-            pack_into("<I", packet, previous_at, previous)  # B-318
-            clock.hide_limits(packet)
-            packets.append(packet)
-            previous = other.tx_sequence_number
-            room -= len(packet)
-        if packets:
-            sent = following[: len(packets)]
-            link.counts.resent += queue.leave(list(map(key_of, sent)), now)
-            session.send_following(sent, packets)
-            link.counts.sent += len(sent)
-            link.pace.sends(sum(map(len, packets)))
-            link.turns.count += len(sent)
+        if not following:
+            return
+        self._outgoing.may_transmit(queue, key_of(following[-1]))
+        keys = list(map(key_of, following))
+        ahead = reading.following(queue.identifier, keys, wall, link.pace.room)
+        transaction_at = parse.transaction_offset(first)
+        packets, count = ready_to_follow(first, transaction_at, entry.tx_sequence_number, [row[0] for row in ahead])
+        reading.put_back(queue.identifier, keys[count:], ahead[count:])
+        if count:
+            link.counts.resent += queue.leave(keys[:count], now)
+            session.send_following(following[:count], packets)
+            link.counts.sent += count
+            link.pace.sends(len(packets))
+            link.turns.count += count
 
     def _report_leaving(self, link: Link, message: headers.UserMessage, now: int, wall: int) -> None:
         self._transact(now, wall, lambda batch: batch.outcomes.report(message, link.address))  # B-294

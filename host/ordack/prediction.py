@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from struct import pack_into
+from struct import pack_into, unpack_from
 from typing import Any
 
 from mqqb import compose, core, headers, parse, reader, window
@@ -21,6 +21,8 @@ from mqqb.connection import OPEN
 from mqqb.events import MessageReceived
 from mqqb.session import Session
 from mqqb.streams import Entry
+
+from ordack import clock
 
 if core.implementation == "c":
     from _mqqb import ffi, lib
@@ -30,6 +32,7 @@ if core.implementation == "c":
     INCOMING = ffi.typeof("mqqb_incoming[]")
     SESSION = ffi.typeof("mqqb_session[]")
     OUTGOING = ffi.typeof("mqqb_outgoing[]")
+    LENGTHS = ffi.typeof("uint32_t[]")
 
 LONGEST = 64  # messages of one run: a window
 TEMPLATES = 4  # that a session keeps: streams that take turns on one connection
@@ -170,6 +173,44 @@ def number_run(
     return len(message_ids)
 
 
+def ready_to_follow(
+    first: bytearray, transaction_at: int, previous: int, packets: Sequence[bytes | bytearray | memoryview]
+) -> tuple[bytearray, int]:
+    """Those of the packets that leave behind `first`, which has just been sent, as they go on the wire: one behind the
+    other, and how many. Each names the one in front of it (B-318), `first` has the number `previous`. The first that
+    differs from it in a name or in UserHeader.Flags does not follow, nor what is traced, and none behind that."""
+    data = bytearray().join(packets)
+    sizes = array("I", map(len, packets))
+    if core.implementation == "c":
+        octets, lengths = ffi.from_buffer(BYTES, data, True), ffi.from_buffer(LENGTHS, sizes)
+        done: int = lib.mqqb_run_depart(
+            ffi.from_buffer(BYTES, first), transaction_at, previous, clock.FIRST, octets, lengths, len(sizes)
+        )
+        ffi.release(octets)
+    else:
+        done = _ready_to_follow(first, transaction_at, previous, data, sizes)
+    del data[sum(sizes[:done]) :]
+    return data, done
+
+
+def _ready_to_follow(
+    first: bytearray, transaction_at: int, previous: int, data: bytearray, sizes: Sequence[int]
+) -> int:
+    names = first[compose.USER_FLAGS_AT : transaction_at]
+    at = 0
+    for place, size in enumerate(sizes):
+        packet = data[at : at + size]
+        if packet[3] & core.BASE_TR >> 8 or packet[compose.USER_FLAGS_AT : transaction_at] != names:
+            return place
+        pack_into("<I", packet, transaction_at + 4 * core.TX_PREVIOUS, previous)
+        (previous,) = unpack_from("<I", packet, transaction_at + 4 * core.TX_NUMBER)
+        clock.hide_limits(packet)
+        packet[2] &= ~core.BASE_SH & 0xFF
+        data[at : at + size] = packet
+        at += size
+    return len(sizes)
+
+
 class PredictingSession(Session):
     """A session that tells of runs. predicts: may be set False before anything has come."""
 
@@ -233,19 +274,18 @@ class PredictingSession(Session):
         most = min(counts[core.SESSION_WINDOW_SIZE], counts[core.SESSION_RECEIVED_WINDOW_SIZE], window.IN_FLIGHT_MAX)
         return max(most - core.session_unacked_sent(counts), 0)
 
-    def send_following(self, entries: Sequence[Entry], packets: Sequence[bytearray]) -> None:
+    def send_following(self, entries: Sequence[Entry], packets: bytearray) -> None:
         """As `send`, for transactional messages behind another one that was sent in the same millisecond: the timers
-        run, and no SessionHeader is due. `room` has to be left."""
+        run, and no SessionHeader is due. `room` has to be left. packets: as `ready_to_follow` makes them."""
         counts = self.window.counts
-        for entry, packet in zip(entries, packets, strict=True):
+        for entry in entries:
             counts[core.SESSION_SENT] = entry.sequence_number = (counts[core.SESSION_SENT] + 1) & 0xFFFF
             counts[core.SESSION_RECOVERABLE_SENT] = entry.recoverable_sequence_number = (
                 counts[core.SESSION_RECOVERABLE_SENT] + 1
             ) & 0xFFFF
             entry.awaiting_ack = True
-            packet[2] &= ~core.BASE_SH & 0xFF
         self.window.in_flight.extend(entries)
-        self._out.extend(packets)
+        self._out.append(packets)
 
     def stored_all(self, recoverable: bool, count: int, now: int) -> None:
         """As `stored`, for so many messages of this kind."""

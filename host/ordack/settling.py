@@ -112,7 +112,7 @@ class Settling:
             self._store.outgoing.delete(batch.passed_on)
         if batch.journaled:
             self._journal(batch)
-        if batch.answers:
+        if batch.answers and not self._settle_alike(batch):
             self._settle(batch)
 
     def _journal(self, batch: Batch) -> None:
@@ -121,6 +121,24 @@ class Settling:
             if waiting.own and waiting.journal * core.USER_JN & core.USER_JP:
                 batch.outcomes.copy(JOURNAL, self._store.outgoing.packet(waiting.key)[0], None)
         self._store.outgoing.delete(batch.journaled)
+
+    def _settle_alike(self, batch: Batch) -> bool:
+        """As `_settle`, where OrderAcks alone have come, and end all that they name: without reading that. False: it is
+        not so, and nothing was done."""
+        keys = [key for key, message_class in batch.answers if not message_class]
+        ends = []
+        left = len(batch.answers)
+        for record, count in self._store.outgoing.confirmations(keys):
+            if record is None:
+                return False
+            confirmation = Confirmation(array("I", record), self._config.confirmation)
+            if confirmation.order_ack() & ~confirm.STORE != confirm.DELETE:
+                return False
+            ends.append((record, confirmation.record.tobytes()))
+            left -= count
+        if not left:
+            batch.outcomes.delivered(keys, ends, {batch.queue_of[key].identifier for key in keys})
+        return not left
 
     def _settle(self, batch: Batch) -> None:
         """Apply acknowledgements to the confirmation process of the messages that they name, in order of arrival."""

@@ -10,14 +10,22 @@ import random
 import secrets
 from array import array
 from pathlib import Path
+from struct import pack_into
 from typing import Any
 
+import packet_samples as samples  # type: ignore[import-not-found]
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mqqb import build, core
+from mqqb.parse import transaction_offset
 from mqqb.session import Settings
 from mqqb.streams import Entry
+from ordack import clock
 from ordack.client import Client
 from ordack.config import Config
 from ordack.departures import Departures
+from ordack.prediction import ready_to_follow
 from ordack.sending import Letter
 from ordack.tables import LongStream
 
@@ -32,7 +40,8 @@ STEPS = 60
 
 
 class Pair:
-    """A sender and a receiver. follows: whether messages may leave without the full path; followed: how many did."""
+    """A sender and a receiver. follows: whether messages may leave, and end, without the full path; followed: how many
+    left so; settled: how often some ended so."""
 
     def __init__(self, folder: Path, seed: int, follows: bool) -> None:
         session = Settings(window_size=random.Random(seed).choice((7, 64)))
@@ -41,7 +50,7 @@ class Pair:
         self.world: World = world_of([self.receiver, self.sender], [])
         self.world.random = random.Random(seed)
         self.follows = follows
-        self.followed = 0
+        self.followed = self.settled = 0
         self._watch()
 
     def _watch(self) -> None:
@@ -55,6 +64,15 @@ class Pair:
                 self.followed += link.counts.sent - before
 
         departures._send_following = watch
+        settling: Any = self.sender.manager._settling
+        settle: Any = settling._settle_alike
+
+        def watch_too(batch: Any) -> bool:
+            settled = self.follows and settle(batch)
+            self.settled += settled
+            return settled
+
+        settling._settle_alike = watch_too
 
     def restart(self) -> None:
         self.sender.restart(self.world.now, snapshot=True)
@@ -110,8 +128,9 @@ def _letters(chance: random.Random, queues: tuple[str, ...]) -> list[Letter]:
     """Many that are alike, and some that are not."""
     letters = []
     queue = chance.choice(queues)
+    strange = chance.choice((0, 0.05))
     for _ in range(chance.choice((1, 5, 40, 90))):
-        odd = chance.random() < 0.05
+        odd = chance.random() < strange
         letters.append(
             Letter(
                 PLANT + queue,
@@ -120,8 +139,8 @@ def _letters(chance: random.Random, queues: tuple[str, ...]) -> list[Letter]:
                 delivery="recoverable" if queue == "plain" or chance.random() < 0.003 else "transactional",
                 ttrq=chance.choice((1, 3, 60)) if odd else None,
                 ttbr=chance.choice((2, 60)) if odd and chance.random() < 0.5 else None,
-                dead_letter=chance.random() < 0.05,
-                journal=chance.random() < 0.05,
+                dead_letter=chance.random() < strange,
+                journal=chance.random() < strange,
                 response_queue=chance.choice(("DIRECT=OS:far\\private$\\answers", "plain")) if odd else None,
             )
         )
@@ -194,9 +213,32 @@ def test_what_follows_leaves_as_on_the_full_path(tmp_path: Path, monkeypatch: py
     for _ in range(STEPS):
         _step(chance, pairs, ("line1",) if seed % 2 else ("line1", "line1", "other", "plain"))
     assert pairs[0].followed > 50 or not seed % 2  # where several queues are busy, they take turns
+    assert pairs[0].settled
     for pair in pairs:
         pair.sender.store.close()
         pair.receiver.store.close()
+
+
+@pytest.mark.rule("B-265", "B-318")
+@given(st.data())
+def test_c_and_its_twin_make_the_same_ready_to_follow(data: st.DataObject) -> None:
+    first = build.user_message(samples.SENDER, 7, samples.DIRECT, b"first", delivery="transactional")
+    at = transaction_offset(first)
+    packets = []
+    for number in range(8, 8 + data.draw(st.integers(0, 6))):
+        body = bytes(data.draw(st.integers(0, 9)))
+        packet = build.user_message(samples.SENDER, number, samples.DIRECT, body, delivery="transactional")
+        pack_into("<I", packet, at + 4 * core.TX_NUMBER, number)
+        if data.draw(st.booleans()):
+            pack_into("<I", packet, clock.SENT_TIME_AT, data.draw(st.sampled_from((0, clock.FIRST - 1, clock.FIRST))))
+        if data.draw(st.integers(0, 3)) == 0:
+            place = data.draw(st.sampled_from((2, 3, 12, 60, 64, at - 1, at, at + 20)))
+            packet[place] ^= 1 << data.draw(st.integers(0, 7))
+        packets.append(bytes(packet))
+    found = ready_to_follow(first, at, 7, packets)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(core, "implementation", "python")
+        assert ready_to_follow(first, at, 7, packets) == found
 
 
 class _NoRows:

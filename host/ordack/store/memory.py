@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from ordack.store.database import Database
+from ordack.store.database import Database, among
 
 
 class Incoming(NamedTuple):
@@ -56,6 +56,16 @@ class Memory:
         self._db.many(
             "INSERT OR REPLACE INTO outcomes (message_id, confirmation, ended, destination) VALUES (?, ?, ?, ?)",
             outcomes,
+        )
+
+    def add_outcomes_of(self, keys: Collection[int], record: bytes, end: bytes, now: int) -> None:
+        """Note that those of the outgoing messages with these keys whose confirmation is `record` have ended so, and
+        were delivered."""
+        condition, arguments = among("id", keys)
+        self._db.all(
+            "INSERT OR REPLACE INTO outcomes (message_id, confirmation, ended) "
+            f"SELECT message_id, ?, ? FROM outgoing_messages WHERE {condition} AND confirmation = ?",
+            (end, now, *arguments, record),
         )
 
     def missed(self, message_id: int) -> str:

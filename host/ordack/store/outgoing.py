@@ -138,21 +138,39 @@ class Reading:
 
     def packet(self, outgoing: int, key: int) -> tuple[bytearray, int]:
         """As OutgoingQueues.packet. outgoing: the outgoing queue that it is in."""
+        packet, until = self._read(outgoing, key)
+        return bytearray(packet), until
+
+    def following(self, outgoing: int, keys: Iterable[int], wall: int, room: int) -> list[tuple[Packet, int]]:
+        """The same of several: up to the one that may not be sent any more, and up to the one that fills the room, in
+        bytes. wall: seconds since 1970."""
+        found = []
+        for key in keys:
+            if room <= 0:
+                break
+            packet, until = row = self._read(outgoing, key)
+            if wall > until:
+                self.put_back(outgoing, [key], [row])
+                break
+            found.append(row)
+            room -= len(packet)
+        return found
+
+    def _read(self, outgoing: int, key: int) -> tuple[Packet, int]:
         if key in self._at_hand:
-            packet, until = self._at_hand.pop(key)
-            return bytearray(packet), until
+            return self._at_hand.pop(key)
         known = self._ahead.get(outgoing)
         if not known or key not in known:
             count = 1 if known is None or known else READ_AHEAD
             known = self._ahead[outgoing] = self._queues.packets(outgoing, key, count)
-        packet, until = known.pop(key)
-        if len(packet) > READ_AHEAD_BYTES:
+        row = known.pop(key)
+        if len(row[0]) > READ_AHEAD_BYTES:
             del self._ahead[outgoing]
-        return bytearray(packet), until
+        return row
 
-    def put_back(self, outgoing: int, key: int, packet: bytearray, until: int) -> None:
-        """What `packet` has given is not sent yet: it has been read ahead."""
-        self._ahead.setdefault(outgoing, {})[key] = packet, until
+    def put_back(self, outgoing: int, keys: Iterable[int], rows: Iterable[tuple[Packet, int]]) -> None:
+        """What `following` has given of these is not sent yet: it has been read ahead."""
+        self._ahead.setdefault(outgoing, {}).update(zip(keys, rows, strict=False))
 
 
 class OutgoingQueues:
@@ -416,6 +434,13 @@ class OutgoingQueues:
         """What decides about these outgoing messages, in order of sending."""
         condition, arguments = among("id", keys)
         return self._waiting(condition + " ORDER BY id", arguments)
+
+    def confirmations(self, keys: Collection[int]) -> list[tuple[bytes | None, int]]:
+        """The records of mqqb.confirm that these outgoing messages have, each with how many have it."""
+        condition, arguments = among("id", keys)
+        return self._db.all(
+            f"SELECT confirmation, count(*) FROM outgoing_messages WHERE {condition} GROUP BY confirmation", arguments
+        )
 
     def waiting_own(self, message_id: int) -> Waiting | None:
         """The outgoing message that was sent here under this MessageID; None if it is not there (any more)."""
