@@ -704,6 +704,7 @@ static void test_departs_up_to_another_one(void)
                 }
                 packet[2] |= 0x10; /* a SessionHeader was there */
                 le(packet + SENT_TIME_AT, i % 2 != 0 ? CLOCK : UNSET, 4);
+                le(packet + TTBR_AT, 77, 4);
                 sizes[i - 1] = (uint32_t)bytes;
                 if (i - 1 == other) {
                     packet[3] |= way == 1 ? 0x01 : 0;              /* traced */
