@@ -81,7 +81,8 @@ lint: setup-test ## forms of Python and C, ruff, mypy --strict for CPython and f
 	@.venv/bin/mypy
 	@.venv/bin/mypy --config-file firmware/mypy.ini
 
-format: setup-test ## bring every Python and C file into the common form
+format: setup-test ## make what is made of mqqb.h, bring every Python and C file into the common form
+	@.venv/bin/python c_core/layout.py
 	@.venv/bin/ruff format .
 	@.venv/bin/clang-format -i $(C_FILES)
 

@@ -23,13 +23,14 @@ static inline uint32_t le32(const uint8_t *in)
 
 static inline mqqb_status check_base_header(const uint8_t *in)
 {
-    const uint32_t least = (in[2] & MQQB_BASE_IN) != 0 ? MQQB_PACKET_SIZE_MIN_INTERNAL : MQQB_PACKET_SIZE_MIN_MESSAGE;
-    const uint32_t packet_size = le32(in + 8);
+    const uint32_t least =
+        (in[MQQB_BASE_FLAGS_AT] & MQQB_BASE_IN) != 0 ? MQQB_PACKET_SIZE_MIN_INTERNAL : MQQB_PACKET_SIZE_MIN_MESSAGE;
+    const uint32_t packet_size = le32(in + MQQB_BASE_PACKET_SIZE_AT);
 
-    if (in[0] != MQQB_VERSION_NUMBER) {
+    if (in[MQQB_BASE_VERSION_NUMBER_AT] != MQQB_VERSION_NUMBER) {
         return MQQB_BAD_VERSION_NUMBER;
     }
-    if (le32(in + 4) != MQQB_SIGNATURE) {
+    if (le32(in + MQQB_BASE_SIGNATURE_AT) != MQQB_SIGNATURE) {
         return MQQB_BAD_SIGNATURE;
     }
     if (packet_size < least || packet_size > MQQB_PACKET_SIZE_MAX) {
@@ -40,12 +41,13 @@ static inline mqqb_status check_base_header(const uint8_t *in)
 
 static inline mqqb_status check_internal_header(const uint8_t *in)
 {
-    const uint32_t packet_type = in[2] & MQQB_INTERNAL_PT;
+    const uint32_t flags = in[MQQB_INTERNAL_FLAGS_AT - MQQB_BASE_END];
+    const uint32_t packet_type = flags & MQQB_INTERNAL_PT;
 
     if (packet_type < MQQB_PT_SESSION_ACK || packet_type > MQQB_PT_CONNECTION_PARAMETERS) {
         return MQQB_BAD_PACKET_TYPE;
     }
-    if (packet_type == MQQB_PT_SESSION_ACK && (in[2] & MQQB_INTERNAL_CS) != 0) {
+    if (packet_type == MQQB_PT_SESSION_ACK && (flags & MQQB_INTERNAL_CS) != 0) {
         return MQQB_BAD_REFUSED_FLAG;
     }
     return MQQB_OK;
@@ -53,15 +55,15 @@ static inline mqqb_status check_internal_header(const uint8_t *in)
 
 static inline mqqb_status check_session_header(const uint8_t *in)
 {
-    return le16(in + 12) == 0 ? MQQB_BAD_WINDOW_SIZE : MQQB_OK;
+    return le16(in + MQQB_ACKS_WINDOW_SIZE_AT) == 0 ? MQQB_BAD_WINDOW_SIZE : MQQB_OK;
 }
 
 static inline mqqb_status check_transaction_header(const uint8_t *in)
 {
-    if (le32(in + 12) == 0) {
+    if (le32(in + MQQB_TX_NUMBER_AT) == 0) {
         return MQQB_BAD_TX_SEQUENCE_NUMBER;
     }
-    if (le32(in + 16) == 0xFFFFFFFFu) {
+    if (le32(in + MQQB_TX_PREVIOUS_AT) == 0xFFFFFFFFu) {
         return MQQB_BAD_PREVIOUS_NUMBER;
     }
     return MQQB_OK;
@@ -69,8 +71,8 @@ static inline mqqb_status check_transaction_header(const uint8_t *in)
 
 static inline mqqb_status check_connection_parameters(const uint8_t *in)
 {
-    const uint32_t recoverable_ack_timeout = le32(in);
-    const uint32_t ack_timeout = le32(in + 4);
+    const uint32_t recoverable_ack_timeout = le32(in + MQQB_PARAMETERS_RECOVERABLE_ACK_TIMEOUT_AT - MQQB_INTERNAL_END);
+    const uint32_t ack_timeout = le32(in + MQQB_PARAMETERS_ACK_TIMEOUT_AT - MQQB_INTERNAL_END);
 
     if (recoverable_ack_timeout < 500 || recoverable_ack_timeout > 120000) {
         return MQQB_BAD_RECOVERABLE_ACK_TIMEOUT;
@@ -84,7 +86,7 @@ static inline mqqb_status check_connection_parameters(const uint8_t *in)
 #ifndef MQQB_MINIMAL
 static inline mqqb_status check_user_header(const uint8_t *in)
 {
-    const uint32_t flags = le32(in + 44);
+    const uint32_t flags = le32(in + MQQB_USER_FLAGS_AT - MQQB_BASE_END);
 
     if ((flags & MQQB_USER_RC) > MQQB_HOP_COUNT_MAX) {
         return MQQB_BAD_HOP_COUNT;
@@ -113,10 +115,10 @@ static inline mqqb_status check_user_header(const uint8_t *in)
 
 static inline mqqb_status check_message_properties_header(const uint8_t *in)
 {
-    if (in[1] > 0xFA) {
+    if (in[MQQB_PROPERTIES_LABEL_LENGTH_AT] > 0xFA) {
         return MQQB_BAD_LABEL_LENGTH;
     }
-    if (le32(in + 32) > le32(in + 36)) {
+    if (le32(in + MQQB_PROPERTIES_MESSAGE_SIZE_AT) > le32(in + MQQB_PROPERTIES_ALLOCATION_BODY_SIZE_AT)) {
         return MQQB_BAD_BODY_SIZE;
     }
     return MQQB_OK;
@@ -124,12 +126,15 @@ static inline mqqb_status check_message_properties_header(const uint8_t *in)
 
 static inline mqqb_status check_security_header(const uint8_t *in)
 {
-    const uint32_t sender_cert_size = le32(in + 8);
+    const uint32_t sender_cert_size = le32(in + MQQB_SECURITY_SENDER_CERT_SIZE_AT);
+    const uint32_t others = le16(in + MQQB_SECURITY_SENDER_ID_SIZE_AT) |
+                            le32(in + MQQB_SECURITY_ENCRYPTION_KEY_SIZE_AT) |
+                            le32(in + MQQB_SECURITY_PROVIDER_INFO_SIZE_AT);
 
-    if ((in[0] & 0x0F) > 2) {
+    if ((in[MQQB_SECURITY_FLAGS_AT] & 0x0F) > 2) {
         return MQQB_BAD_SENDER_ID_TYPE;
     }
-    if (sender_cert_size > 0xFFFF || (le16(in + 2) | le32(in + 4) | sender_cert_size | le32(in + 12)) == 0) {
+    if (sender_cert_size > 0xFFFF || (others | sender_cert_size) == 0) {
         return MQQB_BAD_SECURITY_SIZE;
     }
     return MQQB_OK;
@@ -137,23 +142,23 @@ static inline mqqb_status check_security_header(const uint8_t *in)
 
 static inline mqqb_status check_debug_header(const uint8_t *in)
 {
-    return (in[0] & 2) != 0 ? MQQB_BAD_QUEUE_TYPE : MQQB_OK;
+    return (in[MQQB_DEBUG_FLAGS_AT] & 2) != 0 ? MQQB_BAD_QUEUE_TYPE : MQQB_OK;
 }
 
 static inline mqqb_status check_establish_connection(const uint8_t *in)
 {
-    return in[36] != 0x10 ? MQQB_BAD_OPERATING_SYSTEM : MQQB_OK;
+    return in[MQQB_ESTABLISH_OPERATING_SYSTEM_AT - MQQB_INTERNAL_END] != 0x10 ? MQQB_BAD_OPERATING_SYSTEM : MQQB_OK;
 }
 
 /* OrderAck and FinalAck begin alike. */
 static inline mqqb_status check_ack_body(const uint8_t *in)
 {
-    return le32(in + 8) == 0 ? MQQB_BAD_ACK_NUMBER : MQQB_OK;
+    return le32(in + MQQB_ACK_NUMBER_AT) == 0 ? MQQB_BAD_ACK_NUMBER : MQQB_OK;
 }
 
 static inline mqqb_status check_ping(const uint8_t *in)
 {
-    return le16(in + 2) != MQQB_PING_SIGNATURE ? MQQB_BAD_PING_SIGNATURE : MQQB_OK;
+    return le16(in + MQQB_PING_SIGNATURE_WORD_AT) != MQQB_PING_SIGNATURE ? MQQB_BAD_PING_SIGNATURE : MQQB_OK;
 }
 #endif
 
@@ -214,46 +219,49 @@ static mqqb_status check(mqqb_part part, const uint8_t *in)
 
 /* ---- pack and unpack --------------------------------------------------------------------------- */
 
-/* Field widths in wire order. 1, 2, 4: a little-endian integer, one word of the structure. More: bytes as they are. */
 /* clang-format off */
+/* Field widths in wire order. 1, 2, 4: a little-endian integer, one word of the structure. More: bytes as they are.
+ * Made by c_core/layout.py: */
 static const uint8_t widths[] = {
-    1, 1, 2, 4, 4, 4,                        /* 0: BaseHeader */
-    2, 2,                                    /* 6: InternalHeader */
-    2, 2, 4, 2, 2, 2, 2,                     /* 8: SessionHeader */
-    4, 4, 4, 4, 4,                           /* 15: TransactionHeader; its first four also serve OrderAck and FinalAck */
-    4, 4, 2, 2,                              /* 20: ConnectionParameters */
+    1, 1, 2, 4, 4, 4, /* 0: base_header */
+    2, 2, /* 6: internal_header */
+    2, 2, 4, 2, 2, 2, 2, /* 8: session_header */
+    4, 4, 4, 4, 4, /* 15: transaction_header */
+    4, 4, 2, 2, /* 20: connection_parameters */
 #ifndef MQQB_MINIMAL
-    16, 16, 4, 4, 4, 4,                      /* 24: UserHeader */
-    1, 1, 2, 20, 4, 4, 4, 4, 4, 4, 4, 4,     /* 30: MessagePropertiesHeader */
-    2, 2, 2, 2, 4, 4,                        /* 42: SecurityHeader */
-    2, 2,                                    /* 48: DebugHeader */
-    16, 16, 4, 2, 2,                         /* 50: EstablishConnection */
-    4, 4, 4, 4, 20,                          /* 55: OrderAck */
-    4, 4, 4, 4, 16, 4,                       /* 60: FinalAck */
-    2, 2, 4, 16                              /* 66: Ping */
+    16, 16, 4, 4, 4, 4, /* 24: user_header */
+    1, 1, 2, 20, 4, 4, 4, 4, 4, 4, 4, 4, /* 30: message_properties_header */
+    2, 2, 2, 2, 4, 4, /* 42: security_header */
+    2, 2, /* 48: debug_header */
+    16, 16, 4, 2, 2, /* 50: establish_connection */
+    4, 4, 4, 4, 20, /* 55: order_ack */
+    4, 4, 4, 4, 16, 4, /* 60: final_ack */
+    2, 2, 4, 16, /* 66: ping */
 #endif
 };
-/* clang-format on */
 
 static const struct {
     uint8_t first, size, words;
 } layouts[] = {
-    {0, 16, sizeof(mqqb_base_header) / 4},
-    {6, 4, sizeof(mqqb_internal_header) / 4},
-    {8, 16, sizeof(mqqb_session_header) / 4},
-    {15, 20, sizeof(mqqb_transaction_header) / 4},
-    {20, 12, sizeof(mqqb_connection_parameters) / 4},
+    {0, MQQB_BASE_HEADER_SIZE, sizeof(mqqb_base_header) / 4},
+    {6, MQQB_INTERNAL_HEADER_SIZE, sizeof(mqqb_internal_header) / 4},
+    {8, MQQB_SESSION_HEADER_SIZE, sizeof(mqqb_session_header) / 4},
+    {15, MQQB_TRANSACTION_HEADER_SIZE, sizeof(mqqb_transaction_header) / 4},
+    {20, MQQB_CONNECTION_PARAMETERS_SIZE, sizeof(mqqb_connection_parameters) / 4},
 #ifndef MQQB_MINIMAL
-    {24, 48, sizeof(mqqb_user_header) / 4},
-    {30, 56, sizeof(mqqb_message_properties_header) / 4},
-    {42, 16, sizeof(mqqb_security_header) / 4},
-    {48, 4, sizeof(mqqb_debug_header) / 4},
-    {50, 40, sizeof(mqqb_establish_connection) / 4},
-    {55, 36, sizeof(mqqb_order_ack) / 4},
-    {60, 36, sizeof(mqqb_final_ack) / 4},
-    {66, 24, sizeof(mqqb_ping) / 4},
+    {24, MQQB_USER_HEADER_SIZE, sizeof(mqqb_user_header) / 4},
+    {30, MQQB_MESSAGE_PROPERTIES_HEADER_SIZE, sizeof(mqqb_message_properties_header) / 4},
+    {42, MQQB_SECURITY_HEADER_SIZE, sizeof(mqqb_security_header) / 4},
+    {48, MQQB_DEBUG_HEADER_SIZE, sizeof(mqqb_debug_header) / 4},
+    {50, MQQB_ESTABLISH_CONNECTION_SIZE, sizeof(mqqb_establish_connection) / 4},
+    {55, MQQB_ORDER_ACK_SIZE, sizeof(mqqb_order_ack) / 4},
+    {60, MQQB_FINAL_ACK_SIZE, sizeof(mqqb_final_ack) / 4},
+    {66, MQQB_PING_SIZE, sizeof(mqqb_ping) / 4},
 #endif
 };
+
+/* end of what was made */
+/* clang-format on */
 
 size_t mqqb_part_size(mqqb_part part)
 {
@@ -326,19 +334,20 @@ void mqqb_pack(mqqb_part part, const void *in, uint8_t *out, size_t out_size)
 
 uint32_t mqqb_packet_total(uint32_t flags, uint32_t packet_size)
 {
-    return (flags & (MQQB_BASE_IN | MQQB_BASE_SH)) == MQQB_BASE_SH ? packet_size + 16 : packet_size;
+    return (flags & (MQQB_BASE_IN | MQQB_BASE_SH)) == MQQB_BASE_SH ? packet_size + MQQB_SESSION_HEADER_SIZE
+                                                                   : packet_size;
 }
 
 mqqb_status mqqb_frame(const uint8_t *in, size_t in_size, uint32_t *total)
 {
-    uint32_t size = layouts[MQQB_BASE_HEADER].size;
+    uint32_t size = MQQB_BASE_HEADER_SIZE;
 
     if (in_size >= size) {
         const mqqb_status status = check_base_header(in);
         if (status != MQQB_OK) {
             return status;
         }
-        size = mqqb_packet_total(le16(in + 2), le32(in + 8));
+        size = mqqb_packet_total(le16(in + MQQB_BASE_FLAGS_AT), le32(in + MQQB_BASE_PACKET_SIZE_AT));
     }
     *total = size;
     return in_size < size ? MQQB_NEED_MORE : MQQB_OK;

@@ -9,8 +9,8 @@
  *   the status. Nothing was written and no state was changed.
  *
  * STRUCTURES. Every structure here consists of 32-bit words only: integers of any wire width are
- * uint32_t, byte strings are uint8_t arrays whose length is a multiple of 4. It has therefore no padding,
- * and it is also an array of words, which is how the bindings for Python pass it. Nothing of it
+ * uint32_t (mqqb_u8 and mqqb_u16 say how wide one is there), byte strings are uint8_t arrays whose
+ * length is a multiple of 4. It has therefore no padding, and it is also an array of words, which is how the bindings for Python pass it. Nothing of it
  * goes on the wire as it is: pack and unpack move single bytes, so that byte order and alignment of the
  * machine do not matter.
  *
@@ -34,6 +34,9 @@ extern "C" {
 #define MQQB_PACKET_SIZE_MAX 0x00400000u
 #define MQQB_PACKET_SIZE_MIN_INTERNAL 20u
 #define MQQB_PACKET_SIZE_MIN_MESSAGE 120u
+#define MQQB_PACKET_SIZE_ESTABLISH_CONNECTION 572u
+#define MQQB_PACKET_SIZE_CONNECTION_PARAMETERS 32u
+#define MQQB_PACKET_SIZE_SESSION_ACK 36u
 #define MQQB_ACK_BITS 32u /* width of RecoverableMsgAckFlags */
 
 /* BaseHeader.Flags */
@@ -129,41 +132,50 @@ typedef enum {
     MQQB_PARTS
 } mqqb_part;
 
+typedef uint32_t mqqb_u8, mqqb_u16; /* words as others, of which so many bits go on the wire */
+
 typedef struct {
-    uint32_t version_number, reserved, flags, signature, packet_size, time_to_reach_queue;
+    mqqb_u8 version_number, reserved;
+    mqqb_u16 flags;
+    uint32_t signature, packet_size, time_to_reach_queue;
 } mqqb_base_header; /* 16 bytes, wire.md 2.1 */
 typedef struct {
-    uint32_t reserved, flags;
+    mqqb_u16 reserved, flags;
 } mqqb_internal_header; /* 4, 5.1 */
 typedef struct {
-    uint32_t ack_sequence_number, recoverable_msg_ack_seq_number, recoverable_msg_ack_flags, user_msg_sequence_number,
-        recoverable_msg_sequence_number, window_size, reserved;
+    mqqb_u16 ack_sequence_number, recoverable_msg_ack_seq_number;
+    uint32_t recoverable_msg_ack_flags;
+    mqqb_u16 user_msg_sequence_number, recoverable_msg_sequence_number, window_size, reserved;
 } mqqb_session_header; /* 16, 2.9 */
 typedef struct {
     uint32_t flags, tx_sequence_ordinal, tx_sequence_time_stamp, tx_sequence_number, previous_tx_sequence_number;
 } mqqb_transaction_header; /* 20, 2.3; ConnectorQMGuid follows if CG */
 typedef struct {
-    uint32_t recoverable_ack_timeout, ack_timeout, reserved, window_size;
+    uint32_t recoverable_ack_timeout, ack_timeout;
+    mqqb_u16 reserved, window_size;
 } mqqb_connection_parameters; /* 12, 5.3; ms, ms, -, packets */
 typedef struct {
     uint8_t source_queue_manager[16], queue_manager_address[16];
     uint32_t time_to_be_received, sent_time, message_id, flags;
 } mqqb_user_header; /* 48, 2.2; s, s since 1970 */
 typedef struct {
-    uint32_t flags, label_length, message_class;
+    mqqb_u8 flags, label_length;
+    mqqb_u16 message_class;
     uint8_t correlation_id[20];
     uint32_t body_type, application_tag, message_size, allocation_body_size, privacy_level, hash_algorithm,
         encryption_algorithm, extension_size;
 } mqqb_message_properties_header; /* 56, 2.5 */
 typedef struct {
-    uint32_t flags, sender_id_size, encryption_key_size, signature_size, sender_cert_size, provider_info_size;
+    mqqb_u16 flags, sender_id_size, encryption_key_size, signature_size;
+    uint32_t sender_cert_size, provider_info_size;
 } mqqb_security_header; /* 16, 2.4 */
 typedef struct {
-    uint32_t flags, reserved;
+    mqqb_u16 flags, reserved;
 } mqqb_debug_header; /* 4, 2.6; QueueIdentifier follows if QT is 1 */
 typedef struct {
     uint8_t client_guid[16], server_guid[16];
-    uint32_t time_stamp, operating_system, reserved;
+    uint32_t time_stamp;
+    mqqb_u16 operating_system, reserved;
 } mqqb_establish_connection; /* 40 of 552, 5.2; 512 bytes of padding follow */
 typedef struct {
     uint32_t tx_sequence_ordinal, tx_sequence_time_stamp, tx_sequence_number, tx_previous_sequence_number;
@@ -175,9 +187,97 @@ typedef struct {
     uint32_t message_id;
 } mqqb_final_ack; /* 36, section 6 */
 typedef struct {
-    uint32_t flags, signature, cookie;
+    mqqb_u16 flags, signature;
+    uint32_t cookie;
     uint8_t qm_guid[16];
 } mqqb_ping; /* 24, section 7 */
+
+/* Sizes and places on the wire, in bytes. What has its place in a packet is counted from there, up to its END: BASE, INTERNAL,
+ * PARAMETERS, USER, ESTABLISH. Else it is counted from the part's beginning. Made by c_core/layout.py: */
+#define MQQB_BASE_HEADER_SIZE 16u
+#define MQQB_BASE_VERSION_NUMBER_AT 0u
+#define MQQB_BASE_RESERVED_AT 1u
+#define MQQB_BASE_FLAGS_AT 2u
+#define MQQB_BASE_SIGNATURE_AT 4u
+#define MQQB_BASE_PACKET_SIZE_AT 8u
+#define MQQB_BASE_TIME_TO_REACH_QUEUE_AT 12u
+#define MQQB_BASE_END 16u
+#define MQQB_INTERNAL_HEADER_SIZE 4u
+#define MQQB_INTERNAL_RESERVED_AT 16u
+#define MQQB_INTERNAL_FLAGS_AT 18u
+#define MQQB_INTERNAL_END 20u
+#define MQQB_SESSION_HEADER_SIZE 16u
+#define MQQB_ACKS_SEQUENCE_NUMBER_AT 0u
+#define MQQB_ACKS_BASE_AT 2u
+#define MQQB_ACKS_FLAGS_AT 4u
+#define MQQB_ACKS_SENT_AT 8u
+#define MQQB_ACKS_RECOVERABLE_SENT_AT 10u
+#define MQQB_ACKS_WINDOW_SIZE_AT 12u
+#define MQQB_ACKS_RESERVED_AT 14u
+#define MQQB_TRANSACTION_HEADER_SIZE 20u
+#define MQQB_TX_FLAGS_AT 0u
+#define MQQB_TX_ORDINAL_AT 4u
+#define MQQB_TX_TIME_STAMP_AT 8u
+#define MQQB_TX_NUMBER_AT 12u
+#define MQQB_TX_PREVIOUS_AT 16u
+#define MQQB_CONNECTION_PARAMETERS_SIZE 12u
+#define MQQB_PARAMETERS_RECOVERABLE_ACK_TIMEOUT_AT 20u
+#define MQQB_PARAMETERS_ACK_TIMEOUT_AT 24u
+#define MQQB_PARAMETERS_RESERVED_AT 28u
+#define MQQB_PARAMETERS_WINDOW_SIZE_AT 30u
+#define MQQB_PARAMETERS_END 32u
+#define MQQB_USER_HEADER_SIZE 48u
+#define MQQB_USER_SOURCE_QUEUE_MANAGER_AT 16u
+#define MQQB_USER_QUEUE_MANAGER_ADDRESS_AT 32u
+#define MQQB_USER_TIME_TO_BE_RECEIVED_AT 48u
+#define MQQB_USER_SENT_TIME_AT 52u
+#define MQQB_USER_MESSAGE_ID_AT 56u
+#define MQQB_USER_FLAGS_AT 60u
+#define MQQB_USER_END 64u
+#define MQQB_MESSAGE_PROPERTIES_HEADER_SIZE 56u
+#define MQQB_PROPERTIES_FLAGS_AT 0u
+#define MQQB_PROPERTIES_LABEL_LENGTH_AT 1u
+#define MQQB_PROPERTIES_MESSAGE_CLASS_AT 2u
+#define MQQB_PROPERTIES_CORRELATION_ID_AT 4u
+#define MQQB_PROPERTIES_BODY_TYPE_AT 24u
+#define MQQB_PROPERTIES_APPLICATION_TAG_AT 28u
+#define MQQB_PROPERTIES_MESSAGE_SIZE_AT 32u
+#define MQQB_PROPERTIES_ALLOCATION_BODY_SIZE_AT 36u
+#define MQQB_PROPERTIES_PRIVACY_LEVEL_AT 40u
+#define MQQB_PROPERTIES_HASH_ALGORITHM_AT 44u
+#define MQQB_PROPERTIES_ENCRYPTION_ALGORITHM_AT 48u
+#define MQQB_PROPERTIES_EXTENSION_SIZE_AT 52u
+#define MQQB_SECURITY_HEADER_SIZE 16u
+#define MQQB_SECURITY_FLAGS_AT 0u
+#define MQQB_SECURITY_SENDER_ID_SIZE_AT 2u
+#define MQQB_SECURITY_ENCRYPTION_KEY_SIZE_AT 4u
+#define MQQB_SECURITY_SIGNATURE_SIZE_AT 6u
+#define MQQB_SECURITY_SENDER_CERT_SIZE_AT 8u
+#define MQQB_SECURITY_PROVIDER_INFO_SIZE_AT 12u
+#define MQQB_DEBUG_HEADER_SIZE 4u
+#define MQQB_DEBUG_FLAGS_AT 0u
+#define MQQB_DEBUG_RESERVED_AT 2u
+#define MQQB_ESTABLISH_CONNECTION_SIZE 40u
+#define MQQB_ESTABLISH_CLIENT_GUID_AT 20u
+#define MQQB_ESTABLISH_SERVER_GUID_AT 36u
+#define MQQB_ESTABLISH_TIME_STAMP_AT 52u
+#define MQQB_ESTABLISH_OPERATING_SYSTEM_AT 56u
+#define MQQB_ESTABLISH_RESERVED_AT 58u
+#define MQQB_ESTABLISH_END 60u
+#define MQQB_ORDER_ACK_SIZE 36u
+#define MQQB_FINAL_ACK_SIZE 36u
+#define MQQB_ACK_ORDINAL_AT 0u
+#define MQQB_ACK_TIME_STAMP_AT 4u
+#define MQQB_ACK_NUMBER_AT 8u
+#define MQQB_ACK_PREVIOUS_AT 12u
+#define MQQB_ACK_SOURCE_GUID_AT 16u
+#define MQQB_ACK_MESSAGE_ID_AT 32u
+#define MQQB_PING_SIZE 24u
+#define MQQB_PING_FLAGS_AT 0u
+#define MQQB_PING_SIGNATURE_WORD_AT 2u
+#define MQQB_PING_COOKIE_AT 4u
+#define MQQB_PING_QM_GUID_AT 8u
+/* end of what was made */
 
 /* Bytes of a part on the wire. part: any mqqb_part but MQQB_PARTS. */
 size_t mqqb_part_size(mqqb_part part);

@@ -35,9 +35,9 @@ def _acknowledgment(
     properties[core.PROPERTIES_MESSAGE_CLASS] = message_class
     packet = compose.message(
         0, compose.FOREVER, source, address, compose.FOREVER, sent_time, message_id, flags, destination, None, None,
-        properties, bytes(compose.CORRELATION_SIZE), reader.ORDER_LABEL_RAW, b"", bytes(compose.ACK_BODY_SIZE),
+        properties, bytes(compose.CORRELATION_SIZE), reader.ORDER_LABEL_RAW, b"", bytes(core.ORDER_ACK_SIZE),
     )  # fmt: skip
-    core.pack(part, fields, packet, len(packet) - compose.ACK_BODY_SIZE)  # TTBR: B-364
+    core.pack(part, fields, packet, len(packet) - core.ORDER_ACK_SIZE)  # TTBR: B-364
     return packet
 
 
@@ -89,7 +89,7 @@ def final_ack(
     packet = _acknowledgment(
         destination, address, source, message_id, sent_time, message_class, 0x20, core.FINAL_ACK, fields
     )
-    at = len(packet) - compose.ACK_BODY_SIZE + compose.ACK_SOURCE_AT
+    at = len(packet) - core.ORDER_ACK_SIZE + core.ACK_SOURCE_GUID_AT
     packet[at : at + 16] = names.check_guid(acked_source)
     return packet
 

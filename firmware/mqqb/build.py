@@ -23,29 +23,31 @@ def build(
     if isinstance(packet, UserMessage):
         return _build_message(packet)
     if isinstance(packet, (reader.OrderAck, FinalAck)):
-        body = bytearray(compose.ACK_BODY_SIZE)
+        body = bytearray(core.ORDER_ACK_SIZE)
         core.pack(packet.body.part, packet.body.fields, body, 0)
-        body[compose.ACK_SOURCE_AT :] = bytes(compose.ACK_BODY_SIZE - compose.ACK_SOURCE_AT)
+        body[core.ACK_SOURCE_GUID_AT :] = bytes(core.ORDER_ACK_SIZE - core.ACK_SOURCE_GUID_AT)
         if isinstance(packet, FinalAck):
-            body[compose.ACK_SOURCE_AT : compose.ACK_SOURCE_AT + 16] = packet.body.source_guid
-            pack_into("<I", body, compose.ACK_SOURCE_AT + 16, packet.body.fields[core.ACK_MESSAGE_ID])
+            body[core.ACK_SOURCE_GUID_AT : core.ACK_MESSAGE_ID_AT] = packet.body.source_guid
+            pack_into("<I", body, core.ACK_MESSAGE_ID_AT, packet.body.fields[core.ACK_MESSAGE_ID])
         packet.message.properties.body = body
         return _build_message(packet.message)
     if isinstance(packet, SessionAck):
-        out = _internal(packet.base, packet.internal, compose.SESSION_ACK_SIZE)
-        core.pack(core.SESSION_HEADER, packet.session.fields, out, compose.LAST_HEADER_AT)
+        out = _internal(packet.base, packet.internal, core.PACKET_SIZE_SESSION_ACK)
+        core.pack(core.SESSION_HEADER, packet.session.fields, out, core.INTERNAL_END)
         return out
     if isinstance(packet, ConnectionParameters):
-        out = _internal(packet.base, packet.internal, compose.CONNECTION_PARAMETERS_SIZE)
-        core.pack(core.CONNECTION_PARAMETERS, packet.header.fields, out, compose.LAST_HEADER_AT)
+        out = _internal(packet.base, packet.internal, core.PACKET_SIZE_CONNECTION_PARAMETERS)
+        core.pack(core.CONNECTION_PARAMETERS, packet.header.fields, out, core.INTERNAL_END)
         return out
-    out = _internal(packet.base, packet.internal, compose.ESTABLISH_CONNECTION_SIZE)
+    out = _internal(packet.base, packet.internal, core.PACKET_SIZE_ESTABLISH_CONNECTION)
     if len(packet.padding) != compose.PADDING_SIZE:
         raise ValueError("an EstablishConnection packet has 512 bytes of padding")
-    core.pack(core.ESTABLISH_CONNECTION, packet.header.fields, out, compose.LAST_HEADER_AT)
-    out[compose.CLIENT_GUID_AT : compose.SERVER_GUID_AT] = names.check_guid(packet.header.client_guid)
-    out[compose.SERVER_GUID_AT : compose.SERVER_GUID_AT + 16] = names.check_guid(packet.header.server_guid)
-    out[compose.PADDING_AT :] = packet.padding
+    core.pack(core.ESTABLISH_CONNECTION, packet.header.fields, out, core.INTERNAL_END)
+    out[core.ESTABLISH_CLIENT_GUID_AT : core.ESTABLISH_SERVER_GUID_AT] = names.check_guid(packet.header.client_guid)
+    out[core.ESTABLISH_SERVER_GUID_AT : core.ESTABLISH_SERVER_GUID_AT + 16] = names.check_guid(
+        packet.header.server_guid
+    )
+    out[core.ESTABLISH_END :] = packet.padding
     return out
 
 
@@ -53,7 +55,7 @@ def _internal(base: BaseHeader, internal: InternalHeader, size: int) -> bytearra
     out = bytearray(size)
     base.fields[core.BASE_PACKET_SIZE] = size
     core.pack(core.BASE_HEADER, base.fields, out, 0)
-    core.pack(core.INTERNAL_HEADER, internal.fields, out, compose.BASE_HEADER_SIZE)
+    core.pack(core.INTERNAL_HEADER, internal.fields, out, core.BASE_HEADER_SIZE)
     return out
 
 
@@ -89,24 +91,28 @@ def _add(out: bytearray, part: int, fields: "array[int]", size: int) -> None:
 def _before_properties(message: UserMessage) -> bytearray:
     """All from the BaseHeader, which is still empty, up to the MessagePropertiesHeader."""
     user, transaction, security = message.user, message.transaction, message.security
-    out = bytearray(compose.NAMES_AT)
-    core.pack(core.USER_HEADER, user.fields, out, compose.BASE_HEADER_SIZE)
-    out[compose.SOURCE_AT : compose.ADDRESS_AT] = names.check_guid(user.source_queue_manager)
-    out[compose.ADDRESS_AT : compose.TTBR_AT] = names.check_guid(user.queue_manager_address)
+    out = bytearray(core.USER_END)
+    core.pack(core.USER_HEADER, user.fields, out, core.BASE_HEADER_SIZE)
+    out[core.USER_SOURCE_QUEUE_MANAGER_AT : core.USER_QUEUE_MANAGER_ADDRESS_AT] = names.check_guid(
+        user.source_queue_manager
+    )
+    out[core.USER_QUEUE_MANAGER_ADDRESS_AT : core.USER_TIME_TO_BE_RECEIVED_AT] = names.check_guid(
+        user.queue_manager_address
+    )
     for name in (user.destination_queue, user.admin_queue, user.response_queue):
         if name is not None:
             out += name.wire()
     if user.connector_type is not None:
         out += names.check_guid(user.connector_type)
     if transaction is not None:
-        _add(out, core.TRANSACTION_HEADER, transaction.fields, compose.TRANSACTION_HEADER_SIZE)
+        _add(out, core.TRANSACTION_HEADER, transaction.fields, core.TRANSACTION_HEADER_SIZE)
         if transaction.connector_qm_guid is not None:
             out += names.check_guid(transaction.connector_qm_guid)
     if security is not None:
         items = security.items()
         for place, item in enumerate(items, core.SECURITY_SENDER_ID_SIZE):
             security.fields[place] = len(item)
-        _add(out, core.SECURITY_HEADER, security.fields, compose.SECURITY_HEADER_SIZE)
+        _add(out, core.SECURITY_HEADER, security.fields, core.SECURITY_HEADER_SIZE)
         for item in items:
             out += item
             out += bytes(-len(item) & 3)
@@ -142,7 +148,7 @@ def _build_message(message: UserMessage) -> bytearray:
     room = len(properties.body) + len(properties.surplus)
     fields[core.PROPERTIES_ALLOCATION_BODY_SIZE] = max(fields[core.PROPERTIES_ALLOCATION_BODY_SIZE], room)
     fields[core.PROPERTIES_EXTENSION_SIZE] = len(properties.extension)
-    at = len(head) + compose.PROPERTIES_HEADER_SIZE
+    at = len(head) + core.MESSAGE_PROPERTIES_HEADER_SIZE
     tail_at = at + len(properties.label_raw) + len(properties.extension) + room + 3 & ~3
     base.fields[core.BASE_PACKET_SIZE] = size = tail_at + len(tail)
     if size > core.PACKET_SIZE_MAX:
@@ -153,7 +159,7 @@ def _build_message(message: UserMessage) -> bytearray:
     core.pack(core.MESSAGE_PROPERTIES_HEADER, fields, out, len(head))
     if len(properties.correlation_id) != compose.CORRELATION_SIZE:
         raise ValueError("a correlation identifier has 20 bytes")
-    correlation_at = len(head) + compose.CORRELATION_AT
+    correlation_at = len(head) + core.PROPERTIES_CORRELATION_ID_AT
     out[correlation_at : correlation_at + compose.CORRELATION_SIZE] = properties.correlation_id
     for content in (properties.label_raw, properties.extension, properties.body, properties.surplus):
         out[at : at + len(content)] = content
@@ -223,13 +229,13 @@ def user_message(
 
 def set_message_class(packet: bytearray, message_class: int) -> None:
     """Give a serialised message that parses another class, as dead-lettering does (B-394)."""
-    flags = unpack_from("<I", packet, compose.USER_FLAGS_AT)[0]
+    flags = unpack_from("<I", packet, core.USER_FLAGS_AT)[0]
     at = parse.names_end(packet, flags)
     if flags & core.USER_TH:
-        at += compose.TRANSACTION_HEADER_SIZE + (16 if packet[at] & core.TX_CG else 0)
+        at += core.TRANSACTION_HEADER_SIZE + (16 if packet[at] & core.TX_CG else 0)
     if flags & core.USER_SH:
         sizes = unpack(core.SECURITY_HEADER, packet, at, len(packet))
-        at += compose.SECURITY_HEADER_SIZE
+        at += core.SECURITY_HEADER_SIZE
         for index in range(core.SECURITY_SENDER_ID_SIZE, core.SECURITY_PROVIDER_INFO_SIZE + 1):
             at += sizes[index] + 3 & ~3
     pack_into("<H", packet, at + 2, message_class)
@@ -237,4 +243,4 @@ def set_message_class(packet: bytearray, message_class: int) -> None:
 
 def set_hop_count(packet: bytearray, hop_count: int) -> None:
     """Give a serialised message another UserHeader.Flags.RC, 0 to core.HOP_COUNT_MAX (B-259)."""
-    packet[compose.USER_FLAGS_AT] = packet[compose.USER_FLAGS_AT] & ~core.USER_RC & 0xFF | hop_count
+    packet[core.USER_FLAGS_AT] = packet[core.USER_FLAGS_AT] & ~core.USER_RC & 0xFF | hop_count

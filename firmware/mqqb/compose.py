@@ -13,35 +13,8 @@ FOREVER = const(0xFFFFFFFF)  # TimeToReachQueue, TimeToBeReceived
 CLASS_ORDER_ACK = const(0x00FF)
 CLASS_FINAL_ACK = const(0x4000)  # this one and every higher one
 
-# Places in a packet, and sizes, bytes.
-PACKET_SIZE_AT = const(8)
-TTRQ_AT = const(12)
-SOURCE_AT = const(16)
-ADDRESS_AT = const(32)
-TTBR_AT = const(48)
-SENT_TIME_AT = const(52)
-MESSAGE_ID_AT = const(56)
-USER_FLAGS_AT = const(60)
-NAMES_AT = const(64)
-INTERNAL_FLAGS_AT = const(18)  # of the InternalHeader, 16 bits
-LAST_HEADER_AT = const(20)  # of an internal packet, behind the InternalHeader
-CLIENT_GUID_AT = const(20)
-SERVER_GUID_AT = const(36)
-PADDING_AT = const(60)  # behind the EstablishConnectionHeader
-CORRELATION_AT = const(4)  # in the MessagePropertiesHeader,
-MESSAGE_SIZE_AT = const(32)  # there; AllocationBodySize is behind it
-ACK_SOURCE_AT = const(16)  # in the body of a FinalAck
-BASE_HEADER_SIZE = const(16)
-TRANSACTION_HEADER_SIZE = const(20)
-SECURITY_HEADER_SIZE = const(16)  # without SecurityData
-SESSION_HEADER_SIZE = const(16)
-PROPERTIES_HEADER_SIZE = const(56)
-CORRELATION_SIZE = const(20)
-ACK_BODY_SIZE = const(36)
+CORRELATION_SIZE = const(20)  # bytes
 PADDING_SIZE = const(512)
-ESTABLISH_CONNECTION_SIZE = const(572)
-CONNECTION_PARAMETERS_SIZE = const(32)
-SESSION_ACK_SIZE = const(36)
 
 # UserHeader.Flags: where the selector of each queue name is, and which may be there (bit n: selector n).
 DESTINATION_SHIFT = const(10)
@@ -64,8 +37,8 @@ def _internal(flags: int, kind: int, size: int, part: int, fields: "array[int]")
     out = bytearray(size)
     base = array("I", (core.VERSION_NUMBER, 0, flags | core.BASE_IN | 3, core.SIGNATURE, size, FOREVER))
     core.pack(core.BASE_HEADER, base, out, 0)
-    core.pack(core.INTERNAL_HEADER, array("I", (0, kind)), out, BASE_HEADER_SIZE)
-    core.pack(part, fields, out, LAST_HEADER_AT)
+    core.pack(core.INTERNAL_HEADER, array("I", (0, kind)), out, core.BASE_HEADER_SIZE)
+    core.pack(part, fields, out, core.INTERNAL_END)
     return out
 
 
@@ -77,10 +50,10 @@ def establish_connection(
     fields[core.ESTABLISH_TIME_STAMP] = time_stamp
     fields[core.ESTABLISH_OPERATING_SYSTEM] = operating_system
     kind = core.PT_ESTABLISH_CONNECTION | (core.INTERNAL_CS if refused else 0)
-    out = _internal(0, kind, ESTABLISH_CONNECTION_SIZE, core.ESTABLISH_CONNECTION, fields)
-    out[CLIENT_GUID_AT:SERVER_GUID_AT] = names.check_guid(client_guid)
-    out[SERVER_GUID_AT : SERVER_GUID_AT + 16] = names.check_guid(server_guid)
-    for at in range(PADDING_AT, ESTABLISH_CONNECTION_SIZE):
+    out = _internal(0, kind, core.PACKET_SIZE_ESTABLISH_CONNECTION, core.ESTABLISH_CONNECTION, fields)
+    out[core.ESTABLISH_CLIENT_GUID_AT : core.ESTABLISH_SERVER_GUID_AT] = names.check_guid(client_guid)
+    out[core.ESTABLISH_SERVER_GUID_AT : core.ESTABLISH_SERVER_GUID_AT + 16] = names.check_guid(server_guid)
+    for at in range(core.ESTABLISH_END, core.PACKET_SIZE_ESTABLISH_CONNECTION):
         out[at] = 0x5A
     return out
 
@@ -88,12 +61,14 @@ def establish_connection(
 def connection_parameters(recoverable_ack_timeout: int, ack_timeout: int, window_size: int) -> bytearray:
     """Request or response (wire.md 5.3). Time-outs: ms, 500 to 120000 and 20000 to 120000; window_size: packets."""
     fields = array("I", (recoverable_ack_timeout, ack_timeout, 0, window_size))
-    return _internal(0, core.PT_CONNECTION_PARAMETERS, CONNECTION_PARAMETERS_SIZE, core.CONNECTION_PARAMETERS, fields)
+    return _internal(
+        0, core.PT_CONNECTION_PARAMETERS, core.PACKET_SIZE_CONNECTION_PARAMETERS, core.CONNECTION_PARAMETERS, fields
+    )
 
 
 def session_ack(fields: "array[int]") -> bytearray:
     """A SessionAck with the SessionHeader that core.session_fill has made (wire.md 5.4)."""
-    return _internal(core.BASE_SH, core.PT_SESSION_ACK, SESSION_ACK_SIZE, core.SESSION_HEADER, fields)
+    return _internal(core.BASE_SH, core.PT_SESSION_ACK, core.PACKET_SIZE_SESSION_ACK, core.SESSION_HEADER, fields)
 
 
 # ---- messages -----------------------------------------------------------------------------------
@@ -149,9 +124,9 @@ def message(
     for name in (admin, response):
         if name is not None:
             wire += name.wire()
-    transaction_at = NAMES_AT + len(wire)
-    at = transaction_at + (TRANSACTION_HEADER_SIZE if user_flags & core.USER_TH else 0)
-    label_at = at + PROPERTIES_HEADER_SIZE
+    transaction_at = core.USER_END + len(wire)
+    at = transaction_at + (core.TRANSACTION_HEADER_SIZE if user_flags & core.USER_TH else 0)
+    label_at = at + core.MESSAGE_PROPERTIES_HEADER_SIZE
     body_at = label_at + len(label_raw) + len(extension)
     size = body_at + len(body) + 3 & ~3
     if size > core.PACKET_SIZE_MAX:
@@ -164,9 +139,11 @@ def message(
     fields[core.USER_SENT_TIME] = check_u32(sent_time)
     fields[core.USER_MESSAGE_ID] = check_u32(message_id)
     fields[core.USER_FLAGS] = user_flags
-    core.pack(core.USER_HEADER, fields, out, BASE_HEADER_SIZE)
-    out[SOURCE_AT:TTBR_AT] = names.check_guid(source) + names.check_guid(address)
-    out[NAMES_AT:transaction_at] = wire
+    core.pack(core.USER_HEADER, fields, out, core.BASE_HEADER_SIZE)
+    out[core.USER_SOURCE_QUEUE_MANAGER_AT : core.USER_TIME_TO_BE_RECEIVED_AT] = names.check_guid(
+        source
+    ) + names.check_guid(address)
+    out[core.USER_END : transaction_at] = wire
     if at != transaction_at:
         core.pack(core.TRANSACTION_HEADER, array("I", (core.TX_FM | core.TX_LM, 0, 0, 1, 0)), out, transaction_at)
     properties[core.PROPERTIES_LABEL_LENGTH] = len(label_raw) >> 1
@@ -177,7 +154,9 @@ def message(
     core.pack(core.MESSAGE_PROPERTIES_HEADER, properties, out, at)
     if len(correlation) != CORRELATION_SIZE:
         raise ValueError("a correlation identifier has 20 bytes")
-    out[at + CORRELATION_AT : at + CORRELATION_AT + CORRELATION_SIZE] = correlation
+    out[at + core.PROPERTIES_CORRELATION_ID_AT : at + core.PROPERTIES_CORRELATION_ID_AT + CORRELATION_SIZE] = (
+        correlation
+    )
     out[label_at : label_at + len(label_raw)] = label_raw
     out[body_at - len(extension) : body_at] = extension
     out[body_at : body_at + len(body)] = body
@@ -197,7 +176,7 @@ class Draft:
         self._label = ""
         self._head = b""
         self.head_size = 0
-        self.transaction_at = NAMES_AT + len(destination.wire())
+        self.transaction_at = core.USER_END + len(destination.wire())
         self._label_is("")
 
     def _label_is(self, label: str) -> None:
@@ -207,10 +186,10 @@ class Draft:
             0, FOREVER, self._source, names.NULL_GUID, FOREVER, 0, 0, _TRANSACTIONAL, self._destination, None, None,
             properties, bytes(CORRELATION_SIZE), raw, b"", b"",
         )  # fmt: skip
-        self._flags = unpack_from("<I", packet, USER_FLAGS_AT)[0]
-        properties_at = self.transaction_at + TRANSACTION_HEADER_SIZE
-        size = properties_at + PROPERTIES_HEADER_SIZE + len(raw)
-        self._sizes_at = properties_at + MESSAGE_SIZE_AT
+        self._flags = unpack_from("<I", packet, core.USER_FLAGS_AT)[0]
+        properties_at = self.transaction_at + core.TRANSACTION_HEADER_SIZE
+        size = properties_at + core.MESSAGE_PROPERTIES_HEADER_SIZE + len(raw)
+        self._sizes_at = properties_at + core.PROPERTIES_MESSAGE_SIZE_AT
         self._head = bytes(packet[:size])
         self.head_size = size
         self._label = label
@@ -249,10 +228,16 @@ class Draft:
             core.copy(buffer, end - count, body, 0, count)
             for at in range(end, offset + size):
                 buffer[at] = 0
-        pack_into("<II", buffer, offset + PACKET_SIZE_AT, size, check_u32(ttrq))
+        pack_into("<II", buffer, offset + core.BASE_PACKET_SIZE_AT, size, check_u32(ttrq))
         flags = self._flags | journal
         pack_into(
-            "<IIII", buffer, offset + TTBR_AT, check_u32(ttbr), check_u32(sent_time), check_u32(message_id), flags
+            "<IIII",
+            buffer,
+            offset + core.USER_TIME_TO_BE_RECEIVED_AT,
+            check_u32(ttbr),
+            check_u32(sent_time),
+            check_u32(message_id),
+            flags,
         )
         pack_into("<II", buffer, offset + self._sizes_at, count, count)
         return size

@@ -136,8 +136,10 @@ class Connection:
     # ---- the handshake ------------------------------------------------------------------------
 
     def _establish_request(self, buffer: bytearray, start: int, now: int, events: "list[object]") -> None:
-        asked = bytes(buffer[start + compose.SERVER_GUID_AT : start + compose.SERVER_GUID_AT + 16])
-        self.remote_guid = bytes(buffer[start + compose.CLIENT_GUID_AT : start + compose.SERVER_GUID_AT])  # B-205
+        asked = bytes(buffer[start + core.ESTABLISH_SERVER_GUID_AT : start + core.ESTABLISH_SERVER_GUID_AT + 16])
+        self.remote_guid = bytes(
+            buffer[start + core.ESTABLISH_CLIENT_GUID_AT : start + core.ESTABLISH_SERVER_GUID_AT]
+        )  # B-205
         refused = asked != names.NULL_GUID and asked != self.own_guid  # B-207, A-39
         self._out.append(
             compose.establish_connection(
@@ -155,9 +157,9 @@ class Connection:
         self._start_initialization(now)
 
     def _establish_response(self, buffer: bytearray, start: int, now: int, events: "list[object]") -> None:
-        client = buffer[start + compose.CLIENT_GUID_AT : start + compose.SERVER_GUID_AT]
-        server = bytes(buffer[start + compose.SERVER_GUID_AT : start + compose.SERVER_GUID_AT + 16])
-        if buffer[start + compose.INTERNAL_FLAGS_AT] & core.INTERNAL_CS:
+        client = buffer[start + core.ESTABLISH_CLIENT_GUID_AT : start + core.ESTABLISH_SERVER_GUID_AT]
+        server = bytes(buffer[start + core.ESTABLISH_SERVER_GUID_AT : start + core.ESTABLISH_SERVER_GUID_AT + 16])
+        if buffer[start + core.INTERNAL_FLAGS_AT] & core.INTERNAL_CS:
             events += self.close("B-209", "the peer refused the session")
         elif client != self.own_guid:
             events += self.close("B-209", "the answer is for another queue manager")

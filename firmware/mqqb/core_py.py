@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _M32 = const(0xFFFFFFFF)
 
-# One letter for each word, in wire order, indexed by part: how wide it is on the wire (wire.md sections 2, 5, 6, 7).
+# One letter for each word, in wire order, indexed by part: how wide it is on the wire. made by c_core/layout.py
 _FORMATS = (
     "<BBHIII",
     "<HH",
@@ -32,6 +32,7 @@ _FORMATS = (
     "<IIIIIIIII",
     "<HHIIIII",
 )
+# end of what was made
 _SIZES = tuple([struct.calcsize(f) for f in _FORMATS])
 _MAXIMUM = {"B": 0xFF, "H": 0xFFFF, "I": _M32}
 
@@ -118,7 +119,7 @@ def _check_ack(v: "tuple[int, ...] | array[int]") -> int:
 
 
 def _check_ping(v: "tuple[int, ...] | array[int]") -> int:
-    return c.OK if v[1] == c.PING_SIGNATURE else c.BAD_PING_SIGNATURE
+    return c.OK if v[c.PING_SIGNATURE_WORD] == c.PING_SIGNATURE else c.BAD_PING_SIGNATURE
 
 
 _CHECKS = (

@@ -88,14 +88,14 @@ def read(
     """Read an internal packet whose BaseHeader has been read."""
     fields = core.words(core.ESTABLISH_CONNECTION)
     kind = reader.read_internal(data, offset, limit, fields) & core.INTERNAL_PT
-    internal = InternalHeader(unpack(core.INTERNAL_HEADER, data, offset + compose.BASE_HEADER_SIZE, limit))
+    internal = InternalHeader(unpack(core.INTERNAL_HEADER, data, offset + core.BASE_HEADER_SIZE, limit))
     if kind == core.PT_SESSION_ACK:
         return SessionAck(base, internal, SessionHeader(fields[: core.part_words(core.SESSION_HEADER)]))
     if kind == core.PT_CONNECTION_PARAMETERS:
         words = fields[: core.part_words(core.CONNECTION_PARAMETERS)]
         return ConnectionParameters(base, internal, ConnectionParametersHeader(words))
     header = EstablishConnectionHeader(fields)
-    at = offset + compose.SERVER_GUID_AT
-    header.client_guid = bytes(data[offset + compose.CLIENT_GUID_AT : at])
+    at = offset + core.ESTABLISH_SERVER_GUID_AT
+    header.client_guid = bytes(data[offset + core.ESTABLISH_CLIENT_GUID_AT : at])
     header.server_guid = bytes(data[at : at + 16])
     return EstablishConnection(base, internal, header, memoryview(data)[limit - compose.PADDING_SIZE : limit])

@@ -52,7 +52,7 @@ def parse(data: "Buffer", offset: int = 0, end: "int | None" = None) -> "Packet"
     fields = core.words(core.BASE_HEADER)
     status = core.unpack(core.BASE_HEADER, fields, data, offset, end)
     if status == core.NEED_MORE:
-        raise NeedMore(compose.BASE_HEADER_SIZE)
+        raise NeedMore(core.BASE_HEADER_SIZE)
     if status:
         raise core.malformed(status, core.BASE_HEADER)
     flags = fields[core.BASE_FLAGS]
@@ -93,12 +93,16 @@ def _parse_message(base: BaseHeader, data: "Buffer", offset: int) -> "Message":
     if base_flags & core.BASE_TR and not base_flags & core.BASE_DH:
         raise core.malformed(problems.TRACE_ALONE, 0)
 
-    at = offset + compose.BASE_HEADER_SIZE
+    at = offset + core.BASE_HEADER_SIZE
     user = UserHeader(unpack(core.USER_HEADER, data, at, limit))
-    user.source_queue_manager = bytes(data[offset + compose.SOURCE_AT : offset + compose.ADDRESS_AT])
-    user.queue_manager_address = bytes(data[offset + compose.ADDRESS_AT : offset + compose.TTBR_AT])
+    user.source_queue_manager = bytes(
+        data[offset + core.USER_SOURCE_QUEUE_MANAGER_AT : offset + core.USER_QUEUE_MANAGER_ADDRESS_AT]
+    )
+    user.queue_manager_address = bytes(
+        data[offset + core.USER_QUEUE_MANAGER_ADDRESS_AT : offset + core.USER_TIME_TO_BE_RECEIVED_AT]
+    )
     flags = user.fields[core.USER_FLAGS]
-    at = offset + compose.NAMES_AT
+    at = offset + core.USER_END
     kind = names.KINDS[flags >> compose.DESTINATION_SHIFT & 7]
     if kind:
         user.destination_queue = name = _parse_name(kind, data, at, limit, problems.DESTINATION_QUEUE)
@@ -118,14 +122,14 @@ def _parse_message(base: BaseHeader, data: "Buffer", offset: int) -> "Message":
     transaction = None
     if flags & core.USER_TH:
         transaction = TransactionHeader(unpack(core.TRANSACTION_HEADER, data, at, limit))
-        at += compose.TRANSACTION_HEADER_SIZE
+        at += core.TRANSACTION_HEADER_SIZE
         if transaction.fields[core.TX_FLAGS] & core.TX_CG:
             transaction.connector_qm_guid = take(data, at, 16, limit, problems.CONNECTOR_QM_GUID)
             at += 16
     security = None
     if flags & core.USER_SH:
         security = SecurityHeader(unpack(core.SECURITY_HEADER, data, at, limit))
-        at = _parse_security(security, data, at + compose.SECURITY_HEADER_SIZE, limit)
+        at = _parse_security(security, data, at + core.SECURITY_HEADER_SIZE, limit)
 
     message = UserMessage(base, user, _parse_properties(data, at, limit))
     message.transaction = transaction
@@ -135,7 +139,7 @@ def _parse_message(base: BaseHeader, data: "Buffer", offset: int) -> "Message":
     if base_flags & core.BASE_SH:
         if packet_size & 3:
             raise core.malformed(problems.NOT_ALIGNED, 0)
-        message.session = SessionHeader(unpack(core.SESSION_HEADER, data, limit, limit + compose.SESSION_HEADER_SIZE))
+        message.session = SessionHeader(unpack(core.SESSION_HEADER, data, limit, limit + core.SESSION_HEADER_SIZE))
 
     message_class = message.properties.fields[core.PROPERTIES_MESSAGE_CLASS]
     is_acknowledgment = message_class == compose.CLASS_ORDER_ACK or message_class >= compose.CLASS_FINAL_ACK
@@ -146,12 +150,12 @@ def _parse_message(base: BaseHeader, data: "Buffer", offset: int) -> "Message":
 
 def _acknowledgment(message: UserMessage, message_class: int, data: "Buffer", at: int, limit: int) -> "Message":
     """The message to the order queue whose body is at `at` (wire.md section 6)."""
-    if message.properties.fields[core.PROPERTIES_MESSAGE_SIZE] != compose.ACK_BODY_SIZE:
+    if message.properties.fields[core.PROPERTIES_MESSAGE_SIZE] != core.ORDER_ACK_SIZE:
         raise core.malformed(problems.ACK_LENGTH, 0)
     if message_class == compose.CLASS_ORDER_ACK:
         return reader.OrderAck(message, reader.OrderAckBody(unpack(core.ORDER_ACK, data, at, limit)))
     final = FinalAckBody(unpack(core.FINAL_ACK, data, at, limit))
-    final.source_guid = bytes(data[at + compose.ACK_SOURCE_AT : at + compose.ACK_SOURCE_AT + 16])
+    final.source_guid = bytes(data[at + core.ACK_SOURCE_GUID_AT : at + core.ACK_SOURCE_GUID_AT + 16])
     return FinalAck(message, final)
 
 
@@ -183,9 +187,9 @@ def _parse_properties(data: "Buffer", at: int, limit: int) -> MessagePropertiesH
     """The fixed part, label and extension; the body is for _finish."""
     properties = MessagePropertiesHeader(unpack(core.MESSAGE_PROPERTIES_HEADER, data, at, limit))
     fields = properties.fields
-    correlation_at = at + compose.CORRELATION_AT
+    correlation_at = at + core.PROPERTIES_CORRELATION_ID_AT
     properties.correlation_id = bytes(data[correlation_at : correlation_at + compose.CORRELATION_SIZE])
-    at += compose.PROPERTIES_HEADER_SIZE
+    at += core.MESSAGE_PROPERTIES_HEADER_SIZE
     size = 2 * fields[core.PROPERTIES_LABEL_LENGTH]
     if size:
         properties.label_raw = raw = take(data, at, size, limit, problems.LABEL)
@@ -212,7 +216,7 @@ def _finish(message: UserMessage, data: "Buffer", at: int, limit: int) -> int:
     fields = properties.fields
     body_at = (
         at
-        + compose.PROPERTIES_HEADER_SIZE
+        + core.MESSAGE_PROPERTIES_HEADER_SIZE
         + 2 * fields[core.PROPERTIES_LABEL_LENGTH]
         + fields[core.PROPERTIES_EXTENSION_SIZE]
     )
@@ -255,7 +259,7 @@ def _parse_tail(message: UserMessage, data: "Buffer", at: int, end: int, limit: 
 
 def names_end(packet: "Buffer", flags: int) -> int:
     """Where the queue names of a serialised message that parses end. flags: of its UserHeader."""
-    at = compose.NAMES_AT
+    at = core.USER_END
     for shift in (compose.DESTINATION_SHIFT, compose.ADMIN_SHIFT, compose.RESPONSE_SHIFT):
         kind = names.KINDS[flags >> shift & 7]
         at += 2 + (packet[at] | packet[at + 1] << 8) + 3 & ~3 if kind == names.DIRECT else _KIND_SIZES[kind]
@@ -264,7 +268,7 @@ def names_end(packet: "Buffer", flags: int) -> int:
 
 def transaction_offset(packet: "Buffer") -> int:
     """Where the TransactionHeader of a serialised packet that parses begins; 0 if it has none."""
-    flags = unpack_from("<I", packet, compose.USER_FLAGS_AT)[0]
-    if packet[2] & core.BASE_IN or not flags & core.USER_TH:
+    flags = unpack_from("<I", packet, core.USER_FLAGS_AT)[0]
+    if packet[core.BASE_FLAGS_AT] & core.BASE_IN or not flags & core.USER_TH:
         return 0
     return names_end(packet, flags)

@@ -25,27 +25,27 @@ def read_internal(data: "Buffer", offset: int, limit: int, fields: "array[int]")
     Returns PT and CS of its InternalHeader. The BaseHeader is known to be right. Malformed.
     """
     part = core.INTERNAL_HEADER
-    status = core.unpack(part, fields, data, offset + compose.BASE_HEADER_SIZE, limit)
+    status = core.unpack(part, fields, data, offset + core.BASE_HEADER_SIZE, limit)
     if not status:
         flags = fields[core.INTERNAL_FLAGS]
         kind = flags & core.INTERNAL_PT
         size = limit - offset
         if kind == core.PT_SESSION_ACK:
             part = core.SESSION_HEADER
-            if not data[offset + 2] & core.BASE_SH:
+            if not data[offset + core.BASE_FLAGS_AT] & core.BASE_SH:
                 status = problems.NO_SESSION_HEADER
-            elif size != compose.SESSION_ACK_SIZE:
+            elif size != core.PACKET_SIZE_SESSION_ACK:
                 status = problems.SESSION_ACK_LENGTH
         elif kind == core.PT_CONNECTION_PARAMETERS:
             part = core.CONNECTION_PARAMETERS
-            if size != compose.CONNECTION_PARAMETERS_SIZE:
+            if size != core.PACKET_SIZE_CONNECTION_PARAMETERS:
                 status = problems.PARAMETERS_LENGTH
         else:
             part = core.ESTABLISH_CONNECTION
-            if size != compose.ESTABLISH_CONNECTION_SIZE:
+            if size != core.PACKET_SIZE_ESTABLISH_CONNECTION:
                 status = problems.ESTABLISH_LENGTH
         if not status:
-            status = core.unpack(part, fields, data, offset + compose.LAST_HEADER_AT, limit)
+            status = core.unpack(part, fields, data, offset + core.INTERNAL_END, limit)
     if status:
         raise core.malformed(status, part)
     return flags & (core.INTERNAL_PT | core.INTERNAL_CS)
@@ -91,37 +91,37 @@ def order_ack_body(raw: "Buffer") -> int:
     """Where the body of an OrderAck begins, if the message raw is one with no headers but those that it needs; its body
     and SessionHeader are not looked at. 0: `parse` tells what it is.
     """
-    size = unpack_from("<I", raw, compose.PACKET_SIZE_AT)[0]
-    flags = unpack_from("<I", raw, compose.USER_FLAGS_AT)[0]
+    size = unpack_from("<I", raw, core.BASE_PACKET_SIZE_AT)[0]
+    flags = unpack_from("<I", raw, core.USER_FLAGS_AT)[0]
     fields = core.words(core.MESSAGE_PROPERTIES_HEADER)
     if (
-        raw[2] & ~(core.BASE_SH | 7) & 0xFF
-        or raw[3]
+        raw[core.BASE_FLAGS_AT] & ~(core.BASE_SH | 7) & 0xFF
+        or raw[core.BASE_FLAGS_AT + 1]
         or flags & _NOT_OF_ORDER_ACKS
-        or core.unpack(core.USER_HEADER, fields, raw, compose.BASE_HEADER_SIZE, size)
+        or core.unpack(core.USER_HEADER, fields, raw, core.BASE_HEADER_SIZE, size)
     ):
         return 0
     kind = names.KINDS[flags >> compose.DESTINATION_SHIFT & 7]
-    at = compose.NAMES_AT + 4
+    at = core.USER_END + 4
     if kind == names.DIRECT:
-        count = raw[compose.NAMES_AT] | raw[compose.NAMES_AT + 1] << 8
-        at = compose.NAMES_AT + (2 + count + 3 & ~3)
-        end = compose.NAMES_AT + count  # of the text, without its NUL
-        name = bytes(raw[compose.NAMES_AT + 2 : end])
+        count = raw[core.USER_END] | raw[core.USER_END + 1] << 8
+        at = core.USER_END + (2 + count + 3 & ~3)
+        end = core.USER_END + count  # of the text, without its NUL
+        name = bytes(raw[core.USER_END + 2 : end])
         if count & 1 or raw[end : end + 2] != b"\0\0" or not is_order_queue(names.utf16_decode(name)):
             return 0
-    elif kind != names.ID or unpack_from("<I", raw, compose.NAMES_AT)[0] != names.ORDER_QUEUE_ID:
+    elif kind != names.ID or unpack_from("<I", raw, core.USER_END)[0] != names.ORDER_QUEUE_ID:
         return 0
-    label_at = at + compose.PROPERTIES_HEADER_SIZE
+    label_at = at + core.MESSAGE_PROPERTIES_HEADER_SIZE
     body_at = label_at + len(ORDER_LABEL_RAW)
     if (
-        body_at + compose.ACK_BODY_SIZE != size
+        body_at + core.ORDER_ACK_SIZE != size
         or core.unpack(core.MESSAGE_PROPERTIES_HEADER, fields, raw, at, size)
         or raw[label_at:body_at] != ORDER_LABEL_RAW
         or fields[core.PROPERTIES_LABEL_LENGTH] != len(ORDER_LABEL_RAW) // 2
         or fields[core.PROPERTIES_MESSAGE_CLASS] != compose.CLASS_ORDER_ACK
-        or fields[core.PROPERTIES_MESSAGE_SIZE] != compose.ACK_BODY_SIZE
-        or fields[core.PROPERTIES_ALLOCATION_BODY_SIZE] != compose.ACK_BODY_SIZE
+        or fields[core.PROPERTIES_MESSAGE_SIZE] != core.ORDER_ACK_SIZE
+        or fields[core.PROPERTIES_ALLOCATION_BODY_SIZE] != core.ORDER_ACK_SIZE
         or fields[core.PROPERTIES_EXTENSION_SIZE]  # an extension
     ):
         return 0
@@ -184,7 +184,7 @@ class Reader:
         """Read the message data[start:start + total] if it is such an OrderAck, its SessionHeader into heard."""
         if self._is_alike(start, total, heard):
             return True
-        if self.data[start + compose.USER_FLAGS_AT + 2] & _USER_TH_BYTE:
+        if self.data[start + core.USER_FLAGS_AT + 2] & _USER_TH_BYTE:
             return False
         self._learn(bytes(self.data[start : start + total]))
         return self._is_alike(start, total, heard)
@@ -192,15 +192,15 @@ class Reader:
     def _is_alike(self, start: int, total: int, heard: "array[int]") -> bool:
         buffer = self.data
         head = self._head
-        carries = buffer[start + 2] & core.BASE_SH
-        at = start + compose.USER_FLAGS_AT
+        carries = buffer[start + core.BASE_FLAGS_AT] & core.BASE_SH
+        at = start + core.USER_FLAGS_AT
         body = at + len(head)
-        limit = body + compose.ACK_BODY_SIZE
+        limit = body + core.ORDER_ACK_SIZE
         return (
             head != b""
             and start + total == limit + carries  # a SessionHeader has 16 bytes, SH is 0x10
-            and buffer[start + 2] & ~core.BASE_SH == self._flags
-            and buffer[start + 3] == 0
+            and buffer[start + core.BASE_FLAGS_AT] & ~core.BASE_SH == self._flags
+            and buffer[start + core.BASE_FLAGS_AT + 1] == 0
             and buffer.find(head, at, body) == at
             and core.unpack(core.ORDER_ACK, self.body.fields, buffer, body, limit) == core.OK
             and (not carries or core.unpack(core.SESSION_HEADER, heard, buffer, limit, start + total) == core.OK)
@@ -210,6 +210,6 @@ class Reader:
         """Take this one as the measure, if it is an OrderAck like all."""
         body_at = order_ack_body(raw)
         if body_at:
-            self._head = head = raw[compose.USER_FLAGS_AT : body_at]
-            self._flags = raw[2] & ~core.BASE_SH  # the low byte of BaseHeader.Flags
+            self._head = head = raw[core.USER_FLAGS_AT : body_at]
+            self._flags = raw[core.BASE_FLAGS_AT] & ~core.BASE_SH  # the low byte of BaseHeader.Flags
             self.user_flags = head[0] | head[1] << 8

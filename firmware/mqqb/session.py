@@ -137,9 +137,17 @@ class Session(Connection):
         if status < 0:
             error = core.malformed(status, 0)
             events += self.close(error.rule, error.field + ": " + error.reason)
-        elif left >= 16 and data[start + 2] & core.BASE_IN and total > compose.ESTABLISH_CONNECTION_SIZE:
+        elif (
+            left >= core.BASE_HEADER_SIZE
+            and data[start + core.BASE_FLAGS_AT] & core.BASE_IN
+            and total > core.PACKET_SIZE_ESTABLISH_CONNECTION
+        ):
             events += self.close("B-433", "BaseHeader.PacketSize: no internal packet is so long")
-        elif left >= 16 and not data[start + 2] & core.BASE_IN and self.state != connection.OPEN:
+        elif (
+            left >= core.BASE_HEADER_SIZE
+            and not data[start + core.BASE_FLAGS_AT] & core.BASE_IN
+            and self.state != connection.OPEN
+        ):
             events += self.close("B-434", "a message came before the session was open")
         elif status != core.OK:
             if self.state == connection.OPEN:
@@ -149,10 +157,10 @@ class Session(Connection):
             come.begin = start + total
             self._received_ack = True  # B-167
             try:
-                if data[start + 2] & core.BASE_IN:
+                if data[start + core.BASE_FLAGS_AT] & core.BASE_IN:
                     self._internal(data, start, start + total, now, events)
                 elif reuse and come.read_order_ack(start, total, self._words):
-                    self._order_ack(data[start + 2] & core.BASE_SH != 0, now, events)
+                    self._order_ack(data[start + core.BASE_FLAGS_AT] & core.BASE_SH != 0, now, events)
                 else:
                     self._packet(bytes(data[start : start + total]), now, events)
             except core.Malformed as error:
@@ -264,10 +272,10 @@ class Session(Connection):
         without SessionHeader; its SH flag is set here as needed. recoverable: DM = 1.
         """
         carries = self._begin_send(recoverable, now)
-        packet[2] = packet[2] & ~core.BASE_SH & 0xFF | carries
+        packet[core.BASE_FLAGS_AT] = packet[core.BASE_FLAGS_AT] & ~core.BASE_SH & 0xFF | carries
         self._out.append(packet)
         if carries:
-            header = bytearray(compose.SESSION_HEADER_SIZE)
+            header = bytearray(core.SESSION_HEADER_SIZE)
             core.pack(core.SESSION_HEADER, self._words, header, 0)
             self._out.append(header)
         self._end_send(entry, recoverable, now)
@@ -279,10 +287,10 @@ class Session(Connection):
         to be room for 16 bytes. Returns how many bytes to write. What `take_output` gives goes before.
         """
         carries = self._begin_send(recoverable, now)
-        buffer[offset + 2] = buffer[offset + 2] & ~core.BASE_SH & 0xFF | carries
+        buffer[offset + core.BASE_FLAGS_AT] = buffer[offset + core.BASE_FLAGS_AT] & ~core.BASE_SH & 0xFF | carries
         if carries:
             core.pack(core.SESSION_HEADER, self._words, buffer, offset + size)
-            size += compose.SESSION_HEADER_SIZE
+            size += core.SESSION_HEADER_SIZE
         self._end_send(entry, recoverable, now)
         return size
 
@@ -330,7 +338,7 @@ class Session(Connection):
         if not self._ack:
             self._ack = bytes(compose.session_ack(header))
         packet = bytearray(self._ack)
-        core.pack(core.SESSION_HEADER, header, packet, compose.SESSION_ACK_SIZE - compose.SESSION_HEADER_SIZE)
+        core.pack(core.SESSION_HEADER, header, packet, core.PACKET_SIZE_SESSION_ACK - core.SESSION_HEADER_SIZE)
         self._out.append(packet)
 
     # ---- timers -------------------------------------------------------------------------------

@@ -330,52 +330,52 @@ static void put_details(mqqb_capture *c, mqqb_capture_direction *d, const uint8_
     const uint32_t kind = r[MQQB_SCAN_KIND * BLOCK];
     const uint32_t user_flags = r[MQQB_SCAN_USER_FLAGS * BLOCK];
     const uint8_t *const in = packet + r[MQQB_SCAN_PROPERTIES_OFFSET * BLOCK];
-    walk w = {packet, 64 + (uint64_t)r[MQQB_SCAN_DESTINATION_SIZE * BLOCK], r[MQQB_SCAN_TOTAL_SIZE * BLOCK]};
+    walk w = {packet, MQQB_USER_END + (uint64_t)r[MQQB_SCAN_DESTINATION_SIZE * BLOCK], r[MQQB_SCAN_TOTAL_SIZE * BLOCK]};
     uint32_t last = 0;
 
     if (kind == MQQB_KIND_SESSION_ACK) {
         return;
     }
     if (kind == MQQB_KIND_ESTABLISH_CONNECTION) {
-        put_guid(c, r, MQQB_CAPTURE_CLIENT_GUID, &last, packet + 20);
-        put_guid(c, r, MQQB_CAPTURE_SERVER_GUID, &last, packet + 36);
-        put(r, MQQB_CAPTURE_TIME_STAMP, le32(packet + 52));
-        put(r, MQQB_CAPTURE_OPERATING_SYSTEM, le16(packet + 56));
+        put_guid(c, r, MQQB_CAPTURE_CLIENT_GUID, &last, packet + MQQB_ESTABLISH_CLIENT_GUID_AT);
+        put_guid(c, r, MQQB_CAPTURE_SERVER_GUID, &last, packet + MQQB_ESTABLISH_SERVER_GUID_AT);
+        put(r, MQQB_CAPTURE_TIME_STAMP, le32(packet + MQQB_ESTABLISH_TIME_STAMP_AT));
+        put(r, MQQB_CAPTURE_OPERATING_SYSTEM, le16(packet + MQQB_ESTABLISH_OPERATING_SYSTEM_AT));
         return;
     }
     if (kind == MQQB_KIND_CONNECTION_PARAMETERS) {
-        put(r, MQQB_CAPTURE_RECOVERABLE_ACK_TIMEOUT, le32(packet + 20));
-        put(r, MQQB_CAPTURE_ACK_TIMEOUT, le32(packet + 24));
-        put(r, MQQB_CAPTURE_PARAMETERS_WINDOW_SIZE, le16(packet + 30));
+        put(r, MQQB_CAPTURE_RECOVERABLE_ACK_TIMEOUT, le32(packet + MQQB_PARAMETERS_RECOVERABLE_ACK_TIMEOUT_AT));
+        put(r, MQQB_CAPTURE_ACK_TIMEOUT, le32(packet + MQQB_PARAMETERS_ACK_TIMEOUT_AT));
+        put(r, MQQB_CAPTURE_PARAMETERS_WINDOW_SIZE, le16(packet + MQQB_PARAMETERS_WINDOW_SIZE_AT));
         return;
     }
-    put_guid(c, r, MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS, &d->code[3], packet + 32);
+    put_guid(c, r, MQQB_CAPTURE_QUEUE_MANAGER_ADDRESS, &d->code[3], packet + MQQB_USER_QUEUE_MANAGER_ADDRESS_AT);
     put_name(c, r, MQQB_CAPTURE_ADMINISTRATION_QUEUE, &w, user_flags >> 13 & 7);
     put_name(c, r, MQQB_CAPTURE_RESPONSE_QUEUE, &w, user_flags >> 16 & 7);
     w.cursor += (user_flags & MQQB_USER_CQ) != 0 ? 16 : 0;
     if ((user_flags & MQQB_USER_TH) != 0) {
-        if ((here(&w)[0] & MQQB_TX_CG) != 0) {
-            put_guid(c, r, MQQB_CAPTURE_CONNECTOR_QUEUE_MANAGER, &last, here(&w) + 20);
+        if ((here(&w)[MQQB_TX_FLAGS_AT] & MQQB_TX_CG) != 0) {
+            put_guid(c, r, MQQB_CAPTURE_CONNECTOR_QUEUE_MANAGER, &last, here(&w) + MQQB_TRANSACTION_HEADER_SIZE);
             w.cursor += 16;
         }
-        w.cursor += 20;
+        w.cursor += MQQB_TRANSACTION_HEADER_SIZE;
     }
     if ((user_flags & MQQB_USER_SH) != 0) {
         const uint8_t *const security = here(&w);
-        put(r, MQQB_CAPTURE_SECURITY_FLAGS, le16(security));
-        put(r, MQQB_CAPTURE_SENDER_ID_SIZE, le16(security + 2));
-        put(r, MQQB_CAPTURE_ENCRYPTION_KEY_SIZE, le16(security + 4));
-        put(r, MQQB_CAPTURE_SIGNATURE_SIZE, le16(security + 6));
-        put(r, MQQB_CAPTURE_SENDER_CERT_SIZE, le32(security + 8));
-        put(r, MQQB_CAPTURE_PROVIDER_INFO_SIZE, le32(security + 12));
+        put(r, MQQB_CAPTURE_SECURITY_FLAGS, le16(security + MQQB_SECURITY_FLAGS_AT));
+        put(r, MQQB_CAPTURE_SENDER_ID_SIZE, le16(security + MQQB_SECURITY_SENDER_ID_SIZE_AT));
+        put(r, MQQB_CAPTURE_ENCRYPTION_KEY_SIZE, le16(security + MQQB_SECURITY_ENCRYPTION_KEY_SIZE_AT));
+        put(r, MQQB_CAPTURE_SIGNATURE_SIZE, le16(security + MQQB_SECURITY_SIGNATURE_SIZE_AT));
+        put(r, MQQB_CAPTURE_SENDER_CERT_SIZE, le32(security + MQQB_SECURITY_SENDER_CERT_SIZE_AT));
+        put(r, MQQB_CAPTURE_PROVIDER_INFO_SIZE, le32(security + MQQB_SECURITY_PROVIDER_INFO_SIZE_AT));
     }
-    put(r, MQQB_CAPTURE_BODY_TYPE, le32(in + 24));
-    put(r, MQQB_CAPTURE_APPLICATION_TAG, le32(in + 28));
-    put(r, MQQB_CAPTURE_ALLOCATION_BODY_SIZE, le32(in + 36));
-    put(r, MQQB_CAPTURE_PRIVACY_LEVEL, le32(in + 40));
-    put(r, MQQB_CAPTURE_HASH_ALGORITHM, le32(in + 44));
-    put(r, MQQB_CAPTURE_ENCRYPTION_ALGORITHM, le32(in + 48));
-    put(r, MQQB_CAPTURE_EXTENSION_SIZE, le32(in + 52));
+    put(r, MQQB_CAPTURE_BODY_TYPE, le32(in + MQQB_PROPERTIES_BODY_TYPE_AT));
+    put(r, MQQB_CAPTURE_APPLICATION_TAG, le32(in + MQQB_PROPERTIES_APPLICATION_TAG_AT));
+    put(r, MQQB_CAPTURE_ALLOCATION_BODY_SIZE, le32(in + MQQB_PROPERTIES_ALLOCATION_BODY_SIZE_AT));
+    put(r, MQQB_CAPTURE_PRIVACY_LEVEL, le32(in + MQQB_PROPERTIES_PRIVACY_LEVEL_AT));
+    put(r, MQQB_CAPTURE_HASH_ALGORITHM, le32(in + MQQB_PROPERTIES_HASH_ALGORITHM_AT));
+    put(r, MQQB_CAPTURE_ENCRYPTION_ALGORITHM, le32(in + MQQB_PROPERTIES_ENCRYPTION_ALGORITHM_AT));
+    put(r, MQQB_CAPTURE_EXTENSION_SIZE, le32(in + MQQB_PROPERTIES_EXTENSION_SIZE_AT));
 }
 
 /* A row for the packet at packet[0..room), at least 16 bytes; none if it has more. s: where it begins. Returns its size, 0 if
@@ -397,15 +397,16 @@ static uint32_t add_packet(mqqb_capture *c, uint32_t connection, uint32_t side, 
         const uint32_t name_size = r[MQQB_SCAN_DESTINATION_SIZE * BLOCK];
 
         if (c->columns.column[MQQB_CAPTURE_SOURCE_QUEUE_MANAGER] != NULL) {
-            put_guid(c, r, MQQB_CAPTURE_SOURCE_QUEUE_MANAGER, &d->code[0], packet + 16);
+            put_guid(c, r, MQQB_CAPTURE_SOURCE_QUEUE_MANAGER, &d->code[0], packet + MQQB_USER_SOURCE_QUEUE_MANAGER_AT);
         }
         if (c->columns.column[MQQB_CAPTURE_DESTINATION_QUEUE] != NULL) {
             if (selector == 7) {
                 put(r, MQQB_CAPTURE_DESTINATION_QUEUE,
-                    code_of(&c->dictionary[1], &d->code[1], 7, packet + 66, le16(packet + 64)));
+                    code_of(&c->dictionary[1], &d->code[1], 7, packet + MQQB_USER_END + 2,
+                            le16(packet + MQQB_USER_END)));
             } else if (selector != 0) {
                 put(r, MQQB_CAPTURE_DESTINATION_QUEUE,
-                    code_of(&c->dictionary[1], &d->code[1], selector, packet + 64, name_size));
+                    code_of(&c->dictionary[1], &d->code[1], selector, packet + MQQB_USER_END, name_size));
             }
         }
         if (r[MQQB_SCAN_ACK_SOURCE_OFFSET * BLOCK] != 0) {
@@ -418,7 +419,7 @@ static uint32_t add_packet(mqqb_capture *c, uint32_t connection, uint32_t side, 
     if (c->columns.correlation_id != NULL) {
         uint8_t *const out = c->columns.correlation_id + (size_t)20 * c->rows;
         if (r[MQQB_SCAN_PROPERTIES_OFFSET * BLOCK] != 0) {
-            memcpy(out, packet + r[MQQB_SCAN_PROPERTIES_OFFSET * BLOCK] + 4, 20);
+            memcpy(out, packet + r[MQQB_SCAN_PROPERTIES_OFFSET * BLOCK] + MQQB_PROPERTIES_CORRELATION_ID_AT, 20);
         } else {
             memset(out, 0, 20);
         }
@@ -546,8 +547,11 @@ static int is_credible(const uint8_t *in, uint64_t size)
 {
     static const uint8_t signature[4] = {0x4C, 0x49, 0x4F, 0x52};
 
-    if (size < 16) {
-        return size <= 4 || memcmp(in + 4, signature, size < 8 ? (size_t)size - 4 : 4) == 0 ? 2 : 0;
+    if (size < MQQB_BASE_HEADER_SIZE) {
+        return size <= MQQB_BASE_SIGNATURE_AT || memcmp(in + MQQB_BASE_SIGNATURE_AT, signature,
+                                                        smaller(4, (uint32_t)size - MQQB_BASE_SIGNATURE_AT)) == 0
+                   ? 2
+                   : 0;
     }
     return check_base_header(in) == MQQB_OK;
 }
@@ -586,7 +590,7 @@ static void search(mqqb_capture *c, mqqb_capture_direction *d, piece *s)
     }
     if (found == 1) {
         d->flags &= ~IS_SEARCHING;
-        d->need = 16;
+        d->need = MQQB_BASE_HEADER_SIZE;
     } else {
         carry(c, d, s);
     }
@@ -599,8 +603,8 @@ static void consume_carried(mqqb_capture *c, uint32_t connection, uint32_t side,
     const uint32_t carried = d->carry_size;
     const uint32_t size = gather(c, d, s, c->scratch, d->need);
 
-    if (d->need == 16 && check_base_header(c->scratch) == MQQB_OK) {
-        d->need = mqqb_packet_total(le16(c->scratch + 2), le32(c->scratch + 8));
+    if (d->need == MQQB_BASE_HEADER_SIZE && check_base_header(c->scratch) == MQQB_OK) {
+        d->need = mqqb_packet_total(le16(c->scratch + MQQB_BASE_FLAGS_AT), le32(c->scratch + MQQB_BASE_PACKET_SIZE_AT));
         return;
     }
     if (add_packet(c, connection, side, c->scratch, size, &c->segments[d->carry], d->offset - carried) == 0) {
@@ -1112,9 +1116,11 @@ static void route(mqqb_capture *c, const mqqb_capture_end end[2], const uint8_t 
     c->pair = c->tunnel != 0 ? c->tunnel : pair_hash(end) | 1;
     c->key = in != NULL ? connection_hash(end) | 1 : c->pair;
     c->managers[0] = c->managers[1] = 0;
-    if (in != NULL && size >= 52 && check_base_header(in) == MQQB_OK) {
-        const uint32_t at = (le16(in + 2) & MQQB_BASE_IN) != 0 ? 20 : 16;
-        if (at == 16 || (le16(in + 18) & MQQB_INTERNAL_PT) == MQQB_PT_ESTABLISH_CONNECTION) {
+    if (in != NULL && size >= MQQB_ESTABLISH_TIME_STAMP_AT && check_base_header(in) == MQQB_OK) {
+        const uint32_t at = (le16(in + MQQB_BASE_FLAGS_AT) & MQQB_BASE_IN) != 0 ? MQQB_ESTABLISH_CLIENT_GUID_AT
+                                                                                : MQQB_USER_SOURCE_QUEUE_MANAGER_AT;
+        if (at == MQQB_USER_SOURCE_QUEUE_MANAGER_AT ||
+            (le16(in + MQQB_INTERNAL_FLAGS_AT) & MQQB_INTERNAL_PT) == MQQB_PT_ESTABLISH_CONNECTION) {
             c->managers[0] = manager_of(in + at);
             c->managers[1] = manager_of(in + at + 16);
         }

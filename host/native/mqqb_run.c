@@ -6,27 +6,6 @@
 #define MQQB_CHECKS_ONLY
 #include "mqqb.c" /* NOLINT(bugprone-suspicious-include): the range checks, which exist once */
 
-/* Offsets in a packet, and in its MessagePropertiesHeader (wire.md 2.1, 2.2, 2.5). */
-#define FLAGS_AT 2u
-#define PACKET_SIZE_AT 8u
-#define TIME_TO_REACH_QUEUE_AT 12u
-#define USER_AT 16u
-#define TIME_TO_BE_RECEIVED_AT 48u
-#define SENT_TIME_AT 52u
-#define MESSAGE_ID_AT 56u
-#define USER_FLAGS_AT 60u
-#define NAMES_AT 64u
-#define MESSAGE_SIZE_AT 32u
-#define ALLOCATION_BODY_SIZE_AT 36u
-#define EXTENSION_SIZE_AT 52u
-/* Of the TransactionHeader (2.3). */
-#define ORDINAL_AT 4u
-#define TIME_STAMP_AT 8u
-#define NUMBER_AT 12u
-#define PREVIOUS_AT 16u
-
-#define TRANSACTION_SIZE 20u
-#define PROPERTIES_SIZE 56u
 #define GUID_SIZE 16u
 #define WANT_PA 0x01u /* MessagePropertiesHeader.Flags: tell that it has reached its queue */
 
@@ -45,14 +24,15 @@ static uint64_t name_size(const uint8_t *name, uint32_t selector)
 
 int mqqb_run_learn(mqqb_run_template *t, const uint8_t *packet, size_t size)
 {
-    uint64_t at = NAMES_AT, transaction_at, head_size;
+    uint64_t at = MQQB_USER_END, transaction_at, head_size;
     uint32_t flags, shift, total, body_size;
 
     if (mqqb_frame(packet, size, &total) != MQQB_OK || total != size ||
-        (le16(packet + FLAGS_AT) & ~MQQB_BASE_PR) != 0 || check_user_header(packet + USER_AT) != MQQB_OK) {
+        (le16(packet + MQQB_BASE_FLAGS_AT) & ~MQQB_BASE_PR) != 0 ||
+        check_user_header(packet + MQQB_BASE_END) != MQQB_OK) {
         return 0;
     }
-    flags = le32(packet + USER_FLAGS_AT);
+    flags = le32(packet + MQQB_USER_FLAGS_AT);
     if ((flags & (MQQB_USER_TH | MQQB_USER_SH | MQQB_USER_MQ | MQQB_USER_HH)) != MQQB_USER_TH) {
         return 0;
     }
@@ -64,16 +44,18 @@ int mqqb_run_learn(mqqb_run_template *t, const uint8_t *packet, size_t size)
     }
     at += (flags & MQQB_USER_CQ) != 0 ? GUID_SIZE : 0;
     transaction_at = at;
-    if (at + TRANSACTION_SIZE + PROPERTIES_SIZE > size) {
+    if (at + MQQB_TRANSACTION_HEADER_SIZE + MQQB_MESSAGE_PROPERTIES_HEADER_SIZE > size) {
         return 0;
     }
-    at += TRANSACTION_SIZE + ((packet[at] & MQQB_TX_CG) != 0 ? GUID_SIZE : 0);
-    if (at + PROPERTIES_SIZE > size) {
+    at += MQQB_TRANSACTION_HEADER_SIZE + ((packet[at + MQQB_TX_FLAGS_AT] & MQQB_TX_CG) != 0 ? GUID_SIZE : 0);
+    if (at + MQQB_MESSAGE_PROPERTIES_HEADER_SIZE > size) {
         return 0;
     }
-    body_size = le32(packet + at + MESSAGE_SIZE_AT);
-    head_size = at + PROPERTIES_SIZE + 2 * (uint64_t)packet[at + 1] + le32(packet + at + EXTENSION_SIZE_AT);
-    if ((packet[at] & WANT_PA) != 0 || le32(packet + at + ALLOCATION_BODY_SIZE_AT) != body_size ||
+    body_size = le32(packet + at + MQQB_PROPERTIES_MESSAGE_SIZE_AT);
+    head_size = at + MQQB_MESSAGE_PROPERTIES_HEADER_SIZE + 2 * (uint64_t)packet[at + MQQB_PROPERTIES_LABEL_LENGTH_AT] +
+                le32(packet + at + MQQB_PROPERTIES_EXTENSION_SIZE_AT);
+    if ((packet[at + MQQB_PROPERTIES_FLAGS_AT] & WANT_PA) != 0 ||
+        le32(packet + at + MQQB_PROPERTIES_ALLOCATION_BODY_SIZE_AT) != body_size ||
         align4(head_size + body_size) != size) {
         return 0;
     }
@@ -94,12 +76,14 @@ static int is_alike(const mqqb_run_template *t, const uint8_t *packet)
 {
     const uint32_t transaction_at = t->transaction_at, properties_at = t->properties_at;
 
-    return is_same(t, packet, FLAGS_AT, PACKET_SIZE_AT) && is_same(t, packet, TIME_TO_REACH_QUEUE_AT, SENT_TIME_AT) &&
-           is_same(t, packet, USER_FLAGS_AT, transaction_at) &&
+    return is_same(t, packet, MQQB_BASE_FLAGS_AT, MQQB_BASE_PACKET_SIZE_AT) &&
+           is_same(t, packet, MQQB_BASE_TIME_TO_REACH_QUEUE_AT, MQQB_USER_SENT_TIME_AT) &&
+           is_same(t, packet, MQQB_USER_FLAGS_AT, transaction_at) &&
            ((packet[transaction_at] ^ t->head[transaction_at]) & (MQQB_TX_CG | MQQB_TX_FA)) == 0 &&
-           is_same(t, packet, transaction_at + ORDINAL_AT, transaction_at + NUMBER_AT) &&
-           is_same(t, packet, transaction_at + TRANSACTION_SIZE, properties_at + MESSAGE_SIZE_AT) &&
-           is_same(t, packet, properties_at + ALLOCATION_BODY_SIZE_AT + 4, t->head_size);
+           is_same(t, packet, transaction_at + MQQB_TX_ORDINAL_AT, transaction_at + MQQB_TX_NUMBER_AT) &&
+           is_same(t, packet, transaction_at + MQQB_TRANSACTION_HEADER_SIZE,
+                   properties_at + MQQB_PROPERTIES_MESSAGE_SIZE_AT) &&
+           is_same(t, packet, properties_at + MQQB_PROPERTIES_ALLOCATION_BODY_SIZE_AT + 4, t->head_size);
 }
 
 size_t mqqb_run_find(const mqqb_run_template *t, const uint8_t *in, size_t in_size, mqqb_run_packet *out,
@@ -113,20 +97,20 @@ size_t mqqb_run_find(const mqqb_run_template *t, const uint8_t *in, size_t in_si
         const uint8_t *const packet = in + at;
         const uint8_t *const transaction = packet + t->transaction_at;
         const uint8_t *const properties = packet + t->properties_at;
-        const uint32_t body_size = le32(properties + MESSAGE_SIZE_AT);
+        const uint32_t body_size = le32(properties + MQQB_PROPERTIES_MESSAGE_SIZE_AT);
         uint32_t total;
 
         if (mqqb_frame(packet, end - at, &total) != MQQB_OK || align4((uint64_t)t->head_size + body_size) != total ||
-            le32(properties + ALLOCATION_BODY_SIZE_AT) != body_size ||
+            le32(properties + MQQB_PROPERTIES_ALLOCATION_BODY_SIZE_AT) != body_size ||
             check_transaction_header(transaction) != MQQB_OK) {
             break;
         }
         out[count].offset = at;
         out[count].size = total;
-        out[count].sent_time = le32(packet + SENT_TIME_AT);
-        out[count].message_id = le32(packet + MESSAGE_ID_AT);
-        out[count].tx_sequence_number = le32(transaction + NUMBER_AT);
-        out[count].previous_tx_sequence_number = le32(transaction + PREVIOUS_AT);
+        out[count].sent_time = le32(packet + MQQB_USER_SENT_TIME_AT);
+        out[count].message_id = le32(packet + MQQB_USER_MESSAGE_ID_AT);
+        out[count].tx_sequence_number = le32(transaction + MQQB_TX_NUMBER_AT);
+        out[count].previous_tx_sequence_number = le32(transaction + MQQB_TX_PREVIOUS_AT);
         count++;
         at += total;
     }
@@ -140,8 +124,8 @@ size_t mqqb_run_accept(mqqb_incoming *in, const mqqb_run_template *t, const mqqb
     size_t done;
 
     h.flags = le32(transaction);
-    h.tx_sequence_ordinal = le32(transaction + ORDINAL_AT);
-    h.tx_sequence_time_stamp = le32(transaction + TIME_STAMP_AT);
+    h.tx_sequence_ordinal = le32(transaction + MQQB_TX_ORDINAL_AT);
+    h.tx_sequence_time_stamp = le32(transaction + MQQB_TX_TIME_STAMP_AT);
     if (mqqb_tx_compare(h.tx_sequence_ordinal, h.tx_sequence_time_stamp, in->tx_sequence_ordinal,
                         in->tx_sequence_time_stamp) != 0) {
         return 0;
@@ -204,8 +188,8 @@ size_t mqqb_run_number(mqqb_outgoing *out, uint32_t *previous, uint8_t *packets,
         if (mqqb_stamp(out, *previous, &h) != MQQB_OK) {
             break;
         }
-        write_le32(packet + MESSAGE_ID_AT, message_id + (uint32_t)done);
-        mqqb_pack(MQQB_TRANSACTION_HEADER, &h, packet + transaction_at, TRANSACTION_SIZE);
+        write_le32(packet + MQQB_USER_MESSAGE_ID_AT, message_id + (uint32_t)done);
+        mqqb_pack(MQQB_TRANSACTION_HEADER, &h, packet + transaction_at, MQQB_TRANSACTION_HEADER_SIZE);
         *previous = h.tx_sequence_number;
     }
     return done;
@@ -217,17 +201,19 @@ size_t mqqb_run_depart(const uint8_t *first, size_t transaction_at, uint32_t pre
     size_t done;
 
     for (done = 0; done < count; done++) {
-        if (sizes[done] < transaction_at + TRANSACTION_SIZE || (le16(packets + FLAGS_AT) & MQQB_BASE_TR) != 0 ||
-            memcmp(packets + USER_FLAGS_AT, first + USER_FLAGS_AT, transaction_at - USER_FLAGS_AT) != 0) {
+        if (sizes[done] < transaction_at + MQQB_TRANSACTION_HEADER_SIZE ||
+            (le16(packets + MQQB_BASE_FLAGS_AT) & MQQB_BASE_TR) != 0 ||
+            memcmp(packets + MQQB_USER_FLAGS_AT, first + MQQB_USER_FLAGS_AT, transaction_at - MQQB_USER_FLAGS_AT) !=
+                0) {
             break;
         }
-        write_le32(packets + transaction_at + PREVIOUS_AT, previous);
-        previous = le32(packets + transaction_at + NUMBER_AT);
-        if (le32(packets + SENT_TIME_AT) < clock_set) {
-            write_le32(packets + TIME_TO_REACH_QUEUE_AT, UINT32_MAX);
-            write_le32(packets + TIME_TO_BE_RECEIVED_AT, UINT32_MAX);
+        write_le32(packets + transaction_at + MQQB_TX_PREVIOUS_AT, previous);
+        previous = le32(packets + transaction_at + MQQB_TX_NUMBER_AT);
+        if (le32(packets + MQQB_USER_SENT_TIME_AT) < clock_set) {
+            write_le32(packets + MQQB_BASE_TIME_TO_REACH_QUEUE_AT, UINT32_MAX);
+            write_le32(packets + MQQB_USER_TIME_TO_BE_RECEIVED_AT, UINT32_MAX);
         }
-        packets[FLAGS_AT] &= (uint8_t)~MQQB_BASE_SH;
+        packets[MQQB_BASE_FLAGS_AT] &= (uint8_t)~MQQB_BASE_SH;
         packets += sizes[done];
     }
     return done;

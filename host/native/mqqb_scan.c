@@ -198,10 +198,10 @@ static inline int32_t pass_rest(const uint8_t *packet, uint64_t body_end, uint64
         return MQQB_SCAN_BAD_CHAIN;
     }
     if ((base_flags & MQQB_BASE_DH) != 0) {
-        uint64_t need = 4;
+        uint64_t need = MQQB_DEBUG_HEADER_SIZE;
         if (has(&w, need)) {
             status = check_debug_header(here(&w));
-            need = (here(&w)[0] & 1) != 0 ? 20 : 4;
+            need += (here(&w)[MQQB_DEBUG_FLAGS_AT] & 1) != 0 ? 16 : 0;
         }
         if (status != MQQB_OK) {
             return status;
@@ -223,21 +223,22 @@ static inline int32_t pass_rest(const uint8_t *packet, uint64_t body_end, uint64
 static int32_t scan_session_header(const uint8_t *in, row *r, uint32_t offset)
 {
     put(r, MQQB_SCAN_SESSION_OFFSET, offset);
-    put(r, MQQB_SCAN_ACK_SEQUENCE_NUMBER, le16(in));
-    put(r, MQQB_SCAN_RECOVERABLE_MSG_ACK_SEQ_NUMBER, le16(in + 2));
-    put(r, MQQB_SCAN_RECOVERABLE_MSG_ACK_FLAGS, le32(in + 4));
-    put(r, MQQB_SCAN_USER_MSG_SEQUENCE_NUMBER, le16(in + 8));
-    put(r, MQQB_SCAN_RECOVERABLE_MSG_SEQUENCE_NUMBER, le16(in + 10));
-    put(r, MQQB_SCAN_WINDOW_SIZE, le16(in + 12));
+    put(r, MQQB_SCAN_ACK_SEQUENCE_NUMBER, le16(in + MQQB_ACKS_SEQUENCE_NUMBER_AT));
+    put(r, MQQB_SCAN_RECOVERABLE_MSG_ACK_SEQ_NUMBER, le16(in + MQQB_ACKS_BASE_AT));
+    put(r, MQQB_SCAN_RECOVERABLE_MSG_ACK_FLAGS, le32(in + MQQB_ACKS_FLAGS_AT));
+    put(r, MQQB_SCAN_USER_MSG_SEQUENCE_NUMBER, le16(in + MQQB_ACKS_SENT_AT));
+    put(r, MQQB_SCAN_RECOVERABLE_MSG_SEQUENCE_NUMBER, le16(in + MQQB_ACKS_RECOVERABLE_SENT_AT));
+    put(r, MQQB_SCAN_WINDOW_SIZE, le16(in + MQQB_ACKS_WINDOW_SIZE_AT));
     return check_session_header(in);
 }
 
 /* IN = 1 (wire.md section 5; the sizes are fixed, B-433). */
 static int32_t scan_internal(const uint8_t *packet, uint32_t packet_size, row *r, uint32_t offset, uint32_t base_flags)
 {
-    static const uint16_t sizes[4] = {0, 36, 572, 32};
-    const int32_t status = check_internal_header(packet + 16);
-    const uint32_t flags = le16(packet + 18);
+    static const uint16_t sizes[4] = {0, MQQB_PACKET_SIZE_SESSION_ACK, MQQB_PACKET_SIZE_ESTABLISH_CONNECTION,
+                                      MQQB_PACKET_SIZE_CONNECTION_PARAMETERS};
+    const int32_t status = check_internal_header(packet + MQQB_BASE_END);
+    const uint32_t flags = le16(packet + MQQB_INTERNAL_FLAGS_AT);
 
     if (status != MQQB_OK) {
         return status;
@@ -251,14 +252,14 @@ static int32_t scan_internal(const uint8_t *packet, uint32_t packet_size, row *r
     put(r, MQQB_SCAN_INTERNAL_FLAGS, flags);
     if ((flags & MQQB_INTERNAL_PT) == MQQB_PT_ESTABLISH_CONNECTION) {
         put(r, MQQB_SCAN_KIND, MQQB_KIND_ESTABLISH_CONNECTION);
-        return check_establish_connection(packet + 20);
+        return check_establish_connection(packet + MQQB_INTERNAL_END);
     }
     if ((flags & MQQB_INTERNAL_PT) == MQQB_PT_CONNECTION_PARAMETERS) {
         put(r, MQQB_SCAN_KIND, MQQB_KIND_CONNECTION_PARAMETERS);
-        return check_connection_parameters(packet + 20);
+        return check_connection_parameters(packet + MQQB_INTERNAL_END);
     }
     put(r, MQQB_SCAN_KIND, MQQB_KIND_SESSION_ACK);
-    return scan_session_header(packet + 20, r, offset + 20);
+    return scan_session_header(packet + MQQB_INTERNAL_END, r, offset + MQQB_INTERNAL_END);
 }
 
 /* WCHARs against lower-case ASCII, in either case. */
@@ -306,19 +307,19 @@ static int is_ordering_label(const uint8_t *label, uint32_t length)
 /* The body of an OrderAck or FinalAck (wire.md section 6). */
 static int32_t scan_ack(const uint8_t *body, uint32_t body_size, row *r, uint32_t offset, uint32_t message_class)
 {
-    if (body_size != 36) {
+    if (body_size != MQQB_FINAL_ACK_SIZE) {
         return MQQB_BAD_BODY_SIZE;
     }
-    put(r, MQQB_SCAN_ACK_TX_SEQUENCE_ORDINAL, le32(body));
-    put(r, MQQB_SCAN_ACK_TX_SEQUENCE_TIME_STAMP, le32(body + 4));
-    put(r, MQQB_SCAN_ACK_TX_SEQUENCE_NUMBER, le32(body + 8));
-    put(r, MQQB_SCAN_ACK_PREVIOUS_TX_SEQUENCE_NUMBER, le32(body + 12));
+    put(r, MQQB_SCAN_ACK_TX_SEQUENCE_ORDINAL, le32(body + MQQB_ACK_ORDINAL_AT));
+    put(r, MQQB_SCAN_ACK_TX_SEQUENCE_TIME_STAMP, le32(body + MQQB_ACK_TIME_STAMP_AT));
+    put(r, MQQB_SCAN_ACK_TX_SEQUENCE_NUMBER, le32(body + MQQB_ACK_NUMBER_AT));
+    put(r, MQQB_SCAN_ACK_PREVIOUS_TX_SEQUENCE_NUMBER, le32(body + MQQB_ACK_PREVIOUS_AT));
     if (message_class == 0x00FF) {
         put(r, MQQB_SCAN_KIND, MQQB_KIND_ORDER_ACK);
     } else {
         put(r, MQQB_SCAN_KIND, MQQB_KIND_FINAL_ACK);
-        put(r, MQQB_SCAN_ACK_SOURCE_OFFSET, offset + 16);
-        put(r, MQQB_SCAN_ACK_MESSAGE_ID, le32(body + 32));
+        put(r, MQQB_SCAN_ACK_SOURCE_OFFSET, offset + MQQB_ACK_SOURCE_GUID_AT);
+        put(r, MQQB_SCAN_ACK_MESSAGE_ID, le32(body + MQQB_ACK_MESSAGE_ID_AT));
     }
     return check_ack_body(body);
 }
@@ -326,13 +327,12 @@ static int32_t scan_ack(const uint8_t *body, uint32_t body_size, row *r, uint32_
 /* IN = 0 (wire.md section 3). packet_size is at least 120. */
 static int32_t scan_message(const uint8_t *packet, uint32_t packet_size, row *r, uint32_t offset, uint32_t base_flags)
 {
-    walk w = {packet, 64, packet_size};
-    const uint8_t *const user = packet + 16;
-    const uint32_t user_flags = le32(user + 44);
-    int32_t status = check_user_header(user);
+    walk w = {packet, MQQB_USER_END, packet_size};
+    const uint32_t user_flags = le32(packet + MQQB_USER_FLAGS_AT);
+    int32_t status = check_user_header(packet + MQQB_BASE_END);
     const uint8_t *in;
     uint64_t need;
-    uint32_t body_size, message_class;
+    uint32_t body_size, allocated, label_length, message_class;
 
     if (status != MQQB_OK) {
         return status;
@@ -341,16 +341,16 @@ static int32_t scan_message(const uint8_t *packet, uint32_t packet_size, row *r,
     if (status != MQQB_OK) {
         return status;
     }
-    put(r, MQQB_SCAN_SOURCE_OFFSET, offset + 16);
-    put(r, MQQB_SCAN_MESSAGE_ID, le32(user + 40));
+    put(r, MQQB_SCAN_SOURCE_OFFSET, offset + MQQB_USER_SOURCE_QUEUE_MANAGER_AT);
+    put(r, MQQB_SCAN_MESSAGE_ID, le32(packet + MQQB_USER_MESSAGE_ID_AT));
     put(r, MQQB_SCAN_USER_FLAGS, user_flags);
-    put(r, MQQB_SCAN_SENT_TIME, le32(user + 36));
-    put(r, MQQB_SCAN_TIME_TO_BE_RECEIVED, le32(user + 32));
-    if (w.cursor > 64) {
-        put(r, MQQB_SCAN_DESTINATION_OFFSET, offset + 64);
-        put(r, MQQB_SCAN_DESTINATION_SIZE, (uint32_t)w.cursor - 64);
+    put(r, MQQB_SCAN_SENT_TIME, le32(packet + MQQB_USER_SENT_TIME_AT));
+    put(r, MQQB_SCAN_TIME_TO_BE_RECEIVED, le32(packet + MQQB_USER_TIME_TO_BE_RECEIVED_AT));
+    if (w.cursor > MQQB_USER_END) {
+        put(r, MQQB_SCAN_DESTINATION_OFFSET, offset + MQQB_USER_END);
+        put(r, MQQB_SCAN_DESTINATION_SIZE, (uint32_t)w.cursor - MQQB_USER_END);
     }
-    if ((user_flags & 0x0007E000u) != 0) { /* AQ, RQ: mostly none */
+    if ((user_flags & (MQQB_USER_AQ | MQQB_USER_RQ)) != 0) { /* mostly none */
         status = pass_name(&w, user_flags >> 13 & 7);
         if (status == MQQB_OK) {
             status = pass_name(&w, user_flags >> 16 & 7);
@@ -366,11 +366,11 @@ static int32_t scan_message(const uint8_t *packet, uint32_t packet_size, row *r,
     w.cursor += need;
 
     if ((user_flags & MQQB_USER_TH) != 0) {
-        if (!has(&w, 20)) {
+        if (!has(&w, MQQB_TRANSACTION_HEADER_SIZE)) {
             return MQQB_SCAN_BAD_CHAIN;
         }
         in = here(&w);
-        need = (in[0] & MQQB_TX_CG) != 0 ? 36 : 20;
+        need = MQQB_TRANSACTION_HEADER_SIZE + ((in[MQQB_TX_FLAGS_AT] & MQQB_TX_CG) != 0 ? 16 : 0);
         status = check_transaction_header(in);
         if (status != MQQB_OK) {
             return status;
@@ -378,16 +378,16 @@ static int32_t scan_message(const uint8_t *packet, uint32_t packet_size, row *r,
         if (!has(&w, need)) {
             return MQQB_SCAN_BAD_CHAIN;
         }
-        put(r, MQQB_SCAN_TX_FLAGS, le32(in));
-        put(r, MQQB_SCAN_TX_SEQUENCE_ORDINAL, le32(in + 4));
-        put(r, MQQB_SCAN_TX_SEQUENCE_TIME_STAMP, le32(in + 8));
-        put(r, MQQB_SCAN_TX_SEQUENCE_NUMBER, le32(in + 12));
-        put(r, MQQB_SCAN_PREVIOUS_TX_SEQUENCE_NUMBER, le32(in + 16));
+        put(r, MQQB_SCAN_TX_FLAGS, le32(in + MQQB_TX_FLAGS_AT));
+        put(r, MQQB_SCAN_TX_SEQUENCE_ORDINAL, le32(in + MQQB_TX_ORDINAL_AT));
+        put(r, MQQB_SCAN_TX_SEQUENCE_TIME_STAMP, le32(in + MQQB_TX_TIME_STAMP_AT));
+        put(r, MQQB_SCAN_TX_SEQUENCE_NUMBER, le32(in + MQQB_TX_NUMBER_AT));
+        put(r, MQQB_SCAN_PREVIOUS_TX_SEQUENCE_NUMBER, le32(in + MQQB_TX_PREVIOUS_AT));
         w.cursor += need;
     }
 
     if ((user_flags & MQQB_USER_SH) != 0) {
-        if (!has(&w, 16)) {
+        if (!has(&w, MQQB_SECURITY_HEADER_SIZE)) {
             return MQQB_SCAN_BAD_CHAIN;
         }
         in = here(&w);
@@ -395,15 +395,18 @@ static int32_t scan_message(const uint8_t *packet, uint32_t packet_size, row *r,
         if (status != MQQB_OK) {
             return status;
         }
-        need = 16 + align4(le16(in + 2)) + align4(le16(in + 4)) + align4(le16(in + 6)) + align4(le32(in + 8)) +
-               align4(le32(in + 12));
+        need = MQQB_SECURITY_HEADER_SIZE + align4(le16(in + MQQB_SECURITY_SENDER_ID_SIZE_AT)) +
+               align4(le16(in + MQQB_SECURITY_ENCRYPTION_KEY_SIZE_AT)) +
+               align4(le16(in + MQQB_SECURITY_SIGNATURE_SIZE_AT)) +
+               align4(le32(in + MQQB_SECURITY_SENDER_CERT_SIZE_AT)) +
+               align4(le32(in + MQQB_SECURITY_PROVIDER_INFO_SIZE_AT));
         if (!has(&w, need)) {
             return MQQB_SCAN_BAD_CHAIN;
         }
         w.cursor += need;
     }
 
-    if (!has(&w, 56)) {
+    if (!has(&w, MQQB_MESSAGE_PROPERTIES_HEADER_SIZE)) {
         return MQQB_SCAN_BAD_CHAIN;
     }
     in = here(&w);
@@ -412,43 +415,46 @@ static int32_t scan_message(const uint8_t *packet, uint32_t packet_size, row *r,
         return status;
     }
     put(r, MQQB_SCAN_PROPERTIES_OFFSET, offset + (uint32_t)w.cursor);
-    w.cursor += 56;
-    need = 2 * (uint64_t)in[1];
+    w.cursor += MQQB_MESSAGE_PROPERTIES_HEADER_SIZE;
+    label_length = in[MQQB_PROPERTIES_LABEL_LENGTH_AT];
+    need = 2 * (uint64_t)label_length;
     if (!has(&w, need)) {
         return MQQB_SCAN_BAD_CHAIN;
     }
-    message_class = le16(in + 2);
-    put(r, MQQB_SCAN_PROPERTIES_FLAGS, in[0]);
+    message_class = le16(in + MQQB_PROPERTIES_MESSAGE_CLASS_AT);
+    put(r, MQQB_SCAN_PROPERTIES_FLAGS, in[MQQB_PROPERTIES_FLAGS_AT]);
     put(r, MQQB_SCAN_MESSAGE_CLASS, message_class);
     if (need != 0) {
-        if (!terminated(here(&w), in[1])) {
+        if (!terminated(here(&w), label_length)) {
             return MQQB_SCAN_BAD_LABEL;
         }
         put(r, MQQB_SCAN_LABEL_OFFSET, offset + (uint32_t)w.cursor);
-        put(r, MQQB_SCAN_LABEL_LENGTH, in[1]);
+        put(r, MQQB_SCAN_LABEL_LENGTH, label_length);
         w.cursor += need;
     }
-    need = le32(in + 52);
+    need = le32(in + MQQB_PROPERTIES_EXTENSION_SIZE_AT);
     if (!has(&w, need)) {
         return MQQB_SCAN_BAD_CHAIN;
     }
     w.cursor += need;
     /* B-432. Whether the surplus of AllocationBodySize takes bytes is not stated (OP-4): what makes sense of the rest tells. */
-    body_size = le32(in + 32);
-    if (!has(&w, le32(in + 36))) {
+    body_size = le32(in + MQQB_PROPERTIES_MESSAGE_SIZE_AT);
+    allocated = le32(in + MQQB_PROPERTIES_ALLOCATION_BODY_SIZE_AT);
+    if (!has(&w, allocated)) {
         return has(&w, body_size) ? (int32_t)MQQB_BAD_BODY_SIZE : (int32_t)MQQB_SCAN_BAD_CHAIN;
     }
     put(r, MQQB_SCAN_BODY_OFFSET, offset + (uint32_t)w.cursor);
     put(r, MQQB_SCAN_BODY_SIZE, body_size);
     status = pass_rest(packet, w.cursor + body_size, packet_size, base_flags, user_flags);
-    if (status != MQQB_OK && (body_size == le32(in + 36) || pass_rest(packet, w.cursor + le32(in + 36), packet_size,
-                                                                      base_flags, user_flags) != MQQB_OK)) {
+    if (status != MQQB_OK && (body_size == allocated || pass_rest(packet, w.cursor + allocated, packet_size, base_flags,
+                                                                  user_flags) != MQQB_OK)) {
         return status;
     }
 
     put(r, MQQB_SCAN_KIND, MQQB_KIND_USER_MESSAGE);
-    if ((message_class == 0x00FF || message_class >= 0x4000) && is_ordering_label(in + 56, in[1]) &&
-        is_order_queue(packet + 64, user_flags)) {
+    if ((message_class == 0x00FF || message_class >= 0x4000) &&
+        is_ordering_label(in + MQQB_MESSAGE_PROPERTIES_HEADER_SIZE, label_length) &&
+        is_order_queue(packet + MQQB_USER_END, user_flags)) {
         status = scan_ack(here(&w), body_size, r, offset + (uint32_t)w.cursor, message_class);
         if (status != MQQB_OK) {
             return status;
@@ -466,11 +472,11 @@ static inline int32_t scan_packet(const uint8_t *packet, uint32_t room, row *r, 
     int32_t found;
 
     *total = 0;
-    if (room < 16) {
+    if (room < MQQB_BASE_HEADER_SIZE) {
         return MQQB_NEED_MORE;
     }
-    base_flags = le16(packet + 2);
-    packet_size = le32(packet + 8);
+    base_flags = le16(packet + MQQB_BASE_FLAGS_AT);
+    packet_size = le32(packet + MQQB_BASE_PACKET_SIZE_AT);
     found = check_base_header(packet);
     if (found == MQQB_OK) {
         *total = mqqb_packet_total(base_flags, packet_size);
@@ -489,7 +495,7 @@ static inline int32_t scan_packet(const uint8_t *packet, uint32_t room, row *r, 
     put(r, MQQB_SCAN_TOTAL_SIZE, *total);
     put(r, MQQB_SCAN_STATUS, (uint32_t)found);
     put(r, MQQB_SCAN_BASE_FLAGS, base_flags);
-    put(r, MQQB_SCAN_TIME_TO_REACH_QUEUE, le32(packet + 12));
+    put(r, MQQB_SCAN_TIME_TO_REACH_QUEUE, le32(packet + MQQB_BASE_TIME_TO_REACH_QUEUE_AT));
     return found;
 }
 

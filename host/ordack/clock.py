@@ -11,11 +11,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
+from mqqb import core
 from mqqb.compose import FOREVER
 
 FIRST = 1_704_067_200  # in 2024: a clock that shows less is not set
 STEP = 60  # s: smaller corrections are left to the limits themselves
-TTRQ_AT, TTBR_AT, SENT_TIME_AT = 12, 48, 52  # in a packet (wire.md 2.1, 2.2)
 
 
 class Clock:
@@ -40,12 +40,12 @@ class Clock:
 
 def sent_time(packet: bytes | bytearray) -> int:
     """UserHeader.SentTime of a packet, or of its beginning."""
-    found: int = struct.unpack_from("<I", packet, SENT_TIME_AT)[0]
+    found: int = struct.unpack_from("<I", packet, core.USER_SENT_TIME_AT)[0]
     return found
 
 
 def hide_limits(packet: bytearray) -> None:
     """If a packet was sent before the clock was set, let it live as long as it may take (B-265)."""
     if sent_time(packet) < FIRST:
-        struct.pack_into("<I", packet, TTRQ_AT, FOREVER)
-        struct.pack_into("<I", packet, TTBR_AT, FOREVER)
+        struct.pack_into("<I", packet, core.BASE_TIME_TO_REACH_QUEUE_AT, FOREVER)
+        struct.pack_into("<I", packet, core.USER_TIME_TO_BE_RECEIVED_AT, FOREVER)

@@ -24,7 +24,7 @@ from ordack.store import Store
 from ordack.store.outgoing import Reading
 from ordack.tables import key_of
 
-TRACED = core.BASE_TR >> 8  # BaseHeader.Flags.TR, in the byte at packet offset 3
+TRACED = core.BASE_TR >> 8  # BaseHeader.Flags.TR, in its second byte
 
 
 class Departures:
@@ -78,7 +78,7 @@ class Departures:
             link.counts.sent += 1
             link.pace.sends(len(packet))
             self._links.touch(link)
-            if packet[3] & TRACED and self._config.report_messages:
+            if packet[core.BASE_FLAGS_AT + 1] & TRACED and self._config.report_messages:
                 self._report_leaving(link, outcome.parse(packet), now, wall)
             elif entry.tx_sequence_number and link.turns.is_alone:
                 self._send_following(link, queue, entry, packet, reading, now, wall)

@@ -48,8 +48,6 @@ INSECURE = (  # B-349, all that occur
     confirm.NACK_BAD_SIGNATURE,
 )
 SOURCE_HOST, DESTINATION_HOST = 2, 3  # UserHeader.Flags.AQ (B-351)
-LABEL_LENGTH_AT = 1  # in a MessagePropertiesHeader
-SIZES = "<I16xI"  # there, at MESSAGE_SIZE_AT: of the body, and of the extension
 PIECE = 1000  # messages that one statement handles, to bound memory
 
 
@@ -75,16 +73,17 @@ def parse(packet: bytes | bytearray | memoryview) -> headers.UserMessage:
 def body_in(packet: bytes) -> slice | None:
     """Where the body of a packet of the store is, found without a look at all its headers; None if it has some of which
     that cannot be said (wire.md 3)."""
-    flags: int = unpack_from("<I", packet, compose.USER_FLAGS_AT)[0]
+    flags: int = unpack_from("<I", packet, core.USER_FLAGS_AT)[0]
     if flags & core.USER_SH:
         return None
     at = names_end(packet, flags)
     if flags & core.USER_TH:
         if unpack_from("<I", packet, at)[0] & core.TX_CG:
             return None
-        at += compose.TRANSACTION_HEADER_SIZE
-    size, extension = unpack_from(SIZES, packet, at + compose.MESSAGE_SIZE_AT)
-    at += compose.PROPERTIES_HEADER_SIZE + 2 * packet[at + LABEL_LENGTH_AT] + extension
+        at += core.TRANSACTION_HEADER_SIZE
+    size: int = unpack_from("<I", packet, at + core.PROPERTIES_MESSAGE_SIZE_AT)[0]
+    extension: int = unpack_from("<I", packet, at + core.PROPERTIES_EXTENSION_SIZE_AT)[0]
+    at += core.MESSAGE_PROPERTIES_HEADER_SIZE + 2 * packet[at + core.PROPERTIES_LABEL_LENGTH_AT] + extension
     return slice(at, at + size)
 
 
@@ -438,7 +437,7 @@ class Outcomes:
             packet = build.user_message(self.store.guid, message_id, name, b"", **properties)
         if self.room < len(packet):
             return
-        priority = packet[2] & core.BASE_PR
+        priority = packet[core.BASE_FLAGS_AT] & core.BASE_PR
         if isinstance(queue, Queue):
             if queue.has_room(len(packet)):
                 self.room -= len(packet)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from struct import pack_into, unpack_from
 from typing import Any
 
-from mqqb import compose, core, headers, parse, reader, window
+from mqqb import core, headers, parse, reader, window
 from mqqb.connection import OPEN
 from mqqb.events import MessageReceived
 from mqqb.session import Session
@@ -68,8 +68,8 @@ class Template:
         """The headers, of a message without a body. SentTime may be set; nobody else reads it."""
         if self._message is None:
             packet = bytearray(self._head) + bytes(-len(self._head) % 4)
-            pack_into("<I", packet, compose.PACKET_SIZE_AT, len(packet))
-            pack_into("<II", packet, self.structure.properties_at + compose.MESSAGE_SIZE_AT, 0, 0)
+            pack_into("<I", packet, core.BASE_PACKET_SIZE_AT, len(packet))
+            pack_into("<II", packet, self.structure.properties_at + core.PROPERTIES_MESSAGE_SIZE_AT, 0, 0)
             message = parse.parse(packet)
             assert isinstance(message, headers.UserMessage)
             self._message = message
@@ -168,7 +168,7 @@ def number_run(
         if core.stamp(record, previous, header) != core.OK:
             return place
         core.pack(core.TRANSACTION_HEADER, header, packets, at)
-        pack_into("<I", packets, place * size + compose.MESSAGE_ID_AT, message_id)
+        pack_into("<I", packets, place * size + core.USER_MESSAGE_ID_AT, message_id)
         previous = header[core.TX_NUMBER]
     return len(message_ids)
 
@@ -196,16 +196,16 @@ def ready_to_follow(
 def _ready_to_follow(
     first: bytearray, transaction_at: int, previous: int, data: bytearray, sizes: Sequence[int]
 ) -> int:
-    names = first[compose.USER_FLAGS_AT : transaction_at]
+    names = first[core.USER_FLAGS_AT : transaction_at]
     at = 0
     for place, size in enumerate(sizes):
         packet = data[at : at + size]
-        if packet[3] & core.BASE_TR >> 8 or packet[compose.USER_FLAGS_AT : transaction_at] != names:
+        if packet[core.BASE_FLAGS_AT + 1] & core.BASE_TR >> 8 or packet[core.USER_FLAGS_AT : transaction_at] != names:
             return place
-        pack_into("<I", packet, transaction_at + 4 * core.TX_PREVIOUS, previous)
-        (previous,) = unpack_from("<I", packet, transaction_at + 4 * core.TX_NUMBER)
+        pack_into("<I", packet, transaction_at + core.TX_PREVIOUS_AT, previous)
+        (previous,) = unpack_from("<I", packet, transaction_at + core.TX_NUMBER_AT)
         clock.hide_limits(packet)
-        packet[2] &= ~core.BASE_SH & 0xFF
+        packet[core.BASE_FLAGS_AT] &= ~core.BASE_SH & 0xFF
         data[at : at + size] = packet
         at += size
     return len(sizes)
@@ -227,8 +227,8 @@ class PredictingSession(Session):
         if (
             self._templates
             and come.end - start >= SMALLEST
-            and not come.data[start + 2] & core.BASE_IN
-            and come.data[start + compose.USER_FLAGS_AT + 2] & IS_TRANSACTIONAL
+            and not come.data[start + core.BASE_FLAGS_AT] & core.BASE_IN
+            and come.data[start + core.USER_FLAGS_AT + 2] & IS_TRANSACTIONAL
             and self.state == OPEN
         ):
             for template in self._templates:

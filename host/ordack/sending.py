@@ -194,12 +194,12 @@ class _Pattern:
         self.transaction_at = parse.transaction_offset(packet)
         self.body_at = (
             parse.names_end(packet, user.flags)
-            + (compose.TRANSACTION_HEADER_SIZE if self.transaction_at else 0)
-            + compose.PROPERTIES_HEADER_SIZE
+            + (core.TRANSACTION_HEADER_SIZE if self.transaction_at else 0)
+            + core.MESSAGE_PROPERTIES_HEADER_SIZE
             + (len(terminated(letter.label)) if letter.label else 0)
             + len(letter.extension)
         )
-        self.rank = 7 - (packet[2] & core.BASE_PR)
+        self.rank = 7 - (packet[core.BASE_FLAGS_AT] & core.BASE_PR)
         self.expires = outcome.expires(message, now)
         self.wants = outcome.wants(message, own=bool(self.transaction_at))
         self.correlation = correlation_of(message)
@@ -215,7 +215,7 @@ class _Pattern:
         size = len(self.packet)
         packets = self.packet * len(bodies)
         for at, body, message_id in zip(range(0, len(packets), size), bodies, message_ids, strict=False):
-            pack_into("<I", packets, at + compose.MESSAGE_ID_AT, message_id)
+            pack_into("<I", packets, at + core.USER_MESSAGE_ID_AT, message_id)
             packets[at + self.body_at : at + self.body_at + len(body)] = body
         return packets
 
@@ -381,7 +381,7 @@ class Sending:
     ) -> None:
         outgoing = self._stream(format_name).row.identifier
         recoverable = pattern.delivery != "express"
-        priority = pattern.packet[2] & core.BASE_PR
+        priority = pattern.packet[core.BASE_FLAGS_AT] & core.BASE_PR
         first = 0
         for ordinal, time_stamp, its in numbers or [(0, 0, range(len(packets)))]:
             packet, *more = packets[first : first + len(its)]

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _mqqb import ffi, lib
+from _mqqb import lib
 from hypothesis import example, given
 from hypothesis import strategies as st
 from mqqb import core, core_cffi, core_py
 
-MP = runpy.run_path(str(Path(__file__).parents[1] / "mp" / "test_core.py"))
+ROOT = Path(__file__).parents[2]
+MP = runpy.run_path(str(ROOT / "tests" / "mp" / "test_core.py"))
+LAYOUT = runpy.run_path(str(ROOT / "c_core" / "layout.py"))
 HOST = "capture_", "audit_", "run_"  # functions of host/native
 CORES = [pytest.param(core_cffi, id="c"), pytest.param(core_py, id="python")]
 U16 = st.one_of(st.sampled_from([0, 1, 2, 31, 32, 33, 0x7FFF, 0x8000, 0x8001, 0xFFFE, 0xFFFF]), st.integers(0, 0xFFFF))
@@ -85,84 +87,10 @@ def test_seeded_comparison(comparison: Callable[[Any], None]) -> None:
 
 # ---- names ------------------------------------------------------------------------------------------
 
-STRUCTURES = {  # prefix of the word constants -> structure, and what is not called by the field's own name
-    "BASE": ("base_header", {}),
-    "INTERNAL": ("internal_header", {}),
-    "ACKS": (
-        "session_header",
-        {
-            "SEQUENCE_NUMBER": "ack_sequence_number",
-            "BASE": "recoverable_msg_ack_seq_number",
-            "FLAGS": "recoverable_msg_ack_flags",
-            "SENT": "user_msg_sequence_number",
-            "RECOVERABLE_SENT": "recoverable_msg_sequence_number",
-        },
-    ),
-    "TX": ("transaction_header", {"PREVIOUS": "previous_tx_sequence_number"}),
-    "PARAMETERS": ("connection_parameters", {}),
-    "USER": ("user_header", {}),
-    "PROPERTIES": ("message_properties_header", {}),
-    "SECURITY": ("security_header", {}),
-    "DEBUG": ("debug_header", {}),
-    "ESTABLISH": ("establish_connection", {}),
-    "ACK": ("final_ack", {"PREVIOUS": "previous_tx_sequence_number"}),
-    "PING": ("ping", {}),
-    "SESSION": (
-        "session",
-        {
-            "SENT": "message_sent_count",
-            "RECOVERABLE_SENT": "recoverable_message_sent_count",
-            "RECEIVED": "message_received_count",
-            "RECOVERABLE_RECEIVED": "recoverable_message_received_count",
-            "STORED": "message_stored_count",
-            "RECOVERABLE_STORED": "recoverable_message_stored_count",
-            "ACKED": "acked_message_count",
-            "RECOVERABLE_ACKED": "last_acked_recoverable_msg_seq_number",
-            "ACK_FLAGS": "recoverable_msg_ack_flags",
-            "PEER_ACKED": "peer_acked_message_count",
-        },
-    ),
-    "INCOMING": ("incoming", {}),
-    "OUTGOING": ("outgoing", {}),
-}
 
-
-def test_constants_are_those_of_the_header() -> None:
-    header = {name.removeprefix("MQQB_"): getattr(lib, name) for name in dir(lib) if name.startswith("MQQB_")}
-    ours = {name for name in header if not name.startswith(("SCAN_", "KIND_", "CAPTURE_", "END_", "AUDIT_"))}
-    assert len(ours) > 80
-    assert {name: getattr(core, name) for name in ours} == {name: header[name] for name in ours}
-
-
-def test_word_constants_are_those_of_the_structures() -> None:
-    in_header = {name.removeprefix("MQQB_") for name in dir(lib)}
-    found = {}
-    for name in dir(core):
-        prefix, _, field = name.partition("_")
-        if name.isupper() and prefix in STRUCTURES and name not in in_header:
-            structure, others = STRUCTURES[prefix]
-            kind = f"mqqb_{structure}"
-            if field == "WORDS":
-                assert getattr(core, name) * 4 == ffi.sizeof(kind), name
-                continue
-            fields = dict(ffi.typeof(kind).fields)
-            place = next(
-                place
-                for place in (others.get(field), field.lower(), f"tx_sequence_{field.lower()}")
-                if place is not None and place in fields
-            )
-            found[kind, place] = getattr(core, name)
-            assert getattr(core, name) * 4 == ffi.offsetof(kind, place), name
-    every = {
-        (kind, field): ffi.offsetof(kind, field) // 4
-        for kind in (f"mqqb_{structure}" for structure, _ in STRUCTURES.values())
-        for field, place in ffi.typeof(kind).fields
-        if place.type.kind == "primitive"
-    }
-    assert every.pop(("mqqb_ping", "signature")) == 1  # a value, not a variable
-    assert found == every
-    beginnings = [[f[0] for f in ffi.typeof(f"mqqb_{ack}").fields[:3]] for ack in ("order_ack", "final_ack")]
-    assert beginnings[0] == beginnings[1]
+def test_nothing_is_left_to_make_of_the_header() -> None:
+    for name, text in LAYOUT["made"]().items():
+        assert (ROOT / name).read_text() == text, f"{name} is not as c_core/mqqb.h has it: run make format"
 
 
 @pytest.mark.parametrize("c", CORES)

@@ -144,7 +144,7 @@ def test_the_order_acks_that_a_board_takes_one_by_one_are_one_object() -> None:
     taken = []
     for number, recoverable in ((2, False), (3, True)):
         raw = order_ack(number, 9 + number)
-        raw[compose.USER_FLAGS_AT] |= 0x20 * recoverable  # of USER_DM
+        raw[core.USER_FLAGS_AT] |= 0x20 * recoverable  # of USER_DM
         before = subject.window.counts[core.SESSION_RECOVERABLE_RECEIVED]
         room = subject.reader.room()
         room[: len(raw)] = raw

@@ -353,9 +353,9 @@ class Play:
             packet[1] = value * index & 0xFF
         if how == "trailing":
             packet += bytes(4 * (1 + value % 3))
-            pack_into("<I", packet, compose.PACKET_SIZE_AT, len(packet))
+            pack_into("<I", packet, core.BASE_PACKET_SIZE_AT, len(packet))
         if how == "allocated":
-            size_at = at + compose.TRANSACTION_HEADER_SIZE + compose.MESSAGE_SIZE_AT
+            size_at = at + core.TRANSACTION_HEADER_SIZE + core.PROPERTIES_MESSAGE_SIZE_AT
             pack_into("<I", packet, size_at + 4, unpack_from("<I", packet, size_at)[0] + value % 6)
         return packet
 

@@ -577,7 +577,7 @@ def test_a_message_that_is_never_put_together_is_the_same(more: int, kind: Any) 
         node.guid, 1, queue.destination, body, label="r", delivery="transactional", ttrq=compose.FOREVER
     )
     begin = queue.draft.transaction_at
-    end = begin + compose.TRANSACTION_HEADER_SIZE
+    end = begin + core.TRANSACTION_HEADER_SIZE
     assert (packet[:begin], packet[end:]) == (expected[:begin], expected[end:])
     disk.before = None
     again = Node("", files=disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))

@@ -396,7 +396,7 @@ class Inboxes:
             packet = owed.beginning(raw)
         if peer.remote_guid != guid:  # a router: it is kept in the place of the destination, which is here
             packet = bytearray(packet)
-            packet[compose.ADDRESS_AT : compose.ADDRESS_AT + 16] = peer.remote_guid
+            packet[core.USER_QUEUE_MANAGER_ADDRESS_AT : core.USER_QUEUE_MANAGER_ADDRESS_AT + 16] = peer.remote_guid
         sent_time = user.fields[core.USER_SENT_TIME]
         if time:
             sent_time = min(sent_time, time)

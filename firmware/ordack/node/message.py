@@ -2,7 +2,7 @@
 
 import struct
 
-from mqqb import compose, confirm, const
+from mqqb import compose, confirm, const, core
 from ordack.node import log
 
 TYPE_CHECKING = const(0)
@@ -183,7 +183,7 @@ class Packets:
             self._log.load_into(message, part)
         sent_time = message.record[confirm.SENT_TIME]
         if sent_time:
-            struct.pack_into("<I", part, compose.SENT_TIME_AT, sent_time)
+            struct.pack_into("<I", part, core.USER_SENT_TIME_AT, sent_time)
         else:
-            struct.pack_into("<I", part, compose.TTRQ_AT, compose.FOREVER)
-            struct.pack_into("<I", part, compose.TTBR_AT, compose.FOREVER)
+            struct.pack_into("<I", part, core.BASE_TIME_TO_REACH_QUEUE_AT, compose.FOREVER)
+            struct.pack_into("<I", part, core.USER_TIME_TO_BE_RECEIVED_AT, compose.FOREVER)

@@ -10,7 +10,7 @@
 import struct
 from array import array
 
-from mqqb import acks, compose, confirm, const, core, names, parse, streams
+from mqqb import acks, confirm, const, core, names, parse, streams
 from mqqb.destination import IncomingStream, may_acknowledge
 from ordack.node import log, sources
 
@@ -96,8 +96,9 @@ class Owed:
             if other is not None:
                 count += 1
                 if (
-                    other[compose.SOURCE_AT : compose.ADDRESS_AT] == packet[compose.SOURCE_AT : compose.ADDRESS_AT]
-                    and other[compose.MESSAGE_ID_AT :] == packet[compose.MESSAGE_ID_AT :]
+                    other[core.USER_SOURCE_QUEUE_MANAGER_AT : core.USER_QUEUE_MANAGER_ADDRESS_AT]
+                    == packet[core.USER_SOURCE_QUEUE_MANAGER_AT : core.USER_QUEUE_MANAGER_ADDRESS_AT]
+                    and other[core.USER_MESSAGE_ID_AT :] == packet[core.USER_MESSAGE_ID_AT :]
                 ):
                     return False
         if count >= REFUSALS_MAX:
@@ -175,9 +176,9 @@ class Owed:
         """Who brought this arrival: its sender, or the router that stands in its packet."""
         if arrival.peer is None:
             packet = self._commits.outbox.log.load(arrival)
-            peer = bytes(packet[compose.ADDRESS_AT : compose.ADDRESS_AT + 16])
+            peer = bytes(packet[core.USER_QUEUE_MANAGER_ADDRESS_AT : core.USER_QUEUE_MANAGER_ADDRESS_AT + 16])
             arrival.peer = (
-                bytes(packet[compose.SOURCE_AT : compose.ADDRESS_AT])
+                bytes(packet[core.USER_SOURCE_QUEUE_MANAGER_AT : core.USER_QUEUE_MANAGER_ADDRESS_AT])
                 if peer in (names.NULL_GUID, self._commits.guid)
                 else peer
             )
@@ -185,7 +186,7 @@ class Owed:
 
     def _final_ack(self, arrival: Arrival, peer: "Carrier") -> bytearray:
         packet = self._commits.outbox.log.load(arrival) if arrival.packet is None else arrival.packet
-        source = bytes(packet[compose.SOURCE_AT : compose.ADDRESS_AT])
+        source = bytes(packet[core.USER_SOURCE_QUEUE_MANAGER_AT : core.USER_QUEUE_MANAGER_ADDRESS_AT])
         _, ordinal, time_stamp, number, previous = sequence(packet)
         ids = _FINAL_ACK_IDS if arrival.packet is None else _REFUSAL_IDS
         destination, host = _way_to(peer, source)
@@ -199,7 +200,7 @@ class Owed:
             number,
             previous,
             source,
-            struct.unpack_from("<I", packet, compose.MESSAGE_ID_AT)[0],
+            struct.unpack_from("<I", packet, core.USER_MESSAGE_ID_AT)[0],
             arrival.record[confirm.CLASS],
             host,
         )
@@ -222,7 +223,7 @@ class Owed:
 
 def beginning(raw: bytes) -> bytes:
     """So much of a packet as its FinalAck is made from."""
-    return bytes(raw[: parse.transaction_offset(raw) + compose.TRANSACTION_HEADER_SIZE])
+    return bytes(raw[: parse.transaction_offset(raw) + core.TRANSACTION_HEADER_SIZE])
 
 
 def sequence(packet: "bytes | bytearray | memoryview") -> "tuple[int, ...]":

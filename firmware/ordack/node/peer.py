@@ -6,7 +6,7 @@ Of each the link to it, the session over the link, and the queues whose messages
 import errno
 import gc
 
-from mqqb import compose, const, events, names, session
+from mqqb import const, core, events, names, session
 from ordack.node import log
 from ordack.node.link import TICK_MS, Backoff, TcpLink
 
@@ -99,7 +99,7 @@ class Peer:
         """Carry what is sent to that queue, too."""
         self.queues.append(queue)
         self._least = max(
-            self._least, queue.draft.transaction_at + compose.TRANSACTION_HEADER_SIZE + compose.SESSION_HEADER_SIZE
+            self._least, queue.draft.transaction_at + core.TRANSACTION_HEADER_SIZE + core.SESSION_HEADER_SIZE
         )
 
     def poll(self, now: int) -> int:
@@ -190,7 +190,7 @@ class Peer:
         if len(self._out) < least:
             self._out = bytearray(max(self._write_bytes, least))
             self._view = memoryview(self._out)
-        self.room = len(self._out) - compose.SESSION_HEADER_SIZE
+        self.room = len(self._out) - core.SESSION_HEADER_SIZE
 
     def _converse(self, now: int) -> int:
         conversation = self.session
@@ -265,7 +265,7 @@ class Peer:
         self.source.outbox.log.load_into(message, self._view[:end], at)
         self._large_at = at + end
         if self._large_at == message.size:
-            self._out[end : end + compose.SESSION_HEADER_SIZE] = self._out[room:]
+            self._out[end : end + core.SESSION_HEADER_SIZE] = self._out[room:]
             self._end += self._trailer
             self._large = None
 

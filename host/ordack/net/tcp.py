@@ -25,6 +25,7 @@ from array import array
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar, cast
 
+from mqqb import core
 from mqqb.connection import OPEN, WAITING_CPR_MSG
 
 from ordack.config import CONNECT_TIMEOUT_S, SERIAL_PORT, SerialSettings
@@ -47,7 +48,6 @@ POLL_INTERVAL_S = 0.05  # for timers
 ORDER_ACKS_APART_MS = 5  # of all streams: each time costs a look at all that have one to send
 MAX_BATCH_BYTES = 16 << 20
 SPARE_FILES = 24  # of the store, the event loop, the listener, connections that wait to be refused
-PING_SIZE = 24
 PINGS_PER_POLL = 50  # answered at most: a request that pretends to come from another ping port would go round for ever
 
 
@@ -500,7 +500,7 @@ class _Net:
 
     def _ping_response(self, asker: socket.socket) -> None:
         with contextlib.suppress(OSError):  # nobody listens: told by the time that passes
-            refused = self._pings.response(asker.recv(PING_SIZE + 1))
+            refused = self._pings.response(asker.recv(core.PING_SIZE + 1))
             if refused is not None:
                 self._ponged(refused)
 
@@ -529,7 +529,7 @@ class _Net:
 
     def _ping_request(self, service: socket.socket) -> None:
         with contextlib.suppress(OSError):  # nowhere to answer to, or no room: it is a datagram
-            datagram, source = service.recvfrom(PING_SIZE + 1)
+            datagram, source = service.recvfrom(core.PING_SIZE + 1)
             if not any(listener.admits(source[0]) for listener in self.listeners):
                 return
             response = self._pings.answer(datagram, self.manager.links.would_refuse(source[0]))

@@ -21,9 +21,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from mqqb import core
 from mqqb.confirm import SENT_TIME
 
-from ordack.clock import FIRST, SENT_TIME_AT, sent_time
+from ordack.clock import FIRST, sent_time
 from ordack.store.answers import Answers
 from ordack.store.database import (
     BUSY_TIMEOUT_S,
@@ -282,7 +283,7 @@ class Store:
                         until if until >= NEVER else until + step,
                         due and due + step,
                         record.tobytes() or None,
-                        SENT_TIME_AT,
+                        core.USER_SENT_TIME_AT,
                         later.to_bytes(4, "little"),
                         key,
                     ),

@@ -1,0 +1,173 @@
+"""Makes of mqqb.h what else says where fields are. `make format` runs it; a test sees that nothing is left to change.
+
+The header states each constant, and the fields of each part in wire order with how wide they are: mqqb_u8, mqqb_u16, or
+four bytes. From it come the places on the wire, in the header itself, the tables of mqqb.c, and in Python the constants
+and the formats of the core's twin. What is made stands between two lines that say so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+HEADER = "c_core/mqqb.h"
+MADE = re.compile(r"([Mm]ade by c_core/layout\.py[^\n]*\n).*?([^\n]*end of what was made)", re.DOTALL)
+WIDTHS = {"mqqb_u8": 1, "mqqb_u16": 2, "uint32_t": 4}
+MINIMAL = 5  # parts, the first ones, that MQQB_MINIMAL leaves in
+
+# What constants call a structure's words, and behind what it always is in a packet.
+PREFIXES = {
+    "base_header": ("BASE", ""),
+    "internal_header": ("INTERNAL", "base_header"),
+    "session_header": ("ACKS", None),
+    "transaction_header": ("TX", None),
+    "connection_parameters": ("PARAMETERS", "internal_header"),
+    "user_header": ("USER", "base_header"),
+    "message_properties_header": ("PROPERTIES", None),
+    "security_header": ("SECURITY", None),
+    "debug_header": ("DEBUG", None),
+    "establish_connection": ("ESTABLISH", "internal_header"),
+    "final_ack": ("ACK", None),  # an OrderAck begins alike
+    "ping": ("PING", None),
+    "session": ("SESSION", None),
+    "incoming": ("INCOMING", None),
+    "outgoing": ("OUTGOING", None),
+}
+# The fields that constants call otherwise than the structure does.
+NAMES = {
+    "ack_sequence_number": "SEQUENCE_NUMBER",
+    "recoverable_msg_ack_seq_number": "BASE",
+    "session_header.recoverable_msg_ack_flags": "FLAGS",
+    "user_msg_sequence_number": "SENT",
+    "recoverable_msg_sequence_number": "RECOVERABLE_SENT",
+    "tx_sequence_ordinal": "ORDINAL",
+    "tx_sequence_time_stamp": "TIME_STAMP",
+    "tx_sequence_number": "NUMBER",
+    "previous_tx_sequence_number": "PREVIOUS",
+    "ping.signature": "SIGNATURE_WORD",  # PING_SIGNATURE is what it always is
+    "message_sent_count": "SENT",
+    "recoverable_message_sent_count": "RECOVERABLE_SENT",
+    "message_received_count": "RECEIVED",
+    "recoverable_message_received_count": "RECOVERABLE_RECEIVED",
+    "message_stored_count": "STORED",
+    "recoverable_message_stored_count": "RECOVERABLE_STORED",
+    "acked_message_count": "ACKED",
+    "last_acked_recoverable_msg_seq_number": "RECOVERABLE_ACKED",
+    "recoverable_msg_ack_flags": "ACK_FLAGS",
+    "peer_acked_message_count": "PEER_ACKED",
+}
+
+
+class Field(NamedTuple):
+    """One field of a structure. word, at: its place there and on the wire, from the structure's beginning."""
+
+    name: str
+    width: int
+    is_integer: bool
+    word: int
+    at: int
+
+
+def structures(header: str) -> dict[str, list[Field]]:
+    """The fields of every structure, by its name without mqqb_."""
+    header = re.sub(r"/\*.*?\*/", "", header, flags=re.DOTALL)
+    found: dict[str, list[Field]] = {}
+    for body, structure in re.findall(r"typedef struct \{([^{}]*)\} mqqb_(\w+);", header):
+        fields = found[structure] = []
+        word = at = 0
+        for kind, declared in re.findall(r"(\w+)\s+([^;]+);", body):
+            for name, count in re.findall(r"(\w+)(?:\[(\d+)\])?", declared):
+                width = int(count or WIDTHS[kind])
+                known = NAMES.get(f"{structure}.{name}") or NAMES.get(name, name.upper())
+                fields.append(Field(known, width, not count, word, at))
+                word += width // 4 if count else 1
+                at += width
+    return found
+
+
+def parts(header: str) -> list[str]:
+    """The structures that go on the wire, in the order of mqqb_part."""
+    listed = re.search(r"typedef enum \{([^}]*)\} mqqb_part;", header)
+    assert listed
+    return [name.lower() for name in re.findall(r"MQQB_(\w+)", listed[1])[:-1]]
+
+
+def wire(header: str) -> Iterator[tuple[str, int]]:
+    """The places on the wire by their names: in a packet, of what has its place there, else in the part itself."""
+    every, ends = structures(header), {"": 0}
+    for part in parts(header):
+        size = every[part][-1].at + every[part][-1].width
+        yield f"{part.upper()}_SIZE", size
+        prefix, before = PREFIXES.get(part, (None, None))
+        start = 0 if before is None else ends[before]
+        if prefix:
+            yield from ((f"{prefix}_{field.name}_AT", start + field.at) for field in every[part])
+        if before is not None:
+            ends[part] = start + size
+            yield f"{prefix}_END", ends[part]
+
+
+def constants(header: str) -> Iterator[tuple[str, str | int]]:
+    """All that mqqb.h states, and the places of the integers in its structures, in words."""
+    yield from re.findall(r"^#define MQQB_(\w+) (\w+)u\b", header, re.MULTILINE)
+    yield from re.findall(r"^ *MQQB_(\w+) = (-?\d+)\b", header, re.MULTILINE)
+    yield from ((part.upper(), number) for number, part in enumerate([*parts(header), "parts"]))
+    every = structures(header)
+    for structure, (prefix, _) in PREFIXES.items():
+        yield from ((f"{prefix}_{field.name}", field.word) for field in every[structure] if field.is_integer)
+        if structure not in parts(header):
+            yield f"{prefix}_WORDS", every[structure][-1].word + 1
+
+
+def tables(header: str) -> Iterator[str]:
+    """Those of mqqb.c, in lines."""
+    every = [(part, structures(header)[part]) for part in parts(header)]
+    widths, layouts, first = [], [], 0
+    for part, fields in every:
+        widths.append(f"    {', '.join(str(field.width) for field in fields)}, /* {first}: {part} */")
+        layouts.append(f"    {{{first}, MQQB_{part.upper()}_SIZE, sizeof(mqqb_{part}) / 4}},")
+        first += len(fields)
+    for opening, rows in (
+        ("static const uint8_t widths[] = {", widths),
+        ("static const struct {\n    uint8_t first, size, words;\n} layouts[] = {", layouts),
+    ):
+        yield from (opening, *rows[:MINIMAL], "#ifndef MQQB_MINIMAL", *rows[MINIMAL:], "#endif", "};", "")
+
+
+def formats(header: str) -> Iterator[str]:
+    """Of the parts for the module struct, bytes as words. One letter a word."""
+    for part in parts(header):
+        letters = ({1: "B", 2: "H"}.get(field.width, "I" * (field.width // 4)) for field in structures(header)[part])
+        yield f'    "<{"".join(letters)}",'
+
+
+def made() -> dict[str, str]:
+    """The files as they have to be, by their paths."""
+    header = _filled(HEADER, (f"#define MQQB_{name} {value}u" for name, value in wire(_read(HEADER))))
+    return {
+        HEADER: header,
+        "c_core/mqqb.c": _filled("c_core/mqqb.c", tables(header)),
+        "firmware/mqqb/constants.py": _filled(
+            "firmware/mqqb/constants.py", (f"{name} = const({value})" for name, value in constants(header))
+        ),
+        "firmware/mqqb/core_py.py": _filled("firmware/mqqb/core_py.py", ("_FORMATS = (", *formats(header), ")")),
+    }
+
+
+def _read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def _filled(name: str, lines: Iterable[str]) -> str:
+    text, count = MADE.subn(lambda found: found[1] + "".join(f"{line}\n" for line in lines) + found[2], _read(name))
+    assert count == 1, name
+    return text
+
+
+if __name__ == "__main__":
+    for name, text in made().items():
+        if text != _read(name):
+            (ROOT / name).write_text(text, encoding="utf-8")
