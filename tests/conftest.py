@@ -125,13 +125,13 @@ def serve(store: Path) -> Iterator[Serve]:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     """A SparkSession with two workers on this machine, for all tests of this process. Spark Connect in its JVM has a
     bare Python."""
-    from ordack.pipeline.session import register, session
+    from ordack.pipeline.spark import register, spark_session
 
     warehouse = tmp_path_factory.mktemp("warehouse")
     with pytest.MonkeyPatch.context() as started:
         for name, value in BARE.items():
             started.setenv(name, value)
-        made = session("local[2]", settings={**SPARK, "spark.sql.warehouse.dir": str(warehouse)})
+        made = spark_session("local[2]", settings={**SPARK, "spark.sql.warehouse.dir": str(warehouse)})
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     made.sparkContext.pythonExec = sys.executable
     register(made)

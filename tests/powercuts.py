@@ -2,8 +2,8 @@
 
 So many of each, with other seeds each time, two processes at a time: of the outbox at the writes of its flash, most of
 them in the unix port, one in a hundred in each microcontroller in QEMU that is here; of the stores at the operations of
-their disks (host/cuts.py). Prints the kinds of cuts and how many there were of each, and whole what a script printed
-that failed; exits with 1 then.
+their disks (host/power_cuts.py). Prints the kinds of cuts and how many there were of each, and whole what a script
+printed that failed; exits with 1 then.
 """
 
 import random
@@ -44,7 +44,7 @@ def board(chip: Chip, cuts: int, seed: int) -> "subprocess.CompletedProcess[str]
 def host(cuts: int, seed: int) -> "subprocess.CompletedProcess[str]":
     """Some cuts of the stores of queue managers."""
     return subprocess.run(
-        [sys.executable, "-m", "tests.host.cuts", "--cuts", str(cuts), "--seed", str(seed)],
+        [sys.executable, "-m", "tests.host.power_cuts", "--cuts", str(cuts), "--seed", str(seed)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

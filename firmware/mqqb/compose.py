@@ -81,6 +81,14 @@ def check_u32(value: int) -> int:
     return value
 
 
+def _check_size(size: int) -> int:
+    """The size of a packet, with its padding. ValueError if that is more than one may have."""
+    size = size + 3 & ~3
+    if size > core.PACKET_SIZE_MAX:
+        raise ValueError("a packet has at most 4194304 bytes, this one " + str(size))
+    return size
+
+
 def select(flags: int, shift: int, name: "names.QueueName | None", allowed: int) -> int:
     """Put the selector for a name into flags; one that is there stays if it fits. allowed: bit n is selector n."""
     kind = names.NONE if name is None else name.kind
@@ -128,9 +136,7 @@ def message(
     at = transaction_at + (core.TRANSACTION_HEADER_SIZE if user_flags & core.USER_TH else 0)
     label_at = at + core.MESSAGE_PROPERTIES_HEADER_SIZE
     body_at = label_at + len(label_raw) + len(extension)
-    size = body_at + len(body) + 3 & ~3
-    if size > core.PACKET_SIZE_MAX:
-        raise ValueError("a packet has at most 4194304 bytes, this one " + str(size))
+    size = _check_size(body_at + len(body))
     out = bytearray(size)
     words = core.VERSION_NUMBER, 0, flags, core.SIGNATURE, size, check_u32(ttrq)
     core.pack(core.BASE_HEADER, array("I", words), out, 0)
@@ -140,9 +146,8 @@ def message(
     fields[core.USER_MESSAGE_ID] = check_u32(message_id)
     fields[core.USER_FLAGS] = user_flags
     core.pack(core.USER_HEADER, fields, out, core.BASE_HEADER_SIZE)
-    out[core.USER_SOURCE_QUEUE_MANAGER_AT : core.USER_TIME_TO_BE_RECEIVED_AT] = names.check_guid(
-        source
-    ) + names.check_guid(address)
+    out[core.USER_SOURCE_QUEUE_MANAGER_AT : core.USER_QUEUE_MANAGER_ADDRESS_AT] = names.check_guid(source)
+    out[core.USER_QUEUE_MANAGER_ADDRESS_AT : core.USER_TIME_TO_BE_RECEIVED_AT] = names.check_guid(address)
     out[core.USER_END : transaction_at] = wire
     if at != transaction_at:
         core.pack(core.TRANSACTION_HEADER, array("I", (core.TX_FM | core.TX_LM, 0, 0, 1, 0)), out, transaction_at)
@@ -154,9 +159,7 @@ def message(
     core.pack(core.MESSAGE_PROPERTIES_HEADER, properties, out, at)
     if len(correlation) != CORRELATION_SIZE:
         raise ValueError("a correlation identifier has 20 bytes")
-    out[at + core.PROPERTIES_CORRELATION_ID_AT : at + core.PROPERTIES_CORRELATION_ID_AT + CORRELATION_SIZE] = (
-        correlation
-    )
+    out[at + core.PROPERTIES_CORRELATION_ID_AT : at + core.PROPERTIES_BODY_TYPE_AT] = correlation
     out[label_at : label_at + len(label_raw)] = label_raw
     out[body_at - len(extension) : body_at] = extension
     out[body_at : body_at + len(body)] = body
@@ -198,10 +201,7 @@ class Draft:
         """Bytes of a packet with such a body. ValueError for one that cannot be."""
         if label != self._label:
             self._label_is(label)
-        size = len(self._head) + body_size + 3 & ~3
-        if size > core.PACKET_SIZE_MAX:
-            raise ValueError("a packet has at most 4194304 bytes, this one " + str(size))
-        return size
+        return _check_size(len(self._head) + body_size)
 
     def write_into(
         self,

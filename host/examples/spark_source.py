@@ -2,18 +2,18 @@
 
     python3 spark_source.py SEGMENTS
 
-host/ordack/pipeline/source.py lists the options of the source. In SQL: CREATE TABLE readings USING ordack LOCATION
-'/data/segments'. The source "mqqb" does the same for the packets of captures.
+host/ordack/pipeline/segment_source.py lists the options of the source. In SQL: CREATE TABLE readings USING ordack
+LOCATION '/data/segments'. The source "mqqb" does the same for the packets of captures.
 """
 
 import sys
 
-from ordack.pipeline.session import session, words
+from ordack.pipeline.spark import spark_session, words
 from pyspark.errors import PySparkException
 
 if len(sys.argv) != 2:
     sys.exit(__doc__)
-spark = session()  # or register(spark), from the same module, for a session that is there
+spark = spark_session()  # or register(spark), from the same module, for a session that is there
 try:
     messages = spark.read.format("ordack").load(sys.argv[1])
 except PySparkException as error:  # there is no such folder, or it is none of segments

@@ -17,7 +17,7 @@ pytest.importorskip("pyarrow", reason="the pipeline is not installed")
 
 import zstandard
 from ordack.audit import tasks
-from ordack.capture import columnar, routing
+from ordack.capture import byte_ranges, columnar
 from ordack.paths import NotLocal, RemoteError, RemotePath, is_same, path_of
 from ordack.pipeline.options import OptionError
 from ordack.pipeline.packets import find_files
@@ -83,10 +83,10 @@ def test_each_byte_is_fetched_once_in_the_task_that_has_its_range(s3: S3, long: 
     assert found.summary == whole
     assert found.bytes_read <= 1.2 * size
     assert s3.got("plant.pcap") <= 1.2 * size + (1 << 17)  # the times of the beginning, for the order of files
-    ranges = routing.ranges_of([url], 16, 1 << 20)
+    ranges = byte_ranges.ranges_of([url], 16, 1 << 20)
     assert len(ranges) > 14
     s3.asked.clear()
-    report = next(item for item in routing.route(ranges[9]) if isinstance(item, routing.Report))
+    report = next(item for item in byte_ranges.route(ranges[9]) if isinstance(item, byte_ranges.Report))
     assert s3.got("plant.pcap") == report.bytes_read < 1.3 * ranges[9].size
 
 
@@ -275,10 +275,10 @@ def test_an_object_that_goes_while_its_folder_is_looked_at_is_told(s3: S3, plain
 
 def test_an_object_that_changes_after_its_ranges_were_made_is_not_read(s3: S3, plain: Path) -> None:
     url = s3.put("plant.pcap", plain.read_bytes())
-    task = routing.ranges_of([url], 1, 1 << 20)[0]
+    task = byte_ranges.ranges_of([url], 1, 1 << 20)[0]
     s3.put("plant.pcap", plain.read_bytes()[:-1] + b"?")
     with pytest.raises(RemoteError, match="was replaced"):
-        list(routing.route(task))
+        list(byte_ranges.route(task))
 
 
 @pytest.mark.parametrize("name", ["s3a:/plant/x", "s3a://", "s3a:///x", "s3a://pla nt/x", "s3://a/x"])

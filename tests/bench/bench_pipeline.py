@@ -156,10 +156,10 @@ def decoded_rows(paths: list[Path], target: Path) -> None:
 
 def spark_session() -> Any:
     """Spark on as many cores as DuckDB has threads."""
-    from ordack.pipeline.session import session
+    from ordack.pipeline.spark import spark_session
 
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each query of a source would compile this package again
-    return session(f"local[{CORES}]", settings={"spark.ui.enabled": "false"})
+    return spark_session(f"local[{CORES}]", settings={"spark.ui.enabled": "false"})
 
 
 def decode_in_tasks(spark: Any, paths: list[Path]) -> int:

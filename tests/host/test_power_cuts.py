@@ -1,5 +1,5 @@
-"""Power cuts and failing disks under stores at work (cuts.py): 10,000 of them; what follows a sync that failed; and
-that the cuts notice when something is broken."""
+"""Power cuts and failing disks under stores at work (power_cuts.py): 10,000 of them; what follows a sync that failed;
+and that the cuts notice when something is broken."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from ordack.store.schema import FILE_NAME
 from ordack.store.write_ahead import WriteAheadLog
 
 from hil.dice import new_seed
-from tests.host import cuts
-from tests.host.cuts_notes import damage
+from tests.host import power_cuts
+from tests.host.power_cuts_notes import damage
 from tests.support.beside import outcomes_of
 from tests.support.power import BLOCK, CUT, IO_ERROR, WAYS, Accident, Inode, Machine, Piece, Power, PowerCut, power
 
@@ -43,7 +43,7 @@ def test_nothing_is_lost_doubled_or_torn_by_power_cuts(block: int) -> None:
     figures: Counter[str] = Counter()
     episode = block * 10 * CUTS  # other dice than those of the other blocks
     while figures["cuts"] < CUTS or (figures["cuts"] < 3 * CUTS and not all(figures[kind] for kind in KINDS)):
-        figures += cuts.play(seed, episode)
+        figures += power_cuts.play(seed, episode)
         episode += 1
     print(f"block {block}, seed {seed}: {dict(figures)}")
     assert all(figures[kind] for kind in KINDS)
@@ -403,7 +403,7 @@ def _answers_are_not_kept(patch: pytest.MonkeyPatch) -> None:
 
 def _play(episodes: int) -> None:
     for episode in range(episodes):
-        cuts.play(11, episode)
+        power_cuts.play(11, episode)
 
 
 @pytest.mark.parametrize(
@@ -424,7 +424,7 @@ def test_what_is_broken_is_found(
     break_it(monkeypatch)
     with pytest.raises(AssertionError) as raised:
         _play(150)
-    assert "again: .venv/bin/python -m tests.host.cuts --seed 11 --episode" in "".join(raised.value.__notes__)
+    assert "again: .venv/bin/python -m tests.host.power_cuts --seed 11 --episode" in "".join(raised.value.__notes__)
 
 
 def test_a_disk_keeps_what_was_synced_and_any_part_of_the_rest() -> None:

@@ -36,7 +36,7 @@ def table(tmp_path: Path) -> Path:
 @pytest.fixture
 def slow_start(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The next stream starts too slowly at first; this is there when it has."""
-    from ordack.pipeline.session import register
+    from ordack.pipeline.spark import register
 
     python = tmp_path / "python"
     python.write_text(SLOW.format(python=sys.executable))

@@ -14,8 +14,8 @@ from ordack.paths import path_of
 from ordack.pipeline import bucket, folders, segments
 from ordack.pipeline.export import Exporter
 from ordack.pipeline.folders import Folders
+from ordack.pipeline.segment_source import Rows, Settings
 from ordack.pipeline.segments import MARKER, FolderError, FolderFull, Marker, marker_content
-from ordack.pipeline.source import Rows, Settings
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tests.support.command import ENVIRONMENT, ordack

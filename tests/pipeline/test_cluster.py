@@ -35,10 +35,10 @@ SETTINGS = SPARK | {
 DRIVER = """
 import json, os, pickle, signal, sys
 from ordack.audit import stages, tasks
-from ordack.pipeline.session import session
+from ordack.pipeline.spark import spark_session
 
 master, settings, target, path = sys.argv[1:]
-spark = session(master, settings=json.loads(settings))
+spark = spark_session(master, settings=json.loads(settings))
 
 def deadly(work, mark):
     def task(*arguments):

@@ -33,8 +33,8 @@ from ordack.pipeline.gauges import Gauges
 from ordack.pipeline.ingest import CHECKPOINT, Job, ingest
 from ordack.pipeline.options import OptionError
 from ordack.pipeline.progress import Batch, IngestError, Latency, Summary
+from ordack.pipeline.segment_source import MALFORMED
 from ordack.pipeline.segments import ADDED, SCHEMA
-from ordack.pipeline.source import MALFORMED
 from ordack.pipeline.stream import LOCK, FileTable
 from ordack.pipeline.table import METADATA, TableError, committed_files
 from pyarrow import orc

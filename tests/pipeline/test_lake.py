@@ -31,8 +31,8 @@ from ordack.pipeline.iceberg import Iceberg, _catalog
 from ordack.pipeline.ingest import Job
 from ordack.pipeline.lake import PROPERTY
 from ordack.pipeline.progress import IngestError, IngestUnusable
+from ordack.pipeline.segment_source import MALFORMED, OptionError, Rows
 from ordack.pipeline.segments import ADDED, SCHEMA, FolderError
-from ordack.pipeline.source import MALFORMED, OptionError, Rows
 from ordack.pipeline.upkeep import serials
 from pyiceberg.catalog import load_catalog
 from pyiceberg.utils.config import Config

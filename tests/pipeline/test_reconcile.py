@@ -26,7 +26,7 @@ from ordack.peer_names import PeerNames
 from ordack.pipeline.folders import Folders
 from ordack.pipeline.ingest import Job, ingest
 from ordack.pipeline.segments import SCHEMA
-from ordack.pipeline.session import register
+from ordack.pipeline.spark import register
 from ordack.pipeline.upkeep import serials
 from ordack.reconcile import compare as compare_module
 from ordack.reconcile import page as page_of

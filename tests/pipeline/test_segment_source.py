@@ -17,14 +17,14 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from ordack.pipeline import columns, folders, segments, source
+from ordack.pipeline import columns, folders, segment_source, segments
 from ordack.pipeline.bodies import SchemaError
 from ordack.pipeline.folders import Folders, Part
-from ordack.pipeline.listener import QueryMetrics
 from ordack.pipeline.options import OptionError
 from ordack.pipeline.period import Period
+from ordack.pipeline.query_metrics import QueryMetrics
+from ordack.pipeline.segment_source import SegmentSource, SegmentStreamReader
 from ordack.pipeline.segments import SCHEMA, FolderError
-from ordack.pipeline.source import SegmentSource, SegmentStreamReader
 from prometheus_client import CollectorRegistry
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -387,9 +387,9 @@ def test_rows_of_small_segments_come_in_one_batch(folder: Path, monkeypatch: pyt
 
     whole = [number for first in (10, 20, 30, 90, 40, 50) for number in range(first, first + 3)]
     assert batches() == [whole]
-    monkeypatch.setattr(source, "BATCH_ROWS_MAX", 6)
+    monkeypatch.setattr(segment_source, "BATCH_ROWS_MAX", 6)
     assert batches() == [whole[:6], whole[6:12], whole[12:]]
-    monkeypatch.setattr(source, "BATCH_BYTES", 1)
+    monkeypatch.setattr(segment_source, "BATCH_BYTES", 1)
     assert batches() == [[number] for number in whole], "a file larger than that is read a piece at a time"
 
 

@@ -37,7 +37,7 @@ PROGRAM = """
 import json, pickle, sys
 from ordack import cli
 from ordack.audit import tasks
-from ordack.pipeline.session import session
+from ordack.pipeline.spark import spark_session
 
 url, commands, segments, capture, target = sys.argv[1:]
 statuses = []
@@ -48,7 +48,7 @@ for words in json.loads(commands):
         statuses.append(0)
     except SystemExit as ended:
         statuses.append(ended.code or 0)
-spark = session(url)
+spark = spark_session(url)
 frame = spark.read.format("ordack").option("schema", "t DOUBLE").load(segments)
 rows = [list(row) for row in frame.where("lookup_id between 3 and 4").select("lookup_id", "t", "_malformed").collect()]
 packets = spark.read.format("mqqb").load(capture).where("packet = 'UserMessage'").count()

@@ -25,7 +25,7 @@ NEEDY = {
         "ordack.audit.",
         "ordack.reconcile.",
         "ordack.capture.columnar",
-        "ordack.capture.routing",
+        "ordack.capture.byte_ranges",
     ),
 }
 ABSENT = """

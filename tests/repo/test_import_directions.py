@@ -154,7 +154,7 @@ def test_there_is_no_circle() -> None:
         ("ordack.store", "from ordack import manager"),
         ("ordack.manager", "def later():\n    from ordack.net.tcp import serve"),
         ("ordack.net.tcp", "if TYPE_CHECKING:\n    from ordack.cli import main"),
-        ("ordack.audit.replay", "import ordack.pipeline.source"),
+        ("ordack.audit.replay", "import ordack.pipeline.segment_source"),
         ("ordack.client", "from ordack.node import Node"),
         ("ordack.manager", "from ordack.node import log"),
         ("ordack.boards.outbox", "from ordack.node.outbox import Outbox"),

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from ordack.capture.routing import Places, Report
+from ordack.capture.byte_ranges import Places, Report
 
 _NONE = np.zeros((0, 3), np.uint64)
 

@@ -1,6 +1,6 @@
 """The stages of an audit that many tasks do: each byte of the captures is read once.
 
-1. A task reads a range of a file (capture.routing): the frames of port 1801 go on, packed, by connection.
+1. A task reads a range of a file (capture.byte_ranges): the frames of port 1801 go on, packed, by connection.
 2. They go where their connection is replayed: those of one queue manager to one task (shares), whatever its address.
 3. Streams of which several tasks know something are replayed again, in one task, from the same packed frames.
 
@@ -21,8 +21,8 @@ import pyarrow as pa
 from ordack.audit.partial import Partial
 from ordack.audit.replay import BATCH_ROWS, COLUMNS, Auditor
 from ordack.audit.shares import Connections
-from ordack.capture import columnar, routing
-from ordack.capture.routing import Piece, Places, Range, Report
+from ordack.capture import byte_ranges, columnar
+from ordack.capture.byte_ranges import Piece, Places, Range, Report
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,7 +72,7 @@ def replay(share: Share, pieces: Iterable[tuple[int, int, bytes]], progress: Cal
         while last is not None and last[0] >> _CHUNK_BITS == share.numbers[number]:
             chunk, taken = last[0], []
             while last is not None and last[0] == chunk:
-                taken.append(routing.unpacked(last[1], last[2]))
+                taken.append(byte_ranges.unpacked(last[1], last[2]))
                 last = next(waiting, None)
             yield b"".join(taken)
 
@@ -108,8 +108,8 @@ class Stages:
 
     def _route(self, range_bytes: int | None) -> None:
         most = range_bytes or RANGE_BYTES
-        ranges = routing.ranges_of(self._files, self._shares, most)
-        room = routing.range_bytes(sum(task.size for task in ranges), self._shares, most)
+        ranges = byte_ranges.ranges_of(self._files, self._shares, most)
+        room = byte_ranges.range_bytes(sum(task.size for task in ranges), self._shares, most)
         todo = dict(enumerate(ranges))
         reports: dict[int, Report] = {}
         numbers: dict[int, int] = {}
@@ -121,9 +121,9 @@ class Stages:
                 numbers[row // _ATTEMPTS] = row
                 reports[row // _ATTEMPTS] = report
                 self.bytes_read += report.bytes_read
-            todo, held = routing.again(ranges, reports)
+            todo, held = byte_ranges.again(ranges, reports)
             attempt += 1
-        self._parts = routing.parts_of(ranges, reports, held)
+        self._parts = byte_ranges.parts_of(ranges, reports, held)
         self._numbers = [numbers[number] for number in held]
         self._connections = Connections(reports[number] for number in held)
 
@@ -150,7 +150,7 @@ class _Here:
         reports = {}
         for row, task in tasks.items():
             self._pieces[row] = []
-            for item in routing.route(task):
+            for item in byte_ranges.route(task):
                 if isinstance(item, Report):
                     reports[row] = item
                 else:
@@ -163,7 +163,7 @@ class _Here:
         found: list[list[tuple[int, int, bytes]]] = [[] for _ in range(shares)]
         for row in share.numbers:
             for piece in self._pieces[row]:
-                for place, size, packed in routing.divided(piece.connections, piece.packed, places):
+                for place, size, packed in byte_ranges.divided(piece.connections, piece.packed, places):
                     found[place].append((row << _CHUNK_BITS | piece.chunk, size, packed))
         return [replay(share, pieces, progress) for pieces in found]
 
@@ -237,7 +237,7 @@ def _route_task(
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 for row, task in bundles[number]:
-                    for item in routing.route(task):
+                    for item in byte_ranges.route(task):
                         if isinstance(item, Report):
                             yield row, None, None, pickle.dumps(item, pickle.HIGHEST_PROTOCOL)
                         else:
@@ -253,7 +253,7 @@ def _divide_task(places: Places, batches: Iterable[pa.RecordBatch]) -> Iterator[
         for batch in batches:
             for part, connections, packed in zip(*(column.to_pylist() for column in batch.columns)):
                 known = np.frombuffer(connections, np.uint64).reshape(-1, 2)
-                for share, size, own in routing.divided(known, packed, places):
+                for share, size, own in byte_ranges.divided(known, packed, places):
                     yield part, share, size, own
 
     yield from _batches(rows(), _DIVIDED)

@@ -1,7 +1,7 @@
 """The audit of captures, in this process or in Spark's tasks.
 
     result = run(["a.pcap", "b.pcap"])              # in this process
-    result = run(paths, spark=session(master))      # in Spark's tasks
+    result = run(paths, spark=spark_session(master))      # in Spark's tasks
 
 What the result says, and when, is in result. With Spark, stages says which task does what; merge puts together what
 they have found out.

@@ -211,7 +211,7 @@ class Decoder(Tables):
         rows: int,
     ) -> Iterator["Batch"]:
         """The batches of frames that were read elsewhere. parts: all of the capture, in order, whether frames came of
-        them or not; frames: of one of them, as routing made them."""
+        them or not; frames: of one of them, as byte_ranges made them."""
         c = self.c
         files = np.zeros(len(parts), np.uint32)  # of what has a number in kept
         pointers = ffi.new("uint8_t *[]", len(files))
@@ -253,7 +253,7 @@ class Decoder(Tables):
         c.frames = parts[-1].before + parts[-1].frames if parts else 0
 
     def pairs(self) -> NDArray[np.uint64]:
-        """Of each connection, the number of its two hosts, as routing has it."""
+        """Of each connection, the number of its two hosts, as byte_ranges has it."""
         found = self.c.connections
         return np.array([lib.mqqb_capture_pair(found + number) for number in range(self.connections)], np.uint64)
 

@@ -118,7 +118,7 @@ def audit(
         from ordack.audit import tasks
         from ordack.pipeline.options import OptionError
         from ordack.pipeline.packets import find_files
-        from ordack.pipeline.session import SparkMissing, session, words
+        from ordack.pipeline.spark import SparkMissing, spark_session, words
 
         if html is not None:
             from ordack.audit import html_page  # noqa: F401 - needs packages of its own
@@ -133,7 +133,7 @@ def audit(
         size = sum(each(size_of, files))
         alone = master is None and "SPARK_REMOTE" not in os.environ and tasks.shares(size, os.cpu_count() or 1) == 1
         with _audit_progress() as show:
-            spark = None if no_spark or alone else session(master, "ordack audit")
+            spark = None if no_spark or alone else spark_session(master, "ordack audit")
             result = tasks.run(files, spark=spark, series=html is not None, progress=show)
         tasks.require_packets(result)
         result = replace(result, names=known)
@@ -191,7 +191,7 @@ def _follow_audit(
         from ordack.audit import files, tasks
         from ordack.audit.follow import Follower, FollowError
         from ordack.audit.result import count_text
-        from ordack.pipeline.session import SparkMissing, session, words
+        from ordack.pipeline.spark import SparkMissing, spark_session, words
 
         if html is not None:
             from ordack.audit import html_page  # noqa: F401 - needs packages of its own
@@ -204,7 +204,7 @@ def _follow_audit(
         with follower.lock():
             if going_on := follower.going_on():
                 complain(going_on)
-            spark = None if master is None else session(master, "ordack audit")
+            spark = None if master is None else spark_session(master, "ordack audit")
             for step, result in follower.reports(once, spark, stopped.is_set):
                 verdict = result.summary["verdict"]
                 for path in sorted(follower.passed_over - named):

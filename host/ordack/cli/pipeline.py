@@ -210,7 +210,7 @@ def pipeline_ingest(
         from ordack.pipeline import ingest
         from ordack.pipeline.gauges import Gauges
         from ordack.pipeline.progress import Batch
-        from ordack.pipeline.session import session
+        from ordack.pipeline.spark import spark_session
     import signal
 
     settings = dict(_setting(pair) for pair in conf or ())
@@ -226,7 +226,7 @@ def pipeline_ingest(
         stopped: list[int] = []
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda number, _: stopped.append(number))
-        spark = session(master, "ordack pipeline ingest", settings)
+        spark = spark_session(master, "ordack pipeline ingest", settings)
         signal.signal(signal.SIGINT, lambda number, _: stopped.append(number))  # pyspark has set one of its own
         with _ingest_progress() as show:
 
@@ -299,7 +299,7 @@ def _problems() -> Iterator[None]:
     from ordack.pipeline.options import OptionError
     from ordack.pipeline.progress import IngestError, IngestUnusable
     from ordack.pipeline.segments import FolderBusy, FolderError
-    from ordack.pipeline.session import SparkMissing
+    from ordack.pipeline.spark import SparkMissing
 
     try:
         yield

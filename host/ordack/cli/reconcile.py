@@ -64,7 +64,7 @@ def reconcile(
         from ordack.pipeline.packets import find_files
         from ordack.pipeline.progress import IngestError
         from ordack.pipeline.segments import FolderError
-        from ordack.pipeline.session import SparkMissing, session, words
+        from ordack.pipeline.spark import SparkMissing, spark_session, words
         from ordack.reconcile.compare import collect, compare
         from ordack.reconcile.result import STATUS
 
@@ -76,7 +76,7 @@ def reconcile(
         find_files(captures, complain)
         places = {"captures": captures, "segments": segments, "table": table}
         with activity("reconciling"):
-            spark = session(master, "ordack pipeline reconcile")
+            spark = spark_session(master, "ordack pipeline reconcile")
             result = collect(compare(spark, captures, source, table, acquired=acquired, queue=queue), places)
         result = replace(result, peer_names=known)
         if html is not None:

@@ -28,9 +28,9 @@ from ordack.pipeline.bodies import SchemaError
 from ordack.pipeline.lake import CATALOG, Lake, check_empty
 from ordack.pipeline.options import OptionError
 from ordack.pipeline.progress import Batch, IngestError, IngestUnusable, Latency, Summary, ended
+from ordack.pipeline.segment_source import MALFORMED, Rows, Settings
 from ordack.pipeline.segments import SCHEMA
-from ordack.pipeline.session import is_remote, words
-from ordack.pipeline.source import MALFORMED, Rows, Settings
+from ordack.pipeline.spark import is_remote, words
 from ordack.pipeline.stream import GOES_ON, OBSERVED, POLL_S, FileTable, Source, holds_files
 from ordack.pipeline.table import METADATA, TableError, committed_files
 

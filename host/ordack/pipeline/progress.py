@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from pyspark.errors import PySparkException
 
+from ordack.pipeline.segment_source import MALFORMED
 from ordack.pipeline.segments import FolderError, OtherFolder
-from ordack.pipeline.session import words
-from ordack.pipeline.source import MALFORMED
+from ordack.pipeline.spark import words
 from ordack.store.database import counted
 
 

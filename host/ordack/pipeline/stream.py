@@ -32,8 +32,8 @@ from pyspark.sql.types import StructType
 from ordack.pipeline import segments
 from ordack.pipeline.folders import Folders, Place
 from ordack.pipeline.progress import Batch, IngestError, IngestUnusable, Latency, Summary, ended
-from ordack.pipeline.session import is_remote, words
-from ordack.pipeline.source import folders_of
+from ordack.pipeline.segment_source import folders_of
+from ordack.pipeline.spark import is_remote, words
 from ordack.pipeline.table import METADATA
 from ordack.slow_starts import STARTS, is_slow_start
 

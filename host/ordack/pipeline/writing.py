@@ -24,8 +24,8 @@ from pyspark.sql import SparkSession
 
 from ordack.paths import S3, open_path, scheme_of, sync
 from ordack.pipeline.folders import Part
+from ordack.pipeline.segment_source import MALFORMED, Rows
 from ordack.pipeline.segments import QUEUE_MANAGER
-from ordack.pipeline.source import MALFORMED, Rows
 
 DAY = "day"
 GROUP_BYTES = 64 << 20  # of a row group, before it is packed; and what a task holds in memory of each file

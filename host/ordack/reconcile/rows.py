@@ -32,8 +32,8 @@ from ordack.pipeline.iceberg import read_table
 from ordack.pipeline.ingest import DELTA, ICEBERG, format_of
 from ordack.pipeline.lake import first_line
 from ordack.pipeline.progress import IngestUnusable
+from ordack.pipeline.segment_source import Rows, Settings
 from ordack.pipeline.segments import SCHEMA
-from ordack.pipeline.source import Rows, Settings
 from ordack.pipeline.table import TableError, committed_files
 from ordack.pipeline.writing import open_folder
 

@@ -1,7 +1,7 @@
 """Power cuts and failing disks under the stores of two queue managers at work.
 
-    .venv/bin/python -m tests.host.cuts --cuts 100000 --seed 7     episodes of a seed, until there were so many cuts
-    .venv/bin/python -m tests.host.cuts --seed 7 --episode 31      one of them again
+    .venv/bin/python -m tests.host.power_cuts --cuts 100000 --seed 7   episodes of a seed, until there were so many cuts
+    .venv/bin/python -m tests.host.power_cuts --seed 7 --episode 31    one of them again
 
 In an episode, applications send, alone and in batches, receive, commit, and put back; queues are purged; messages
 expire, die, and are moved; a peer and the two queue managers exchange messages; stores are closed, opened, upgraded and
@@ -51,7 +51,7 @@ from ordack.store.messages import NotTaken, Stored
 from ordack.store.schema import FILE_NAME, POISON
 
 from tests.host.applications import Asking
-from tests.host.cuts_notes import Contents, Ledger, Note, Violation, damage, tag_of
+from tests.host.power_cuts_notes import Contents, Ledger, Note, Violation, damage, tag_of
 from tests.support.beside import client_beside
 from tests.support.host_world import HERE, Crash, Host, World, older, peer_of, wall_at
 from tests.support.power import BLOCK, CUT, FULL, IO_ERROR, WAYS, Accident, Machine, Power, power
@@ -591,7 +591,7 @@ def play(seed: int, number: int) -> Counter[str]:
         if episode:
             machines = [f"host {host.index}: the power went {host.machine.cut_at}" for host in episode.hosts]
             error.add_note("\n".join([*episode.trace[-6:], *machines]))
-        error.add_note(f"again: .venv/bin/python -m tests.host.cuts --seed {seed} --episode {number}")
+        error.add_note(f"again: .venv/bin/python -m tests.host.power_cuts --seed {seed} --episode {number}")
         raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)

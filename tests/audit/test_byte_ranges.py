@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="the pipeline is not installed")
 
 from ordack.audit import stages, tasks
-from ordack.capture import routing
+from ordack.capture import byte_ranges
 
 from tests.support import capture_generator
 from tests.support.capture_files import enhanced, in_fragments, interface, pcap, section, segment, syn
@@ -21,23 +21,23 @@ SEED = 4
 
 def read(path: Path, size: int) -> tuple[list[tuple[int, int, int]], list[object], int]:
     """(key, 0, bytes) of all connections, what the parts say, and how many ranges were read from a wrong place."""
-    ranges = routing.ranges_of([str(path)], 1, size)
+    ranges = byte_ranges.ranges_of([str(path)], 1, size)
     todo = dict(enumerate(ranges))
-    reports: dict[int, routing.Report] = {}
+    reports: dict[int, byte_ranges.Report] = {}
     pieces: dict[int, dict[int, int]] = {}
     wrong = -len(ranges)
     while todo:
         wrong += len(todo)
         for number, task in todo.items():
             pieces[number] = {}
-            for item in routing.route(task):
-                if isinstance(item, routing.Report):
+            for item in byte_ranges.route(task):
+                if isinstance(item, byte_ranges.Report):
                     reports[number] = item
                 else:
                     for key, size in item.connections.tolist():
                         pieces[number][key] = pieces[number].get(key, 0) + size
-        todo, held = routing.again(ranges, reports)
-    parts = routing.parts_of(ranges, reports, held)
+        todo, held = byte_ranges.again(ranges, reports)
+    parts = byte_ranges.parts_of(ranges, reports, held)
     sums: dict[int, int] = {}
     for number in held:
         for key, taken in pieces[number].items():
@@ -120,7 +120,7 @@ def test_a_fleet_behind_one_address_is_read_once(tmp_path: Path, monkeypatch: py
         raise AssertionError(f"the frames between {len(pairs)} pairs of hosts were replayed again")
 
     monkeypatch.setattr(stages.Stages, "again", again)
-    monkeypatch.setattr(routing, "_PIECE", 5000)  # so that a chunk has many pieces
+    monkeypatch.setattr(byte_ranges, "_PIECE", 5000)  # so that a chunk has many pieces
     for parts in (2, 32):
         found = tasks.run([path], parts=parts, range_bytes=path.stat().st_size // 32)
         assert found.summary == whole.summary

@@ -44,7 +44,9 @@ class SparkMissing(Exception):
     """There is no Spark that can be used; the text says what is missing and what to do."""
 
 
-def session(master: str | None = None, name: str = "ordack", settings: Mapping[str, str] | None = None) -> SparkSession:
+def spark_session(
+    master: str | None = None, name: str = "ordack", settings: Mapping[str, str] | None = None
+) -> SparkSession:
     """A SparkSession with the data sources of this package, the one that is active if there is one.
 
     master: Spark's master URL, or `sc://HOST:PORT` of a Spark Connect server; by default SPARK_REMOTE of the
@@ -116,9 +118,9 @@ def register(spark: SparkSession) -> None:
     """Make `spark.read.format("ordack")` and the like known to a session that was made elsewhere, and give this package
     to its workers on other machines, or to its server."""
     from ordack import machine, names, paths
-    from ordack.pipeline import bodies, folders, options, period, segments, source
+    from ordack.pipeline import bodies, folders, options, period, segment_source, segments
     from ordack.pipeline.packets import PacketSource
-    from ordack.pipeline.source import SegmentSource
+    from ordack.pipeline.segment_source import SegmentSource
 
     remote = is_remote(spark)
     if remote or not is_local(spark.sparkContext.master or LOCAL):
@@ -126,7 +128,7 @@ def register(spark: SparkSession) -> None:
     if remote:  # a server starts what drives a stream without the files that it was given
         from pyspark import cloudpickle
 
-        for module in (machine, names, paths, options, period, bodies, segments, folders, source):
+        for module in (machine, names, paths, options, period, bodies, segments, folders, segment_source):
             cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     spark.dataSource.register(SegmentSource)
     spark.dataSource.register(PacketSource)
