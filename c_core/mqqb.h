@@ -116,7 +116,7 @@ typedef enum {
 /* ---- the fixed-size parts -------------------------------------------------------------------- */
 
 typedef enum {
-    MQQB_BASE_HEADER = 0,
+    MQQB_BASE_HEADER,
     MQQB_INTERNAL_HEADER,
     MQQB_SESSION_HEADER,
     MQQB_TRANSACTION_HEADER,
