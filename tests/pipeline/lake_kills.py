@@ -1,10 +1,12 @@
-"""Ingests into a table of Delta Lake or Iceberg that are killed by SIGKILL again and again, without Spark.
+"""Ingests into a table of Delta Lake or Iceberg, and its upkeep, that are killed by SIGKILL again and again, without
+Spark.
 
     python -m tests.pipeline.lake_kills [--kills 20] [--seed N] [--format delta|iceberg]
 
 Each life is a process of its own, forked from this one, which has everything imported. It kills itself at a planned
 step of the way (files written, commit about to be made, commit made, batch told) or after a planned time, also in the
-midst of a commit. A last life goes to the end. Then each row is in the table once. Exit status: 0 so it is; 1 not so.
+midst of a commit. Every other life puts small files together first. A last life goes to the end. Then each row is in
+the table once. Exit status: 0 so it is; 1 not so.
 """
 
 from __future__ import annotations
@@ -17,11 +19,12 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from ordack.pipeline import delta, iceberg, writing
+from ordack.pipeline import delta, iceberg, upkeep, writing
 from ordack.pipeline.ingest import Job, Load
 
 from hil.dice import new_seed
@@ -48,8 +51,8 @@ def load(job: Job, step: Callable[[str], None] = lambda name: None) -> Load:
     return Load(job, table, written, lambda batch: step("told"))
 
 
-def life(job: Job, turn: int, fatal: str, seconds: float) -> None:
-    """Ingests until it is killed at the `turn`th of these steps, or after some time."""
+def life(job: Job, turn: int, fatal: str, seconds: float, optimizes: bool) -> None:
+    """Optimizes and ingests until it is killed at the `turn`th of these steps, or after some time."""
     left = turn
 
     def step(name: str) -> None:
@@ -69,7 +72,10 @@ def life(job: Job, turn: int, fatal: str, seconds: float) -> None:
         setattr(owner, name, told)
     if not fatal:
         threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
-    load(job, step).run(False)
+    going = load(job, step)
+    if optimizes:
+        upkeep.optimize(job.table)
+    going.run(False)
 
 
 def rows(job: Job) -> list[tuple[str, int]]:
@@ -115,7 +121,7 @@ def run(folder: Path, table_format: str, kills: int, seed: int) -> dict[str, int
         # Few batches in a life, so that some are left for the next.
         fatal = ("", *STEPS)[number % (len(STEPS) + 1)]
         turn, seconds = 0 if number < kills - 2 else dice.randrange(2), dice.uniform(0, LIFE_S)
-        ended = in_child(lambda turn=turn, fatal=fatal, seconds=seconds: life(job, turn, fatal, seconds))  # type: ignore[misc]
+        ended = in_child(partial(life, job, turn, fatal, seconds, optimizes=number % 2 == 1))
         made[fatal or "by the clock"] = made.get(fatal or "by the clock", 0) + (ended == signal.SIGKILL)
     in_child(lambda: load(job).run(False))
     in_child(lambda: check(job, count))

@@ -7,12 +7,17 @@ import os
 import shutil
 import sys
 import time
+import uuid
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from ordack import cli
+from ordack.pipeline import compaction, iceberg
 from ordack.pipeline.ingest import CHECKPOINT, Job
+from ordack.pipeline.progress import IngestError
 from ordack.pipeline.segments import FolderError
 from ordack.pipeline.table import METADATA
 
@@ -28,6 +33,16 @@ def job(folder: Path, table: Path, table_format: str | None = None, **options: s
 
 def numbers(table: Path) -> list[int]:
     return sorted(DeltaTable(table).to_pyarrow_table()["lookup_id"].to_pylist())
+
+
+def in_iceberg(table: Path) -> pa.Table:
+    return (
+        iceberg.read_table(str(table)).scan().to_arrow().sort_by([("queue", "ascending"), ("lookup_id", "ascending")])
+    )
+
+
+def files_of(table: Path) -> list[str]:
+    return [Path(task.file.file_path).name for task in iceberg.read_table(str(table)).scan().plan_files()]
 
 
 def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: object) -> tuple[int, str, str]:
@@ -61,10 +76,100 @@ def test_small_files_are_put_together_and_those_that_nobody_needs_are_deleted(
     assert going.run(False).rows == 1, "an ingest that has the table open goes on"
     assert load(what).run(False).rows == 0, "the table still knows what is in it"
     assert run(capfd, monkeypatch, "optimize", folder)[::2] == (
-        2, f"ordack: there is no table of Delta Lake in {folder}\n")  # fmt: skip
-    load(job(folder, table.with_name("ice"), "iceberg"))
-    status, _, errors = run(capfd, monkeypatch, "optimize", table.with_name("ice"))
-    assert (status, "is no table of Delta Lake: optimize does nothing for others" in errors) == (2, True)
+        2, f"ordack: there is no table of Delta Lake or Iceberg in {folder}\n")  # fmt: skip
+    (table.with_name("files") / METADATA).mkdir(parents=True)
+    status, _, errors = run(capfd, monkeypatch, "optimize", table.with_name("files"))
+    assert (status, "is a table of parquet or ORC, which optimize does not change" in errors) == (2, True)
+
+
+def test_small_files_of_iceberg_are_put_together_by_partition(
+    folder: Path, table: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for serial in range(1, 4):
+        for queue in ("line1", "line2"):
+            write(folder, serial, serial, serial, queue)
+    write(folder, 1, 1, 1, "alone")
+    what = Job({"path": str(folder), "maxSegmentsPerTrigger": "1"}, str(table), "iceberg", by=("queue",))
+    going = load(what)
+    going.run(False)
+    before = in_iceberg(table)
+    status, output, _ = run(capfd, monkeypatch, "optimize", table, "--json")
+    done = json.loads(output)
+    assert (status, done["files_removed"], done["files_added"], done["files_deleted"]) == (0, 6, 2, 0)
+    assert (in_iceberg(table), len(files_of(table))) == (before, 3)
+    assert compaction.optimize(str(table)) == (0, 0, 0)
+    write(folder, 4, 4, 4)
+    assert going.run(False).rows == 1, "an ingest that has the table open goes on"
+    assert load(what).run(False).rows == 0, "the table still knows what is in it"
+
+
+def test_files_are_put_together_until_they_are_no_longer_small(
+    folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for serial in range(1, 6):
+        write(folder, serial, serial, serial)
+    load(job(folder, table, "iceberg", maxSegmentsPerTrigger="1")).run(False)
+    size = max(path.stat().st_size for path in (table / "data").iterdir())
+    monkeypatch.setattr(compaction, "SMALL", size + 1)
+    assert compaction.optimize(str(table)) == (4, 2, 0), "two and two, and the fifth alone"
+    monkeypatch.setattr(compaction, "SMALL", 1)
+    assert compaction.optimize(str(table)) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("deleted", "left"), [(None, [1, 2, 3, 4]), (1, [2, 3]), (3, [1, 2])])
+def test_what_others_commit_while_files_are_put_together_stays(
+    folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch, deleted: int | None, left: list[int]
+) -> None:
+    """An ingest adds rows. An engine deletes one, which must not come back; it may do so by a file of its own that says
+    which, so its commit is not looked through."""
+    for serial, queue in enumerate(("line1", "line1", "line2"), 1):
+        write(folder, serial, serial, serial, queue)
+    what = Job({"path": str(folder), "maxSegmentsPerTrigger": "1"}, str(table), "iceberg", by=("queue",))
+    load(what).run(False)
+    together = compaction._together
+
+    def meanwhile(*words: Any) -> Any:
+        made = together(*words)
+        if deleted is None:
+            write(folder, 4, 4, 4, "line2")
+            load(what).run(False)
+        else:
+            iceberg.read_table(str(table)).delete(f"lookup_id = {deleted}")
+        return made
+
+    monkeypatch.setattr(compaction, "_together", meanwhile)
+    if deleted is None:
+        assert compaction.optimize(str(table)) == (2, 1, 0)
+    else:
+        with pytest.raises(IngestError, match=r"cannot optimize .*; what is in it is whole"):
+            compaction.optimize(str(table))
+    assert sorted(in_iceberg(table)["lookup_id"].to_pylist()) == left
+
+
+def test_what_is_in_no_snapshot_of_the_last_week_is_deleted(
+    folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for serial in (1, 2):
+        write(folder, serial, serial, serial)
+    load(job(folder, table, "iceberg", maxSegmentsPerTrigger="1")).run(False)
+    killed, new = (table / "data" / f"part-{uuid.uuid4()}-{uuid.uuid4()}.parquet" for _ in range(2))
+    of_others = table / "data" / "of-others.parquet"
+    for path in (killed, new, of_others):
+        path.touch()
+    assert compaction.optimize(str(table)) == (2, 1, 0), "readers of a version of this week have its files"
+    (row_file,) = files_of(table)
+    later = time.time() + WEEK_S + 60
+    os.utime(new, (later - 60,) * 2)
+    monkeypatch.setattr("ordack.pipeline.compaction.time.time", lambda: later)
+    for name, value in (("gc.enabled", "false"), ("history.expire.max-snapshot-age-ms", str(30 * WEEK_S * 1000))):
+        opened = iceberg.read_table(str(table))
+        opened.transaction().set_properties({name: value}).commit_transaction()
+        assert compaction.optimize(str(table)) == (0, 0, 0), name
+        opened.refresh().transaction().remove_properties(name).commit_transaction()
+    assert compaction.optimize(str(table))[2] > 3, "row files, and the manifests that name them"
+    assert {path.name for path in (table / "data").iterdir()} == {row_file, new.name, of_others.name}
+    assert len(iceberg.read_table(str(table)).snapshots()) == 1
+    assert sorted(in_iceberg(table)["lookup_id"].to_pylist()) == [1, 2]
 
 
 def test_segments_that_are_in_every_table_are_deleted_the_oldest_first(

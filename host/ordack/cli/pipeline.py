@@ -244,7 +244,9 @@ def pipeline_ingest(
 
 @app.command("optimize")
 def pipeline_optimize(
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="Folder or URL of a table of Delta Lake.")],
+    table: Annotated[
+        str, typer.Argument(metavar="TABLE", help="Folder, URL or name of a table of Delta Lake or Iceberg.")
+    ],
     as_json: JsonOption = False,
 ) -> None:
     """Put small files of a table together, and delete files that have not belonged to it for a week.

@@ -26,7 +26,7 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     ValidationError,
 )
-from pyiceberg.table import Table
+from pyiceberg.table import Table, Transaction
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -143,11 +143,8 @@ class Iceberg:
         told |= {f"{FOLDER}{folder}": "1" for folder in new}
         paths = [f"{self._table.location()}/data/{file.name}" for file in files]
         for attempt in range(ATTEMPTS):
-            metadata = self._table.metadata
-            properties = {**metadata.properties, RETRIES: "0"}  # here; those of the table stay as they are
-            self._table.metadata = metadata.model_copy(update={"properties": properties})
             try:
-                transaction = self._table.transaction()
+                transaction = once(self._table)
                 transaction.add_files(paths, check_duplicate_files=False)
                 transaction.set_properties(told)
                 transaction.commit_transaction()
@@ -163,6 +160,13 @@ class Iceberg:
         self.serials.update(reached)
         self.known |= new
         return True
+
+
+def once(table: Table) -> Transaction:
+    """A transaction that pyiceberg tries to commit once. The table's own properties stay as they are."""
+    properties = {**table.metadata.properties, RETRIES: "0"}
+    table.metadata = table.metadata.model_copy(update={"properties": properties})
+    return table.transaction()
 
 
 def serials_in(properties: Mapping[str, str]) -> tuple[dict[Place, int], set[str]]:

@@ -37,16 +37,21 @@ class Optimized(NamedTuple):
 
 
 def optimize(table: str) -> Optimized:
-    """Put small files of a table of Delta Lake together, and delete files that have not belonged to it for a week,
-    those of killed batches, too. Ingests may go on meanwhile. Raises IngestError, IngestUnusable, OptionError."""
-    if format_of(table) not in (DELTA, None):
+    """Put small files of a table of Delta Lake or Iceberg together, and delete files that have not belonged to it for a
+    week, those of killed batches, too. Ingests may go on meanwhile. Raises IngestError, IngestUnusable, OptionError."""
+    from ordack.pipeline import compaction, iceberg
+
+    kind = format_of(table)
+    if kind == ICEBERG or iceberg.is_name(table):
+        return Optimized(table, *compaction.optimize(table))
+    if kind in FILES:
         raise IngestUnusable(
-            f"{table} is no table of Delta Lake: optimize does nothing for others. For Iceberg, the procedures of your "
-            "engine do it: rewrite_data_files, expire_snapshots, remove_orphan_files"
+            f"{table} is a table of {PARQUET} or ORC, which optimize does not change: its list of files goes with a "
+            "checkpoint. Begin a new one of Delta Lake or Iceberg"
         )
     try:
         if not DeltaTable.is_deltatable(uri_of(table)):
-            raise IngestUnusable(f"there is no table of Delta Lake in {table}")
+            raise IngestUnusable(f"there is no table of Delta Lake or Iceberg in {table}")
         opened = DeltaTable(uri_of(table))
         done = opened.optimize.compact()
         opened.update_incremental()

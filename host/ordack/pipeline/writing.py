@@ -100,7 +100,7 @@ class Writer:
     def _write(self, part: Part) -> Written:
         done = Written()
         times: dict[str, list[pa.Array]] = {"arrived": [], "sent_time": []}
-        files: dict[Values, _Growing] = {}
+        files: dict[Values, Growing] = {}
         system, folder = open_folder(self.table)
         for batch in self.rows.read(part):
             for name, seen in times.items():
@@ -109,7 +109,7 @@ class Writer:
                 done.malformed += batch.num_rows - batch.column(MALFORMED).null_count
             for values, rows in self._divided(batch):
                 if values not in files:
-                    files[values] = _Growing(system, f"{folder}/{self.prefix}{uuid.uuid4()}.parquet", values)
+                    files[values] = Growing(system, f"{folder}/{self.prefix}{uuid.uuid4()}.parquet", values)
                 files[values].add(rows)
         done.files = [growing.finish() for growing in files.values()]
         done.rows = sum(file.rows for file in done.files)
@@ -135,7 +135,7 @@ class Writer:
             yield tuple(group[name] for name in self.by), table.filter(mask).select(kept)
 
 
-class _Growing:
+class Growing:
     """A file to which rows are added."""
 
     def __init__(self, system: fs.FileSystem, path: str, values: Values) -> None:
