@@ -8,23 +8,23 @@ async with ordack.connect_async("/var/lib/ordack") as client: ...
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from pathlib import Path
 from pkgutil import extend_path
-from typing import TYPE_CHECKING
-
-from ordack.away import StoreUnreachable
-from ordack.client import Client, Queue, Transaction
-from ordack.config import TlsFiles
-from ordack.formatters import Body, BodyError
-from ordack.message import Message
-from ordack.names import BadName
-from ordack.receiving import Cursor, Empty, Received, Receiving, Reject
-from ordack.sending import Letter, Sent
-from ordack.store import StoreBusy, StoreError, StoreFull, StoreUnknown
-from ordack.store.queues import NoSuchQueue, QueueExists
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ordack.aio import AsyncClient
+    from ordack.away import StoreUnreachable
+    from ordack.client import Client, Queue, Transaction
+    from ordack.config import TlsFiles
+    from ordack.formatters import Body, BodyError
+    from ordack.message import Message
+    from ordack.names import BadName
+    from ordack.receiving import Cursor, Empty, Received, Receiving, Reject
+    from ordack.sending import Letter, Sent
+    from ordack.store import StoreBusy, StoreError, StoreFull, StoreUnknown
+    from ordack.store.queues import NoSuchQueue, QueueExists
 
 __all__ = [
     "BadName",
@@ -57,6 +57,18 @@ __path__ = extend_path(__path__, __name__)  # ordack.node, which boards have, is
 
 File = str | os.PathLike[str]
 
+_MODULES = ("client", "away", "formatters", "message", "names", "receiving", "sending", "store", "store.queues")
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """What applications use. Who uses another part of the package, as tasks of Spark do, does not wait for it."""
+        for module in _MODULES if name in __all__ else ():
+            found = vars(import_module(f"ordack.{module}"))
+            if name in found:
+                return found[name]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 def connect(
     place: File, *, certificate: File | None = None, key: File | None = None, authority: File | None = None
@@ -64,6 +76,8 @@ def connect(
     """A Client of the store in the folder `place`, or of the `ordack serve` that takes applications at the address
     `tcp://HOST:PORT` or `tls://HOST:PORT`. certificate, key, authority: PEM files for TLS. Raises StoreError if there
     is none, ValueError for an address or files that cannot be used."""
+    from ordack.client import Client
+
     return Client(place, tls=_files(place, certificate, key, authority))
 
 
@@ -77,6 +91,8 @@ def connect_async(
 
 
 def _files(place: File, *files: File | None) -> TlsFiles | None:
+    from ordack.config import TlsFiles
+
     found = [Path(file) for file in files if file is not None]
     if found and len(found) < len(files):
         raise ValueError(f"{place}: certificate, key and authority go together: give all three files")

@@ -192,6 +192,13 @@ def test_planning_a_query_needs_no_large_package() -> None:
     assert said.strip() == "set()"
 
 
+def test_a_task_that_reads_segments_waits_for_no_part_of_the_queue_manager() -> None:
+    """Each process of an executor imports what it runs."""
+    code = "import sys, ordack.pipeline.source; print({'ordack.client', 'ordack.store', 'sqlite3'} & set(sys.modules))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.strip() == "set()"
+
+
 @pytest.mark.parametrize("partitions", [1, 16])
 def test_a_damaged_file_is_told_however_many_tasks_read_it(
     spark: SparkSession, tmp_path: Path, partitions: int
