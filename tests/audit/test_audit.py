@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import json
 import math
 import random
@@ -12,7 +13,7 @@ import sys
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ pytest.importorskip("pyarrow", reason="the pipeline is not installed")
 from _mqqb import lib
 from mqqb import core
 from ordack.audit import files, replay, reports, rotation, stages, tasks
-from ordack.audit.result import KINDS, Latency, Result
+from ordack.audit.result import KINDS, OUTCOMES, REJECTS, Latency, Result, Verdict
 from ordack.capture import columnar, reading
 
 from tests.support import capture_generator
@@ -885,3 +886,11 @@ def test_what_tasks_have_found_out_reaches_the_driver_in_pieces(
 )
 def test_an_audit_is_divided_only_where_that_pays(gib: float, places: int, shares: int) -> None:
     assert tasks.shares(int(gib * (1 << 30)), places) == shares
+
+
+def test_the_glossary_has_each_word_that_an_audit_says_and_no_other() -> None:
+    text = Path(__file__).parents[2].joinpath("host/docs/protocol.md").read_text()
+    said = text.partition("### What an audit says\n")[2]
+    words = re.findall(r"^\| ([^|]+) \|", said, re.MULTILINE)
+    tables = [list(group) for is_head, group in itertools.groupby(words, "word".__eq__) if not is_head]
+    assert tables == [[*get_args(Verdict)], [*KINDS], [*REJECTS], [*OUTCOMES]]

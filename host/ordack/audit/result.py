@@ -88,11 +88,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ordack.peer_names import PeerNames
 from ordack.store.database import counted
 
+Verdict = Literal["no violations", "violations", "incomplete"]
 KINDS = (
     "renumbered",
     "ack_beyond_receipt",
@@ -337,13 +338,12 @@ class Result:
         self.damages.extend(damages)
         self.summary["damages"] = list(map(list, self.damages))
         self.summary["incomplete"] = self.incomplete()
-        self.summary["verdict"] = (
-            "violations"
-            if any(self.summary["violations"].values())
-            else "incomplete"
-            if self.summary["incomplete"]
-            else "no violations"
-        )
+        self.summary["verdict"] = self._verdict()
+
+    def _verdict(self) -> Verdict:
+        if any(self.summary["violations"].values()):
+            return "violations"
+        return "incomplete" if self.summary["incomplete"] else "no violations"
 
     def incomplete(self) -> list[str]:
         """Why the evidence is incomplete: what was not seen may have been a violation."""
