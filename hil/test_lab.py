@@ -13,8 +13,10 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -325,7 +327,8 @@ class Bench:
         self.tty = folder / "tty"
         self.off = f"{sys.executable} {folder}/switch.py {folder} off"
         self.on = self.off.removesuffix("off") + "on"
-        rig({"bench": described(self.tty, self.on, self.off, host=HOST, listen="127.0.0.1", lan=True, off_s=0.1)})
+        self.described = described(self.tty, self.on, self.off, host=HOST, listen="127.0.0.1", lan=True, off_s=0.1)
+        rig({"bench": self.described})
 
     def open(self, application: Path = SENSOR) -> Board:
         return open_board("bench", self.tty.parent, application)
@@ -450,6 +453,50 @@ def test_a_switch_that_fails_is_told(rig: Rig, tmp_path: Path) -> None:
     with pytest.raises(OSError, match="no hub"):
         board.close()
     Lock(str(tmp_path / "tty"), "another").release()
+
+
+@contextmanager
+def relay(*commands: str) -> Iterator[tuple[dict[str, Any], list[Any]]]:
+    """A Shelly of the second generation on loopback, which runs one of two commands to switch off and on, or fails; its
+    port in labgrid's words, and what it was asked.
+    """
+    asked: list[Any] = []
+
+    class Relay(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+            on = asked[-1][1]["params"]["on"]
+            failed = bool(commands) and subprocess.run(shlex.split(commands[on]), timeout=DEADLINE_S).returncode
+            self.send_response(500 if failed else 200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Relay) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield {"model": "shelly_gen2", "host": f"http://127.0.0.1:{server.server_port}", "index": 0}, asked
+        server.shutdown()
+
+
+def switched_by(port: dict[str, Any], board: dict[str, Any]) -> dict[str, Any]:
+    """This board with its power at a relay in a network."""
+    board["resources"].append({"NetworkPowerPort": port})
+    board["drivers"] = {"NetworkPowerDriver": {}, **board["drivers"]}
+    del board["drivers"]["ExternalPowerDriver"]
+    return board
+
+
+def test_a_relay_in_a_network_is_asked_by_http_and_one_that_fails_or_is_gone_is_told(rig: Rig, tmp_path: Path) -> None:
+    with relay("true", "false") as (port, asked):
+        rig({"bench": switched_by(port, described(tmp_path / "tty"))})
+        board = open_board("bench", tmp_path / "flash")
+        board.kill()
+        with pytest.raises(OSError, match=r"board bench: 500 Server Error"):
+            board.power_up()
+        said = [(path, one["method"], int(one["params"]["id"]), one["params"]["on"]) for path, one in asked]
+        assert said == [("/rpc", "Switch.Set", 0, on) for on in (False, True)]
+    with pytest.raises(OSError, match=r"board bench: .*Connection refused"):
+        board.close()
 
 
 def test_a_board_stays_off_for_the_time_that_it_needs(rig: Rig, tmp_path: Path) -> None:
@@ -723,13 +770,18 @@ def test_check_finds_what_a_board_has_and_a_switch_that_switches_nothing(
 
 
 @pytest.mark.timeout(240)
-def test_the_campaign_drives_it(bench: Bench, tmp_path: Path) -> None:
+def test_the_campaign_drives_it_and_switches_its_power_by_a_relay_in_the_network(
+    bench: Bench, rig: Rig, tmp_path: Path
+) -> None:
     if not Path(ORDACK[0]).exists():
         pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
     seed = new_seed()
     print(f"seed {seed}")
     settings = Settings(10, 2, 1, seed, "bench", deadline_s=120.0, artefacts=tmp_path / "campaign")
-    figures = asyncio.run(run_campaign(settings, Console()))
+    with relay(bench.off, bench.on) as (port, asked):
+        rig({"bench": switched_by(port, bench.described)})
+        figures = asyncio.run(run_campaign(settings, Console()))
+        assert isinstance(bench.open(), LabBoard)
     assert figures.shortcomings() == [], f"seed {seed}"
     assert figures.core == "c-module"
-    assert isinstance(bench.open(), LabBoard)
+    assert [one["params"]["on"] for _, one in asked].count(True) >= 3, "its firmware is read, it starts, and once more"
