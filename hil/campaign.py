@@ -52,6 +52,7 @@ from hil.scenario import (
     ERASE,
     ERASE_FIXED,
     FLIP,
+    FULL,
     GONE,
     KILLS,
     MANAGER,
@@ -84,6 +85,8 @@ COUNT_INTERVAL_S = 1.0  # or so many times as long as it takes to count, which c
 COUNT_SHARE = 10
 AHEAD = "ahead"
 """What the node says that has heard of numbers that its outbox never gave."""
+FULL_BYTES = 16384
+"""Of an outbox that is to be full, and as much as four of the largest bodies besides."""
 FIXED_GUID = "6f726461636b2d63616d706169676e21"
 NAME = "gateway.example"
 STEPPED = Path(__file__).with_name("stepped.py")
@@ -308,7 +311,12 @@ class Victim:
     @property
     def finished(self) -> bool:
         """All planned kills have been made, and it is on again."""
-        return self.kills == len(self._plan) and self._off_until is None and self._working is None
+        return self.kills == len(self._plan) and self.idle
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is being done to it, and it is on."""
+        return self._off_until is None and self._working is None
 
     def tick(self, count: int, now: float) -> None:
         """Kill or switch on if it is time (`now`: monotonic seconds). Raises CampaignFailed if the victim died by
@@ -395,6 +403,7 @@ class Progress:
     sessions_before: int = 0
     sessions_now: int = 0
     associations: int = 0
+    full: bool = False
 
     @property
     def sessions(self) -> int:
@@ -422,6 +431,7 @@ class Progress:
                 self.cores.add(self.core)
                 self.failed.update({said.get("message_id", 0)} - {0})
                 self.told.update(said.get("damage", ()), [AHEAD] if said.get("ahead") else ())
+                self.full = self.full or bool(said.get("full"))
                 self.started = self.started or "accepted" in said
                 if said.get("event") == "started":
                     self.starts += 1
@@ -545,13 +555,15 @@ class Campaign:
             await asyncio.sleep(TICK_S)
         await self.proxy.open(self.manager.address)
         link = self.proxy.board_settings(self.board.host)
-        if settings.mishap == OFFLINE:
+        if settings.mishap in (OFFLINE, FULL):
             self.manager.kill()
         if self.names is not None:
             await self.names.open(self.board.listen)
             link = {**link, "host": NAME, "dns": [self.board.host, self.names.port]}
         if settings.mishap == DEAD_DNS:
             link = {**link, "watchdog_ms": WATCHDOG_MS}
+        if settings.mishap == FULL:
+            link = {**link, "capacity": FULL_BYTES + 4 * (settings.max_size or 0)}
         steps = [(kill.count, kill.step_s) for kill in kills_of(settings.plan or (), BOARD) if kill.way == CLOCK]
         application = {
             "outbox": "outbox",
@@ -622,7 +634,7 @@ class Campaign:
         return self.settings.mishap in WITHHELD and not self.mishaps
 
     async def _relent(self, victim: Victim) -> None:
-        """When all waits on the board: it starts once more, and what it lacks is there. Raises CampaignFailed if it has
+        """When all, or what there is room for, waits on the board: it starts once more, and what it lacks is there. Raises CampaignFailed if it has
         started by itself: its watchdog has bitten.
         """
         if self.progress.starts > victim.kills + 1:
@@ -630,7 +642,10 @@ class Campaign:
         if self.names is not None and not victim.finished:
             self.names.asked = 0
         has_tried = self.names is None or self.names.asked >= QUESTIONS
-        if self.progress.accepted == self.settings.messages and victim.finished and has_tried:
+        waits = self.progress.accepted == self.settings.messages and victim.finished
+        if self.settings.mishap == FULL:
+            waits = self.progress.full and victim.idle  # the other kills come later
+        if waits and has_tried:
             await elsewhere(self.board.kill)
             await elsewhere(self.board.power_up)
             if self.names is None:

@@ -351,7 +351,7 @@ class Mps2Board(QemuBoard):
 
     def write_flash(self, config: dict[str, object]) -> None:
         link = {"lan": True} if self._network else {"uart": 1, "baud": BAUD, "rxbuf": RXBUF}
-        config = {**config, **link, "capacity": MPS2_OUTBOX}
+        config = {"capacity": MPS2_OUTBOX, **config, **link}
         self._program = {
             "main.py": MAIN.encode(),
             "application.mpy": compiled(self.application, self.target),

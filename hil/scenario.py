@@ -26,7 +26,7 @@ from hil.faults import DOWN, GOES_ON, OPENING_BYTES, TCP_KINDS, UP, Cut, plan_cu
 from hil.serial_faults import SERIAL_KINDS, UNPLUG
 
 ERASE, ERASE_FIXED, COPY, FLIP, REFLASH = BEFALL = ("erase", "erase-fixed", "copy", "flip", "reflash")
-OFFLINE, DEAD_DNS = WITHHELD = ("offline", "dead-dns")
+OFFLINE, DEAD_DNS, FULL = WITHHELD = ("offline", "dead-dns", "full")
 MISHAPS = (*BEFALL, *WITHHELD)
 VICTIMS = BOARD, MANAGER = ("board", "queue manager")
 NAME_SERVER, ACCESS_POINT = ("name server", "access point")
@@ -111,8 +111,8 @@ class Settings:
     the kind of board if they are None. `mishap`: one of `MISHAPS`, what befalls the board the first, third ... time
     that it is killed, too. Its outbox is erased, without a fixed GUID or with one; copied, and from then on put back
     from that copy; one bit of it is flipped. The clock is never set then. Or another firmware is flashed. Or the queue
-    manager is away, or the name server silent while a watchdog watches the board, until all readings wait on it and its
-    power has been cut once more. `tls`: the link is over TLS. `plan`: the faults, in place of those that the seed plans
+    manager is away, or the name server silent while a watchdog watches the board, until all readings wait on it, or its
+    outbox is full, and its power has been cut once more. `tls`: the link is over TLS. `plan`: the faults, in place of those that the seed plans
     for `cuts` and `kills`, and beside these, if `others` are wanted.
     """
 

@@ -30,7 +30,7 @@ Prints JSON lines: {"event": "started", ...} first, {"accepted": n, "stored": n}
 when all is stored, from then on every second, and {"event": "error", "reason": ...} before it gives up, and of a
 reading that was refused; with `erasures` {"event": "failed", "message_id": ...} of one that was, or is in doubt. What
 the node says of its outbox is in `damage` and `ahead` of all but these, how many sessions it has had in this life in
-`sessions`.
+`sessions`; `full`: it has refused a reading in this life, which was sent again when there was room.
 """
 
 import asyncio
@@ -177,7 +177,8 @@ class Sensor:
         self.accepted = 0
         self.base = 0
         self.clock: "Any" = None
-        self.shown = (-1, -1)
+        self.full = False
+        self.shown: "Any" = None
         # For all of them, at once: when the board has run for a while, its heap may have no piece as large as that.
         self.body = memoryview(bytearray(config.get("max_size", 65536)))
 
@@ -222,14 +223,14 @@ class Sensor:
                 )
             self.accepted += 1
             self.note(self.accepted, self.reading(self.accepted), True)
-        self.shown = (self.accepted, self.stored())
+        self.shown = (self.accepted, self.stored(), self.full)
         self.figures(event="started", found=found, base=self.base, core=self.core)
 
     def show(self) -> None:
         """Print the figures if they have changed. Raises what has ended the node: nobody else would hear of it."""
         if self.node.error is not None:
             raise self.node.error
-        figures = (self.accepted, self.stored())
+        figures = (self.accepted, self.stored(), self.full)
         if figures != self.shown:
             self.shown = figures
             self.figures()
@@ -237,12 +238,15 @@ class Sensor:
     def figures(self, **more: object) -> None:
         """Print how far it is, and what the node says of its outbox and its sessions."""
         damage, ahead, sessions = self.node.damage, self.node.outbox.ahead, self.node.stats.connects
-        say(accepted=self.accepted, stored=self.stored(), damage=damage, ahead=ahead, sessions=sessions, **more)
+        found = {"damage": damage, "ahead": ahead, "sessions": sessions, "full": self.full}
+        say(accepted=self.accepted, stored=self.stored(), **found, **more)
 
     async def run(self) -> None:
         """Resume, send what is left, wait until all is stored. Raises ValueError as `resume`, and if MessageIDs are
         not in step; also what has ended the node.
         """
+        from ordack.node import OutboxFull
+
         config = self.config
         self.resume()
         queue = self.node.queue(config["queue"])
@@ -255,9 +259,10 @@ class Sensor:
             try:
                 body = self.reading(k)
                 await queue.send(body, label="reading %d" % k)
-            except MemoryError:
+            except (MemoryError, OutboxFull) as error:
                 if self.node.next_message_id != message_id:
                     raise
+                self.full = self.full or isinstance(error, OutboxFull)
                 gc.collect()  # not accepted: when others are stored, there is room
                 await asyncio.sleep(POLL_S)
                 self.show()

@@ -13,7 +13,7 @@ from hil.campaign import AHEAD, run_campaign
 from hil.dice import new_seed
 from hil.kinds import KINDS, MPS2
 from hil.report import Figures
-from hil.scenario import BEFALL, COPY, DEAD_DNS, FLIP, OFFLINE, ORDACK, REFLASH, Settings, read
+from hil.scenario import BEFALL, COPY, DEAD_DNS, FLIP, FULL, OFFLINE, ORDACK, REFLASH, Settings, read
 
 CORE = {"unix-twin": "python"}
 FORM = {"pi-machine": (20, 4, 1), "raspi3b": (10, 2, 0)}  # machines that take their time
@@ -61,7 +61,7 @@ def test_a_mishap_loses_what_it_took_away_and_nothing_else(board: str, mishap: s
 
 @pytest.mark.parametrize(
     ("board", "mishap", "messages"),
-    [("mps2-eth", OFFLINE, 80), ("mps2-eth", DEAD_DNS, 40)],
+    [("mps2-eth", OFFLINE, 80), ("mps2-eth", DEAD_DNS, 40), ("mps2-eth", FULL, 120), ("unix", FULL, 300)],
 )
 def test_what_waited_while_nobody_could_be_reached_arrives(
     board: str, mishap: str, messages: int, tmp_path: Path

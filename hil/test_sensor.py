@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ordack.node import OutboxFull
 
 from firmware.ports.modules import BOARD
 from hil import sensor
@@ -18,7 +19,7 @@ from hil.boards import FIRMWARE, SENSOR, BoardMissing
 from hil.kinds import MICROPYTHON, interpreter
 from hil.report import read_ledger
 
-TOLD = {"damage": ["a bit was flipped"], "ahead": False, "sessions": 5}
+TOLD = {"damage": ["a bit was flipped"], "ahead": False, "sessions": 5, "full": False}
 CONFIG = {"seed": 3, "count": 8, "queue": "DIRECT=TCP:127.0.0.1\\private$\\line1", "ahead": 3}
 
 
@@ -242,6 +243,33 @@ def test_a_node_that_skips_a_message_id_is_found_out() -> None:
 
     with pytest.raises(ValueError, match="reading 1 was accepted as MessageID 5, but the last is 1"):
         live(Skipping([]))
+
+
+@pytest.mark.parametrize("refusal", [OutboxFull("no room"), MemoryError("no room")])
+def test_a_reading_that_was_refused_for_want_of_room_is_sent_again(
+    refusal: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Small(StandinNode):
+        async def send(self, body: bytes, label: str) -> None:
+            if len(self.accepted) - self.destination_has == 2:
+                raise refusal
+            await super().send(body, label)
+
+    node = Small([])
+    live(node)
+    assert [label for _, label in node.accepted] == [f"reading {k}" for k in range(1, 9)]
+    assert [entry.k for entry in read_ledger(ledger())] == list(range(1, 9))
+    assert [line["full"] for line in said(capsys)][-1] == isinstance(refusal, OutboxFull)
+
+
+def test_a_reading_that_was_refused_and_has_taken_a_number_is_found_out() -> None:
+    class Odd(StandinNode):
+        async def send(self, body: bytes, label: str) -> None:
+            await super().send(body, label)
+            raise OutboxFull("no room")
+
+    with pytest.raises(OutboxFull, match="no room"):
+        live(Odd([]))
 
 
 def test_pace(monkeypatch: pytest.MonkeyPatch) -> None:
