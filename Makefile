@@ -9,9 +9,9 @@ MESSAGES ?= 1000
 CUTS ?= 50
 KILLS ?= 5
 STEPS ?= 1000000
-LONG_FORM = --messages 100000 --cuts 2000 --kills 500 --rounds 100 --keep build/long --report build/long/hil
+LONG_FORM = --messages 100000 --cuts 2000 --kills 500 --commands 1000 --rounds 100 --keep build/long --report build/long/hil
 OVER_TLS = $(if $(LONG)$(BOARD),,pi-machine raspi3b)
-BROKE_BEFORE = $(if $(LONG)$(BOARD),,$(foreach link,eth uart,$(addprefix mps2-$(link)@140:,erase-fixed flip) mps2-$(link):offline) mps2-eth@140:dead-dns mps2-eth:copy)
+BROKE_BEFORE = $(if $(LONG)$(BOARD),,$(foreach link,eth uart,$(addprefix mps2-$(link)@140:,erase-fixed flip) $(addprefix mps2-$(link):,offline full)) mps2-eth@140:dead-dns mps2-eth:copy mps2-eth:restore)
 
 # Containers set it; then every process of the tests compiles all that it imports, and pytest rewrites all of its tests
 unexport PYTHONDONTWRITEBYTECODE
@@ -49,7 +49,7 @@ hil: setup-test ## the guarantees on every emulated board, or every one of a fil
 		$(PYTHON_VENV) -m hil.campaign --board $$board --tls --messages 200 --cuts 20 --kills 3 $(if $(SEED),--seed $(SEED)) || exit 1; \
 	done
 	@for sequence in $(BROKE_BEFORE); do \
-		$(PYTHON_VENV) -m hil.campaign --board $${sequence%:*} --mishap $${sequence#*:} --messages 500 --max-size 200 --cuts 0 --kills 3 --patience 120 $(if $(SEED),--seed $(SEED)) || exit 1; \
+		$(PYTHON_VENV) -m hil.campaign --board $${sequence%:*} --mishap $${sequence#*:} --messages 500 --max-size 200 --cuts 0 --kills 3 --patience 120 $$(case $$sequence in *:restore) echo --commands 20;; esac) $(if $(SEED),--seed $(SEED)) || exit 1; \
 	done
 
 planted: setup-test ## faults planted in copies of the node and the queue manager: campaigns find each, and shrink it to five lines

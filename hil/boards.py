@@ -267,6 +267,12 @@ class Board(Mortal, Protocol):
         """Another firmware with another core, and the application anew; every second time the first one. As `erase`."""
         raise OSError(f"board {self.target} cannot be flashed by this rig")
 
+    def redeploy(self) -> None:
+        """Start it, and deploy its application anew, as to a board that is at work; its watchdog bites before all is
+        copied. As `erase`.
+        """
+        raise OSError(f"board {self.target} cannot be deployed to by this rig while it is at work")
+
     def close(self) -> None:
         """Switch off and let go of the board."""
 

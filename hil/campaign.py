@@ -13,7 +13,6 @@ import hashlib
 import json
 import os
 import random
-import re
 import shlex
 import shutil
 import signal
@@ -28,19 +27,19 @@ from concurrent.futures import Future
 from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO
 
 from mqqb import confirm
 from rich.console import Console
 
 from hil import sensor
-from hil.boards import FIRMWARE, MISHAP, RESET, ROOT, Board, BoardMissing, Log, Mortal, Process
+from hil.boards import FIRMWARE, MISHAP, RESET, ROOT, Board, BoardMissing, Log, Mortal
+from hil.commands import GUID, Commands
 from hil.dice import new_seed
 from hil.faults import UP, CutSchedule, FaultProxy, TcpFaultProxy
-from hil.held_port import hold_port
-from hil.kinds import KINDS
+from hil.kinds import KINDS, WITHOUT_INBOX
 from hil.name_server import NameServer
 from hil.plant import secure
+from hil.queue_manager import CampaignFailed, QueueManager
 from hil.report import Comparison, Erased, Figures, Timeline, View, compare, read_ledger, read_received
 from hil.scenario import (
     ACCESS_POINT,
@@ -48,6 +47,7 @@ from hil.scenario import (
     CLOCK,
     COPY,
     DEAD_DNS,
+    DEPLOY,
     ENDS,
     ERASE,
     ERASE_FIXED,
@@ -80,28 +80,19 @@ HOST = ROOT / "host"
 QUEUE = "line1"
 TICK_S = 0.01
 LISTENING_DEADLINE_S = 60.0
-COMMAND_DEADLINE_S = 60.0
 COUNT_INTERVAL_S = 1.0  # or so many times as long as it takes to count, which costs the processor of all campaigns:
 COUNT_SHARE = 10
 AHEAD = "ahead"
 """What the node says that has heard of numbers that its outbox never gave."""
 FULL_BYTES = 16384
 """Of an outbox that is to be full, and as much as four of the largest bodies besides."""
-FIXED_GUID = "6f726461636b2d63616d706169676e21"
 NAME = "gateway.example"
-STEPPED = Path(__file__).with_name("stepped.py")
-CLOCK_FILE = "clock"
-"""How many seconds the queue manager's is ahead, if it is one that steps."""
 DOUBT_MS = 1000
 WATCHDOG_MS = 5000
 QUESTIONS = 4
 """So many of one life mean that the board has given up to look the name up once, and 7 s have passed."""
 SCENARIO = "scenario.yaml"
 """Among the artefacts of a run that failed: what `--scenario` repeats."""
-
-
-class CampaignFailed(Exception):
-    """The campaign cannot come to its end; the text says what is missing and shows the ends of the logs."""
 
 
 @dataclass(frozen=True)
@@ -116,108 +107,6 @@ class KillMade:
     up: int
     up_off: int
     at_byte: bool
-
-
-class QueueManager(Mortal):
-    """`ordack serve` as a process of its own: a victim like a board, and the commands that look at its store from
-    outside.
-    """
-
-    def __init__(self, ordack: Sequence[str], folder: Path, has_clock: bool = False) -> None:
-        self._ordack = list(ordack)
-        self._folder = folder
-        self._has_clock = has_clock
-        self._ahead_s = 0.0
-        self._process: Process | None = None
-        self._mark = 0
-        self._life = 0
-        self._held = hold_port()
-        self.log = Log()
-        self.address: tuple[str, int] = self._held.getsockname()
-        self.links: list[str] = []
-        """What `serve` is given besides, of the links that are not TCP."""
-        self.listen = ["--listen", f"{self.address[0]}:{self.address[1]}"]
-        """Nothing, if its file says where and how it listens."""
-
-    @property
-    def alive(self) -> bool:
-        return self._process is not None and self._process.alive
-
-    def power_up(self) -> None:
-        """Start it, on the port that is its own, also while it is off. `listening` tells when it is ready."""
-        self._life += 1
-        self._mark = self.log.mark()
-        command = [*self._ordack, "serve", "--store", "store", *self.listen, *self.links]
-        if self._has_clock:
-            self.step(0.0)
-            command = [sys.executable, str(STEPPED), CLOCK_FILE, *command]
-        self._process = Process(command, self.log, self._life, self._folder)
-
-    def step(self, step_s: float) -> None:
-        """Its clock, which is that of stepped.py, goes on by so many seconds."""
-        self._ahead_s += step_s
-        new = self._folder / f"{CLOCK_FILE}.new"
-        new.write_text(str(self._ahead_s))
-        new.rename(self._folder / CLOCK_FILE)
-
-    def listening(self) -> bool:
-        """Whether this life has said that it listens. Raises CampaignFailed if it does so on another port."""
-        for line in self.log.since(self._mark):
-            if match := re.fullmatch(r"listening on (.+):(\d+)", line.text):
-                if int(match[2]) != self.address[1]:
-                    raise CampaignFailed(
-                        f"the queue manager was to listen on port {self.address[1]}, but says: {line.text}"
-                    )
-                return True
-        return False
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-
-    def close(self) -> None:
-        """Kill it for good: others may have its port."""
-        self.kill()
-        self._held.close()
-
-    def stop(self) -> None:
-        """SIGTERM. Raises CampaignFailed if it does not end cleanly."""
-        if self._process is not None:
-            self._process.stop()
-            if self._process.status != 0:
-                raise CampaignFailed(f"the queue manager ended with status {self._process.status} after SIGTERM")
-
-    async def command(self, *words: str) -> str:
-        """Run `ordack WORDS --store ...` and return what it prints. Raises CampaignFailed if it fails or hangs."""
-        with tempfile.TemporaryFile() as output:  # a file, not a pipe: `receive` then removes many with one commit
-            return await self._command(words, output)
-
-    async def _command(self, words: Sequence[str], output: BinaryIO) -> str:
-        process = await create_subprocess_exec(
-            *self._ordack,
-            *words,
-            "--store",
-            "store",
-            cwd=self._folder,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        try:
-            async with asyncio.timeout(COMMAND_DEADLINE_S):
-                _, errors = await process.communicate()
-        except TimeoutError:
-            raise CampaignFailed(f"`ordack {' '.join(words)}` did not end within {COMMAND_DEADLINE_S:g} s") from None
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-        if process.returncode:
-            reason = errors.decode(errors="replace").strip()
-            raise CampaignFailed(f"`ordack {' '.join(words)}` ended with status {process.returncode}: {reason}")
-        output.seek(0)
-        return output.read().decode()
 
 
 Work = Callable[[], None]
@@ -404,6 +293,7 @@ class Progress:
     sessions_now: int = 0
     associations: int = 0
     full: bool = False
+    commanded: int = 0
 
     @property
     def sessions(self) -> int:
@@ -432,6 +322,7 @@ class Progress:
                 self.failed.update({said.get("message_id", 0)} - {0})
                 self.told.update(said.get("damage", ()), [AHEAD] if said.get("ahead") else ())
                 self.full = self.full or bool(said.get("full"))
+                self.commanded = max(self.commanded, said.get("commanded", 0))
                 self.started = self.started or "accepted" in said
                 if said.get("event") == "started":
                     self.starts += 1
@@ -450,10 +341,12 @@ class Campaign:
     schedule: CutSchedule
     proxy: FaultProxy
     folder: Path
+    commands: Commands
     progress: Progress = field(default_factory=Progress)
     erased: list[Path] = field(default_factory=list)
     flipped: tuple[str, int] = ("", 0)
     mishaps: int = 0
+    gone: set[int] = field(default_factory=set)
     in_queue: int = 0
     names: NameServer | None = None
     access_point: AccessPoint | None = None
@@ -468,19 +361,23 @@ class Campaign:
             "acknowledged": self.progress.stored,
             "cuts": len(self.schedule.made),
             "restarts": sum(victim.ended for victim in victims.values()),
+            **({"commands": self.progress.commanded} if self.commands.count else {}),
         }
 
     def totals(self) -> dict[str, int]:
         """What the live figures are to reach."""
         plan = self.settings.plan or ()
         counts = dict.fromkeys(("sent", "stored", "acknowledged"), self.settings.messages)
-        return {**counts, "cuts": len(cuts_of(plan)), "restarts": sum(is_kill(event) for event in plan)}
+        of_commands = {"commands": self.commands.count} if self.commands.count else {}
+        return {**counts, "cuts": len(cuts_of(plan)), "restarts": sum(map(is_kill, plan)), **of_commands}
 
     def befall(self) -> None:
         """The board is off, and its mishap happens. An outbox that is gone is kept here, for the verdict."""
         mishap, first = self.settings.mishap, self.folder / "outbox-1"
         if mishap == REFLASH:
             self.board.reflash()
+        elif mishap == DEPLOY:
+            self.board.redeploy()
         else:
             to = self.folder / f"outbox-{self.mishaps + 1}"
             try:
@@ -494,6 +391,29 @@ class Campaign:
             if mishap in (ERASE, ERASE_FIXED) or (mishap == COPY and to != first):
                 self.erased.append(to)
         self.mishaps += 1
+
+    async def restore(self) -> None:
+        """The queue manager is off, and its mishap happens. What it got after the backup is gone, and kept here. It is
+        off for as many seconds as it has lived, each of which took one for its sequences: nobody is quicker who puts a
+        backup back.
+        """
+        async with self.manager.using:
+            if self.mishaps:
+                had = await self.readings("--peek")
+                (self.folder / "store").rename(self.folder / f"store-{self.mishaps}")
+                await self.manager.command("restore", "backup")
+                self.gone |= had - await self.readings("--peek")
+                self.commands.store_put_back()
+                await asyncio.sleep(self.manager.life)
+            else:
+                await self.manager.command("backup", "backup")
+                self.commands.store_saved()
+        self.mishaps += 1
+
+    async def readings(self, *words: str) -> set[int]:
+        """Those in the queue."""
+        received = read_received(await self.manager.command("receive", QUEUE, "--json", *words))
+        return {message.k for message in received if message.k}
 
     def flip(self, folder: Path) -> None:
         """One bit of one file, by the seed; that of before is as it was, for two of one record cannot be mended. What
@@ -531,7 +451,8 @@ class Campaign:
         """Keep `in_queue` up to date through `ordack queue list`."""
         while True:
             begun = time.monotonic()
-            listed = await self.manager.command("queue", "list", "--json")
+            async with self.manager.using:
+                listed = await self.manager.command("queue", "list", "--json")
             queues = {queue["name"]: queue for queue in map(json.loads, listed.splitlines())}
             self.in_queue = queues[QUEUE]["messages"]
             await asyncio.sleep(max(COUNT_INTERVAL_S, COUNT_SHARE * (time.monotonic() - begun)))
@@ -560,7 +481,7 @@ class Campaign:
         if self.names is not None:
             await self.names.open(self.board.listen)
             link = {**link, "host": NAME, "dns": [self.board.host, self.names.port]}
-        if settings.mishap == DEAD_DNS:
+        if settings.mishap in (DEAD_DNS, DEPLOY):
             link = {**link, "watchdog_ms": WATCHDOG_MS}
         if settings.mishap == FULL:
             link = {**link, "capacity": FULL_BYTES + 4 * (settings.max_size or 0)}
@@ -574,19 +495,24 @@ class Campaign:
             "ahead": settings.ahead,
             "erasures": settings.mishap in (ERASE, ERASE_FIXED, COPY),
             "clockless": settings.mishap in (ERASE, ERASE_FIXED, COPY, FLIP),
-            "guid": FIXED_GUID if settings.mishap == ERASE_FIXED else "",
+            "guid": GUID if settings.mishap == ERASE_FIXED or settings.commands else "",
+            "commands": settings.commands > 0,
             "clock_steps": steps,
             "radio": 0 if self.access_point is None else DOUBT_MS,
         }
         await elsewhere(lambda: self.board.start({**application, **link, **tls}))
-        counting = asyncio.create_task(self.count_queue())
+        giving = self.commands.give(self.manager, self.progress, settings.messages)
+        beside_it = [asyncio.create_task(self.count_queue()), asyncio.create_task(giving)]
         try:
-            await self._keep_killing(victims, view, counting)
+            await self._keep_killing(victims, view, beside_it)
         finally:
-            counting.cancel()
-            await asyncio.gather(counting, return_exceptions=True)
+            for task in beside_it:
+                task.cancel()
+            await asyncio.gather(*beside_it, return_exceptions=True)
 
-    async def _keep_killing(self, victims: dict[str, Victim], view: View, counting: "asyncio.Task[None]") -> None:
+    async def _keep_killing(
+        self, victims: dict[str, Victim], view: View, beside_it: "list[asyncio.Task[None]]"
+    ) -> None:
         patience_s, deadline_s = self.settings.patience_s, self.settings.deadline_s
         assert patience_s is not None
         assert deadline_s is not None
@@ -597,8 +523,9 @@ class Campaign:
             self.progress.read(self.board.log)
             if self.progress.error is not None:
                 raise CampaignFailed(f"the board gave up: {self.progress.error}")
-            if counting.done():
-                await counting
+            for task in beside_it:
+                if task.done():
+                    await task
             for name, victim in victims.items():
                 if name != MANAGER:
                     victim.tick(self.progress.accepted, now)
@@ -634,8 +561,8 @@ class Campaign:
         return self.settings.mishap in WITHHELD and not self.mishaps
 
     async def _relent(self, victim: Victim) -> None:
-        """When all, or what there is room for, waits on the board: it starts once more, and what it lacks is there. Raises CampaignFailed if it has
-        started by itself: its watchdog has bitten.
+        """When all, or what there is room for, waits on the board: it starts once more, and what it lacks is there.
+        Raises CampaignFailed if it has started by itself: its watchdog has bitten.
         """
         if self.progress.starts > victim.kills + 1:
             raise CampaignFailed("the board has started by itself")
@@ -657,6 +584,7 @@ class Campaign:
     def _complete(self, victims: dict[str, Victim]) -> bool:
         settled = self.progress.accepted == self.progress.stored == self.settings.messages
         ready = self.progress.started and self.manager.listening()
+        settled = settled and self.commands.executed(self.progress.commanded)
         return ready and settled and all(victim.finished for victim in victims.values())
 
     def _lacking(self, figures: dict[str, int]) -> str:
@@ -678,9 +606,11 @@ class Campaign:
         ledger = read_ledger(self.board.read_file(sensor.LEDGER))
         self.progress.read(self.board.log)
         failed = {entry.k for entry in ledger if entry.message_id in self.progress.failed}
-        held = frozenset(failed) | await self.held()
-        erased = Erased(held, frozenset(self.progress.bases), frozenset(self.progress.claimed - failed))
-        return compare(self.settings.messages, ledger, received, erased), sum(entry.found for entry in ledger)
+        held = frozenset(failed) | await self.held() | self.gone
+        erased = Erased(held, frozenset(self.progress.bases), frozenset(self.progress.claimed - failed - self.gone))
+        result = compare(self.settings.messages, ledger, received, erased)
+        self.commands.judge(result, read_ledger(self.board.read_file(sensor.COMMANDS)))
+        return result, sum(entry.found for entry in ledger)
 
     async def close(self) -> None:
         """Kill every process and drop every connection, also where one of them fails, as a relay that does not
@@ -787,6 +717,8 @@ def _opened(settings: Settings, folder: Path) -> tuple[Settings, Board]:
     settings = settings.for_board(board.limits)
     if (settings.mishap == DEAD_DNS or settings.tls) and board.line is not None:
         raise BoardMissing(f"board {settings.board} has no network: it asks no name server, and speaks no TLS")
+    if settings.commands and settings.board in WITHOUT_INBOX:
+        raise BoardMissing(f"board {settings.board} has no heap for commands: {settings.board}@72 has")
     return planned(settings, board), board
 
 
@@ -804,10 +736,15 @@ def _prepare(settings: Settings, folder: Path) -> tuple[Campaign, dict[str, Vict
     schedule = CutSchedule(cuts)
     manager = QueueManager(settings.ordack, folder, any(kill.way == CLOCK for kill in plans[MANAGER]))
     proxy = proxy_of(board, schedule, settings.seed)
-    campaign = Campaign(settings, board, manager, schedule, proxy, folder)
+    campaign = Campaign(settings, board, manager, schedule, proxy, folder, Commands(settings.commands))
+    loop = asyncio.get_running_loop()
+
+    def restore() -> None:  # in a thread
+        asyncio.run_coroutine_threadsafe(campaign.restore(), loop).result()
+
     victims = {
         BOARD: Victim(BOARD, board, plans[BOARD], campaign.befall, schedule=schedule, do=beside),
-        MANAGER: Victim(MANAGER, manager, plans[MANAGER], step=manager.step, schedule=schedule, do=beside),
+        MANAGER: Victim(MANAGER, manager, plans[MANAGER], restore, manager.step, schedule, beside),
     }
     if plans[NAME_SERVER] or settings.mishap == DEAD_DNS:
         campaign.names = NameServer(board.host, answers=settings.mishap != DEAD_DNS)
@@ -817,7 +754,7 @@ def _prepare(settings: Settings, folder: Path) -> tuple[Campaign, dict[str, Vict
         victims[ACCESS_POINT] = Victim(ACCESS_POINT, campaign.access_point, plans[ACCESS_POINT])
     of_board, of_manager = (sum(map(is_kill, plans[name])) for name in VICTIMS)
     asked = len(cuts), of_board, of_manager
-    figures = Figures(settings.seed, settings.board, board.describe(), settings.messages, *asked)
+    figures = Figures(settings.seed, settings.board, board.describe(), settings.messages, *asked, settings.commands)
     figures.plan = {
         "cuts": [asdict(cut) for cut in cuts],
         **{name: [asdict(kill) for kill in plans[name]] for name in plans if plans[name] or name in VICTIMS},
@@ -852,7 +789,7 @@ async def _play(campaign: Campaign, victims: dict[str, Victim], figures: Figures
     figures.timeline = campaign.timeline
     figures.core = campaign.progress.core
     figures.cores, figures.told = (sorted(found) for found in (campaign.progress.cores, campaign.progress.told))
-    figures.mishaps = campaign.mishaps
+    figures.mishaps, figures.commands = campaign.mishaps, len(campaign.commands.given)
     figures.cuts = campaign.schedule.made
     made = {name: victim.made for name, victim in victims.items()}
     figures.power = [asdict(one) for one in made[BOARD] if one.planned.way in KILLS]
@@ -875,6 +812,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         ("messages", "readings that the board sends"),
         ("cuts", "cuts of the connection"),
         ("kills", "kills of the board, and as many of the queue manager"),
+        ("commands", "commands that the queue manager sends to the board"),
     ):
         parser.add_argument(
             f"--{name}", type=int, default=getattr(defaults, name), help=f"{text} (default %(default)s)"
@@ -918,6 +856,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
             deadline_s=chosen.deadline,
             mishap=chosen.mishap,
             tls=chosen.tls,
+            commands=chosen.commands,
         )
     except ValueError as error:
         parser.error(str(error))

@@ -11,6 +11,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from rich.console import Console
 
-from hil import boards, campaign, kinds, own_network
+from hil import boards, campaign, kinds, own_network, queue_manager
 from hil.boards import BoardMissing, Quarantined
 from hil.campaign import identity, run_campaign
 from hil.dice import new_seed
@@ -88,7 +89,7 @@ class Report:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("rig", "campaigns on the boards of --lg-env")
-    for name, count in (("messages", 200), ("cuts", 20), ("kills", 3)):
+    for name, count in (("messages", 200), ("cuts", 20), ("kills", 3), ("commands", 10)):
         group.addoption(f"--{name}", type=int, default=count, help="on each board (default %(default)s)")
     group.addoption("--seed", type=int, help="the same seed makes the same plans (default: a new one)")
     group.addoption("--rounds", type=int, default=1, help="campaigns on each board that share all these (%(default)s)")
@@ -179,7 +180,8 @@ def forked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         from tests.support import forked_manager  # a lab has no tests but these
 
         monkeypatch.setattr(boards, "Popen", forked_manager.popen)
-        monkeypatch.setattr(campaign, "create_subprocess_exec", forked_manager.create_subprocess_exec)
+        for module in (campaign, queue_manager):
+            monkeypatch.setattr(module, "create_subprocess_exec", forked_manager.create_subprocess_exec)
 
 
 @pytest.fixture
@@ -235,12 +237,12 @@ def _played(settings: Settings, kept: Kept | None) -> Figures:
 @pytest.fixture
 def campaign_on(
     request: pytest.FixtureRequest, tmp_path: Path, turn: int
-) -> Callable[[str, tuple[int, int, int]], Figures]:
-    """Run a campaign on a board: `campaign_on("unix", (60, 12, 2))`; messages, cuts and kills are those of the short
-    form. Skips the test if the board is in quarantine, or is not here and was not asked for.
+) -> Callable[[str, tuple[int, int, int, int]], Figures]:
+    """Run a campaign on a board: `campaign_on("unix", (60, 12, 2, 3))`; messages, cuts, kills and commands are those of
+    the short form. Skips the test if the board is in quarantine, or is not here and was not asked for.
     """
 
-    def run(board: str, short: tuple[int, int, int]) -> Figures:
+    def run(board: str, short: tuple[int, int, int, int]) -> Figures:
         if not Path(ORDACK[0]).exists():
             pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
         option, asked = request.config.option, request.config.stash[FILE] is not None
@@ -248,14 +250,16 @@ def campaign_on(
         print(f"seed {seed}")
         tls, deadline_s = board in OVER_TLS, 250.0  # for a Pi on a busy machine most of it goes into its start
         wanted = Settings(
-            *short, seed, board, patience_s=deadline_s, deadline_s=deadline_s, artefacts=tmp_path, tls=tls
+            *short[:3], seed, board, None, deadline_s, deadline_s, artefacts=tmp_path, tls=tls, commands=short[3]
         )
         kept = None
         if asked:
-            counts = (option.messages, option.cuts, option.kills)
-            messages, cuts, kills = (share(count, turn, option.rounds) for count in counts)
-            wanted = Settings(messages, cuts, kills, seed + turn, board)
+            counts = (option.messages, option.cuts, option.kills, option.commands)
+            messages, cuts, kills, commands = (share(count, turn, option.rounds) for count in counts)
+            wanted = Settings(messages, cuts, kills, seed + turn, board, commands=commands)
             kept = None if option.keep is None else Kept(option.keep, board, turn)
+        if board in kinds.WITHOUT_INBOX:
+            wanted = replace(wanted, commands=0)
         figures: Figures | str
         try:
             figures = _played(wanted, kept)

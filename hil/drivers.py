@@ -26,7 +26,7 @@ from labgrid.resource import NetworkSerialPort, Resource
 from labgrid.resource.udev import USBResource
 from labgrid.strategy import Strategy, StrategyError
 from ordack.boards.repl import Board as Repl
-from ordack.boards.repl import BoardError, Silent
+from ordack.boards.repl import BoardError, Silent, attended
 
 from hil import kinds
 from hil.boards import POWER, RESET, SENSOR, Board, BoardMissing, Limits, Line, Log
@@ -35,6 +35,7 @@ from hil.locks import Lock
 
 PORT_DEADLINE_S: Final = 15.0
 REPL_DEADLINE_S: Final = 30.0
+WATCHDOG_DEADLINE_S: Final = 60.0
 FILES: Final = ("main.py", "application.mpy", "config.json", "ledger.txt", "ledger.txt.new")
 
 _READ_TIMEOUT_S: Final = 0.1
@@ -485,6 +486,28 @@ class LabBoard(Board):
             repl.write("config.json", json.dumps({**settings, **link}).encode())
             repl.write("main.py", MAIN.encode())
 
+    def redeploy(self) -> None:
+        mark = self.log.mark()
+        self.power_up()
+        self.log.wait_for(lambda text: '"started"' in text, REPL_DEADLINE_S, mark)
+        self._silence()
+        program, end = compiled(self._application, self.target), time.monotonic() + WATCHDOG_DEADLINE_S
+
+        def copy(repl: Repl) -> None:
+            repl.write("application.mpy", program)
+            while not repl.watched:
+                if time.monotonic() >= end:
+                    raise BoardError(f"no watchdog has bitten within {WATCHDOG_DEADLINE_S:g} s")
+                time.sleep(_AGAIN_S)
+                repl.run("")
+
+        try:
+            attended(url(self._node.micropython.port), self._node.micropython.port.speed, copy, reset=True)
+        except BoardError as error:
+            raise OSError(f"board {self.target}: {error}") from None
+        finally:
+            self._switch.off()
+
     def _refuse_what_others_have(self, repl: Repl) -> None:
         try:
             lines = repl.read("main.py").decode(errors="replace").split("\n")
@@ -498,6 +521,10 @@ class LabBoard(Board):
 
     def kill(self) -> None:
         self._switch.off()
+        self._silence()
+
+    def _silence(self) -> None:
+        """Hear it no more: its port is free."""
         self._stop.set()
         if self._reader is not None:
             self._reader.join()

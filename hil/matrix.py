@@ -37,6 +37,9 @@ class Cell:
         return f"{self.verdict}: {self.ground}" if self.ground else self.verdict
 
 
+COMMANDS: Final = "commands to the board are executed once, in order"
+
+
 def _without(name: str) -> Judge:
     def judge(comparison: Comparison) -> tuple[bool, str]:
         found = getattr(comparison, name)
@@ -50,6 +53,11 @@ def _ledger(comparison: Comparison) -> tuple[bool, str]:
     return not wrong, f"{comparison.sent} readings" if not wrong else f"{wrong} not in the ledger, or out of turn"
 
 
+def _commands(comparison: Comparison) -> tuple[bool, str]:
+    wrong = len(comparison.unexecuted) + len(comparison.misexecuted)
+    return not wrong, f"{comparison.commands} commands" if not wrong else f"{wrong} were not"
+
+
 CONTENT: Final[dict[str, Judge]] = {
     "no accepted reading is lost": _without("lost"),
     "none is there twice": _without("duplicated"),
@@ -57,6 +65,7 @@ CONTENT: Final[dict[str, Judge]] = {
     "they are unaltered": _without("corrupt"),
     "nothing else is there": _without("unexpected"),
     "the board knows what it accepted": _ledger,
+    COMMANDS: _commands,
 }
 CUTS: Final = "across cuts of the link"
 POWER: Final = "across power cuts and resets of the board"
@@ -78,6 +87,10 @@ def column(figures: Figures | str) -> dict[str, Cell]:
             # A queue with fewer readings than were asked for shows what it lacks, and nothing else.
             whole = figures.comparison.once == figures.messages
             cells[name] = Cell((SHOWN if whole else NOT_SHOWN) if holds else BROKEN, ground)
+    if not figures.commands_asked:
+        cells[COMMANDS] = Cell(ABSENT, "none were asked for")
+    elif figures.commands != figures.commands_asked:
+        cells[COMMANDS] = Cell(NOT_SHOWN, f"{figures.commands} of {figures.commands_asked} given")
     whole = figures.ok
     for name, made, asked in (
         (CUTS, len(figures.cuts), figures.cuts_asked),

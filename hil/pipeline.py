@@ -33,8 +33,9 @@ from rich.console import Console
 
 from hil import sensor
 from hil.boards import ROOT, Board, BoardMissing, Log, Mortal, Process
-from hil.campaign import LISTENING_DEADLINE_S, QUEUE, TICK_S, CampaignFailed, Progress, QueueManager, Victim
+from hil.campaign import LISTENING_DEADLINE_S, QUEUE, TICK_S, Progress, Victim
 from hil.dice import new_seed
+from hil.queue_manager import CampaignFailed, QueueManager
 from hil.quick_spark import INTERPRETED, QUICK_JVM
 from hil.report import Comparison, Received, compare, read_ledger
 from hil.scenario import ORDACK, plan_kills

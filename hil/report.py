@@ -106,7 +106,8 @@ class Comparison:
     """What became of each accepted reading. All lists empty means exactly once, in order.
 
     `unrecorded` (readings that the ledger lacks), `misrecorded` (entries out of turn) and `false` (called stored, and
-    not in the queue) accuse the board; the others, the queue. `erased`: those that went with an outbox; no fault.
+    not in the queue) accuse the board; the others, the queue. `erased`: those that went with an outbox or a store; no
+    fault. `commands`: so many were executed once; `unexecuted` were not at all, `misexecuted` otherwise than given.
     """
 
     sent: int
@@ -121,11 +122,15 @@ class Comparison:
     unexpected: list[str] = field(default_factory=list)
     false: list[int] = field(default_factory=list)
     erased: list[int] = field(default_factory=list)
+    commands: int = 0
+    unexecuted: list[int] = field(default_factory=list)
+    misexecuted: list[str] = field(default_factory=list)
 
     @property
     def faults(self) -> dict[str, list[int] | list[str]]:
         """The lists that are not empty, by name."""
-        names = ("unrecorded", "misrecorded", "lost", "duplicated", "reordered", "corrupt", "unexpected", "false")
+        of_readings = ("unrecorded", "misrecorded", "lost", "duplicated", "reordered", "corrupt", "unexpected", "false")
+        names = (*of_readings, "unexecuted", "misexecuted")
         return {name: getattr(self, name) for name in names if getattr(self, name)}
 
     def line(self) -> str:
@@ -133,7 +138,8 @@ class Comparison:
         order = "not in order" if self.reordered else "in order"
         text = f"{self.sent} sent, {self.once} received once, {order}"
         text += f", {len(self.lost)} lost, {len(self.duplicated)} duplicated"
-        text += f", {len(self.erased)} erased with the outbox" if self.erased else ""
+        text += f", {len(self.erased)} gone with an outbox or a store" if self.erased else ""
+        text += f", {self.commands} commands executed once" if self.commands else ""
         said = ("lost", "duplicated", "reordered")
         return ", ".join([text, *(f"{len(found)} {name}" for name, found in self.faults.items() if name not in said)])
 
@@ -258,6 +264,8 @@ class Figures:
     cuts_asked: int
     board_kills_asked: int
     manager_kills_asked: int
+    commands_asked: int = 0
+    commands: int = 0
     core: str = "unknown"
     cores: list[str] = field(default_factory=list)
     mishaps: int = 0
@@ -306,6 +314,8 @@ class Figures:
         ):
             if kills != asked:
                 reasons.append(f"the {name} was killed {kills} times instead of {asked}")
+        if self.commands != self.commands_asked:
+            reasons.append(f"{self.commands} commands given instead of {self.commands_asked}")
         for name, asked in self.others_asked.items():
             if self.others.get(name, 0) != asked:
                 reasons.append(f"{self.others.get(name, 0)} of {name} instead of {asked}")
@@ -342,6 +352,10 @@ class Figures:
             table.add_row("received once", str(self.comparison.once))
             for name in ("lost", "erased", "duplicated", "reordered", "corrupt", "unexpected"):
                 table.add_row(name, str(len(getattr(self.comparison, name))))
+            if self.commands_asked:
+                found = self.comparison
+                wrong = f"{len(found.unexecuted)} not at all, {len(found.misexecuted)} otherwise than given"
+                table.add_row("commands executed once", f"{found.commands} of {self.commands} given, {wrong}")
         cuts = Counter((cut.kind, cut.direction) for cut in self.cuts)
         detail = ", ".join(f"{count} {way} {kind}" for (kind, way), count in sorted(cuts.items()))
         table.add_row("link cut", f"{len(self.cuts)} of {self.cuts_asked} asked ({detail})")

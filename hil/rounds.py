@@ -17,7 +17,7 @@ from hil.scenario import Settings
 _SUMS = (
     *("messages", "cuts_asked", "board_kills_asked", "manager_kills_asked", "mishaps", "cuts", "power", "board_kills"),
     *("manager_kills", "connections", "sessions", "refused", "bytes_up", "bytes_down", "found_at_restart", "seconds"),
-    "unanswered",
+    *("unanswered", "commands_asked", "commands"),
 )
 _COUNTS = ("others", "others_asked")
 
@@ -80,8 +80,9 @@ class Kept:
             found = figures_of(json.loads(self.path.read_text()))
         except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):  # torn, or of another version
             return None
-        asked = settings.seed, settings.messages, settings.cuts, settings.kills, settings.kills
-        kept = found.seed, found.messages, found.cuts_asked, found.board_kills_asked, found.manager_kills_asked
+        asked = settings.seed, settings.messages, settings.commands, settings.cuts, settings.kills, settings.kills
+        of_ends = found.board_kills_asked, found.manager_kills_asked
+        kept = found.seed, found.messages, found.commands_asked, found.cuts_asked, *of_ends
         return found if kept == asked and found.hashes == hashes(settings) else None
 
     def keep(self, figures: Figures) -> None:
@@ -101,7 +102,8 @@ def progress(figures: Figures, done: int, rounds: int) -> str:
     left_s = figures.seconds / done * (rounds - done)
     left = f"{left_s:.0f} s" if left_s < 120 else f"{left_s / 60:.0f} min"
     rate = found.once / figures.seconds if figures.seconds else 0.0
+    once = f"{found.once:,} readings and {found.commands:,} commands once"
     return (
-        f"{figures.board}: {done} of {rounds} rounds, {found.once:,} readings once, {len(figures.cuts):,} cuts, "
+        f"{figures.board}: {done} of {rounds} rounds, {once}, {len(figures.cuts):,} cuts, "
         f"{kills}, {wrong}; {rate:.1f} readings a second, {left} left"
     )

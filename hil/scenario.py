@@ -25,9 +25,12 @@ from hil.boards import MISHAP, POWER, RESET, ROOT, SENSOR, Board, BoardMissing, 
 from hil.faults import DOWN, GOES_ON, OPENING_BYTES, TCP_KINDS, UP, Cut, plan_cuts
 from hil.serial_faults import SERIAL_KINDS, UNPLUG
 
-ERASE, ERASE_FIXED, COPY, FLIP, REFLASH = BEFALL = ("erase", "erase-fixed", "copy", "flip", "reflash")
+ERASE, ERASE_FIXED, COPY, FLIP, REFLASH, DEPLOY = BEFALL = (
+    *("erase", "erase-fixed", "copy", "flip", "reflash", "deploy"),
+)
 OFFLINE, DEAD_DNS, FULL = WITHHELD = ("offline", "dead-dns", "full")
-MISHAPS = (*BEFALL, *WITHHELD)
+RESTORE = "restore"
+MISHAPS = (*BEFALL, *WITHHELD, RESTORE)
 VICTIMS = BOARD, MANAGER = ("board", "queue manager")
 NAME_SERVER, ACCESS_POINT = ("name server", "access point")
 ENDS = (*VICTIMS, NAME_SERVER, ACCESS_POINT)
@@ -53,7 +56,7 @@ DOWN_LIMIT_BYTES: Final = OPENING_BYTES + 4096
 
 _WAYS: Final = {
     BOARD: {way: way for way in (*KILLS, CLOCK)},
-    MANAGER: {"kill": POWER, CLOCK: CLOCK},
+    MANAGER: {"kill": POWER, MISHAP: MISHAP, CLOCK: CLOCK},
     NAME_SERVER: {DEAD: DEAD},
     ACCESS_POINT: {GONE: GONE},
 }
@@ -65,6 +68,7 @@ _KEYS: Final = {  # of `campaign`: what a value has to be
     "messages": int,
     "max_size": int,
     "ahead": int,
+    "commands": int,
     "mishap": str,
     "tls": bool,
     "patience_s": float,
@@ -110,10 +114,12 @@ class Settings:
     all of it. `ahead`: so many readings at most are accepted and not stored yet. It, `max_size` and both times are of
     the kind of board if they are None. `mishap`: one of `MISHAPS`, what befalls the board the first, third ... time
     that it is killed, too. Its outbox is erased, without a fixed GUID or with one; copied, and from then on put back
-    from that copy; one bit of it is flipped. The clock is never set then. Or another firmware is flashed. Or the queue
-    manager is away, or the name server silent while a watchdog watches the board, until all readings wait on it, or its
-    outbox is full, and its power has been cut once more. `tls`: the link is over TLS. `plan`: the faults, in place of those that the seed plans
-    for `cuts` and `kills`, and beside these, if `others` are wanted.
+    from that copy; one bit of it is flipped. The clock is never set then. Or another firmware is flashed, or the
+    program deployed anew while a watchdog watches it. Or the queue manager is away, or the name server silent while a
+    watchdog watches the board, until all readings wait on it, or its outbox is full, and its power has been cut once
+    more. Or it befalls the queue manager: a backup is made of its store, which is put back from then on. `tls`: the
+    link is over TLS. `commands`: so many are sent to the board meanwhile. `plan`: the faults, in place of those that
+    the seed plans for `cuts` and `kills`, and beside these, if `others` are wanted.
     """
 
     messages: int = 1000
@@ -131,12 +137,16 @@ class Settings:
     mishap: str = ""
     tls: bool = False
     ahead: int | None = None
+    commands: int = 0
     others: bool = True
     plan: tuple[Event, ...] | None = None
 
     def __post_init__(self) -> None:
-        if min(self.messages, self.cuts, self.kills, self.seed, self.max_size or 0, self.ahead or 0) < 0:
-            raise ValueError("messages, cuts, kills, the seed and sizes are numbers of 0 or more")
+        counts = self.messages, self.cuts, self.kills, self.commands
+        if min(*counts, self.seed, self.max_size or 0, self.ahead or 0) < 0:
+            raise ValueError("messages, cuts, kills, commands, the seed and sizes are numbers of 0 or more")
+        if self.commands and self.mishap in (ERASE, ERASE_FIXED, COPY, FLIP):
+            raise ValueError(f"with the mishap {self.mishap} commands would go with the outbox")
         if (self.cuts if self.plan is None else cuts_of(self.plan)) and not self.messages:
             raise ValueError("a link over which no message goes cannot be cut")
 
@@ -205,7 +215,10 @@ def planned(settings: Settings, board: Board) -> Settings:
     kinds = TCP_KINDS if board.line is None else SERIAL_KINDS
     known = {
         BOARD: (*board.ways, *((MISHAP,) if settings.mishap in BEFALL else ()), CLOCK),
-        MANAGER: (POWER, CLOCK) if settings.ordack == ORDACK else (POWER,),  # by stepped.py
+        MANAGER: (
+            *((POWER, CLOCK) if settings.ordack == ORDACK else (POWER,)),  # by stepped.py
+            *((MISHAP,) if settings.mishap == RESTORE else ()),
+        ),
         NAME_SERVER: (DEAD,) if board.line is None else (),
         ACCESS_POINT: (GONE,) if board.has_radio else (),
     }
@@ -218,7 +231,8 @@ def planned(settings: Settings, board: Board) -> Settings:
     seed, kills, messages = settings.seed, settings.kills, settings.messages
     turns = (MISHAP, POWER) if settings.mishap in BEFALL else board.ways
     of_board = plan_kills(seed, BOARD, kills, messages, turns, by_bytes=True)
-    events = [*of_board, *plan_kills(seed, MANAGER, kills, messages)]
+    of_manager = (MISHAP, POWER) if settings.mishap == RESTORE else (POWER,)
+    events = [*of_board, *plan_kills(seed, MANAGER, kills, messages, of_manager)]
     if settings.others and not settings.mishap and settings.application == SENSOR:  # another application knows of none
         of_clocks = CLOCK if settings.tls else ""  # certificates have their times
         others = plan_others(seed, of_board, messages)
@@ -377,7 +391,10 @@ def _settings(root: yaml.Node | None) -> Settings:
             raise _Wrong(table.sub("ordack"), f"ordack: {error}") from None
     if "application" in wanted:
         wanted["application"] = Path(wanted["application"])
-    plain = Settings(**wanted, plan=())
+    try:
+        plain = Settings(**wanted, plan=())
+    except ValueError as error:
+        raise _Wrong(table.node, str(error)) from None
     nodes = top.sub("events") if "events" in top else None
     if nodes is not None and not isinstance(nodes, yaml.SequenceNode):
         raise _Wrong(nodes, "events has to be a list, one line each: - {board: power, at: 12}")
@@ -389,8 +406,9 @@ def _kill(node: yaml.Node, table: _Table, victim: str, settings: Settings) -> Ki
     way = _WAYS[victim][table.choose(victim, tuple(_WAYS[victim]))]
     lasts = ("off_s", "bytes") if way in KILLS else {CLOCK: ("step_s",), DEAD: ("off_s",)}.get(way, ())
     table.only((victim, "at", "delay_s", *lasts))
-    if way == MISHAP and settings.mishap not in BEFALL:
-        raise _Wrong(node, f"a mishap needs mishap: in campaign, one of {', '.join(BEFALL)}")
+    of_victim = BEFALL if victim == BOARD else (RESTORE,)
+    if way == MISHAP and settings.mishap not in of_victim:
+        raise _Wrong(node, f"a mishap needs mishap: in campaign, one of {', '.join(of_victim)}")
     count = table.take("at", int, -1)
     if not 0 <= count <= settings.messages:
         found = "is missing" if count < 0 else f"{count} is none of them"

@@ -19,6 +19,7 @@ Runs on MicroPython, where a heap of 64 KiB is enough, and on CPython: `sensor.p
     clockless               the node gets no time, as on a board whose clock is at its epoch (false if left out)
     erasures                the outbox may be found erased, or put back from an old copy (false if left out)
     guid                    the node's GUID in hexadecimal, fixed (its own if left out)
+    commands                the board executes commands (false if left out)
 
 Reading k has the label "reading k", and a body made from `seed` and `k`. The ledger `ledger.txt` has one line per
 accepted reading, `k size crc32 MessageID`, written after `send()` returned. If the power goes between the two, the node
@@ -26,11 +27,15 @@ knows more than the ledger: after the restart the sensor asks the node for the l
 line, with `found` at its end. If the outbox was erased, or is older than the ledger, the sensor goes on behind the last
 reading in the ledger, and says with `base` behind which one its knowledge of what is stored begins anew.
 
+A command is a number. Executing it is a line in `commands.txt`, of the same form. One that had been executed when the
+power went is handed out again, and is not executed.
+
 Prints JSON lines: {"event": "started", ...} first, {"accepted": n, "stored": n} as the figures grow, {"event": "done"}
 when all is stored, from then on every second, and {"event": "error", "reason": ...} before it gives up, and of a
 reading that was refused; with `erasures` {"event": "failed", "message_id": ...} of one that was, or is in doubt. What
 the node says of its outbox is in `damage` and `ahead` of all but these, how many sessions it has had in this life in
-`sessions`; `full`: it has refused a reading in this life, which was sent again when there was room.
+`sessions`; `full`: it has refused a reading in this life, which was sent again when there was room; `commanded`: the
+last command that was executed.
 """
 
 import asyncio
@@ -46,6 +51,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 LEDGER = "ledger.txt"
+COMMANDS = "commands.txt"
+INBOX = ("commands", 0x1F)
 BASE = "base.txt"
 POLL_S = 0.005
 
@@ -137,6 +144,13 @@ def last_base() -> "tuple[int, int]":
     return int(base), int(last)
 
 
+def append(path: str, line: bytes) -> None:
+    """Append a line to a ledger, for good."""
+    with open(path, "ab") as ledger:
+        ledger.write(line)
+        ledger.flush()
+
+
 def without_torn_line(path: str) -> None:
     """Copy the whole lines of a ledger, and put the copy in its place."""
     with open(path, "rb") as ledger, open(path + ".new", "wb") as copy:
@@ -178,6 +192,7 @@ class Sensor:
         self.base = 0
         self.clock: "Any" = None
         self.full = False
+        self.commanded = last_noted(COMMANDS)[0]
         self.shown: "Any" = None
         # For all of them, at once: when the board has run for a while, its heap may have no piece as large as that.
         self.body = memoryview(bytearray(config.get("max_size", 65536)))
@@ -195,9 +210,7 @@ class Sensor:
 
     def note(self, k: int, body: memoryview, found: bool = False) -> None:
         """Append reading k, which was accepted last, to the ledger, for good."""
-        with open(LEDGER, "ab") as ledger:
-            ledger.write(line_of(k, body, self.node.last_message_id, found))
-            ledger.flush()
+        append(LEDGER, line_of(k, body, self.node.last_message_id, found))
 
     def resume(self) -> None:
         """Make the ledger agree with the node. Raises ValueError if the node has forgotten, or has made up, an
@@ -223,14 +236,18 @@ class Sensor:
                 )
             self.accepted += 1
             self.note(self.accepted, self.reading(self.accepted), True)
-        self.shown = (self.accepted, self.stored(), self.full)
+        self.shown = self.now()
         self.figures(event="started", found=found, base=self.base, core=self.core)
+
+    def now(self) -> "tuple[object, ...]":
+        """What is shown when it has changed."""
+        return self.accepted, self.stored(), self.full, self.commanded
 
     def show(self) -> None:
         """Print the figures if they have changed. Raises what has ended the node: nobody else would hear of it."""
         if self.node.error is not None:
             raise self.node.error
-        figures = (self.accepted, self.stored(), self.full)
+        figures = self.now()
         if figures != self.shown:
             self.shown = figures
             self.figures()
@@ -238,7 +255,7 @@ class Sensor:
     def figures(self, **more: object) -> None:
         """Print how far it is, and what the node says of its outbox and its sessions."""
         damage, ahead, sessions = self.node.damage, self.node.outbox.ahead, self.node.stats.connects
-        found = {"damage": damage, "ahead": ahead, "sessions": sessions, "full": self.full}
+        found = {"damage": damage, "ahead": ahead, "sessions": sessions, "full": self.full, "commanded": self.commanded}
         say(accepted=self.accepted, stored=self.stored(), **found, **more)
 
     async def run(self) -> None:
@@ -283,6 +300,14 @@ class Sensor:
             await asyncio.sleep(POLL_S)
             self.show()
         self.finish()
+
+    async def obey(self, inbox: "Any") -> None:
+        """Execute what comes."""
+        async for command in inbox:
+            number = int(command.body)
+            if not (command.again and number == self.commanded):
+                append(COMMANDS, line_of(number, command.body, command.message_id))
+                self.commanded = number
 
     def finish(self) -> None:
         """Say that all is done."""
@@ -363,6 +388,8 @@ async def main(path: str) -> None:
     node = await open_node(config, clock)
     sensor = Sensor(config, node, core.implementation)
     sensor.clock = clock
+    if config.get("commands"):
+        asyncio.create_task(sensor.obey(node.inbox(*INBOX)))  # noqa: RUF006 - as the watchdog's
     node.start()
     if config.get("radio"):
         from ordack.node.wifi import Wifi

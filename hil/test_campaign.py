@@ -23,9 +23,7 @@ from ordack.node import Node
 from hil import campaign, scenario
 from hil.boards import MISHAP, POWER, RESET, ROOT, Line, Log, ProcessBoard
 from hil.campaign import (
-    CampaignFailed,
     Progress,
-    QueueManager,
     Victim,
     beside,
     elsewhere,
@@ -35,6 +33,7 @@ from hil.campaign import (
 from hil.conftest import STANDIN, RunStandin
 from hil.faults import GOES_ON, UP, Cut, CutSchedule
 from hil.name_server import NameServer
+from hil.queue_manager import CampaignFailed, QueueManager
 from hil.scenario import CLOCK, KILL_DELAY_MAX_S, OFF_TIME_MAX_S, ORDACK, Kill, Settings, plan_kills
 from hil.signals import heed
 

@@ -42,7 +42,7 @@ from hil.emulated import HOST, M3
 from hil.kinds import KINDS
 from hil.locks import Lock
 from hil.rig import main as rig_command
-from hil.scenario import ORDACK, Settings
+from hil.scenario import DEPLOY, ORDACK, Settings
 from hil.targets import open_board
 
 DEADLINE_S = 60.0
@@ -785,3 +785,16 @@ def test_the_campaign_drives_it_and_switches_its_power_by_a_relay_in_the_network
     assert figures.shortcomings() == [], f"seed {seed}"
     assert figures.core == "c-module"
     assert [one["params"]["on"] for _, one in asked].count(True) >= 3, "its firmware is read, it starts, and once more"
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.usefixtures("bench")
+def test_a_deploy_to_a_board_at_work_outlasts_its_watchdog_and_every_reading_arrives(tmp_path: Path) -> None:
+    if not Path(ORDACK[0]).exists():
+        pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
+    seed = new_seed()
+    print(f"seed {seed}")
+    settings = Settings(10, 0, 1, seed, "bench", None, 180.0, 300.0, artefacts=tmp_path / "campaign", mishap=DEPLOY)
+    figures = asyncio.run(run_campaign(settings, Console()))
+    assert figures.shortcomings() == [], f"seed {seed}"
+    assert figures.mishaps == 1

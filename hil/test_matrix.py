@@ -23,6 +23,7 @@ from hil.faults import UP, Cut, CutMade
 from hil.matrix import (
     ABSENT,
     BROKEN,
+    COMMANDS,
     CONTENT,
     CUTS,
     GUARANTEES,
@@ -45,13 +46,14 @@ CUT = CutMade(1, UP, 900, "rst", Cut(0, UP, 900, "rst", 900))
 
 def figures(**changes: Any) -> Figures:
     """The figures of a campaign in which everything went well."""
-    wanted = {"comparison": Comparison(COUNT, COUNT, COUNT), "board_kills": 2, "manager_kills": 2, "cuts": [CUT] * 4}
+    wanted = {"comparison": comparison(), "board_kills": 2, "manager_kills": 2, "cuts": [CUT] * 4}
+    wanted |= {"commands_asked": 3, "commands": 3}
     wanted |= {"others_asked": {"board: clock": 1}, "others": {"board: clock": 1}}
     return Figures(7, "unix", "unix: a board", COUNT, 4, 2, 2, **{**wanted, **changes})
 
 
 def comparison(**changes: Any) -> Comparison:
-    return dataclasses.replace(Comparison(COUNT, COUNT, COUNT), **changes)
+    return dataclasses.replace(Comparison(COUNT, COUNT, COUNT, commands=3), **changes)
 
 
 def verdicts(result: Figures | str) -> dict[str, str]:
@@ -73,6 +75,8 @@ def test_everything_well_shows_everything() -> None:
         ({"unexpected": ["hello"]}, "nothing else is there"),
         ({"unrecorded": [3], "once": COUNT - 1}, "the board knows what it accepted"),
         ({"misrecorded": [3]}, "the board knows what it accepted"),
+        ({"unexecuted": [3], "commands": 2}, COMMANDS),
+        ({"misexecuted": ["command 3: 2 times"], "commands": 2}, COMMANDS),
     ],
 )
 def test_what_is_broken_is_named_and_no_fault_counts_as_survived(broken: dict[str, Any], name: str) -> None:
@@ -178,7 +182,7 @@ def test_every_board_of_a_file_is_tried_whatever_becomes_of_the_others(tmp_path:
     assert done.returncode == 1, done.stdout
     assert "4 failed, 2 passed, 2 skipped" in done.stdout
     assert "board burnt is in quarantine: its regulator is burnt" in done.stdout
-    assert "good: 2 of 2 rounds, 15 readings once, 2 cuts, 2 power cuts" in done.stdout
+    assert "good: 2 of 2 rounds, 15 readings and 10 commands once, 2 cuts, 2 power cuts" in done.stdout
     assert sorted(one.suffix for one in (tmp_path / "build").glob("hil.*")) == [".html", ".json", ".md", ".xml"]
     said = json.loads((tmp_path / "build" / "hil.json").read_text())
     assert list(said["boards"]) == ["broken", "wrong", "burnt", "good"]

@@ -21,7 +21,7 @@ from hil.boards import ROOT
 from hil.campaign import SCENARIO, run_campaign
 from hil.dice import new_seed
 from hil.report import Figures
-from hil.scenario import ERASE_FIXED, ORDACK, Settings
+from hil.scenario import ERASE_FIXED, ORDACK, RESTORE, Settings
 from hil.shrink import main as shrink
 
 TRIES = 20
@@ -31,13 +31,14 @@ LINES = 5
 
 
 class Planted(NamedTuple):
-    """In `file`, `line` becomes `instead` where it stands first behind `behind`. mishap: of the campaigns."""
+    """In `file`, `line` becomes `instead` where it stands first behind `behind`. mishap, commands: of the campaigns."""
 
     file: str
     behind: str
     line: str
     instead: str
     mishap: str = ""
+    commands: int = 0
 
 
 PLANTED = {
@@ -53,6 +54,17 @@ PLANTED = {
     # What the destination had under these numbers before the folder was erased is taken for what waits under them now.
     "the node trusts an erased folder": Planted(
         "firmware/mqqb/lives.py", "def _end(", "confirm.NACK_REACH_QUEUE_TIMEOUT", "0", ERASE_FIXED
+    ),
+    "the node forgets which commands it has had": Planted(
+        "firmware/ordack/node/outbox.py", "def arrive(", "self._sources.write(source)", "pass", commands=20
+    ),
+    "the queue manager goes on with the numbers of a backup": Planted(
+        "host/ordack/store/numbers.py",
+        "def begin_run(",
+        "self.new_time_stamp(int(self._clock()))",
+        "self._run() or self.new_time_stamp(int(self._clock()))",
+        RESTORE,
+        20,
     ),
     "the queue manager commits after acknowledging": Planted(
         "host/ordack/store/database.py",
@@ -90,7 +102,8 @@ def campaign(tmp_path: Path) -> Callable[[Planted], Figures]:
         folder = Path(tempfile.mkdtemp(dir=tmp_path))
         board, ordack = plant(fault, folder)
         settings = Settings(200, 4, 4, seed, board, 200, PATIENCE_S, 240.0, mishap=fault.mishap, others=False)
-        settings = replace(settings, ordack=tuple(shlex.split(ordack)), artefacts=folder / "campaign")
+        settings = replace(settings, ordack=tuple(shlex.split(ordack)), commands=fault.commands)
+        settings = replace(settings, artefacts=folder / "campaign")
         return asyncio.run(run_campaign(settings, Console()))
 
     return run

@@ -218,7 +218,7 @@ def test_what_an_erased_outbox_held_is_counted_and_no_fault() -> None:
     left = [one for one in good() if one["message_id"] not in (5, 6)]
     result = after_an_erasure(left, held={4, 5, 6}, claimed={1, 2, 3, 4})
     assert (result.faults, result.erased) == ({}, [5, 6])
-    assert result.line().endswith("0 lost, 0 duplicated, 2 erased with the outbox")
+    assert result.line().endswith("0 lost, 0 duplicated, 2 gone with an outbox or a store")
     assert figures(result).ok
     assert after_an_erasure(left, held={5}).faults == {"lost": [6]}
     assert after_an_erasure(left, held={5, 6}, claimed={1, 6}).faults == {"false": [6]}

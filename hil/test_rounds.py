@@ -24,8 +24,21 @@ HASHES = {"firmware": "ab" * 32}
 def figures(**changes: Any) -> Figures:
     """Of a round of 10 readings, one cut and one kill of either end, in which everything went well."""
     timeline = Timeline([(1.0, 5, 4, 4), (2.0, 10, 10, 10)], [(1.5, "link: rst up", 0.5)])
-    wanted = {"comparison": Comparison(10, 10, 10), "cuts": [CUT], "timeline": timeline, "hashes": HASHES}
-    kills = {"board_kills": 1, "manager_kills": 1, "seconds": 4.0, "cores": ["c-module"], "power": [{"took_s": 0.1}]}
+    wanted = {
+        "comparison": Comparison(10, 10, 10, commands=3),
+        "commands": 3,
+        "commands_asked": 3,
+        "cuts": [CUT],
+        "timeline": timeline,
+        "hashes": HASHES,
+    }
+    kills: dict[str, Any] = {
+        "board_kills": 1,
+        "manager_kills": 1,
+        "seconds": 4.0,
+        "cores": ["c-module"],
+        "power": [{"took_s": 0.1}],
+    }
     kills |= {"wear": Wear(9000, 6, 2), "others_asked": {"board: clock": 1}, "others": {"board: clock": 1}}
     return Figures(7, "unix", "unix: a board", 10, 1, 1, 1, **{**wanted, **kills, **changes})
 
@@ -48,7 +61,7 @@ def test_what_a_campaign_says_can_be_read_again(run_standin: RunStandin) -> None
 def test_rounds_that_went_well_are_one_campaign_that_did() -> None:
     both = together(figures(), figures(told=["damage"]))
     assert both.shortcomings() == []
-    assert both.comparison == Comparison(20, 20, 20)
+    assert both.comparison == Comparison(20, 20, 20, commands=6)
     assert (both.messages, len(both.cuts), both.board_kills, both.seconds, both.told) == (20, 2, 2, 8.0, ["damage"])
     assert both.wear == Wear(18000, 12, 2)
     assert together(figures(wear=None), figures(wear=None)).wear is None
@@ -103,13 +116,13 @@ def test_the_table_of_rounds_counts_all_of_them() -> None:
     assert (matrix.columns["unix"][CUTS].verdict, matrix.columns["unix"][CUTS].ground) == (SHOWN, "3 of 3")
     line = progress(figures_of(matrix.figures["unix"]), 3, 9)
     assert line.startswith(
-        "unix: 3 of 9 rounds, 30 readings once, 3 cuts, 3 power cuts and resets, 3 kills of the queue manager"
+        "unix: 3 of 9 rounds, 30 readings and 9 commands once, 3 cuts, 3 power cuts and resets, 3 kills of"
     )
     assert line.endswith(", 3 other faults, 0 lost, 0 repeated, 0 out of order; 2.5 readings a second, 24 s left")
 
 
 def test_what_is_kept_counts_for_the_same_only(tmp_path: Path) -> None:
-    kept, asked = Kept(tmp_path / "keep", "lab/unix", 3), Settings(10, 1, 1, 7)
+    kept, asked = Kept(tmp_path / "keep", "lab/unix", 3), Settings(10, 1, 1, 7, commands=3)
 
     def found(settings: Settings = asked, hashes: dict[str, str] = HASHES) -> Figures | None:
         return kept.figures(settings, lambda _: hashes)
@@ -119,7 +132,7 @@ def test_what_is_kept_counts_for_the_same_only(tmp_path: Path) -> None:
     assert (again := found())
     assert again.to_json() == figures().to_json()
     assert found(hashes={"firmware": "cd" * 32}) is None
-    for name in ("messages", "cuts", "kills", "seed"):
+    for name in ("messages", "cuts", "kills", "commands", "seed"):
         assert found(dataclasses.replace(asked, **{name: getattr(asked, name) + 1})) is None
     (file,) = (tmp_path / "keep").iterdir()
     whole = file.read_text()

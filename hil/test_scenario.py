@@ -64,7 +64,11 @@ def test_what_a_seed_plans_is_the_same_in_a_file(
     events = [text.split(",")[0].strip("- {}") for text in path.read_text().splitlines()[2:]]
     counts = Counter(text for text in events if not text.startswith("cut"))
     assert len(events) - counts.total() == cuts
-    assert counts["queue manager: kill"] == sum(map(is_kill, kills_of(made.plan or (), BOARD))) == kills
+    assert (
+        counts["queue manager: kill"] + counts["queue manager: mishap"]
+        == sum(map(is_kill, kills_of(made.plan or (), BOARD)))
+        == kills
+    )
     others = {f"{victim}: clock": -(-kills // 2) for victim in VICTIMS}
     others |= dict.fromkeys(("name server: dead", "access point: gone"), 0 if line else kills // 3)
     assert {name: counts[name] for name in others} == (dict.fromkeys(others, 0) if mishap else others)
@@ -122,6 +126,8 @@ def test_a_person_writes_one_in_five_lines(tmp_path: Path) -> None:
         (4, "- {board: power, at: 41}", ":4: at: has to say after how many of the 40 messages; 41 is none"),
         (4, "- {board: power}", ":4: at: has to say after how many of the 40 messages; is missing"),
         (4, "- {board: mishap, at: 4}", ":4: a mishap needs mishap: in campaign, one of erase"),
+        (5, "- {queue manager: mishap, at: 4}", ":5: a mishap needs mishap: in campaign, one of restore"),
+        (1, "campaign: {commands: 3, mishap: erase}", ":1: with the mishap erase commands would go with the outbox"),
         (4, "- {board: kill, at: 4}", ":4: board: 'kill' is none of power, reset, mishap, clock"),
         (4, "- {board: clock, at: 4}", ":4: step_s: has to say by how many seconds the clock goes on"),
         (4, "- {board: clock, at: 4, step_s: soon}", ":4: step_s: soon is not a number"),
@@ -129,7 +135,7 @@ def test_a_person_writes_one_in_five_lines(tmp_path: Path) -> None:
         (4, "- {board: power, at: 4, step_s: 9}", ":4: 'step_s' is not known here: board, at, delay_s, off_s, bytes"),
         (4, "- {access point: gone, at: 4, off_s: 9}", ":4: 'off_s' is not known here: access point, at, delay_s"),
         (4, "- {name server: gone, at: 4}", ":4: name server: 'gone' is none of dead"),
-        (5, "- {queue manager: reset, at: 4}", ":5: queue manager: 'reset' is none of kill, clock"),
+        (5, "- {queue manager: reset, at: 4}", ":5: queue manager: 'reset' is none of kill, mishap, clock"),
         (5, "- {queue manager: kill, at: 4, of_s: 1}", ":5: 'of_s' is not known here: queue manager, at"),
         (5, "- {queue manager: kill, at: 4", ":6: no YAML"),
     ],

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hil.boards import ORPHANED
-from hil.campaign import STEPPED
+from hil.queue_manager import STEPPED
 from hil.scenario import ORDACK
 from tests.support import command
 

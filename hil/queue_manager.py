@@ -1,0 +1,129 @@
+"""The queue manager of a campaign: `ordack serve` as a process that dies as planned, and the commands beside it."""
+
+import asyncio
+import re
+import subprocess
+import sys
+import tempfile
+from asyncio.subprocess import create_subprocess_exec
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from hil.boards import Log, Mortal, Process
+from hil.held_port import hold_port
+
+COMMAND_DEADLINE_S = 60.0
+STEPPED = Path(__file__).with_name("stepped.py")
+CLOCK_FILE = "clock"
+"""How many seconds the queue manager's is ahead, if it is one that steps."""
+
+
+class CampaignFailed(Exception):
+    """The campaign cannot come to its end; the text says what is missing and shows the ends of the logs."""
+
+
+class QueueManager(Mortal):
+    """`ordack serve` as a process of its own: a victim like a board, and the commands that look at its store from
+    outside.
+    """
+
+    def __init__(self, ordack: Sequence[str], folder: Path, has_clock: bool = False) -> None:
+        self._ordack = list(ordack)
+        self._folder = folder
+        self._has_clock = has_clock
+        self._ahead_s = 0.0
+        self._process: Process | None = None
+        self._mark = 0
+        self.life = 0
+        self.kills = 0
+        self.using = asyncio.Lock()
+        """Whoever has it may use the store beside `serve`, or move it."""
+        self._held = hold_port()
+        self.log = Log()
+        self.address: tuple[str, int] = self._held.getsockname()
+        self.links: list[str] = []
+        """What `serve` is given besides, of the links that are not TCP."""
+        self.listen = ["--listen", f"{self.address[0]}:{self.address[1]}"]
+        """Nothing, if its file says where and how it listens."""
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.alive
+
+    def power_up(self) -> None:
+        """Start it, on the port that is its own, also while it is off. `listening` tells when it is ready."""
+        self.life += 1
+        self._mark = self.log.mark()
+        command = [*self._ordack, "serve", "--store", "store", *self.listen, *self.links]
+        if self._has_clock:
+            self.step(0.0)
+            command = [sys.executable, str(STEPPED), CLOCK_FILE, *command]
+        self._process = Process(command, self.log, self.life, self._folder)
+
+    def step(self, step_s: float) -> None:
+        """Its clock, which is that of stepped.py, goes on by so many seconds."""
+        self._ahead_s += step_s
+        new = self._folder / f"{CLOCK_FILE}.new"
+        new.write_text(str(self._ahead_s))
+        new.rename(self._folder / CLOCK_FILE)
+
+    def listening(self) -> bool:
+        """Whether this life has said that it listens. Raises CampaignFailed if it does so on another port."""
+        for line in self.log.since(self._mark):
+            if match := re.fullmatch(r"listening on (.+):(\d+)", line.text):
+                if int(match[2]) != self.address[1]:
+                    raise CampaignFailed(
+                        f"the queue manager was to listen on port {self.address[1]}, but says: {line.text}"
+                    )
+                return True
+        return False
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self.kills += 1
+            self._process.kill()
+
+    def close(self) -> None:
+        """Kill it for good: others may have its port."""
+        self.kill()
+        self._held.close()
+
+    def stop(self) -> None:
+        """SIGTERM. Raises CampaignFailed if it does not end cleanly."""
+        if self._process is not None:
+            self._process.stop()
+            if self._process.status != 0:
+                raise CampaignFailed(f"the queue manager ended with status {self._process.status} after SIGTERM")
+
+    async def command(self, *words: str) -> str:
+        """Run `ordack WORDS --store ...` and return what it prints. Raises CampaignFailed if it fails or hangs."""
+        with tempfile.TemporaryFile() as output:  # a file, not a pipe: `receive` then removes many with one commit
+            return await self._command(words, output)
+
+    async def _command(self, words: Sequence[str], output: BinaryIO) -> str:
+        process = await create_subprocess_exec(
+            *self._ordack,
+            *words,
+            "--store",
+            "store",
+            cwd=self._folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            async with asyncio.timeout(COMMAND_DEADLINE_S):
+                _, errors = await process.communicate()
+        except TimeoutError:
+            raise CampaignFailed(f"`ordack {' '.join(words)}` did not end within {COMMAND_DEADLINE_S:g} s") from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if process.returncode:
+            reason = errors.decode(errors="replace").strip()
+            raise CampaignFailed(f"`ordack {' '.join(words)}` ended with status {process.returncode}: {reason}")
+        output.seek(0)
+        return output.read().decode()
