@@ -53,7 +53,7 @@ class Kind:
         """The files of the outbox on that flash, until `close(place)`."""
         vfs.mount(self.system(flash, **self.options), place)
         try:
-            return outbox.files_of(place + "/box", fixed)
+            return outbox.files_of(place + "/box", fixed, gc.mem_free())
         except BaseException:
             vfs.umount(place)
             raise

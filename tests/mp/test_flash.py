@@ -10,6 +10,8 @@ import time
 sys.path.insert(0, "tests/mp")
 
 import flash
+import power
+from ordack.node import outbox
 
 CUTS = 1000
 SIZES = (0, 17, 200, 300)
@@ -160,6 +162,62 @@ def lives(count, seed):
     return done
 
 
+class _Closing:
+    """Cuts the power before each write of a close, and looks at what is there then."""
+
+    def __init__(self, kind, device, dice):
+        self.kind = kind
+        self.device = device
+        self.dice = dice
+        self.left = device.copy()
+        self.cuts = 0
+
+    def close(self, box):
+        self.kept = [bytes(box.log.load(handle)) for handle in box.handles()]
+        self.last = box.last_message_id
+        self.device.before = self.cut
+        box.close()
+        self.device.before = None
+        self.kind.close(flash.LIFE)
+
+    def cut(self, block, offset, data):
+        size = self.kind.block_size if data is None else len(data)
+        self.device.copy(self.left)
+        self.left.tear(block, offset, data, self.dice.below(size), self.dice)
+        again = outbox.Outbox(self.kind.open(self.left, flash.CUT), power.GUID)
+        assert sorted(power.bodies(again)) == sorted(self.kept), (self.kind.name, self.cuts)
+        assert again.last_message_id == self.last
+        again.close()
+        self.kind.close(flash.CUT)
+        self.cuts += 1
+
+
+def closes(count, seed):
+    """A board that sleeps closes its outbox: what is kept is there, and a start has little to read where nothing is."""
+    done = begun = 0
+    for kind in (flash.LITTLEFS, flash.LITTLEFS_256):
+        dice = power.Dice(seed)
+        device = kind.make()
+        closing = _Closing(kind, device, dice)
+        for _ in range(count):
+            box = outbox.Outbox(kind.open(device, flash.LIFE), power.GUID)
+            first = box.log.segments[-1].number
+            for _ in range(dice.below(6)):
+                power.put(box, dice.data(60 + dice.below(300)))
+            if dice.below(3):
+                handles = box.handles()
+                if handles:
+                    power.end(box, handles[: len(handles) - dice.below(2)])
+                    box.sync()
+            closing.close(box)
+            begun += box.log.segments[-1].number > first
+            assert box.live or box.log.segments[-1].size <= 2048
+        done += closing.cuts
+    print("closes: %d, %d began a file, %d cuts" % (2 * count, begun, done))
+    assert begun or count < 10
+    return done
+
+
 def main(cuts, seed):
     start = time.ticks_ms()
     done = 0
@@ -170,6 +228,7 @@ def main(cuts, seed):
         (what_was_read_before_is_right_while_the_file_grows, 0),
         (cuts_at_writes, cuts),
         (lives, cuts // 20),
+        (closes, min(5 + cuts // 20, 50)),
     ):
         try:
             done += test(count, seed)
@@ -178,7 +237,7 @@ def main(cuts, seed):
             print("FAILED", test.__name__)
             sys.print_exception(error)
     print("%d power cuts in %d s" % (done, time.ticks_diff(time.ticks_ms(), start) // 1000))
-    print("%d passed, %d failed" % (3 - failed, failed))
+    print("%d passed, %d failed" % (5 - failed, failed))
     return failed
 
 

@@ -12,26 +12,24 @@ the folder's own blocks. When they have all that a block of the segment's file m
 * A part carries a CRC that begins with the segment's own header, so that none counts for another log's file.
 """
 
-import gc
 import os
 import struct
 from array import array
 from binascii import crc32
 
-from mqqb import MICROPYTHON, const, core
+from mqqb import const, core
 from ordack.node import log
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
-    from typing import Any
-
     from ordack.node.log import Buffer
 
 # CRC of what follows; segment, offset, bytes of the entry; of its model, so many before it, and its bytes (0: the entry
 # is not packed), and _FRONT; which part, of how many
 _HEAD = const("<IIIHHHBB")
 _HEAD_BYTES = const(20)
-_BODY_BYTES = const(108)  # of a part: LittleFS keeps files of 128 bytes in a folder's blocks, whatever its caches
+_BODY_BYTES = const(108)
+_PART_BYTES = const(128)  # LittleFS keeps files of so much in a folder's blocks, whatever its caches
 _ENTRY_BYTES = const(540)
 _PACKED_BYTES = const(216)
 _LARGE_HEAP = const(100000)  # with so much of it free, both are twice as large
@@ -63,20 +61,21 @@ def block_end(end: int, block: int) -> int:
 class LittleFiles(log.Files):
     """The files of a folder on LittleFS, or of one that was copied from there: then nothing is added to its entries.
 
-    As log.Files, but that what it appends is durable at once if it is little.
+    As log.Files, but that what it appends is durable at once if it is little. free: bytes of the heap.
     """
 
     version = 6
+    heap_bytes = 6144
 
-    def __init__(self, folder: str, fixed: "bool | None", writes: bool) -> None:
+    def __init__(self, folder: str, fixed: "bool | None", writes: bool, free: int = 0) -> None:
         super().__init__(folder, fixed)
+        self._started()
         self.mended = []
         if not writes and log.TAIL not in " ".join(self.names()):
             self.version = log.VERSION  # without tails nobody sees all of the other one
         self._block = os.statvfs(folder)[0] if writes else 0
         self._writes = self._block >= _BLOCK_MIN
-        heap: "Any" = gc
-        is_large = writes and MICROPYTHON and heap.mem_free() > _LARGE_HEAP
+        is_large = writes and free > _LARGE_HEAP
         self._entry_bytes = _ENTRY_BYTES << is_large  # of an entry that is written, at most
         self._model = memoryview(bytearray(self._entry_bytes))
         self._packed = memoryview(bytearray(_PACKED_BYTES << is_large))
@@ -103,6 +102,10 @@ class LittleFiles(log.Files):
 
     # ---- as log.Files -----------------------------------------------------------------------------
 
+    def names(self) -> "list[str]":
+        """As Files.names."""
+        return self._names or super().names()
+
     def size(self, name: str) -> int:
         """As Files.size, with the entries."""
         return self._end if name == self._name else super().size(name)
@@ -110,6 +113,7 @@ class LittleFiles(log.Files):
     def begin(self, name: str, size: int) -> None:
         """As Files.begin. First the file before gets what it does not have yet."""
         self._move(self._end)
+        self._started()
         self._begin_entries("", 0)
         if self._writes and log.TAIL not in " ".join(self.names()):
             self._open(_file_name(0), "wb")  # before any version 6: by it a start with less memory knows that version
@@ -125,6 +129,7 @@ class LittleFiles(log.Files):
             self._begin_entries(name if self._writes else "", super().size(name))
         if not self._writes:
             self._model = self._packed = self._model[:0]  # a small board needs the memory
+        self._started()
         super().resume(name, offset)
 
     def append(self, data: "Buffer", size: int) -> None:
@@ -165,6 +170,20 @@ class LittleFiles(log.Files):
         count: int = min(len(buffer), max(self._end - offset, 0))
         self._read(offset, buffer[:count])
         return count
+
+    def close(self) -> None:
+        """As Files.close. First the file gets all: a board that sleeps then has few of the others, and wakes sooner."""
+        try:
+            if self._writes:
+                self._move(self._end)
+        except (OSError, MemoryError):
+            pass  # they are durable as they are
+        super().close()
+
+    def _started(self) -> None:
+        """The files are about to change: what was remembered, for LittleFS takes long to find a file, may be wrong."""
+        self._names: "list[str] | None" = None
+        self._parts: "dict[int, bytearray]" = {}
 
     # ---- entries ----------------------------------------------------------------------------------
 
@@ -299,7 +318,9 @@ class LittleFiles(log.Files):
                 start = self._starts[index]
                 count = min((self._starts[index + 1] if index + 1 < len(self._starts) else self._end) - place, count)
                 slot = self._slots[index]
-                if slot & _PACKED:
+                if start == self._model_start and self._model_bytes and not self._model_mended:
+                    view[:count] = self._model[place - start : place - start + count]
+                elif slot & _PACKED:
                     self._unpack(slot & ~_PACKED, start, place - start, view[:count])
                 elif slot == _HOLE:
                     view[:count] = bytes(count)
@@ -313,9 +334,14 @@ class LittleFiles(log.Files):
     def _read_part(self, slot: int, begin: int, view: memoryview) -> int:
         """Read from byte begin of what an entry consists of, at most to the end of its part; how much."""
         part, begin = divmod(begin, _BODY_BYTES)
+        begin += _HEAD_BYTES
+        if slot + part in self._parts:
+            piece = self._parts[slot + part][begin : begin + len(view)]
+            view[: len(piece)] = piece
+            return len(piece)
         with open(self._path(_file_name(slot + part)), "rb", 0) as file:
-            file.seek(_HEAD_BYTES + begin)
-            return file.readinto(view[: _BODY_BYTES - begin]) or 0
+            file.seek(begin)
+            return file.readinto(view[: _PART_BYTES - begin]) or 0
 
     def _unpack(self, slot: int, start: int, begin: int, view: memoryview) -> None:
         """Fill view with the entry that begins at start, from its byte begin on."""
@@ -324,7 +350,7 @@ class LittleFiles(log.Files):
             self._model_mended = self.mended[:]
             self._model_bytes = self._packed_bytes = 0
         if self._packed_start != start or not self._packed_bytes:
-            _, _, _, size, distance, model, _, parts = self._head(slot)
+            _, _, _, size, distance, model, _, parts = _words(self._part(slot))
             self._packed_size = size
             self._packed_skip = 0 if model & _FRONT else model - size
             model &= ~_FRONT
@@ -393,26 +419,32 @@ class LittleFiles(log.Files):
     def _heads(self) -> "dict[int, tuple[int, ...]]":
         """What the heads of all parts say, by the numbers of their files; not of those that belong to no segment."""
         heads = {}
-        names = self.names()
+        seeds: "dict[str, int]" = {}
+        names = self._names = self.names()
         for file in names:
             slot = _slot_of(file)
             if slot >= 0:
-                head = self._head(slot)
+                data = self._part(slot)
+                head = _words(data)
                 name = log.file_name(head[1])
-                if head[7] and name in names and _crc(head, self._seed_for(name, head)) == head[0]:
+                if not head[7] or name not in names:
+                    continue
+                seed = seeds.get(name) or self._seed_for(name, head)
+                if _crc(head, seed) == head[0]:
+                    seeds[name] = seed
                     heads[slot] = head
+                    if self._writes and head[2] + head[3] > super().size(name):
+                        self._parts[slot] = data
         return heads
 
-    def _head(self, slot: int) -> "tuple[int, ...]":
-        """The words at the begin of a part; zeros, if they are not there, or less follows than they say."""
-        head = bytearray(_HEAD_BYTES)
-        with open(self._path(_file_name(slot)), "rb", 0) as file:
-            file.readinto(head)
-            count = file.seek(0, 2) - _HEAD_BYTES
-        words = struct.unpack_from(_HEAD, head)
-        _, _, _, size, distance, _, part, parts = words
-        whole = _BODY_BYTES if part + 1 < parts else 1 if distance else size - part * _BODY_BYTES
-        return words if count >= max(whole, 1) else struct.unpack_from(_HEAD, bytes(_HEAD_BYTES))
+    def _part(self, slot: int) -> bytearray:
+        """What the file of a part holds."""
+        data = self._parts.get(slot)
+        if data is None:
+            data = bytearray(_PART_BYTES)
+            with open(self._path(_file_name(slot)), "rb", 0) as file:
+                data = data[: file.readinto(data)]
+        return data
 
     def _seed_of(self, name: str) -> int:
         """With which the CRCs of its parts begin: of what tells this segment from all others."""
@@ -451,6 +483,17 @@ class LittleFiles(log.Files):
             if not left:
                 return super().read_into(name, place, piece[:4]) == 4 and struct.unpack_from("<I", piece)[0] == value
         return False
+
+
+def _words(data: bytearray) -> "tuple[int, ...]":
+    """Those at the begin of a part; zeros, if they are not there, or less follows than they say."""
+    if len(data) > _HEAD_BYTES:
+        words = struct.unpack_from(_HEAD, data)
+        _, _, _, size, distance, _, part, parts = words
+        whole = _BODY_BYTES if part + 1 < parts else 1 if distance else size - part * _BODY_BYTES
+        if len(data) - _HEAD_BYTES >= whole:
+            return words
+    return struct.unpack_from(_HEAD, bytes(_HEAD_BYTES))
 
 
 def _crc(head: "tuple[int, ...]", seed: int) -> int:

@@ -157,6 +157,7 @@ class Files:
     files_max = 0  # so many files the folder takes before it grows, which FAT cannot do safely; 0: no such bound
     bytes_max = 0  # so many bytes all files may have together; 0: nobody knows
     record_bytes = 0  # of the message that was logged last
+    heap_bytes = 0  # that it takes besides
     version = VERSION  # of the segments that are begun
     unit = 1  # a file takes a whole number of so many bytes
     blank = b"\0"  # what stands where nothing was written yet, in files that do not grow

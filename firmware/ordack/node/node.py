@@ -121,10 +121,10 @@ class Node:
     ) -> None:
         _check_address("connect", connect)
         _check_address("listen", listen)
-        files = files or outbox.files_of(folder)
+        self.heap, free = _collect_often()  # bytes
+        files = files or outbox.files_of(folder, None, free)
         capacity = min(capacity, files.bytes_max or capacity)
-        self.heap = _collect_often()  # bytes
-        hold = hold or min(_places(), _HOLD_MAX)
+        hold = hold or min(_places(free - files.heap_bytes), _HOLD_MAX)
         copies = capacity // 4 if quota is None else quota, max(hold // 4, 1)
         inbox_quota = inbox_quota or copies
         self.outbox = outbox.Outbox(
@@ -450,27 +450,24 @@ def _arrival(number: int, record: "array[int]", source: "LoggedSource") -> "Arri
     return owed.Arrival(number, record, source)
 
 
-def _places() -> int:
-    """So many messages fit into the memory that is free now, also at the next start, beside a session."""
-    heap: "Any" = gc
-    if not MICROPYTHON:
-        return 1 << 24
-    gc.collect()
+def _places(free: int) -> int:
+    """So many messages fit into so many free bytes, also at the next start, beside a session."""
     wide = sys.maxsize >> 32 != 0  # 64 bits
-    free = int(heap.mem_free())
     return max((free - (_SESSION_BYTES << wide)) // (_PLACE_BYTES << wide), _PLACES_MIN)
 
 
-def _collect_often() -> int:
+def _collect_often() -> "tuple[int, int]":
     """MicroPython's heap is never compacted: collect before what stays is spread thinly over all of it.
 
     Else a list that grows finds no room although most of the heap is free. An application's own threshold is kept.
-    Returns the bytes of the heap.
+    Returns the bytes of the heap, and how many of them are free.
     """
     heap: "Any" = gc
     if not MICROPYTHON:
-        return 1 << 30
-    size: int = heap.mem_free() + heap.mem_alloc()
+        return 1 << 30, 1 << 30
+    gc.collect()
+    free: int = heap.mem_free()  # which looks at all of it
+    size: int = free + heap.mem_alloc()
     if heap.threshold() == -1:
         heap.threshold(size // 4 if size > _LARGE_HEAP else size // 16)  # the whole heap is looked at each time
-    return size
+    return size, free

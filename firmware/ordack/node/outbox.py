@@ -10,7 +10,6 @@ durable (B-098).
 * Files go oldest first. What is kept for long does not hold them: near the capacity it is copied to the end of the log.
 """
 
-import gc
 import os
 import struct
 import sys
@@ -35,14 +34,15 @@ _STARTS_MAX = const(0xFFFFFF)
 _STARTS_SHIFT = const(8)  # where a TimeStamp comes from the number of starts: so many low bits are the sequence's
 _QUEUE_NAME_MAX = const(486)
 SOURCE_NAME_MAX = const(470)
+_CLOSED_BYTES = const(2048)
 _LITTLE_HEAP = const(65536)  # bytes that are free, for files on LittleFS that spare the flash
 
 
-def files_of(folder: str, fixed: "bool | None" = None) -> log.Files:
-    """The files of a folder, made if there is none, as its file system wants them. fixed: as in Files. OSError."""
-    heap: "Any" = gc
-    gc.collect()
-    is_little = log.file_system(folder) == "VfsLfs2" and heap.mem_free() > _LITTLE_HEAP
+def files_of(folder: str, fixed: "bool | None" = None, free: int = 0) -> log.Files:
+    """The files of a folder, made if there is none, as its file system wants them. fixed: as in Files. free: bytes of
+    the heap. OSError.
+    """
+    is_little = free > _LITTLE_HEAP and log.file_system(folder) == "VfsLfs2"
     try:
         if not is_little and log.TAIL not in " ".join(os.listdir(folder)):
             return log.Files(folder, fixed)
@@ -50,7 +50,7 @@ def files_of(folder: str, fixed: "bool | None" = None) -> log.Files:
         return log.Files(folder, fixed)
     from ordack.node.littlefs import LittleFiles  # not before it is of use
 
-    return LittleFiles(folder, fixed, is_little)
+    return LittleFiles(folder, fixed, is_little, free)
 
 
 def _recover(
@@ -357,10 +357,15 @@ class Outbox:
         return True
 
     def close(self) -> None:
-        """Make everything durable if possible, and let go of the files."""
+        """Make everything durable if possible, and let go of the files. Where nothing is kept, the next start should
+        have little to read: then a new segment begins.
+        """
+        opened = self.log
         try:
             self.sync()
-        except log.OutboxWriteFailed:
+            if not opened.files.fixed and not self.live + self.arrivals and opened.segments[-1].size > _CLOSED_BYTES:
+                self.begin()
+        except (log.OutboxWriteFailed, MemoryError):
             pass
         self.log.files.close()
 

@@ -139,9 +139,15 @@ class _Headers:
         self.guid = guid
         self._records = reader
         self._log = reader.log
+        self._last: "_Header | None" = None  # that was read
 
     def read(self, number: int) -> "_Header | None":
         """The fields of a segment's header, its CRC last; None if it is not whole, and not by one flipped bit."""
+        if self._last is None or self._last.number != number:
+            self._last = self._read(number)
+        return self._last
+
+    def _read(self, number: int) -> "_Header | None":
         name = log.file_name(number)
         header = self._whole(number, name)
         if header is None:
