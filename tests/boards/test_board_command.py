@@ -31,7 +31,7 @@ from ordack.client import Client
 from ordack.node import Node, log, sources
 from ordack.node.outbox import Outbox
 
-from firmware.ports.modules import BOARD
+from firmware.ports.modules import BOARD, of_boards
 from tests.boards.m3_board import Machine, write_deployed
 from tests.conformance import ROOT
 from tests.support import command as commands
@@ -255,6 +255,26 @@ def test_a_deploy_that_is_cut_leaves_the_old_or_is_told(
         deploy(opened, new)
         assert opened.read("/flash/mqqb/core.py").decode().endswith("# new\n")
     assert board.checks()["modules"].verdict == "ok"
+
+
+def test_modules_that_were_copied_by_hand_and_not_all_are_named(
+    machine: Callable[..., Machine], tmp_path: Path
+) -> None:
+    write_deployed(tmp_path)
+    board = machine()
+    check = board.checks()["modules"]
+    assert (check.verdict, check.text) == ("warning", "copied by hand or by mip: their version is not known")
+    board.cut()
+    write_deployed(tmp_path, "mqqb/lives.mpy", "ordack/node/tasks.mpy")
+    again = machine()
+    done = ordack("doctor", "--port", again.port)
+    assert done.returncode == 1
+    assert "files are missing: mqqb/lives, ordack/node/tasks" in done.stdout
+
+
+def test_what_the_doctor_looks_for_is_what_every_board_gets() -> None:
+    names = {f"{folder}/{name}.py" for folder, every in doctor.MODULES.items() for name in every.split()}
+    assert names | {"mqqb/__init__.py"} == set(of_boards(twin=False, tls=False, raw_flash=False))
 
 
 def test_files_that_differ_from_the_deployed_are_named(machine: Callable[..., Machine], tmp_path: Path) -> None:

@@ -19,6 +19,13 @@ from ordack.boards.repl import CORE, FREE, Board, BoardError, Info, Progress, do
 HEAP_NEEDED = {True: 36 * 1024, False: 108 * 1024}  # bytes of a running node, its modules frozen or not
 FLASH_NEEDED = 64 * 1024  # bytes: a segment of the outbox
 DRIFT_S = 5
+MODULES = {
+    "mqqb": "acks compose confirm connection core destination events guid_names headers line lives names parse reader "
+    "session source streams window",
+    "ordack/node": "__init__ backlog board clock commits deferred dns inbox link listener littlefs log message node "
+    "notices outbox outcomes owed peer queue records replay sources tasks timer uart unsynced wait wifi",
+}
+"""What every package for boards has. Most of them a node imports when it needs them, perhaps days after its start."""
 NO_WAY = ("(101,)", "(113,)", "(114,)", "(118,)")  # ENETUNREACH, EHOSTUNREACH: Linux and lwIP, newlib
 _TIME = "import time\nprint((time.time(),time.gmtime(0)[0]))"
 _WIFI = """
@@ -28,6 +35,18 @@ try:
     print((w.isconnected(), w.ifconfig()[0] if w.isconnected() else ''))
 except (ImportError, AttributeError):
     print(None)
+"""
+_ABSENT = """
+import os, sys
+def _there(name):
+    for place in sys.path:
+        for end in '.py', '.mpy':
+            try:
+                os.stat((place and place + '/') + name + end)
+                return True
+            except OSError:
+                pass
+print([name for name in {!r} if not _there(name)])
 """
 _REACH = """
 def _reach(host, port, packet):
@@ -120,6 +139,10 @@ def _modules(board: Board, implementation: str | None, problem: str, frozen: boo
         return Check("modules", "ok", "frozen into the firmware", "", {"frozen": True})
     manifest = manifest_of(board, f"{board.info.lib}/{MANIFEST}")
     if not manifest:
+        names = [f"{folder}/{name}" for folder, all_ in MODULES.items() for name in all_.split()]
+        if absent := board.run(_ABSENT.format(names), 30):
+            text = f"files are missing: {', '.join(absent)}"
+            return Check("modules", "bad", text, "run ordack board deploy", {"frozen": False, "missing": absent})
         return Check(
             "modules",
             "warning",
