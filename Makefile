@@ -135,6 +135,7 @@ firmware: setup-firmware ## MicroPython with our modules for every emulated boar
 	@firmware/ports/rp2/build.sh firmware
 	@arm-none-eabi-size $(wildcard build/firmware/*/firmware.elf)
 	@ls -gGh --time-style=+ $(addprefix build/firmware/, unix/micropython pi/micropython pi/kernel pi/initrd.gz) build/rp2/firmware.uf2 build/natmod/*/_mqqb.mpy build/mip/package.json
+	@echo "no _mqqb.mpy for Xtensa (ESP32), which needs Espressif's compiler: firmware/docs/ports.md"
 
 natmod: setup-firmware ## what boards with a stock firmware take: native modules of the C core, build/mip for mip and deploy
 	@ls -l build/natmod/*/_mqqb.mpy build/mip/package.json
