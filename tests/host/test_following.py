@@ -228,9 +228,10 @@ def test_c_and_its_twin_make_the_same_ready_to_follow(data: st.DataObject) -> No
     for number in range(8, 8 + data.draw(st.integers(0, 6))):
         body = bytes(data.draw(st.integers(0, 9)))
         packet = build.user_message(samples.SENDER, number, samples.DIRECT, body, delivery="transactional")
-        pack_into("<I", packet, at + 4 * core.TX_NUMBER, number)
+        pack_into("<I", packet, at + core.TX_NUMBER_AT, number)
         if data.draw(st.booleans()):
-            pack_into("<I", packet, core.USER_SENT_TIME_AT, data.draw(st.sampled_from((0, clock.FIRST - 1, clock.FIRST))))
+            sent_time = data.draw(st.sampled_from((0, clock.FIRST - 1, clock.FIRST)))
+            pack_into("<I", packet, core.USER_SENT_TIME_AT, sent_time)
         if data.draw(st.integers(0, 3)) == 0:
             place = data.draw(st.sampled_from((2, 3, 12, 60, 64, at - 1, at, at + 20)))
             packet[place] ^= 1 << data.draw(st.integers(0, 7))
