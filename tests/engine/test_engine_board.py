@@ -50,7 +50,10 @@ def carrying(raw: bytearray, words: tuple[int, ...]) -> bytes:
 
 
 @pytest.mark.rule("B-230")
-def test_an_order_ack_is_read_where_it_lies_and_a_transactional_message_is_not() -> None:
+def test_an_order_ack_is_read_where_it_lies_and_a_transactional_message_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = []
+    whole = reader.order_ack_body
+    monkeypatch.setattr(reader, "order_ack_body", lambda raw: copied.append(raw) or whole(raw))
     subject = reader.Reader()
     heard = core.words(core.SESSION_HEADER)
     transactional = build.user_message(ends.SENDER, 1, ends.ORDER_QUEUE, bytes(36), delivery="transactional")
@@ -60,6 +63,7 @@ def test_an_order_ack_is_read_where_it_lies_and_a_transactional_message_is_not()
             subject.add(raw)
             assert subject.read_order_ack(0, len(raw), heard) == (raw is not transactional)
         assert subject.body.tx_sequence_number == number
+    assert copied == [order_ack(3)], "a board has no room for copies of messages that are none"
 
 
 def told(subject: session.Session, raw: bytes) -> list[Any]:
@@ -93,15 +97,19 @@ def pair_of_sessions(first: bytes) -> tuple[session.Session, session.Session]:
     return result[0], result[1]
 
 
+WHOLE = bytes(order_ack(2, 11, 1700000000)), carrying(order_ack(2, 12), (1, 0, 0, 2, 0, 64, 0))
+
+
 def variants() -> Iterator[bytes]:
-    good = bytes(order_ack(2, 11, 1700000000))
-    with_header = carrying(order_ack(2, 12), (1, 0, 0, 2, 0, 64, 0))
-    for raw in (good, with_header):
+    for raw in WHOLE:
         yield raw
         for place in range(len(raw)):
             bad = bytearray(raw)
             bad[place] ^= 1 << (place * 5 & 7)
             yield bytes(bad)
+        bad = bytearray(raw)
+        bad[core.BASE_FLAGS_AT + 1] |= core.BASE_TR >> 8  # without DH: malformed
+        yield bytes(bad)
 
 
 @pytest.mark.untraced
@@ -110,7 +118,7 @@ def test_a_known_order_ack_is_told_as_any_other(first: bytes, monkeypatch: pytes
     parsed = []
     whole = parse.parse
     monkeypatch.setattr(parse, "parse", lambda raw: parsed.append(raw) or whole(raw))
-    short = 0
+    short = []
     for raw in variants():
         plain, board = pair_of_sessions(first)
         expected = told(plain, raw)
@@ -118,12 +126,13 @@ def test_a_known_order_ack_is_told_as_any_other(first: bytes, monkeypatch: pytes
         monkeypatch.setattr(ends, "BOARD", True)
         assert told(board, raw) == expected
         monkeypatch.setattr(ends, "BOARD", False)
-        short += not parsed
+        short += [] if parsed else [raw]
         for name in ("state", "due", "_received_ack"):
             assert getattr(board, name) == getattr(plain, name), name
         assert hosts.half_received(board) == hosts.half_received(plain)
         assert board.window.counts == plain.window.counts
-    assert short > 200, "the short way is taken"
+    assert len(short) > 200, "the short way is taken"
+    assert {*WHOLE} <= {*short}
 
 
 def test_order_acks_that_are_handed_out_together_are_each_whole() -> None:
