@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ordack.receiving import Cursor, Empty, Received, Receiving, Reject
     from ordack.sending import Letter, Sent
     from ordack.store import StoreBusy, StoreError, StoreFull, StoreUnknown
-    from ordack.store.queues import NoSuchQueue, QueueExists
+    from ordack.store.queues import NoSuchQueue, QueueExists, QueueNotEmpty
 
 __all__ = [
     "BadName",
@@ -38,6 +38,7 @@ __all__ = [
     "NoSuchQueue",
     "Queue",
     "QueueExists",
+    "QueueNotEmpty",
     "Received",
     "Receiving",
     "Reject",

@@ -25,12 +25,9 @@ from ordack.sending import Run, Sending, Sent, SentRun, each
 from ordack.store import Store, StoreError, StoreServed, StoreUnknown
 from ordack.store.messages import NotTaken, Selection, Stored
 from ordack.store.outgoing import Added
-from ordack.store.queues import NoSuchQueue, QueueExists, QueueNotEmpty
 
 LOOK_AGAIN_S = 1.0  # while waiting: what a process had received when it died comes back without a change of the store
 AS_CONFIGURED = 0  # as Wanted.poison_after: what the store, or the `serve` that does it, goes by
-# what `carry_out` raises when it knows that no commit of this number has happened
-DECIDED = (NotTaken, NoSuchQueue, QueueExists, QueueNotEmpty)
 
 
 class Wanted(NamedTuple):
@@ -242,6 +239,6 @@ def unknown(commit: Commit, sent: list[SentRun], error: StoreUnknown) -> StoreUn
 def asked_again(commit: Commit, error: StoreError) -> StoreError:
     """What is to be said of a commit that was asked for before, without an answer, and now failed with this: the disk
     that fails now does not say what has happened then."""
-    if isinstance(error, DECIDED):
+    if error.decided:
         return error
     return unknown(commit, [], StoreUnknown(str(error), "look, before you make it again"))

@@ -9,20 +9,9 @@ from typing import Any
 
 from ordack.config import Config
 from ordack.config_file import ConfigFile
-from ordack.settings import NUMBERS, RESTART
+from ordack.settings import NUMBERS, RESTART, TABLES
 
-FIXED = (
-    "own_names",
-    "http",
-    "http_names",
-    "http_token_file",
-    "log_format",
-    "serial",
-    "next_hops",
-    "tls_hops",
-    "capture",
-    "capture_size",
-)  # until the next start
+OF_TABLE = {"capture_size": "capture", "tls_hops": "next-hops"}  # fields of a file that share a table with another
 
 
 @dataclass(frozen=True)
@@ -60,17 +49,33 @@ class Running:
             if name in self.numbers:
                 numbers[name] = self.numbers[name]
         return Running(
-            dataclasses.replace(file, **{name: getattr(self.file, name) for name in FIXED}), numbers, self.options
+            dataclasses.replace(file, **{name: getattr(self.file, name) for name in _fixed_fields()}),
+            numbers,
+            self.options,
         )
 
     def differences(self, file: ConfigFile, held: Mapping[str, int]) -> list[str]:
         """The tables and keys in which this file, with what the store holds now, is another than this."""
-        fields = [one.name for one in dataclasses.fields(file) if one.name not in ("path", "numbers")]
-        names = [name for name in fields if getattr(file, name) != getattr(self.file, name)]
+        names = [_table(name) for name in _fields() if getattr(file, name) != getattr(self.file, name)]
         now = {**held, **file.numbers}
         names += [name for name in NUMBERS if now.get(name) != self.numbers.get(name)]
-        of_table = {"capture_size": "capture", "tls_hops": "next-hops"}
-        return list(dict.fromkeys(of_table.get(name, name.replace("_", "-")) for name in names))
+        return list(dict.fromkeys(names))
+
+
+def _fields() -> list[str]:
+    return [one.name for one in dataclasses.fields(ConfigFile) if one.name not in ("path", "numbers")]
+
+
+def _table(field: str) -> str:
+    """Of which table this field is, or which key at the top."""
+    return OF_TABLE.get(field, field.replace("_", "-"))
+
+
+def _fixed_fields() -> list[str]:
+    """Those that stay as they are until the next start."""
+    settings = [(name or key, setting) for name, table in TABLES.items() for key, setting in table.keys.items()]
+    fixed = {name for name, setting in settings if setting.reload == RESTART}
+    return [name for name in _fields() if _table(name) in fixed]
 
 
 def _fixed_numbers() -> list[str]:

@@ -41,9 +41,8 @@ from ordack.commits import Commit, Emptying, Request, Wanted
 from ordack.names import BadName
 from ordack.orders import ORDERS, Order
 from ordack.sending import Letter, Run
-from ordack.store import StoreBusy, StoreError, StoreFull, StoreUnknown
-from ordack.store.messages import FIRST, NotTaken, Stored
-from ordack.store.queues import NoSuchQueue, QueueExists, QueueNotEmpty
+from ordack.store import StoreError, StoreUnknown
+from ordack.store.messages import FIRST, Stored
 
 VERSION = 4
 SOCKET = "serve.sock"
@@ -61,19 +60,7 @@ WAIT_MAX_MS = 60_000
 APPLICATION_SIZE = 16
 CONNECT_S = 5.0  # that `serve` may need to take a connection, if it has many of them to take
 
-# The kinds of errors that an application may want to tell apart; the first that fits.
-_KINDS: dict[str, type[Exception]] = {
-    "unknown": StoreUnknown,
-    "full": StoreFull,
-    "busy": StoreBusy,
-    "queue": NoSuchQueue,
-    "queue exists": QueueExists,
-    "queue not empty": QueueNotEmpty,
-    "not taken": NotTaken,
-    "store": StoreError,
-    "name": BadName,
-    "value": ValueError,
-}
+_OTHERS: dict[str, type[Exception]] = {"name": BadName, "value": ValueError}  # that an application is told, besides
 _LETTER: tuple[tuple[type, ...], ...] = (  # of each field
     (str,), (bytes,), (str,), (int,), (str, type(None)), (int, type(None)), (int, type(None)), (bool,), (bool,),
     (str, type(None)), (int,), (str, type(None)), (bytes,), (str, type(None)), (int,), (int,), (bytes,),
@@ -268,7 +255,8 @@ def _order(fields: object) -> Order | None:
 
 def failed(error: Exception) -> bytes:
     """FAILED as a frame."""
-    kind = next((kind for kind, of in _KINDS.items() if isinstance(error, of)), "store")
+    others = (kind for kind, of in _OTHERS.items() if isinstance(error, of))
+    kind = error.kind if isinstance(error, StoreError) else next(others, StoreError.kind)
     return frame(FAILED, kind, error.reason if isinstance(error, StoreUnknown) else str(error))
 
 
@@ -298,7 +286,7 @@ def result_of(answer: list[Any]) -> Any:
     if answer[0] == DONE:
         return answer[1] if len(answer) > 1 else None
     if answer[0] == FAILED and len(answer) == 3:
-        raise _KINDS.get(answer[1], StoreError)(str(answer[2]))
+        raise (StoreError.KINDS.get(answer[1]) or _OTHERS.get(answer[1], StoreError))(str(answer[2]))
     raise Malformed(f"an answer begins with {answer[0]!r:.40}")
 
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from mqqb import guids
-from ordack import running
 from ordack.client import Client
 from ordack.config_file import ConfigFile, parse
 from ordack.running import Running
@@ -92,16 +91,7 @@ def plant(tmp_path: Path) -> Iterator[Callable[..., Plant]]:
         one.serve.process.wait()
 
 
-def test_what_waits_for_the_next_start_is_what_the_table_says() -> None:
-    """The fields of a file, and the numbers, against `reload` in settings.py."""
-    fixed = {
-        name or key
-        for name, table in TABLES.items()
-        if name != "settings"
-        for key, setting in table.keys.items()
-        if setting.reload == RESTART
-    }
-    assert {name.replace("_", "-").removesuffix("-size") for name in running.FIXED} - {"tls-hops"} == fixed
+def test_the_numbers_that_wait_for_the_next_start_are_those_of_which_the_table_says_so() -> None:
     old = Running(ConfigFile(), dict.fromkeys(NUMBERS, 1), {})
     new = ConfigFile(numbers=dict.fromkeys(NUMBERS, 2))
     taken = old.taking_up(new, {})
@@ -147,8 +137,11 @@ def test_every_part_of_a_file_is_a_difference_when_it_has_changed() -> None:
         [settings]
         Quota = 5
         """
-    told = Running(ConfigFile(), {}, {}).differences(parse(text, Path("x.toml")), {})
+    before, file = Running(ConfigFile(), {}, {}), parse(text, Path("x.toml"))
+    told = before.differences(file, {})
     assert set(told) == {*filter(None, TABLES), *TABLES[""].keys, "Quota"} - {"settings"}
+    waits = {"own-names", "log-format", "http", "http-names", "http-token-file", "serial", "next-hops", "capture"}
+    assert set(before.taking_up(file, {}).differences(file, {})) == waits
     fields = {one.name for one in dataclasses.fields(ConfigFile)} - {"path", "numbers", "capture_size", "tls_hops"}
     assert {name.replace("-", "_") for name in told} - {"Quota"} == fields
 

@@ -10,7 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, ClassVar, NoReturn, cast
 
 import apsw
 
@@ -47,10 +47,23 @@ PIECE_BYTES = 1 << 20  # messages that are moved in one transaction: their copie
 
 class StoreError(Exception):
     """The store cannot do what was asked; the text says why, for a person to read. Nothing was changed, unless it is
-    StoreUnknown."""
+    StoreUnknown.
+
+    kind: what a running `serve` calls it when it tells a program, one of KINDS; of a class without one, its base's.
+    decided: it is raised when no commit of this number has happened, whatever became of the answer."""
+
+    KINDS: ClassVar[dict[str, type[StoreError]]] = {}
+    kind = "store"
+    decided = False
+
+    def __init_subclass__(cls, kind: str = "", decided: bool = False) -> None:
+        if kind:
+            cls.kind = kind
+            cls.decided = decided
+            StoreError.KINDS[kind] = cls
 
 
-class StoreBusy(StoreError):
+class StoreBusy(StoreError, kind="busy"):
     """Another process holds the store for longer than the busy timeout, or is already its queue manager."""
 
 
@@ -58,11 +71,11 @@ class StoreServed(StoreBusy):
     """An `ordack serve` runs on the store: it does all that is to be written, and has to be asked."""
 
 
-class StoreFull(StoreError):
+class StoreFull(StoreError, kind="full"):
     """No room: the disk, or the file's own limit."""
 
 
-class StoreUnknown(StoreError):
+class StoreUnknown(StoreError, kind="unknown"):
     """The disk failed while a change was made durable, and with all that came after: after a power cut the change may
     be there, whole, or not. Done again by this very Store or queue manager it cannot happen twice, because they first
     make sure that it has not happened. Another process, or a later one, has to look before it does it again. So has

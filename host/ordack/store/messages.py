@@ -29,7 +29,7 @@ _PACKET = 3  # its place among the values
 FREE = " AND NOT in_hand(lookup_id)"  # nobody receives it just now
 
 
-class NotTaken(StoreError):
+class NotTaken(StoreError, kind="not taken", decided=True):
     """Messages that were to be removed are not in the hands of whoever wants that, and nothing that was to happen
     together with it has happened."""
 

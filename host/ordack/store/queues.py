@@ -10,15 +10,15 @@ from ordack.store.database import Database, StoreError
 from ordack.store.schema import PRIVATE
 
 
-class QueueExists(StoreError):
+class QueueExists(StoreError, kind="queue exists", decided=True):
     """A queue of this name is there already."""
 
 
-class QueueNotEmpty(StoreError):
+class QueueNotEmpty(StoreError, kind="queue not empty", decided=True):
     """A queue with messages in it was to be deleted only if there are none."""
 
 
-class NoSuchQueue(StoreError):
+class NoSuchQueue(StoreError, kind="queue", decided=True):
     """There is no queue of this name."""
 
 
