@@ -201,7 +201,7 @@ class Reader:
             and start + total == limit + carries  # a SessionHeader has 16 bytes, SH is 0x10
             and buffer[start + core.BASE_FLAGS_AT] & ~core.BASE_SH == self._flags
             and buffer[start + core.BASE_FLAGS_AT + 1] == 0
-            and buffer.find(head, at, body) == at
+            and buffer.startswith(head, at)
             and core.unpack(core.ORDER_ACK, self.body.fields, buffer, body, limit) == core.OK
             and (not carries or core.unpack(core.SESSION_HEADER, heard, buffer, limit, start + total) == core.OK)
         )

@@ -980,12 +980,15 @@ def test_what_was_done_before_the_answer_was_lost_is_not_called_undone(
         assert [message.body for message in client.queue("line1").peek()] == [b"1"]
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_that_it_cannot_happen_any_more_is_said_though_an_answer_was_lost(store: Path, again: bool) -> None:
+@pytest.mark.parametrize("told", [None, NotTaken, NoSuchQueue, QueueExists, QueueNotEmpty])
+def test_that_it_cannot_happen_any_more_is_said_though_an_answer_was_lost(
+    store: Path, told: type[StoreError] | None
+) -> None:
+    """By serve, which is asked again, or by the store itself."""
     cutter = Cutter(store, lambda _request: None)
-    cutter.left = 1 + again
-    cutter.last = service.failed(NotTaken("its messages are back"))
-    with Client(store) as client, pytest.raises(NotTaken):
+    cutter.left = 1 if told is None else 2
+    cutter.last = service.failed(told("it cannot be")) if told else b""
+    with Client(store) as client, pytest.raises(told or NotTaken):
         client.access.commit(Commit((17,)))
     cutter.thread.join(DEADLINE_S)
 
