@@ -81,14 +81,6 @@ def check_u32(value: int) -> int:
     return value
 
 
-def _check_size(size: int) -> int:
-    """The size of a packet, with its padding. ValueError if that is more than one may have."""
-    size = size + 3 & ~3
-    if size > core.PACKET_SIZE_MAX:
-        raise ValueError("a packet has at most 4194304 bytes, this one " + str(size))
-    return size
-
-
 def select(flags: int, shift: int, name: "names.QueueName | None", allowed: int) -> int:
     """Put the selector for a name into flags; one that is there stays if it fits. allowed: bit n is selector n."""
     kind = names.NONE if name is None else name.kind
@@ -136,7 +128,9 @@ def message(
     at = transaction_at + (core.TRANSACTION_HEADER_SIZE if user_flags & core.USER_TH else 0)
     label_at = at + core.MESSAGE_PROPERTIES_HEADER_SIZE
     body_at = label_at + len(label_raw) + len(extension)
-    size = _check_size(body_at + len(body))
+    size = body_at + len(body) + 3 & ~3
+    if size > core.PACKET_SIZE_MAX:
+        raise ValueError("a packet has at most 4194304 bytes, this one " + str(size))
     out = bytearray(size)
     words = core.VERSION_NUMBER, 0, flags, core.SIGNATURE, size, check_u32(ttrq)
     core.pack(core.BASE_HEADER, array("I", words), out, 0)
@@ -146,8 +140,7 @@ def message(
     fields[core.USER_MESSAGE_ID] = check_u32(message_id)
     fields[core.USER_FLAGS] = user_flags
     core.pack(core.USER_HEADER, fields, out, core.BASE_HEADER_SIZE)
-    out[core.USER_SOURCE_QUEUE_MANAGER_AT : core.USER_QUEUE_MANAGER_ADDRESS_AT] = names.check_guid(source)
-    out[core.USER_QUEUE_MANAGER_ADDRESS_AT : core.USER_TIME_TO_BE_RECEIVED_AT] = names.check_guid(address)
+    out[core.BASE_END : core.USER_TIME_TO_BE_RECEIVED_AT] = names.check_guid(source) + names.check_guid(address)
     out[core.USER_END : transaction_at] = wire
     if at != transaction_at:
         core.pack(core.TRANSACTION_HEADER, array("I", (core.TX_FM | core.TX_LM, 0, 0, 1, 0)), out, transaction_at)
@@ -201,7 +194,10 @@ class Draft:
         """Bytes of a packet with such a body. ValueError for one that cannot be."""
         if label != self._label:
             self._label_is(label)
-        return _check_size(len(self._head) + body_size)
+        size = len(self._head) + body_size + 3 & ~3
+        if size > core.PACKET_SIZE_MAX:
+            raise ValueError("a packet has at most 4194304 bytes, this one " + str(size))
+        return size
 
     def write_into(
         self,
@@ -231,13 +227,8 @@ class Draft:
         pack_into("<II", buffer, offset + core.BASE_PACKET_SIZE_AT, size, check_u32(ttrq))
         flags = self._flags | journal
         pack_into(
-            "<IIII",
-            buffer,
-            offset + core.USER_TIME_TO_BE_RECEIVED_AT,
-            check_u32(ttbr),
-            check_u32(sent_time),
-            check_u32(message_id),
-            flags,
-        )
+            "<IIII", buffer, offset + core.USER_TIME_TO_BE_RECEIVED_AT, check_u32(ttbr), check_u32(sent_time),
+            check_u32(message_id), flags,
+        )  # fmt: skip
         pack_into("<II", buffer, offset + self._sizes_at, count, count)
         return size

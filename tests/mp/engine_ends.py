@@ -59,7 +59,6 @@ class Sender:
     def __init__(self, time_stamp=7, rolls=True):
         self.disk = {}  # message id -> packet as numbered
         self.settled = []
-        self.express_settled = []
         self.record = streams.OutgoingStream.new(time_stamp)
         self.stream = streams.OutgoingStream(self.record, rolls=rolls)
         self.next_message_id = 1
