@@ -127,8 +127,10 @@ def _clear(table: Table) -> int:
         return 0
     age = max(WEEK_MS, int(table.properties.get("history.expire.max-snapshot-age-ms", WEEK_MS)))
     until = datetime.datetime.fromtimestamp(time.time() - age / 1000, datetime.UTC)
-    with contextlib.suppress(CommitFailedException):  # an ingest was faster: next time
-        table.maintenance.expire_snapshots().older_than(until).commit()
+    named = {reference.snapshot_id for reference in table.refs().values()}
+    if any(one.timestamp_ms < until.timestamp() * 1000 and one.snapshot_id not in named for one in table.snapshots()):
+        with contextlib.suppress(CommitFailedException):  # an ingest was faster: next time
+            table.maintenance.expire_snapshots().older_than(until).commit()
     table.refresh()
     lists = {snapshot.manifest_list for snapshot in table.snapshots()}
     manifests = {one.manifest_path: one for snapshot in table.snapshots() for one in snapshot.manifests(table.io)}
