@@ -596,6 +596,17 @@ static int64_t unseen(const mqqb_audit *a, const sequence *s)
     return time;
 }
 
+/* Has its sender begun another connection, and is no end of the one that carried the sequence last in the capture? Then the last
+ * packets of that may be missing, and nothing tells. */
+static int is_left(const mqqb_audit *a, const sequence *s)
+{
+    const uint32_t side = s->where & 1, newest = a->pairs[a->connections[s->where / 2].pair ^ side].newest[side];
+    const mqqb_audit_direction *const own = &a->connections[s->where / 2].direction[side];
+
+    return own->ended == 0 && newest != 0 && a->connections[newest - 1].first_time > own->last_time &&
+           a->connections[newest - 1].direction[side].owner == own->owner;
+}
+
 /* Forget what was certain if something of this sender may have been missed since the last look. */
 static void refresh(const mqqb_audit *a, sequence *s)
 {
@@ -1671,7 +1682,7 @@ static void remember_reported(sequence *s, uint32_t number, int skipped)
 static int check_number(mqqb_audit *a, const row *r, sequence *s, uint32_t number, int order, int accepted)
 {
     const int sent = was_sent(a, s, number);
-    const int unknown = s->sure == 0 || number < s->sure;
+    const int unknown = s->sure == 0 || number < s->sure || is_left(a, s);
     int skipped = sent == 1 && accepted && number > s->accepted;
 
     if (skipped && s->several != 0) {
@@ -2032,7 +2043,8 @@ static void check_stray(mqqb_audit *a, const row *r, const mqqb_audit_connection
     if (order && pair->sources[1] != 0) {
         return;
     }
-    unknown = may_have_missed(a, pair) || time_stamp != pair->begun_time_stamp;
+    unknown = may_have_missed(a, pair) || time_stamp != pair->begun_time_stamp ||
+              is_left(a, &a->sequences[a->flows[pair->begun_flow - 1].newest - 1]);
     sender->stray_ordinal = ordinal;
     sender->stray_time_stamp = time_stamp;
     found = find_of(a, r, pair->begun_flow, MQQB_AUDIT_ACK_BEYOND_RECEIPT,
@@ -2203,6 +2215,7 @@ static void take(mqqb_audit *a, const row *r, uint32_t kind)
         }
         if (c->begun != 0) { /* who opened the connection sends the request (B-204, B-208) */
             own->owner = get(r, r->direction == 0 ? MQQB_CAPTURE_CLIENT_GUID : MQQB_CAPTURE_SERVER_GUID);
+            a->pairs[c->pair ^ r->direction].newest[r->direction] = r->connection + 1;
         }
     } else {
         c->established = r->time; /* the response comes second */

@@ -234,10 +234,11 @@ typedef struct {
 } mqqb_audit_source;
 
 /* Packets of one host to another. begun: a sequence between them that is younger than the capture; flow: its flow's index and 1, 0:
- * none; source_missed, pair_missed: what had been missed then. */
+ * none; source_missed, pair_missed: what had been missed then. newest: the newest connection that this host has opened to the other, and
+ * the newest that was opened to it, each its index and 1. */
 typedef struct {
     mqqb_audit_missed missed;
-    uint32_t sources[MQQB_AUDIT_SOURCES], more;
+    uint32_t sources[MQQB_AUDIT_SOURCES], more, newest[2];
     uint32_t begun_flow, begun_ordinal, begun_time_stamp, source_missed, pair_missed;
     mqqb_audit_packet begun;
 } mqqb_audit_pair;

@@ -1076,6 +1076,10 @@ static int32_t read_tcp(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t
         s->ack = ack;
         hold(c, number);
     }
+    if ((flags & SYN) == 0 && length == 0 && unseen(d, s->sequence) > 0) { /* it has sent more than was captured */
+        d->acked = ahead_of(s->sequence, d->acked) > 0 ? s->sequence : d->acked;
+        hold(c, number);
+    }
     if ((flags & FIN) != 0 && (d->flags & HAS_FIN) == 0) {
         d->flags |= HAS_FIN;
         d->fin = s->sequence + length;

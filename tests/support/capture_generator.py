@@ -1595,11 +1595,14 @@ def _accounted(capture: Capture, violation: Planted) -> bool:
     line = violation.line
     if line is None or violation.kind == "resent_after_ack" or violation.variant == OLDER:
         return True
+    evidence = min(frame.time for packet in violation.evidence[-1] for frame in packet.frames)
     if violation.variant.startswith("sequence"):
-        return _has_begun(capture, violation)
+        left = any(_is_left(capture, other, evidence) for other in capture.pairs[violation.pair])
+        return not left and _has_begun(capture, violation)
+    if violation.kind in ("ack_beyond_receipt", "skipped") and _is_left(capture, line, evidence):
+        return False
     sequence = violation.evidence[-1][0].sequence
     begin = min(frame.time for frame in capture.frames if frame.kept >= 0)
-    evidence = min(frame.time for group in violation.evidence[-1:] for packet in group for frame in packet.frames)
     return any(
         packet.line is line
         and packet.sequence == sequence
@@ -1610,6 +1613,25 @@ def _accounted(capture: Capture, violation: Planted) -> bool:
         for packet in capture.packets
         if packet.kind == "message"
     )
+
+
+def _is_left(capture: Capture, line: Line, evidence: int) -> bool:
+    """Had the sender begun another connection by then, and is no end of the one that carried the line last in the
+    capture? Then a reader cannot know what was sent there last."""
+    sent = [
+        packet
+        for packet in capture.packets
+        if packet.line is line and packet.kind == "message" and packet.visible and packet.frames[-1].time <= evidence
+    ]
+    if not sent:
+        return False
+    last = max(sent, key=lambda packet: packet.frames[-1].time)
+    own = [frame for frame in capture.frames if frame.connection is last.connection and frame.kept >= 0]
+    fins = [frame.time for frame in own if frame.flags & _FIN and frame.direction == last.direction and not frame.noise]
+    if min(fins, default=evidence) < evidence:  # a reset may be told late: what it overtook is waited for
+        return False
+    begun = [frame.time for frame in capture.frames if _is_syn(frame) and frame.connection.ends == last.connection.ends]
+    return any(last.frames[-1].time < time <= evidence for time in begun)
 
 
 def _has_begun(capture: Capture, violation: Planted) -> bool:
@@ -1670,7 +1692,8 @@ def _judge(capture: Capture, pairs: list[_Pair], everything: list[Frame]) -> Non
     numbers = {connection.number: pair.number for pair in pairs for connection in pair.connections}
     ends: dict[tuple[int, int], list[int]] = defaultdict(list)  # of packets
     for packet in capture.packets:
-        ends[packet.connection.number, packet.direction].append(packet.start + len(packet.data))
+        if packet.visible:
+            ends[packet.connection.number, packet.direction].append(packet.start + len(packet.data))
     for places in ends.values():
         places.sort()
     clouded: dict[int, int] = {}  # pair -> since when

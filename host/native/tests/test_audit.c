@@ -1443,6 +1443,39 @@ static void test_an_ack_of_a_sequence_that_may_have_been_sent(void)
     }
 }
 
+/* The sender has begun another connection, and the one before went silent: what was sent there last may be missing. */
+static void test_a_connection_whose_end_was_not_seen(void)
+{
+    for (unsigned seen = 0; seen < 2; seen++) {
+        for (unsigned kind = 0; kind < 3; kind++) {
+            start();
+            (void)message(1, 0, USUAL);
+            if (kind > 0) {
+                (void)message(kind == 1 ? 4 : 1, kind == 1 ? 3 : 0, WITH(.ordinal = kind));
+            }
+            if (seen) {
+                (void)plain(END, 0, 0);
+            }
+            opened(1, 0, SENDER);
+            (void)order_ack(kind == 2 ? 1 : 4, WITH(.connection = 1, .ordinal = kind == 2 ? 3 : 1));
+            CHECK_FOUND(kind == 1 ? seen ? "S" : "s" : seen ? "A" : "a");
+        }
+    }
+    start_two(); /* it goes on */
+    (void)message(1, 0, USUAL);
+    (void)order_ack(4, WITH(.connection = 1));
+    CHECK_FOUND("A");
+    setup(); /* the receiver had opened it */
+    opened(0, 1, SENDER);
+    (void)message(1, 0, WITH(.direction = 1, .source = SENDER));
+    opened(1, 0, SENDER);
+    (void)order_ack(4, WITH(.connection = 1));
+    CHECK_FOUND("A");
+    opened(2, 1, SENDER);
+    (void)order_ack(5, WITH(.connection = 1));
+    CHECK_FOUND("Aa");
+}
+
 static void test_an_ack_of_a_sequence_that_is_not_kept(void)
 {
     start();
@@ -2768,6 +2801,7 @@ int main(int argc, char **argv)
     RUN("B-110 B-230", test_ack_beyond_receipt);
     RUN("B-079 B-110 B-241", test_an_ack_of_a_sequence_that_was_not_sent);
     RUN("B-079 B-361", test_an_ack_of_a_sequence_that_may_have_been_sent);
+    RUN("B-110 B-270", test_a_connection_whose_end_was_not_seen);
     RUN("mqqb_audit.h", test_an_ack_of_a_sequence_that_is_not_kept);
     RUN("B-079", test_a_sequence_that_comes_late);
     RUN("B-110", test_a_number_that_was_left_out);

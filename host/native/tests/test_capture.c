@@ -509,6 +509,43 @@ static void test_how_connections_end(void)
     CHECK_EQ(S(STATUS)[1], MQQB_END_RST);
 }
 
+/* A segment without bytes shows how far its sender is. */
+static void test_that_a_sender_has_sent_more(void)
+{
+    const size_t size = make_message(stream, 5);
+    const uint32_t flags[] = {ACK, RST, ACK | FIN};
+    size_t n;
+
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+        opening();
+        say(0, 0, 0, ACK, stream, size);
+        say(0, (uint32_t)size + 20, 0, flags[i], NOTHING, 0);
+        say(0, (uint32_t)size + 10, 0, ACK, NOTHING, 0);
+        pass_time();
+        say(1, 0, 0, ACK, stream, size);
+        finish();
+        CHECK_KINDS(0, "847A");
+        CHECK_EQ(S(TOTAL_SIZE)[row_of(HOLE)], 20);
+        CHECK(row_of(HOLE) < r->rows - 3);
+    }
+    opening(); /* the frames were captured in another order */
+    say(0, (uint32_t)size, 0, ACK, NOTHING, 0);
+    say(0, 0, 0, ACK, stream, size);
+    pass_time();
+    finish();
+    CHECK_KINDS(0, "84A");
+    opening(); /* its last bytes were cut off */
+    n = tcp(0, 0, 0, ACK | FIN, stream, size);
+    record(&f, frame, n - 10, n);
+    finish();
+    CHECK_KINDS(0, "87A");
+    opening(); /* no connection is so far ahead */
+    say(0, (16u << 20) + 1, 0, ACK, NOTHING, 0);
+    pass_time();
+    finish();
+    CHECK_KINDS(0, "8A");
+}
+
 static void test_whose_syn(void)
 {
     const size_t size = make_message(stream, 5);
@@ -1746,6 +1783,7 @@ int main(int argc, char **argv)
     RUN("mqqb_capture.h", test_waiting_for_the_other_direction);
     RUN("mqqb_capture.h", test_a_gap_larger_than_a_window);
     RUN("mqqb_capture.h", test_how_connections_end);
+    RUN("mqqb_capture.h", test_that_a_sender_has_sent_more);
     RUN("mqqb_capture.h", test_whose_syn);
     RUN("mqqb_capture.h", test_fragments);
     RUN("mqqb_capture.h", test_fragments_that_come_twice);

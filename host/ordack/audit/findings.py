@@ -145,7 +145,7 @@ def _reason(partial: Partial, found: Any) -> str:
         return "sequence identifiers with another time stamp need not be younger"
     if partial.missed[source] or partial.pair_missed.any():
         return "something of this sender's may be missing in the capture"
-    return "the sequence may be older than the capture"
+    return "the sequence may be older than the capture, or the end of a connection may be missing"
 
 
 def finding(partial: Partial, found: Any, connection: int) -> Violation | Unknown:

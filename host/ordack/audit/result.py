@@ -75,7 +75,9 @@ since; or if its time stamp is not L's: a queue that began to count by itself, o
 such an identifier. Below L, or below what is not remembered any more, or where no sequence followed on another,
 nothing is said: every capture that begins in the middle has such acknowledgements.
 
-What becomes `unknown` where packets are missing: ack_beyond_receipt and skipped of numbers not accounted for; a skip
+What becomes `unknown` where packets are missing: ack_beyond_receipt and skipped of numbers not accounted for, or if the
+sender has begun another connection to this host and no end of the one that carried the sequence last was seen (of its
+last packets nothing tells; once the sequence goes on elsewhere, the capture is taken to have had them); a skip
 that a hole may have bridged, if no number after it that was seen leads past it (B-270); acknowledgements of a
 SessionHeader beyond what was counted in a direction with a hole (again when they are twice as far beyond); the counts
 of the first SessionHeader after a hole (once for a direction); a resend after an acknowledgement, if the sender has
