@@ -603,7 +603,8 @@ static int is_left(const mqqb_audit *a, const sequence *s)
     const uint32_t side = s->where & 1, newest = a->pairs[a->connections[s->where / 2].pair ^ side].newest[side];
     const mqqb_audit_direction *const own = &a->connections[s->where / 2].direction[side];
 
-    return own->ended == 0 && newest != 0 && a->connections[newest - 1].first_time > own->last_time &&
+    return (own->ended == 0 || own->ending == MQQB_END_REPLACED) && newest > s->where / 2 + 1 &&
+           a->connections[newest - 1].first_time >= own->last_time &&
            a->connections[newest - 1].direction[side].owner == own->owner;
 }
 

@@ -1461,6 +1461,20 @@ static void test_a_connection_whose_end_was_not_seen(void)
             CHECK_FOUND(kind == 1 ? seen ? "S" : "s" : seen ? "A" : "a");
         }
     }
+    start(); /* the other one has its ports, which is all that tells of its end */
+    (void)message(1, 0, USUAL);
+    row(END, 0, 0);
+    S(STATUS) = MQQB_END_REPLACED;
+    rows++;
+    now -= MS;
+    opened(1, 0, SENDER);
+    (void)order_ack(4, WITH(.connection = 1));
+    CHECK_FOUND("a");
+    start(); /* all of it has the same time */
+    now -= 5 * MS;
+    (void)message(1, 0, USUAL);
+    (void)order_ack(4, USUAL);
+    CHECK_FOUND("A");
     start_two(); /* it goes on */
     (void)message(1, 0, USUAL);
     (void)order_ack(4, WITH(.connection = 1));
