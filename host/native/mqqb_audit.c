@@ -390,9 +390,8 @@ static mqqb_audit_packet final_packet(const mqqb_audit_slot *slot)
 /* Of a message that was in its queue. It may have been rejected before, in another copy: that is the slot's class then. */
 static mqqb_audit_final final_of(const mqqb_audit_slot *slot, uint32_t number)
 {
-    const mqqb_audit_final final = {
-        final_packet(slot),        number, slot->final_id, slot->message_id, (uint16_t)(slot->flags >> 16 | 0x4000),
-        (slot->flags & TWICE) != 0};
+    const mqqb_audit_final final = {final_packet(slot), number, slot->final_id, slot->message_id,
+                                    slot->flags >> 16 | 0x4000};
 
     return final;
 }
@@ -1447,7 +1446,7 @@ static void settle_seen_late(mqqb_audit *a, const row *r, sequence *s, mqqb_audi
             continue;
         }
         if ((slot->flags & FINAL) == 0) {
-            slot->flags |= FINAL | (uint32_t) final->message_class << 16;
+            slot->flags |= FINAL | final->message_class << 16;
             s->counts.final_acked++;
             count_outcome(f, final->message_class);
         } else if (!is_inserted(final->message_class) || (slot->flags & INSERTED) != 0) {
@@ -1458,7 +1457,7 @@ static void settle_seen_late(mqqb_audit *a, const row *r, sequence *s, mqqb_audi
             }
             continue;
         }
-        slot->flags |= (is_inserted(final->message_class) ? INSERTED : 0) | (final->twice != 0 ? TWICE : 0);
+        slot->flags |= is_inserted(final->message_class) ? INSERTED : 0;
         set_final(slot, final, 0, 0);
     }
 }
@@ -1891,16 +1890,15 @@ static void final_ack_late(mqqb_audit_flow *f, sequence *s, uint32_t message_cla
 }
 
 /* Was a message that has no slot removed from its queue already, by another FinalAck among the last ones? 1: there was one. */
-static int check_twice(mqqb_audit *a, const row *r, sequence *s, const mqqb_audit_final *second)
+static int check_twice(mqqb_audit *a, const row *r, const sequence *s, const mqqb_audit_final *second)
 {
     uint32_t k;
 
     for (k = 0; k < MQQB_AUDIT_FINALS; k++) {
-        mqqb_audit_final *const final = &s->finals[k];
+        const mqqb_audit_final *const final = &s->finals[k];
         if (final->number == second->number && is_inserted(final->message_class)) {
-            if (final->id != second->id && final->twice == 0) {
+            if (final->id != second->id) {
                 removed_twice(a, r, s, final, second);
-                final->twice = 1;
             }
             return 1;
         }
@@ -1910,12 +1908,8 @@ static int check_twice(mqqb_audit *a, const row *r, sequence *s, const mqqb_audi
 
 static mqqb_audit_final final_at(const row *r)
 {
-    const mqqb_audit_final final = {r->packet,
-                                    get(r, MQQB_SCAN_ACK_TX_SEQUENCE_NUMBER),
-                                    get(r, MQQB_SCAN_MESSAGE_ID),
-                                    get(r, MQQB_SCAN_ACK_MESSAGE_ID),
-                                    (uint16_t)get(r, MQQB_SCAN_MESSAGE_CLASS),
-                                    0};
+    const mqqb_audit_final final = {r->packet, get(r, MQQB_SCAN_ACK_TX_SEQUENCE_NUMBER), get(r, MQQB_SCAN_MESSAGE_ID),
+                                    get(r, MQQB_SCAN_ACK_MESSAGE_ID), get(r, MQQB_SCAN_MESSAGE_CLASS)};
 
     return final;
 }

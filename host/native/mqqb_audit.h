@@ -149,12 +149,10 @@ typedef struct {
     uint32_t number, where, index, spare;
 } mqqb_audit_ack;
 
-/* A FinalAck of a message that has lost its slot, or was not seen yet. id: its own MessageID. twice: 1: it was reported with another
- * one. */
+/* A FinalAck of a message that has lost its slot, or was not seen yet. id: its own MessageID. */
 typedef struct {
     mqqb_audit_packet packet;
-    uint32_t number, id, message_id;
-    uint16_t message_class, twice;
+    uint32_t number, id, message_id, message_class;
 } mqqb_audit_final;
 
 /* One of a sequence that was not seen yet. */
