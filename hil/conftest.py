@@ -24,7 +24,7 @@ from hil.boards import BoardMissing, Quarantined
 from hil.campaign import identity, run_campaign
 from hil.dice import new_seed
 from hil.matrix import Matrix, told
-from hil.report import Figures
+from hil.report import Comparison, Figures
 from hil.rounds import Kept, figures_of, progress, share
 from hil.scenario import ORDACK, Settings
 
@@ -44,6 +44,7 @@ OVER_TLS = {"pi-machine"}
 """Boards whose short campaign is over TLS; `make hil` has one without and one with it."""
 
 RunStandin = Callable[..., Figures]
+Play = Callable[..., tuple[Figures, Comparison]]
 
 
 FILE = pytest.StashKey[dict[str, str] | None]()
@@ -217,6 +218,28 @@ def run_standin(tmp_path: Path) -> RunStandin:
 
 
 @pytest.fixture
+def play(tmp_path: Path) -> Play:
+    """Run a campaign in which all has to go well, with a new seed: `play("unix", messages=40, cuts=0)`; its figures,
+    and what became of the readings. Skips the test if something that it needs is not here.
+    """
+
+    def run(board: str, **settings: Any) -> tuple[Figures, Comparison]:
+        seed = new_seed()
+        print(f"seed {seed}")
+        times = {"patience_s": 180.0, "deadline_s": 280.0}
+        wanted = Settings(board=board, **{"seed": seed, "artefacts": tmp_path, **times, **settings})
+        try:
+            figures = asyncio.run(run_campaign(wanted, Console()))
+        except BoardMissing as reason:
+            pytest.skip(str(reason))
+        assert figures.shortcomings() == [], f"seed {seed}"
+        assert figures.comparison is not None
+        return figures, figures.comparison
+
+    return run
+
+
+@pytest.fixture
 def turn() -> int:
     """Which round it is, from 0."""
     return 0
@@ -243,8 +266,6 @@ def campaign_on(
     """
 
     def run(board: str, short: tuple[int, int, int, int]) -> Figures:
-        if not Path(ORDACK[0]).exists():
-            pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
         option, asked = request.config.option, request.config.stash[FILE] is not None
         seed = new_seed() if option.seed is None else option.seed
         print(f"seed {seed}")

@@ -11,7 +11,6 @@ Runs on MicroPython, where a heap of 64 KiB is enough, and on CPython: `sensor.p
     uart, baud, rxbuf       or the UART to the queue manager: its number, speed and bytes of receive buffer
     seed, count, max_size   readings 1 to `count`, bodies of 0 to `max_size` bytes (65536 if left out)
     ahead                   at most so many accepted readings that are not stored yet (64 if left out)
-    pace_ms                 pause between readings (0 if left out)
     dns                     address and port of the name server, if `host` is a name
     watchdog_ms             the board's watchdog bites after so long (there is none if left out)
     clock_steps             reading and seconds, each: behind that reading the board's clock goes on by so many more
@@ -294,8 +293,6 @@ class Sensor:
                     % (k, message_id, self.node.last_message_id)
                 )
             self.show()
-            if config.get("pace_ms"):
-                await asyncio.sleep(config["pace_ms"] / 1000)
         while self.stored() < config["count"]:
             await asyncio.sleep(POLL_S)
             self.show()

@@ -1,19 +1,15 @@
 """The guarantee, on every kind of board that is here: the short form of the campaign, with the real queue manager."""
 
-import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from hil.boards import BoardMissing
-from hil.campaign import AHEAD, run_campaign
-from hil.dice import new_seed
+from hil.campaign import AHEAD
+from hil.conftest import Play
 from hil.kinds import KINDS, MPS2
 from hil.report import Figures
-from hil.scenario import BEFALL, COPY, DEAD_DNS, DEPLOY, FLIP, FULL, OFFLINE, ORDACK, REFLASH, RESTORE, Settings, read
+from hil.scenario import BEFALL, COPY, DEAD_DNS, DEPLOY, FLIP, FULL, OFFLINE, REFLASH, RESTORE, read
 
 CORE = {"unix-twin": "python"}
 FORM = {"pi-machine": (20, 4, 1, 2), "raspi3b": (10, 2, 0, 2)}  # machines that take their time
@@ -30,29 +26,19 @@ FORM |= {board: (40, 8, 2, 4) if board == "mps2-eth" else (20, 4, 1, 2) for boar
         ("mps2-eth", REFLASH),  # of another kind than a file's
     ],
 )
-def test_a_mishap_loses_what_it_took_away_and_nothing_else(board: str, mishap: str, tmp_path: Path) -> None:
+def test_a_mishap_loses_what_it_took_away_and_nothing_else(board: str, mishap: str, play: Play) -> None:
     """Without a clock, too: no number comes again, nothing is called stored that is not there, nothing hangs."""
-    if not Path(ORDACK[0]).exists():
-        pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
-    seed = new_seed()
-    print(f"seed {seed}")
     # The first may come before there is an outbox; and a bit may be flipped where nobody reads any more.
     kills = 5 if mishap in (COPY, FLIP) else 3
     # No cuts: how much traffic there will be is not known. A sequence that is refused is given up when it is resent.
     # With 6 that wait at most, a small board would be there several times, for half a minute each.
-    settings = Settings(30, 0, kills, seed, board, 1024, 180.0, 280.0, artefacts=tmp_path, mishap=mishap, ahead=30)
-    try:
-        figures = asyncio.run(run_campaign(settings, Console()))
-    except BoardMissing as reason:
-        pytest.skip(str(reason))
-    assert figures.shortcomings() == [], f"seed {seed}"
+    figures, found = play(board, messages=30, cuts=0, kills=kills, max_size=1024, mishap=mishap, ahead=30)
     assert figures.mishaps >= (2 if mishap == COPY else 1)
-    assert figures.comparison is not None
-    assert figures.comparison.once + len(figures.comparison.erased) == 30
+    assert found.once + len(found.erased) == 30
     if mishap == REFLASH:
-        assert (figures.comparison.once, figures.cores, figures.told) == (30, ["c-module", "python"], [])
+        assert (found.once, figures.cores, figures.told) == (30, ["c-module", "python"], [])
     elif mishap == FLIP:
-        assert figures.comparison.once == 30
+        assert found.once == 30
         assert figures.told
         assert all("a bit was flipped" in line for line in figures.told)
     else:
@@ -63,42 +49,20 @@ def test_a_mishap_loses_what_it_took_away_and_nothing_else(board: str, mishap: s
     ("board", "mishap", "messages"),
     [("mps2-eth", OFFLINE, 80), ("mps2-eth", DEAD_DNS, 40), ("mps2-eth", FULL, 120), ("unix", FULL, 300)],
 )
-def test_what_waited_while_nobody_could_be_reached_arrives(
-    board: str, mishap: str, messages: int, tmp_path: Path
-) -> None:
+def test_what_waited_while_nobody_could_be_reached_arrives(board: str, mishap: str, messages: int, play: Play) -> None:
     """The board is killed meanwhile, and once more when all waits on it. No watchdog bites: it would begin again."""
-    if not Path(ORDACK[0]).exists():
-        pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
-    seed = new_seed()
-    print(f"seed {seed}")
-    settings = Settings(messages, 0, 1, seed, board, 200, 180.0, 280.0, artefacts=tmp_path, mishap=mishap)
-    try:
-        figures = asyncio.run(run_campaign(settings, Console()))
-    except BoardMissing as reason:
-        pytest.skip(str(reason))
-    assert figures.shortcomings() == [], f"seed {seed}"
+    figures, found = play(board, messages=messages, cuts=0, kills=1, max_size=200, mishap=mishap)
     assert (figures.mishaps, figures.told) == (1, [])
-    assert figures.comparison is not None
-    assert figures.comparison.line().startswith(f"{messages} sent, {messages} received once, in order, 0 lost")
+    assert found.line().startswith(f"{messages} sent, {messages} received once, in order, 0 lost")
 
 
 @pytest.mark.rule("B-426", "B-056", "A-22")
-def test_of_a_queue_manager_whose_backup_is_put_back_only_what_came_after_it_is_gone(tmp_path: Path) -> None:
+def test_of_a_queue_manager_whose_backup_is_put_back_only_what_came_after_it_is_gone(play: Play) -> None:
     """What the board sends from then on arrives, once and in order; it executes no command twice, and every new one."""
-    if not Path(ORDACK[0]).exists():
-        pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
-    seed = new_seed()
-    print(f"seed {seed}")
-    settings = Settings(60, 4, 3, seed, "unix", 200, 180.0, 280.0, artefacts=tmp_path, mishap=RESTORE, commands=6)
-    try:
-        figures = asyncio.run(run_campaign(settings, Console()))
-    except BoardMissing as reason:
-        pytest.skip(str(reason))
-    assert figures.shortcomings() == [], f"seed {seed}"
+    figures, found = play("unix", messages=60, cuts=4, kills=3, max_size=200, mishap=RESTORE, commands=6)
     assert (figures.mishaps, figures.told, figures.commands) == (2, [], 6)
-    assert figures.comparison is not None
-    assert figures.comparison.once + len(figures.comparison.erased) == 60
-    assert figures.comparison.once > 0
+    assert found.once + len(found.erased) == 60
+    assert found.once > 0
 
 
 OTHERS = """
@@ -115,23 +79,16 @@ events:
 """
 
 
-def test_clocks_that_step_a_dead_name_server_and_an_access_point_that_goes(tmp_path: Path) -> None:
+def test_clocks_that_step_a_dead_name_server_and_an_access_point_that_goes(tmp_path: Path, play: Play) -> None:
     """The board asks the name server after its start; its radio says all the time that it is connected. The access
     point goes long after that start, which would bring it back: one reading at a time takes 20 ms and more. Where all
     had arrived before it went, on a busy machine, there are more."""
-    if not Path(ORDACK[0]).exists():
-        pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
     path = tmp_path / "scenario.yaml"
     for messages in (80, 160, 640):
         path.write_text(OTHERS.replace("MESSAGES", str(messages)))
-        settings = replace(read(path), artefacts=tmp_path, patience_s=60.0)
-        try:
-            figures = asyncio.run(run_campaign(settings, Console()))
-        except BoardMissing as reason:
-            pytest.skip(str(reason))
+        figures, _ = play(**{**vars(read(path)), "artefacts": tmp_path, "patience_s": 60.0})
         if ("access point: gone", None) not in [fault[1:] for fault in figures.timeline.faults]:
             break
-    assert figures.shortcomings() == []
     others = {"board: clock": 2, "queue manager: clock": 2, "name server: dead": 1, "access point: gone": 1}
     assert figures.others == figures.others_asked == others
     assert others.keys() <= {what for _, what, _ in figures.timeline.faults}

@@ -272,19 +272,6 @@ def test_a_reading_that_was_refused_and_has_taken_a_number_is_found_out() -> Non
         live(Odd([]))
 
 
-def test_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses: list[float] = []
-    sleep = asyncio.sleep
-
-    async def pause(seconds: float) -> None:
-        pauses.append(seconds)
-        await sleep(0)
-
-    monkeypatch.setattr(asyncio, "sleep", pause)
-    live(StandinNode([]), pace_ms=250)
-    assert pauses.count(0.25) == 8
-
-
 def test_a_node_that_has_ended_while_the_sensor_only_waits_is_reported() -> None:
     node = StandinNode([])
     node.error = OSError("the flash is gone")

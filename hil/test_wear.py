@@ -2,17 +2,10 @@
 a time, and a ledger to which a line is appended for each.
 """
 
-import asyncio
-from pathlib import Path
-
 import pytest
-from rich.console import Console
 
 from hil import sensor
-from hil.boards import BoardMissing
-from hil.campaign import run_campaign
-from hil.dice import new_seed
-from hil.scenario import ORDACK, Settings
+from hil.conftest import Play
 from tests import run_mp
 
 READINGS = 200
@@ -40,18 +33,9 @@ def predicted() -> tuple[int, int]:
     return programmed, erases
 
 
-def test_a_campaign_wears_the_flash_as_the_model_says(tmp_path: Path) -> None:
+def test_a_campaign_wears_the_flash_as_the_model_says(play: Play) -> None:
     """With the heap of a board that keeps the end of its log in small files; starts after power cuts cost a little."""
-    if not Path(ORDACK[0]).exists():
-        pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
-    seed = new_seed()
-    print(f"seed {seed}")
-    settings = Settings(READINGS, 6, 2, seed, "mps2-eth@140", MAX_SIZE, 180.0, 280.0, artefacts=tmp_path, others=False)
-    try:
-        figures = asyncio.run(run_campaign(settings, Console()))
-    except BoardMissing as reason:
-        pytest.skip(str(reason))
-    assert figures.shortcomings() == [], f"seed {seed}"
+    figures, _ = play("mps2-eth@140", messages=READINGS, cuts=6, kills=2, max_size=MAX_SIZE, others=False)
     assert figures.wear is not None
     programmed, erases = predicted()
     print(figures.wear, "predicted:", programmed, erases)
