@@ -325,6 +325,7 @@ class TcpFaultProxy:
             self._accepting.cancel()
         self._gone.set()
         self._listener.listen(0)
+        self._drop_waiting()
         while True:  # as long as the system answers: until connections that nobody takes have filled its queue
             filler = socket.socket()
             filler.setblocking(False)
@@ -340,14 +341,18 @@ class TcpFaultProxy:
         for end in self._queued:
             end.close()
         self._queued.clear()
+        self._drop_waiting()
+        self._gone.clear()
+        self._listener.listen(_BACKLOG)
+        await self.open(self.target)
+
+    def _drop_waiting(self) -> None:
+        """Those who have connected, and whom nobody has taken, hear that it has ended."""
         with suppress(BlockingIOError):
             while True:
                 near, _ = self._listener.accept()
                 _linger_not(near)
                 near.close()
-        self._gone.clear()
-        self._listener.listen(_BACKLOG)
-        await self.open(self.target)
 
     def board_settings(self, host: str) -> dict[str, object]:
         return {"host": host, "port": self.address[1]}

@@ -490,6 +490,21 @@ def test_while_an_access_point_is_gone_nobody_answers_and_nothing_passes() -> No
     within_deadline(body())
 
 
+def test_a_board_that_has_connected_just_before_its_access_point_goes_hears_of_it() -> None:
+    """Else it waits for the first packet, which takes longer than a campaign's patience."""
+
+    async def body() -> None:
+        async with proxied([]) as (proxy, _):
+            with socket.create_connection(proxy.address) as early:  # nobody has taken it yet
+                early.setblocking(False)
+                await proxy.vanish()
+                assert await receive_all(early) == (b"", RST)
+            await proxy.come_back()
+            assert proxy.schedule.connections == 0
+
+    within_deadline(body())
+
+
 def test_other_direction_is_forwarded_until_the_cut() -> None:
     async def body() -> None:
         async with proxied([Cut(0, UP, 10, FIN, 10)]) as (proxy, target), connected(proxy, target) as (near, far):
