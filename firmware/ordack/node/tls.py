@@ -1,4 +1,4 @@
-"""TlsLink: a connection over TLS. A board needs a MicroPython with the module `tls`, and some 40 KB of heap for it."""
+"""TlsLink: a connection over TLS. A board needs a MicroPython with the module `tls`; docs/api.md has what one takes."""
 
 from mqqb import MICROPYTHON, const
 from ordack.node.link import TcpLink
