@@ -25,6 +25,7 @@ help: ## this list
 	@echo
 	@echo "  PYTHON=          the Python to use (3.11 or newer; default python3)"
 	@echo "  MICROPYTHON_DIR= a MicroPython checkout (1.25 or newer) to use instead of Debian's source package"
+	@echo "  MQTT_AS_DIR=     a folder with mqtt_as, which make bench then puts through the same cuts as a node"
 
 ##@ Use it
 
