@@ -64,6 +64,11 @@ def test_an_order_ack_is_read_where_it_lies_and_a_transactional_message_is_not(m
             assert subject.read_order_ack(0, len(raw), heard) == (raw is not transactional)
         assert subject.body.tx_sequence_number == number
     assert copied == [order_ack(3)], "a board has no room for copies of messages that are none"
+    urgent = order_ack(5)
+    urgent[core.BASE_FLAGS_AT] |= core.BASE_PR
+    subject.clear()
+    subject.add(urgent)
+    assert subject.read_order_ack(0, len(urgent), heard)
 
 
 def told(subject: session.Session, raw: bytes) -> list[Any]:
@@ -116,8 +121,7 @@ def variants() -> Iterator[bytes]:
 @pytest.mark.parametrize("first", [bytes(order_ack(1)), carrying(order_ack(1), (1, 0, 0, 1, 0, 64, 0))])
 def test_a_known_order_ack_is_told_as_any_other(first: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = []
-    whole = parse.parse
-    monkeypatch.setattr(parse, "parse", lambda raw: parsed.append(raw) or whole(raw))
+    monkeypatch.setattr(session, "_parse", lambda raw: parsed.append(raw) or parse.parse(raw))
     short = []
     for raw in variants():
         plain, board = pair_of_sessions(first)
@@ -200,8 +204,7 @@ def test_an_order_ack_with_more_behind_its_body_is_no_measure() -> None:
 def test_the_first_order_ack_is_told_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is wrong in one byte: with the short way, which takes the place of `parse`, and without."""
     parsed = []
-    whole = parse.parse
-    monkeypatch.setattr(parse, "parse", lambda raw: parsed.append(raw) or whole(raw))
+    monkeypatch.setattr(session, "_parse", lambda raw: parsed.append(raw) or parse.parse(raw))
     local = guid_names.PrivateQueueFormatNameId(names.ORDER_QUEUE_ID)
     elsewhere = guid_names.PrivateQueueFormatNameId(names.ORDER_QUEUE_ID + 1)
     short = 0
