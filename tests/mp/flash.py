@@ -52,6 +52,7 @@ class Kind:
     def open(self, flash, place, fixed=None):
         """The files of the outbox on that flash, until `close(place)`."""
         vfs.mount(self.system(flash, **self.options), place)
+        gc.collect()
         try:
             return outbox.files_of(place + "/box", fixed, gc.mem_free())
         except BaseException:
