@@ -262,7 +262,7 @@ class LittleFiles(log.Files):
         model = self._model_bytes if self._model_mended == self.mended else 0
         if model and self._end - self._model_start <= _DISTANCE_MAX:
             for skip in (model - size, 0) if model != size else (0,):
-                packed = self._differences(data, size, skip)
+                packed = _differences(self._packed, data, size, self._model, model, skip)
                 if packed and _parts(packed) < _parts(size):
                     self._packed_start = self._end
                     self._packed_bytes = packed
@@ -270,33 +270,6 @@ class LittleFiles(log.Files):
                     self._packed_skip = skip
                     return (model if skip else model | _FRONT), packed
         return 0, 0
-
-    def _differences(self, data: memoryview, size: int, skip: int) -> int:
-        """Put into `_packed` where data differs from the model, from byte skip on: runs of u8 same, u8 other, the
-        others. How much that is; 0: it has no room.
-        """
-        model = self._model
-        packed = self._packed
-        low = max(-skip, 0)  # from here to there it may be the same
-        high = min(self._model_bytes - skip, size)
-        fill = place = 0
-        while place < size:
-            begin = place
-            while low <= place < high and place - begin < _RUN_MAX and data[place] == model[place + skip]:
-                place += 1
-            first = end = place
-            while place < size and place - end < _SAME_MIN and place - first < _RUN_MAX:
-                if not low <= place < high or data[place] != model[place + skip]:
-                    end = place + 1
-                place += 1
-            if fill + 2 + end - first > len(packed):
-                return 0
-            packed[fill] = first - begin
-            packed[fill + 1] = end - first
-            core.copy(packed, fill + 2, data, first, end)
-            fill += 2 + end - first
-            place = end
-        return fill
 
     # ---- reading ----------------------------------------------------------------------------------
 
@@ -483,6 +456,34 @@ class LittleFiles(log.Files):
             if not left:
                 return super().read_into(name, place, piece[:4]) == 4 and struct.unpack_from("<I", piece)[0] == value
         return False
+
+
+def _differences(
+    packed: memoryview, data: memoryview, size: int, model: memoryview, model_bytes: int, skip: int
+) -> int:
+    """Put into packed where data differs from the model, from byte skip on: runs of u8 same, u8 other, the others. How
+    much that is; 0: it has no room.
+    """
+    low = max(-skip, 0)  # from here to there it may be the same
+    high = min(model_bytes - skip, size)
+    fill = place = 0
+    while place < size:
+        begin = place
+        while low <= place < high and place - begin < _RUN_MAX and data[place] == model[place + skip]:
+            place += 1
+        first = end = place
+        while place < size and place - end < _SAME_MIN and place - first < _RUN_MAX:
+            if not low <= place < high or data[place] != model[place + skip]:
+                end = place + 1
+            place += 1
+        if fill + 2 + end - first > len(packed):
+            return 0
+        packed[fill] = first - begin
+        packed[fill + 1] = end - first
+        core.copy(packed, fill + 2, data, first, end)
+        fill += 2 + end - first
+        place = end
+    return fill
 
 
 def _words(data: bytearray) -> "tuple[int, ...]":

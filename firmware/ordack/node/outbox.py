@@ -170,8 +170,7 @@ class Outbox:
     @property
     def last_message_id(self) -> int:
         """MessageID of the last message that was accepted, also before this start; 0: of none."""
-        given = self.next_message_id != self._first_message_id
-        return self.next_message_id - 1 if given else self._last_message_id
+        return self.next_message_id - 1 if self.next_message_id != self._first_message_id else self._last_message_id
 
     @property
     def restored_arrivals(self) -> "list[Arrival]":
@@ -357,14 +356,10 @@ class Outbox:
         return True
 
     def close(self) -> None:
-        """Make everything durable if possible, and let go of the files. Where nothing is kept, the next start should
-        have little to read: then a new segment begins.
-        """
-        opened = self.log
+        """Make everything durable if possible, and let go of the files."""
         try:
             self.sync()
-            if not opened.files.fixed and not self.live + self.arrivals and opened.segments[-1].size > _CLOSED_BYTES:
-                self.begin()
+            _leave_little(self, self.log)
         except (log.OutboxWriteFailed, MemoryError):
             pass
         self.log.files.close()
@@ -496,6 +491,12 @@ class Outbox:
             self._log_start()
             deferred.write_snapshot(opened, self.queues)
             opened.segments[-1].base = opened.segments[-1].size
+
+
+def _leave_little(owner: Outbox, opened: log.Log) -> None:
+    """Where nothing is kept, the next start shall have little to read: begin a segment."""
+    if not opened.files.fixed and not owner.live + owner.arrivals and opened.segments[-1].size > _CLOSED_BYTES:
+        owner.begin()
 
 
 def _make_room(opened: log.Log, owner: Outbox, need: int) -> None:
