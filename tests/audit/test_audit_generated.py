@@ -94,7 +94,7 @@ def audit_one(seed: int) -> Judgement:
         capture = capture_generator.generate(seed, folder)
         try:
             paths = [str(path) for path in reversed(capture.paths)]
-            result = tasks.run(paths, parts=1 + seed % 3, range_bytes=1 + seed * 7919 % 20_000)
+            result = tasks.run(paths, parts=1 + seed % 3, range_bytes=500 + seed * 7919 % 20_000)
         except tasks.CaptureUnusable as problem:
             usable = any(packet.visible for packet in capture.packets)
             return Judgement(seed, [f"unusable: {problem}"] if usable else [], Counter())
