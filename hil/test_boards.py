@@ -11,8 +11,8 @@ import pytest
 
 from firmware.ports.modules import BOARD
 from hil import boards, kinds
-from hil.boards import BoardMissing, Line, Log, Process, ProcessBoard
-from hil.kinds import interpreter
+from hil.boards import Board, BoardMissing, Line, Log, Process, ProcessBoard
+from hil.kinds import interpreter, open_kind
 from hil.targets import open_board
 
 DEADLINE_S = 60.0
@@ -245,3 +245,18 @@ def test_a_missing_binary_says_how_to_build_it(target: str, tmp_path: Path, monk
 def test_an_unknown_target_names_the_known_ones(target: str, reason: str) -> None:
     with pytest.raises(BoardMissing, match=reason):
         interpreter(target)
+
+
+def test_what_a_rig_cannot_do_to_a_board_is_told(tmp_path: Path) -> None:
+    board = open_kind("cpython", tmp_path / "flash")
+    for what, reason in (
+        (board.reset, "board cpython has no reset button"),
+        (board.redeploy, "board cpython cannot be deployed to by this rig while it is at work"),
+        (board.reflash, "board cpython has one interpreter only"),
+        (lambda: Board.erase(board, "outbox", tmp_path), "outbox of board cpython cannot be erased into"),
+        (lambda: Board.put(board, "outbox", tmp_path), "cannot be copied into outbox of board cpython by this rig"),
+        (lambda: Board.reflash(board), "board cpython cannot be flashed by this rig"),
+    ):
+        with pytest.raises(OSError, match=reason):
+            what()
+    assert Board.wear(board) is None

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ordack.node import Node
 
-from hil import campaign, scenario
+from hil import campaign, queue_manager, scenario
 from hil.boards import MISHAP, POWER, RESET, ROOT, Line, Log, ProcessBoard
 from hil.campaign import (
     Progress,
@@ -31,6 +31,7 @@ from hil.campaign import (
     parse_arguments,
 )
 from hil.conftest import STANDIN, RunStandin
+from hil.emulated import M3
 from hil.faults import GOES_ON, UP, Cut, CutSchedule
 from hil.name_server import NameServer
 from hil.queue_manager import CampaignFailed, QueueManager
@@ -285,6 +286,26 @@ def test_a_name_server_that_was_dead_has_left_a_question_unanswered(asked_meanwh
     assert names.unanswered == max(1, asked_meanwhile)
 
 
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("import sys; sys.exit('no store')", "`ordack queue list` ended with status 1: no store"),
+        ("import time; time.sleep(600)", "`ordack queue list` did not end within 0.5 s"),
+    ],
+)
+def test_a_command_that_fails_or_hangs_is_told(
+    tmp_path: Path, script: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "sleep" in script:
+        monkeypatch.setattr(queue_manager, "COMMAND_DEADLINE_S", 0.5)
+    manager = QueueManager([sys.executable, "-c", script], tmp_path)
+    try:
+        with pytest.raises(CampaignFailed, match=said):
+            asyncio.run(manager.command("queue", "list"))
+    finally:
+        manager.close()
+
+
 def test_progress_takes_the_highest_figures_and_passes_over_what_is_not_json() -> None:
     log = Log()
     progress = Progress()
@@ -463,9 +484,21 @@ def test_wrong_use_is_status_2(words: list[str], capsys: pytest.CaptureFixture[s
     assert "usage:" in capsys.readouterr().err
 
 
-def test_a_missing_board_is_status_2_and_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--board", "exec:/nonexistent/micropython"]) == 2
-    assert "no such program" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--board", "exec:/nonexistent/micropython"], "no such program"),
+        (["--board", "mps2-uart", "--commands", "1"], "board mps2-uart has no heap for commands: mps2-uart@72 has"),
+        (["--board", "mps2-uart", "--tls"], "board mps2-uart has no network"),
+    ],
+)
+def test_what_a_board_cannot_do_is_status_2_and_says_why(
+    words: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "mps2-uart" in words and not M3.firmware.exists():
+        pytest.skip("`make firmware` builds the firmware of this board")
+    assert main(words) == 2
+    assert reason in capsys.readouterr().out
 
 
 def standin_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

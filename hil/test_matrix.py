@@ -56,6 +56,11 @@ def comparison(**changes: Any) -> Comparison:
     return dataclasses.replace(Comparison(COUNT, COUNT, COUNT, commands=3), **changes)
 
 
+def test_commands_are_shown_only_where_all_were_given() -> None:
+    for changes, verdict in (({"commands": 2}, NOT_SHOWN), ({"commands_asked": 0, "commands": 0}, ABSENT), ({}, SHOWN)):
+        assert column(figures(**changes))[COMMANDS].verdict == verdict
+
+
 def verdicts(result: Figures | str) -> dict[str, str]:
     return {name: cell.verdict for name, cell in column(result).items()}
 

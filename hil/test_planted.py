@@ -21,7 +21,7 @@ from hil.boards import ROOT
 from hil.campaign import SCENARIO, run_campaign
 from hil.dice import new_seed
 from hil.report import Figures
-from hil.scenario import ERASE_FIXED, ORDACK, RESTORE, Settings
+from hil.scenario import ERASE_FIXED, ORDACK, Settings
 from hil.shrink import main as shrink
 
 TRIES = 20
@@ -57,14 +57,6 @@ PLANTED = {
     ),
     "the node forgets which commands it has had": Planted(
         "firmware/ordack/node/outbox.py", "def arrive(", "self._sources.write(source)", "pass", commands=20
-    ),
-    "the queue manager goes on with the numbers of a backup": Planted(
-        "host/ordack/store/numbers.py",
-        "def begin_run(",
-        "self.new_time_stamp(int(self._clock()))",
-        "self._run() or self.new_time_stamp(int(self._clock()))",
-        RESTORE,
-        20,
     ),
     "the queue manager commits after acknowledging": Planted(
         "host/ordack/store/database.py",
