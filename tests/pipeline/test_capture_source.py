@@ -194,7 +194,8 @@ def test_planning_a_query_needs_no_large_package() -> None:
 
 def test_a_task_that_reads_segments_waits_for_no_part_of_the_queue_manager() -> None:
     """Each process of an executor imports what it runs."""
-    code = "import sys, ordack.pipeline.source; print({'ordack.client', 'ordack.store', 'sqlite3'} & set(sys.modules))"
+    of_it = {"ordack.client", "ordack.store", "sqlite3"}
+    code = f"import sys, ordack.pipeline.segment_source; print({of_it} & set(sys.modules))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said.strip() == "set()"
 
