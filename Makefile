@@ -11,7 +11,7 @@ KILLS ?= 5
 STEPS ?= 1000000
 LONG_FORM = --messages 100000 --cuts 2000 --kills 500 --commands 1000 --rounds 100 --keep build/long --report build/long/hil
 OVER_TLS = $(if $(LONG)$(BOARD),,pi-machine raspi3b)
-BROKE_BEFORE = $(if $(LONG)$(BOARD),,$(foreach link,eth uart,$(addprefix mps2-$(link)@140:,erase-fixed flip) $(addprefix mps2-$(link):,offline full)) mps2-eth@140:dead-dns mps2-eth:copy mps2-eth:restore)
+BROKE_BEFORE = $(if $(LONG)$(BOARD),,$(foreach link,eth uart,$(addprefix mps2-$(link)@140:,erase-fixed flip) $(addprefix mps2-$(link):,offline full)) mps2-eth@140:dead-dns mps2-eth:copy mps2-eth@72:restore)
 
 # Containers set it; then every process of the tests compiles all that it imports, and pytest rewrites all of its tests
 unexport PYTHONDONTWRITEBYTECODE

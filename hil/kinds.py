@@ -33,8 +33,8 @@ MPS2 = {  # the chip, and whether it has a network
     for name, chip in (("mps2", M3), ("m4", M4), ("m33", M33), ("rv32", RV32))
     for link in ("eth", "uart")
 }
-WITHOUT_INBOX = tuple(name for name, (_, has_network) in MPS2.items() if not has_network)
-"""Beside a serial line and readings, 64 KiB of heap have no room for commands."""
+WITHOUT_INBOX = tuple(MPS2)
+"""Beside readings, 64 KiB of heap have no room for commands."""
 PI_MACHINES = {"pi-machine": PiBoard, "raspi3b": Raspi3bBoard}
 KINDS = (*MICROPYTHON, *PI_MACHINES, *MPS2, "cpython")
 ALIKE = ("pi", "m4-uart", "m33-uart")
