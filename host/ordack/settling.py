@@ -125,9 +125,11 @@ class Settling:
     def _settle_alike(self, batch: Batch) -> bool:
         """As `_settle`, where OrderAcks alone have come, and end all that they name: without reading that. False: it is
         not so, and nothing was done."""
-        keys = [key for key, message_class in batch.answers if not message_class]
+        if any(message_class for _, message_class in batch.answers):
+            return False
+        keys = [key for key, _ in batch.answers]
         ends = []
-        left = len(batch.answers)
+        left = len(keys)
         for record, count in self._store.outgoing.confirmations(keys):
             if record is None:
                 return False
