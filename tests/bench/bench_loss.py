@@ -27,6 +27,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import paho.mqtt.client as mqtt
@@ -90,6 +91,17 @@ while node.waiting:
 print("seconds", time.ticks_diff(time.ticks_us(), begin) / 1000000)
 """
 
+# All readings of a client of MQTT, when it is connected.
+PUBLISHED = """gc.collect()
+print("memory", gc.mem_alloc() - before)
+begin = time.ticks_us()
+while number < count:
+    number += 1
+    note(0)
+    PUBLISH
+print("seconds", time.ticks_diff(time.ticks_us(), begin) / 1000000)
+"""
+
 UMQTT = """
 from umqtt.simple import MQTTClient
 client = MQTTClient("sensor", "127.0.0.1", port)
@@ -109,15 +121,8 @@ def publish():
 connect()
 if number:
     publish()  # the power failed, perhaps before it was acknowledged
-gc.collect()
-print("memory", gc.mem_alloc() - before)
-begin = time.ticks_us()
-while number < count:
-    number += 1
-    note(0)
-    publish()
-print("seconds", time.ticks_diff(time.ticks_us(), begin) / 1000000)
 """
+UMQTT += PUBLISHED.replace("PUBLISH", "publish()")
 
 # On a host there is no radio, so one stands here that is always connected; the seconds for which mqtt_as waits until it
 # is stable are hundredths.
@@ -148,16 +153,9 @@ async def main():
             await asyncio.sleep_ms(20)
     if number:
         await client.publish("bench", b"%064d" % number, qos=1)  # the power failed, perhaps before it was acknowledged
-    gc.collect()
-    print("memory", gc.mem_alloc() - before)
-    begin = time.ticks_us()
-    while number < count:
-        number += 1
-        note(0)
-        await client.publish("bench", b"%064d" % number, qos=1)
-    print("seconds", time.ticks_diff(time.ticks_us(), begin) / 1000000)
-asyncio.run(main())
 """
+MQTT_AS += indent(PUBLISHED.replace("PUBLISH", 'await client.publish("bench", b"%064d" % number, qos=1)'), "    ")
+MQTT_AS += "asyncio.run(main())\n"
 
 
 class QueueManager:
