@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -138,7 +139,8 @@ def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateK
     paths = [folder / f"{AUTHORITY}.pem", folder / f"{AUTHORITY}.key"]
     for path in paths:
         if not path.exists():
-            raise BadCertificate(f"{path} is not there: `ordack tls init {folder}` makes an authority")
+            command = f"ordack tls init {shlex.quote(str(folder))}"
+            raise BadCertificate(f"{path} is not there: `{command}` makes an authority")
     try:
         authority = x509.load_pem_x509_certificate(paths[0].read_bytes())
         signer = serialization.load_pem_private_key(paths[1].read_bytes(), None)

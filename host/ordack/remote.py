@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 from ordack import service
@@ -44,10 +45,10 @@ class Lost(Exception):
 class Connection:
     """A connection to `serve`. guid: of its queue manager."""
 
-    def __init__(self, connected: socket.socket, application: bytes) -> None:
+    def __init__(self, connected: socket.socket, application: bytes, patience: float = HELLO_S) -> None:
         self._socket = connected
         self._buffer = bytearray()
-        self.guid: bytes = self.ask(service.frame(service.HELLO, service.VERSION, application), HELLO_S)
+        self.guid: bytes = self.ask(service.frame(service.HELLO, service.VERSION, application), patience)
 
     def ask(self, question: bytes, patience: float | None = None) -> Any:
         """Ask, and wait for the answer, ANSWER_S or so many seconds. Raises what it says went wrong, and Lost; after
@@ -93,6 +94,21 @@ class Connection:
             pass  # then its last answer is kept for a day
         finally:
             self._socket.close()
+
+
+def silence(folder: Path) -> str:
+    """What to say of a `serve` that has this store and does not answer for as long as anybody waits for a store; "" if
+    it answers, and if none can be asked: none runs, it begins or ends just now, or this user may not."""
+    connected = service.connect(folder)
+    if connected:
+        try:
+            Connection(connected, secrets.token_bytes(service.APPLICATION_SIZE), BUSY_TIMEOUT_S).close()
+        except Lost as lost:
+            if isinstance(lost.why, TimeoutError):
+                return f"it has not answered for {BUSY_TIMEOUT_S:.0f} s; if it hangs, end it and start it again"
+        except StoreError:  # it says why it takes nobody
+            connected.close()
+    return ""
 
 
 class Remote:

@@ -5,6 +5,7 @@ It combines what a running `ordack serve` reports of itself (`report`) with what
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -152,9 +153,9 @@ def outgoing(store: Store, shown: Mapping[str, Any] | None, now: float) -> list[
     return found
 
 
-def glance(store: Store, now: float | None = None) -> dict[str, Any]:
+def glance(store: Store, now: float | None = None, silence: str = "") -> dict[str, Any]:
     """The store at a glance, ready for JSON. problems: sentences, of what keeps messages from going on; none: all is
-    well."""
+    well. silence: what remote.silence says of the `serve` that has the store."""
     now = time.time() if now is None else now
     shown = store.status()
     queues: list[dict[str, Any]] = [
@@ -176,8 +177,10 @@ def glance(store: Store, now: float | None = None) -> dict[str, Any]:
     if shown is None:
         problems.append(
             "no queue manager runs on this store, so nothing comes in and nothing goes out; start "
-            f"`ordack serve --store {store.folder}`"
+            f"`ordack serve --store {shlex.quote(str(store.folder))}`"
         )
+    elif silence:
+        problems.append(f"nothing moves: process {shown.get('process')} has the store, and {silence}")
     if room.bytes < LARGE_MESSAGE:
         problems.append(room.reason)
     problems += [

@@ -77,6 +77,11 @@ def test_queues_are_made_listed_purged_and_deleted(tmp_path: Path) -> None:
         (["receive", "plain", "--count", "-1"], 2, "count"),
         (["receive", "plain", "--count", "1", "--all"], 2, "--count and --all do not go together"),
         (["send", "none", "--body", "x"], 1, "there is no queue none"),
+        (
+            ["send", "plain", "two", "words"],
+            2,
+            "'two words': the body is given as --body TEXT, --file FILE, or standard",
+        ),
         (["send", "DIRECT=nonsense", "--body", "x"], 2, "is not of the form"),
         (["send", "plain", "--body", "x", "--delivery", "transactional"], 2, "not transactional"),
         (["send", "plain", "--body", "x", "--delivery", "pigeon"], 2, "pigeon"),

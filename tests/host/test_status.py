@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
+import shlex
+import signal
 import socket
 import threading
 import time
@@ -80,6 +83,32 @@ def test_a_store_that_nobody_serves_says_so(store: Path) -> None:
     told = _status(store)
     assert (told["served"], told["since"], told["sessions"]) == (False, None, [])
     assert [queue["messages"] for queue in told["outgoing"]] == [1]
+
+
+def test_a_command_that_a_sentence_names_can_be_copied_to_a_shell(tmp_path: Path) -> None:
+    store = tmp_path / "line 1's store"
+    with Client(store, create=True):
+        pass
+    [problem] = _status(store)["problems"]
+    [command] = re.findall("`(.*)`", problem)
+    assert shlex.split(command) == ["ordack", "serve", "--store", str(store)]
+
+
+def test_a_queue_manager_that_hangs_is_no_queue_manager_that_works(store: Path) -> None:
+    with _serving(store) as serve:
+        assert ordack("status", "--store", store).returncode == 0
+        os.kill(serve.process.pid, signal.SIGSTOP)
+        done = ordack("status", "--store", store, "--json")
+        assert done.returncode == 1
+        told = json.loads(done.stdout)
+        assert told["served"]  # it has the store, and nobody else can
+        [problem] = told["problems"]
+        assert problem == (
+            f"nothing moves: process {serve.process.pid} has the store, and it has not answered for 10 s; if it hangs, "
+            "end it and start it again"
+        )
+        os.kill(serve.process.pid, signal.SIGCONT)
+        assert ordack("status", "--store", store).returncode == 0
 
 
 def test_a_machine_that_refuses_connections_is_named_with_tries_and_the_next_one(store: Path) -> None:

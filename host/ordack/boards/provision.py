@@ -11,6 +11,7 @@ from __future__ import annotations
 import binascii
 import json
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -242,7 +243,8 @@ def tls_files(folder: Path, name: str) -> dict[str, bytes]:
             found[role] = file.read_bytes()
         except OSError as error:
             raise ValueError(
-                f"{file}: {error.strerror}; `ordack tls certificate {folder} {name} --board` makes the files of a board"
+                f"{file}: {error.strerror}; `ordack tls certificate {shlex.quote(str(folder))} {name} --board` makes "
+                "the files of a board"
             ) from None
     return found
 

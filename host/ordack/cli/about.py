@@ -67,7 +67,7 @@ def status(
     Exit status: 0 everything moves; 1 something keeps messages from moving, or the store is not served. The last lines
     say what. With --watch: 0.
     """
-    from ordack import status
+    from ordack import remote, status
 
     if seconds is not None and not watch:
         raise typer.BadParameter(f"{seconds:g}: seconds go with --watch")
@@ -77,7 +77,7 @@ def status(
         glance.watch(store, 1.0 if seconds is None else seconds, as_json)
         return
     with open_to_look(store) as opened:
-        told = status.glance(opened)
+        told = status.glance(opened, silence=remote.silence(store))
     if as_json:
         report(True, "", **told)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -89,7 +90,7 @@ def setting(
     from ordack.settings import check_setting, setting_name
 
     if name in ("check", "show"):
-        raise typer.BadParameter(f"write {name} first, as in `ordack config {name} --store {store}`")
+        raise typer.BadParameter(f"write {name} first, as in `ordack config {name} --store {shlex.quote(str(store))}`")
     try:
         known = setting_name(name) if name else ""
         number = None if value is None or value == "default" else check_setting(known, value)

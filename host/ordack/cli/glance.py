@@ -184,12 +184,13 @@ def _looks(folder: Path, seconds: float) -> Iterator[dict[str, Any]]:
 
 
 def _look(folder: Path) -> dict[str, Any]:
-    from ordack import status
+    from ordack import remote, status
 
+    silence = remote.silence(folder)
     for left in reversed(range(TRIES)):
         try:
             with ReadOnlyStore(folder) as store:  # which never makes a writer wait
-                return status.glance(store)
+                return status.glance(store, silence=silence)
         except StoreBusy:
             if not left:
                 raise

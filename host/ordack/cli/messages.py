@@ -68,6 +68,7 @@ AdministrationQueueOption = Annotated[
 def send(
     destination: DestinationArgument,
     store: StoreOption,
+    more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     body: Annotated[str | None, typer.Option(help="The body.")] = None,
     file: FileOption = None,
     label: Annotated[str, typer.Option(help="At most 249 characters.")] = "",
@@ -85,6 +86,10 @@ def send(
     """Send one message. It is on disk when the command ends; it travels to another machine when `ordack serve` runs."""
     from ordack.client import Client
 
+    if more:
+        raise typer.BadParameter(
+            f"{' '.join(more)!r}: the body is given as --body TEXT, --file FILE, or standard input"
+        )
     content = _content(body, file)
     with Client(store) as client:
         try:

@@ -14,6 +14,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import shlex
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
@@ -258,7 +259,7 @@ def _refuse_backup(backup: Path) -> None:
     if log:
         raise StoreError(
             f"{backup} is of a store that is or was in use: part of it is in the file {backup.name}-wal. "
-            f"Copy it with `ordack backup --store {backup.parent}`, and restore that copy"
+            f"Copy it with `ordack backup --store {shlex.quote(str(backup.parent))}`, and restore that copy"
         )
     with _closing(_File(backup)):
         pass

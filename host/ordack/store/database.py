@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import secrets
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -372,7 +373,8 @@ class Database:
             return
         of = f"{self.path} has format version {version}, and this ordack's is {FORMAT_VERSION}"
         if FORMAT_VERSION - version > self.upgrade_steps:
-            raise StoreError(f"{of}: `ordack store upgrade --store {self.folder}` upgrades it; make a backup before")
+            command = f"ordack store upgrade --store {shlex.quote(str(self.folder))}"
+            raise StoreError(f"{of}: `{command}` upgrades it; make a backup before")
         self.connection.create_scalar_function("correlation_in", cast(Any, correlation_in), 1)
         self.connection.set_progress_handler(lambda: False, OPERATIONS)
         for step in range(version, FORMAT_VERSION):
