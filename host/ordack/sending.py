@@ -92,6 +92,12 @@ class Letter(NamedTuple):
     extension: bytes = b""
 
 
+KINDS: tuple[tuple[type, ...], ...] = (  # of each field, as applications may say it, and `serve` take it
+    (str,), (bytes,), (str,), (int,), (str, type(None)), (int, type(None)), (int, type(None)), (bool,), (bool,),
+    (str, type(None)), (int,), (str, type(None)), (bytes,), (str, type(None)), (int,), (int,), (bytes,),
+)  # fmt: skip
+
+
 class Run(NamedTuple):
     """Letters that follow each other and differ in their bodies only: one of them, and the bodies of all."""
 
@@ -129,9 +135,9 @@ class Further(TypedDict, total=False):
     journal: bool
     dead_letter_queue: str | None
     acknowledge: Collection[str]
-    administration_queue: str | QueueName | None
+    administration_queue: str | None
     correlation_id: bytes
-    response_queue: str | QueueName | None
+    response_queue: str | None
     body_type: int
     application_tag: int
     extension: bytes
@@ -585,7 +591,7 @@ def letter_of(
         if name not in Letter._fields:
             raise TypeError(f"a message has no {name!r}; it has {', '.join(Letter._fields[2:])}")
     wanted = 0
-    for name in acknowledge:
+    for name in (acknowledge,) if isinstance(acknowledge, str) else acknowledge:
         if name not in ACKNOWLEDGE:
             raise ValueError(f"there is no acknowledgement {name!r}; there are {', '.join(ACKNOWLEDGE)}")
         wanted |= ACKNOWLEDGE[name]
@@ -597,7 +603,7 @@ def in_runs(letters: Iterable[Letter]) -> tuple[Run, ...]:
     runs: list[tuple[Letter, list[Bytes]]] = []
     last: Letter | None = None
     for letter in letters:
-        if last is not None and type(letter.body) is bytes and (letter is last or _differ_in_body(letter, last)):
+        if last is not None and (letter is last or _differ_in_body(letter, last)):
             runs[-1][1].append(letter.body)
         else:
             fine = checked(letter)
@@ -607,18 +613,29 @@ def in_runs(letters: Iterable[Letter]) -> tuple[Run, ...]:
 
 
 def _differ_in_body(letter: Letter, other: Letter) -> bool:
-    """Do they differ in nothing else?"""
-    return letter.destination == other.destination and letter[2:] == other[2:]
+    """Is the first one a letter with plain bytes that differs from the other in nothing else?"""
+    return (
+        isinstance(letter, Letter)
+        and type(letter.body) is bytes
+        and letter.destination == other.destination
+        and letter[2:] == other[2:]
+    )
 
 
 def checked(letter: Letter) -> Letter:
     """The letter, with what stands for something else said plainly. Raises ValueError if no message can have its
-    properties, without a look at the store, and TypeError if its body is not bytes."""
+    properties, without a look at the store, and TypeError if one is of a wrong type."""
+    if not isinstance(letter, Letter):
+        raise TypeError(f"{letter!r:.40} is {type(letter).__name__}; it has to be a Letter, with destination and body")
     if not isinstance(letter.body, (bytes, bytearray, memoryview)):
         raise TypeError(
             f"the body is {type(letter.body).__name__}; it has to be bytes: encode it, or use Body.json or "
             "another form of Body that its reader expects"
         )
+    if not all(map(isinstance, letter[2:], KINDS[2:])) or not isinstance(letter.destination, str):
+        wrong = next(at for at, kinds in enumerate(KINDS) if at != 1 and not isinstance(letter[at], kinds))
+        fitting = " or ".join("None" if kind is type(None) else kind.__name__ for kind in KINDS[wrong])
+        raise TypeError(f"{Letter._fields[wrong]} is {letter[wrong]!r:.40}; it has to be {fitting}")
     if legible(letter.label) != letter.label:
         raise ValueError(f"the label {legible(letter.label)} is not valid text: it holds half a character")
     if isinstance(letter.body, Body):

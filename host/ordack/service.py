@@ -40,7 +40,7 @@ from mqqb import confirm
 from ordack.commits import Commit, Emptying, Request, Wanted
 from ordack.names import BadName
 from ordack.orders import ORDERS, Order
-from ordack.sending import Letter, Run
+from ordack.sending import KINDS, Letter, Run
 from ordack.store import StoreError, StoreUnknown
 from ordack.store.messages import FIRST, Stored
 
@@ -61,10 +61,6 @@ APPLICATION_SIZE = 16
 CONNECT_S = 5.0  # that `serve` may need to take a connection, if it has many of them to take
 
 _OTHERS: dict[str, type[Exception]] = {"name": BadName, "value": ValueError}  # that an application is told, besides
-_LETTER: tuple[tuple[type, ...], ...] = (  # of each field
-    (str,), (bytes,), (str,), (int,), (str, type(None)), (int, type(None)), (int, type(None)), (bool,), (bool,),
-    (str, type(None)), (int,), (str, type(None)), (bytes,), (str, type(None)), (int,), (int,), (bytes,),
-)  # fmt: skip
 _NOTHING = Letter("")
 
 
@@ -215,13 +211,13 @@ def check_number(value: object, least: int = 0) -> None:
 
 
 def _run(fields: object) -> Run:
-    if not isinstance(fields, list) or not 2 <= len(fields) <= len(_LETTER):
+    if not isinstance(fields, list) or not 2 <= len(fields) <= len(KINDS):
         raise Malformed("a letter is no array of its properties")
     bodies = fields[1]
     if not isinstance(bodies, list) or not bodies or set(map(type, bodies)) != {bytes}:
         raise Malformed("the bodies of a letter are no array of bytes")
     fields[1] = bodies[0]
-    for value, types, name in zip(fields, _LETTER, Letter._fields, strict=False):
+    for value, types, name in zip(fields, KINDS, Letter._fields, strict=False):
         if not isinstance(value, types):
             raise Malformed(f"{name} of a letter is {type(value).__name__}")
     return Run(Letter(*fields), tuple(bodies))

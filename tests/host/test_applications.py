@@ -682,6 +682,65 @@ def test_an_order_happens_once_and_its_errors_are_the_same(store: Path) -> None:
             serve.stop()
 
 
+_WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"ttrq": 5.5}, "ttrq is 5.5; it has to be int or None"),
+    ({"ttbr": "1 h"}, "ttbr is '1 h'; it has to be int or None"),
+    ({"priority": "3"}, "priority is '3'; it has to be int"),
+    ({"label": None}, "label is None; it has to be str"),
+    ({"delivery": 3}, "delivery is 3; it has to be str or None"),
+    ({"dead_letter": "no"}, "dead_letter is 'no'; it has to be bool"),
+    ({"administration_queue": 5}, "administration_queue is 5; it has to be str or None"),
+    ({"correlation_id": "x" * 20}, "correlation_id is 'x+'; it has to be bytes"),
+    ({"extension": "more"}, "extension is 'more'; it has to be bytes"),
+    ({"body_type": 1.0}, "body_type is 1.0; it has to be int"),
+]
+
+
+def _receive_and_send(client: Client, properties: dict[str, Any]) -> None:
+    with client.transaction() as transaction:
+        assert transaction.receive("line1")
+        transaction.send("plain", b"x", **properties)
+
+
+@pytest.mark.parametrize("served", [False, True], ids=["alone", "served"])
+def test_a_value_of_a_wrong_type_is_named_and_is_not_called_sent_or_not(store: Path, served: bool) -> None:
+    serve = Serve(store) if served else None
+    with Client(store) as client:
+        client.send("line1", b"1")
+        for properties, said in _WRONG:
+            with pytest.raises(TypeError, match=said):
+                client.send("plain", b"x", **properties)
+            with pytest.raises(TypeError, match=said):
+                _receive_and_send(client, properties)
+        for letter, said in ((Letter(5), "destination is 5; it"), ("plain", "'plain' is str; it has to be a Letter")):  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match=said):
+                client.send_many([Letter("plain", b"x"), letter])  # type: ignore[list-item]
+        assert client.send("plain", b"x", acknowledge="receive", administration_queue="plain")
+        with pytest.raises((TypeError, ValueError)):
+            client.create_queue(5)  # type: ignore[arg-type]
+        with pytest.raises((TypeError, ValueError)), client.queue("line1").receive_batch("many"):  # type: ignore[arg-type]
+            pass
+        with client.queue("line1").receive() as message:
+            assert message.body == b"1"
+        assert [message.body for message in client.queue("plain").peek()] == [b"x"]
+    if serve:
+        serve.stop()
+
+
+def test_a_question_that_serve_does_not_take_is_answered_and_what_was_taken_is_back(
+    store: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Client(store) as client:
+        client.send("line1", b"1")
+        monkeypatch.setattr("ordack.sending.KINDS", ((object,),) * len(Letter._fields))
+        with pytest.raises(ValueError, match="does not take this: ttrq of a letter is float"):
+            _receive_and_send(client, {"ttrq": 5.5})
+        with client.queue("line1").receive(timeout=DEADLINE_S) as message:
+            assert message.body == b"1"
+        assert client.send("plain", b"y")
+    assert serve.process.poll() is None
+
+
 def test_one_application_too_many_is_refused_when_it_has_waited(
     store: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:

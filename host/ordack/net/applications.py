@@ -171,6 +171,8 @@ class Connection(asyncio.Protocol):
                     raise service.Malformed("it asks before it has its answer")
                 self._take(question)
         except service.Malformed as error:
+            if not self._has_asked:  # else it would take this for the answer that it waits for
+                self.transport.write(service.failed(ValueError(f"`ordack serve` does not take this: {error}")))
             self.end(str(error))
 
     def _take(self, question: list[Any]) -> None:
