@@ -15,7 +15,7 @@ from confirm_cases import JN, JP, T0
 from engine_cases import run_calls
 from mqqb import build, compose, confirm, core, lives, names
 from node_board import LINE, Board
-from ordack.node import Node, log, outcomes
+from ordack.node import Node, log, node, outcomes
 from virtual import Nowhere
 
 
@@ -503,6 +503,39 @@ def two_copies_never_use_the_same_numbers():
         assert len({one[0] for one in used}) == len({one[1] for one in used}) == 4, used
     finally:
         log.jump = bytes
+
+
+def a_second_node_of_a_program_takes_the_outbox_and_the_first_accepts_nothing_more():
+    """Both wrote over each other: of ten messages that were accepted seven were left."""
+    disk = power.Disk()
+    disk.place = "/outbox"
+    first = Node("", files=disk)
+    line = first.queue(LINE)
+    line.put(b"1")
+    waits = line.put(b"2")
+    said = ""
+    second = Node("", files=disk)
+    for refused in (lambda: line.put(b"lost"), first.poll, lambda: asyncio.run(line.send(b"lost"))):
+        try:
+            refused()
+        except log.OutboxError as error:
+            said = str(error)
+        assert "another Node" in said, said
+        said = ""
+    assert "another Node" in str(waits.failure)
+    second.queue(LINE).put(b"3")
+    first.close_now()
+    second.queue(LINE).put(b"4")
+    second.close_now()
+    third = Node("", files=disk)
+    assert [bytes(third.read(message).properties.body) for message in third.outbox.handles()] == [
+        b"1",
+        b"2",
+        b"3",
+        b"4",
+    ]
+    third.close_now()
+    assert "/outbox" not in node._nodes
 
 
 def an_emptied_folder_is_another_queue_manager():
@@ -1156,6 +1189,7 @@ OTHERS = (
     what_an_old_copy_has_of_an_earlier_start_does_not_wait_for_ever,
     what_is_held_is_stored_by_an_order_ack_after_its_sequence_has_rolled,
     two_copies_never_use_the_same_numbers,
+    a_second_node_of_a_program_takes_the_outbox_and_the_first_accepts_nothing_more,
     an_emptied_folder_is_another_queue_manager,
     who_is_ahead_is_told_once_and_overtaken,
     what_cannot_be_held_is_taken_later_in_order,

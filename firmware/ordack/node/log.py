@@ -154,6 +154,7 @@ class Files:
     processes, a file `lock` keeps them out of the folder until this one ends.
     """
 
+    place: "Any" = None  # where they are: the same of all objects that write there; None: nobody knows
     files_max = 0  # so many files the folder takes before it grows, which FAT cannot do safely; 0: no such bound
     bytes_max = 0  # so many bytes all files may have together; 0: nobody knows
     record_bytes = 0  # of the message that was logged last
@@ -165,6 +166,7 @@ class Files:
 
     def __init__(self, folder: str, fixed: "bool | None" = None) -> None:
         self.folder = folder
+        self.place = _absolute(folder)
         self.fixed = file_system(folder) == "VfsFat" if fixed is None else fixed
         self._tail: "FileIO | None" = None
         self._tail_is_new = False
@@ -287,13 +289,17 @@ class Files:
             self._reader_end = 0
 
 
+def _absolute(folder: str) -> str:
+    return folder if folder.startswith("/") else os.getcwd().rstrip("/") + "/" + folder
+
+
 def file_system(folder: str) -> str:
     """The name of MicroPython's class; "" on CPython, and where an older MicroPython does not say what is mounted."""
     best = name = ""
     try:
         import vfs  # type: ignore[import-not-found]
 
-        path = folder if folder.startswith("/") else os.getcwd().rstrip("/") + "/" + folder
+        path = _absolute(folder)
         for system, place in vfs.mount():
             place = place.rstrip("/") + "/"
             if (path + "/").startswith(place) and len(place) > len(best):

@@ -62,6 +62,8 @@ _SESSION_BYTES = const(12288)  # for all else
 _PLACES_MIN = const(8)
 _HOLD_MAX = const(500)  # messages in memory, half of them under way
 _LARGE_HEAP = const(1048576)
+TAKEN = "another Node of this program has opened this outbox since: use that one"
+_nodes: "dict[Any, Node]" = {}  # by the place of its files, the Node that has opened them last
 
 
 def _check_address(where: str, address: object) -> None:
@@ -69,6 +71,27 @@ def _check_address(where: str, address: object) -> None:
         host, port = address if isinstance(address, tuple) and len(address) == 2 else (None, None)
         if not isinstance(host, str) or not isinstance(port, int) or not 0 <= port <= 0xFFFF:
             raise ValueError(where + ' is ("address", port), not ' + repr(address))
+
+
+class _Gone:
+    """What a Node has in place of its files when another one has opened them."""
+
+    place = None
+    fixed = True  # close() has nothing to tidy
+
+    def close(self) -> None:
+        """As Files.close."""
+
+    def __getattr__(self, name: str) -> "Any":
+        raise OSError(TAKEN)
+
+
+def _taken_over(files: log.Files) -> log.Files:
+    """These, of which the Node that has had them lets go."""
+    older = _nodes.pop(files.place, None)
+    if older is not None and files.place is not None:
+        older.give_way()
+    return files
 
 
 class Node:
@@ -87,8 +110,9 @@ class Node:
     without ttrq waits for ever. clock: gives s since 1970.
     random: gives floats from 0 up to 1, for the back-off. on_failed, on_stored, on_connection: see notices.Notices;
     on_failed hears of every message, also of one of an earlier life, and if the power fails then, once more. files: in
-    place of folder, what the outbox writes to. Raises what outbox.Outbox raises; ValueError for a queue in the outbox
-    that cannot be reached.
+    place of folder, what the outbox writes to. A Node of this program that has it ends, for two of them would write
+    over each other: what it is asked raises OutboxError from then on. Raises what outbox.Outbox raises; ValueError for
+    a queue in the outbox that cannot be reached.
     """
 
     receiver: "Receiver | None" = None
@@ -122,11 +146,11 @@ class Node:
         _check_address("connect", connect)
         _check_address("listen", listen)
         self.heap, free = _collect_often()  # bytes
-        files = files or outbox.files_of(folder, None, free)
+        files = _taken_over(files or outbox.files_of(folder, None, free))
         capacity = min(capacity, files.bytes_max or capacity)
         hold = hold or min(_places(free - files.heap_bytes), _HOLD_MAX)
         copies = capacity // 4 if quota is None else quota, max(hold // 4, 1)
-        inbox_quota = inbox_quota or copies
+        inbox_quota = self._inbox_quota = inbox_quota or copies
         self.outbox = outbox.Outbox(
             files,
             guid,
@@ -144,7 +168,6 @@ class Node:
         self.clock = Clock(clock)
         self.peers = Peers(self, connect, listen, random)
         self.links = self.peers.links
-        self._inbox_quota = inbox_quota
         queues = self._queues = []
         confirmation = confirmation or confirm.Settings(long_live_time=log.ENDLESS)
         commits = self.commits = Commits(self.outbox, self.clock, Packets(self.outbox.log, self.heap), self.touch)
@@ -157,6 +180,7 @@ class Node:
         for logged in self.outbox.queues:
             self._add(logged)
         self.backlog.take_restored()
+        _nodes[files.place] = self
 
     # ---- for the application --------------------------------------------------------------------
 
@@ -345,11 +369,7 @@ class Node:
             gc.collect()
             return TICK_MS
         except Exception as error:
-            commits.error = error
-            handles: "list[Any]" = self.outbox.handles()
-            for message in handles + [one for queue in self._queues for one in queue.followed.values()]:
-                message.failure = error
-                message.tell()
+            self._end(error)
             raise
         finally:
             commits.is_busy = False
@@ -404,6 +424,24 @@ class Node:
         self.peers.close(self.clock.now())
         self.commits.commit_now()
         self.outbox.close()
+        place = self.outbox.log.files.place
+        if _nodes.get(place) is self:
+            del _nodes[place]
+
+    def give_way(self) -> None:
+        """Another Node is about to open the same files: do nothing more, and say so to whoever waits."""
+        opened: "Any" = self.outbox.log
+        opened.files.close()
+        opened.files = _Gone()
+        self._end(log.OutboxError(TAKEN))
+
+    def _end(self, error: Exception) -> None:
+        """Nothing can go on, for this reason."""
+        self.commits.error = error
+        handles: "list[Any]" = self.outbox.handles()
+        for message in handles + [one for queue in self._queues for one in queue.followed.values()]:
+            message.failure = error
+            message.tell()
 
     # ---- for queues and peers -------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ class RawFlash(log.Files):
     blank = b"\xff"
 
     def __init__(self, device: "Any", program_bytes: int = 256) -> None:
-        self._device = device
+        self._device = self.place = device
         self._page = bytearray(program_bytes)
         self._check = bytearray(program_bytes)
         self._zeros = bytes(_HEADER_BYTES)
