@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import secrets
 import socket
-import threading
 import time
 from collections.abc import Collection
 from typing import NamedTuple
@@ -20,7 +19,7 @@ from mqqb import confirm
 from ordack import service
 from ordack.commits import Commit, Current, Emptying, Request, Wanted, asked_again, unknown
 from ordack.config import TLS_SCHEME, Config, TlsFiles, check_host, format_address, parse_address
-from ordack.one_thread import one_thread
+from ordack.one_thread import Turn, one_thread
 from ordack.orders import Order
 from ordack.remote import ANSWER_S, ATTEMPTS, HELLO_S, WAIT_S, Connection, Lost
 from ordack.sending import Sent, SentRun, each
@@ -84,7 +83,7 @@ class Away:
     """Access, as `commits.Access` and `reads.Reads` have it. Raises StoreUnreachable if nobody is there to begin with,
     StoreError if that one refuses, ValueError for files that TLS cannot be spoken with. turn: as in `one_thread`."""
 
-    def __init__(self, address: Address, turn: threading.RLock) -> None:
+    def __init__(self, address: Address, turn: Turn) -> None:
         self.turn = turn
         self.place = str(address)
         self.guid = b""

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Unpack
@@ -29,6 +28,7 @@ from ordack.away import Away, address_of
 from ordack.commits import AS_CONFIGURED, Access, Commit, Current, Direct, Wanted
 from ordack.config import Config, TlsFiles
 from ordack.message import Message
+from ordack.one_thread import Turn
 from ordack.orders import Order
 from ordack.reads import Here, Reads
 from ordack.receiving import Cursor, Empty, Received, Receiving, Reject, cannot_reject, patience
@@ -212,8 +212,8 @@ class Client:
     `tls://HOST:PORT` with these files for TLS; the store itself is not to be had there. Raises StoreError and its
     kinds, ValueError for an address or files that cannot be used.
 
-    clock: gives seconds since 1970. For one thread at a time: another one that comes meanwhile has done nothing, and a
-    RuntimeError says so.
+    clock: gives seconds since 1970. For one thread at a time, and not for processes that are forked from this one:
+    another one that comes meanwhile has done nothing, and a RuntimeError says so.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class Client:
         tls: TlsFiles | None = None,
     ) -> None:
         self.is_open = True
-        self.turn = threading.RLock()
+        self.turn = Turn()
         self._clock = clock
         self.reads: Reads
         self.access: Access
@@ -249,8 +249,9 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the store; an unfinished receive is put back."""
-        self.access.close()
+        """Close the store; an unfinished receive is put back. In a process that was forked: leave it to the other."""
+        if not self.turn.is_inherited:
+            self.access.close()
         self.is_open = False
 
     @property

@@ -3,7 +3,6 @@ an `ordack serve` look, at an address, which does that with a `Here`."""
 
 from __future__ import annotations
 
-import threading
 import time
 from array import array
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from mqqb.confirm import Confirmation
 from ordack import names
 from ordack.commits import LOOK_AGAIN_S
 from ordack.config import Config
-from ordack.one_thread import one_thread
+from ordack.one_thread import Turn, one_thread
 from ordack.sending import open_queue
 from ordack.store import Store
 from ordack.store.messages import Stored
@@ -57,9 +56,7 @@ class Here:
     """A store that this process has opened. now: gives seconds since 1970. config: what its configuration means. turn:
     as `one_thread` has it."""
 
-    def __init__(
-        self, store: Store, now: Callable[[], int], config: Callable[[], Config], turn: threading.RLock
-    ) -> None:
+    def __init__(self, store: Store, now: Callable[[], int], config: Callable[[], Config], turn: Turn) -> None:
         self.turn = turn
         self.place = str(store.folder)
         self.store = store

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import secrets
 import socket
-import threading
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 
 from ordack import service
 from ordack.commits import LOOK_AGAIN_S, Commit, Direct, Emptying, Request, Wanted, asked_again, unknown
-from ordack.one_thread import one_thread
+from ordack.one_thread import Turn, one_thread
 from ordack.orders import Order
 from ordack.sending import Sent, SentRun, each
 from ordack.store import Store, StoreBusy, StoreError, StoreServed, StoreUnknown
@@ -115,7 +114,7 @@ class Remote:
     """Access through `serve`, and where none runs through `direct`, which has the same store. turn: as `one_thread` has
     it."""
 
-    def __init__(self, store: Store, direct: Direct, turn: threading.RLock) -> None:
+    def __init__(self, store: Store, direct: Direct, turn: Turn) -> None:
         self.turn = turn
         self._store = store
         self._direct = direct

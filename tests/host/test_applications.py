@@ -494,7 +494,7 @@ def test_a_client_that_a_thread_is_using_says_so_to_another_and_the_first_goes_o
     with Client(address) as client, ThreadPoolExecutor(1) as other:
         queue = client.queue("line1")
         waiting = other.submit(queue.begin_receive, 1, DEADLINE_S)
-        until(lambda: "<locked" in repr(client.turn), "it waits")
+        until(lambda: "<locked" in repr(client.turn.lock), "it waits")
         uses: list[Callable[[], object]] = [
             lambda: client.send("line1", b"1"),
             lambda: list(queue.peek()),
@@ -512,6 +512,47 @@ def test_a_client_that_a_thread_is_using_says_so_to_another_and_the_first_goes_o
         assert not list(queue.peek())
     if running:
         running.stop()
+
+
+@pytest.mark.parametrize("place", ["alone", "served", "away"])
+def test_a_forked_process_is_refused_the_client_of_its_parent_which_goes_on(store: Path, place: str) -> None:
+    """Several asked under the same numbers, and what the second one sent was taken for what the first one had sent."""
+    running, address = serve_applications(store) if place == "away" else (None, str(store))
+    if place == "served":
+        running = Serve(store)
+    with Client(address) as client:
+        queue = client.queue("line1")
+        client.send("line1", b"1")
+        children = []
+        for _ in range(2):
+            reads, writes = os.pipe()
+            if not os.fork():
+                said = []
+                for use in (
+                    lambda: client.send("line1", b"lost"),
+                    lambda: list(queue.peek()),
+                    lambda: queue.receive().__enter__(),
+                ):
+                    try:
+                        use()
+                        said.append("done")
+                    except RuntimeError as error:
+                        said.append(str(error))
+                client.close()
+                os.write(writes, "\n".join(said).encode())
+                os._exit(0)
+            os.close(writes)
+            children.append(reads)
+        for reads in children:
+            with os.fdopen(reads) as pipe:
+                said = pipe.read().splitlines()
+            assert len(said) == 3
+            assert all(f"made in the process {os.getpid()}, and this one" in line for line in said), said
+        client.send("line1", b"2")
+        assert [message.body for message in queue.peek()] == [b"1", b"2"]
+    if running:
+        status, _, told = running.stop()
+        assert (status, "disconnected" in told) == (0, False)
 
 
 def test_a_client_has_serve_do_its_work_and_without_serve_does_it_itself(store: Path) -> None:

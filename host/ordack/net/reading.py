@@ -4,7 +4,6 @@ of its own, a page at a time, so that nobody who writes waits for it."""
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ordack import service
 from ordack.commits import Current
+from ordack.one_thread import Turn
 from ordack.reads import Here
 from ordack.store import StoreError
 from ordack.store.look import StoreBeside
@@ -136,7 +136,7 @@ class Reading:
     def _opened(self) -> Here:
         if self._here is None:
             self._store = StoreBeside(self._folder)
-            self._here = Here(self._store, lambda: int(time.time()), Current(self._store), threading.RLock())
+            self._here = Here(self._store, lambda: int(time.time()), Current(self._store), Turn())
         return self._here
 
     def _forget(self) -> None:
