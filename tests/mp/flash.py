@@ -49,12 +49,12 @@ class Kind:
         flash.written = flash.erased = 0
         return flash
 
-    def open(self, flash, place, fixed=None):
-        """The files of the outbox on that flash, until `close(place)`."""
+    def open(self, flash, place, fixed=None, free=0):
+        """The files of the outbox on that flash, until `close(place)`. free: bytes of the heap; 0: those that are."""
         vfs.mount(self.system(flash, **self.options), place)
         gc.collect()
         try:
-            return outbox.files_of(place + "/box", fixed, gc.mem_free())
+            return outbox.files_of(place + "/box", fixed, free or gc.mem_free())
         except BaseException:
             vfs.umount(place)
             raise
@@ -83,7 +83,7 @@ class Raw(Kind):
     def make(self, size=0):
         return self.blank(size or self.size)
 
-    def open(self, flash, place, fixed=None):
+    def open(self, flash, place, fixed=None, free=0):
         return raw_flash.RawFlash(flash, self.unit)
 
     def close(self, place):

@@ -127,10 +127,10 @@ class LittleFiles(log.Files):
         if self._name != name or not self._writes:
             self._move(self._end)
             self._begin_entries(name if self._writes else "", super().size(name))
+        self._started()
         if not self._writes:
             self._model = self._packed = self._model[:0]  # a small board needs the memory
-        self._started()
-        super().resume(name, offset)
+            super().resume(name, offset)
 
     def append(self, data: "Buffer", size: int) -> None:
         """As Files.append. What is little since the last sync is durable when this returns."""

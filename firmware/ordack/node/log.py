@@ -51,8 +51,8 @@ TOTAL_BYTES = const(8)  # of LoggedQueue.total,
 TOTAL_MASK = const(0x3FFFFFFF)  # whose counts begin anew after that: a board has no larger number without taking memory
 
 AHEAD = (
-    "an acknowledgement names numbers that this outbox never gave: it was put back from a copy, or erased under a "
-    "fixed GUID, or a twin has its GUID (B-426)"
+    "an acknowledgement names numbers that this outbox never gave: it is a copy that was put back, was erased under a "
+    "fixed GUID, or has a twin (B-426)"
 )
 NO_MEMORY = "there is not enough memory: it is tried again, with fewer messages in it"
 jump = os.urandom  # how far MessageIDs go on from those of the start before
@@ -137,8 +137,9 @@ class OutboxDamaged(OutboxError):
 
     def __init__(self, name: str, offset: int, what: str) -> None:
         super().__init__(
-            "{} at byte {}: {}. Accepted messages may be lost: keep a copy of the folder, "
-            "then empty it to begin anew under another GUID".format(name, offset, what)
+            "{} at byte {}: {}. Accepted messages may be lost: keep a copy of the folder, then empty it".format(
+                name, offset, what
+            )
         )
         self.name = name
         self.offset = offset
@@ -183,7 +184,9 @@ class Files:
                 raise error  # noqa: B904 - why not: no room, for example
         core.lock(self._path("lock"))
         if self.fixed and hasattr(os, "statvfs"):
-            self.files_max = os.statvfs(folder)[0] // 32 - 2  # names in a cluster, without "." and ".."
+            cluster, _, clusters = os.statvfs(folder)[:3]
+            self.bytes_max = cluster * clusters
+            self.files_max = cluster // 32 - 2  # names in a cluster, without "." and ".."
 
     def names(self) -> "list[str]":
         """The files of the folder, in any order."""
@@ -294,9 +297,9 @@ def _absolute(folder: str) -> str:
 
 
 def file_system(folder: str) -> str:
-    """The name of MicroPython's class; "" on CPython, and where an older MicroPython does not say what is mounted."""
+    """The name of MicroPython's class; "" on CPython."""
     best = name = ""
-    try:
+    if MICROPYTHON:
         import vfs  # type: ignore[import-not-found]
 
         path = _absolute(folder)
@@ -305,8 +308,6 @@ def file_system(folder: str) -> str:
             if (path + "/").startswith(place) and len(place) > len(best):
                 best = place
                 name = type(system).__name__
-    except (ImportError, AttributeError, TypeError):
-        pass
     return name
 
 
@@ -536,15 +537,15 @@ class LoggedQueue:
 class Log:
     """The segments in `files`. A record is put together in `out`, at the place that `room` gives, and then `finish`ed.
 
-    segment_size: bytes after which a new file is begun. capacity: bytes that all files may have together. write_bytes:
-    of `out`, which goes to the file when it is full. `guid`: 16 bytes, whose log it is. Methods that write raise
-    OutboxWriteFailed.
+    segment_size: bytes after which a new file is begun. capacity: bytes that all files may have together; `bound`: and
+    for which there is room, as it was seen last. write_bytes: of `out`, which goes to the file when it is full. `guid`:
+    16 bytes, whose log it is. Methods that write raise OutboxWriteFailed.
     """
 
     def __init__(self, files: Files, segment_size: int, capacity: int, write_bytes: int, owner: "Owner") -> None:
         self.files = files
         self.segment_size = segment_size
-        self.capacity = capacity
+        self.capacity = self.bound = capacity
         self.guid: "bytes | None" = None
         self.segments: "list[Segment]" = []  # the last one is written
         self.gaps: "list[tuple[str, int, int]]" = []  # what the start could not read: file, begin, end
@@ -827,7 +828,7 @@ class Log:
         self._synced_size = size
         self.is_ended = False
         self.bytes_written += size
-        self.reclaim()
+        self.reclaim(True)
 
     def resume(self, segments: "list[Segment]", is_ended: bool, useless: "list[str]") -> None:
         """Go on behind what the start has found. Raises OSError."""
@@ -842,21 +843,31 @@ class Log:
                 self._older += segment.bytes()
             segment = segments[-1]
             # Killed, not cut off from power: what was read may not be durable yet, and it is about to be built upon.
-            self.files.resume(segment.name, segment.size)
-            self.files.sync()
+            try:
+                self.files.resume(segment.name, segment.size)
+                self.files.sync()
+            except OSError:
+                is_ended = True  # what waits can be sent, which makes room
             self._synced_size = segment.size
             self.is_ended = is_ended
-            self.reclaim()
+            self.reclaim(True)
 
-    def reclaim(self) -> None:
-        """Remove segments that hold nothing any more, oldest first: what became of it stands in them and later ones."""
-        while len(self.segments) > 1 and not self.segments[0].handles and not self.segments[0].deferred:
+    def reclaim(self, looks: bool) -> None:
+        """Remove segments that hold nothing any more, oldest first: what became of it stands in them and later ones.
+
+        looks: see how much the file system has room for then, but for noting what becomes of messages.
+        """
+        segments = self.segments
+        while len(segments) > 1 and not segments[0].handles and not segments[0].deferred:
             try:
-                self.files.remove(self.segments[0].name)
+                self.files.remove(segments[0].name)
             except OSError:
-                return  # it does no harm, and is tried again: with the next segment, or at the next start
-            self._older -= self.segments[0].bytes()
-            del self.segments[0]
+                break  # it does no harm, and is tried again: with the next segment, or at the next start
+            self._older -= segments[0].bytes()
+            del segments[0]
+        if looks and hasattr(self.files, "folder") and hasattr(os, "statvfs"):
+            block, _, _, _, free = os.statvfs(self.files.folder)[:5]
+            self.bound = min(self.capacity, self.size + free * block - max(self.segment_size, 4 * block))
 
     def _put_confirmation(self, record: "array[int]", start: int) -> None:
         """Into the message record that begins there in the write buffer."""

@@ -217,7 +217,7 @@ class Outbox:
             self._taken += 1
             opened = self.log
             segment = opened.segments[-1]
-            if self._taken >= self._taken_max and opened.size + opened.segment_size <= opened.capacity:
+            if self._taken >= self._taken_max and opened.size + opened.segment_size <= opened.bound:
                 # Where files do not grow, what is left of its space is lost.
                 opened.is_ended = opened.is_ended or 2 * segment.size >= segment.space
         return restored
@@ -314,7 +314,7 @@ class Outbox:
             if handle.record[confirm.STATE] == confirm.GONE:
                 log.drop(handle)
                 self._count(handle, -1)
-                self.log.reclaim()
+                self.log.reclaim(False)
 
     def will_send(self) -> None:
         """Note durably that messages may be transmitted from now on. Raises OutboxWriteFailed: they must not be."""
@@ -504,18 +504,16 @@ def _make_room(opened: log.Log, owner: Outbox, need: int) -> None:
     size = opened.segments[-1].size + need
     # With so much of the capacity free, no need to look closer.
     margin = opened.segment_size << opened.files.fixed
-    if not opened.is_ended and size <= opened.segment_size and opened.size + need + margin <= opened.capacity:
+    if not opened.is_ended and size <= opened.segment_size and opened.size + need + margin <= opened.bound:
         return
     _compact(opened, owner, need, margin)
-    full = opened.size + opened.growth(need) > opened.capacity
+    full = opened.size + opened.growth(need) > opened.bound
     if full:
-        opened.reclaim()  # a file that could not be removed before may go now
-        full = opened.size + opened.growth(need) > opened.capacity
+        opened.reclaim(True)  # a file that could not be removed before may go now
+        full = opened.size + opened.growth(need) > opened.bound
     if full and owner.live + owner.arrivals:
         raise log.OutboxFull(
-            "not accepted, {} of {} bytes are in use: wait until messages are gone, then send again".format(
-                opened.size, opened.capacity
-            )
+            "not accepted, {} of {} bytes are in use: wait until messages are gone".format(opened.size, opened.bound)
         )
     segment = opened.segments[-1]
     overflows = segment.size + need > opened.segment_size or full
@@ -536,7 +534,7 @@ def _compact(opened: log.Log, owner: Outbox, need: int, margin: int) -> None:
         if (
             opened.segments[0].deferred
             or len(opened.segments) < 2
-            or size + opened.growth(need) + margin <= opened.capacity
+            or size + opened.growth(need) + margin <= opened.bound
             or 4 * sum([segment.live for segment in opened.segments]) > 3 * size
         ):
             return
@@ -546,4 +544,4 @@ def _compact(opened: log.Log, owner: Outbox, need: int, margin: int) -> None:
                 owner.begin(size)
             owner.copied.append((handle, opened.copy_message(handle), opened.segments[-1]))
         owner.sync_tail()
-        opened.reclaim()
+        opened.reclaim(False)

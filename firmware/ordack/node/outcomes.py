@@ -92,7 +92,7 @@ class Outcomes:
         missing = self._commits.outbox.log.missing
         if message_id not in classes and (self._forgotten or message_id in missing or 0 in missing):
             raise log.OutboxError(
-                "message {} has ended, it is not known how: ask while it waits, or use on_failed".format(message_id)
+                "message {} has ended, nobody knows how: ask while it waits, or use on_failed".format(message_id)
             )
         return classes.get(message_id, 0)
 

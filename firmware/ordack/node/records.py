@@ -15,6 +15,7 @@ TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from ordack.node.log import Log, LoggedQueue, Segment
 
+FLIPPED = "a bit was flipped; it is read as it was"
 BUFFER_BYTES = const(1536)  # a record of any name fits into it
 TYPES = (
     log.MESSAGE,
@@ -174,7 +175,7 @@ def mend_record(records: Records, segment: "Segment", start: int, end: int, is_f
     if not word:
         del mended[count:]
         return 0
-    say(records.log, segment.name, start, "a bit was flipped; it is read as it was")
+    say(records.log, segment.name, start, FLIPPED)
     return records.check(segment, start, end)
 
 

@@ -165,7 +165,7 @@ class _Headers:
                     if header is None:
                         del self._log.mended[count:]
             if header is not None:
-                records.say(self._log, name, 0, "a bit was flipped; it is read as it was")
+                records.say(self._log, name, 0, records.FLIPPED)
         return header
 
     def _whole(self, number: int, name: str) -> "_Header | None":
@@ -184,7 +184,7 @@ class _Headers:
         if not _VERSION_3 <= version <= self._log.files.version:
             raise log.OutboxError(
                 "{} has format version {}, this program knows {}: copy files *.tail, too, or "
-                "let the program that wrote it deliver what is in it, then empty the folder".format(
+                "let the one that wrote it deliver what is there, then empty the folder".format(
                     name, version, self._log.files.version
                 )
             )
