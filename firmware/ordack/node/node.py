@@ -61,6 +61,7 @@ _PLACE_BYTES = const(512)  # of heap for each message that waits, on 32 bits: a 
 _SESSION_BYTES = const(12288)  # for all else
 _PLACES_MIN = const(8)
 _HOLD_MAX = const(500)  # messages in memory, half of them under way
+_MIDDLE_HEAP = const(100000)
 _LARGE_HEAP = const(1048576)
 TAKEN = "another Node of this program has opened this outbox since: use that one"
 _nodes: "dict[Any, Node]" = {}  # by the place of its files, the Node that has opened them last
@@ -507,5 +508,6 @@ def _collect_often() -> "tuple[int, int]":
     free: int = heap.mem_free()  # which looks at all of it
     size: int = free + heap.mem_alloc()
     if heap.threshold() == -1:
-        heap.threshold(size // 4 if size > _LARGE_HEAP else size // 16)  # the whole heap is looked at each time
+        # the whole heap is looked at each time
+        heap.threshold(size // (4 if size > _LARGE_HEAP else 8 if size > _MIDDLE_HEAP else 16))
     return size, free
