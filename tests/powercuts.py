@@ -22,7 +22,6 @@ from tests import on_mps2, run_mp
 PROCESSES = 2
 ON_BOARD = 100
 CUTS_IN_PROCESS = 20000
-HEAP = "heapsize=16M"  # of 2 MB no piece is left for a flash of 128 KB after some ten thousand cuts
 SECONDS_FOR_CUT = 0.1
 """Far more than one takes, on a busy machine too."""
 
@@ -30,7 +29,12 @@ SECONDS_FOR_CUT = 0.1
 def unix(cuts: int, seed: int) -> "subprocess.CompletedProcess[str]":
     """Some cuts in the unix port."""
     return run_mp.micropython(
-        "unix-c", "-X", HEAP, "tests/mp/test_flash.py", str(cuts), str(seed), timeout=60 + cuts * SECONDS_FOR_CUT
+        "unix-c",
+        *run_mp.FLASH_HEAP,
+        "tests/mp/test_flash.py",
+        str(cuts),
+        str(seed),
+        timeout=60 + cuts * SECONDS_FOR_CUT,
     )
 
 
