@@ -24,11 +24,11 @@ from ordack.config import Config
 from ordack.duplicates import Duplicates
 from ordack.incoming import IncomingState, IncomingStreams
 from ordack.links import Link
-from ordack.log import Operator
 from ordack.outcome import Back
 from ordack.outgoing import OutgoingQueues
 from ordack.prediction import MessageRun
 from ordack.routing import Routing
+from ordack.serve_log import Operator
 from ordack.store import Store
 from ordack.store.messages import NewMessage
 from ordack.store.queues import Queue

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from ordack import service
 from ordack.commits import Emptying, Request, Wanted, carry_out, take
-from ordack.log import ERROR, Operator
 from ordack.outcome import Outcomes
 from ordack.outgoing import OutgoingQueues
 from ordack.pieces import PIECE_S, piece
+from ordack.serve_log import ERROR, Operator
 from ordack.store import Store, StoreError
 from ordack.store.messages import ANY, Stored
 from ordack.store.outgoing import Added

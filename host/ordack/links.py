@@ -18,10 +18,10 @@ from mqqb.connection import OPEN
 
 from ordack.config import Config
 from ordack.counters import ALLOW_LIST, LIMIT, Counters, PeerCounts, Peers
-from ordack.log import ERROR, SAME_AGAIN_S, Operator
 from ordack.pace import Pace
 from ordack.peer_names import PeerNames
 from ordack.prediction import PredictingSession
+from ordack.serve_log import ERROR, SAME_AGAIN_S, Operator
 from ordack.store import StoreError
 from ordack.turns import Turns
 

@@ -30,13 +30,13 @@ from ordack.departures import Departures
 from ordack.duplicates import Duplicates
 from ordack.incoming import IncomingStreams
 from ordack.links import Hop, Link, Links
-from ordack.log import ERROR, Operator
 from ordack.order_acks import OrderAcks
 from ordack.outcome import Outcomes
 from ordack.outgoing import OutgoingQueues
 from ordack.peer_names import PeerNames
 from ordack.prediction import MessageRun
 from ordack.routing import Routing
+from ordack.serve_log import ERROR, Operator
 from ordack.settling import Settling
 from ordack.status import refusals, report
 from ordack.store import Store, StoreError

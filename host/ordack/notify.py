@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, MutableMapping
 
-from ordack.log import WARNING, Line
+from ordack.serve_log import WARNING, Line
 from ordack.store.database import printable
 
 STATUS_S = 60.0  # between two looks for a new sentence

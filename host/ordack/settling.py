@@ -17,9 +17,9 @@ from ordack.batch import Batch
 from ordack.config import Config
 from ordack.incoming import IncomingStreams
 from ordack.links import Link
-from ordack.log import Operator
 from ordack.names import JOURNAL
 from ordack.outgoing import OutgoingQueue, OutgoingQueues
+from ordack.serve_log import Operator
 from ordack.store import Store
 from ordack.store.outgoing import Waiting
 

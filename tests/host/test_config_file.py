@@ -19,7 +19,7 @@ from ordack.cli import serve as serve_command
 from ordack.client import Client
 from ordack.config import Config, SerialSettings
 from ordack.config_file import BadConfigFile, ConfigFile, Listen
-from ordack.log import Log
+from ordack.serve_log import Log
 from ordack.settings import FLAG, NUMBER, NUMBERS, TABLES
 
 from tests.support.command import DEADLINE_S, Serve, as_json, ordack

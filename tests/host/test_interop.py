@@ -24,7 +24,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ordack.client import Client
-from ordack.interop import commands
+from ordack.interop import language
 from ordack.interop.claims import BROKEN, CLAIMS, HELD, UNJUDGED, Row, out_of_sequence
 from ordack.interop.run import Outcome, direct, run, settings_of
 from ordack.net.cuts import FIN, OPENING_BYTES, RST, Cuts
@@ -340,7 +340,7 @@ def test_a_way_back_that_is_closed_is_told_from_a_script_that_does_not_run(tmp_p
 @pytest.mark.parametrize(
     ("fault", "keys", "verdict", "what"),
     [
-        ("old", ["answers"], BROKEN, f"version {commands.VERSION + 1}, this side {commands.VERSION}"),
+        ("old", ["answers"], BROKEN, f"version {language.VERSION + 1}, this side {language.VERSION}"),
         ("stops", ["to-express"], UNJUDGED, "has not answered in 3 s"),
         ("stops", ["to-purged", "to-express"], UNJUDGED, "does not answer any more"),
         ("refuses", ["to-express"], UNJUDGED, "Access to Message Queuing system is denied"),
@@ -459,11 +459,11 @@ def test_it_ends_in_order_and_after_a_kill_the_next_trial_says_what_is_left(tmp_
     assert standin.queues() == []
 
     with Client(standin.store) as client:
-        client.create_queue(f"{commands.CONTROL}-abc123-killed")
+        client.create_queue(f"{language.CONTROL}-abc123-killed")
     found = Found(interop(standin, back, tmp_path / "second", "--messages", 5, *only("to-express")))
     assert found.status == 0
-    assert f"{commands.CONTROL}-abc123-killed" in found.end["notes"][0]
-    assert standin.queues() == [f"{commands.CONTROL}-abc123-killed"]
+    assert f"{language.CONTROL}-abc123-killed" in found.end["notes"][0]
+    assert standin.queues() == [f"{language.CONTROL}-abc123-killed"]
 
 
 # ---- what is compared ---------------------------------------------------------------------------
@@ -484,7 +484,7 @@ def test_what_is_not_once_and_in_order_is_said_and_nothing_else(numbers: list[in
 
 @given(st.integers(0, 100_000), st.integers(1, 5000))
 def test_bodies_are_what_the_other_side_makes(number: int, size: int) -> None:
-    body = commands.body_of(number, size)
+    body = language.body_of(number, size)
     assert body == body_of(number, size)
     assert 1 <= len(body) <= size
 
@@ -655,24 +655,24 @@ def blocks(text: str) -> dict[str, str]:
 def test_the_script_does_what_this_side_can_ask_for_and_answers_what_it_reads() -> None:
     text = SCRIPT.read_text("ascii")  # PowerShell 5.1 takes other bytes for those of the machine's code page
     done = blocks(text)
-    assert set(done) == set(commands.COMMANDS)
+    assert set(done) == set(language.COMMANDS)
     for name, block in done.items():
-        fields = set(re.findall(r"\$c\.(\w+)", block)) - set(commands.ALWAYS)
-        assert fields == set(commands.COMMANDS[name]), name
+        fields = set(re.findall(r"\$c\.(\w+)", block)) - set(language.ALWAYS)
+        assert fields == set(language.COMMANDS[name]), name
         answer = block[block.rindex("@{") :]
-        assert set(re.findall(r"(?:^|[{;]) *(\w+) *= ", answer, re.MULTILINE)) == set(commands.ANSWERS[name]), name
+        assert set(re.findall(r"(?:^|[{;]) *(\w+) *= ", answer, re.MULTILINE)) == set(language.ANSWERS[name]), name
     request = text[text.index("function Invoke-Request") :]
-    assert set(re.findall(r"\$c\.(\w+)", request)) == set(commands.ALWAYS)
+    assert set(re.findall(r"\$c\.(\w+)", request)) == set(language.ALWAYS)
     places = text[text.index("$places = @{") :].partition("\n}")[0]
-    assert tuple(re.findall(r"^    '(\w+)'", places, re.MULTILINE)) == commands.PLACES
-    assert f"$version = {commands.VERSION}\n" in text
-    assert f"$prefix = '{commands.CONTROL}'\n" in text
+    assert tuple(re.findall(r"^    '(\w+)'", places, re.MULTILINE)) == language.PLACES
+    assert f"$version = {language.VERSION}\n" in text
+    assert f"$prefix = '{language.CONTROL}'\n" in text
     assert '$message.Label = "$($c.run) $($c.key) $n"' in text
-    assert commands.label_of("run", "key", 7) == "run key 7"
+    assert language.label_of("run", "key", 7) == "run key 7"
 
 
 def test_the_stand_in_does_all_that_the_script_does() -> None:
-    for name in commands.COMMANDS:
+    for name in language.COMMANDS:
         assert hasattr(Standin, f"_{name}"), name
 
 

@@ -10,11 +10,11 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-from ordack.log import Line
 from ordack.manager import Manager
 from ordack.net import monitor
 from ordack.net.guard import Guard
 from ordack.net.listener import Listener
+from ordack.serve_log import Line
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 

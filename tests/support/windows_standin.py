@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ordack.client import Client, Empty
-from ordack.interop import commands
+from ordack.interop import language
 
 from tests.support.command import DEADLINE_S, Serve, ordack
 
@@ -75,8 +75,8 @@ class Standin:
             for name, value in ({"EarlyOrderAck": 0} | (settings or {})).items():
                 client.order("configure", name, value)
             if script:
-                client.create_queue(commands.CONTROL)
-                client.create_queue(commands.PROBE, transactional=True)
+                client.create_queue(language.CONTROL)
+                client.create_queue(language.PROBE, transactional=True)
         (folder / "ordack.toml").write_text(file)
         hop = f"{HERE}={HERE}:{back}"
         self.serve = Serve(folder, "--own-name", HOST, "--next-hop", hop, listen=f"{HOST}:0")
@@ -101,7 +101,7 @@ class Standin:
             return sorted(
                 queue.name
                 for queue in client.store.queues.all()
-                if queue.name.startswith(commands.CONTROL) and queue.name not in (commands.CONTROL, commands.PROBE)
+                if queue.name.startswith(language.CONTROL) and queue.name not in (language.CONTROL, language.PROBE)
             )
 
     def kept(self) -> list[str]:
@@ -112,7 +112,7 @@ class Standin:
     def _run(self) -> None:
         try:
             with Client(self.store) as client:
-                control = client.queue(commands.CONTROL)
+                control = client.queue(language.CONTROL)
                 while not self._stop.is_set():
                     try:
                         with control.receive(0.2) as message:
@@ -141,7 +141,7 @@ class Standin:
 
     def _hello(self, client: Client, c: dict[str, Any]) -> dict[str, Any]:
         return {
-            "version": commands.VERSION + ("old" in self.faults),
+            "version": language.VERSION + ("old" in self.faults),
             "computer": "STANDIN",
             "system": "a second ordack",
             "powershell": "none",
@@ -248,7 +248,7 @@ class Standin:
         return {}
 
     def _end(self, client: Client, c: dict[str, Any]) -> dict[str, Any]:
-        mine = [name for name in self.queues() if name.startswith(f"{commands.CONTROL}-{c['run']}-")]
+        mine = [name for name in self.queues() if name.startswith(f"{language.CONTROL}-{c['run']}-")]
         for name in mine:
             client.delete_queue(name)
         count = 0

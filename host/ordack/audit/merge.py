@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ordack.audit.findings import STRAY, finding
-from ordack.audit.names import Names
+from ordack.audit.identities import Identities
 from ordack.audit.partial import Partial
 from ordack.audit.reports import Part, Streams, Sums, connection_report
 from ordack.audit.result import KINDS, ConnectionReport, Result, Unknown, Violation
@@ -24,14 +24,14 @@ WORST_MAX = 20
 
 
 class Merged:
-    """What the tasks found, put together. split: which streams have to be settled, by Names' numbers."""
+    """What the tasks found, put together. split: which streams have to be settled, by Identities' numbers."""
 
     def __init__(self, paths: Sequence[str], partials: Sequence[Partial]) -> None:
         self._paths = list(paths)
         self._partials = list(partials)
         self._settled: Partial | None = None
         self._base = np.cumsum([0] + [len(partial.connections) for partial in partials])
-        self._names = Names(partials)
+        self._names = Identities(partials)
         self.split = self._find_split() if len(partials) > 1 else np.zeros(self._names.streams, bool)
 
     def _find_split(self) -> NDArray[np.bool_]:
@@ -85,7 +85,7 @@ class Merged:
     def settle(self, again: Partial) -> None:
         """What replaying them again has shown."""
         before, marked = self._names, self.split
-        self._settled, self._names = again, Names([*self._partials, again])
+        self._settled, self._names = again, Identities([*self._partials, again])
         self.split = np.zeros(self._names.streams, bool)
         for old, new in zip(before.stream_of, self._names.stream_of):
             self.split[new[marked[old]]] = True

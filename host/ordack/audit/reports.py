@@ -12,7 +12,7 @@ from _mqqb import lib
 from mqqb.guids import guid_text
 from numpy.typing import NDArray
 
-from ordack.audit.names import Names
+from ordack.audit.identities import Identities
 from ordack.audit.partial import Partial, Structure
 from ordack.audit.result import (
     KINDS,
@@ -93,7 +93,7 @@ class Part:
     """The flows of a task that count in the result, and sums over their sequences, by flow. number: of the partial, in
     names."""
 
-    def __init__(self, partial: Partial, mask: NDArray[np.bool_], names: Names, number: int) -> None:
+    def __init__(self, partial: Partial, mask: NDArray[np.bool_], names: Identities, number: int) -> None:
         flows, kept = partial.flows, partial.sequences
         self.partial, self.mask, self.chosen = partial, mask, np.flatnonzero(mask)
         self.senders = names.manager_of[number][flows["key"]["source"][self.chosen]]
@@ -245,7 +245,7 @@ class Streams(Sequence[StreamReport]):
 class Sums:
     """What is added up over streams: by source queue manager, and all."""
 
-    def __init__(self, parts: Sequence[Part], names_of: Names) -> None:
+    def __init__(self, parts: Sequence[Part], names_of: Identities) -> None:
         guids = names_of.guids
         groups, messages = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         owners, sums, longest = [np.zeros(0, np.int64)], [], [np.zeros((0, len(LATENCIES)), np.int64)]

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ordack.config_file import BadConfigFile, ConfigFile, Listen
-from ordack.log import ERROR, INFO, WARNING, Line, Log
 from ordack.net.listener import BadPlace, Listeners
 from ordack.net.tcp import sessions_for_files
 from ordack.notify import Notifier
 from ordack.running import Running
+from ordack.serve_log import ERROR, INFO, WARNING, Line, Log
 from ordack.settings import LISTEN
 from ordack.store import Store, StoreError
 from ordack.tls import BadTls, Tls

@@ -13,7 +13,7 @@ import typer
 from ordack.cli.common import JsonOption, StoreOption, local, log_line, needs, report
 from ordack.cli.config import ConfigOption, load_file, read_file
 from ordack.cli.output import OutputError
-from ordack.log import ERROR, INFO, WARNING, Form, Line, Log
+from ordack.serve_log import ERROR, INFO, WARNING, Form, Line, Log
 from ordack.store import Store, StoreError, StoreFull, StoreUnknown
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from mqqb import confirm
 
 from ordack import classes
 from ordack.client import Message
-from ordack.interop.commands import body_of, label_of
 from ordack.interop.far import SLICE_S, Far
 from ordack.interop.here import Here
+from ordack.interop.language import body_of, label_of
 
 RECEIVE_S = 5  # that a command to receive may take
 SIZE = 500  # bytes of a body at most

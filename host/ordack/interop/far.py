@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ordack.client import Empty
-from ordack.interop.commands import ALWAYS, ANSWERS, COMMANDS, CONTROL
 from ordack.interop.here import Here
+from ordack.interop.language import ALWAYS, ANSWERS, COMMANDS, CONTROL
 
 SLICE_S = 0.25  # after which a wait looks whether it is to end
 LIFE_S = 600  # TimeToReachQueue of all that is sent for a trial: nothing of it stays for long where it is in the way

@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 from ordack.client import Client
 from ordack.config import Config, format_address
 from ordack.links import Hop
-from ordack.log import Log
 from ordack.manager import Manager
 from ordack.net import tcp
 from ordack.net.cuts import Cuts
 from ordack.net.listener import Listener, Listeners
 from ordack.net.record import Recorder
+from ordack.serve_log import Log
 from ordack.store import Store
 
 CAPTURE_SIZE = 1 << 30  # bytes

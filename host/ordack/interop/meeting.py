@@ -11,9 +11,9 @@ from mqqb import confirm
 from ordack import classes
 from ordack.config import format_address
 from ordack.interop.claims import BROKEN, CLAIMS, HELD, Row
-from ordack.interop.commands import ANSWERS, CONTROL, PROBE, VERSION
 from ordack.interop.far import LIFE_S, Far, NoAnswer, Refused
 from ordack.interop.here import Here, connects
+from ordack.interop.language import ANSWERS, CONTROL, PROBE, VERSION
 from ordack.links import Hop
 
 CONNECT_S = 10.0

@@ -14,10 +14,10 @@ from mqqb import confirm
 
 from ordack import classes
 from ordack.interop.claims import BROKEN, CLAIMS, HELD, UNJUDGED, Row, out_of_sequence
-from ordack.interop.commands import body_of
 from ordack.interop.exchange import RECEIVE_S, SIZE, Broken, Exchange, Unjudged
 from ordack.interop.far import Far, NoAnswer, Refused
 from ordack.interop.here import Here
+from ordack.interop.language import body_of
 from ordack.sending import Letter
 from ordack.store.database import counted
 

@@ -12,9 +12,9 @@ from typing import Any
 from ordack import service
 from ordack.applications import Application, Claim, PutBack, Question, Take
 from ordack.commits import AS_CONFIGURED
-from ordack.log import ERROR
 from ordack.manager import Manager
-from ordack.net.reading import Reading, looking_in
+from ordack.net.looking import Reading, looking_in
+from ordack.serve_log import ERROR
 from ordack.store import StoreBusy, StoreError
 
 APPLICATIONS_MAX = 256  # at a time: each may have a frame of service.FRAME_MAX on the way; and

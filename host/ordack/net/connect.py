@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ordack.config import Config, format_address
-from ordack.log import INFO, Line
+from ordack.serve_log import INFO, Line
 from ordack.store.database import counted
 
 FIRST_RETRY_MS = 100  # doubled after each failure, up to TryConnectInterval + RoundTripDelay (B-133)

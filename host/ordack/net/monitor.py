@@ -26,12 +26,12 @@ import h11
 
 from ordack import health, status
 from ordack.config import format_address
-from ordack.log import INFO, WARNING, Line
 from ordack.manager import Manager
 from ordack.metrics import Metrics
 from ordack.net import kept
 from ordack.net.guard import Guard
 from ordack.overview import SAMPLE_S, Overview
+from ordack.serve_log import INFO, WARNING, Line
 from ordack.store import StoreError
 from ordack.store.database import counted
 from ordack.store.look import StoreBeside

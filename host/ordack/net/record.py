@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ordack.config import PORT
-from ordack.log import INFO, Line
+from ordack.serve_log import INFO, Line
 
 PARTS = 8  # of the size that is to be kept: as much has one file
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from mqqb.line import ENDED, OPENED, PAYLOAD_MAX, Line
 
-from ordack import log
+from ordack import serve_log
 from ordack.config import SERIAL_PORT, SerialSettings
 from ordack.net.connect import CONNECTED, DISCONNECTED, WAITING
 from ordack.store import StoreError
@@ -235,7 +235,8 @@ class SerialPort:
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the others have no part in it
-            self._log(log.Line("".join(traceback.format_exception(error)).rstrip(), log.ERROR, peer=self.settings.name))
+            text = "".join(traceback.format_exception(error)).rstrip()
+            self._log(serve_log.Line(text, serve_log.ERROR, peer=self.settings.name))
             if self._device is not None:
                 self._lost(f"a defect, {error!r}")
 
@@ -259,7 +260,7 @@ class SerialPort:
             self._retry_at = self._loop.time() + RETRY_S
             return
         text = f"{self.settings.name}: serial port {self.settings.port} is back"
-        self._log(log.Line(text, log.INFO, peer=self.settings.name))
+        self._log(serve_log.Line(text, serve_log.INFO, peer=self.settings.name))
         self._use(opening.result())
 
     def _read(self) -> None:
@@ -318,7 +319,7 @@ class SerialPort:
     def _lost(self, reason: str) -> None:
         self._last_end = f"the port is gone, {reason}"
         text = f"{self.settings.name}: serial port {self.settings.port} is gone, {reason}; trying again"
-        self._log(log.Line(text, peer=self.settings.name))
+        self._log(serve_log.Line(text, peer=self.settings.name))
         self._release()
         self._line.close()
         self._retry_at = self._loop.time() + RETRY_S

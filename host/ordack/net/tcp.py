@@ -36,8 +36,8 @@ from ordack.net.applications import Door
 from ordack.net.connect import TLS_FAILED, Connector, Step
 from ordack.net.gate import Gate
 from ordack.net.listener import BACKLOG, Listener, Listeners
+from ordack.net.looking import FILES as LOOKING_FILES
 from ordack.net.ping import Pings
-from ordack.net.reading import FILES as READING_FILES
 from ordack.net.record import RecordedConnection, Recorder
 from ordack.net.serial import SerialPort
 from ordack.net.tls import HANDSHAKE_TIMEOUT_S, SHUT_TIMEOUT_S, Handshake
@@ -645,7 +645,7 @@ async def serve(
             failed.set_exception(error)
 
     net = _Net(manager, listeners, recorder, between, tls, applications)
-    of_applications = net.door.most + (net.door.most + READING_FILES if applications and applications.places else 0)
+    of_applications = net.door.most + (net.door.most + LOOKING_FILES if applications and applications.places else 0)
     manager.links.max_sessions = sessions_for_files(manager.config.max_sessions, other_files + of_applications)
     manager.connections = net.report
     previous = loop.get_exception_handler()

@@ -12,7 +12,7 @@ from ordack.audit.partial import Partial, queue_text
 _AS_TEXT = [3, 2, 1, 0, 5, 4, 7, 6, *range(8, 16)]  # the bytes of a GUID, in the order of its text
 
 
-class Names:
+class Identities:
     """guids: of all queue managers, in the order of their texts; streams: how many there are. By partial: manager_of:
     of each code of a queue manager, its place in guids; stream_of: of each flow, its stream's number, in the order of
     keys."""
