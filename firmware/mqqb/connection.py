@@ -2,8 +2,6 @@
 times, and the end (B-160 to B-217).
 """
 
-from array import array
-
 from mqqb import compose, const, core, names, reader, timers, window
 from mqqb.events import Closed, Opened
 
@@ -14,7 +12,6 @@ WAITING_CPR_MSG = const("WAITING_CPR_MSG")
 OPEN = const("OPEN")
 CLOSED = const("CLOSED")
 
-_ESTABLISH_WORDS = const(11)  # the longest internal header
 _RECOVERABLE_ACK_MIN = const(500)
 _RECOVERABLE_ACK_MAX = const(120000)
 _ACK_WAIT_MAX = const(120000)
@@ -76,7 +73,7 @@ class Connection:
         self.recoverable_ack_send_timeout = 0xFFFFFFFF  # B-044: until it is negotiated
         self.due: "list[int | None]" = [None] * timers.COUNT
         self._start_initialization(now)
-        self._words = array("I", bytes(4 * _ESTABLISH_WORDS))  # of the header that is read or written just now
+        self._words = core.words(core.ESTABLISH_CONNECTION)  # of any header that is read or written just now
         self._out: "list[bytes | bytearray]" = []
 
     def connected(self, now: int, pinged: bool = False) -> None:

@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from mqqb.headers import FinalAckBody
     from mqqb.reader import OrderAckBody
 
-
-_TRANSACTION_HEADER_WORDS = const(5)
-
-
 # ResendTimerTable, in milliseconds: three short, three medium, three long ones, then the final one for ever (B-014 to
 # B-018). Made of a list: on a board each sum with a number out of a constant tuple would take memory.
 RESEND_INTERVALS = tuple([30000] * 3 + [300000] * 3 + [1800000] * 3 + [21600000])
@@ -126,6 +122,8 @@ class OutgoingStream:
     and those that `hold` put there. At start-up the owner appends the stored ones itself.
     """
 
+    _ordinal: int  # of what is in _tx_sequence_id
+
     def __init__(
         self, record: "array[int]", intervals: "tuple[int, ...]" = RESEND_INTERVALS, rolls: bool = True, now: int = 0
     ) -> None:
@@ -140,11 +138,10 @@ class OutgoingStream:
         self._resend_time: "int | None" = None
         # For each priority, highest first: [priority, place in the table before which none of it is to be sent].
         self._cursors: "list[list[int]]" = []
-        self._ordinal = -1  # of what is in the next
-        self._tx_sequence_id = 0  # one object for all entries of a sequence: on boards such a number takes memory
+        self._tx_sequence_id: "int | None" = None  # one object for all entries of a sequence: it takes memory on boards
         self._covered_now: "list[Entry]" = []  # by the last OrderAck
         self._held: "list[Entry]" = []  # of awaiting_final_ack, by number: an OrderAck can still prove them stored
-        self._header = array("I", bytes(4 * _TRANSACTION_HEADER_WORDS))
+        self._header = core.words(core.TRANSACTION_HEADER)
 
     @staticmethod
     def new(time_stamp: int, ordinal: int = 1) -> "array[int]":
@@ -169,18 +166,17 @@ class OutgoingStream:
     def adopt(self, record: "array[int]") -> None:
         """Go on from another record, whose words become those of `record`."""
         self.record[:] = record
-        self._ordinal = -1
+        self._tx_sequence_id = None
 
     @property
     def tx_sequence_id(self) -> int:
         """The current OutgoingTxSequenceID as one 64-bit number (B-078)."""
         ordinal = self.record[core.OUTGOING_ORDINAL]
-        if ordinal != self._ordinal:
-            if ordinal == self._ordinal + 1 and ordinal:  # core.roll; it takes less memory so
-                self._tx_sequence_id += 1
-            else:
-                self._tx_sequence_id = self.record[core.OUTGOING_TIME_STAMP] << 32 | ordinal
-            self._ordinal = ordinal
+        if self._tx_sequence_id is None:
+            self._tx_sequence_id = self.record[core.OUTGOING_TIME_STAMP] << 32 | ordinal
+        elif ordinal != self._ordinal:
+            self._tx_sequence_id += 1  # core.roll; it takes less memory so
+        self._ordinal = ordinal
         return self._tx_sequence_id
 
     @property
@@ -235,7 +231,7 @@ class OutgoingStream:
         """Add an entry at the end: one that has no number, or at start-up each stored one, in table order."""
         record = self.record
         number = entry.tx_sequence_number
-        if 0 < number <= record[core.OUTGOING_LAST_ACK] and entry.tx_sequence_id == self.tx_sequence_id:
+        if number <= record[core.OUTGOING_LAST_ACK] and entry.tx_sequence_id == self.tx_sequence_id:
             record[core.OUTGOING_LAST_ACK] = number - 1  # the OrderAck came before its owner had it here
         entry.stream = self
         place = 0
