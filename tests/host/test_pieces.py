@@ -24,6 +24,7 @@ from ordack.tables import LongStream
 
 from tests.support.beside import outcomes_of
 from tests.support.host_world import HERE, Host, two_hosts, world_of
+from tests.support.steps import steps_of
 
 pytestmark = pytest.mark.slow
 
@@ -221,22 +222,14 @@ def _count_steps(folder: Path, count: int, newer: int) -> int:
         client.send_many([Letter("big", b"x", priority=3)] * count)
         last = client.store.messages.last_lookup_id()
         client.send_many([Letter("big", b"new", priority=7)] * newer)
-        steps = 0
-
-        def step() -> bool:
-            nonlocal steps
-            steps += 1
-            return False
-
-        client.store._database.connection.set_progress_handler(step, 10)
-        queue = client.store.queues.named("big")
-        removed = in_pieces(
-            client.store, lambda limit: outcomes_of(client).empty(queue.identifier, NACK_Q_PURGED, limit, last)
-        )
-        client.store._database.connection.set_progress_handler(None)
+        with steps_of(client.store) as steps:
+            queue = client.store.queues.named("big")
+            removed = in_pieces(
+                client.store, lambda limit: outcomes_of(client).empty(queue.identifier, NACK_Q_PURGED, limit, last)
+            )
         assert removed == count
         assert client.store.queues.named("big").messages == newer
-    return steps
+    return steps[0]
 
 
 @pytest.mark.rule("B-340")
@@ -259,21 +252,13 @@ def _start_steps(folder: Path, count: int, after_a_crash: bool) -> int:
     host.manager.poll(world.now, world.wall)
     if after_a_crash:
         host.store.outgoing.set_sent_to(host.store.outgoing.queues()[0].identifier, 10)
-    steps = 0
-
-    def step() -> bool:
-        nonlocal steps
-        steps += 1
-        return False
-
-    host.store._database.connection.set_progress_handler(step, 10)
-    host.manager = Manager(host.store, world.now, host.config)
-    host.manager.poll(world.now, world.wall)
-    host.store._database.connection.set_progress_handler(None)
+    with steps_of(host.store) as steps:
+        host.manager = Manager(host.store, world.now, host.config)
+        host.manager.poll(world.now, world.wall)
     [outgoing] = host.manager.outgoing
     assert outgoing.stream.numbered == count
     host.store.close()
-    return steps
+    return steps[0]
 
 
 @pytest.mark.parametrize("after_a_crash", [False, True])

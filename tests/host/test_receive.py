@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import IO
@@ -197,23 +198,26 @@ def test_a_full_disk_behind_standard_output_removes_nothing(thousand: Path, form
     )
 
 
-@FORMS
-def test_a_disk_that_gets_full_in_the_middle_removes_what_it_took(
-    thousand: Path, ids: list[str], tmp_path: Path, form: str
-) -> None:
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(
         ["/bin/mount", "-t", "tmpfs", "-o", "size=8k", "none", disk], check=False, stderr=subprocess.DEVNULL
     ).returncode:
         pytest.skip("this user cannot mount a small file system")
-    try:
-        with (disk / "shown").open("w", encoding="utf-8") as file:
-            process = _start(thousand, "--all", *form.split(), stdout=file)
-            errors = process.communicate(timeout=DEADLINE_S)[1]
-        whole = (disk / "shown").read_bytes().count(b"\n")
-    finally:
-        subprocess.run(["/bin/umount", disk], check=True)
+    yield disk
+    subprocess.run(["/bin/umount", disk], check=True)
+
+
+@FORMS
+def test_a_disk_that_gets_full_in_the_middle_removes_what_it_took(
+    thousand: Path, ids: list[str], small_disk: Path, form: str
+) -> None:
+    with (small_disk / "shown").open("w", encoding="utf-8") as file:
+        process = _start(thousand, "--all", *form.split(), stdout=file)
+        errors = process.communicate(timeout=DEADLINE_S)[1]
+    whole = (small_disk / "shown").read_bytes().count(b"\n")
     assert process.returncode == 1
     count = whole // (1 if form else 2)
     assert 0 < count < 256  # in the middle of a batch
@@ -326,20 +330,11 @@ def test_a_body_that_is_text_is_shown_as_text_and_any_body_as_it_is(store: Path,
     assert ordack("receive", "--store", store, "plain", "--raw", tmp_path / "new", "--all").returncode == 2
 
 
-def test_a_disk_that_takes_no_body_leaves_the_message_and_no_half_of_it(store: Path, tmp_path: Path) -> None:
+def test_a_disk_that_takes_no_body_leaves_the_message_and_no_half_of_it(store: Path, small_disk: Path) -> None:
     with Client(store) as client:
         client.send("plain", bytes(100_000))
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if subprocess.run(
-        ["/bin/mount", "-t", "tmpfs", "-o", "size=8k", "none", disk], check=False, stderr=subprocess.DEVNULL
-    ).returncode:
-        pytest.skip("this user cannot mount a small file system")
-    try:
-        done = ordack("receive", "--store", store, "plain", "--raw", disk / "body")
-        assert list(disk.iterdir()) == []
-    finally:
-        subprocess.run(["/bin/umount", disk], check=True)
+    done = ordack("receive", "--store", store, "plain", "--raw", small_disk / "body")
+    assert list(small_disk.iterdir()) == []
     assert done.returncode == 1
     assert "No space left on device; nothing was removed from plain" in done.stderr
     assert len(as_json("receive", "--store", store, "plain", "--peek")) == 1

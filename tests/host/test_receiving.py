@@ -22,6 +22,7 @@ from ordack.receiving import Receiving
 from ordack.store import StoreError
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve
+from tests.support.steps import steps_of
 
 
 @pytest.fixture(params=["alone", "through serve"])
@@ -255,17 +256,9 @@ def _steps(folder: Path, others: int, correlation_id: bytes) -> int:
                     "plain", b"other", correlation_id=bytes([number % 250 + 1] * 20) if number % 3 else bytes(20)
                 )
             client.send("plain", b"meant", correlation_id=correlation_id)
-        steps = 0
-
-        def step() -> bool:
-            nonlocal steps
-            steps += 1
-            return False
-
-        client.store._database.connection.set_progress_handler(step, 10)
-        assert [message.body for message in queue.receive(correlation_id=correlation_id)] == [b"meant"]
-        client.store._database.connection.set_progress_handler(None)
-    return steps
+        with steps_of(client.store) as steps:
+            assert [message.body for message in queue.receive(correlation_id=correlation_id)] == [b"meant"]
+    return steps[0]
 
 
 def test_an_answer_is_found_at_once_whatever_waits_in_its_queue(tmp_path: Path) -> None:

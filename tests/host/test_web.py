@@ -32,6 +32,7 @@ from tests.support.beside import outcomes_of
 from tests.support.command import DEADLINE_S, ordack
 from tests.support.dead_letters import HOSTILE, store_with_dead_letters, with_token
 from tests.support.host_peer import Peer, direct
+from tests.support.steps import steps_of
 from tests.support.watched import Watched, answering, until, watched_serve
 
 TOKEN = "a-token-that-nobody-guesses"
@@ -455,7 +456,7 @@ def test_pages_follow_each_other_without_a_gap(tmp_path: Path) -> None:
 def test_a_page_of_100_000_dead_letters_reads_as_much_as_one_of_a_hundred(tmp_path: Path) -> None:
     """Counted in steps of SQLite's machine, wherever in the queue the page is."""
     few, many = tmp_path / "few", tmp_path / "many"
-    steps = {}
+    steps: dict[Path, list[int]] = {}
     for folder, count in ((few, 100), (many, 100_000)):
         [first] = store_with_dead_letters(folder, [("press 7", b"reading 21.5")])
         with Store(folder) as store:
@@ -468,21 +469,13 @@ def test_a_page_of_100_000_dead_letters_reads_as_much_as_one_of_a_hundred(tmp_pa
                 )
                 store._database.all("UPDATE queues SET messages = ? WHERE name = ?", (count, DEAD_XACT))
         with Store(folder) as store:
-            counted = [0]
-
-            def step(counted: list[int] = counted) -> bool:
-                counted[0] += 1
-                return False
-
-            store._database.connection.set_progress_handler(step, 10)
-            begin = kept.page(store, f"queue={DEAD_XACT}", int(time.time()))
-            middle = kept.page(store, f"queue={DEAD_XACT}&after=7.{first + count // 2}", int(time.time()))
-            store._database.connection.set_progress_handler(None)
+            with steps_of(store) as steps[folder]:
+                begin = kept.page(store, f"queue={DEAD_XACT}", int(time.time()))
+                middle = kept.page(store, f"queue={DEAD_XACT}&after=7.{first + count // 2}", int(time.time()))
             assert len(begin["rows"]) == kept.ROWS_MAX
             assert begin["messages"] == count
             assert len(middle["rows"]) in (kept.ROWS_MAX, kept.ROWS_MAX - 1)
-            steps[folder] = counted[0]
-    assert steps[many] <= 1.5 * steps[few]
+    assert steps[many][0] <= 1.5 * steps[few][0]
 
 
 @pytest.mark.parametrize(
