@@ -42,13 +42,6 @@ from tests.support.watched import Samples, Watched, answering, families_of, get,
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
-    with Client(tmp_path / "store", create=True) as client:
-        client.create_queue("line1", transactional=True)
-    return tmp_path / "store"
-
-
-@pytest.fixture
 def watched(store: Path) -> Iterator[Watched]:
     with watched_serve(store) as running:
         yield running

@@ -27,13 +27,6 @@ pytestmark = pytest.mark.slow
 AWAY = "DIRECT=TCP:10.0.0.5\\private$\\lime1"
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    with Client(tmp_path / "store", create=True) as client:
-        client.create_queue("line1", transactional=True)
-    return tmp_path / "store"
-
-
 @contextlib.contextmanager
 def _serving(store: Path, *arguments: str) -> Iterator[Serve]:
     running = Serve(store, *arguments)
