@@ -1757,6 +1757,7 @@ static void check_back(mqqb_audit *a, const row *r, sequence *s, uint32_t number
 static void remember_ack(const mqqb_audit *a, const row *r, sequence *s, const mqqb_audit_direction *own,
                          uint32_t number)
 {
+    const uint32_t where = 2 * r->connection | r->direction;
     mqqb_audit_ack *ack;
 
     if ((own->missed & UNCOUNTED) != 0) {
@@ -1765,17 +1766,21 @@ static void remember_ack(const mqqb_audit *a, const row *r, sequence *s, const m
     if (s->acks_used == MQQB_AUDIT_ACKS) {
         settle_acks(a, s);
     }
-    if (s->acks_used == MQQB_AUDIT_ACKS) { /* give up every other one; later ones cover it */
-        uint32_t k;
-        for (k = 0; k < MQQB_AUDIT_ACKS / 2; k++) {
-            s->acks[k] = s->acks[(size_t)2 * k];
+    if (s->acks_used ==
+        MQQB_AUDIT_ACKS) { /* give up those of connections before, or every other one: later ones cover it */
+        const int before = s->acks[0].where != where;
+        uint32_t k, left = 0;
+        for (k = 0; k < MQQB_AUDIT_ACKS; k++) {
+            if (before ? s->acks[k].where == where : k % 2 == 0) {
+                s->acks[left++] = s->acks[k];
+            }
         }
-        s->acks_used = MQQB_AUDIT_ACKS / 2;
+        s->acks_used = left;
     }
     ack = &s->acks[s->acks_used++];
     ack->packet = r->packet;
     ack->number = number;
-    ack->where = 2 * r->connection | r->direction;
+    ack->where = where;
     ack->index = own->messages;
 }
 

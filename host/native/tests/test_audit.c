@@ -2528,6 +2528,21 @@ static void test_many_order_acks_wait(void)
     (void)message(15, 14, USUAL);
     (void)session_ack(0, USUAL);
     CHECK_FOUND("T");
+
+    start(); /* those that wait for ever take no place from those of the next connection */
+    for (uint32_t number = 1; number <= 6; number++) {
+        (void)message(number, number - 1, USUAL);
+        (void)order_ack(number, USUAL);
+    }
+    opened(1, 0, SENDER);
+    for (uint32_t number = 7; number <= 10; number++) {
+        (void)message(number, number - 1, WITH(.connection = 1));
+        (void)session_ack(1, WITH(.connection = 1, .base = number - 6, .bits = 1));
+        (void)order_ack(number, WITH(.connection = 1));
+    }
+    (void)session_ack(0, WITH(.connection = 1, .ack = 0xFFFD)); /* for the first of these four */
+    (void)message(7, 6, WITH(.connection = 1));
+    CHECK_FOUND("T");
 }
 
 /* ---- delivered twice ----------------------------------------------------------------------------- */
