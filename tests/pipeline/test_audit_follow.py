@@ -27,7 +27,7 @@ from ordack.audit.result import Result
 from ordack.capture import columnar
 from pyspark.errors import PySparkException
 
-from tests.support.capture_generator import capture_files
+from tests.support.capture_generator import capture_files, write_fleet
 from tests.support.command import ordack
 
 if TYPE_CHECKING:
@@ -233,6 +233,21 @@ def test_of_old_states_few_are_kept(tmp_path: Path) -> None:
     kept = sorted(int(path.name) for path in follower._states.iterdir())
     assert kept[-4:] == list(range(len(sources) - 3, len(sources) + 1))
     assert len(kept) < 20
+
+
+def test_neither_open_files_nor_the_state_grow_with_the_files_that_were_read(tmp_path: Path) -> None:
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    files = [folder / f"fleet-{number:02}.pcap" for number in range(40)]
+    write_fleet(files, packets=20_000, streams=8, each=0)
+    follower = Follower(folder, tmp_path / "checkpoint", step_bytes=1)
+    seen = {}
+    for step in follower.steps(once=True):
+        with pa.CompressedInputStream(str(follower._state(step.number)), "lz4") as state:
+            seen[step.number] = len(os.listdir("/proc/self/fd")), len(state.read())
+    assert len(seen) == len(files)
+    assert seen[40][0] == seen[10][0]
+    assert seen[40][1] - seen[10][1] < sum(path.stat().st_size for path in files[10:]) / 50
 
 
 def test_states_of_another_version_are_made_again_or_it_is_told_that_they_cannot_be(
