@@ -1277,10 +1277,11 @@ static void has_begun(const mqqb_audit *a, const row *r, sequence *s)
 }
 
 /* Was a message of the sequence sent since something may have been missed? A connection that is older than the capture may have
- * brought it late, behind the first ones of the next sequence on another connection. */
+ * brought it late, behind the first ones of the next sequence on another connection; and who forwards may send it again behind
+ * them. */
 static int was_in_use(const mqqb_audit *a, const sequence *s)
 {
-    return s->handed != 0 || a->connections[s->where / 2].begun != 0;
+    return s->handed != 0 || (s->key.hops == 0 && a->connections[s->where / 2].begun != 0);
 }
 
 static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *key, uint32_t pair)

@@ -1599,9 +1599,9 @@ def _accounted(capture: Capture, violation: Planted) -> bool:
     if violation.variant.startswith("sequence"):
         left = any(_is_left(capture, other, evidence) for other in capture.pairs[violation.pair])
         return not left and _has_begun(capture, violation)
-    if violation.kind in ("ack_beyond_receipt", "skipped") and _is_left(capture, line, evidence):
-        return False
     sequence = violation.evidence[-1][0].sequence
+    if violation.kind in ("ack_beyond_receipt", "skipped") and _is_left(capture, line, evidence, sequence):
+        return False
     begin = min(frame.time for frame in capture.frames if frame.kept >= 0)
     return any(
         packet.line is line
@@ -1615,13 +1615,14 @@ def _accounted(capture: Capture, violation: Planted) -> bool:
     )
 
 
-def _is_left(capture: Capture, line: Line, evidence: int) -> bool:
-    """Had the sender begun another connection by then, and is no end of the one that carried the line last in the
-    capture? Then a reader cannot know what was sent there last."""
+def _is_left(capture: Capture, line: Line, evidence: int, sequence: tuple[int, int] | None = None) -> bool:
+    """Had the sender begun another connection by then, and is no end of the one that carried the line, or this sequence
+    of it, last in the capture? Then a reader cannot know what was sent there last."""
     sent = [
         packet
         for packet in capture.packets
         if packet.line is line and packet.kind == "message" and packet.visible and packet.frames[-1].time <= evidence
+        if sequence in (None, packet.sequence)
     ]
     if not sent:
         return False
