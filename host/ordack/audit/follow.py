@@ -7,7 +7,9 @@
 Files are read in steps. A step starts from the state that an earlier step left, reads more files in the order of their
 first frames, and leaves a new state: decoder and auditor with all their streams. A step is written down once, before it
 is done; after a kill it is done again from the same state. One task does all of it: a stream is whatever one sender
-tells one queue, over any connections, and one core replays more than capture points write.
+tells one queue, over any connections, and one core replays more than capture points write. States by sender would not
+do: of what two of them know something (a new address, an acknowledgement by another host: streams in 16 of 60 generated
+captures) they had to replay the frames, which may be gone when they show it.
 
 A file that comes late, or has grown since it was read, belongs in front of others that were read. The next step then
 goes back to a state from before its place, so the result is always that of one `ordack audit` over all the files. If
