@@ -668,7 +668,7 @@ static void withdraw(mqqb_audit *a, const row *r, mqqb_audit_detail detail, uint
 
 /* This row tells that something of its direction was on its way, or lost, since the row before it. What was said in the meantime, and
  * depends on it, was said too early. */
-static void come_late(mqqb_audit *a, const row *r, const mqqb_audit_connection *c)
+static void come_late(mqqb_audit *a, const row *r, const mqqb_audit_connection *c, uint32_t source)
 {
     const mqqb_audit_direction *const own = &c->direction[r->direction];
     const int64_t since = own->last_time != 0 ? own->last_time : c->first_time;
@@ -676,6 +676,12 @@ static void come_late(mqqb_audit *a, const row *r, const mqqb_audit_connection *
 
     if (c->accused >= since) {
         withdraw(a, r, MQQB_AUDIT_LATE_CONNECTION, 0, since);
+    }
+    if (source != 0) {
+        if (a->sources[source].missed.accused >= since) {
+            withdraw(a, r, MQQB_AUDIT_LATE_SOURCE, source, since);
+        }
+        return;
     }
     if (own->owner != 0 && a->sources[own->owner].missed.accused >= since) {
         withdraw(a, r, MQQB_AUDIT_LATE_SOURCE, own->owner, since);
@@ -1396,6 +1402,23 @@ static void accuse(mqqb_audit *a, const row *r, uint32_t source, uint32_t pair)
     a->pairs[pair].missed.accused = later(a->pairs[pair].missed.accused, r->time);
 }
 
+/* Was an acknowledgement found wrong that this message, had it come in time, would have made right? */
+static int would_justify(const mqqb_audit *a, const sequence *s, uint32_t number)
+{
+    const mqqb_audit_source *const source = &a->sources[s->key.source];
+    uint32_t k;
+
+    if (source->stray_ordinal == s->ordinal && source->stray_time_stamp == s->time_stamp) {
+        return 1;
+    }
+    for (k = 0; k < MQQB_AUDIT_REPORTED; k++) {
+        if ((s->reported_skips >> k & 1) != 0 ? number < s->reported[k] : number == s->reported[k]) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 static void removed_twice(mqqb_audit *a, const row *r, const sequence *s, const mqqb_audit_final *first,
                           const mqqb_audit_final *second)
 {
@@ -1500,8 +1523,8 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
 
     slot = make_slot(a, s, number, r->time);
     resent = slot == NULL || (slot->flags & SEEN) != 0;
-    if (r->time < a->latest) {
-        come_late(a, r, c);
+    if (r->time < a->latest && would_justify(a, s, number)) {
+        come_late(a, r, c, key.source);
     }
     if (slot == NULL) {
         s->counts.resends++;
@@ -1648,6 +1671,14 @@ static int is_reported(const sequence *s, uint32_t number)
     return k < MQQB_AUDIT_REPORTED;
 }
 
+static void remember_reported(sequence *s, uint32_t number, int skipped)
+{
+    const uint32_t k = s->reported_next++ % MQQB_AUDIT_REPORTED;
+
+    s->reported[k] = number;
+    s->reported_skips = (s->reported_skips & ~(1u << k)) | (uint32_t)skipped << k;
+}
+
 /* An acknowledgement for a number that the receiver cannot have, or cannot have accepted. 1: it is one. */
 static int check_number(mqqb_audit *a, const row *r, sequence *s, uint32_t number, int order, int accepted)
 {
@@ -1681,7 +1712,7 @@ static int check_number(mqqb_audit *a, const row *r, sequence *s, uint32_t numbe
         }
         found->number = number;
         show(found, &r->packet);
-        s->reported[s->reported_next++ % MQQB_AUDIT_REPORTED] = number;
+        remember_reported(s, number, skipped != 0);
         accuse(a, r, s->key.source, s->pair);
     }
     if (skipped || unknown) {
@@ -2138,7 +2169,7 @@ static void take(mqqb_audit *a, const row *r, uint32_t kind)
         c->first_time = r->time;
     }
     if (kind == MQQB_KIND_HOLE || kind == MQQB_KIND_MALFORMED) {
-        come_late(a, r, c);
+        come_late(a, r, c, 0);
     }
     switch (kind) {
     case MQQB_KIND_HOLE:

@@ -183,14 +183,15 @@ typedef struct {
     mqqb_audit_counts counts;
     uint32_t pieces[MQQB_AUDIT_PIECES];
     mqqb_audit_packet highest_packet, ack_packet, back_packet[3];
-    uint32_t first_where, reported_where, reported_next, reported[MQQB_AUDIT_REPORTED];
+    uint32_t first_where, reported_where, reported_next, reported_skips,
+        reported[MQQB_AUDIT_REPORTED];   /* bit k: reported[k] skips */
     uint32_t ack_where, reported_resend; /* reported_resend: one that cannot be judged, as the direction and 1 */
     uint32_t ack_number, ack_id, acked, back, back_from, back_to,
         back_number; /* the OrderAck before, and whether they went back */
     uint32_t evicted, evicted_held,
         evicted_top;            /* without OrderAck when they lost their slot: without JN and JP, with, the last */
     uint32_t doubt, doubt_from; /* what is between them was not seen, and taken as received; 0: nothing */
-    uint32_t handed;            /* 1: its id was in use, or new, after all that may have been missed */
+    uint32_t handed, spare;     /* 1: its id was in use, or new, after all that may have been missed */
     int64_t first_time;
     mqqb_audit_ack shown; /* the highest that the sender has shown to have */
     mqqb_audit_ack acks[MQQB_AUDIT_ACKS];

@@ -1508,17 +1508,17 @@ static void test_an_ack_of_a_sequence_that_is_not_kept(void)
 
 static void test_a_sequence_that_comes_late(void)
 {
-    for (uint32_t k = 0; k < 2; k++) {
+    for (uint32_t k = 0; k < 4; k++) { /* 0: the one that was acknowledged; 1, 2: another; 3: a later packet of it */
         int64_t then;
         (void)begin_second();
         then = now;
         now += SECOND;
         (void)order_ack(1, WITH(.ordinal = 4));
-        if (k == 0) {
+        if (k != 3) {
             now = then;
         }
-        (void)message(1, 0, WITH(.ordinal = 4));
-        CHECK_FOUND(k == 0 ? "A!!" : "A");
+        (void)message(1, 0, WITH(.ordinal = k == 1 ? 5 : 4, .stamp = k == 2 ? FIRST + 1 : FIRST));
+        CHECK_FOUND(k == 0 ? "A!" : "A");
     }
 }
 
@@ -2086,7 +2086,8 @@ static void test_late_messages(void)
     (void)order_ack(900, WITH(.connection = 1));
     now = then;
     (void)message(2, 1, USUAL);
-    CHECK_FOUND("AA!!");
+    (void)message(3, 2, USUAL); /* justifies nothing */
+    CHECK_FOUND("AA!");
 
     start_two(); /* between two wrong ones, of which the later one came first */
     (void)message(1, 0, USUAL);
@@ -2098,7 +2099,7 @@ static void test_late_messages(void)
     now += SECOND / 2;
     (void)message(2, 1, USUAL);
     (void)message(5, 2, USUAL);
-    CHECK_FOUND("AA!!!!");
+    CHECK_FOUND("AA!");
 
     start_two();
     (void)message(1, 0, USUAL);
@@ -2108,20 +2109,19 @@ static void test_late_messages(void)
     (void)order_ack(3, WITH(.connection = 1));
     now = then;
     (void)message(2, 1, USUAL);
-    CHECK_FOUND("S!!");
-}
+    CHECK_FOUND("S!");
 
-static void test_so_many_numbers_are_said_once(void)
-{
-    start();
+    start_two();
     (void)message(1, 0, USUAL);
+    then = now;
+    now += SECOND;
     for (uint32_t k = 0; k < MQQB_AUDIT_REPORTED + 1; k++) {
-        (void)order_ack(100 + k, USUAL);
+        (void)order_ack(100 + k, WITH(.connection = 1));
     }
-    (void)order_ack(101, USUAL);
-    CHECK_FOUND("AAAAAAAAA");
-    (void)order_ack(100, USUAL); /* forgotten */
-    CHECK_FOUND("AAAAAAAAAA");
+    now = then;
+    (void)message(100, 1, USUAL); /* forgotten */
+    (void)message(100 + MQQB_AUDIT_REPORTED, 1, USUAL);
+    CHECK_FOUND("AAAAAAAAA!");
 }
 
 /* ---- sessions ------------------------------------------------------------------------------------ */
@@ -2854,7 +2854,6 @@ int main(int argc, char **argv)
     RUN("mqqb_audit.h", test_what_came_before_is_not_withdrawn);
     RUN("B-078 B-093", test_a_sequence_that_comes_late_behind_a_lower_one);
     RUN("mqqb_audit.h", test_late_messages);
-    RUN("mqqb_audit.h", test_so_many_numbers_are_said_once);
     RUN("B-104 B-105 B-227", test_count_mismatch);
     RUN("OP-14", test_a_header_in_a_message);
     RUN("B-104 B-105 B-227", test_counts_after_a_hole);
