@@ -141,6 +141,11 @@ class Process:
         """SIGKILL to the whole group, at once; returns when the process is gone and its output is in the log."""
         self._end(signal.SIGKILL)
 
+    def kill_alone(self) -> None:
+        """SIGKILL to this process; the others of its group live on. Its output may go on, too."""
+        self._popen.kill()
+        self._popen.wait(_EXIT_DEADLINE_S)
+
     def terminate(self) -> None:
         """SIGTERM."""
         with suppress(ProcessLookupError):
@@ -184,6 +189,7 @@ class Mortal(Protocol):
     def power_up(self) -> None: ...
 
     def reset(self) -> None:
+        """Begin again, the power stays. Raises OSError; always if there is no such button."""
         raise OSError(f"{type(self).__name__} has no reset button")
 
 
@@ -241,10 +247,6 @@ class Board(Mortal, Protocol):
 
     def power_up(self) -> None:
         """Switch on again: the flash is as the power cut left it."""
-
-    def reset(self) -> None:
-        """Begin again, the power stays. Raises OSError, always if `RESET` is none of its ways."""
-        raise OSError(f"board {self.target} has no reset button")
 
     def read_file(self, name: str) -> bytes:
         """A file of the board's flash, empty if it does not exist. The board is switched off."""

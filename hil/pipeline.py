@@ -14,10 +14,8 @@ not so; 2 wrong use.
 import argparse
 import asyncio
 import json
-import os
 import random
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -81,7 +79,6 @@ class Service(Mortal):
         self._command = list(command)
         self._folder = folder
         self._process: Process | None = None
-        self._former: list[Process] = []
         self.life = 0
         self.log = Log()
 
@@ -101,16 +98,13 @@ class Service(Mortal):
 
     def kill(self) -> None:
         """SIGKILL to the whole group."""
-        for process in [*self._former, *([] if self._process is None else [self._process])]:
-            process.kill()
-        self._former = []
+        if self._process is not None:
+            self._process.kill()
 
     def kill_first(self) -> None:
         """SIGKILL to the process that was started, and not to those that it has started: they notice."""
         if self._process is not None:
-            self._former.append(self._process)
-            with suppress(ProcessLookupError):
-                os.kill(self._process.pid, signal.SIGKILL)
+            self._process.kill_alone()
 
     def stop(self) -> None:
         """SIGTERM. Raises CampaignFailed if it does not end cleanly."""

@@ -1,0 +1,209 @@
+"""The parts of the campaign over the whole way, without its processes: what is killed when, what is seen of the table,
+and the verdict. tests/pipeline/test_chain.py runs all of it.
+"""
+
+import functools
+import json
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+pytest.importorskip("deltalake", reason="the pipeline is not installed")
+
+import pyarrow as pa
+from deltalake import write_deltalake
+
+from hil import pipeline
+from hil.boards import BoardMissing
+from hil.pipeline import STEPS_MAX, Figures, IngestVictim, PipelineCampaign, Service, Table, main
+from hil.queue_manager import CampaignFailed
+from hil.report import Comparison
+
+# The verdict
+
+
+def figures(**changes: Any) -> Figures:
+    """Of a campaign in which all went well."""
+    asked = {"board": 2, "ingest": 1}
+    well = {"comparison": Comparison(20, 20, 20), "asked": asked, "kills": dict(asked)}
+    return Figures(7, 20, **{**well, **changes})
+
+
+def test_a_campaign_in_which_all_went_well_says_so() -> None:
+    assert figures().shortcomings() == []
+    assert figures().line().startswith("20 sent, 20 received once, in order, 0 lost, 0 duplicated; 0 segments")
+    assert json.loads(figures().to_json())["ok"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"comparison": None}, "there is no verdict"),
+        ({"comparison": None, "failure": "the ingest ended by itself"}, "the ingest ended by itself"),
+        ({"comparison": Comparison(20, 19, 19, lost=[3])}, "{'lost': [3]}"),
+        ({"comparison": Comparison(19, 19, 19)}, "19 sent, 19 received once"),
+        ({"left": 2}, "2 messages are still in queues"),
+        ({"kills": {"board": 2}}, "0 of 1 kills of the ingest were made"),
+        ({"kills": {"board": 3, "ingest": 1}}, "3 of 2 kills of the board were made"),
+    ],
+)
+def test_what_is_wrong_is_said(changes: dict[str, Any], reason: str) -> None:
+    found = figures(**changes)
+    assert reason in " ".join(found.shortcomings())
+    assert not json.loads(found.to_json())["ok"]
+
+
+# The ingest
+
+
+class StandinService:
+    """An ingest that is only counted."""
+
+    def __init__(self) -> None:
+        self.alive = False
+        self.ended: list[str] = []
+
+    def power_up(self) -> None:
+        self.alive = True
+
+    def kill(self) -> None:
+        self.ended.append("all")
+
+    def kill_first(self) -> None:
+        self.ended.append("first")
+
+
+def test_the_ingest_is_killed_after_its_steps_in_each_life_with_java_and_without_in_turn(tmp_path: Path) -> None:
+    service, table = StandinService(), Table(tmp_path)
+    victim = IngestVictim(cast(Service, service), table, 4, 3)
+    assert all(0 <= steps <= STEPS_MAX for steps in victim.plan)
+    victim.start()
+    for turn, steps in enumerate(victim.plan):
+        for step in range(steps):
+            victim.tick(complete=False)
+            assert victim.kills == turn
+            (tmp_path / f"part-{turn}-{step}").touch()
+        victim.tick(complete=False)
+        assert victim.kills == turn + 1
+    assert (service.ended, victim.alone, victim.finished) == (["first", "all", "first"], 2, True)
+    victim.tick(complete=False)
+    assert victim.kills == 3
+
+
+def test_kills_for_which_no_step_will_come_are_made_all_the_same(tmp_path: Path) -> None:
+    victim = IngestVictim(cast(Service, StandinService()), Table(tmp_path), 5, 2)
+    victim.start()
+    for _ in range(2):
+        victim.tick(complete=True)
+    assert victim.finished
+
+
+def test_an_ingest_that_ends_by_itself_is_noticed(tmp_path: Path) -> None:
+    service = StandinService()
+    victim = IngestVictim(cast(Service, service), Table(tmp_path), 5, 0)
+    victim.start()
+    victim.tick(complete=False)
+    service.alive = False
+    with pytest.raises(CampaignFailed, match="the ingest ended by itself"):
+        victim.tick(complete=True)
+
+
+# A service
+
+
+def service(folder: Path, script: str) -> Service:
+    """A command that runs until it is killed, and has said that it does."""
+    made = Service([sys.executable, "-u", "-c", f"import os, signal, sys, time\n{script}"], folder)
+    made.power_up()
+    made.log.wait_for(lambda text: text.startswith("ready"), 60)
+    return made
+
+
+def test_a_service_is_to_end_cleanly_when_it_is_asked_to(tmp_path: Path) -> None:
+    for status in (0, 3):
+        made = service(tmp_path, f"signal.signal(15, lambda *_: sys.exit({status})); print('ready'); signal.pause()")
+        if status:
+            with pytest.raises(CampaignFailed, match="ended with status 3 after SIGTERM"):
+                made.stop()
+        else:
+            made.stop()
+        assert not made.alive
+
+
+def test_of_a_service_that_is_killed_alone_the_children_live_on(tmp_path: Path) -> None:
+    """They notice, as Java does."""
+    child = "if not os.fork():\n while os.path.exists('stay'): time.sleep(0.01)\n print('gone'); os._exit(0)"
+    (tmp_path / "stay").touch()
+    made = service(tmp_path, f"{child}\nprint('ready'); signal.pause()")
+    assert made.has_children()
+    made.kill_first()
+    assert not made.alive
+    assert not made.has_children()
+    assert all(line.text != "gone" for line in made.log.since(0))
+    (tmp_path / "stay").unlink()
+    made.log.wait_for(lambda text: text == "gone", 60)
+
+
+# The table
+
+
+def rows(*numbers: int) -> pa.Table:
+    """Messages, the last one first."""
+    each = [
+        {"lookup_id": k, "label": f"reading {k}", "source_queue_manager": "a", "message_id": k, "delivery": "express"}
+        | {"message_class": 0, "body": b"x" * k, "tx_sequence_ordinal": 3, "tx_sequence_time_stamp": 2}
+        | {"tx_sequence_number": k}
+        for k in reversed(numbers)
+    ]
+    return pa.Table.from_pylist(each)
+
+
+def test_the_table_is_seen_without_spark(tmp_path: Path) -> None:
+    table = Table(tmp_path / "table")
+    assert (table.steps(), table.count()) == (0, 0)
+    for count, numbers in ((2, (1, 2)), (4, (3, 4))):
+        write_deltalake(table.folder, rows(*numbers), mode="append")
+        assert (table.steps(), table.count(), table.orphans()) == (count, count, 0)
+    received = table.read()
+    assert [message.k for message in received] == [1, 2, 3, 4], "in the order of their arrival"
+    assert {message.tx[0] for message in received} == {2 << 32 | 3}
+    assert [message.size for message in received] == [1, 2, 3, 4]
+    (table.folder / "part-of-a-batch-that-was-killed.parquet").touch()
+    assert (table.orphans(), table.steps(), table.count()) == (1, 5, 4)
+
+
+# The command
+
+
+def test_wrong_use_is_status_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--messages", "0"], ["--kills", "-1"]):
+        with pytest.raises(SystemExit) as raised:
+            main(words)
+        assert raised.value.code == 2
+        assert "messages are 1 or more" in capsys.readouterr().err
+
+    def missing(*_: object) -> None:
+        raise BoardMissing("no board 'none'")
+
+    monkeypatch.setattr(PipelineCampaign, "__init__", missing)
+    assert main(["--board", "none"]) == 2
+    assert "no board 'none'" in capsys.readouterr().out
+
+
+def test_a_campaign_that_fails_keeps_its_figures_and_says_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def fail(*_: object) -> None:
+        raise CampaignFailed("the export does not make its folder")
+
+    monkeypatch.setattr(PipelineCampaign, "run", fail)
+    monkeypatch.setattr(pipeline, "Settings", functools.partial(pipeline.Settings, artefacts=tmp_path))
+    assert main(["--board", "cpython", "--messages", "5", "--kills", "0", "--seed", "3", "--json"]) == 1
+    captured = capsys.readouterr()
+    said = json.loads(captured.out)
+    assert "FAILED: the export does not make its folder" in captured.err
+    assert Path(said["artefacts"]).parent == tmp_path
+    assert json.loads((Path(said["artefacts"]) / "figures.json").read_text())["failure"] == said["failure"]
+    assert "--- the last lines of the export:" in (Path(said["artefacts"]) / "logs.txt").read_text()
