@@ -18,24 +18,18 @@ from typing import cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ordack.node import Node
+from ordack.node import Node, dns
 
 from hil import campaign, queue_manager, scenario
 from hil.boards import MISHAP, POWER, RESET, ROOT, Line, Log, ProcessBoard
-from hil.campaign import (
-    Progress,
-    Victim,
-    beside,
-    elsewhere,
-    main,
-    parse_arguments,
-)
+from hil.campaign import AccessPoint, Progress, Victim, beside, elsewhere, main, parse_arguments
+from hil.commands import Commands
 from hil.conftest import STANDIN, RunStandin
 from hil.emulated import M3
-from hil.faults import GOES_ON, UP, Cut, CutSchedule
+from hil.faults import GOES_ON, UP, Cut, CutSchedule, TcpFaultProxy
 from hil.name_server import NameServer
 from hil.queue_manager import CampaignFailed, QueueManager
-from hil.scenario import CLOCK, KILL_DELAY_MAX_S, OFF_TIME_MAX_S, ORDACK, Kill, Settings, plan_kills
+from hil.scenario import CLOCK, COPY, ERASE, FLIP, KILL_DELAY_MAX_S, OFF_TIME_MAX_S, ORDACK, Kill, Settings, plan_kills
 from hil.signals import heed
 
 # Plans
@@ -284,6 +278,63 @@ def test_a_name_server_that_was_dead_has_left_a_question_unanswered(asked_meanwh
     names.power_up()
     assert [ask(), ask()] == ([2, 3] if asked_meanwhile else [1, 2])
     assert names.unanswered == max(1, asked_meanwhile)
+
+
+def test_a_board_finds_the_queue_manager_by_the_name_server_and_again_when_it_was_dead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Asked by what a board has on it, over UDP."""
+
+    async def address(name: str) -> str:
+        lookup = dns.Lookup(name)
+        while (found := lookup.poll()) is None:
+            await asyncio.sleep(0.001)
+        lookup.close()
+        return found
+
+    async def test() -> None:
+        names = NameServer("10.0.2.2", answers=True)
+        await names.open("127.0.0.1")
+        monkeypatch.setattr(dns, "SERVERS", [("127.0.0.1", names.port)])
+        monkeypatch.setattr(dns, "_cache", {})
+        assert await address("first.example") == "10.0.2.2"
+        names.kill()
+        asking = asyncio.create_task(address("second.example"))
+        while not names.unanswered:
+            await asyncio.sleep(0.001)
+        names.power_up()
+        assert await asking == "10.0.2.2"
+        assert (names.asked, names.unanswered) == (3, 1)
+        names.close()
+
+    asyncio.run(test())
+
+
+def test_an_access_point_that_went_is_there_again_when_the_board_has_associated_anew() -> None:
+    async def test() -> None:
+        done: list[str] = []
+
+        class Proxy:
+            async def vanish(self) -> None:
+                done.append("gone")
+
+            async def come_back(self) -> None:
+                done.append("back")
+
+        progress = Progress(associations=1)
+        point = AccessPoint(cast(TcpFaultProxy, Proxy()), progress)
+        for turn in range(1, 3):
+            point.kill()
+            point.kill()  # it has gone already
+            await asyncio.sleep(0)
+            await point.look()
+            assert done == ["gone", "back"] * (turn - 1) + ["gone"]
+            progress.associations += 1
+            for _ in range(2):
+                await point.look()
+            assert done == ["gone", "back"] * turn
+
+    asyncio.run(test())
 
 
 @pytest.mark.parametrize(
@@ -611,6 +662,64 @@ def test_one_bit_of_an_outbox_at_a_time_is_flipped(tmp_path: Path) -> None:
             file.write(bytes(10))
         campaign.Campaign.flip(cast(campaign.Campaign, rig), tmp_path)
         assert sum(byte.bit_count() for path in tmp_path.iterdir() for byte in path.read_bytes()) == 1
+
+
+@pytest.mark.parametrize(
+    ("mishap", "put", "erased"),
+    [
+        (ERASE, [], ["outbox-1", "outbox-2"]),
+        (COPY, ["outbox-1", "outbox-1"], ["outbox-2"]),  # the first time it stays as it is
+        (FLIP, ["outbox-1", "outbox-2"], []),
+    ],
+)
+def test_what_a_mishap_took_away_is_kept_and_one_that_finds_no_outbox_is_none(
+    tmp_path: Path, mishap: str, put: list[str], erased: list[str]
+) -> None:
+    class Outbox:
+        there, put = False, list[str]()
+
+        def erase(self, _: str, to: Path) -> None:
+            if not self.there:
+                raise FileNotFoundError
+            to.mkdir()
+
+        def put_back(self, _: str, files: Path) -> None:
+            self.put.append(files.name)
+
+    outbox = Outbox()
+    board = SimpleNamespace(erase=outbox.erase, put=outbox.put_back)
+    rig = SimpleNamespace(settings=SimpleNamespace(mishap=mishap), folder=tmp_path, board=board, mishaps=0, erased=[])
+    rig.flip = lambda _: None
+    for outbox.there in (False, True, True):
+        campaign.Campaign.befall(cast(campaign.Campaign, rig))
+    assert (rig.mishaps, outbox.put, [path.name for path in rig.erased]) == (2, put, erased)
+
+
+def test_a_backup_is_made_first_and_put_back_from_then_on(tmp_path: Path) -> None:
+    """What came between is gone, and known to be."""
+    said, queue = list[tuple[str, ...]](), [{1, 2, 3}, {1}, {1, 4}, {1}]
+
+    async def command(*words: str) -> str:
+        said.append(words)
+        return ""
+
+    async def readings(*words: str) -> set[int]:
+        assert words == ("--peek",), "they are not received yet"
+        return queue.pop(0)
+
+    async def test() -> set[int]:
+        manager = SimpleNamespace(using=asyncio.Lock(), command=command, life=0)
+        rig = SimpleNamespace(manager=manager, mishaps=0, folder=tmp_path, gone=set(), commands=Commands(0))
+        rig.readings = readings
+        for _ in range(3):
+            (tmp_path / "store").mkdir(exist_ok=True)
+            await campaign.Campaign.restore(cast(campaign.Campaign, rig))
+        assert rig.mishaps == 3
+        return set(rig.gone)
+
+    assert asyncio.run(test()) == {2, 3, 4}
+    assert said == [("backup", "backup"), ("restore", "backup"), ("restore", "backup")]
+    assert {path.name for path in tmp_path.iterdir()} == {"store-1", "store-2"}, "each is there to be looked at"
 
 
 def test_readings_that_had_failed_when_the_power_went_are_with_the_outbox(tmp_path: Path) -> None:
