@@ -19,9 +19,8 @@ from labgrid.driver import Driver, SSHDriver
 from labgrid.factory import target_factory
 from labgrid.protocol import PowerProtocol
 
-from hil.boards import FIRMWARE, POWER, ROOT, Board, Limits, Log, Process
-from hil.drivers import NodeProtocol, Switch, number
-from hil.locks import Lock
+from hil.boards import FIRMWARE, POWER, ROOT, Board, Process
+from hil.drivers import NodeProtocol, RealBoard, Switch, number
 
 DEADLINE_S: Final = 120.0
 SILENT_S: Final = 3.0
@@ -76,32 +75,17 @@ class SSHNodeDriver(Driver, NodeProtocol):  # type: ignore[misc]
         return SSHBoard(self, application)
 
 
-class SSHBoard(Board):
+class SSHBoard(RealBoard):
     """A computer. To connect may take as long as it starts: who has an event loop calls from a thread."""
 
-    line: Path | None = None
     ways: tuple[str, ...] = (POWER,)
 
     def __init__(self, node: SSHNodeDriver, application: Path) -> None:
-        self.target = node.target.name
-        self.host = node.host
-        self.listen = node.listen or node.host
-        self.limits = Limits(node.max_size, node.ahead, node.patience_s, node.deadline_s)
-        self.log = Log()
-        self._node = node
-        self._application = application
+        super().__init__(node, application, node.power)
         self._folder = shlex.quote(node.folder)
-        self._life = 0
         self._pid = ""
         self._process: Process | None = None
-        self._lock = Lock(node.identity, f"a campaign on {self.target}")
         self._switch = None if node.power is None else Switch(node.power, node.off_s, self.target)
-        try:
-            if node.power is not None:
-                node.target.activate(node.power)
-        except BaseException:
-            self._lock.release()
-            raise
 
     @property
     def alive(self) -> bool:
@@ -202,13 +186,6 @@ class SSHBoard(Board):
             yield "silent when its power is off"
             return
         raise OSError("it answers although its power is off: the switch is another board's")
-
-    def close(self) -> None:
-        try:
-            self.kill()
-        finally:
-            self._lock.release()
-            self._node.target.cleanup()
 
     @property
     def _command(self) -> str:

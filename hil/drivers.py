@@ -416,32 +416,55 @@ class Switch:
             raise OSError(f"board {self._board}: {error} {said.decode(errors='replace')}".strip()) from None
 
 
-class LabBoard(Board):
-    """A real board. The switch may take seconds: who has an event loop calls from a thread."""
+class RealBoard(Board):
+    """What is a board's, whatever reaches it: a lock, and perhaps a switch, of its driver `node`. The switch may take
+    seconds: who has an event loop calls from a thread.
+    """
 
-    def __init__(self, node: NodeDriver, application: Path) -> None:
+    def __init__(self, node: Any, application: Path, *drivers: Driver | None) -> None:
         self.target = node.target.name
         self.host = node.host or ""
         self.listen = node.listen or self.host
         self.limits = Limits(node.max_size, node.ahead, node.patience_s, node.deadline_s)
-        self.ways = (POWER,) if node.button is None else (POWER, RESET)
         self.log = Log()
         self._node = node
         self._application = application
         self._life = 0
-        self._switch = Switch(node.power, node.off_s, self.target)
-        self._stop = threading.Event()
-        self._reader: threading.Thread | None = None
-        self.line = None
         self._lock = Lock(node.identity, f"a campaign on {self.target}")
         try:
-            for driver in filter(None, (node.power, node.button)):
+            for driver in filter(None, drivers):
                 node.target.activate(driver)
-            if node.line is not None:
-                self.line = Path(url(node.target.get_resource("SerialPort", name=node.line, wait_avail=False)))
+            self.line = self._found_line()
         except BaseException:
             self._lock.release()
             raise
+
+    def _found_line(self) -> Path | None:
+        """Where its serial link can be met; None: it has a network. Raises BoardMissing."""
+        return None
+
+    def close(self) -> None:
+        try:
+            self.kill()
+        finally:
+            self._lock.release()
+            self._node.target.cleanup()
+
+
+class LabBoard(RealBoard):
+    """A real board at a serial port."""
+
+    def __init__(self, node: NodeDriver, application: Path) -> None:
+        self.ways = (POWER,) if node.button is None else (POWER, RESET)
+        self._stop = threading.Event()
+        self._reader: threading.Thread | None = None
+        super().__init__(node, application, node.power, node.button)
+        self._switch = Switch(node.power, node.off_s, self.target)
+
+    def _found_line(self) -> Path | None:
+        if self._node.line is None:
+            return None
+        return Path(url(self._node.target.get_resource("SerialPort", name=self._node.line, wait_avail=False)))
 
     @property
     def alive(self) -> bool:
@@ -545,8 +568,6 @@ class LabBoard(Board):
             self.log.append(Line(life, str(error)))
 
     def reset(self) -> None:
-        if self._node.button is None:
-            super().reset()
         self._node.button.reset()
 
     def read_file(self, name: str) -> bytes:
@@ -556,10 +577,3 @@ class LabBoard(Board):
                 return content
             except FileNotFoundError:
                 return b""
-
-    def close(self) -> None:
-        try:
-            self.kill()
-        finally:
-            self._lock.release()
-            self._node.target.cleanup()

@@ -11,7 +11,8 @@ import struct
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -125,50 +126,44 @@ class Flash:
             cache_size=4 * LITTLEFS_UNIT,
         )
 
+    @contextmanager
+    def _mounted(self, changes: bool = False) -> Iterator[LittleFS]:
+        """The file system; what is written to it is in the file at the end, if there are to be `changes`."""
+        with self._path.open("r+b" if changes else "rb") as image:
+            content = bytearray(image.read(self._size))
+            system = self._open(content, mount=True)
+            yield system
+            if changes:
+                system.unmount()
+                image.seek(0)
+                image.write(content)
+
     def create(self, files: dict[str, bytes], file_size: int) -> None:
         """Make the file, of `file_size` bytes, with a new file system that holds `files`."""
         content = bytearray(b"\xff" * self._size)
-        system = self._open(content, mount=False)
-        system.format()
-        system.mount()
-        for name, data in files.items():
-            system.makedirs(str(Path(name).parent), exist_ok=True)
-            with system.open(name, "wb") as file:
-                file.write(data)
-        system.unmount()
+        self._open(content, mount=False).format()
         with self._path.open("wb") as image:
             image.write(content)
             image.truncate(file_size)
+        self.put(files)
 
     def read(self, name: str) -> bytes:
         """A file's content, empty if it does not exist."""
-        with self._path.open("rb") as image:
-            content = bytearray(image.read(self._size))
-        system = self._open(content, mount=True)
-        try:
-            with system.open(name, "rb") as file:
-                return bytes(file.read())
-        except FileNotFoundError:
-            return b""
+        with self._mounted() as system, suppress(FileNotFoundError), system.open(name, "rb") as file:
+            return bytes(file.read())
+        return b""
 
     def put(self, files: dict[str, bytes]) -> None:
         """Write these files, in place of those that are there."""
-        with self._path.open("r+b") as image:
-            content = bytearray(image.read(self._size))
-            system = self._open(content, mount=True)
+        with self._mounted(changes=True) as system:
             for name, data in files.items():
                 system.makedirs(str(Path(name).parent), exist_ok=True)
                 with system.open(name, "wb") as file:
                     file.write(data)
-            system.unmount()
-            image.seek(0)
-            image.write(content)
 
     def take(self, folder: str, to: Path) -> None:
         """Move a folder with its files to the new folder `to` of this machine. Raises FileNotFoundError."""
-        with self._path.open("r+b") as image:
-            content = bytearray(image.read(self._size))
-            system = self._open(content, mount=True)
+        with self._mounted(changes=True) as system:
             try:
                 names = system.listdir(folder)
             except LittleFSError as error:
@@ -181,9 +176,6 @@ class Flash:
                     (to / name).write_bytes(file.read())
                 system.remove(f"{folder}/{name}")
             system.remove(folder)
-            system.unmount()
-            image.seek(0)
-            image.write(content)
 
 
 def mps2_flash(path: Path) -> Flash:
