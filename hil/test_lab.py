@@ -38,7 +38,7 @@ from hil.boards import POWER, RESET, ROOT, SENSOR, Board, BoardMissing
 from hil.campaign import run_campaign
 from hil.dice import new_seed
 from hil.drivers import LabBoard
-from hil.emulated import HOST, M3
+from hil.emulated import HOST, ICOUNT, M3
 from hil.kinds import KINDS
 from hil.locks import Lock
 from hil.rig import main as rig_command
@@ -788,12 +788,16 @@ def test_the_campaign_drives_it_and_switches_its_power_by_a_relay_in_the_network
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.usefixtures("bench")
-def test_a_deploy_to_a_board_at_work_outlasts_its_watchdog_and_every_reading_arrives(tmp_path: Path) -> None:
+def test_a_deploy_to_a_board_at_work_outlasts_its_watchdog_and_every_reading_arrives(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """Its seconds are those of its instructions: none is waited for, and its watchdog bites no board that gets none."""
     if not Path(ORDACK[0]).exists():
         pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
     seed = new_seed()
     print(f"seed {seed}")
+    command = bench.tty.with_name("command")
+    command.write_text(json.dumps([*json.loads(command.read_text()), *ICOUNT]))
     settings = Settings(10, 0, 1, seed, "bench", None, 180.0, 300.0, artefacts=tmp_path / "campaign", mishap=DEPLOY)
     figures = asyncio.run(run_campaign(settings, Console()))
     assert figures.shortcomings() == [], f"seed {seed}"
