@@ -21,7 +21,7 @@ from hil.boards import ROOT
 from hil.campaign import SCENARIO, run_campaign
 from hil.dice import new_seed
 from hil.report import Figures
-from hil.scenario import ERASE_FIXED, ORDACK, Settings
+from hil.scenario import CLOCK, ERASE_FIXED, ORDACK, Kill, Settings
 from hil.shrink import main as shrink
 
 TRIES = 20
@@ -31,7 +31,7 @@ LINES = 5
 
 
 class Planted(NamedTuple):
-    """In `file`, `line` becomes `instead` where it stands first behind `behind`. mishap, commands: of the campaigns."""
+    """In `file`, `line` becomes `instead` where it stands first behind `behind`. The others: of campaigns."""
 
     file: str
     behind: str
@@ -39,14 +39,17 @@ class Planted(NamedTuple):
     instead: str
     mishap: str = ""
     commands: int = 0
+    plan: tuple[Kill, ...] | None = None
 
 
 PLANTED = {
     "the node acknowledges before flushing": Planted(
         "firmware/ordack/node/queue.py", "async def send(", "await self.backlog.commits.commit()", "pass"
     ),
+    # A sequence that was begun before is met again only if no second has passed since, or the clock went back.
     "the node numbers anew after a reset": Planted(
-        "firmware/ordack/node/replay.py", "def _numbered(", "self._queue_counters(queue, counters)", "pass"
+        *("firmware/ordack/node/replay.py", "def _numbered(", "self._queue_counters(queue, counters)", "pass"),
+        plan=(Kill(8, 0.0, 0.0, CLOCK, step_s=-3600.0), Kill(12, 0.0, 0.1), Kill(25, 0.0, 0.1)),
     ),
     "the node forgets what was in flight": Planted(
         "firmware/ordack/node/replay.py", "", "sorted(self._kept.values(), key=position)", "[]"
@@ -95,6 +98,8 @@ def campaign(tmp_path: Path) -> Callable[[Planted], Figures]:
         board, ordack = plant(fault, folder)
         settings = Settings(200, 4, 4, seed, board, 200, PATIENCE_S, 240.0, mishap=fault.mishap, others=False)
         settings = replace(settings, ordack=tuple(shlex.split(ordack)), commands=fault.commands)
+        if fault.plan:
+            settings = replace(settings, messages=40, cuts=0, plan=fault.plan)
         settings = replace(settings, artefacts=folder / "campaign")
         return asyncio.run(run_campaign(settings, Console()))
 
