@@ -49,7 +49,7 @@ PLANTED = {
     # A sequence that was begun before is met again only if no second has passed since, or the clock went back.
     "the node numbers anew after a reset": Planted(
         *("firmware/ordack/node/replay.py", "def _numbered(", "self._queue_counters(queue, counters)", "pass"),
-        plan=(Kill(8, 0.0, 0.0, CLOCK, step_s=-3600.0), Kill(12, 0.0, 0.1), Kill(25, 0.0, 0.1)),
+        plan=(Kill(8, 0.0, 0.0, CLOCK, step_s=-3600.0), *(Kill(at, 0.0, 0.1) for at in (12, 25, 33))),
     ),
     "the node forgets what was in flight": Planted(
         "firmware/ordack/node/replay.py", "", "sorted(self._kept.values(), key=position)", "[]"
