@@ -248,6 +248,10 @@ class Board(Mortal, Protocol):
     def power_up(self) -> None:
         """Switch on again: the flash is as the power cut left it."""
 
+    def reset(self) -> None:
+        """As Mortal has it."""
+        raise OSError(f"board {self.target} has no reset button")
+
     def read_file(self, name: str) -> bytes:
         """A file of the board's flash, empty if it does not exist. The board is switched off."""
 
