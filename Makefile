@@ -56,9 +56,10 @@ hil: setup-test ## the guarantees on every emulated board, or every one of a fil
 planted: setup-test ## faults planted in copies of the node and the queue manager: campaigns find each, and shrink it to five lines
 	@$(PYTHON_VENV) -m pytest -q -s hil/test_planted.py --shrink
 
-pipeline: setup-test ## from a board to a Spark table, with every process on the way killed again and again (SEED= MESSAGES= KILLS=)
+pipeline: setup-test ## from a board to a Spark table, with every process on the way killed again and again; an audit on a cluster that loses an executor in each stage (SEED= MESSAGES= KILLS=)
 	@$(PYTHON_VENV) -m hil.pipeline --messages $(MESSAGES) --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(if $(BOARD),--board '$(BOARD)')
 	@$(PYTHON_VENV) -m tests.pipeline.lake_kills $(if $(SEED),--seed $(SEED))
+	@$(PYTHON_VENV) -m tests.pipeline.test_cluster $(SEED)
 
 ##@ Check it
 

@@ -1,10 +1,14 @@
-"""The audit on a cluster: the same answer as in one process, even if an executor is killed."""
+"""The audit on a cluster: the same answer as in one process, even if an executor is killed.
+
+`python -m tests.pipeline.test_cluster [SEED]` has two workers, a larger capture, and kills an executor in each stage.
+"""
 
 import json
 import os
 import pickle
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,15 +17,16 @@ pytest.importorskip("pyspark", reason="the pipeline is not installed")
 
 from ordack.audit import tasks
 
+from hil.dice import new_seed
 from tests.conftest import BARE, SPARK
 from tests.run_all import JVM
 from tests.support import capture_generator
 
-PACKETS = 20_000
 DEADLINE_S = 540.0
 # Spark's master and worker are threads of the driver's JVM; executors are processes, whose Python has nothing of this
 # checkout: they get the package from the driver.
-MASTER = "local-cluster[1,1,512]"
+MASTER = "local-cluster[{},1,512]"  # workers
+STAGES = "_route_task", "_divide_task", "_replay_task"
 SETTINGS = SPARK | {
     "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": JVM,
@@ -30,14 +35,14 @@ SETTINGS = SPARK | {
     "spark.ui.enabled": "false",
 }
 
-# Audits the capture. A task of the last stage kills its executor when it has something to hand on, and with it what
-# the stages before have kept there; the file is there before, so that only one does.
+# Audits the capture. A task of each of these stages kills its executor when it has something to hand on, and with it
+# what the stages before have kept there; the file is there before, so that only one does.
 DRIVER = """
 import json, os, pickle, signal, sys
 from ordack.audit import stages, tasks
 from ordack.pipeline.spark import spark_session
 
-master, settings, target, path = sys.argv[1:]
+master, settings, target, path, *names = sys.argv[1:]
 spark = spark_session(master, settings=json.loads(settings))
 
 def deadly(work, mark):
@@ -54,7 +59,8 @@ def deadly(work, mark):
             yield batch
     return task
 
-stages._replay_task = deadly(stages._replay_task, f"{target}/killed")
+for name in names:
+    setattr(stages, name, deadly(getattr(stages, name), f"{target}/{name}"))
 result = tasks.run([path], spark=spark, parts=4)
 with open(f"{target}/result", "wb") as file:
     pickle.dump(result, file)
@@ -62,22 +68,40 @@ spark.stop()
 """
 
 
-@pytest.mark.timeout(600)
-def test_a_cluster_gives_the_same_answer_even_if_an_executor_is_killed(tmp_path: Path) -> None:
-    path = tmp_path / "fleet.pcap"
-    truth = capture_generator.write_fleet([path], PACKETS, 200, seed=7, each=3)
+def compare(folder: Path, workers: int, packets: int, seed: int, *names: str) -> int:
+    """How many violations a cluster of so many workers has found, as has this process, while the stages of these names
+    each lost an executor. folder: empty."""
+    path = folder / "fleet.pcap"
+    truth = capture_generator.write_fleet([path], packets, packets // 100, seed=seed, each=3)
     local = tasks.run([path])
     assert sum(local.summary["violations"].values()) >= len(truth.planted)
     done = subprocess.run(
-        [sys.executable, "-c", DRIVER, MASTER, json.dumps(SETTINGS), tmp_path, path],
+        [sys.executable, "-c", DRIVER, MASTER.format(workers), json.dumps(SETTINGS), folder, path, *names],
         # SPARK_TESTING: what executors leave is in a folder that their cluster deletes, not among Spark's own files.
         env=os.environ | BARE | {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_TESTING": ""},
         capture_output=True, text=True, timeout=DEADLINE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "killed").exists()
-    result = pickle.loads((tmp_path / "result").read_bytes())
+    assert all((folder / name).exists() for name in names)
+    result = pickle.loads((folder / "result").read_bytes())
     assert result.summary == local.summary
     assert {(one.kind, one.stream, one.number) for one in result.violations} == {
         (one.kind, one.stream, one.number) for one in local.violations
     }
+    return len(result.violations)
+
+
+@pytest.mark.timeout(600)
+def test_a_cluster_gives_the_same_answer_even_if_an_executor_is_killed(tmp_path: Path) -> None:
+    assert compare(tmp_path, 1, 20_000, 7, STAGES[-1])
+
+
+def main(seed: int) -> None:
+    """Print what came of it."""
+    with tempfile.TemporaryDirectory(prefix="ordack-cluster-") as folder:
+        found = compare(Path(folder), 2, 100_000, seed, *STAGES)
+    print(json.dumps({"workers": 2, "killed in": STAGES, "seed": seed, "the same violations": found}))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else new_seed())
