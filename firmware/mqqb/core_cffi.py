@@ -25,6 +25,7 @@ _ORDER_ACK = ffi.typeof("mqqb_order_ack[]")
 _SIZES = tuple([lib.mqqb_part_size(part) for part in range(PARTS)])
 _PART_WORDS = tuple([lib.mqqb_part_words(part) for part in range(PARTS)])
 _from_buffer = ffi.from_buffer
+os.register_at_fork(after_in_child=lambda: _locks.clear())  # they are the parent's
 _locks: "dict[str, int]" = {}  # descriptors of locked files, which stay open: closing any of a file would end its lock
 
 

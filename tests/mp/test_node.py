@@ -535,7 +535,7 @@ def a_second_node_of_a_program_takes_the_outbox_and_the_first_accepts_nothing_mo
         b"4",
     ]
     third.close_now()
-    assert "/outbox" not in node._nodes
+    assert "/outbox" not in node.opened
 
 
 def an_emptied_folder_is_another_queue_manager():

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from ordack.node import Node, log
 
 from firmware.ports import modules
 from hil.dice import new_seed
@@ -211,3 +212,31 @@ def test_two_programs_never_have_one_folder(tmp_path: Path, interpreter: Path) -
         first.kill()
         first.communicate()
     assert again().stdout == "open\n", "a killed program holds nothing"
+
+
+def test_a_forked_process_writes_nothing_into_the_outbox_of_its_parent(tmp_path: Path) -> None:
+    """Both wrote over each other, for a process has the files and locks of that which it was forked from."""
+    node = Node(str(tmp_path / "outbox"))
+    queue = node.queue(LINE)
+    queue.put(b"1")
+    reads, writes = os.pipe()
+    if not os.fork():
+        said = []
+        for use in (lambda: queue.put(b"lost"), node.poll, lambda: Node(str(tmp_path / "outbox"))):
+            try:
+                use()
+                said.append("done")
+            except (OSError, log.OutboxError) as error:
+                said.append(str(error))
+        os.write(writes, "\n".join(said).encode())
+        os._exit(0)
+    os.close(writes)
+    with os.fdopen(reads) as pipe:
+        said = pipe.read().splitlines()
+    assert said[:2] == ["another Node has this outbox now: use that one"] * 2
+    assert said[2].startswith("another program holds ")
+    queue.put(b"2")
+    node.close_now()
+    left = Node(str(tmp_path / "outbox"))
+    assert [bytes(left.read(message).properties.body) for message in left.outbox.handles()] == [b"1", b"2"]
+    left.close_now()

@@ -14,6 +14,18 @@ if TYPE_CHECKING:
     Buffer = bytes | bytearray | memoryview
 
 
+def _forked() -> None:
+    """The outboxes of the parent are not this process's: both would write over each other."""
+    from ordack.node import node
+
+    for one in node.opened.values():
+        one.give_way()
+    node.opened.clear()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 def ticks_ms() -> int:
     """Milliseconds from any start; what is between two of them tells ticks_diff."""
     return time.monotonic_ns() // 1000000

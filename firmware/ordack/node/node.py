@@ -63,8 +63,8 @@ _PLACES_MIN = const(8)
 _HOLD_MAX = const(500)  # messages in memory, half of them under way
 _MIDDLE_HEAP = const(100000)
 _LARGE_HEAP = const(1048576)
-TAKEN = "another Node of this program has opened this outbox since: use that one"
-_nodes: "dict[Any, Node]" = {}  # by the place of its files, the Node that has opened them last
+TAKEN = "another Node has this outbox now: use that one"
+opened: "dict[Any, Node]" = {}  # by the place of its files, the Node that has opened them last
 
 
 def _check_address(where: str, address: object) -> None:
@@ -89,7 +89,7 @@ class _Gone:
 
 def _taken_over(files: log.Files) -> log.Files:
     """These, of which the Node that has had them lets go."""
-    older = _nodes.pop(files.place, None)
+    older = opened.pop(files.place, None)
     if older is not None and files.place is not None:
         older.give_way()
     return files
@@ -181,7 +181,7 @@ class Node:
         for logged in self.outbox.queues:
             self._add(logged)
         self.backlog.take_restored()
-        _nodes[files.place] = self
+        opened[files.place] = self
 
     # ---- for the application --------------------------------------------------------------------
 
@@ -426,14 +426,14 @@ class Node:
         self.commits.commit_now()
         self.outbox.close()
         place = self.outbox.log.files.place
-        if _nodes.get(place) is self:
-            del _nodes[place]
+        if opened.get(place) is self:
+            del opened[place]
 
     def give_way(self) -> None:
         """Another Node is about to open the same files: do nothing more, and say so to whoever waits."""
-        opened: "Any" = self.outbox.log
-        opened.files.close()
-        opened.files = _Gone()
+        written: "Any" = self.outbox.log
+        written.files.close()
+        written.files = _Gone()
         self._end(log.OutboxError(TAKEN))
 
     def _end(self, error: Exception) -> None:
