@@ -414,7 +414,7 @@ class Manager:
         self.outgoing.note_closed()
         if now < self._report_at:
             return
-        self._report_at = now + len(self.links)  # of 5,000 sessions every 5 s
+        self._report_at = now + len(self.links) + len(self.outgoing)  # of 5,000 sessions every 5 s
         shown = self.report()
         if shown != self.shown:
             self.shown = shown

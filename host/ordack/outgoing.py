@@ -131,6 +131,9 @@ class OutgoingQueues:
     def __iter__(self) -> Iterator[OutgoingQueue]:
         return iter(self._queues.values())
 
+    def __len__(self) -> int:
+        return len(self._queues)
+
     def __getitem__(self, identifier: int) -> OutgoingQueue:
         return self._queues[identifier]
 

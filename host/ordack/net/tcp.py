@@ -45,6 +45,7 @@ from ordack.store import StoreError
 from ordack.tls import Tls, name_in, words
 
 POLL_INTERVAL_S = 0.05  # for timers
+HOPS_REST = 100  # times as long as it took to look at all outgoing queues is it until that is done again
 ORDER_ACKS_APART_MS = 5  # of all streams: each time costs a look at all that have one to send
 MAX_BATCH_BYTES = 16 << 20
 SPARE_FILES = 24  # of the store, the event loop, the listener, connections that wait to be refused
@@ -205,6 +206,7 @@ class _Net:
         self._arrivals: list[tuple[Link, bytes]] = []
         self._bytes = 0
         self._wanted: set[Hop] = set()
+        self._hops_due = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._pings = Pings(manager.store.guid)
         self._pinged: tuple[Hop, socket.socket] | None = None
@@ -360,7 +362,9 @@ class _Net:
         self._answered = 0
         if self._pings.timed_out(now()):
             self._ponged(None)
-        self._wanted = self.manager.wanted_hops()
+        if (began := self._loop.time()) >= self._hops_due:
+            self._wanted = self.manager.wanted_hops()
+            self._hops_due = began + HOPS_REST * (self._loop.time() - began)
         for hop in self._wanted - self.connectors.keys():
             tls = bool(self._tls_towards(hop))
             self.connectors[hop] = Connector(*hop, self.manager.config, self.manager.operator.tell, tls)
