@@ -8,22 +8,16 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from io import FileIO
     from typing import Any
 
     Buffer = bytes | bytearray | memoryview
 
 
-def _forked() -> None:
-    """The outboxes of the parent are not this process's: both would write over each other."""
-    from ordack.node import node
-
-    for one in node.opened.values():
-        one.give_way()
-    node.opened.clear()
-
-
-os.register_at_fork(after_in_child=_forked)
+def in_forked(call: "Callable[[], None]") -> None:
+    """Call it in each process that is forked from this one."""
+    os.register_at_fork(after_in_child=call)
 
 
 def ticks_ms() -> int:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _HEAD = const("<IIIHHHBB")
 _HEAD_BYTES = const(20)
 _BODY_BYTES = const(108)
+_ENOSPC = const(28)
 _PART_BYTES = const(128)  # LittleFS keeps files of so much in a folder's blocks, whatever its caches
 _ENTRY_BYTES = const(540)
 _PACKED_BYTES = const(216)
@@ -122,15 +123,21 @@ class LittleFiles(log.Files):
             self._begin_entries(name, 0)
             self._is_dirty = True
 
-    def resume(self, name: str, offset: int) -> None:
-        """As Files.resume. Where no entries are written, the file gets all of them."""
+    def resume(self, name: str, offset: int) -> bool:
+        """As Files.resume. Where no entries are written, the file gets all of them, which were durable before."""
         if self._name != name or not self._writes:
-            self._move(self._end)
+            try:
+                self._move(self._end)
+            except OSError as error:
+                if error.errno != _ENOSPC:
+                    raise
+                return True
             self._begin_entries(name if self._writes else "", super().size(name))
         self._started()
         if not self._writes:
             self._model = self._packed = self._model[:0]  # a small board needs the memory
             super().resume(name, offset)
+        return False
 
     def append(self, data: "Buffer", size: int) -> None:
         """As Files.append. What is little since the last sync is durable when this returns."""

@@ -211,12 +211,14 @@ class Files:
             assert self._tail is not None
             self._tail.seek(0)
 
-    def resume(self, name: str, offset: int) -> None:
-        """An existing file becomes the one that is written, from offset on; that is its end if files grow."""
+    def resume(self, name: str, offset: int) -> bool:
+        """An existing file becomes the one that is written, from offset on; that is its end if files grow. True: there
+        is no room for that, and what it has is durable."""
         self._open(name, "r+b" if self.fixed else "ab")
         if self.fixed:
             assert self._tail is not None
             self._tail.seek(offset)
+        return False
 
     def append(self, data: "Buffer", size: int) -> None:
         """Write data[:size] behind what was written last. After an OSError any part of it may be there."""
@@ -843,11 +845,10 @@ class Log:
                 self._older += segment.bytes()
             segment = segments[-1]
             # Killed, not cut off from power: what was read may not be durable yet, and it is about to be built upon.
-            try:
-                self.files.resume(segment.name, segment.size)
-                self.files.sync()
-            except OSError:
+            if self.files.resume(segment.name, segment.size):
                 is_ended = True  # what waits can be sent, which makes room
+            else:
+                self.files.sync()
             self._synced_size = segment.size
             self.is_ended = is_ended
             self.reclaim(True)

@@ -74,6 +74,18 @@ def _check_address(where: str, address: object) -> None:
             raise ValueError(where + ' is ("address", port), not ' + repr(address))
 
 
+if not MICROPYTHON:
+    from ordack.node.cpython import in_forked
+
+    def _forked() -> None:
+        """The outboxes of the parent are not this process's: both would write over each other."""
+        for one in opened.values():
+            one.give_way()
+        opened.clear()
+
+    in_forked(_forked)
+
+
 class _Gone:
     """What a Node has in place of its files when another one has opened them."""
 
