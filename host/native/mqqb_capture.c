@@ -40,6 +40,7 @@
 #define IS_GIVING 4u /* what was acknowledged and is missing is being given up */
 #define IS_CLOSED 8u /* its addresses and ports are another connection's now */
 #define HAS_RST 16u
+#define IS_RESET_LATE 32u /* the RST came while it was held already: what came before it may still follow */
 
 /* Answers of read_frame besides mqqb_capture's statuses. */
 #define FRAME_DONE 0
@@ -846,7 +847,8 @@ static int32_t drain(mqqb_capture *c, uint32_t connection)
         if ((k->flags & IS_GIVING) != 0) {
             if (!give_up(c, connection)) {
                 k->flags &= ~IS_GIVING;
-                if (k->ending == 0 && (unseen(&k->direction[0], k->direction[0].acked) > 0 ||
+                if (k->ending == 0 && ((k->flags & HAS_RST) != 0 ||
+                                       unseen(&k->direction[0], k->direction[0].acked) > 0 ||
                                        unseen(&k->direction[1], k->direction[1].acked) > 0)) {
                     hold(c, connection); /* what is missing since later */
                 }
@@ -1086,7 +1088,7 @@ static int32_t read_tcp(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t
         c->active = number;
     }
     if ((flags & RST) != 0) {
-        k->flags |= HAS_RST;
+        k->flags |= (k->flags & IS_HELD) != 0 ? HAS_RST | IS_RESET_LATE : HAS_RST;
         hold(c, number);
     }
     if (s->size > 0) {
@@ -1935,9 +1937,10 @@ static int32_t work(mqqb_capture *c)
             c->active = c->held_first;
             c->held_first = k->held_next;
             k->flags = (k->flags & ~IS_HELD) | IS_GIVING;
-            if ((k->flags & HAS_RST) != 0) {
+            if ((k->flags & (HAS_RST | IS_RESET_LATE)) == HAS_RST) {
                 finish(k, MQQB_END_RST);
             }
+            k->flags &= ~IS_RESET_LATE;
         }
     }
 }
