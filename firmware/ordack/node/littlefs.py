@@ -22,6 +22,8 @@ from ordack.node import log
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ordack.node.log import Buffer
 
 # CRC of what follows; segment, offset, bytes of the entry; of its model, so many before it, and its bytes (0: the entry
@@ -57,6 +59,17 @@ def block_end(end: int, block: int) -> int:
         if not count or place <= end:
             return place if count else 0
         count -= 1
+
+
+def _has_moved(move: "Callable[[int], None]", end: int) -> bool:
+    """As move; False: there was no room for it. OSError."""
+    try:
+        move(end)
+    except OSError as error:
+        if error.errno != _ENOSPC:
+            raise
+        return False
+    return True
 
 
 class LittleFiles(log.Files):
@@ -126,11 +139,7 @@ class LittleFiles(log.Files):
     def resume(self, name: str, offset: int) -> bool:
         """As Files.resume. Where no entries are written, the file gets all of them, which were durable before."""
         if self._name != name or not self._writes:
-            try:
-                self._move(self._end)
-            except OSError as error:
-                if error.errno != _ENOSPC:
-                    raise
+            if not _has_moved(self._move, self._end):
                 return True
             self._begin_entries(name if self._writes else "", super().size(name))
         self._started()
