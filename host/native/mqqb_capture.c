@@ -847,9 +847,9 @@ static int32_t drain(mqqb_capture *c, uint32_t connection)
         if ((k->flags & IS_GIVING) != 0) {
             if (!give_up(c, connection)) {
                 k->flags &= ~IS_GIVING;
-                if (k->ending == 0 && ((k->flags & HAS_RST) != 0 ||
-                                       unseen(&k->direction[0], k->direction[0].acked) > 0 ||
-                                       unseen(&k->direction[1], k->direction[1].acked) > 0)) {
+                if (k->ending == 0 &&
+                    ((k->flags & HAS_RST) != 0 || unseen(&k->direction[0], k->direction[0].acked) > 0 ||
+                     unseen(&k->direction[1], k->direction[1].acked) > 0)) {
                     hold(c, connection); /* what is missing since later */
                 }
             }
