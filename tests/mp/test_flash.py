@@ -15,7 +15,7 @@ import power
 from ordack.node import log, outbox
 
 CUTS = 1000
-_FLASHES_BYTES = 1000000  # of heap, for a full flash in RAM, what is written to it, and its copy at a cut
+_FLASHES_BYTES = 8000000  # of heap, for a full flash in RAM, what is written to it, and its copy at a cut
 SIZES = (0, 17, 200, 300)
 FULL = {
     "sizes": (300, 900, 2000),
