@@ -93,8 +93,9 @@ class Letter(NamedTuple):
 
 
 KINDS: tuple[tuple[type, ...], ...] = (  # of each field, as applications may say it, and `serve` take it
-    (str,), (bytes,), (str,), (int,), (str, type(None)), (int, type(None)), (int, type(None)), (bool,), (bool,),
-    (str, type(None)), (int,), (str, type(None)), (bytes,), (str, type(None)), (int,), (int,), (bytes,),
+    (str,), (bytes, bytearray, memoryview), (str,), (int,), (str, type(None)), (int, type(None)), (int, type(None)),
+    (bool,), (bool,), (str, type(None)), (int,), (str, type(None)), (bytes,), (str, type(None)), (int,), (int,),
+    (bytes,),
 )  # fmt: skip
 
 
@@ -622,6 +623,13 @@ def _differ_in_body(letter: Letter, other: Letter) -> bool:
     )
 
 
+def misfit(fields: Sequence[object]) -> int | None:
+    """The place of the first of a letter's fields, or of those that begin it, that is of none of its KINDS."""
+    if all(map(isinstance, fields, KINDS)):
+        return None
+    return next(at for at, (value, kinds) in enumerate(zip(fields, KINDS)) if not isinstance(value, kinds))
+
+
 def checked(letter: Letter) -> Letter:
     """The letter, with what stands for something else said plainly. Raises ValueError if no message can have its
     properties, without a look at the store, and TypeError if one is of a wrong type."""
@@ -632,8 +640,7 @@ def checked(letter: Letter) -> Letter:
             f"the body is {type(letter.body).__name__}; it has to be bytes: encode it, or use Body.json or "
             "another form of Body that its reader expects"
         )
-    if not all(map(isinstance, letter[2:], KINDS[2:])) or not isinstance(letter.destination, str):
-        wrong = next(at for at, kinds in enumerate(KINDS) if at != 1 and not isinstance(letter[at], kinds))
+    if (wrong := misfit(letter)) is not None:
         fitting = " or ".join("None" if kind is type(None) else kind.__name__ for kind in KINDS[wrong])
         raise TypeError(f"{Letter._fields[wrong]} is {letter[wrong]!r:.40}; it has to be {fitting}")
     if legible(letter.label) != letter.label:

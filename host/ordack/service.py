@@ -40,7 +40,7 @@ from mqqb import confirm
 from ordack.commits import Commit, Emptying, Request, Wanted
 from ordack.names import BadName
 from ordack.orders import ORDERS, Order
-from ordack.sending import KINDS, Letter, Run
+from ordack.sending import KINDS, Letter, Run, misfit
 from ordack.store import StoreError, StoreUnknown
 from ordack.store.messages import FIRST, Stored
 
@@ -217,9 +217,8 @@ def _run(fields: object) -> Run:
     if not isinstance(bodies, list) or not bodies or set(map(type, bodies)) != {bytes}:
         raise Malformed("the bodies of a letter are no array of bytes")
     fields[1] = bodies[0]
-    for value, types, name in zip(fields, KINDS, Letter._fields, strict=False):
-        if not isinstance(value, types):
-            raise Malformed(f"{name} of a letter is {type(value).__name__}")
+    if (wrong := misfit(fields)) is not None:
+        raise Malformed(f"{Letter._fields[wrong]} of a letter is {type(fields[wrong]).__name__}")
     return Run(Letter(*fields), tuple(bodies))
 
 
