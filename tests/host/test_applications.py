@@ -45,6 +45,7 @@ from tests.host.applications import App, do, told_by
 from tests.soak import soak
 from tests.support.beside import unserved
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, own_port, serve_applications
+from tests.support.forked import said_in_fork
 from tests.support.host_peer import body_of
 from tests.support.host_world import START, WALL, Host, exchange, peer_of, two_hosts, world_of
 from tests.support.watched import until
@@ -523,31 +524,15 @@ def test_a_forked_process_is_refused_the_client_of_its_parent_which_goes_on(stor
     with Client(address) as client:
         queue = client.queue("line1")
         client.send("line1", b"1")
-        children = []
+        uses: list[Callable[[], object]] = [
+            lambda: client.send("line1", b"lost"),
+            lambda: list(queue.peek()),
+            lambda: queue.receive().__enter__(),
+        ]
         for _ in range(2):
-            reads, writes = os.pipe()
-            if not os.fork():
-                said = []
-                for use in (
-                    lambda: client.send("line1", b"lost"),
-                    lambda: list(queue.peek()),
-                    lambda: queue.receive().__enter__(),
-                ):
-                    try:
-                        use()
-                        said.append("done")
-                    except RuntimeError as error:
-                        said.append(str(error))
-                client.close()
-                os.write(writes, "\n".join(said).encode())
-                os._exit(0)
-            os.close(writes)
-            children.append(reads)
-        for reads in children:
-            with os.fdopen(reads) as pipe:
-                said = pipe.read().splitlines()
-            assert len(said) == 3
-            assert all(f"made in the process {os.getpid()}, and this one" in line for line in said), said
+            said = said_in_fork([*uses, client.close], RuntimeError)
+            assert all(f"made in the process {os.getpid()}, and this one" in line for line in said[:3]), said
+            assert said[3:] == ["done"]
         client.send("line1", b"2")
         assert [message.body for message in queue.peek()] == [b"1", b"2"]
     if running:

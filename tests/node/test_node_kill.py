@@ -20,6 +20,7 @@ from ordack.node import Node, log
 from firmware.ports import modules
 from hil.dice import new_seed
 from tests.node.destination import Destination
+from tests.support.forked import said_in_fork
 
 ROOT = Path(__file__).resolve().parents[2]
 BOARD = ROOT / "build" / "micropython" / "unix-c" / "micropython"
@@ -219,20 +220,8 @@ def test_a_forked_process_writes_nothing_into_the_outbox_of_its_parent(tmp_path:
     node = Node(str(tmp_path / "outbox"))
     queue = node.queue(LINE)
     queue.put(b"1")
-    reads, writes = os.pipe()
-    if not os.fork():
-        said = []
-        for use in (lambda: queue.put(b"lost"), node.poll, lambda: Node(str(tmp_path / "outbox"))):
-            try:
-                use()
-                said.append("done")
-            except (OSError, log.OutboxError) as error:
-                said.append(str(error))
-        os.write(writes, "\n".join(said).encode())
-        os._exit(0)
-    os.close(writes)
-    with os.fdopen(reads) as pipe:
-        said = pipe.read().splitlines()
+    uses = [lambda: queue.put(b"lost"), node.poll, lambda: Node(str(tmp_path / "outbox"))]
+    said = said_in_fork(uses, OSError, log.OutboxError)
     assert said[:2] == ["another Node has this outbox now: use that one"] * 2
     assert said[2].startswith("another program holds ")
     queue.put(b"2")
