@@ -250,7 +250,9 @@ class _Filled:
         except log.OutboxFull:
             pass
 
-    def deliver(self):
+    def go_on(self):
+        """Accept what there is room for, and deliver it all."""
+        self.fill()
         self.box.will_send()
         while self.box.live:
             power.end(self.box, self.box.handles()[:5])
@@ -271,8 +273,7 @@ def a_full_flash_starts_delivers_and_makes_room(cuts, seed):
                 assert filled.kept > 40, (kind.name, filled.kept)
                 filled.cut()
                 filled.start(after)
-                filled.fill()
-                filled.deliver()
+                filled.go_on()
             filled.cut()
     return 0
 
@@ -297,8 +298,7 @@ def a_flash_that_others_fill_starts_and_goes_on_when_they_make_room(cuts, seed):
         power.raises(log.OutboxError, power.put, filled.box, filled.dice.data(3000))
         for other in others[:-1]:
             os.remove(other)
-        filled.fill()
-        filled.deliver()
+        filled.go_on()
         filled.cut()
     return 0
 
