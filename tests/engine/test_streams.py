@@ -546,6 +546,44 @@ def test_progress_on_an_older_sequence_or_on_what_is_held_is_progress() -> None:
     assert (stream.next_timeout(), stream.resend_interval_index) == (4000, 0)
 
 
+@pytest.mark.rule("B-093", "B-230", "B-232")
+def test_an_order_ack_is_progress_if_nothing_older_waits_and_it_names_a_later_number_that_was_given() -> None:
+    stream = streams.OutgoingStream(streams.OutgoingStream.new(5))
+    first, second = (_number(stream, key) for key in (1, 2))
+    acks = [ends.order_ack_body(5 << 32 | 1, number) for number in (1, 2, 3)]
+    assert [stream.is_progress(body) for body in acks] == [True, True, False]
+    assert stream.order_ack(acks[0], 0) == [first]
+    assert [stream.is_progress(body) for body in acks] == [False, True, False]
+    stream.rolls = False
+    stream.leave_out(second)
+    assert stream.is_progress(acks[1]), "what was numbered waits elsewhere"
+    old = _number(stream, 3)
+    stream.renew(6)
+    _number(stream, 4)
+    newer = ends.order_ack_body(6 << 32 | 1, 1)
+    assert not stream.is_progress(newer), "the older sequence goes first"
+    stream.remove([old])
+    assert stream.is_progress(newer)
+    plain = streams.Entry(5, 5, True)
+    stream.table.insert(0, plain)
+    assert stream.is_progress(newer), "a message that is not transactional belongs to no sequence"
+
+
+@pytest.mark.rule("B-152", "B-241", "A-06")
+def test_a_final_ack_is_progress_only_for_what_no_order_ack_has_covered() -> None:
+    stream = streams.OutgoingStream(streams.OutgoingStream.new(5), (1000, 2000, 3000))
+    entries = [_number(stream, key, journal=True) for key in (1, 2, 3)]
+    for entry in entries:
+        stream.sent(entry, 0)
+    stream.order_ack(ends.order_ack_body(5 << 32 | 1, 1), 0)
+    stream.handle_timeout(1000)
+    assert stream.next_timeout() == 3000
+    assert stream.final_ack(ends.final_ack_body(entries[0]), 1500) is entries[0]
+    assert stream.next_timeout() == 3000
+    assert stream.final_ack(ends.final_ack_body(entries[1]), 1500) is entries[1]
+    assert (stream.next_timeout(), stream.resend_interval_index) == (2500, 0)
+
+
 @pytest.mark.rule("B-220", "B-316")
 def test_removing_most_of_what_was_sent_skips_nothing() -> None:
     stream = streams.OutgoingStream(streams.OutgoingStream.new(5))
