@@ -8,6 +8,7 @@ was taken on a connection that broke is back in its queues by then.
 
 from __future__ import annotations
 
+import functools
 import secrets
 import socket
 import time
@@ -191,7 +192,7 @@ class Away:
         try:
             question = service.commit_question(Request(self._application, self._number, commit))
         except ValueError:
-            self.put_back(commit.taken)
+            self._put_back(commit.taken)
             raise
         asked = False
         for _ in range(ATTEMPTS):
@@ -209,8 +210,10 @@ class Away:
             raise asked_again(commit, StoreError(f"{self.place} ends the connection before it answers"))
         raise self._unreachable(None)
 
-    @one_thread
     def put_back(self, keys: Collection[int]) -> None:
+        self.turn.soon(functools.partial(self._put_back, keys))
+
+    def _put_back(self, keys: Collection[int]) -> None:
         if keys and self._connection:
             try:
                 self._connection.ask(service.frame(service.PUT_BACK, list(keys)))

@@ -8,6 +8,7 @@ What was taken without a `serve` stays in this program's hands, whichever starts
 
 from __future__ import annotations
 
+import functools
 import secrets
 import socket
 import time
@@ -200,14 +201,16 @@ class Remote:
                 raise (asked_again(commit, error) if asked else error) from None
             except ValueError:
                 if not question:
-                    self.put_back(commit.taken)
+                    self._put_back(commit.taken)
                 raise
         ended = self._unreachable("it ends the connection before it answers")
         raise asked_again(commit, ended) if asked else ended
 
-    @one_thread
     def put_back(self, keys: Collection[int]) -> None:
         """As Access has it."""
+        self.turn.soon(functools.partial(self._put_back, keys))
+
+    def _put_back(self, keys: Collection[int]) -> None:
         here = self._taken_directly.intersection(keys)
         if here:
             self._taken_directly -= here

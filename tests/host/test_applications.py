@@ -516,6 +516,45 @@ def test_a_client_that_a_thread_is_using_says_so_to_another_and_the_first_goes_o
 
 
 @pytest.mark.parametrize("place", ["alone", "served", "away"])
+def test_the_handler_of_a_signal_is_refused_the_client_that_it_interrupts_and_a_loop_dropped_there_ends_after(
+    store: Path, place: str
+) -> None:
+    """It took the answer to what it had interrupted for its own, or became part of that transaction."""
+    running, address = serve_applications(store) if place == "away" else (None, str(store))
+    if place == "served":
+        running = Serve(store)
+    with Client(address) as client, ThreadPoolExecutor(1) as other:
+        queue = client.queue("line1")
+        client.send("line1", b"20.5")
+        loops = [iter(queue.receive())]
+        assert next(loops[0]).body == b"20.5"
+
+        def handle(_number: int, _frame: object) -> None:
+            loops.clear()
+            for use in (lambda: client.send("line1", b"1"), lambda: client.state(1), client.close):
+                with pytest.raises(RuntimeError, match=r"in the middle of something .* nothing was done"):
+                    use()
+            with Client(store) as its_own:
+                its_own.send("line1", b"21.5")
+
+        def interrupt() -> None:
+            until(lambda: "<locked" in repr(client.turn.lock), "it waits")
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+        before = signal.signal(signal.SIGUSR1, handle)
+        try:
+            other.submit(interrupt)
+            [taken] = queue.begin_receive(1, DEADLINE_S)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert body_of(taken.packet) == b"21.5"
+        assert [message.body for message in queue.peek()] == [b"20.5"], "it is back"
+        queue.end_receive([taken.lookup_id], confirm.ACK_RECEIVE)
+    if running:
+        running.stop()
+
+
+@pytest.mark.parametrize("place", ["alone", "served", "away"])
 def test_a_forked_process_is_refused_the_client_of_its_parent_which_goes_on(store: Path, place: str) -> None:
     """Several asked under the same numbers, and what the second one sent was taken for what the first one had sent."""
     running, address = serve_applications(store) if place == "away" else (None, str(store))
