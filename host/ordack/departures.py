@@ -76,7 +76,8 @@ class Departures:
             clock.hide_limits(packet)
             session.send(entry, packet, entry.recoverable, now)
             link.counts.sent += 1
-            link.pace.sends(len(packet))
+            is_oldest = entry.tx_sequence_number and entry is queue.stream.table[0]
+            link.pace.sends(len(packet), queue.stream if is_oldest else None)
             self._links.touch(link)
             if packet[core.BASE_FLAGS_AT + 1] & TRACED and self._config.report_messages:
                 self._report_leaving(link, outcome.parse(packet), now, wall)

@@ -43,9 +43,12 @@ class Pace:
         """Has not all left that was written, as far as `holds` was told?"""
         return self._held > 0 or self._seen < self._written
 
-    def sends(self, count: int) -> None:
-        """Messages of so many bytes were given to the session."""
+    def sends(self, count: int, stream: OutgoingStream | None = None) -> None:
+        """Messages of so many bytes were given to the session. stream: of which they are the oldest that waits for its
+        OrderAck. Its timer may run since something that is gone by now, and counts once these have left."""
         self._waiting += count
+        if stream is not None:
+            self._timers.pop(stream, None)
 
     def wrote(self, count: int) -> None:
         """So many bytes were given to the transport, all that the session had."""

@@ -540,10 +540,11 @@ def _crawl(world: World, wire: Wire, end: int, speed: int) -> None:
         taken = sending.take(speed * SLOW_STEP // 1000)
         moved = moved + SLOW_STEP if taken else 0
         wire.inbox[1 - end].extend(taken)
-        links[end].pace.holds(sending.holds)
         for place, host in enumerate(wire.hosts):
+            links[end].pace.holds(sending.holds)
             if links[place] in host.links:
                 world._deliver(host, 1 << 22, [(links[place], (wire, place))])
+            links[end].pace.holds(sending.holds)  # as a transport tells before each look
             world._poll(host)
         closed = [link.session.closed for link in links if link.session.closed]
         if closed and moved > SILENCE and closed[0].rule == "B-148":

@@ -74,6 +74,41 @@ def test_a_queue_manager_looks_once_in_a_second_also_if_its_disk_fails_meanwhile
         )
 
 
+@pytest.mark.rule("B-136", "B-151")
+def test_what_leaves_while_the_timer_of_something_that_is_gone_runs_out_is_not_sent_again_at_once() -> None:
+    """On a slow line: the message that waits longest now has just been given to it."""
+    model.play(
+        3,
+        [
+            ("begin", (20000, 7, 1)),
+            ("send", (1, 2, 6, 6, 0, 607, 213)),
+            ("send", (0, 2, 12, 4, 1, 565, 139)),
+            ("poll", (0,)),
+            ("send", (1, 0, 3, 4, 2, 1025, 355)),
+            ("tick", (0, 6)),
+            ("connect", (1,)),
+            ("send", (0, 1, 20, 0, 0, 447, 31)),
+            ("send", (2, 0, 4, 5, 3, 503, 314)),
+            ("connect", (0,)),
+            ("cut", (1, 6, 6, 2)),
+            ("poll", (2,)),
+            ("send", (1, 2, 23, 5, 4, 210, 296)),
+            ("connect", (2,)),
+            ("flow", (3,)),
+            ("tick", (10, 2)),
+            ("send", (0, 2, 18, 6, 4, 653, 117)),
+            ("deliver", (0, 3, 1)),
+            ("connect", (1,)),
+            ("block", (5, 0)),
+            ("flow", (1,)),
+            ("flow", (2,)),
+            ("slow", (2, 0, 1, 49)),
+            ("slow", (1, 0, 1, 19)),
+            ("slow", (3, 0, 1, 4)),
+        ],
+    )
+
+
 # ---- the model can fail: broken on purpose, a walk finds it ----------------------------------------
 
 
