@@ -10,7 +10,7 @@ from typing import Any
 import confirm_cases as cases
 import pytest
 from confirm_cases import JN, JP, T0, UNSET, Source
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mqqb import confirm
 from mqqb.confirm import (
@@ -484,17 +484,21 @@ class Model:
         return (DEAD_LETTERED if self.state == "X" else DISCARDED), doubt
 
 
-SECONDS = st.integers(0, 40)
+SECONDS = st.integers(0, 15)
+LIMIT = st.one_of(SECONDS, SECONDS, SECONDS, st.none())
 FINAL = st.sampled_from([0x4000, 0x4000, 0x8000, 0x8002, 0x8003, 0xC000, 0xC001, 0xC002, 0xC004])
+WAIT = st.tuples(st.just("wait"), st.integers(1, 30))
 STEP = st.one_of(
-    st.tuples(st.just("wait"), st.integers(1, 30)),
+    WAIT,
+    WAIT,
+    WAIT,
     st.tuples(st.just("off"), st.integers(0, 60)),
-    st.just(("send",)),
     st.just(("send",)),
     st.just(ORDER),
     st.tuples(st.just("final_ack"), FINAL),
     st.tuples(st.just("failed"), st.sampled_from([ADMINISTRATOR, UNENCRYPTED, OTHER_GUID])),
 )
+BEGUN = st.sampled_from([[], [("send",)], [("send",), ORDER]])  # else most end before a deadline matters
 
 
 @pytest.mark.rule(
@@ -504,14 +508,16 @@ STEP = st.one_of(
 )  # fmt: skip
 @settings(max_examples=400)
 @given(
-    journal=st.sampled_from([0, JN, JN, JP, BOTH]),
-    ttrq=st.none() | SECONDS,
-    ttbr=st.none() | SECONDS,
+    journal=st.sampled_from(ALL),
+    ttrq=LIMIT,
+    ttbr=LIMIT,
     delay=st.none() | SECONDS,
-    always=st.booleans(),
+    always=st.sampled_from([False, False, False, True]),
     nack=st.booleans(),
-    steps=st.lists(STEP, max_size=12),
+    begun=BEGUN,
+    steps=st.lists(STEP, min_size=2, max_size=12),
 )
+@example(journal=0, ttrq=9, ttbr=3, delay=None, always=False, nack=True, begun=[("send",)], steps=[("wait", 5)])
 def test_any_history(
     journal: int,
     ttrq: int | None,
@@ -519,6 +525,7 @@ def test_any_history(
     delay: int | None,
     always: bool,
     nack: bool,
+    begun: list[Any],
     steps: list[Any],
 ) -> None:
     """Two sources get the same history; one of them loses power at every step, and is off while the other waits."""
@@ -527,7 +534,7 @@ def test_any_history(
     times = {"ttrq": UNSET if ttrq is None else ttrq, "ttbr": UNSET if ttbr is None else ttbr}
     steady = Source(values, journal=journal, nack=nack, **times)
     mortal = Source(values, journal=journal, nack=nack, **times)
-    for name, *arguments in [*steps, ("wait", 1)]:
+    for name, *arguments in [*begun, *steps, ("wait", 1)]:
         if name in ("wait", "off"):
             for _ in range(arguments[0]):
                 model.second()
@@ -567,6 +574,9 @@ def agree(model: Model, steady: Source, mortal: Source) -> None:
     assert (chr(found.state), found.record[confirm.CLASS]) == (model.state, model.message_class)
     conclusion = found.conclusion()
     assert (conclusion.answer, conclusion.in_doubt) == model.told()
+    assert conclusion.message_class == model.message_class
+    wishes = found.record[confirm.MARKS] & confirm.JOURNAL_BITS
+    assert wishes == model.jn + 2 * model.jp, "whatever happens, what was asked for stays"
 
     ends = [entry for entry in steady.log if entry[1] & (JOURNAL | DEAD_LETTER | DELETE)]
     assert [entry[0] for entry in ends] == model.ends, "it ends once, when it is due"
