@@ -379,7 +379,8 @@ class Database:
         self.connection.set_progress_handler(lambda: False, OPERATIONS)
         for step in range(version, FORMAT_VERSION):
             begins(step + 1)
-            self.connection.execute(UPGRADES[step])
+            with self.errors():
+                self.connection.execute(UPGRADES[step])
         self.connection.set_progress_handler(None)
         self.connection.pragma("user_version", FORMAT_VERSION)
 
