@@ -660,17 +660,17 @@ def test_what_cannot_be_upgraded_is_told_and_left_alone(large: Path, tmp_path: P
     assert _version(large) == 6
 
 
-def test_an_upgrade_on_a_full_disk_says_so_and_leaves_the_store_as_it_was(large: Path, small_disk: Path) -> None:
+def test_an_upgrade_on_a_full_disk_says_so_and_leaves_the_store_as_it_was(
+    large: Path, tmp_path: Path, small_disk: Path
+) -> None:
     older(large, FORMAT_VERSION - 1)
     store = Path(shutil.copytree(large, small_disk / "store"))
-    other = small_disk / "other"
-    other.write_bytes(bytes(shutil.disk_usage(small_disk).free - (1 << 20)))
+    (small_disk / "other").write_bytes(bytes(shutil.disk_usage(small_disk).free - (1 << 20)))
     for command in (["store", "upgrade"], ["receive", "line1"]):  # one that upgrades it when it is opened, too
         assert "Traceback" not in _refused("the disk is full", *command, "--store", store)
         assert _version(store) == FORMAT_VERSION - 1
-    other.unlink()
-    as_json("store", "upgrade", "--store", store)
-    assert len(_bodies(store, "large")) == 100
+    as_json("store", "upgrade", "--store", shutil.copytree(store, tmp_path / "again"))
+    assert len(_bodies(tmp_path / "again", "large")) == 100
 
 
 def test_each_step_of_an_upgrade_has_a_text() -> None:
