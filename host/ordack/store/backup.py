@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
 import shlex
 import stat
@@ -34,6 +35,9 @@ from ordack.store.write_ahead import disk_bytes, log_bytes, patience
 
 PIECE_PAGES = 256  # copied at once, between two looks at signals
 PROBLEMS = 20  # that are named of one file
+SEAL = b"ordack backup 1\n"  # behind the database in a backup, which SQLite does not read: this, and the SHA-256 of it
+SEAL_BYTES = len(SEAL) + hashlib.sha256().digest_size
+SECTOR = 512  # a database has a multiple of it
 PARTIAL_START, PARTIAL_END = ".ordack-", ".partial"
 _READ_FAILURES = (apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ, apsw.SQLITE_IOERR_CORRUPTFS)
 
@@ -156,7 +160,10 @@ def make_backup(folder: Path, to: Path, progress: Progress) -> Contents:
             _copy(source, partial, to, lambda done: progress(done * page_bytes, pages * page_bytes))
             with source.errors():  # StoreBusy if it was read as a file that nobody changes, and was changed
                 pass
-            return _checked(partial, f"the store in {folder} is damaged, and a backup would be", source.path)
+            contents = _checked(partial, f"the store in {folder} is damaged, and a backup would be", source.path)
+            with _writing(to), partial.open("r+b") as file:
+                file.write(SEAL + hashlib.file_digest(file, "sha256").digest())
+            return contents
 
 
 def _refuse_target(folder: Path, to: Path) -> None:
@@ -226,16 +233,21 @@ def restore(backup: Path, folder: Path, progress: Progress) -> Contents:
     path = folder / FILE_NAME
     try:
         with _writing(path):
-            size, (_, free) = backup.stat().st_size, disk_bytes(folder)
+            (size, digest), (_, free) = _sealed(backup), disk_bytes(folder)
             mode = backup.stat().st_mode
         if free < size:
             raise StoreFull(f"{path}: {megabytes(size)} needed, {megabytes(free)} free")
         with _new_file(path, mode) as partial:
             with _writing(path), backup.open("rb") as source, partial.open("r+b") as target:
-                while data := source.read(1 << 20):
+                found = hashlib.sha256()
+                while data := source.read(min(1 << 20, size - source.tell())):
                     target.write(data)
+                    found.update(data)
                     progress(target.tell(), size)
-            contents = _checked(partial, f"{backup} is damaged, and nothing was restored", backup)
+            damaged = f"{backup} is damaged, and nothing was restored"
+            contents = _checked(partial, damaged, backup)
+            if digest and digest != found.digest():
+                raise StoreError(f"{damaged}: it is not as `ordack backup` has written it")
         if made:
             with _writing(folder):
                 _sync(folder.parent)
@@ -245,6 +257,19 @@ def restore(backup: Path, folder: Path, progress: Progress) -> Contents:
                 folder.rmdir()
         raise
     return contents
+
+
+def _sealed(backup: Path) -> tuple[int, bytes]:
+    """How long the database in a backup is, and its checksum; b"" of a store's own file. Raises OSError, StoreError."""
+    with backup.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - SEAL_BYTES, 0))
+        seal = file.read()
+    if seal.startswith(SEAL):
+        return size - SEAL_BYTES, seal[len(SEAL) :]
+    if size % SECTOR:
+        raise StoreError(f"{backup} is damaged, and nothing was restored: it is not complete")
+    return size, b""
 
 
 def _refuse_backup(backup: Path) -> None:
