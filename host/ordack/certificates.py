@@ -27,6 +27,7 @@ from ordack.names import BadName
 AUTHORITY = "ca"
 # A board begins with a clock of 2000 or 2021 until somebody sets it, and a certificate must not be too new for it.
 NOT_BEFORE = datetime(2000, 1, 1, tzinfo=UTC)
+SOON_DAYS = 30
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,62}[A-Za-z0-9])?")
 
 
@@ -112,6 +113,20 @@ def show(path: Path) -> Shown:
     hosts = (*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress)))
     until = found.not_valid_after_utc
     return Shown(_common_name(found.subject), hosts, _common_name(found.issuer), until, (until - _now()).days)
+
+
+def ending(path: Path) -> list[str]:
+    """What there is to tell of a certificate that is over, or is soon."""
+    try:
+        shown = show(path)
+    except (BadCertificate, OSError):  # whoever speaks TLS with it has told that
+        return []
+    if shown.days >= SOON_DAYS:
+        return []
+    when = (
+        f"over since {shown.until:%Y-%m-%d}, and others refuse it" if shown.days < 0 else f"over in {shown.days} days"
+    )
+    return [f"{path}: this certificate is {when}: `ordack tls certificate` with --renew makes another"]
 
 
 def _common_name(name: x509.Name) -> str:

@@ -406,6 +406,35 @@ def test_renewed_certificates_count_after_sighup_and_bad_ones_leave_all_as_it_wa
     assert serve.stop()[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("days", "said"), [(1, "over in 0 days"), (10, "over in 9 days"), (-9, "over since 20"), (32, "")]
+)
+def test_a_certificate_that_is_over_or_is_soon_is_told_of_at_each_reading_of_the_file(
+    tmp_path: Path, days: int, said: str
+) -> None:
+    folder = tmp_path / "tls"
+    certificates.init(folder, "ordack", 99)
+    certificates.issue(folder, "here", [], days)
+    file = tmp_path / "ordack.toml"
+    file.write_text(
+        f"[tls]\ncertificate = '{folder}/here.pem'\nkey = '{folder}/here.key'\nauthority = '{folder}/ca.pem'\n"
+    )
+    checked = ordack("config", "check", file)
+    assert checked.returncode == 0
+    serve = Serve(tmp_path / "store", "--config", str(file))
+    assert serve.process.stderr
+    serve.process.send_signal(signal.SIGHUP)
+    log = ""
+    while "again; taken up:" not in log:
+        log += serve.process.stderr.readline()
+    serve.process.send_signal(signal.SIGTERM)
+    rest = serve.process.stderr.read()  # also what was read with the line before
+    assert serve.process.wait(DEADLINE_S) == 0
+    for told in (checked.stderr, log, rest):  # by `config check`, at the start, at SIGHUP
+        assert said in told
+        assert ("this certificate is" in told) == bool(said)
+
+
 def test_what_a_file_says_of_tls_is_checked(tmp_path: Path, plant: Plant) -> None:
     Client(tmp_path, create=True).close()
     path = tmp_path / "ordack.toml"

@@ -169,6 +169,7 @@ def check(
 ) -> None:
     """Check a configuration file, and say all that is wrong with it. Exit status 2: it cannot be used."""
     from ordack import config_file
+    from ordack.certificates import ending
     from ordack.net.guard import BadToken, read_token
     from ordack.settings import FILE_NAME
     from ordack.tls import BadTls, Tls
@@ -182,6 +183,8 @@ def check(
         read = config_file.read(path)
         if read.tls:
             Tls(read.tls)
+            for text in ending(read.tls.certificate):
+                complain(text)
         if read.http_token_file:
             read_token(read.http_token_file)
     except config_file.BadConfigFile as error:

@@ -103,7 +103,7 @@ class Reload:
         if later:
             told.append((f"{', '.join(later)}: what is new there counts from the next start of `serve`", WARNING))
         known = {queue.name.lower() for queue in self._store.queues.all()}
-        told += missing_queues(file, known)
+        told += worth_telling(file, known)
         try:
             self._store.keep_names(config.to_keep())
         except StoreError as error:
@@ -130,9 +130,15 @@ class Reload:
             raise ValueError(f"[tls]: {error}") from None
 
 
-def missing_queues(file: ConfigFile, known: set[str]) -> list[tuple[str, str]]:
-    """What there is to tell of queues that a file names and that are not among the known ones."""
-    return [
-        (f"{file.path}: [queues.{name}]: there is no such queue here; is its name right?", WARNING)
+def worth_telling(file: ConfigFile, known: set[str]) -> list[tuple[str, str]]:
+    """What there is to tell of a file, with levels: queues that it names and that are not among the known ones, and a
+    certificate of this side that is over, or is soon."""
+    told = [
+        f"{file.path}: [queues.{name}]: there is no such queue here; is its name right?"
         for name in sorted(file.queues.keys() - known)
     ]
+    if file.tls:
+        from ordack.certificates import ending
+
+        told += ending(file.tls.certificate)
+    return [(text, WARNING) for text in told]

@@ -391,7 +391,7 @@ async def _serve(
     import signal
 
     from ordack import health, notify
-    from ordack.cli.reload import Reload, missing_queues
+    from ordack.cli.reload import Reload, worth_telling
     from ordack.manager import Manager
     from ordack.net import tcp
 
@@ -407,7 +407,7 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
     config = running.config(listeners.places)
-    for text, level in missing_queues(running.file, {queue.name.lower() for queue in store.queues.all()}):
+    for text, level in worth_telling(running.file, {queue.name.lower() for queue in store.queues.all()}):
         log(Line(text, level))
     manager = Manager(store, tcp.now(), config, log)
     manager.about = {

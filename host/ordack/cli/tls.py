@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from ordack.certificates import Made
 
 AUTHORITY_DAYS, DAYS = 7300, 3650
-SOON_DAYS = 30
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -115,5 +114,5 @@ def show(
                 for path, one in shown
             ],
         )
-    if any(one.days < SOON_DAYS for _, one in shown):
+    if any(one.days < certificates.SOON_DAYS for _, one in shown):
         raise typer.Exit(1)
