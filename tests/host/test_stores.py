@@ -502,6 +502,41 @@ def test_a_destination_that_knows_later_numbers_refuses_nothing_that_a_restored_
     assert _bodies(destination) == [b"before", b"lost 1", b"lost 2", b"lost 3", b"new 1", b"new 2"]
 
 
+def test_a_sender_brings_back_what_a_restored_destination_has_lost_if_it_asked_for_dead_letters(tmp_path: Path) -> None:
+    source, destination, again = tmp_path / "source", tmp_path / "destination", tmp_path / "again"
+    as_json("queue", "create", "--store", destination, "line1", "--transactional")
+    as_json("queue", "create", "--store", source, "own")
+    away = "DIRECT=OS:plant\\private$\\line1"
+
+    def send(sender: Serve, body: str) -> None:
+        one = as_json("send", "--store", source, away, "--body", body, "--dead-letter")[0]["message_id"]
+        with Client(source) as client:
+            _until(lambda: (state := client.state(one)) is not None and state.answer == confirm.STORED)
+
+    to = Serve(destination)
+    sender = Serve(source, "--next-hop", f"plant=127.0.0.1:{to.port}")
+    try:
+        send(sender, "before")
+        as_json("backup", "--store", destination, tmp_path / "b")
+        second = int(time.time()) + 1
+        _until(lambda: time.time() > second)
+        send(sender, "after")
+        to.stop()
+        as_json("restore", tmp_path / "b", "--store", again)
+        to = Serve(again, listen=f"127.0.0.1:{to.port}")
+        as_json("outgoing", "purge", "--store", source, away)
+        _until(lambda: len(_bodies(source, "system$;deadxact")) == 2)
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(second))
+        chosen = ["--all", "--in-doubt", "--sent-from", moment]
+        as_json("move", "--store", source, "system$;deadxact", "--back", *chosen)
+        _until(lambda: len(_bodies(again)) == 2)
+    finally:
+        sender.stop()
+        to.stop()
+    assert _bodies(again) == [b"before", b"after"]
+    assert _bodies(source, "system$;deadxact") == [b"before"]
+
+
 # ---- check and upgrade --------------------------------------------------------------------------------
 
 
