@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import duckdb
 import polars
@@ -33,7 +33,8 @@ from ordack.pipeline.lake import PROPERTY
 from ordack.pipeline.progress import IngestError, IngestUnusable
 from ordack.pipeline.segment_source import MALFORMED, OptionError, Rows
 from ordack.pipeline.segments import ADDED, SCHEMA, FolderError
-from ordack.pipeline.upkeep import serials
+from ordack.pipeline.upkeep import optimize, serials
+from ordack.reconcile.rows import pieces
 from pyiceberg.catalog import load_catalog
 from pyiceberg.utils.config import Config
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -41,7 +42,7 @@ from pyspark.sql.types import DoubleType, StringType, StructField, StructType
 
 from tests.conformance import ROOT
 from tests.pipeline.lake_kills import load
-from tests.support.segment_files import SOURCE, key, make_folder, row, write, write_rows
+from tests.support.segment_files import BEGIN, SOURCE, key, make_folder, row, write, write_rows
 
 both = pytest.mark.parametrize("table_format", ["delta", "iceberg"])
 DAY = datetime.timedelta(days=1)
@@ -65,6 +66,16 @@ def read(table: Path, table_format: str = "delta") -> pa.Table:
         return DeltaTable(table).to_pyarrow_table()
     catalog, name = _catalog(str(table))
     return catalog.load_table(name).scan().to_arrow()
+
+
+def read_by_polars(table: Path, table_format: str) -> polars.DataFrame:
+    if table_format == "delta":
+        return polars.read_delta(str(table))
+    catalog, name = _catalog(str(table))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a package of theirs would be faster
+        made: Any = polars.scan_iceberg(catalog.load_table(name)).collect()
+    return cast("polars.DataFrame", made)
 
 
 def numbers(table: Path, table_format: str = "delta") -> list[int]:
@@ -97,20 +108,15 @@ def test_others_read_the_table(folder: Path, table: Path, table_format: str) -> 
     decoding(what, "t")
     assert load(what).run(False).malformed == 2
     (table / "part-of-a-batch-that-was-killed.parquet").write_bytes(b"")
+    made = read_by_polars(table, table_format)
     if table_format == "delta":
         opened = DeltaTable(table)
-        made: Any = polars.read_delta(str(table))
         arrow = opened.to_pyarrow_dataset()
         (stats,) = pa.table(opened.get_add_actions(flatten=True)).to_pylist()
         assert (stats["num_records"], stats["min.lookup_id"], stats["max.lookup_id"]) == (4, 1, 4)
         assert (stats["min.arrived"], stats["max.queue"]) == (rows[0]["arrived"], "line1")
     else:
-        catalog, name = _catalog(str(table))
-        iceberg = catalog.load_table(name)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a package of theirs would be faster
-            made = polars.scan_iceberg(iceberg).collect()
-        arrow = iceberg.scan().to_arrow()
+        arrow = read(table, table_format)
     assert made.sort("lookup_id")["t"].to_list() == [1.5, 1.5, None, None]
     found = duckdb.from_arrow(arrow).query("t", "SELECT lookup_id, t, message_key FROM t ORDER BY 1").fetchall()
     assert found == [(number, 1.5 if number < 3 else None, key(number)) for number in range(1, 5)]
@@ -276,6 +282,24 @@ def test_a_table_is_divided_by_day_and_queue_manager(
         assert kept.to_arrow()["lookup_id"].to_pylist() == [2]
     with pytest.raises(IngestUnusable, match="is divided by day, queue_manager, not by queue: leave --partition-by"):
         load(job(folder, table, by=("queue",)))
+
+
+@both
+def test_others_read_by_what_a_table_is_divided(folder: Path, table: Path, table_format: str) -> None:
+    """polars takes the values for Delta Lake from the paths of files, where queues may have any name."""
+    names = ["line1", "Line1", "a/b=c%d", "x y:", "ü", "..", "2026-01-01"]
+    for number, name in enumerate(names):
+        write(folder, 1, number, number, name)
+        write(folder, 2, len(names) + number, len(names) + number, name)
+    load(job(folder, table, table_format, by=("queue", "day"), maxSegmentsPerTrigger=str(len(names)))).run(False)
+    for files in (2 * len(names), len(names)):
+        rows = read_by_polars(table, table_format).sort("lookup_id")
+        assert rows["queue"].to_list() == names * 2
+        assert rows.get_column("day", default=rows["arrived"].dt.date()).to_list() == [BEGIN.date()] * len(names) * 2
+        there = pieces(str(table))
+        assert (len(there), all(Path(piece.path).exists() for piece in there)) == (files, True)
+        assert [piece.in_table is not None for piece in there] == [files > len(names)] * files
+        optimize(str(table))
 
 
 @both

@@ -95,7 +95,7 @@ def _together(table: Table, group: Sequence[FileScanTask]) -> DataFile:
     """A file with the rows of these, on disk."""
     data, name = f"{table.location()}/data", f"optimized-{uuid.uuid4()}.parquet"
     system, folder = open_folder(data)
-    growing = Growing(system, f"{folder}/{name}", ())
+    growing = Growing(system, folder, name, ())
     schema: pa.Schema | None = None
     scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
     for task in group:

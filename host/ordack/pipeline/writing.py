@@ -13,7 +13,9 @@ import json
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +32,7 @@ from ordack.pipeline.segments import QUEUE_MANAGER
 DAY = "day"
 GROUP_BYTES = 64 << 20  # of a row group, before it is packed; and what a task holds in memory of each file
 COUNTED = ("lookup_id", "arrived", "queue", QUEUE_MANAGER)  # columns whose least and greatest values are in the commit
+_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 Values = tuple[Any, ...]  # of the columns by which a table is divided
 
@@ -39,7 +42,7 @@ class WriteError(Exception):
 
 
 class File(NamedTuple):
-    """A Parquet file, by its name in the table's folder. `values`: of the columns by which the table is divided, as
+    """A Parquet file, by its path in the table's folder. `values`: of the columns by which the table is divided, as
     text. `lowest`, `highest`: of COUNTED."""
 
     name: str
@@ -109,14 +112,23 @@ class Writer:
                 done.malformed += batch.num_rows - batch.column(MALFORMED).null_count
             for values, rows in self._divided(batch):
                 if values not in files:
-                    files[values] = Growing(system, f"{folder}/{self.prefix}{uuid.uuid4()}.parquet", values)
+                    name = f"{self._place(values)}{self.prefix}{uuid.uuid4()}.parquet"
+                    files[values] = Growing(system, folder, name, values)
                 files[values].add(rows)
         done.files = [growing.finish() for growing in files.values()]
         done.rows = sum(file.rows for file in done.files)
         done.arrived, done.sent = (_counted(times[name]) for name in ("arrived", "sent_time"))
-        if done.files and isinstance(system, fs.LocalFileSystem):
-            sync(folder)
+        if isinstance(system, fs.LocalFileSystem):
+            for place in {path for file in done.files for path in PurePath(file.name).parents}:
+                sync(f"{folder}/{place}")
         return done
+
+    def _place(self, values: Values) -> str:
+        """Where files with these values are, as Hive has it: polars takes the values from there, not from the log."""
+        if self.by_in_files:
+            return ""
+        return "".join(f"{name}={quote(_NULL if value is None else str(value), '')}/"
+                       for name, value in zip(self.by, values))  # fmt: skip
 
     def _divided(self, batch: pa.RecordBatch) -> Iterator[tuple[Values, pa.RecordBatch]]:
         """The rows of each file, without the columns that its place tells."""
@@ -138,8 +150,9 @@ class Writer:
 class Growing:
     """A file to which rows are added."""
 
-    def __init__(self, system: fs.FileSystem, path: str, values: Values) -> None:
-        self._path = path
+    def __init__(self, system: fs.FileSystem, folder: str, name: str, values: Values) -> None:
+        self._name = name
+        self._path = f"{folder}/{name}"
         self._system = system
         self._values = values
         self._held: list[pa.Table] = []
@@ -164,6 +177,8 @@ class Growing:
         whole = pa.concat_tables(self._held)
         self._held, self._bytes = [], 0
         if self._writer is None:
+            if isinstance(self._system, fs.LocalFileSystem):
+                Path(self._path).parent.mkdir(parents=True, exist_ok=True)
             self._writer = pq.ParquetWriter(
                 self._path, whole.schema, filesystem=self._system, compression="zstd", write_page_checksum=True
             )
@@ -180,7 +195,7 @@ class Growing:
         values = [None if value is None else str(value) for value in self._values]
         lowest, highest = ({name: _plain(value) for name, value in ends.items()}
                            for ends in (self._lowest, self._highest))  # fmt: skip
-        return File(self._path.rpartition("/")[2], size, self._rows, values, lowest, highest)
+        return File(self._name, size, self._rows, values, lowest, highest)
 
 
 def _plain(value: Any) -> Any:
@@ -203,7 +218,7 @@ def attempt(writer: Writer) -> Iterator[Writer]:
     except Exception:
         with contextlib.suppress(OSError, ValueError):  # else they stay: no reader sees them
             system, folder = open_folder(writer.table)
-            for file in system.get_file_info(fs.FileSelector(folder)):
+            for file in system.get_file_info(fs.FileSelector(folder, recursive=True)):
                 if file.base_name.startswith(writer.prefix):
                     system.delete_file(file.path)
         raise

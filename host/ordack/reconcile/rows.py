@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -225,9 +226,9 @@ def _pieces_of_delta(table: str) -> list[Piece]:
         raise IngestUnusable(f"the table {table} has {', '.join(sorted(unread))}, which this does not read")
     return [
         Piece(
-            f"{table.removeprefix('file://')}/{one['path']}",
+            f"{table.removeprefix('file://')}/{unquote(one['path'])}",
             {name.removeprefix("partition."): value for name, value in one.items() if name.startswith("partition.")},
-            one["modification_time"] if NAMED_BY_INGEST.fullmatch(one["path"]) else None,
+            one["modification_time"] if NAMED_BY_INGEST.fullmatch(one["path"].rpartition("/")[2]) else None,
         )
         for one in actions
     ]
