@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
@@ -382,6 +382,32 @@ def test_a_table_of_somebody_elses_schema_is_refused_with_what_does_not_fit(
     write(folder, 1, 1, 1)
     with pytest.raises(IngestUnusable, match=said):
         load(job(folder, table))
+
+
+@pytest.mark.parametrize("place", ["other/table", "renamed"])
+@pytest.mark.parametrize("move", [shutil.move, shutil.copytree])
+def test_a_table_of_iceberg_in_another_folder_is_refused(
+    folder: Path, table: Path, tmp_path: Path, place: str, move: Callable[[Path, Path], object]
+) -> None:
+    """Delta's goes on there. An ingest of Iceberg began a new table in it, or wrote to that which was copied."""
+    write(folder, 1, 1, 2)
+    load(job(folder, table, "iceberg")).run(False)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path)
+    assert load(job(folder, link / "table")).run(False).rows == 0, "it is the same one"
+    other = tmp_path / place
+    other.parent.mkdir(exist_ok=True)
+    move(table, other)
+    write(folder, 2, 3, 3)
+    for use in (lambda: load(job(folder, other)), lambda: optimize(str(other)), lambda: serials(str(other))):
+        with pytest.raises(IngestUnusable, match=f"{other} cannot be read there: it was made in another folder"):
+            use()
+    if table.exists():
+        shutil.rmtree(other)
+    else:
+        shutil.move(other, table)
+    assert load(job(folder, table)).run(False).rows == 1
+    assert numbers(table, "iceberg") == [1, 2, 3]
 
 
 def test_names_that_delta_rs_or_pyiceberg_cannot_take_are_refused(folder: Path, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ class Iceberg:
 
     def _open(self, catalog: Catalog, columns: pa.Schema, by: tuple[str, ...] | None) -> Table:
         with contextlib.suppress(NoSuchTableError, NoSuchNamespaceError):
-            return catalog.load_table(self._name)
+            return _load(catalog, self._name, self.folder)
         with contextlib.suppress(NamespaceAlreadyExistsError, SQLAlchemyError):  # of another ingest that makes it, too
             catalog.create_namespace_if_not_exists(self._name[:-1])
         location = None if is_name(self.folder) else f"file://{self.folder}"
@@ -182,10 +182,27 @@ def serials_in(properties: Mapping[str, str]) -> tuple[dict[Place, int], set[str
 def read_table(table: str) -> Table:
     """A table that is there. Raises IngestError, IngestUnusable."""
     try:
-        catalog, name = _catalog(table)
-        return catalog.load_table(name)
+        return _load(*_catalog(table), table)
     except (*PROBLEMS, NoSuchTableError) as error:
         raise IngestError(f"cannot open the table {table}: {first_line(error)}") from None
+
+
+def _load(catalog: Catalog, name: tuple[str, ...], table: str) -> Table:
+    """Raises IngestUnusable for a folder that was moved or copied: the other one's files would be read and written."""
+    if is_name(table):
+        return catalog.load_table(name)
+    others = catalog.list_tables(NAMESPACE)
+    try:
+        opened = None if others and name not in others else catalog.load_table(name)
+        if opened is not None and Path(opened.location().removeprefix("file://")).resolve() == Path(table).resolve():
+            return opened
+        lacking = "it was made in another folder"
+    except FileNotFoundError as error:
+        lacking = f"it was made in another folder, or a part is gone: {first_line(error)}"
+    raise IngestUnusable(
+        f"the table {table} cannot be read there: {lacking}. Files of Iceberg name each other by their whole paths: "
+        "move it back to where it was made, or begin a new table"
+    )
 
 
 def _catalog(table: str) -> tuple[Catalog, tuple[str, ...]]:
