@@ -16,10 +16,13 @@ import pytest
 from deltalake import DeltaTable
 from ordack import cli
 from ordack.pipeline import compaction, iceberg
+from ordack.pipeline.folders import Part
 from ordack.pipeline.ingest import CHECKPOINT, Job
 from ordack.pipeline.progress import IngestError
 from ordack.pipeline.segments import FolderError
 from ordack.pipeline.table import METADATA
+from ordack.pipeline.upkeep import optimize
+from ordack.pipeline.writing import Written
 
 from tests.pipeline.lake_kills import load
 from tests.support.segment_files import make_folder, write
@@ -80,6 +83,32 @@ def test_small_files_are_put_together_and_those_that_nobody_needs_are_deleted(
     (table.with_name("files") / METADATA).mkdir(parents=True)
     status, _, errors = run(capfd, monkeypatch, "optimize", table.with_name("files"))
     assert (status, "is a table of parquet or ORC, which optimize does not change" in errors) == (2, True)
+
+
+@pytest.mark.parametrize(("kept", "stays"), [("0 hours", False), ("30 days", True)])
+def test_files_that_are_not_committed_yet_are_kept_for_a_week_whatever_a_table_says(
+    folder: Path, table: Path, kept: str, stays: bool
+) -> None:
+    for serial in range(1, 4):
+        write(folder, serial, serial, serial)
+    what = job(folder, table, maxSegmentsPerTrigger="1")
+    load(what).run(False)
+    orphan = table / "part-orphan.parquet"
+    shutil.copy(next(table.glob("part-*")), orphan)
+    os.utime(orphan, (time.time() - WEEK_S - 60,) * 2)
+    DeltaTable(table).alter.set_table_properties({"delta.deletedFileRetentionDuration": f"interval {kept}"})
+    write(folder, 4, 4, 4)
+    going = load(what)
+    write_files = going.write
+
+    def written(parts: list[Part]) -> list[Written]:
+        done = write_files(parts)
+        optimize(str(table))
+        return done
+
+    going.write = written
+    assert going.run(False).rows == 1
+    assert (numbers(table), orphan.exists()) == ([1, 2, 3, 4], stays)
 
 
 def test_small_files_of_iceberg_are_put_together_by_partition(

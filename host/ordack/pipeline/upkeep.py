@@ -25,6 +25,7 @@ from ordack.pipeline.progress import IngestError, IngestUnusable
 from ordack.pipeline.stream import serials_of
 
 DAY_S = 86_400
+WEEK_H = 7 * 24
 
 
 class Optimized(NamedTuple):
@@ -55,12 +56,23 @@ def optimize(table: str) -> Optimized:
         opened = DeltaTable(uri_of(table))
         done = opened.optimize.compact()
         opened.update_incremental()
-        deleted = opened.vacuum(dry_run=False, full=True)
+        deleted = _clear(opened)
         opened.create_checkpoint()
         opened.cleanup_metadata()
     except (DeltaError, OSError) as error:
         raise IngestError(f"cannot optimize {table}: {first_line(error)}; what is in it is whole") from None
-    return Optimized(table, done["numFilesRemoved"], done["numFilesAdded"], len(deleted))
+    return Optimized(table, done["numFilesRemoved"], done["numFilesAdded"], deleted)
+
+
+def _clear(table: DeltaTable) -> int:
+    """Deletes what has not belonged to the table for a week, or as long as that says if it is longer: what an ingest is
+    about to commit is younger."""
+    try:
+        return len(table.vacuum(WEEK_H, dry_run=False, full=True))
+    except DeltaError as error:
+        if "minimum retention" not in str(error):
+            raise
+        return len(table.vacuum(dry_run=False, full=True))
 
 
 class Pruned(NamedTuple):
