@@ -1196,11 +1196,21 @@ typedef struct {
     const uint8_t *whole;
     uint64_t whole_wire;
     uint32_t connection, side, sequence, limit;
+    uint32_t cut; /* a header was not captured whole */
 } view;
+
+static inline int holds(view *v, uint64_t size)
+{
+    if (size > v->size) {
+        v->cut = size <= v->wire;
+        return 0;
+    }
+    return 1;
+}
 
 static inline int pass(view *v, uint64_t size)
 {
-    if (size > v->size) {
+    if (!holds(v, size)) {
         return 0;
     }
     v->in += size;
@@ -1250,10 +1260,10 @@ static int32_t read_tcp_header(mqqb_capture *c, mqqb_capture_end end[2], view *v
     piece s;
 
     *found = NONE;
-    if (v->size < 20 || in[12] >> 4 < 5 || !pass(v, (uint64_t)(in[12] >> 4) * 4)) {
+    if (holds(v, 4) && be16(in) != TCP_PORT && be16(in + 2) != TCP_PORT) {
         return FRAME_DONE;
     }
-    if (be16(in) != TCP_PORT && be16(in + 2) != TCP_PORT) {
+    if (!holds(v, 20) || in[12] >> 4 < 5 || !pass(v, (uint64_t)(in[12] >> 4) * 4)) {
         return FRAME_DONE;
     }
     end[0].word[4] |= be16(in);
@@ -1444,7 +1454,7 @@ static int32_t read_gre(view *v)
     const uint8_t *const in = v->in;
     uint32_t flags, type, size = 4;
 
-    if (v->size < 4 || (in[1] & 7) != 0) { /* version 1 is PPTP's */
+    if (!holds(v, 4) || (in[1] & 7) != 0) { /* version 1 is PPTP's */
         return FRAME_DONE;
     }
     flags = in[0];
@@ -1487,7 +1497,7 @@ static int32_t read_tunnel_fragment(mqqb_capture *c, mqqb_capture_end end[2], vi
     if (protocol == 47) {
         return read_gre(v);
     }
-    return v->size >= 8 && be16(v->in + 2) == VXLAN_PORT ? read_udp(c, end, v) : FRAME_DONE;
+    return holds(v, 8) && be16(v->in + 2) == VXLAN_PORT ? read_udp(c, end, v) : FRAME_DONE;
 }
 
 /* All of the first fragment was read. */
@@ -1526,7 +1536,7 @@ static int32_t read_ip4(mqqb_capture *c, view *v)
     mqqb_capture_end end[2] = {{{0}}, {{0}}};
     uint32_t head, total;
 
-    if (v->size < 20 || in[0] >> 4 != 4) {
+    if (!holds(v, 20) || in[0] >> 4 != 4) {
         return FRAME_DONE;
     }
     head = (uint32_t)(in[0] & 15) * 4;
@@ -1561,7 +1571,7 @@ static int32_t read_ip6(mqqb_capture *c, view *v)
     while (place == 0 && (next == 0 || next == 43 || next == 44 || next == 51 || next == 60)) {
         const uint8_t *const header = v->in;
         uint32_t size = 8;
-        if (v->size < 8) {
+        if (!holds(v, 8)) {
             return FRAME_DONE;
         }
         if (next == 44) {
@@ -1583,6 +1593,11 @@ static int32_t read_ip6(mqqb_capture *c, view *v)
 static uint32_t ip_type(const view *v)
 {
     return v->size > 0 && v->in[0] >> 4 == 6 ? 0x86DD : 0x0800;
+}
+
+static void count_unread(mqqb_capture *c, uint32_t link)
+{
+    c->unread_link = c->unread++ == 0 ? link : c->unread_link;
 }
 
 /* Link header, IP. Whatever is broken or none of ours is passed over. */
@@ -1627,7 +1642,7 @@ static int32_t read_link(mqqb_capture *c, view *v)
         type = ip_type(v);
         break;
     default:
-        c->unread_link = c->unread++ == 0 ? v->link : c->unread_link;
+        count_unread(c, v->link);
         return FRAME_DONE;
     }
     if (type == 0x0800) {
@@ -1646,6 +1661,9 @@ static int32_t read_frame(mqqb_capture *c, view *v)
         status = read_link(c, v);
     }
     status = status == FRAME_INNER ? FRAME_DONE : status;
+    if (v->cut) {
+        count_unread(c, MQQB_CAPTURE_CUT);
+    }
     if (v->datagram != 0 && status == FRAME_DONE) {
         end_tunnel_fragment(c, v);
     }

@@ -96,6 +96,7 @@ enum {
     MQQB_CAPTURE_SCRATCH = 0x400010, /* bytes of the longest packet */
     MQQB_CAPTURE_NAMES = 0x80000,    /* bytes of a dictionary that have to be free before a packet is read */
     MQQB_CAPTURE_UNITS = 8192,       /* of 8 bytes in an IP datagram */
+    MQQB_CAPTURE_CUT = 1 << 30,      /* in place of a link type: a frame's headers were not captured whole */
     MQQB_CAPTURE_FRAGMENTS = 64,     /* IP datagrams whose fragments are waited for at once */
     MQQB_CAPTURE_INTERFACES = 256    /* of one section of a pcapng file */
 };
@@ -209,12 +210,13 @@ typedef struct {
     uint32_t frames_before; /* caller, with order: frames of the file before this part of it */
 
     uint64_t cursor, frames,
-        unread; /* in the file; frames of all files; of these, frames of link types that cannot be read */
+        unread; /* in the file; frames of all files; of these, those of link types that cannot be read, or of which too
+                 * little was captured to tell whether they are of the protocol, or what they carry of it */
     uint32_t frame, connections_used, segments_used, segments_free, segments_spare;
     uint32_t started, format, swapped, interfaces_used; /* what the file's header said */
     uint32_t active, drain_side, drain_progress, held_first, held_last, finished;
     uint32_t details, flushed;
-    uint32_t unread_link; /* the first of those link types */
+    uint32_t unread_link; /* the link type of the first of those, or MQQB_CAPTURE_CUT */
     uint64_t next, label_used, packets_used, ahead;
     uint64_t key, pair, managers[2];
     uint64_t tunnel; /* of the frame that is read, as connection.tunnel */

@@ -819,6 +819,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("snap 120", 3, "hole"),
         ("snap 96", 3, "hole"),
         ("link", 3, "unreadable frames"),
+        ("heads", 3, "unreadable frames"),
         ("cut", 3, "1 damaged or missing file"),
         ("between", 3, "1 damaged or missing file"),
     ],
@@ -834,6 +835,8 @@ def test_incomplete_evidence_has_an_exit_status_of_its_own(
         _shortened(sound, folder / "a.pcap", int(damage[5:]))
     else:
         (folder / "a.pcap").write_bytes(data[:-5] if damage == "cut" else data)
+    if damage == "heads":  # so much as tells no ports
+        _shortened(sound, folder / "b.pcap", 30)
     if damage == "link":  # and nine times as much that cannot be read
         (folder / "b.pcap").write_bytes(data[:20] + struct.pack("<I", 147) + 9 * data[24:])
     if damage == "between":

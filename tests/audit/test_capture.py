@@ -314,6 +314,25 @@ def test_frames_that_could_not_be_read_are_counted() -> None:
     assert (tally.frames, tally.unread, tally.unread_link) == (3, 2, 189)
 
 
+@pytest.mark.parametrize(("size", "protocol", "unread"), [
+    (0, 6, 1), (19, 6, 1), (22, 6, 1), (24, 6, 1), (39, 6, 1), (40, 6, 0),
+    (24, 17, 1), (28, 17, 0), (22, 47, 1), (24, 47, 0), (20, 1, 0),
+])  # fmt: skip
+@pytest.mark.parametrize("port", [1801, 1802])
+def test_a_frame_whose_headers_are_cut_off_was_not_read(size: int, protocol: int, unread: int, port: int) -> None:
+    """A capture of such frames was called sound: none of them seemed to be of the protocol. Those are none of which the
+    ports are there, and others."""
+    frame = bytearray(segment(1000, FRAMES[5]))
+    frame[9] = protocol
+    if protocol == 6:
+        frame[20:24] = struct.pack(">HH", 50000, port)
+    tally = Tally()
+    head = struct.pack("<IIIII", 0, 0, 0, size, len(frame))
+    list(packets(io.BytesIO(section() + interface(101) + block("<", 6, head + frame[:size])), tally=tally))
+    seen = protocol == 6 and size >= 24 and port != 1801
+    assert (tally.frames, tally.unread) == (1, 0 if seen else unread)
+
+
 # ---- streams ------------------------------------------------------------------------------------
 
 

@@ -1168,6 +1168,8 @@ static void test_links(void)
         for (size_t cut = 0; cut < links[i].size + (six ? 60 : 40); cut++) {
             link_frame(links[i].link, links[i].head, links[i].size, cut);
             CHECK_EQ(r->rows, 0);
+            CHECK_EQ(r->c.unread, 1);
+            CHECK_EQ(r->c.unread_link, MQQB_CAPTURE_CUT);
         }
         link_frame(links[i].link, links[i].head, links[i].size, links[i].size + (six ? 80 : 60));
         CHECK_KINDS(-1, "9A");

@@ -90,9 +90,13 @@ def _problem(path: str) -> str:
         pass
     why = [damage.text for damage in decoder.damages]
     if decoder.unread:
-        why.append(f"{count_text(decoder.unread, 'frame')} of a link type that is not supported")
-    if decoder.frames:
-        why.append(f"none of its {count_text(decoder.frames, 'frame')} is of TCP port 1801")
+        why.append(
+            f"{count_text(decoder.unread, 'frame')} of a link type that is not supported, or cut off in their headers "
+            "(capture with tcpdump -s 0)"
+        )
+    if read := decoder.frames - decoder.unread:
+        of = "the other" if decoder.unread else "its"
+        why.append(f"none of {of} {count_text(read, 'frame')} is of TCP port 1801")
     return f"{path}: {'; '.join(why) or 'there is no frame in it'}"
 
 

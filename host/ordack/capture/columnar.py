@@ -121,8 +121,9 @@ class Decoder(Tables):
     """What the codes in batches mean. It grows while batches are taken.
 
     paths: the files, in the order of their first frames. damages: files that could be read only in part, so far.
-    frames: frames read so far; unread: those of them with a link type that is not supported. spans: {number of a file:
-    times of its first and of its last frame so far, ns since 1970}, of the last one before those read now, and these.
+    frames: frames read so far; unread: those of them with a link type that is not supported, or with headers that are
+    cut off. spans: {number of a file: times of its first and of its last frame so far, ns since 1970}, of the last one
+    before those read now, and these.
     """
 
     def __init__(self, paths: Sequence[str], part: int, parts: int, by_ports: bool) -> None:

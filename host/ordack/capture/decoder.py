@@ -566,10 +566,12 @@ def decode_capture(file: BinaryIO, first: bytes, warn: Warn) -> Iterator[Decoded
     except one_by_one.CaptureError as error:
         damage = str(error)
     if tally.unread:
-        warn(
-            f"{tally.unread} of {tally.frames} frames could not be read: "
-            f"link type {tally.unread_link}, which the first of them has, is not supported"
+        why = (
+            "headers of the first of them were not captured whole"
+            if tally.unread_link == one_by_one.CUT
+            else f"link type {tally.unread_link}, which the first of them has, is not supported"
         )
+        warn(f"{tally.unread} of {tally.frames} frames could not be read: {why}")
     if damage:
         raise InputError(damage)
     if tally.frames and tally.unread == tally.frames:

@@ -44,10 +44,13 @@ class Found(NamedTuple):
     ping: bool = False
 
 
+CUT = lib.MQQB_CAPTURE_CUT
+
+
 @dataclass
 class Tally:
-    """What packets() has read: the number of frames, and of those with a link type that is not supported; the first of
-    those types."""
+    """What packets() has read: the number of frames, and of those with a link type that is not supported, or with
+    headers that are cut off; the link type of the first of those, or CUT."""
 
     frames: int = 0
     unread: int = 0
