@@ -172,7 +172,7 @@ def test_what_others_commit_while_files_are_put_together_stays(
         assert compaction.optimize(str(table)) == (2, 1, 0)
     else:
         with pytest.raises(IngestError, match=r"cannot optimize .*; what is in it is whole"):
-            compaction.optimize(str(table))
+            optimize(str(table))
     assert sorted(in_iceberg(table)["lookup_id"].to_pylist()) == left
 
 

@@ -27,28 +27,24 @@ from pyiceberg.typedef import Record
 
 from ordack.paths import sync
 from ordack.pipeline.iceberg import ATTEMPTS, PROBLEMS, once, read_table
-from ordack.pipeline.lake import first_line
-from ordack.pipeline.progress import IngestError
 from ordack.pipeline.writing import Growing, open_folder
 
 SMALL = 64 << 20  # bytes of a file that is put together with others, and at least those of the new one
 WEEK_MS = 7 * 86_400_000
+FAILURES = (*PROBLEMS, CommitFailedException, ValidationException, pa.ArrowException)
 _ROWS = re.compile(r"(part-[0-9a-f-]{36}|optimized)-[0-9a-f-]{36}\.parquet")  # of an ingest's and ours
 _MANIFESTS = re.compile(r"[\w-]+\.avro")
 
 
 def optimize(name: str) -> tuple[int, int, int]:
-    """How many files were replaced, by how many, and how many were deleted that nobody needed. Raises IngestError,
-    IngestUnusable."""
+    """How many files were replaced, by how many, and how many were deleted that nobody needed. Raises FAILURES,
+    IngestError, IngestUnusable."""
     table = read_table(name)
     removed = added = 0
-    try:
-        for group in list(_groups(table)):
-            _replace(table, group)
-            removed, added = removed + len(group), added + 1
-        return removed, added, _clear(table)
-    except (*PROBLEMS, CommitFailedException, ValidationException, pa.ArrowException) as error:
-        raise IngestError(f"cannot optimize {name}: {first_line(error)}; what is in it is whole") from None
+    for group in list(_groups(table)):
+        _replace(table, group)
+        removed, added = removed + len(group), added + 1
+    return removed, added, _clear(table)
 
 
 def _groups(table: Table) -> Iterator[list[FileScanTask]]:

@@ -43,14 +43,14 @@ def optimize(table: str) -> Optimized:
     from ordack.pipeline import compaction, iceberg
 
     kind = format_of(table)
-    if kind == ICEBERG or iceberg.is_name(table):
-        return Optimized(table, *compaction.optimize(table))
     if kind in FILES:
         raise IngestUnusable(
             f"{table} is a table of {PARQUET} or ORC, which optimize does not change: its list of files goes with a "
             "checkpoint. Begin a new one of Delta Lake or Iceberg"
         )
     try:
+        if kind == ICEBERG or iceberg.is_name(table):
+            return Optimized(table, *compaction.optimize(table))
         if not DeltaTable.is_deltatable(uri_of(table)):
             raise IngestUnusable(f"there is no table of Delta Lake or Iceberg in {table}")
         opened = DeltaTable(uri_of(table))
@@ -59,7 +59,7 @@ def optimize(table: str) -> Optimized:
         deleted = _clear(opened)
         opened.create_checkpoint()
         opened.cleanup_metadata()
-    except (DeltaError, OSError) as error:
+    except (DeltaError, *compaction.FAILURES) as error:
         raise IngestError(f"cannot optimize {table}: {first_line(error)}; what is in it is whole") from None
     return Optimized(table, done["numFilesRemoved"], done["numFilesAdded"], deleted)
 
