@@ -27,8 +27,10 @@ from ordack.audit.result import Result
 from ordack.capture import columnar
 from pyspark.errors import PySparkException
 
+from tests.support.capture_files import pcap, segment, syn
 from tests.support.capture_generator import capture_files, write_fleet
 from tests.support.command import ordack
+from tests.support.watched import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -359,6 +361,25 @@ def test_a_start_after_a_kill_says_at_once_where_it_goes_on_and_a_stop_says_what
     told = json.loads(lines.splitlines()[-1])
     assert told["step"] == follower.last_done()
     assert told["files"] == len(follower.order(told["step"]))
+
+
+@pytest.mark.parametrize("number", [None, 0, 3])
+def test_a_stop_before_there_was_anything_to_judge_says_so(tmp_path: Path, number: int | None) -> None:
+    """It ended with the status of `no violations`. Three frames open a connection."""
+    folder, checkpoint = tmp_path / "captures", tmp_path / "checkpoint"
+    folder.mkdir()
+    if number is not None:
+        frames = [syn(1), segment(2), segment(2)][:number] or [segment(2)[:30]]
+        path = folder / "a.pcap"
+        path.write_bytes(pcap(frames))
+        os.utime(path, (0, 0))
+    program = [sys.executable, "-m", "ordack", "audit", "--follow", str(folder), "--checkpoint", str(checkpoint)]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'firmware'}{os.pathsep}{ROOT / 'host'}"}
+    with subprocess.Popen(program, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        until((checkpoint / "done" if number is None else checkpoint / "done" / f"{1:010}.json").exists, "at work")
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, "there was nothing to judge: no packet of the protocol in" in errors) == (2, True)
 
 
 def test_a_folder_of_other_files_is_no_checkpoint(tmp_path: Path) -> None:

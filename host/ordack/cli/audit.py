@@ -198,7 +198,8 @@ def _follow_audit(
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: stopped.set())
-    verdict, named = "no violations", set[str]()
+    result: Result | None = None
+    named = set[str]()
     try:
         follower = Follower(folder, checkpoint)
         with follower.lock():
@@ -206,7 +207,6 @@ def _follow_audit(
                 complain(going_on)
             spark = None if master is None else spark_session(master, "ordack audit")
             for step, result in follower.reports(once, spark, stopped.is_set):
-                verdict = result.summary["verdict"]
                 for path in sorted(follower.passed_over - named):
                     complain(f"passed over: {path} is no pcap or pcapng file, packed with gzip or zstd or not")
                 named |= follower.passed_over
@@ -225,13 +225,16 @@ def _follow_audit(
                         files=len(result.paths),
                         **result.summary,
                     )
+            if result is None:
+                raise tasks.CaptureUnusable(f"there was nothing to judge: no packet of the protocol in {folder} so far")
+            tasks.require_packets(result)
     except (tasks.CaptureUnusable, FollowError, SparkMissing, OSError) as error:
         complain(in_words(error))
         raise typer.Exit(2) from None
     except PySparkException as error:
         complain(words(error))
         raise typer.Exit(2) from None
-    raise typer.Exit(AUDIT_STATUS[verdict])
+    raise typer.Exit(AUDIT_STATUS[result.summary["verdict"]])
 
 
 @contextlib.contextmanager
