@@ -2,9 +2,10 @@
 
     python -m hil.shrink build/campaign/seed-7-ab12cd/scenario.yaml [--runs 3] [--to FILE] [--json]
 
-First with fewer events (Zeller's ddmin), then with fewer messages, until neither goes on. Scheduling differs from run
-to run, so a scenario fails if two runs break the promise in a way in which the first one did before `--runs` runs do
-not: one alone would lead to scenarios that fail ever more seldom. That a fault found no bytes to fall on is no failure.
+With kills that wait for nothing, with half of the messages while that fails, then without whole kinds of events, with
+fewer of them (Zeller's ddmin), and with half of the messages again. Scheduling differs from run to run, so a scenario
+fails if two runs break the promise in a way in which the first one did before `--runs` runs do not: one alone would
+lead to scenarios that fail ever more seldom. That a fault found no bytes to fall on is no failure.
 The best so far is in the file of `--to` at any time, also after Ctrl-C.
 Exit status: 0 the shortest was found; 1 the scenario does not fail; 2 wrong use; 130 interrupted.
 """
@@ -32,16 +33,45 @@ CONFIRMED = 2
 Test = Callable[[Settings], bool]
 
 
+def plainer(scenario: Settings, fails: Test) -> Settings:
+    """The scenario whose kills come as soon as it is their turn, if that fails: less of it is left to chance."""
+    events = scenario.plan or ()
+    plan = tuple(replace(event, delay_s=0.0, bytes=0) if isinstance(event, Kill) else event for event in events)
+    shorter = replace(scenario, plan=plan)
+    return shorter if plan != events and fails(shorter) else scenario
+
+
+def fewer_messages(scenario: Settings, fails: Test) -> Settings:
+    """The scenario with half of the messages, as often as that fails: the runs after that take so much less time."""
+    while scenario.messages > 1 and fails(shorter := shortened(scenario, scenario.messages // 2)):
+        scenario = shorter
+    return scenario
+
+
+def fewer_kinds(scenario: Settings, fails: Test) -> Settings:
+    """The scenario without all the events of a kind that it does not need."""
+    for kind in dict.fromkeys(map(kind_of, scenario.plan or ())):
+        rest = tuple(event for event in scenario.plan or () if kind_of(event) != kind)
+        if fails(shorter := replace(scenario, plan=rest)):
+            scenario = shorter
+    return scenario
+
+
+def kind_of(event: Event) -> tuple[str, ...]:
+    """What is left out together: all cuts of the link, or what befalls one end in one way."""
+    return (event.victim, event.way) if isinstance(event, Kill) else ()
+
+
 def fewer_events(scenario: Settings, fails: Test) -> Settings:
     """The scenario with events of which none can be left out alone; those that are left keep their order."""
     kept: tuple[Event, ...] = scenario.plan or ()
-    parts = 1
+    parts = 2
     while kept:
         size = -(-len(kept) // parts)
         for start in range(0, len(kept), size):
             rest = kept[:start] + kept[start + size :]
             if fails(replace(scenario, plan=rest)):
-                kept, parts = rest, max(parts - 1, 1)
+                kept, parts = rest, max(parts - 1, 2)
                 break
         else:
             if size == 1:
@@ -50,18 +80,10 @@ def fewer_events(scenario: Settings, fails: Test) -> Settings:
     return replace(scenario, plan=kept)
 
 
-def fewer_messages(scenario: Settings, fails: Test) -> Settings:
-    """The scenario with the fewest messages that halving finds; events come after the same share of them."""
-    passes = 0
-    while scenario.messages - passes > 1:
-        count = (passes + scenario.messages) // 2
-        plan = tuple(earlier(event, count, scenario.messages) for event in scenario.plan or ())
-        shorter = replace(scenario, messages=count, plan=plan)
-        if fails(shorter):
-            scenario = shorter
-        else:
-            passes = count
-    return scenario
+def shortened(scenario: Settings, count: int) -> Settings:
+    """The scenario with `count` messages; events come after the same share of them."""
+    plan = tuple(earlier(event, count, scenario.messages) for event in scenario.plan or ())
+    return replace(scenario, messages=count, plan=plan)
 
 
 def earlier(event: Event, count: int, of: int) -> Event:
@@ -73,11 +95,9 @@ def earlier(event: Event, count: int, of: int) -> Event:
 
 def shrink(scenario: Settings, fails: Test) -> Settings:
     """The shortest scenario that `fails`, as far as leaving out finds it; this one does."""
-    while True:
-        shorter = fewer_messages(fewer_events(scenario, fails), fails)
-        if shorter == scenario or not shorter.plan:
-            return shorter
-        scenario = shorter
+    for shorter in plainer, fewer_messages, fewer_kinds, fewer_events, fewer_messages:
+        scenario = shorter(scenario, fails)
+    return scenario
 
 
 @dataclass

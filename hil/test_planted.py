@@ -4,6 +4,7 @@ With `--shrink` (`make planted`) what each breaks is also shrunk, to five lines 
 """
 
 import asyncio
+import compileall
 import itertools
 import shlex
 import shutil
@@ -79,6 +80,7 @@ def plant(fault: Planted, folder: Path) -> tuple[str, str]:
     text = path.read_text()
     at = text.index(fault.line, text.index(fault.behind))
     path.write_text(text[:at] + fault.instead + text[at + len(fault.line) :])
+    compileall.compile_dir(folder / top, quiet=1)  # once, and not at every start of the board, which writes none
     python = shlex.join([shutil.which("env") or "env", f"PYTHONPATH={folder / top}", sys.executable])
     return (f"exec:{python}", shlex.join(ORDACK)) if top == "firmware" else ("cpython", f"{python} -m ordack")
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from hil.conftest import STANDIN
 from hil.faults import UP, Cut
 from hil.scenario import Event, Kill, Settings, read
-from hil.shrink import Shrinker, main, shrink
+from hil.shrink import Shrinker, fewer_kinds, main, shrink
 
 EVENTS: tuple[Event, ...] = (*(Cut(k, UP, 1, "rst", 1) for k in range(20)), *(Kill(k, 0.0, 0.0) for k in range(20)))
 
@@ -36,12 +36,35 @@ def test_what_makes_it_fail_remains_and_nothing_else(needed: set[int], least: in
 
     found = shrink(Settings(60, plan=events), fails)
     assert fails(found)
-    assert (found.messages, len(found.plan or ())) == (least, len(needed))
+    assert len(found.plan or ()) == len(needed)
+    assert found.messages < 2 * least, "half of them would not do"
+
+
+def test_a_kind_that_is_not_needed_is_tried_once_and_not_event_for_event() -> None:
+    tried = []
+
+    def fails(shorter: Settings) -> bool:
+        tried.append(len(shorter.plan or ()))
+        return EVENTS[25] in (shorter.plan or ())
+
+    found = fewer_kinds(Settings(40, plan=EVENTS), fails)
+    assert (found.plan, tried) == (EVENTS[20:], [20, 0])
 
 
 def test_events_come_after_the_same_share_of_fewer_messages() -> None:
     found = shrink(Settings(40, plan=EVENTS[35:36]), lambda scenario: bool(scenario.plan) and scenario.messages >= 20)
     assert (found.messages, found.plan) == (20, (Kill(7, 0.0, 0.0),))
+
+
+@pytest.mark.parametrize("must_wait", [False, True])
+def test_a_kill_waits_only_if_it_has_to(must_wait: bool) -> None:
+    """One that waits for a byte finds a fault more seldom than one that comes when the board has most to lose."""
+    kill = Kill(9, 1.0, 0.1, bytes=700)
+
+    def fails(shorter: Settings) -> bool:
+        return kill in (shorter.plan or ()) if must_wait else bool(shorter.plan)
+
+    assert shrink(Settings(1, plan=(kill,)), fails).plan == (kill if must_wait else Kill(9, 0.0, 0.1),)
 
 
 def scenario(folder: Path, fault: str, messages: int = 30) -> Path:
@@ -59,15 +82,15 @@ events:
 
 
 def test_a_lost_message_needs_no_event(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = scenario(tmp_path, "lose:3", 4)
+    path = scenario(tmp_path, "lose:2", 4)
     path.write_text("\n".join(path.read_text().splitlines()[:-2]))
     assert main([str(path), "--runs", "1", "--json"]) == 0
     captured = capsys.readouterr()
     said = json.loads(captured.out)
     assert (said["ok"], said["symptoms"], said["failed"], said["runs"]) == (True, ["false", "lost"], 1, 1)
-    assert (said["events"], said["messages"]) == (0, 3)
+    assert (said["events"], said["messages"]) == (0, 2)
     assert said["to"] == str(tmp_path / "scenario.shortest.yaml")
-    assert read(Path(said["to"])).messages == 3
+    assert read(Path(said["to"])).messages == 2
     for part in ("run 1: 1 events, 4 messages: fails: false, lost", f"--scenario {said['to']}", "events: []"):
         assert part in captured.err
 
@@ -96,7 +119,7 @@ def test_an_interrupt_leaves_the_best_so_far(
     captured = capsys.readouterr()
     assert "the best so far" in captured.err
     assert json.loads(captured.out)["interrupted"]
-    assert read(tmp_path / "best").plan == read(path).plan[2:]  # type: ignore[index]
+    assert read(tmp_path / "best").plan == read(path).plan[1:]  # type: ignore[index]
 
 
 @pytest.mark.parametrize(("failing", "counts"), [([1, 0, 0, 0], False), ([0, 1, 0, 1], True), ([1, 1], True)])
