@@ -20,7 +20,7 @@ from labgrid.factory import target_factory
 from labgrid.protocol import PowerProtocol
 
 from hil.boards import FIRMWARE, POWER, ROOT, Board, Process
-from hil.drivers import NodeProtocol, RealBoard, Switch, number
+from hil.drivers import NodeProtocol, RealBoard, Switch, number, whole
 
 DEADLINE_S: Final = 120.0
 SILENT_S: Final = 3.0
@@ -53,8 +53,8 @@ class SSHNodeDriver(Driver, NodeProtocol):  # type: ignore[misc]
     interpreter: str | None = attr.ib(default=None, validator=optional(instance_of(str)))
     folder: str = attr.ib(default="ordack-rig", validator=instance_of(str))
     off_s: float = number(0.0)
-    max_size: int = attr.ib(default=65536, validator=instance_of(int))
-    ahead: int = attr.ib(default=64, validator=instance_of(int))
+    max_size: int = whole(65536, least=0)
+    ahead: int = whole(64)
     patience_s: float = number(120.0)
     deadline_s: float = number(1800.0)
 

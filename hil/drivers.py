@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final
 import attr
 import pyudev
 import serial
-from attr.validators import in_, instance_of, optional
+from attr.validators import ge, in_, instance_of, optional
 from labgrid.driver import Driver
 from labgrid.factory import target_factory
 from labgrid.protocol import BootstrapProtocol, PowerProtocol, ResetProtocol
@@ -35,6 +35,7 @@ from hil.locks import Lock
 
 PORT_DEADLINE_S: Final = 15.0
 REPL_DEADLINE_S: Final = 30.0
+SWITCH_DEADLINE_S: Final = 60.0
 WATCHDOG_DEADLINE_S: Final = 60.0
 FILES: Final = ("main.py", "application.mpy", "config.json", "ledger.txt", "ledger.txt.new")
 
@@ -85,8 +86,13 @@ except (ImportError, KeyError, MemoryError, OSError):
 
 
 def number(default: float) -> Any:
-    """An attribute that is a number; whole numbers are taken, too."""
-    return attr.ib(default=default, converter=float)
+    """An attribute that is a number, 0 or more; whole numbers are taken, too."""
+    return attr.ib(default=default, validator=[instance_of((int, float)), ge(0)])
+
+
+def whole(default: int, least: int = 1) -> Any:
+    """An attribute that is a whole number."""
+    return attr.ib(default=default, validator=[instance_of(int), ge(least)])
 
 
 def identity(port: Resource) -> str:
@@ -279,15 +285,15 @@ class NodeDriver(Driver, NodeProtocol):  # type: ignore[misc]
     }
     button: Any
     line: str | None = attr.ib(default=None, validator=optional(instance_of(str)))
-    uart: int = attr.ib(default=1, validator=instance_of(int))
-    baud: int = attr.ib(default=115200, validator=instance_of(int))
-    rxbuf: int = attr.ib(default=1024, validator=instance_of(int))
+    uart: int = whole(1, least=0)
+    baud: int = whole(115200)
+    rxbuf: int = whole(1024)
     host: str | None = attr.ib(default=None, validator=optional(instance_of(str)))
     listen: str | None = attr.ib(default=None, validator=optional(instance_of(str)))
     lan: bool = attr.ib(default=False, validator=instance_of(bool))
     off_s: float = number(0.0)
-    max_size: int = attr.ib(default=512, validator=instance_of(int))
-    ahead: int = attr.ib(default=6, validator=instance_of(int))
+    max_size: int = whole(512, least=0)
+    ahead: int = whole(6)
     patience_s: float = number(60.0)
     deadline_s: float = number(1800.0)
 
@@ -383,15 +389,18 @@ class BoardStrategy(Strategy):  # type: ignore[misc]
         loader = getattr(self.node, "loader", None)
         if loader is None:
             raise StrategyError(f"board {self.target.name} has a firmware and no driver that loads it")
-        self.node.power.on()
+        board: Any = self.board
+        board.switch.on()
         self.target.activate(loader)
         loader.load(self.target.env.config.get_image_path(self.firmware))
         self.target.deactivate(loader)
-        self.node.power.off()
+        board.switch.off()
 
 
 class Switch:
-    """Of the power of a board; any of labgrid's. It raises OSError if it fails, whatever kind it is."""
+    """Of the power of a board; any of labgrid's. It raises OSError if it fails, whatever kind it is, or does not
+    answer: many of labgrid's wait for ever.
+    """
 
     def __init__(self, power: Any, off_s: float, board: str) -> None:
         self._power = power
@@ -409,9 +418,20 @@ class Switch:
         self._off_at = time.monotonic()
 
     def _do(self, what: Callable[[], None]) -> None:
-        try:
-            what()
-        except Exception as error:  # noqa: BLE001 - each kind of switch has its own
+        failed: list[Exception] = []
+
+        def work() -> None:
+            try:
+                what()
+            except Exception as error:  # noqa: BLE001 - each kind of switch has its own
+                failed.append(error)
+
+        working = threading.Thread(target=work, daemon=True)
+        working.start()
+        working.join(SWITCH_DEADLINE_S)
+        if working.is_alive():
+            raise OSError(f"board {self._board}: its power switch has not answered for {SWITCH_DEADLINE_S:g} s")
+        for error in failed:
             said = getattr(error, "output", b"") or b""
             raise OSError(f"board {self._board}: {error} {said.decode(errors='replace')}".strip()) from None
 
@@ -459,7 +479,7 @@ class LabBoard(RealBoard):
         self._stop = threading.Event()
         self._reader: threading.Thread | None = None
         super().__init__(node, application, node.power, node.button)
-        self._switch = Switch(node.power, node.off_s, self.target)
+        self.switch = Switch(node.power, node.off_s, self.target)
 
     def _found_line(self) -> Path | None:
         if self._node.line is None:
@@ -480,7 +500,7 @@ class LabBoard(RealBoard):
     @contextlib.contextmanager
     def asked(self) -> Iterator[Repl]:
         """Its REPL, of a board that is off before and after."""
-        self._switch.on()
+        self.switch.on()
         try:
             with self._node.micropython.repl(self.log, self._life) as repl:
                 try:
@@ -488,7 +508,7 @@ class LabBoard(RealBoard):
                 finally:
                     repl.close(restart=False)
         finally:
-            self._switch.off()
+            self.switch.off()
 
     def firmware(self) -> str:
         with self.asked() as repl:
@@ -501,7 +521,7 @@ class LabBoard(RealBoard):
         if node.line is not None:
             link = {"uart": node.uart, "baud": node.baud, "rxbuf": node.rxbuf}
         program = compiled(self._application, self.target)
-        self._switch.off()
+        self.switch.off()
         with self.asked() as repl:
             self._refuse_what_others_have(repl)
             repl.run(_CLEAN.format([*FILES, str(settings["outbox"])]))
@@ -529,7 +549,7 @@ class LabBoard(RealBoard):
         except BoardError as error:
             raise OSError(f"board {self.target}: {error}") from None
         finally:
-            self._switch.off()
+            self.switch.off()
 
     def _refuse_what_others_have(self, repl: Repl) -> None:
         try:
@@ -543,7 +563,7 @@ class LabBoard(RealBoard):
             )
 
     def kill(self) -> None:
-        self._switch.off()
+        self.switch.off()
         self._silence()
 
     def _silence(self) -> None:
@@ -555,7 +575,7 @@ class LabBoard(RealBoard):
     def power_up(self) -> None:
         self._life += 1
         self._stop.clear()
-        self._switch.on()
+        self.switch.on()
         self._reader = threading.Thread(target=self._read, args=(self._life,), daemon=True)
         self._reader.start()
 

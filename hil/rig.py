@@ -29,7 +29,7 @@ from hil import lab, locks, targets
 from hil.boards import BoardMissing, Quarantined
 from hil.campaign import digest
 from hil.computer import SSHBoard
-from hil.drivers import NodeDriver
+from hil.drivers import LabBoard
 
 OFF_S = 3.0
 """So long a board whose power is off must say nothing."""
@@ -101,19 +101,15 @@ def check(environment: Environment, name: str) -> Iterator[str]:
         yield board.describe()
         if isinstance(board, SSHBoard):
             yield from board.look()
-        if not isinstance(strategy.node, NodeDriver):
+        if not isinstance(board, LabBoard):
             return
-        node = strategy.node
-        node.power.on()
-        with node.micropython.repl(board.log, 0) as repl:
+        with board.asked() as repl:
             core, _, frozen = repl.run(CORE)
             yield f"{repl.info.machine}, MicroPython {dotted(repl.info.version)}, {repl.info.heap_free} bytes free"
-            repl.close(restart=False)
         if not core:
             raise OSError("it has no modules of ordack: `ordack board deploy` brings them")
         yield f"core {core}, {'frozen into the firmware' if frozen else 'in files'}"
-        board.kill()
-        if node.micropython.answers(OFF_S):
+        if strategy.node.micropython.answers(OFF_S):
             raise OSError("it answers although its power is off: the switch is another board's, or USB feeds it")
         yield "silent when its power is off"
     except BoardError as error:

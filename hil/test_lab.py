@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 import time
@@ -118,7 +119,16 @@ def test_the_boards_that_the_readme_describes_are_some(rig: Rig) -> None:
         ({"NodeDriver": {}}, "either line (a UART) or host (a network)"),
         ({"NodeDriver": {"host": "a", "line": "b"}}, "either line (a UART) or host (a network)"),
         ({"NodeDriver": {"host": 12}}, "'host' must be"),
-        ({"NodeDriver": {"host": "a", "patience_s": "long"}}, "could not convert string to float: 'long'"),
+        ({"NodeDriver": {"host": "a", "patience_s": "long"}}, "'patience_s' must be"),
+        ({"NodeDriver": {"host": "a", "ahead": 0}}, "'ahead' must be >= 1"),
+        ({"NodeDriver": {"host": "a", "off_s": -1}}, "'off_s' must be >= 0"),
+        ({"NodeDriver": 17}, "drivers: NodeDriver has to be a table"),
+        ({"resources": 17}, "resources has to be a table"),
+        ({"resources": ["a"]}, "resources has to be a table"),
+        ({"resources": {"USBSerialPort": {"match": "a"}}}, "USBSerialPort: match has to be a table"),
+        ({"resources": {"USBSerialPort": {"match": {"ID_SERIAL_SHORT": 12}}}}, "12 is no text: put it in quotes"),
+        ({"resources": {"USBSerialPort": {}}}, "without a match any port fits"),
+        ({"BoardStrategy": {"firmware": "new"}}, "firmware: 'new' is none of images: of the file: none"),
         ({"ExternalPowerDriver": {"cmd_on": "x"}}, "failed to create ExternalPowerDriver"),
     ],
 )
@@ -141,6 +151,9 @@ def test_a_board_that_is_described_wrongly_is_named_with_the_reason(
         ("targets: [", "Error in configuration file"),
         ("targets: [a]", "targets: must be a table"),
         ("targets: {a: 1}", "targets: must be a table"),
+        ("targets: {}", "there are no boards: write them below targets:"),
+        ("target: {}", "target: nobody reads that; there are imports, targets"),
+        ("targets: {a: {}}\nimages: 17", "images has to be a table"),
         ("imports: hil.drivers\n", "imports needs to be list"),
         ("imports: [no_such_module]\n", "No module named 'no_such_module'"),
         ("targets: {a: {drivers: {BoardStrategy: !template $LG_NO}}}", "refers to unknown variable 'LG_NO'"),
@@ -151,6 +164,43 @@ def test_a_file_that_is_wrong_is_refused_with_its_name(rig: Rig, text: str, reas
     path.write_text(text)
     with pytest.raises(BoardMissing, match=rf"^{path}: .*{re.escape(reason)}"):
         open_board("unix", path.parent / "flash")
+
+
+def misspelt(described: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each key that is one of ours or labgrid's, with an x at its end, and the table with it. Of bindings labgrid says
+    what is not found in their place.
+    """
+    for key, value in described.items():
+        if not key.startswith(("pico", "pi-", "ID_")):
+            yield f"{key}x", {(f"{key}x" if name == key else name): one for name, one in described.items()}
+        parts = value if isinstance(value, list) else [value]
+        for turn, part in enumerate(parts):
+            for wrong, other in misspelt(part) if isinstance(part, dict) and key != "bindings" else ():
+                yield wrong, {**described, key: [*parts[:turn], other, *parts[turn + 1 :]] if parts is value else other}
+
+
+def test_every_key_of_the_readme_that_is_misspelt_is_named(rig: Rig) -> None:
+    path, tried = rig({}), set()
+    for text in re.findall("```yaml\n(imports.*?)```", README, re.DOTALL):
+        whole = yaml.safe_load(text)
+        for name, board in whole["targets"].items():
+            board.pop("options", None)  # a board in quarantine is looked at no further
+            for wrong, changed in misspelt({**whole, "targets": {name: board}}):
+                path.write_text(yaml.safe_dump(changed, sort_keys=False))
+                with pytest.raises(BoardMissing, match=rf"^(board {name}|{path}).*\b{wrong}\b"):
+                    lab.strategy(lab.target(lab.load(path), name))
+                tried.add(wrong)
+    assert {"targetsx", "driversx", "matchx", "NodeDriverx", "off_sx", "connection_timeoutx"} <= tried
+
+
+def test_a_board_whose_quarantine_is_misspelt_is_not_used(rig: Rig, tmp_path: Path) -> None:
+    """Else its power would be switched, which it was to be kept from."""
+    for options in ({"quarantin": "it is burnt"}, "it is burnt"):
+        path = rig({"bench": {**described(tmp_path / "tty"), "options": options}})
+        assert lab.names(path) == {"bench": ""}
+        reason = "options(: quarantin: nobody reads that| has to be a table)"
+        with pytest.raises(BoardMissing, match=f"^{path}: board bench: {reason}"):
+            open_board("bench", tmp_path / "flash")
 
 
 def test_a_file_that_is_not_there_and_a_board_that_is_not_in_it_are_named(
@@ -499,6 +549,20 @@ def test_a_relay_in_a_network_is_asked_by_http_and_one_that_fails_or_is_gone_is_
         board.close()
 
 
+def test_a_relay_that_takes_what_it_is_told_and_does_not_answer_holds_nobody_up(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drivers, "SWITCH_DEADLINE_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = {"model": "shelly_gen2", "host": f"http://127.0.0.1:{silent.getsockname()[1]}", "index": 0}
+        rig({"bench": switched_by(port, described(tmp_path / "tty"))})
+        board = open_board("bench", tmp_path / "flash")
+        for what in (board.power_up, board.kill, board.close):
+            with pytest.raises(OSError, match=r"^board bench: its power switch has not answered for 0.2 s"):
+                what()
+    Lock(str(tmp_path / "tty"), "another").release()
+
+
 def test_a_board_stays_off_for_the_time_that_it_needs(rig: Rig, tmp_path: Path) -> None:
     rig({"bench": described(tmp_path / "tty", host=HOST, off_s=1)})
     board = open_board("bench", tmp_path / "flash")
@@ -767,6 +831,22 @@ def test_check_finds_what_a_board_has_and_a_switch_that_switches_nothing(
     rig({"bench": described(bench.tty, bench.on, "true")})
     assert rig_command(["check"]) == 1
     assert "FAILED: it answers although its power is off" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["check", "flash"])
+def test_a_switch_that_fails_is_a_sentence_and_the_next_board_is_looked_at(
+    rig: Rig, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    boards = {name: described(tmp_path / name, on="sh -c 'echo no hub; exit 3'") for name in ("first", "second")}
+    for board in boards.values():
+        board["drivers"] = {"RecordingLoader": {}, **board["drivers"], "BoardStrategy": {"firmware": "pico"}}
+    with rig(boards).open("a") as file:
+        file.write("images: {pico: firmware.uf2}\n")
+    assert rig_command([command, *boards]) == 1
+    told = [line for line in capsys.readouterr().out.splitlines() if "FAILED" in line]
+    assert len(told) == 2
+    for name, line in zip(boards, told, strict=True):
+        assert re.fullmatch(f"{name}: FAILED: board {name}: Command .* returned non-zero exit status 3. no hub", line)
 
 
 @pytest.mark.timeout(240)

@@ -219,7 +219,7 @@ def test_a_file_that_is_wrong_is_status_4_and_no_traceback(tmp_path: Path, monke
     monkeypatch.delenv("LG_ENV", raising=False)
     (tmp_path / "rig.yaml").write_text("targets: [a]")
     (tmp_path / "empty.yaml").write_text("targets: {}")
-    for name, reason in (("rig.yaml", "targets: must be a table"), ("empty.yaml", "empty.yaml has no boards")):
+    for name, reason in (("rig.yaml", "targets: must be a table"), ("empty.yaml", "empty.yaml: there are no boards")):
         config = SimpleNamespace(
             stash={},
             option=SimpleNamespace(),
