@@ -6,6 +6,7 @@ import os
 import re
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
@@ -21,8 +22,7 @@ class Lock:
     """
 
     def __init__(self, identity: str, reason: str) -> None:
-        path = _path(identity, "lock")
-        self._file: IO[str] = path.open("a+")
+        self._file = _opened(_path(identity, "lock"))
         try:
             keeper = kept(identity)
             if keeper and keeper.split()[0] != getpass.getuser():
@@ -41,6 +41,17 @@ class Lock:
 
     def release(self) -> None:
         self._file.close()
+
+
+def _opened(path: Path) -> IO[str]:
+    """A file that every user of this machine may write to, whoever has made it. One of another user cannot be opened so
+    that it might be made, in a folder that all can write to.
+    """
+    while True:
+        with suppress(FileNotFoundError):
+            return path.open("r+")
+        with suppress(FileExistsError), path.open("x"):
+            path.chmod(0o666)
 
 
 def _path(identity: str, kind: str) -> Path:

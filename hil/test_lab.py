@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any
@@ -303,6 +304,29 @@ def test_one_user_at_a_time_and_the_other_is_told_who() -> None:
     Lock("other number", "another").release()
     first.release()
     Lock(NUMBER, "another").release()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+def test_another_user_of_this_machine_is_told_who_has_it_and_can_have_it_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    with TemporaryDirectory(dir="/tmp") as folder:  # as /tmp is
+        Path(folder).chmod(0o1777)
+        monkeypatch.setattr(locks, "FOLDER", Path(folder))
+
+        def lock(user: int, reason: str) -> Lock:
+            os.seteuid(user)
+            try:
+                return Lock(NUMBER, reason)
+            finally:
+                os.seteuid(0)
+
+        first = lock(1001, "a campaign of ada")
+        with pytest.raises(BoardMissing, match="in use: a campaign of ada, process"):
+            lock(1002, "a campaign of bob")
+        first.release()
+        second = lock(1002, "a campaign of bob")
+        with pytest.raises(BoardMissing, match="in use: a campaign of bob, process"):
+            lock(1001, "another")
+        second.release()
 
 
 def test_the_lock_ends_with_its_process(tmp_path: Path) -> None:
