@@ -80,9 +80,10 @@ class Kept:
             found = figures_of(json.loads(self.path.read_text()))
         except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):  # torn, or of another version
             return None
-        asked = settings.seed, settings.messages, settings.commands, settings.cuts, settings.kills, settings.kills
-        of_ends = found.board_kills_asked, found.manager_kills_asked
-        kept = found.seed, found.messages, found.commands_asked, found.cuts_asked, *of_ends
+        wanted = settings.cuts, settings.kills, settings.kills
+        asked = settings.board, settings.seed, settings.messages, settings.commands, *wanted
+        of_ends = found.cuts_asked, found.board_kills_asked, found.manager_kills_asked
+        kept = found.board, found.seed, found.messages, found.commands_asked, *of_ends
         return found if kept == asked and found.hashes == hashes(settings) else None
 
     def keep(self, figures: Figures) -> None:

@@ -134,6 +134,7 @@ def test_what_is_kept_counts_for_the_same_only(tmp_path: Path) -> None:
     assert found(hashes={"firmware": "cd" * 32}) is None
     for name in ("messages", "cuts", "kills", "commands", "seed"):
         assert found(dataclasses.replace(asked, **{name: getattr(asked, name) + 1})) is None
+    assert found(dataclasses.replace(asked, board="unix-twin")) is None, "lab/unix and lab_unix have one file"
     (file,) = (tmp_path / "keep").iterdir()
     whole = file.read_text()
     for torn in ("", whole[:100], "[]", "{}", whole.replace('"cuts"', '"cut"')):
