@@ -102,6 +102,11 @@ def column(figures: Figures | str) -> dict[str, Cell]:
     return cells
 
 
+def _plain(text: str) -> str:
+    """In a cell of Markdown."""
+    return text.replace("|", "\\|")
+
+
 def told(board: str, figures: Figures | str) -> str:
     """The column of one board, as `column` makes it, and its figures, for the process that has the table."""
     cells = {name: dataclasses.asdict(cell) for name, cell in column(figures).items()}
@@ -153,14 +158,19 @@ class Matrix:
     def markdown(self) -> str:
         """The table in Markdown."""
         lines = [self.title, ""]
-        lines += ["| guarantee | " + " | ".join(self.columns) + " |", "|---" * (1 + len(self.columns)) + "|"]
+        lines += [
+            "| guarantee | " + " | ".join(map(_plain, self.columns)) + " |",
+            "|---" * (1 + len(self.columns)) + "|",
+        ]
         for name in GUARANTEES:
-            lines.append(f"| {name} | " + " | ".join(str(cells[name]) for cells in self.columns.values()) + " |")
+            lines.append(
+                f"| {name} | " + " | ".join(_plain(str(cells[name])) for cells in self.columns.values()) + " |"
+            )
         return "\n".join(lines) + "\n"
 
     def table(self) -> Table:
         """The table for a terminal."""
-        table = Table("guarantee", *self.columns, title=self.title, title_justify="left")
+        table = Table("guarantee", *map(escape, self.columns), title=self.title, title_justify="left")
         for name in GUARANTEES:
             cells = [cells[name] for cells in self.columns.values()]
             table.add_row(name, *(f"[{_STYLES[cell.verdict]}]{escape(str(cell))}[/]" for cell in cells))

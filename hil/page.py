@@ -26,6 +26,8 @@ def page(matrix: Matrix) -> str:
         "violations": f"{verdicts[BROKEN]} of {sum(verdicts.values())} guarantees are broken.",
         "unknown": f"{verdicts[NOT_SHOWN]} of {sum(verdicts.values())} guarantees are not shown.",
     }[verdict]
+    if not verdicts.keys() - {ABSENT}:
+        headline = "No board was tried."
     if matrix.missing:
         headline = f"The run was stopped: {matrix.missing} rounds are missing. {headline}"
     parts = {

@@ -65,6 +65,21 @@ def verdicts(result: Figures | str) -> dict[str, str]:
     return {name: cell.verdict for name, cell in column(result).items()}
 
 
+def test_names_and_reasons_stand_in_the_tables_as_they_are() -> None:
+    matrix, name, reason = Matrix(7), "bench|a [red][/]", "relay|500 [/b]"
+    matrix.add(told(name, reason))
+    matrix.add(told("unix", figures()))
+    out = io.StringIO()
+    Console(file=out, width=200).print(matrix.table())
+    for text in (name, reason):
+        assert text in out.getvalue()
+    _, _, *lines = matrix.markdown().splitlines()
+    cells = [[cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    assert cells[0] == ["guarantee", name, "unix"]
+    assert [cell[1] for cell in cells[2:]] == [f"absent: {reason}"] * len(GUARANTEES)
+    assert {len(row) for row in cells} == {3}
+
+
 def test_everything_well_shows_everything() -> None:
     assert verdicts(figures()) == dict.fromkeys(GUARANTEES, SHOWN)
     assert str(column(figures())[CUTS]) == "shown: 4 of 4"

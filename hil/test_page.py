@@ -83,6 +83,23 @@ def test_it_stands_alone_and_shows_every_board(browser: Any, tmp_path: Path, wid
     tab.close()
 
 
+def test_no_name_of_a_board_is_markup_or_a_script() -> None:
+    made = Matrix(7)
+    made.add(told(HOSTILE, figures(HOSTILE, 30)))
+    made.add(told(f"{HOSTILE} 2", HOSTILE))
+    for part in ("</script><script>document", "<img src=x"):
+        assert part not in page(made)
+
+
+def test_without_a_board_that_was_tried_the_page_says_so() -> None:
+    made = Matrix(7)
+    assert "No board was tried." in page(made)
+    made.add(told("pi", "qemu-aarch64 is not installed"))
+    assert "No board was tried." in page(made)
+    made.add(told("m33", figures("m33", 40, comparison=None, failure="it is silent", timeline=Timeline())))
+    assert "No board was tried." not in page(made)
+
+
 def test_the_verdict_is_the_worst_that_was_found() -> None:
     made = matrix()
     assert "10 of 33 guarantees are not shown." in page(made)
