@@ -36,6 +36,7 @@ from hil.locks import Lock
 PORT_DEADLINE_S: Final = 15.0
 REPL_DEADLINE_S: Final = 30.0
 SWITCH_DEADLINE_S: Final = 60.0
+LOAD_DEADLINE_S: Final = 900.0  # 4 MiB at 115,200 baud take 6 minutes
 WATCHDOG_DEADLINE_S: Final = 60.0
 FILES: Final = ("main.py", "application.mpy", "config.json", "ledger.txt", "ledger.txt.new")
 
@@ -243,9 +244,20 @@ class ExternalLoaderDriver(Driver, BootstrapProtocol):  # type: ignore[misc]
         end = time.monotonic() + self.within_s
         while True:
             try:
-                done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+                done = subprocess.run(
+                    command,
+                    capture_output=True,
+                    text=True,
+                    stdin=subprocess.DEVNULL,
+                    timeout=LOAD_DEADLINE_S,
+                    check=False,
+                )
             except FileNotFoundError:
                 raise OSError(f"board {self.target.name}: {command[0]} is not installed") from None
+            except subprocess.TimeoutExpired:
+                raise OSError(
+                    f"board {self.target.name}: {command[0]} has not ended within {LOAD_DEADLINE_S:g} s"
+                ) from None
             if done.returncode == 0:
                 return
             if time.monotonic() >= end:

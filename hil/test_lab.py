@@ -12,13 +12,15 @@ import socket
 import subprocess
 import sys
 import time
+import tty
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from queue import Queue
 from tempfile import TemporaryDirectory
-from threading import Thread
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -765,6 +767,100 @@ def test_a_tool_that_fails_or_is_missing_is_told_with_what_it_said(
     rig({"bench": board})
     assert rig_command(["flash", "bench"]) == 1
     assert "its BoardStrategy names no firmware" in capsys.readouterr().out
+
+
+def test_a_tool_that_does_not_end_is_ended(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(drivers, "LOAD_DEADLINE_S", 0.2)
+    (tmp_path / "new.uf2").touch()
+    board = described(tmp_path / "tty", off=f"touch {tmp_path}/off")
+    loader = {"ExternalLoaderDriver": {"cmd": "sh -c 'exec sleep 600' {image}"}}
+    board = {**board, "drivers": {**loader, **board["drivers"], "BoardStrategy": {"firmware": "new"}}}
+    with rig({"bench": board}).open("a") as file:
+        file.write("images: {new: new.uf2}\n")
+    assert rig_command(["flash", "bench"]) == 1
+    assert "bench: FAILED: board bench: sh has not ended within 0.2 s" in capsys.readouterr().out
+    assert (tmp_path / "off").exists()
+
+
+# The REPL, on pseudo-terminals
+
+
+@contextmanager
+def plugged_in(port: Path, says: bytes) -> Iterator[None]:
+    """A serial port with this name, whose board says this again and again, as who opens a port throws away what came
+    before. Behind it the port is gone, and what is plugged in next has another terminal.
+    """
+    board, terminal = os.openpty()
+    tty.setraw(terminal)
+    os.set_blocking(board, False)
+    stop = Event()
+
+    def talk() -> None:
+        while not stop.wait(0.01):
+            with suppress(BlockingIOError):  # nobody reads
+                os.write(board, says)
+
+    talking = Thread(target=talk)
+    talking.start()
+    port.symlink_to(os.ttyname(terminal))
+    try:
+        yield
+    finally:
+        port.unlink()
+        stop.set()
+        talking.join()
+        os.close(terminal)
+        os.close(board)
+
+
+def test_a_board_that_is_plugged_in_again_under_another_name_is_heard_on(rig: Rig, tmp_path: Path) -> None:
+    stop, heard = Event(), Queue[str]()
+    driver = lab.target(lab.load(rig({"bench": described(tmp_path / "tty")})), "bench").get_driver(
+        "MicroPythonDriver", activate=False
+    )
+
+    def listen() -> None:
+        for line in driver.lines(stop):
+            heard.put(line)
+
+    listening = Thread(target=listen, daemon=True)
+    listening.start()
+    for turn in range(3):
+        with plugged_in(tmp_path / "tty", f"life {turn} \xb5\r\n".encode("latin-1")):
+            while heard.get(timeout=DEADLINE_S) != f"life {turn} \ufffd":
+                pass  # what is left of the life before, or the end of a line
+    stop.set()
+    listening.join(DEADLINE_S)
+    assert not listening.is_alive(), "there is no port, and nobody waits for it"
+
+
+@pytest.mark.parametrize(
+    ("says", "reason"),
+    [
+        (None, "board bench: no port .*/tty within 0 s"),
+        (b"", "board bench shows no prompt; it says b''"),
+        (b"alive\r\n", r"board bench shows no prompt; it says b'.*alive.*'"),
+    ],
+)
+def test_a_dead_board_is_a_sentence_and_is_switched_off(
+    says: bytes | None,
+    reason: str,
+    rig: Rig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(drivers, "REPL_DEADLINE_S", 1.0)
+    monkeypatch.setattr(drivers.url, "__defaults__", (0.0, None))
+    port, switch = tmp_path / "tty", tmp_path / "switch"
+    rig({"bench": described(port, *(f"sh -c 'echo {word} >> {switch}'" for word in ("on", "off")))})
+    with nullcontext() if says is None else plugged_in(port, says):
+        assert rig_command(["check"]) == 1
+    assert re.search(f"bench: FAILED: {reason}$", capsys.readouterr().out, re.MULTILINE)
+    assert switch.read_text().split()[-1] == "off"
+    Lock(str(port), "another").release()
 
 
 # The command
