@@ -1881,6 +1881,7 @@ static void test_holes_of_whom(void)
     start();
     (void)message(1, 0, WITH(.source = OTHER, .flags = 1));
     (void)order_ack(1, WITH(.host = OTHER));
+    (void)plain(END, 0, 0);
     opened(1, 0, SENDER);
     (void)message(1, 0, WITH(.connection = 1, .ordinal = 5));
     (void)plain(HOLE, 1, 0); /* of one that forwards: what it had forwarded may have come there, too */
