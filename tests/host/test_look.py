@@ -180,18 +180,19 @@ def test_a_store_that_is_changed_while_it_is_looked_at_gives_no_answer(others: P
     look.close()
 
 
-def test_an_older_or_unreadable_store_is_told(others: Path) -> None:
+def test_an_older_newer_or_unreadable_store_is_told(others: Path) -> None:
     (others / FILE_NAME).chmod(0o600)
     shown, errors = _as_nobody(others, ["queue", "list"])
     assert "ended with 1" in shown
     assert "check the permissions" in errors
     (others / FILE_NAME).chmod(0o644)
-    database = apsw.Connection(str(others / FILE_NAME))
-    database.pragma("user_version", FORMAT_VERSION - 1)
-    database.close()
-    shown, errors = _as_nobody(others, ["queue", "list"])
-    assert "ended with 1" in shown
-    assert "of an older version" in errors
+    for version, said in ((FORMAT_VERSION - 1, "of an older version"), (FORMAT_VERSION + 1, "use a newer one")):
+        database = apsw.Connection(str(others / FILE_NAME))
+        database.pragma("user_version", version)
+        database.close()
+        shown, errors = _as_nobody(others, ["queue", "list"])
+        assert "ended with 1" in shown
+        assert said in errors
     assert "there is no store in" in _as_nobody(others / "typo", ["queue", "list"])[1]
 
 

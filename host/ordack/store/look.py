@@ -76,6 +76,7 @@ class ReadOnlyDatabase(Database):
         with self.errors():
             self.connection.set_busy_handler(patience(busy_timeout))
             self._check_program()
+        self._check_version()
         if self.one("PRAGMA user_version") != FORMAT_VERSION:
             raise StoreError(
                 f"{self.path} is of an older version: `ordack store upgrade` of a user who may write it upgrades it"
