@@ -209,9 +209,12 @@ def test_a_damaged_file_is_told_however_many_tasks_read_it(
     ).read_bytes()
     path = tmp_path / "cut.pcap"
     path.write_bytes(data[:3000])
-    rows = spark.read.format("mqqb").option("partitions", partitions).load(str(path)).where("packet = 'damage'")
-    [row] = rows.select("file", "reason").collect()
+    (tmp_path / "wireless.pcap").write_bytes(pcap([b"frame"] * 3, link=147))
+    rows = spark.read.format("mqqb").option("partitions", partitions).load(str(tmp_path)).where(
+        "packet IN ('damage', 'unreadable')")  # fmt: skip
+    row, unreadable = rows.select("file", "reason", "packet", "size").orderBy("packet").collect()
     assert (row["file"], "the file ends inside the record" in row["reason"]) == (str(path), True)
+    assert (unreadable["packet"], unreadable["size"]) == ("unreadable", 3)
 
 
 # Views: what the audit says.

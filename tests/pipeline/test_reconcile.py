@@ -193,6 +193,14 @@ def lose_behind_a_hole_and_prune(world: World) -> None:
     next(world.segments.glob("*-0000000001-*")).unlink()
 
 
+def lose_in_frames_that_nobody_can_read(world: World) -> None:
+    world.rows.append(stored(899, arrived=BEGIN + timedelta(seconds=9)))
+    lose_everywhere(world)
+    frame = there(10_000, b"MSMQ")
+    with world.capture.open("ab") as file:
+        file.write(struct.pack("<IIII", 1_700_000_030, 0, 30, len(frame)) + frame[:30])
+
+
 @pytest.mark.parametrize(
     ("plant", "kinds"),
     [
@@ -211,6 +219,7 @@ def lose_behind_a_hole_and_prune(world: World) -> None:
             },
         ),
         (lose_behind_a_hole_and_prune, {"missing": [104], "perhaps_not_captured": [999]}),
+        (lose_in_frames_that_nobody_can_read, {"missing": [104], "perhaps_not_captured": [999]}),
     ],
 )
 def test_what_is_planted_is_found_and_named_also_in_views_of_sql(

@@ -23,6 +23,7 @@ All packets between two hosts, or, if few hosts have most of the traffic, all of
 | `older` | the connection has said something before, which was not captured |
 | `end` | nothing follows in this direction: `reason`; `size` is that of an incomplete packet at the end |
 | `damage` | this file is damaged, `reason`; frames behind `frame` were not read |
+| `unreadable` | of all files, `size` frames are of a link type that is not supported, or cut off in their headers |
 
 Columns are named as in the protocol's specification; those that a packet does not have are null.
 """
@@ -69,7 +70,7 @@ KINDS = (
     "malformed", "EstablishConnection", "ConnectionParameters", "SessionAck", "UserMessage", "OrderAck", "FinalAck",
     "hole", "begin", "older", "end",
 )  # fmt: skip
-DAMAGE = "damage"
+DAMAGE, UNREADABLE = "damage", "unreadable"
 _ENDS = ("closed", "reset", "replaced by a new connection", "end of the capture")
 _SCAN_PROBLEMS = {
     lib.MQQB_SCAN_BAD_KIND: ("B-174", "BaseHeader.Flags", "SH is not set in a SessionAck"),
@@ -362,10 +363,13 @@ _BY_NAME = {column.name: column for column in COLUMNS}
 
 
 def _damage_rows(decoder: Decoder, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    for damage in decoder.damages:
-        said: dict[str, Any] = {
-            "file": damage.path, "frame": damage.frame, "packet": DAMAGE, "reason": damage.text,
-        }  # fmt: skip
+    told: list[dict[str, Any]] = [
+        {"file": damage.path, "frame": damage.frame, "packet": DAMAGE, "reason": damage.text}
+        for damage in decoder.damages
+    ]
+    if decoder.unread:
+        told.append({"packet": UNREADABLE, "size": decoder.unread})
+    for said in told:
         values = [pa.array([said.get(field.name)], field.type) for field in schema]
         yield pa.RecordBatch.from_arrays(values, schema=schema)
 

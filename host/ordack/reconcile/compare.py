@@ -21,7 +21,7 @@ from ordack.reconcile.result import FINDINGS_MAX, KINDS, Result, finding_of, sen
 
 MARGIN_S = 1  # of the captures' begin: a message may have passed before, and be stored behind it
 VIEWS = ("messages", "findings", "sensors")  # of SQL, with reconcile_ in front
-EVENTS = ("hole", "malformed", "damage")
+EVENTS = ("hole", "malformed", "damage", "unreadable")
 
 
 class Compared(NamedTuple):
@@ -88,14 +88,15 @@ def collect(compared: Compared, names: dict[str, Any]) -> Result:
         F.coalesce(F.sum("segments"), F.lit(0)).alias("in_segments"),
         F.coalesce(F.sum("table"), F.lit(0)).alias("in_table"),
     ).collect()[0]
-    damages = compared.packets.where(F.col("packet").isin(*EVENTS)).groupBy("packet").count().collect()
+    times = F.sum(F.when(F.col("packet") == "unreadable", F.col("size")).otherwise(1)).alias("times")
+    lacks = compared.packets.where(F.col("packet").isin(*EVENTS)).groupBy("packet").agg(times).collect()
     return Result(
         names,
         totals.asDict(),
         found,
         [finding_of(one) for one in first],
         [sensor_of(one) for one in compared.sensors.orderBy("source_queue_manager", "queue").collect()],
-        {one["packet"]: one["count"] for one in damages},
+        {one["packet"]: one["times"] for one in lacks},
     )
 
 

@@ -41,7 +41,7 @@ from ordack.pipeline.writing import open_folder
 Task = TypeVar("Task")
 NO_GUID = guids.guid_text(NULL_GUID)
 PORT = ":1801"  # of the end that was connected to
-PACKETS = ("file", "frame", "time", "connection", "direction", "receiver", "packet", "source_queue_manager",
+PACKETS = ("file", "frame", "time", "connection", "direction", "receiver", "packet", "size", "source_queue_manager",
            "queue_manager_address", "message_id", "destination_queue", "tx_sequence_ordinal", "tx_sequence_time_stamp",
            "tx_sequence_number", "message_class", "ack_tx_sequence_ordinal", "ack_tx_sequence_time_stamp",
            "ack_tx_sequence_number", "ack_source", "ack_message_id", "client_guid", "server_guid")  # fmt: skip
@@ -58,7 +58,17 @@ RECEIVED, REFUSED = CLASS_RECEIVING, CLASS_NEGATIVE  # of FinalAcks: received, a
 
 def packets(spark: SparkSession, captures: str) -> DataFrame:
     """What the packets of captures say of messages and who has them; each is read once."""
-    wanted = ("EstablishConnection", "UserMessage", "OrderAck", "FinalAck", "hole", "older", "malformed", "damage")
+    wanted = (
+        "EstablishConnection",
+        "UserMessage",
+        "OrderAck",
+        "FinalAck",
+        "hole",
+        "older",
+        "malformed",
+        "damage",
+        "unreadable",
+    )
     frame = spark.read.format("mqqb").option("columns", ",".join(PACKETS)).load(captures)
     return frame.where(F.col("packet").isin(*wanted)).persist()
 
