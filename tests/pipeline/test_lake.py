@@ -476,6 +476,22 @@ def disk() -> Iterator[Path]:
     folder.rmdir()
 
 
+def test_a_commit_that_fails_says_why(folder: Path, disk: Path) -> None:
+    """delta-rs has the reason in a line of its own. There is room for the rows' file, and for no other."""
+    write(folder, 1, 1, 1)
+    load(job(folder, disk / "table")).run(False)
+    write(folder, 2, 2, 2)
+    going = load(job(folder, disk / "table"))
+    status = os.statvfs(disk)
+    for files in (status.f_files - status.f_ffree + 1, status.f_files):
+        subprocess.run(["mount", "-o", f"remount,nr_inodes={files}", str(disk)], check=True)
+        if files != status.f_files:
+            with pytest.raises(IngestError, match=r"cannot commit to the table .*: No space left on device"):
+                going.run(False)
+    assert going.run(False).rows == 1
+    assert numbers(disk / "table") == [1, 2]
+
+
 @both
 def test_a_full_disk_ends_the_ingest_and_when_there_is_room_it_goes_on(
     folder: Path, disk: Path, table_format: str

@@ -7,6 +7,7 @@ one table; and a kill at any moment leaves a batch in the table and counted, or 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -47,7 +48,8 @@ def said(kind: object) -> str:
 
 
 def first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).partition("\n")[0]
+    """Of what is said, with the reasons that delta-rs gives line by line, each behind an arrow in red."""
+    return (re.sub(r"\s*(\x1b\[\d+m)?↳(\x1b\[0m)?\s*", ": ", str(error)) or type(error).__name__).partition("\n")[0]
 
 
 def foreign(table: str, how: str) -> str:
