@@ -218,13 +218,8 @@ def _follow_audit(
                     _show_audit(result, as_json)
                 else:
                     head, second, *_, last = files.text_of(result, 0)
-                    report(
-                        as_json,
-                        f"{count_text(len(result.paths), 'file')}: {head}; {second}; {last}",
-                        step=step.number,
-                        files=len(result.paths),
-                        **result.summary,
-                    )
+                    text = f"{count_text(len(result.paths), 'file')}: {head}; {second}; {last}"
+                    report(as_json, text, step=step.number, files=len(result.paths), **result.summary)
             if result is None:
                 raise tasks.CaptureUnusable(f"there was nothing to judge: no packet of the protocol in {folder} so far")
             tasks.require_packets(result)
