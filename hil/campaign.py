@@ -91,6 +91,13 @@ DOUBT_MS = 1000
 WATCHDOG_MS = 5000
 QUESTIONS = 4
 """So many of one life mean that the board has given up to look the name up once, and 7 s have passed."""
+NEEDED = {
+    **dict.fromkeys((ERASE, ERASE_FIXED), ("erase",)),
+    **dict.fromkeys((COPY, FLIP), ("erase", "put")),
+    REFLASH: ("reflash",),
+    DEPLOY: ("redeploy",),
+}
+"""What a board has to be able to do for a mishap."""
 SCENARIO = "scenario.yaml"
 """Among the artefacts of a run that failed: what `--scenario` repeats."""
 
@@ -714,12 +721,24 @@ def _opened(settings: Settings, folder: Path) -> tuple[Settings, Board]:
     if not Path(settings.ordack[0]).is_file():
         raise BoardMissing(f"{settings.ordack[0]} is missing; `make setup` installs it")
     board = open_board(settings.board, folder / "board", settings.application)
-    settings = settings.for_board(board.limits)
+    try:
+        settings = settings.for_board(board.limits)
+        _refuse(settings, board)
+        return planned(settings, board), board
+    except BaseException:
+        board.close()
+        raise
+
+
+def _refuse(settings: Settings, board: Board) -> None:
+    """Raises BoardMissing for settings that ask for what such a board cannot do."""
     if (settings.mishap == DEAD_DNS or settings.tls) and board.line is not None:
         raise BoardMissing(f"board {settings.board} has no network: it asks no name server, and speaks no TLS")
+    for name in NEEDED.get(settings.mishap, ()):
+        if getattr(type(board), name) is getattr(Board, name):
+            raise BoardMissing(f"the mishap {settings.mishap} cannot befall board {settings.board}: see hil/README.md")
     if settings.commands and settings.board in WITHOUT_INBOX:
         raise BoardMissing(f"board {settings.board} has no heap for commands: {settings.board}@72 has")
-    return planned(settings, board), board
 
 
 def _prepare(settings: Settings, folder: Path) -> tuple[Campaign, dict[str, Victim], Figures]:

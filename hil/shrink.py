@@ -4,8 +4,8 @@
 
 With kills that wait for nothing, with half of the messages while that fails, then without whole kinds of events, with
 fewer of them (Zeller's ddmin), and with half of the messages again. Scheduling differs from run to run, so a scenario
-fails if two runs break the promise in a way in which the first one did before `--runs` runs do not: one alone would
-lead to scenarios that fail ever more seldom. That a fault found no bytes to fall on is no failure.
+fails if two runs break the promise in a way in which one of the first `--runs` did before so many do not: one alone
+would lead to scenarios that fail ever more seldom. That a fault found no bytes to fall on is no failure.
 The best so far is in the file of `--to` at any time, also after Ctrl-C.
 Exit status: 0 the shortest was found; 1 the scenario does not fail; 2 wrong use; 130 interrupted.
 """
@@ -132,7 +132,7 @@ class Shrinker:
         return asyncio.run(until_terminated(wanted, Console(file=io.StringIO()))).symptoms()
 
     def fails(self, scenario: Settings) -> bool:
-        """Whether it fails as the first scenario did; if so, it is the best one."""
+        """Whether it fails in a way in which the first scenario did; if so, it is the best one."""
         if scenario in self._passed:
             return False
         failed = passed = 0
@@ -156,11 +156,11 @@ class Shrinker:
         with tempfile.TemporaryDirectory() as folder:
             self._folder = Path(folder)
             try:
+                found = set[str]()
                 for _ in range(self._runs):
-                    self.found.symptoms = sorted(self.symptoms(self.best))
-                    if self.found.symptoms:
-                        break
-                else:
+                    found |= self.symptoms(self.best)
+                    self.found.symptoms = sorted(found)
+                if not found:
                     return False
                 self._tell(self.best, f"fails: {', '.join(self.found.symptoms)}")
                 self._to.write_text(write(self.best))

@@ -11,9 +11,10 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -25,7 +26,7 @@ from hil.boards import MISHAP, POWER, RESET, ROOT, Line, Log, ProcessBoard
 from hil.campaign import AccessPoint, Progress, Victim, beside, elsewhere, main, parse_arguments
 from hil.commands import Commands
 from hil.conftest import STANDIN, RunStandin
-from hil.emulated import M3
+from hil.emulated import M3, PI_FOLDER, QemuBoard
 from hil.faults import GOES_ON, UP, Cut, CutSchedule, TcpFaultProxy
 from hil.name_server import NameServer
 from hil.queue_manager import CampaignFailed, QueueManager
@@ -541,15 +542,29 @@ def test_wrong_use_is_status_2(words: list[str], capsys: pytest.CaptureFixture[s
         (["--board", "exec:/nonexistent/micropython"], "no such program"),
         (["--board", "mps2-uart", "--commands", "1"], "board mps2-uart has no heap for commands: mps2-uart@72 has"),
         (["--board", "mps2-uart", "--tls"], "board mps2-uart has no network"),
+        (["--board", "cpython", "--mishap", "deploy"], "the mishap deploy cannot befall board cpython"),
+        (["--board", "pi-machine", "--mishap", "erase"], "the mishap erase cannot befall board pi-machine"),
+        (["--board", "cpython", "--max-size", "70000"], "board cpython takes bodies of at most 65536 bytes"),
     ],
 )
-def test_what_a_board_cannot_do_is_status_2_and_says_why(
-    words: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+def test_what_a_board_cannot_do_is_status_2_and_says_why_and_the_board_is_let_go(
+    words: list[str], reason: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    closed: list[str] = []
+    for kind in (ProcessBoard, QemuBoard):
+
+        def close(board: Any, close: Callable[[Any], None] = kind.close) -> None:
+            closed.append(board.target)
+            close(board)
+
+        monkeypatch.setattr(kind, "close", close)
     if "mps2-uart" in words and not M3.firmware.exists():
+        pytest.skip("`make firmware` builds the firmware of this board")
+    if "pi-machine" in words and not (PI_FOLDER / "initrd.gz").exists():
         pytest.skip("`make firmware` builds the firmware of this board")
     assert main(words) == 2
     assert reason in capsys.readouterr().out
+    assert closed == ([] if "no such program" in reason else [words[1]])
 
 
 def standin_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -137,6 +137,14 @@ def test_what_fails_once_and_not_again_does_not_count(
         assert not shrinker.fails(shorter), "it is known, and not run again"
 
 
+def test_every_way_in_which_the_first_runs_failed_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a fault leads to now and then, such as a board that gives up, may hide what it always does."""
+    runs = [{"the board gave up"}, {"lost"}]
+    monkeypatch.setattr(Shrinker, "symptoms", lambda *_: runs.pop(0) if runs else {"lost"})
+    assert main([str(scenario(tmp_path, "none:0", 20)), "--runs", "2"]) == 0
+    assert read(tmp_path / "scenario.shortest.yaml").plan == ()
+
+
 def test_another_way_to_fail_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [{"lost"}, {"the board ended by itself"}]
     monkeypatch.setattr(Shrinker, "symptoms", lambda *_: runs.pop(0) if runs else {"duplicated"})
