@@ -12,8 +12,10 @@ RIG = ROOT / "rig.yaml"
 
 
 def file() -> Path | None:
-    """The file of boards: what LG_ENV names, else rig.yaml in the checkout; None: there is none."""
-    found = os.environ.get("LG_ENV") or (str(RIG) if RIG.exists() else "")
+    """The file of boards: what LG_ENV names, else rig.yaml in the checkout; None: there is none, or it is empty, as
+    after `scan > rig.yaml` where nothing is plugged in.
+    """
+    found = os.environ.get("LG_ENV") or (str(RIG) if RIG.exists() and RIG.stat().st_size else "")
     return Path(found) if found else None
 
 

@@ -37,7 +37,7 @@ from labgrid.strategy import StrategyError
 from ordack.boards.repl import Silent
 from rich.console import Console
 
-from hil import drivers, lab, locks
+from hil import drivers, lab, locks, targets
 from hil.boards import POWER, RESET, ROOT, SENSOR, Board, BoardMissing
 from hil.campaign import run_campaign
 from hil.dice import new_seed
@@ -888,6 +888,20 @@ def test_scan_begins_a_file_with_every_port_by_number_or_by_place(
     plugged.append(plugged[1])
     assert rig_command(["scan"]) == 2
     assert "/dev/zero, /dev/zero have the same serial number and place" in capsys.readouterr().err
+
+
+def test_a_scan_that_found_nothing_leaves_a_file_that_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plugged: list[Device], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A shell has made it by then, and every campaign looks for its board there."""
+    monkeypatch.delenv("LG_ENV", raising=False)
+    monkeypatch.setattr(targets, "RIG", tmp_path / "rig.yaml")
+    assert plugged == []
+    assert rig_command(["scan"]) == 2
+    (tmp_path / "rig.yaml").write_text(capsys.readouterr().out)
+    assert open_board("cpython", tmp_path / "flash").describe().startswith("cpython: ")
+    assert rig_command(["status"]) == 2
+    assert f"there is no {tmp_path}/rig.yaml: `python -m hil.rig scan` begins one" in capsys.readouterr().err
 
 
 def test_status_hold_and_release_say_who_has_a_board(
