@@ -391,7 +391,7 @@ class PiBoard(QemuBoard):
 
     def __init__(self, target: str, folder: Path, application: Path = SENSOR) -> None:
         built(self.parts / "initrd.gz", target)
-        super().__init__(target, folder, application, Limits(patience_s=120.0, deadline_s=1800.0))
+        super().__init__(target, folder, application, Limits(patience_s=300.0, deadline_s=3600.0))
 
     def command(self) -> list[str | Path]:
         command: list[str | Path] = [program("qemu-system-aarch64", self.target), "-no-reboot", "-display", "none"]
