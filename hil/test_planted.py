@@ -54,7 +54,7 @@ PLANTED = {
         plan=(Kill(8, 0.0, 0.0, CLOCK, step_s=-3600.0), *(Kill(at, 0.0, 0.1) for at in (12, 25, 33))),
     ),
     "the node forgets what was in flight": Planted(
-        "firmware/ordack/node/replay.py", "", "sorted(self._kept.values(), key=position)", "[]"
+        "firmware/ordack/node/outbox.py", "def __init__(", "self.restored = found.restored", "self.restored = []"
     ),
     # What the destination had under these numbers before the folder was erased is taken for what waits under them now.
     "the node trusts an erased folder": Planted(

@@ -393,7 +393,6 @@ class _Replay:
         found.arrivals = list(self._arrivals.values())
         if found.damage or self._log.mended:  # now, or by an earlier look
             self._go_beyond()
-        found.restored = sorted(self._kept.values(), key=position)
         for source in found.sources:
             source.noted[:] = source.record
         self._jump()
@@ -401,9 +400,8 @@ class _Replay:
     def _go_beyond(self) -> None:
         """What could not be read may have said anything: be above all numbers that it can have given."""
         found = self.found
-        if self._missing:
-            for number in sorted(self._missing):
-                records.miss(self._log, number)
+        for number in sorted(self._missing):
+            records.miss(self._log, number)
         found.next_message_id = found.next_message_id + self._left_out & 0xFFFFFFFF or 1
         found.next_arrival = found.next_arrival + self._left_out & 0xFFFFFFFF or 1
         found.starts += 1
@@ -608,8 +606,7 @@ class _Replay:
         """Are so many messages of a queue in memory that another one is not taken?"""
         if self._hold is None or self._version == _VERSION_3:
             return False
-        most = max(self._hold // len(self.found.queues), 1)
-        return self._counts.get(index, 0) >= most
+        return self._counts.get(index, 0) >= max(self._hold // len(self.found.queues), 1)
 
     def _find(self, queue: "LoggedQueue", number: int) -> "log.Restored | None":
         """A message of which a record says more: the start before had it in memory, so this one takes it, too."""
@@ -626,9 +623,20 @@ class _Replay:
         restored.sent = was_sent
         self._kept[restored.handle.message_id] = restored
         self._counts[restored.queue.index] = self._counts.get(restored.queue.index, 0) + 1
+        order = self.found.restored  # nearly always it goes to the end: to sort them all takes a board far longer
+        place = k = len(order)
+        while k:
+            k -= 1
+            if order[k].queue is restored.queue:
+                if position(order[k]) < position(restored):
+                    break
+                place = k
+        order.insert(place, restored)
 
     def _lose(self, number: int) -> None:
-        self._counts[self._kept.pop(number).queue.index] -= 1
+        restored = self._kept.pop(number)
+        self._counts[restored.queue.index] -= 1
+        self.found.restored.remove(restored)
 
     def _numbered(self, queue: "LoggedQueue", number: int, counters: "list[int]") -> None:
         if self._gap:
@@ -651,17 +659,14 @@ class _Replay:
                     del self._arrivals[number]
             elif index < len(queues):
                 if kind == log.OUT_OF_TURN:
-                    self._take_out(queues[index], number)
+                    restored = self._deferred.take(queues[index], number)
+                    if restored is not None:
+                        self._keep(restored, self.found.was_sent)
                 found = self._find(queues[index], number)
                 if found is not None and self._change(found.handle, state, marks, message_class, sent_time):
                     self._lose(number)
                 elif found is None and state == confirm.GONE:
                     self._missing.discard(number)
-
-    def _take_out(self, queue: "LoggedQueue", number: int) -> None:
-        restored = self._deferred.take(queue, number)
-        if restored is not None:
-            self._keep(restored, self.found.was_sent)
 
     def _change(self, handle: "Stored", state: int, marks: int, message_class: int, sent_time: int) -> bool:
         """What has become of a message or arrival. Is it gone?"""
