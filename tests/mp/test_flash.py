@@ -3,17 +3,21 @@
 Arguments: cuts (about so many in all; default CUTS), seed (default: fixed ones; the one used is printed).
 """
 
+import asyncio
 import gc
 import os
 import sys
 import time
 
+import vfs
+
 sys.path.insert(0, "tests/mp")
 
 import flash
 import power
-from ordack.node import log, outbox
+from ordack.node import Node, log, outbox
 
+LINE = power.NAMES[0]
 CUTS = 1000
 _FLASHES_BYTES = 8000000  # of heap, for a full flash in RAM, what is written to it, and its copy at a cut
 SIZES = (0, 17, 200, 300)
@@ -162,6 +166,32 @@ def lives(count, seed):
             gc.collect()
     print("lives, one after the other: %d, %d messages" % (done, released))
     return done
+
+
+def a_second_node_sees_what_the_first_has_given_to_the_file_and_not_synced(cuts, seed):
+    """LittleFS syncs what is closed: the second wrote over that, or behind it, and what it accepted was lost."""
+
+    async def two(folder):
+        first = Node(folder, capacity=300000)
+        line = first.queue(LINE)
+        line.put(b"1")
+        task = asyncio.create_task(line.send(bytes(60000)))
+        await asyncio.sleep(0)
+        second = Node(folder, capacity=300000)
+        for number in range(2, 6):
+            second.queue(LINE).put(b"%d" % number)
+        await task
+        second.close_now()
+
+    for kind in (flash.LITTLEFS, flash.LITTLEFS_256, flash.FAT):
+        vfs.mount(kind.system(kind.make(400000 // 4096 * 4096), **kind.options), flash.LIFE)
+        asyncio.run(two(flash.LIFE + "/box"))
+        third = Node(flash.LIFE + "/box", capacity=300000)
+        found = [bytes(third.read(message).properties.body) for message in third.outbox.handles()]
+        assert found == [b"1", bytes(60000), b"2", b"3", b"4", b"5"], (kind.name, [one[:9] for one in found])
+        third.close_now()
+        vfs.umount(flash.LIFE)
+    return 0
 
 
 class _Closing:
@@ -316,6 +346,7 @@ def main(cuts, seed):
         (closes, min(5 + cuts // 20, 50)),
     ]
     if gc.mem_free() > _FLASHES_BYTES:
+        tests.append((a_second_node_sees_what_the_first_has_given_to_the_file_and_not_synced, 0))
         tests.append((a_full_flash_starts_delivers_and_makes_room, 0))
         tests.append((a_flash_that_others_fill_starts_and_goes_on_when_they_make_room, 0))
     for test, count in tests:

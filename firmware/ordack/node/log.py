@@ -167,7 +167,7 @@ class Files:
 
     def __init__(self, folder: str, fixed: "bool | None" = None) -> None:
         self.folder = folder
-        self.place = _absolute(folder)
+        self.place = absolute(folder)
         self.fixed = file_system(folder) == "VfsFat" if fixed is None else fixed
         self._tail: "FileIO | None" = None
         self._tail_is_new = False
@@ -294,7 +294,8 @@ class Files:
             self._reader_end = 0
 
 
-def _absolute(folder: str) -> str:
+def absolute(folder: str) -> str:
+    """`place` of the files of a folder."""
     return folder if folder.startswith("/") else os.getcwd().rstrip("/") + "/" + folder
 
 
@@ -304,7 +305,7 @@ def file_system(folder: str) -> str:
     if MICROPYTHON:
         import vfs  # type: ignore[import-not-found]
 
-        path = _absolute(folder)
+        path = absolute(folder)
         for system, place in vfs.mount():
             place = place.rstrip("/") + "/"
             if (path + "/").startswith(place) and len(place) > len(best):

@@ -99,12 +99,14 @@ class _Gone:
         raise OSError(TAKEN)
 
 
-def _taken_over(files: log.Files) -> log.Files:
-    """These, of which the Node that has had them lets go."""
-    older = opened.pop(files.place, None)
-    if older is not None and files.place is not None:
-        older.give_way()
-    return files
+def _take_over(place: object) -> None:
+    """The Node that has the files there lets go of them. What it has accepted is durable, or it says so."""
+    older = opened.pop(place, None)
+    if older and place:
+        try:
+            older.commits.commit_now()
+        finally:
+            older.give_way()
 
 
 class Node:
@@ -159,7 +161,8 @@ class Node:
         _check_address("connect", connect)
         _check_address("listen", listen)
         self.heap, free = _collect_often()  # bytes
-        files = _taken_over(files or outbox.files_of(folder, None, free))
+        _take_over(files.place if files else log.absolute(folder))  # before anybody looks at what is there
+        files = files or outbox.files_of(folder, None, free)
         capacity = min(capacity, files.bytes_max or capacity)
         hold = hold or min(_places(free - files.heap_bytes), _HOLD_MAX)
         copies = capacity // 4 if quota is None else quota, max(hold // 4, 1)
