@@ -63,7 +63,7 @@ _PLACES_MIN = const(8)
 _HOLD_MAX = const(500)  # messages in memory, half of them under way
 _MIDDLE_HEAP = const(100000)
 _LARGE_HEAP = const(1048576)
-TAKEN = "another Node has this outbox now: use that one"
+TAKEN = "this Node is closed, or another Node has this outbox now: use that one"
 opened: "dict[Any, Node]" = {}  # by the place of its files, the Node that has opened them last
 
 
@@ -87,10 +87,11 @@ if not MICROPYTHON:
 
 
 class _Gone:
-    """What a Node has in place of its files when another one has opened them."""
+    """What a Node has in place of its files when it is closed, or another one has opened them."""
 
     place = None
     fixed = True  # close() has nothing to tidy
+    version = log.VERSION
 
     def close(self) -> None:
         """As Files.close."""
@@ -440,7 +441,9 @@ class Node:
         self.peers.close(self.clock.now())
         self.commits.commit_now()
         self.outbox.close()
-        place = self.outbox.log.files.place
+        written: "Any" = self.outbox.log
+        place = written.files.place
+        written.files = _Gone()
         if opened.get(place) is self:
             del opened[place]
 
