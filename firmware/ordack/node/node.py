@@ -192,8 +192,7 @@ class Node:
         outcomes = self.outcomes = Outcomes(commits, notices, queues, self.peers.all, confirmation, copies)
         self.deadlines = Deadlines(commits, outcomes, queues)
         self.backlog = Backlog(commits, outcomes, self.deadlines, notices, queues, hold)
-        self.guid = commits.guid
-        self.stats = commits.stats
+        self.guid, self.stats = commits.guid, commits.stats
         for logged in self.outbox.queues:
             self._add(logged)
         self.backlog.take_restored()
