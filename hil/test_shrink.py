@@ -16,7 +16,7 @@ from rich.console import Console
 from hil.conftest import STANDIN
 from hil.faults import UP, Cut
 from hil.scenario import Event, Kill, Settings, read
-from hil.shrink import Shrinker, fewer_kinds, main, shrink
+from hil.shrink import Shrinker, fewer_kinds, fewer_messages, main, shrink
 
 EVENTS: tuple[Event, ...] = (*(Cut(k, UP, 1, "rst", 1) for k in range(20)), *(Kill(k, 0.0, 0.0) for k in range(20)))
 
@@ -37,7 +37,7 @@ def test_what_makes_it_fail_remains_and_nothing_else(needed: set[int], least: in
     found = shrink(Settings(60, plan=events), fails)
     assert fails(found)
     assert len(found.plan or ()) == len(needed)
-    assert found.messages < 2 * least, "half of them would not do"
+    assert found.messages < 2 * max(least, len(needed)), "half of them would not do"
 
 
 def test_a_kind_that_is_not_needed_is_tried_once_and_not_event_for_event() -> None:
@@ -49,6 +49,10 @@ def test_a_kind_that_is_not_needed_is_tried_once_and_not_event_for_event() -> No
 
     found = fewer_kinds(Settings(40, plan=EVENTS), fails)
     assert (found.plan, tried) == (EVENTS[20:], [20, 0])
+
+
+def test_there_are_as_many_messages_as_events() -> None:
+    assert fewer_messages(Settings(100, plan=EVENTS[20:32]), lambda _: True).messages == 12
 
 
 def test_events_come_after_the_same_share_of_fewer_messages() -> None:
