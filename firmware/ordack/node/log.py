@@ -797,11 +797,13 @@ class Log:
         size = header_size(things, len(queues))
         out = self.out
         counts = len(queues), size, number, first, last
-        struct.pack_into(HEADER, out, 0, MAGIC, self.files.version, *counts, *numbers, len(sources), flags, self.guid)
         self.is_ended = True  # from here on the files' tail is not the current segment
         try:
             space = max(self.segment_size, size + need) if self.files.fixed else 0
             self.files.begin(file_name(number), space)
+            struct.pack_into(
+                HEADER, out, 0, MAGIC, self.files.version, *counts, *numbers, len(sources), flags, self.guid
+            )
             fill = HEADER_BYTES
             seed = 0
             for thing in things:

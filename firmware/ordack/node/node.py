@@ -91,7 +91,6 @@ class _Gone:
 
     place = None
     fixed = True  # close() has nothing to tidy
-    version = log.VERSION
 
     def close(self) -> None:
         """As Files.close."""
