@@ -123,9 +123,9 @@ def ending(path: Path) -> list[str]:
         return []
     if shown.days >= SOON_DAYS:
         return []
-    when = (
-        f"over since {shown.until:%Y-%m-%d}, and others refuse it" if shown.days < 0 else f"over in {shown.days} days"
-    )
+    when = f"over since {shown.until:%Y-%m-%d}, and others refuse it"
+    if shown.days >= 0:
+        when = f"over on {shown.until:%Y-%m-%d}"
     return [f"{path}: this certificate is {when}: `ordack tls certificate` with --renew makes another"]
 
 
