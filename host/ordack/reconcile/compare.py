@@ -15,13 +15,13 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own manual has it
 
 from ordack.pipeline.folders import Folders, Serials
+from ordack.pipeline.packets import UNREADABLE
 from ordack.pipeline.upkeep import serials
 from ordack.reconcile import rows
 from ordack.reconcile.result import FINDINGS_MAX, KINDS, Result, finding_of, sensor_of
 
 MARGIN_S = 1  # of the captures' begin: a message may have passed before, and be stored behind it
 VIEWS = ("messages", "findings", "sensors")  # of SQL, with reconcile_ in front
-EVENTS = ("hole", "malformed", "damage", "unreadable")
 
 
 class Compared(NamedTuple):
@@ -88,8 +88,8 @@ def collect(compared: Compared, names: dict[str, Any]) -> Result:
         F.coalesce(F.sum("segments"), F.lit(0)).alias("in_segments"),
         F.coalesce(F.sum("table"), F.lit(0)).alias("in_table"),
     ).collect()[0]
-    times = F.sum(F.when(F.col("packet") == "unreadable", F.col("size")).otherwise(1)).alias("times")
-    lacks = compared.packets.where(F.col("packet").isin(*EVENTS)).groupBy("packet").agg(times).collect()
+    times = F.sum(F.when(F.col("packet") == UNREADABLE, F.col("size")).otherwise(1)).alias("times")
+    lacks = compared.packets.where(F.col("packet").isin(*rows.LACKS)).groupBy("packet").agg(times).collect()
     return Result(
         names,
         totals.asDict(),
@@ -153,7 +153,7 @@ class _Kinds:
         self._span = packets.agg(
             F.min("time").alias("begin"),
             F.max("time").alias("end"),
-            F.coalesce(F.max(F.col("packet").isin(*EVENTS)), F.lit(False)).alias("lossy"),
+            F.coalesce(F.max(F.col("packet").isin(*rows.LACKS)), F.lit(False)).alias("lossy"),
         )
         self._seen = sent.select("source_queue_manager").distinct().withColumn("seen", F.lit(True))
         self._messages = messages

@@ -32,6 +32,7 @@ from ordack.pipeline.folders import Found, Serials
 from ordack.pipeline.iceberg import read_table
 from ordack.pipeline.ingest import DELTA, ICEBERG, format_of
 from ordack.pipeline.lake import first_line
+from ordack.pipeline.packets import DAMAGE, UNREADABLE
 from ordack.pipeline.progress import IngestUnusable
 from ordack.pipeline.segment_source import Rows, Settings
 from ordack.pipeline.segments import SCHEMA
@@ -41,6 +42,7 @@ from ordack.pipeline.writing import open_folder
 Task = TypeVar("Task")
 NO_GUID = guids.guid_text(NULL_GUID)
 PORT = ":1801"  # of the end that was connected to
+LACKS = ("hole", "malformed", DAMAGE, UNREADABLE)  # of captures: what was not seen whole
 PACKETS = ("file", "frame", "time", "connection", "direction", "receiver", "packet", "size", "source_queue_manager",
            "queue_manager_address", "message_id", "destination_queue", "tx_sequence_ordinal", "tx_sequence_time_stamp",
            "tx_sequence_number", "message_class", "ack_tx_sequence_ordinal", "ack_tx_sequence_time_stamp",
@@ -58,17 +60,7 @@ RECEIVED, REFUSED = CLASS_RECEIVING, CLASS_NEGATIVE  # of FinalAcks: received, a
 
 def packets(spark: SparkSession, captures: str) -> DataFrame:
     """What the packets of captures say of messages and who has them; each is read once."""
-    wanted = (
-        "EstablishConnection",
-        "UserMessage",
-        "OrderAck",
-        "FinalAck",
-        "hole",
-        "older",
-        "malformed",
-        "damage",
-        "unreadable",
-    )
+    wanted = ("EstablishConnection", "UserMessage", "OrderAck", "FinalAck", "older", *LACKS)
     frame = spark.read.format("mqqb").option("columns", ",".join(PACKETS)).load(captures)
     return frame.where(F.col("packet").isin(*wanted)).persist()
 
