@@ -6,7 +6,7 @@ A program sends to `ordack serve` A, 64 in a commit; A sends to B; a program rec
 is on disk before it counts. Redis has `appendfsync always`, a program that adds 64 in a pipeline, and one that reads
 and acknowledges 64 at a time. The least that a way like ours can take is two programs with a database each, and a
 socket without a protocol between them. Then one message at a time, beside mosquitto, and beside what the disk and the
-loopback alone take for that: three syncs and a round trip. Then what idle sessions cost, and idle clients of Redis; and
+loopback alone take for that: three syncs and a round trip; and what those two programs take (`programs`). Then what idle sessions cost, and idle clients of Redis; and
 boards that all send at their own pace. Rounds take turns; figures are medians. `ratio` is more than 1 where we are
 faster. `ordack_syncs` are those that both `serve` wait for, for a commit of 64, or for a message that is alone; the
 programs wait for none. Nothing is asserted: machines differ.
@@ -151,6 +151,35 @@ while count:
     count -= batch
 print(flush=True)
 sys.stdin.readline()
+"""
+
+# Keeps one message, says so to who sent it, and hands it on: to a program like it, or to who sends it a byte, which
+# removes it.
+RELAY = """
+import socket, sqlite3, sys
+file, onward, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+table = sqlite3.connect(file, isolation_level=None)
+table.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL")
+table.execute("CREATE TABLE kept (number INTEGER PRIMARY KEY, body)")
+with socket.create_server(("127.0.0.1", 0)) as server:
+    print(server.getsockname()[1], flush=True)
+    sender = server.accept()[0]
+    taker = socket.create_connection(("127.0.0.1", onward)) if onward else server.accept()[0]
+taker.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+number = 0
+while body := sender.recv(size, socket.MSG_WAITALL):
+    number += 1
+    table.execute("BEGIN")
+    if onward:
+        table.execute("DELETE FROM kept WHERE number < ?", (number,))
+    table.execute("INSERT INTO kept VALUES (?, ?)", (number, body))
+    table.execute("COMMIT")
+    sender.sendall(b".")
+    taker.sendall(body)
+    taker.recv(1)
+    if not onward:
+        table.execute("DELETE FROM kept")
+        taker.sendall(b".")
 """
 
 
@@ -328,6 +357,32 @@ class Bare:
             1e6 * (cpu_s(process.pid) - was) / count for process, was in zip((near, far), before, strict=True)
         ]
 
+    def alone(self, count: int, size: int) -> list[float]:
+        """As that of `Service`, through two programs that do nothing but keep a message and hand it on."""
+        far_port = self._relay("far", 0, size)
+        near_port = self._relay("near", far_port, size)
+        took = []
+        with socket.create_connection(("127.0.0.1", near_port)) as sender:
+            sender.sendall(bytes(size))  # the near one has connected to the far one when it answers
+            sender.recv(1)
+            with socket.create_connection(("127.0.0.1", far_port)) as receiver:
+                for number in range(count + 1):
+                    began = time.perf_counter()
+                    if number:
+                        sender.sendall(bytes(size))
+                        sender.recv(1)
+                    receiver.recv(size, socket.MSG_WAITALL)
+                    receiver.sendall(b".")
+                    receiver.recv(1)
+                    took.append(time.perf_counter() - began)
+        return took[1:]
+
+    def _relay(self, name: str, onward: int, size: int) -> int:
+        """Its port."""
+        relay = self._stack.enter_context(program(RELAY, self._folder / f"{name}-alone", onward, size))
+        assert relay.stdout
+        return int(relay.stdout.readline())
+
 
 def bare(folder: Path, count: int, size: int) -> list[float]:
     """Seconds for three syncs of so many bytes, each appended to a file, and one round trip over the loopback."""
@@ -397,6 +452,7 @@ def one_at_a_time(rounds: int, size: int) -> None:
     found: list[float] = []
     syncs: list[float] = []
     floor: list[float] = []
+    programs: list[float] = []
     peer: list[float] = []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory(prefix="ordack-bench-") as name, contextlib.ExitStack() as stack:
@@ -406,11 +462,12 @@ def one_at_a_time(rounds: int, size: int) -> None:
             found += system.alone(ALONE, size)
             syncs.append((system.syncs() - before) / ALONE)
             floor += bare(Path(name), ALONE, size)
+            programs += Bare(Path(name) / "bare-programs", stack).alone(ALONE, size)
         with tempfile.TemporaryDirectory(prefix="ordack-bench-") as name:
             Path(name).chmod(0o755)  # as root, mosquitto becomes another user
             with running(Mosquitto, Path(name) / "broker") as broker:
                 peer += broker.measure(ALONE, one_in_flight=True).latencies
-    ours, least, theirs = (statistics.median(values) * 1e6 for values in (found, floor, peer))
+    ours, least, smallest, theirs = (statistics.median(values) * 1e6 for values in (found, floor, programs, peer))
     report(
         bench=f"one in flight, {size} bytes, send to received and removed",
         unit="microseconds, median",
@@ -422,6 +479,9 @@ def one_at_a_time(rounds: int, size: int) -> None:
         least="three syncs and a round trip",
         least_value=least,
         least_ratio=least / ours,
+        programs=Bare.name,
+        programs_value=smallest,
+        programs_ratio=smallest / ours,
     )
 
 
