@@ -2,14 +2,14 @@
 
     python -m tests.bench.bench_service [--rounds N] [--count N] [--sessions N] [--boards N]
 
-A program sends to `ordack serve` A, 64 in a commit; A sends to B; a program receives from B, 64 in a commit. Each step
-is on disk before it counts. Redis has `appendfsync always`, a program that adds 64 in a pipeline, and one that reads
-and acknowledges 64 at a time. The least that a way like ours can take is two programs with a database each, and a
-socket without a protocol between them. Then one message at a time, beside mosquitto, and beside what the disk and the
-loopback alone take for that: three syncs and a round trip; and what those two programs take (`programs`). Then what idle sessions cost, and idle clients of Redis; and
-boards that all send at their own pace. Rounds take turns; figures are medians. `ratio` is more than 1 where we are
-faster. `ordack_syncs` are those that both `serve` wait for, for a commit of 64, or for a message that is alone; the
-programs wait for none. Nothing is asserted: machines differ.
+A program sends to `ordack serve` A, 64 in a commit; A sends to B; a program receives from B, 64 in a commit. Each
+step is on disk before it counts. Redis has `appendfsync always`, a program that adds 64 in a pipeline, and one that
+reads and acknowledges 64 at a time. The least that a way like ours can take is two programs with a database each, and
+a socket without a protocol between them. Then one message at a time, beside mosquitto, and beside what the disk and
+the loopback alone take for that: three syncs and a round trip; and what those two programs take (`programs`). Then
+what idle sessions cost, and idle clients of Redis; and boards that all send at their own pace. Rounds take turns;
+figures are medians. `ratio` is more than 1 where we are faster. `ordack_syncs` are those that both `serve` wait for,
+for a commit of 64, or for a message that is alone; the programs wait for none. Nothing is asserted: machines differ.
 """
 
 import argparse
