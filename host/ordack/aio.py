@@ -373,6 +373,13 @@ class AsyncQueue:
         async with self._client.worker() as worker:
             return await worker.call(lambda: worker.client.queue(self.name).send(body, **properties))
 
+    async def send_many(
+        self, bodies: Iterable[bytes | bytearray | memoryview], **properties: Unpack[Properties]
+    ) -> list[Sent]:
+        """As Queue.send_many."""
+        async with self._client.worker() as worker:
+            return await worker.call(lambda: worker.client.queue(self.name).send_many(bodies, **properties))
+
     def receive(
         self, timeout: float | None = 0.0, *, lookup_id: int | None = None, correlation_id: bytes | None = None
     ) -> AsyncReceiving:

@@ -198,7 +198,7 @@ class Away:
         for _ in range(ATTEMPTS):
             try:
                 sent, _ = self._reached().ask(question)
-                return each(SentRun(*run) for run in sent)
+                return each(self.guid, (SentRun(*run) for run in sent))
             except Lost as lost:
                 self._connection = None
                 asked = asked or lost.asked

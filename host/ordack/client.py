@@ -64,6 +64,13 @@ class Queue:
         """As Client.send, to this queue."""
         return self._client.send(self.name, body, **properties)
 
+    def send_many(
+        self, bodies: Iterable[bytes | bytearray | memoryview], **properties: Unpack[Properties]
+    ) -> list[Sent]:
+        """As Client.send_many, a message to this queue for each of the bodies, which have these properties in
+        common."""
+        return self._client.send_many([letter_of(self.name, body, **properties) for body in bodies])
+
     def receive(
         self, timeout: float | None = 0.0, *, lookup_id: int | None = None, correlation_id: bytes | None = None
     ) -> Receiving:

@@ -148,7 +148,7 @@ class Direct:
 
     def commit(self, commit: Commit) -> list[Sent]:
         """As Access has it."""
-        return each(self.carry_out(Request(b"", 0, commit)).sent)
+        return each(self._store.guid, self.carry_out(Request(b"", 0, commit)).sent)
 
     def order(self, order: Order) -> Any:
         """As Access has it."""

@@ -7,11 +7,30 @@ from functools import cached_property
 from typing import Any
 
 from mqqb import core, guids, headers, parse
+from mqqb.names import QueueName
 
 from ordack import classes, outcome
 from ordack.formatters import Form, value_of
 from ordack.store.database import counted, legible
 from ordack.store.messages import Stored
+
+# Administration acknowledgements that a sender can ask for (MessagePropertiesHeader.Flags)
+ACKNOWLEDGE = {
+    "reach-queue": headers.WANT_PA,
+    "receive": headers.WANT_PR,
+    "nack-reach-queue": headers.WANT_NA,
+    "nack-receive": headers.WANT_NR,
+}
+_FOREVER = 0xFFFFFFFF  # of TimeToReachQueue and TimeToBeReceived
+
+
+def identifier(source: bytes, message_id: int) -> bytes:
+    """MSMQ's message identifier, 20 bytes: the GUID of the queue manager that sent the message, and its MessageID."""
+    return source + message_id.to_bytes(4, "little")
+
+
+def _limit(seconds: int) -> int | None:
+    return None if seconds == _FOREVER else seconds
 
 
 class Message:
@@ -74,7 +93,7 @@ class Message:
     @property
     def identifier(self) -> bytes:
         """MSMQ's message identifier, 20 bytes."""
-        return bytes(self.content.user.source_queue_manager) + self.message_id.to_bytes(4, "little")
+        return identifier(bytes(self.content.user.source_queue_manager), self.message_id)
 
     @property
     def correlation_id(self) -> bytes:
@@ -84,10 +103,42 @@ class Message:
     @property
     def response_queue(self) -> str | None:
         """The format name of the queue where an answer is expected; None if none is."""
-        name = self.content.user.response_queue
+        return self._named(self.content.user.response_queue)
+
+    @property
+    def administration_queue(self) -> str | None:
+        """The format name of the queue that is told what becomes of it; None if none is."""
+        return self._named(self.content.user.admin_queue)
+
+    def _named(self, name: QueueName | None) -> str | None:
         if name is None:
             return None
         return legible(guids.format_name(name, bytes(self.content.user.source_queue_manager)))
+
+    @property
+    def acknowledge(self) -> tuple[str, ...]:
+        """What that queue is told, of ACKNOWLEDGE."""
+        return tuple(name for name, bit in ACKNOWLEDGE.items() if self.content.properties.flags & bit)
+
+    @property
+    def dead_letter(self) -> bool:
+        """It is kept in a dead-letter queue if it is not delivered (JN)."""
+        return bool(self.content.user.flags & core.USER_JN)
+
+    @property
+    def journal(self) -> bool:
+        """A copy of it is kept in the journal (JP)."""
+        return bool(self.content.user.flags & core.USER_JP)
+
+    @property
+    def ttrq(self) -> int | None:
+        """TimeToReachQueue in seconds from sent_time; None: it has no limit."""
+        return _limit(self.content.base.time_to_reach_queue)
+
+    @property
+    def ttbr(self) -> int | None:
+        """TimeToBeReceived in seconds from sent_time; None: it has no limit."""
+        return _limit(self.content.user.time_to_be_received)
 
     @property
     def body_type(self) -> int:
@@ -175,6 +226,12 @@ class Message:
             "destination": self.destination,
             "correlation_id": self.correlation_id.hex(),
             "response_queue": self.response_queue,
+            "administration_queue": self.administration_queue,
+            "acknowledge": self.acknowledge,
+            "dead_letter": self.dead_letter,
+            "journal": self.journal,
+            "ttrq": self.ttrq,
+            "ttbr": self.ttbr,
             "body_type": self.body_type,
             "application_tag": self.application_tag,
             "extension": self.extension.hex(),

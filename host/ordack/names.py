@@ -15,6 +15,7 @@ from ordack import machine
 DEAD_LETTER = "system$;deadletter"
 DEAD_XACT = "system$;deadxact"
 JOURNAL = "system$;journal"
+HERE = "DIRECT=OS:.\\private$\\"  # and the name of a queue: its format name for who sends to it from here
 _SYSTEM = {"deadletter$": DEAD_LETTER, "xactdeadletter$": DEAD_XACT, "journal$": JOURNAL}  # as path names have them
 _LABEL = re.compile(r"formatname:\s*", re.IGNORECASE)
 _PLACE = re.compile(r"(?:(?:DIRECT=)?(?:TCP|OS):)?(?P<host>[^\\]+)\\(?P<rest>.+)", re.IGNORECASE)

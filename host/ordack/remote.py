@@ -155,7 +155,7 @@ class Remote:
     def commit(self, commit: Commit) -> list[Sent]:
         """As Access has it."""
         sent, _ = self._carry_out(commit)
-        return each(SentRun(*run) for run in sent)
+        return each(self._store.guid, (SentRun(*run) for run in sent))
 
     @one_thread
     def order(self, order: Order) -> Any:

@@ -16,6 +16,7 @@ from mqqb.names import QueueName, parse_format_name, terminated, utf16_encode
 from ordack import names, outcome
 from ordack.config import CONNECT_TIMEOUT_S, check_host, split_direct
 from ordack.formatters import Body
+from ordack.message import ACKNOWLEDGE, identifier
 from ordack.names import JOURNAL, BadName
 from ordack.outcome import Outcomes
 from ordack.prediction import number_run
@@ -28,12 +29,6 @@ from ordack.store.schema import CLOSED_QUEUES, PRIVATE, SUBQUEUE, SYSTEM, correl
 
 TIME_MAX = 0xFFFFFFFE  # seconds
 LABEL_MAX = 249
-ACKNOWLEDGE = {  # administration acknowledgements that a sender can ask for (MessagePropertiesHeader.Flags)
-    "reach-queue": headers.WANT_PA,
-    "receive": headers.WANT_PR,
-    "nack-reach-queue": headers.WANT_NA,
-    "nack-receive": headers.WANT_NR,
-}
 
 
 RUN_BYTES = 1 << 20  # of packets that are made together
@@ -44,12 +39,14 @@ _Numbers = tuple[int, int, range]  # ordinal, time stamp, TxSequenceNumbers
 
 
 class Sent(NamedTuple):
-    """What became of a send: its identifiers, and the place in its stream if it is transactional."""
+    """What became of a send: its identifiers, and the place in its stream if it is transactional. identifier: as
+    `Message` has it, 20 bytes, which an answer has as its correlation_id."""
 
     message_id: int
     delivery: str
     tx_sequence_id: int | None
     tx_sequence_number: int | None
+    identifier: bytes
 
 
 class Letter(NamedTuple):
@@ -117,10 +114,16 @@ class SentRun(NamedTuple):
     messages: int
 
 
-def each(runs: Iterable[SentRun]) -> list[Sent]:
-    """What became of each."""
+def each(source: bytes, runs: Iterable[SentRun]) -> list[Sent]:
+    """What became of each. source: the queue manager's GUID."""
     return [
-        Sent(message_id + place, delivery, tx_sequence_id, None if number is None else number + place)
+        Sent(
+            message_id + place,
+            delivery,
+            tx_sequence_id,
+            None if number is None else number + place,
+            identifier(source, message_id + place),
+        )
         for message_id, delivery, tx_sequence_id, number, count in runs
         for place in range(count)
     ]
@@ -252,7 +255,7 @@ class Sending:
     def send(self, letter: Letter) -> Sent:
         """Number a message, and put it in its queue, or in the outgoing queue of its destination. Raises NoSuchQueue,
         BadName, ValueError, StoreFull and StoreError, each with what is wrong with it."""
-        return each(self.send_all((Run(letter, (letter.body,)),)))[0]
+        return each(self._store.guid, self.send_all((Run(letter, (letter.body,)),)))[0]
 
     def send_all(self, runs: Iterable[Run]) -> list[SentRun]:
         """As `send`, for each letter in this order."""
@@ -496,7 +499,7 @@ def target(store: Store, destination: str) -> tuple[Queue | None, str]:
         return None, _private(store, destination)
     else:
         queue = open_queue(store, destination)
-        format_name = f"DIRECT=OS:.\\private$\\{queue.name}"
+        format_name = names.HERE + queue.name
     if queue.kind == SYSTEM:
         raise StoreError(f"{queue.name} is a system queue: only the queue manager writes to it (B-395)")
     if queue.kind == SUBQUEUE:

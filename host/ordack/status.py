@@ -18,6 +18,7 @@ from ordack.client import Client
 from ordack.config import Config, format_address, split_direct
 from ordack.counters import Counters
 from ordack.links import Hop, Link
+from ordack.names import HERE
 from ordack.outcome import is_return_queue
 from ordack.outgoing import OutgoingQueue
 from ordack.peer_names import PeerNames
@@ -140,6 +141,8 @@ def outgoing(store: Store, shown: Mapping[str, Any] | None, now: float) -> list[
     names = PeerNames.kept(store.names())
     found = []
     for count in store.outgoing.counts():
+        if count.format_name.startswith(HERE.lower()):
+            continue  # numbers what is sent to a queue here, which does not wait
         told = running.get(count.format_name, {"state": "OnHold" if count.on_hold else ""})
         found.append(
             {

@@ -71,7 +71,7 @@ class Asking:
     def ask_again(self, commit: Commit) -> list[Sent]:
         """For the last commit, whose answer has not come."""
         sent, _ = self._ask(Request(self._application.identifier, self.number, commit))
-        return each(SentRun(*run) for run in sent)
+        return each(self._store.guid, (SentRun(*run) for run in sent))
 
     def order(self, order: Order) -> Any:
         self.number += 1

@@ -1041,7 +1041,7 @@ class Cutter:
 
 def _carry_out(folder: Path, request: Request) -> Any:
     with unserved(Store(folder)) as opened, opened.transaction():
-        return each(carry_out(Outcomes(opened, WALL, Config()), request).sent)
+        return each(opened.guid, carry_out(Outcomes(opened, WALL, Config()), request).sent)
 
 
 @pytest.mark.parametrize("done", [False, True])

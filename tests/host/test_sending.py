@@ -1049,7 +1049,7 @@ def _stored_by(folder: Path, runs: Iterable[Run], last: int) -> object:
         store.outgoing.save([queue._replace(record=(ordinal, time_stamp, 0xFFFFFFFF - last, last_ack))])
         with store.transaction():
             further = Sending(Outcomes(store, WALL, Config()), 100)
-            sent = each(further.send_all(runs))
+            sent = each(store.guid, further.send_all(runs))
             further.write()
         columns = "lookup_id, queue, rank, expires, wants, own, dead_letter, correlation, packet"
         tables = {"messages": columns} | dict.fromkeys(("queues", "outgoing", "outgoing_messages", "settings"), "*")

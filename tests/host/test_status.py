@@ -231,6 +231,14 @@ def test_an_acknowledgement_for_a_machine_that_sleeps_is_no_problem(store: Path)
         assert told["problems"] == []
 
 
+def test_what_is_sent_to_a_queue_here_waits_for_no_other_machine(store: Path) -> None:
+    with Client(store) as client:
+        client.create_queue("here", transactional=True)
+    _send(store, "here")
+    _send(store)
+    assert [queue["format_name"] for queue in as_json("outgoing", "list", "--store", store)] == [AWAY.lower()]
+
+
 def test_a_full_queue_and_a_full_store_are_problems(store: Path) -> None:
     _send(store, "line1")
     with _serving(store):

@@ -178,7 +178,7 @@ def test_a_message_has_what_its_sender_gave_it_and_can_be_answered(client: Clien
         "line1", b"?", label="question", response_queue="plain", body_type=8, application_tag=77, extension=b"\1\2"
     )
     with client.queue("line1").receive() as question:
-        assert question.identifier == client.reads.guid + asked.message_id.to_bytes(4, "little")
+        assert question.identifier == asked.identifier
         assert (question.body_type, question.application_tag, question.extension) == (8, 77, b"\1\2")
         client.reply(question, b"!", label="answer")
     with client.queue("plain").receive() as answer:
@@ -194,6 +194,34 @@ def test_a_message_has_what_its_sender_gave_it_and_can_be_answered(client: Clien
         client.reply(question, b"!")
 
 
+def test_a_message_says_what_its_sender_wants_to_know_of_it_and_how_long_it_may_live(client: Client) -> None:
+    client.send("line1", b"?")
+    client.queue("line1").send_many(
+        [b"1", b"2"],
+        ttrq=100,
+        ttbr=200,
+        dead_letter=True,
+        acknowledge=["nack-receive", "reach-queue"],
+        administration_queue="plain",
+        response_queue="plain",
+    )
+    client.send("line1", b"3", journal=True)
+    told = [
+        (message.body, message.ttrq, message.ttbr, message.dead_letter, message.journal, message.acknowledge)
+        for message in client.queue("line1").peek()
+    ]
+    asked = (100, 200, True, False, ("reach-queue", "nack-receive"))
+    assert told == [
+        (b"?", 345600, None, False, False, ()),
+        (b"1", *asked),
+        (b"2", *asked),
+        (b"3", 345600, None, False, True, ()),
+    ]
+    shown = [message.as_json() for message in client.queue("line1").peek()]
+    assert shown[0]["administration_queue"] is None
+    assert shown[1]["administration_queue"] == shown[1]["response_queue"] is not None
+
+
 def test_a_message_is_received_by_what_it_answers_or_by_its_lookup_id_and_the_others_stay(client: Client) -> None:
     questions = [client.send("line1", b"?%d" % number, response_queue="plain") for number in range(3)]
     with client.queue("line1").receive_batch(3) as received:
@@ -202,7 +230,7 @@ def test_a_message_is_received_by_what_it_answers_or_by_its_lookup_id_and_the_ot
             client.reply(question, b"!" + question.body)
     plain = client.queue("plain")
     for number in (1, 2, 0):
-        identifier = client.reads.guid + questions[number].message_id.to_bytes(4, "little")
+        identifier = questions[number].identifier
         with plain.receive(correlation_id=identifier) as answer:
             assert answer.body == b"!?%d" % number
         with pytest.raises(Empty), plain.receive(timeout=0.01, correlation_id=identifier):

@@ -117,7 +117,7 @@ def send(
         as_json,
         f"sent message {sent.message_id} to {destination}, {sent.delivery}",
         destination=destination,
-        **sent._asdict(),
+        **{**sent._asdict(), "identifier": sent.identifier.hex()},
     )
 
 
