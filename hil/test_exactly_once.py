@@ -40,7 +40,7 @@ def test_a_mishap_loses_what_it_took_away_and_nothing_else(board: str, mishap: s
     elif mishap == FLIP:
         assert found.once == 30
         assert figures.told
-        assert all("a bit was flipped" in line for line in figures.told)
+        assert all("a byte was changed" in line for line in figures.told)
     else:
         assert figures.told in ([], [AHEAD]), "of numbers that were given twice it says so, when it hears of them"
 

@@ -19,7 +19,7 @@ from hil.boards import FIRMWARE, SENSOR, BoardMissing
 from hil.kinds import MICROPYTHON, interpreter
 from hil.report import read_ledger
 
-TOLD = {"damage": ["a bit was flipped"], "ahead": False, "sessions": 5, "full": False, "commanded": 0}
+TOLD = {"damage": ["a byte was changed"], "ahead": False, "sessions": 5, "full": False, "commanded": 0}
 CONFIG = {"seed": 3, "count": 8, "queue": "DIRECT=TCP:127.0.0.1\\private$\\line1", "ahead": 3}
 
 
@@ -39,7 +39,7 @@ class StandinNode:
         self.most_waiting = 0
         self.looks = 0
         self.cut_in = cut_in
-        self.damage = ["a bit was flipped"]
+        self.damage = ["a byte was changed"]
         self.outbox = self
         self.ahead = False
         self.stats = self

@@ -198,7 +198,7 @@ class Cutter:
                 self.kind.close(CUT)
                 files = self.kind.open(self.left, CUT, self.fixed)
                 world.open(self._rotten(files) if self.rots else files)
-                self.told += "a bit was flipped" in " ".join(world.outbox.damage)
+                self.told += "a byte was changed" in " ".join(world.outbox.damage)
         finally:
             if world.outbox is not self.world.outbox:
                 world.outbox.close()

@@ -59,7 +59,7 @@ class Share:
             gc.collect()
         more = ""
         if self.options.get("rots"):
-            more += ", %d starts tell of a flipped bit" % told
+            more += ", %d starts tell of a changed byte" % told
             assert told or done < 100
         if self.options.get("size"):
             more += ", %d times refused" % refused

@@ -1,8 +1,8 @@
 """Reads the records of a log: says which are whole, and what can still be read where one is damaged.
 
-A flipped bit is read as it was, what is broken worse is left out. No file is changed: what is found here stands in the
-log's `mended` and `gaps`, by which all is read from then on, and in its `damage`, a sentence each. A board imports this
-at its start and when damage is found later, and forgets it then.
+What one changed byte explains is read as it was, what is broken worse is left out. No file is changed: what is found
+here stands in the log's `mended` and `gaps`, by which all is read from then on, and in its `damage`, a sentence each. A
+board imports this at its start and when damage is found later, and forgets it then.
 """
 
 import struct
@@ -15,7 +15,7 @@ TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from ordack.node.log import Log, LoggedQueue, Segment
 
-FLIPPED = "a bit was flipped; it is read as it was"
+CHANGED = "a byte was changed; it is read as it was"
 BUFFER_BYTES = const(1536)  # a record of any name fits into it
 TYPES = (
     log.MESSAGE,
@@ -35,6 +35,8 @@ TYPES = (
 _POLYNOMIAL = const(0xEDB88320)  # of the CRC
 # So much is looked through for a flipped bit; up to 11,450 bytes two that are flipped are never taken for another one.
 _MEND_BYTES_MAX = const(8192)
+# So much for a byte of which more is changed: what is broken worse is taken for that once in 30,000 times.
+_MEND_BYTE_MAX = const(512)
 _BULK_BYTES = const(512)
 _HEADER_NEXT_ID = const(24)  # where a header has the last MessageID + 1 of the segments before
 
@@ -145,10 +147,13 @@ def whole_behind(records: Records, segment: "Segment", offset: int, end: int, is
     return end if is_followed else 0
 
 
-def mend_record(records: Records, segment: "Segment", start: int, end: int, is_followed: bool) -> int:
-    """Is one flipped bit all that is wrong with the record at start? Its second word then, else 0.
+def mend_record(
+    records: Records, segment: "Segment", start: int, end: int, is_followed: bool, message: int = -1, arrival: int = -1
+) -> int:
+    """Is one changed byte all that is wrong with the record at start? Its second word then, else 0.
 
-    What follows has to begin where it ends, or the bits may be those of a torn one.
+    What follows has to begin where it ends, or the bytes may be those of a torn one. If nothing follows and more than a
+    bit is changed, it has to be of the message or arrival of this number.
     """
     mended = records.log.mended
     count = len(mended)
@@ -160,42 +165,60 @@ def mend_record(records: Records, segment: "Segment", start: int, end: int, is_f
     stop = start + log.RECORD_BYTES + size
     if stop <= end and mend(records, segment.name, start, start + 4, stop, segment.seed):
         word = records.check(segment, start, end)
-    for bit in range(24):
+    for change in range(3 * 256):
         if word:
             break
-        stop = start + log.RECORD_BYTES + (size ^ 1 << bit)
-        if stop <= end:
+        mask = change & 0xFF
+        length = size ^ mask << (change >> 8 << 3)
+        stop = start + log.RECORD_BYTES + length
+        if mask and stop <= end and (length <= _MEND_BYTE_MAX or not mask & mask - 1):
             del mended[count:]
-            mended.append((segment.name, start + 5 + (bit >> 3), 1 << (bit & 7)))
+            mended.append((segment.name, start + 5 + (change >> 8), mask))
             records.end = 0
             word = records.check(segment, start, end)
-    if word and not is_followed and stop != end and not records.check(segment, stop, end):
-        word = word if records.is_blank(segment.name, stop, end) else 0
+    if word and not is_followed and (stop == end or not records.check(segment, stop, end)):
+        mask = mended[-1][2]
+        if stop != end and not records.is_blank(segment.name, stop, end):
+            word = 0
+        elif mask & mask - 1:
+            records.check(segment, start, end)
+            kind = word & 0xFF & ~log.AFTER_SYNC
+            expected = message if kind == log.MESSAGE else arrival if kind == log.ARRIVAL else -1
+            if struct.unpack_from("<I", records.payload(8), 4)[0] != expected:
+                say(records.log, segment.name, start, "a byte was changed, or the end is torn: it is left out")
+                word = 0
     records.end = 0
     if not word:
         del mended[count:]
         return 0
-    say(records.log, segment.name, start, FLIPPED)
+    say(records.log, segment.name, start, CHANGED)
     return records.check(segment, start, end)
 
 
 def mend(records: Records, name: str, crc_at: int, start: int, stop: int, seed: int) -> bool:
-    """If one flipped bit explains why the bytes from start to stop do not have the CRC that is kept, unflip it."""
-    mended = records.log.mended
-    difference = records.word(name, crc_at) ^ records.crc(name, start, stop, seed)
-    for bit in range(32):
-        if difference == 1 << bit:
-            mended.append((name, crc_at + (bit >> 3), 1 << (bit & 7)))
-            return True
-    if stop - start > _MEND_BYTES_MAX:
+    """If one changed byte explains why the bytes from start to stop do not have the CRC that is kept, undo that.
+
+    A start of 0: they are a header, in which much else has to fit.
+    """
+    mask = records.word(name, crc_at) ^ records.crc(name, start, stop, seed)
+    place = stop
+    for k in range(4):
+        if not mask & ~(0xFF << 8 * k):  # one of the CRC's own
+            place = crc_at + k
+            mask >>= 8 * k
+            break
+    else:
+        while mask > 0xFF:  # what makes so much different that many bytes before the end
+            if place == start or stop - place == _MEND_BYTES_MAX:
+                return False
+            place -= 1
+            for _ in range(8):
+                high = mask >> 31
+                mask = (mask ^ (_POLYNOMIAL if high else 0)) << 1 | high
+    if start and mask & mask - 1 and stop - start > _MEND_BYTE_MAX:
         return False
-    value = _POLYNOMIAL  # what the last bit makes different
-    for bit in range(8 * (stop - start)):
-        if value == difference:
-            mended.append((name, stop - 1 - (bit >> 3), 0x80 >> (bit & 7)))
-            return True
-        value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)
-    return False
+    records.log.mended.append((name, place, mask))
+    return True
 
 
 def leave_out(opened: "Log", segment: "Segment", begin: int, end: int) -> None:

@@ -142,7 +142,7 @@ class _Headers:
         self._last: "_Header | None" = None  # that was read
 
     def read(self, number: int) -> "_Header | None":
-        """The fields of a segment's header, its CRC last; None if it is not whole, and not by one flipped bit."""
+        """The fields of a segment's header, its CRC last; None if it is not whole, and not by one changed byte."""
         if self._last is None or self._last.number != number:
             self._last = self._read(number)
         return self._last
@@ -152,21 +152,33 @@ class _Headers:
         header = self._whole(number, name)
         if header is None:
             size = self._log.files.size(name)
-            stated = self._records.word(name, 8)
-            for bit in range(-1, 32):
-                base = stated ^ 1 << bit if bit >= 0 else stated
-                if header is None and log.HEADER_BYTES + 4 <= base <= size:
-                    count = len(self._log.mended)
-                    if bit >= 0:
-                        self._log.mended.append((name, 8 + (bit >> 3), 1 << (bit & 7)))
-                    elif not records.mend(self._records, name, base - 4, 0, base - 4, 0):
-                        continue
+            mended = self._log.mended
+            count = len(mended)
+            base = self._records.word(name, 8)
+            wrong = base ^ self._end(name, size)
+            if log.HEADER_BYTES + 4 <= base <= size and records.mend(self._records, name, base - 4, 0, base - 4, 0):
+                header = self._whole(number, name)
+            for k in range(4):
+                if header is None and not wrong & ~(0xFF << 8 * k):
+                    del mended[count:]
+                    mended.append((name, 8 + k, wrong >> 8 * k))
                     header = self._whole(number, name)
-                    if header is None:
-                        del self._log.mended[count:]
-            if header is not None:
-                records.say(self._log, name, 0, records.FLIPPED)
+            if header is None:
+                del mended[count:]
+            else:
+                records.say(self._log, name, 0, records.CHANGED)
         return header
+
+    def _end(self, name: str, size: int) -> int:
+        """Where a header ends by what is in it; 0 if it cannot be."""
+        counts = self._records.word(name, 6)
+        sources = self._records.word(name, 40)
+        end = log.HEADER_BYTES
+        for _ in range((counts & 0xFFFF) + (sources & 0xFFFF)):
+            if end > size:
+                return 0
+            end += 2 + (self._records.word(name, end) & 0xFFFF)
+        return end + log.TOTAL_BYTES * (counts & 0xFFFF) + 4
 
     def _whole(self, number: int, name: str) -> "_Header | None":
         reader = self._records
@@ -437,7 +449,15 @@ class _Replay:
             if not word:
                 if following is None and reader.is_blank(segment.name, segment.size, end):
                     return False
-                word = records.mend_record(reader, segment, segment.size, end, following is not None)
+                word = records.mend_record(
+                    reader,
+                    segment,
+                    segment.size,
+                    end,
+                    following is not None,
+                    self.found.next_message_id,
+                    self.found.next_arrival,
+                )
                 if not word:
                     stop = records.whole_behind(reader, segment, segment.size + 1, end, following is not None)
                     if not stop:
