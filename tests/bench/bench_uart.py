@@ -36,7 +36,7 @@ from tests.support.command import Serve  # noqa: E402
 
 FIRMWARE = ROOT / "build" / "firmware" / "mps2-an385" / "firmware.elf"
 DEADLINE_S = 60
-BAUDS = (115200, 921600)
+BAUDS = (115200, 230400, 460800, 921600)
 START = """
 import select, time
 from machine import UART
