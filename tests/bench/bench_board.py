@@ -305,7 +305,7 @@ def messages(report: Callable[..., None], rounds: int) -> None:
                 peer="umqtt.simple, QoS 1, mosquitto as shipped", peer_value=round(peer), ratio=value / peer,
             )  # fmt: skip
     report(bench="this disk, appends synced", unit="per second", value=round(statistics.median(found["syncs"])))
-    report(bench="unix port", peer="mqtt_as", left_out="bench_loss.py has it, from a checkout that MQTT_AS_DIR names: pip's index does not")
+    report(bench="unix port", peer="mqtt_as", left_out="bench_loss.py has it, from a checkout that MQTT_AS_DIR names")
 
 
 def stored(report: Callable[..., None]) -> None:
