@@ -25,7 +25,7 @@ class Lock:
         self._file = _opened(_path(identity, "lock"))
         try:
             keeper = kept(identity)
-            if keeper and keeper.split()[0] != getpass.getuser():
+            if keeper and not keeper.startswith(_mine()):
                 raise BoardMissing(f"board {identity} is held by {keeper}")
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BaseException as error:
@@ -66,19 +66,26 @@ def kept(identity: str) -> str:
         return ""
 
 
+def _mine() -> str:
+    """What begins with that is kept by this user, whose name may have spaces in it."""
+    return f"{getpass.getuser()} since "
+
+
 def keep(identity: str, reason: str) -> None:
     """Keep a board for this user until `give_back`. Raises BoardMissing if it is kept or in use."""
-    Lock(identity, "somebody who wants to hold it").release()
+    lock = Lock(identity, "somebody who wants to hold it")
     try:
-        with _path(identity, "held").open("x") as file:
-            file.write(f"{getpass.getuser()} since {time.strftime('%Y-%m-%d %H:%M')}{': ' * bool(reason)}{reason}\n")
-    except FileExistsError:
-        raise BoardMissing(f"board {identity} is held by {kept(identity)}") from None
+        if keeper := kept(identity):
+            raise BoardMissing(f"board {identity} is held by {keeper}")
+        said = f"{time.strftime('%Y-%m-%d %H:%M')}{': ' * bool(reason)}{reason}"
+        _path(identity, "held").write_text(f"{_mine()}{said}\n")
+    finally:
+        lock.release()
 
 
 def give_back(identity: str) -> None:
     """Raises BoardMissing if nobody keeps it, or another user does."""
     keeper = kept(identity)
-    if not keeper or keeper.split()[0] != getpass.getuser():
+    if not keeper.startswith(_mine()):
         raise BoardMissing(f"board {identity} is held by {keeper or 'nobody'}")
     _path(identity, "held").unlink()

@@ -348,21 +348,33 @@ def test_the_lock_ends_with_its_process(tmp_path: Path) -> None:
     Lock(NUMBER, "another").release()
 
 
-def test_a_board_that_somebody_holds_is_for_him_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOGNAME", "ada")
+@pytest.mark.parametrize(("holder", "other"), [("ada", "bob"), ("ada l", "ada"), ("ada", "ada l"), ("ada l", "ada k")])
+def test_a_board_that_somebody_holds_is_for_him_alone(holder: str, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", holder)
     locks.keep(NUMBER, "soldering")
     Lock(NUMBER, "a campaign of ada").release()
-    with pytest.raises(BoardMissing, match=r"is held by ada since .*: soldering"):
+    with pytest.raises(BoardMissing, match=rf"is held by {holder} since .*: soldering"):
         locks.keep(NUMBER, "")
-    monkeypatch.setenv("LOGNAME", "bob")
-    with pytest.raises(BoardMissing, match=r"is held by ada since .*: soldering"):
-        Lock(NUMBER, "a campaign of bob")
-    with pytest.raises(BoardMissing, match=r"is held by ada since .*: soldering"):
-        locks.give_back(NUMBER)
-    monkeypatch.setenv("LOGNAME", "ada")
+    monkeypatch.setenv("LOGNAME", other)
+    for act in (lambda: Lock(NUMBER, "a campaign"), lambda: locks.keep(NUMBER, ""), lambda: locks.give_back(NUMBER)):
+        with pytest.raises(BoardMissing, match=rf"is held by {holder} since .*: soldering"):
+            act()
+    monkeypatch.setenv("LOGNAME", holder)
     locks.give_back(NUMBER)
     with pytest.raises(BoardMissing, match="is held by nobody"):
         locks.give_back(NUMBER)
+
+
+def test_a_hold_that_could_not_be_written_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk leaves its file empty."""
+    locks.keep(NUMBER, "")
+    [held] = tmp_path.glob("*.held")
+    held.write_text("")
+    Lock(NUMBER, "a campaign").release()
+    locks.keep(NUMBER, "soldering")
+    monkeypatch.setenv("LOGNAME", "bob")
+    with pytest.raises(BoardMissing, match=": soldering"):
+        Lock(NUMBER, "a campaign of bob")
 
 
 # A board
