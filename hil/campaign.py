@@ -35,7 +35,7 @@ from hil import sensor
 from hil.boards import FIRMWARE, MISHAP, RESET, ROOT, Board, BoardMissing, Log, Mortal
 from hil.commands import GUID, Commands
 from hil.dice import new_seed
-from hil.faults import HALF_OPEN, UP, CutSchedule, FaultProxy, TcpFaultProxy
+from hil.faults import UP, CutSchedule, FaultProxy, TcpFaultProxy
 from hil.kinds import KINDS, WITHOUT_INBOX
 from hil.name_server import NameServer
 from hil.plant import secure
@@ -87,7 +87,6 @@ AHEAD = "ahead"
 FULL_BYTES = 16384
 """Of an outbox that is to be full, and as much as four of the largest bodies besides."""
 NAME = "gateway.example"
-UNSEEN_S = 120.0  # a period is twice AckTimeout, 40 s
 DOUBT_MS = 1000
 WATCHDOG_MS = 5000
 QUESTIONS = 4
@@ -521,7 +520,8 @@ class Campaign:
     async def _keep_killing(
         self, victims: dict[str, Victim], view: View, beside_it: "list[asyncio.Task[None]]"
     ) -> None:
-        deadline_s = self.settings.deadline_s
+        patience_s, deadline_s = self.settings.patience_s, self.settings.deadline_s
+        assert patience_s is not None
         assert deadline_s is not None
         begun = changed = time.monotonic()
         before: dict[str, int] = {}
@@ -548,21 +548,11 @@ class Campaign:
             view.update(figures)
             if figures != before:
                 before, changed = figures, now
-            if now > changed + self.patience_s:
-                raise CampaignFailed(f"no progress for {self.patience_s:g} s: {self._lacking(figures)}")
+            if now > changed + patience_s:
+                raise CampaignFailed(f"no progress for {patience_s:g} s: {self._lacking(figures)}")
             if now > begun + deadline_s:
                 raise CampaignFailed(f"not done within {deadline_s:g} s: {self._lacking(figures)}")
             await asyncio.sleep(TICK_S)
-
-    @property
-    def patience_s(self) -> float:
-        """So long nothing may happen. A queue manager that has not seen a board go sends its commands on the connection
-        that is gone, and on another one when nobody has acknowledged them for two periods (B-134, B-148).
-        """
-        patience_s = self.settings.patience_s
-        assert patience_s is not None
-        is_unseen = self.settings.commands > 0 and any(cut.kind == HALF_OPEN for cut in self.schedule.made)
-        return max(patience_s, UNSEEN_S) if is_unseen else patience_s
 
     def _new_faults(self, victims: dict[str, Victim]) -> Iterator[str]:
         """What was made since the last time."""

@@ -1,10 +1,13 @@
-"""A session whose queue is on hold, and how much of a packet it has; only hosts have this file."""
+"""A session whose queue is on hold or goes elsewhere, and how much of a packet it has; only hosts have this file."""
+
+from collections import deque
 
 from mqqb import connection
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from mqqb.session import Session
+    from mqqb.streams import OutgoingStream
 
 
 def pause(session: "Session", now: int) -> None:
@@ -23,6 +26,14 @@ def resume(session: "Session", now: int) -> None:
         session.window.is_paused = False
         session.send_session_ack(now)
         session.is_active = True
+
+
+def forget(session: "Session", stream: "OutgoingStream") -> None:
+    """Another session sends what is in this stream: nobody waits for what this one's peer acknowledges of it."""
+    window = session.window
+    entries = (None if entry is None or entry.stream is stream else entry for entry in window.in_flight)
+    window.in_flight = deque(entries, window.in_flight.maxlen)
+    window.awaiting_bits = [entry for entry in window.awaiting_bits if entry.stream is not stream]
 
 
 def half_received(session: "Session") -> int:

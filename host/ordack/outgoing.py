@@ -346,12 +346,17 @@ class OutgoingQueues:
         return bool(self._links.with_peer(guid) or (waiting and waiting.hop) or self._routing.has_hop(guid))
 
     def opened(self, link: Link) -> None:
-        """A session is open: it serves what is for its hop and its peer."""
+        """A session is open: it serves what is for its hop and its peer, also what an older one served: a peer that has
+        left that for another one may have no end of it any more."""
         for queue in self._by_hop.get(link.hop, []) if link.hop else []:
             self._attach(queue)
         for queue in self._by_peer.get(link.peer, []):
             self._store.outgoing.queue(queue.format_name, 0, link.address)
             self._reach(queue, link.address)
+            if queue.link and queue.link is not link and queue.link.peer == link.peer:
+                self._served[queue.link].remove(queue)
+                hosts.forget(queue.link.session, queue.stream)
+                queue.link = None
             self._attach(queue)
 
     def ended(self, link: Link) -> None:
@@ -380,10 +385,10 @@ class OutgoingQueues:
             self._attach(queue)
 
     def _attach(self, queue: OutgoingQueue) -> None:
-        """Let a session serve an outgoing queue that none serves, if one is open."""
+        """Let a session serve an outgoing queue that none serves, if one is open: the newest one with its peer."""
         if queue.link is not None:
             return
-        candidates = [*self._links.with_peer(queue.peer)] if queue.peer else []
+        candidates = self._links.with_peer(queue.peer)[::-1] if queue.peer else []
         if queue.hop and (queue.routed or not queue.peer):
             candidates += [link for link in self._links if link.hop == queue.hop]
         for link in candidates:
