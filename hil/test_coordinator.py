@@ -47,10 +47,10 @@ class Lab:
             assert time.monotonic() < end, f"{done.stderr}\n{self.log.tail()}"
 
     def say(self, *words: str) -> "subprocess.CompletedProcess[str]":
-        return run("labgrid.remote.client", *words, coordinator=self.address)
+        return run("labgrid.remote.client", *words, LG_COORDINATOR=self.address)
 
-    def check(self, path: Path) -> "subprocess.CompletedProcess[str]":
-        return run("hil.rig", "check", "--lg-env", str(path), coordinator=self.address)
+    def check(self, path: Path, **variables: str) -> "subprocess.CompletedProcess[str]":
+        return run("hil.rig", "check", "--lg-env", str(path), LG_COORDINATOR=self.address, **variables)
 
     def close(self) -> None:
         self.exporter.kill()
@@ -62,11 +62,11 @@ FORKS = multiprocessing.get_context("forkserver")  # of one process that has wha
 FORKS.set_forkserver_preload(["labgrid.remote.client", "hil.rig", __name__])
 
 
-def run(module: str, *words: str, coordinator: str) -> "subprocess.CompletedProcess[str]":
+def run(module: str, *words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     """The command that is main() of this module, to its end."""
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         places = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in (output, errors)]
-        process = FORKS.Process(target=_obey, args=(module, words, coordinator, places))
+        process = FORKS.Process(target=_obey, args=(module, words, variables, places))
         process.start()
         process.join(DEADLINE_S)
         process.kill()
@@ -76,10 +76,10 @@ def run(module: str, *words: str, coordinator: str) -> "subprocess.CompletedProc
         return subprocess.CompletedProcess(words, process.exitcode, *texts)
 
 
-def _obey(module: str, words: tuple[str, ...], coordinator: str, places: list[str]) -> None:
+def _obey(module: str, words: tuple[str, ...], variables: dict[str, str], places: list[str]) -> None:
     for number, place in enumerate(places, 1):
         os.dup2(os.open(place, os.O_WRONLY | os.O_APPEND), number)
-    os.environ["LG_COORDINATOR"] = coordinator
+    os.environ.update(variables)
     sys.argv = [module, *words]
     sys.exit(import_module(module).main())
 
@@ -136,6 +136,9 @@ def test_a_board_is_reserved_acquired_and_driven_through_a_coordinator(board: tu
         assert f"pico: pico: {LOOPBACK}:{repl}, over a network" in with_it.stdout
         assert "pico: core c-module, frozen into the firmware" in with_it.stdout
         assert "pico: silent when its power is off" in with_it.stdout
+        others = lab.check(path, LG_USERNAME="another")
+        assert (others.returncode, others.stderr) == (1, "")
+        assert "board pico: place pico is not acquired by your user, acquired by " in others.stdout
         lab.close()
         gone = lab.check(path)
         assert gone.returncode == 1

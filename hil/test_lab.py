@@ -933,12 +933,20 @@ def test_status_hold_and_release_say_who_has_a_board(
     assert said("hold", "bench", "--why", "soldering") == ""
     assert re.fullmatch("bench: held by ada since .*: soldering\n", said("status", "bench"))
     assert "FAILED: board" in said("hold", "bench", status=1)
+    monkeypatch.setenv("LOGNAME", "bob")
+    for command in ("hold", "release", "check"):
+        assert re.fullmatch(
+            "bench: FAILED: board .* is held by ada since .*: soldering\n", said(command, "bench", status=1)
+        )
+    monkeypatch.setenv("LOGNAME", "ada")
     assert said("release", "bench") == ""
     opened = open_board("bench", tmp_path / "flash")
     assert "FAILED: board " in (told := said("status", "bench", status=1))
     assert "in use: a campaign on bench" in told
     opened.close()
     assert "there is nothing to hold" in said("hold", "cpython", status=1)
+    for command in ("hold", "release", "flash"):
+        assert "burnt: FAILED: " in said(command, "burnt", status=1)
     assert "burnt: " in (told := said("check", "cpython", "burnt"))
     assert "is in quarantine: it is burnt" in told
     assert "cpython: cpython: " in told
