@@ -65,7 +65,8 @@ def load(path: Path) -> Environment:
         environment = Environment(str(path))
         targets = environment.config.get_targets()
     except WRONG as error:
-        raise BoardMissing(f"{path}: {reason(error)}") from None
+        where = "imports: " if isinstance(error, (ImportError, TypeError)) else ""
+        raise BoardMissing(f"{path}: {where}{reason(error)}") from None
     known = table(environment.config.data, str(path), *FILE)
     table(known.get("images", {}), f"{path}: images")
     if not isinstance(targets, dict) or not all(isinstance(target, dict) for target in targets.values()):

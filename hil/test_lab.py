@@ -169,31 +169,32 @@ def test_a_file_that_is_wrong_is_refused_with_its_name(rig: Rig, text: str, reas
         open_board("unix", path.parent / "flash")
 
 
-def misspelt(described: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each key that is one of ours or labgrid's, with an x at its end, and the table with it. Of bindings labgrid says
-    what is not found in their place.
+def mistakes(described: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each key that is one of ours or labgrid's, with an x at its end, and the table with it; and each that has a value,
+    with the table in which that is a table. Of bindings labgrid says what is not found in their place.
     """
     for key, value in described.items():
         if not key.startswith(("pico", "pi-", "ID_")):
             yield f"{key}x", {(f"{key}x" if name == key else name): one for name, one in described.items()}
         parts = value if isinstance(value, list) else [value]
-        for turn, part in enumerate(parts):
-            for wrong, other in misspelt(part) if isinstance(part, dict) and key != "bindings" else ():
+        for turn, part in enumerate(parts if key != "bindings" else ()):
+            for wrong, other in mistakes(part) if isinstance(part, dict) else [(key, {"a": 1})]:
                 yield wrong, {**described, key: [*parts[:turn], other, *parts[turn + 1 :]] if parts is value else other}
 
 
-def test_every_key_of_the_readme_that_is_misspelt_is_named(rig: Rig) -> None:
+def test_every_key_of_the_readme_that_is_misspelt_or_has_another_kind_of_value_is_named(rig: Rig) -> None:
     path, tried = rig({}), set()
     for text in re.findall("```yaml\n(imports.*?)```", README, re.DOTALL):
         whole = yaml.safe_load(text)
         for name, board in whole["targets"].items():
             board.pop("options", None)  # a board in quarantine is looked at no further
-            for wrong, changed in misspelt({**whole, "targets": {name: board}}):
+            for wrong, changed in mistakes({**whole, "targets": {name: board}}):
                 path.write_text(yaml.safe_dump(changed, sort_keys=False))
                 with pytest.raises(BoardMissing, match=rf"^(board {name}|{path}).*\b{wrong}\b"):
                     lab.strategy(lab.target(lab.load(path), name))
                 tried.add(wrong)
     assert {"targetsx", "driversx", "matchx", "NodeDriverx", "off_sx", "connection_timeoutx"} <= tried
+    assert {"imports", "ID_PATH", "cmd_on", "off_s", "host", "index", "interpreter", "connection_timeout"} <= tried
 
 
 def test_a_board_whose_quarantine_is_misspelt_is_not_used(rig: Rig, tmp_path: Path) -> None:
