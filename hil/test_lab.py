@@ -170,8 +170,8 @@ def test_a_file_that_is_wrong_is_refused_with_its_name(rig: Rig, text: str, reas
 
 
 def mistakes(described: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each key that is one of ours or labgrid's, with an x at its end, and the table with it; and each that has a value,
-    with the table in which that is a table. Of bindings labgrid says what is not found in their place.
+    """Each key that is one of ours or labgrid's, with an x at its end, and the table with it; and each that has a
+    value, with the table in which that is a table. Of bindings labgrid says what is not found in their place.
     """
     for key, value in described.items():
         if not key.startswith(("pico", "pi-", "ID_")):
