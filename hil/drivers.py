@@ -403,10 +403,21 @@ class BoardStrategy(Strategy):  # type: ignore[misc]
             raise StrategyError(f"board {self.target.name} has a firmware and no driver that loads it")
         board: Any = self.board
         board.switch.on()
-        self.target.activate(loader)
-        loader.load(self.target.env.config.get_image_path(self.firmware))
+        try:
+            self.target.activate(loader)
+            loader.load(self.target.env.config.get_image_path(self.firmware))
+        except OSError:
+            raise
+        except Exception as error:  # noqa: BLE001 - each of labgrid's loaders has its own
+            raise failed(self.target.name, error) from None
         self.target.deactivate(loader)
         board.switch.off()
+
+
+def failed(board: str, error: Exception) -> OSError:
+    """What a driver of labgrid's says, and what the command said that it has run."""
+    said = getattr(error, "output", b"") or b""
+    return OSError(f"board {board}: {getattr(error, 'msg', error)} {said.decode(errors='replace')}".strip())
 
 
 class Switch:
@@ -430,22 +441,21 @@ class Switch:
         self._off_at = time.monotonic()
 
     def _do(self, what: Callable[[], None]) -> None:
-        failed: list[Exception] = []
+        errors: list[Exception] = []
 
         def work() -> None:
             try:
                 what()
             except Exception as error:  # noqa: BLE001 - each kind of switch has its own
-                failed.append(error)
+                errors.append(error)
 
         working = threading.Thread(target=work, daemon=True)
         working.start()
         working.join(SWITCH_DEADLINE_S)
         if working.is_alive():
             raise OSError(f"board {self._board}: its power switch has not answered for {SWITCH_DEADLINE_S:g} s")
-        for error in failed:
-            said = getattr(error, "output", b"") or b""
-            raise OSError(f"board {self._board}: {error} {said.decode(errors='replace')}".strip()) from None
+        for error in errors:
+            raise failed(self._board, error) from None
 
 
 class RealBoard(Board):

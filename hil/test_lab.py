@@ -694,6 +694,35 @@ def test_a_strategy_flashes_what_the_file_names_as_the_firmware(rig: Rig, tmp_pa
     opened.close()
 
 
+@target_factory.reg_driver
+@attr.s(eq=False)
+class FailingLoader(RecordingLoader):
+    """One that ends as labgrid's OpenOCDDriver does when there is no chip."""
+
+    def load(self, filename: str) -> None:
+        raise subprocess.CalledProcessError(1, ["openocd", filename], b"Error: unable to find a matching CMSIS-DAP")
+
+
+@pytest.mark.parametrize(
+    ("loader", "reason"),
+    [("FailingLoader", "returned non-zero exit status 1. Error: unable to find"), ("OpenOCDDriver", "USBDebugger")],
+)
+def test_a_driver_of_labgrid_that_cannot_flash_is_a_sentence_and_the_board_is_off(
+    rig: Rig, tmp_path: Path, loader: str, reason: str, capsys: pytest.CaptureFixture[str], plugged: list[Device]
+) -> None:
+    assert plugged == [], "nor is its debugger there"
+    board = described(tmp_path / "tty", f"rm -f {tmp_path}/off", f"touch {tmp_path}/off")
+    board["resources"].append({"USBDebugger": {"match": {"ID_SERIAL_SHORT": NUMBER}}})
+    board["drivers"] = {loader: {}, **board["drivers"], "BoardStrategy": {"firmware": "new"}}
+    with rig({"bench": board}).open("a") as file:
+        file.write("images: {new: new.uf2}\n")
+    assert rig_command(["flash", "bench"]) == 1
+    told = capsys.readouterr().out
+    assert told.startswith("bench: FAILED: board bench: ")
+    assert reason in told
+    assert (tmp_path / "off").exists()
+
+
 def recorded(folder: Path, name: str, fails: int = 0) -> Path:
     """A flashing tool that writes down what it is asked, and that finds nothing the first times; the file."""
     (folder / "bin").mkdir(exist_ok=True)
