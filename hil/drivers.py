@@ -474,12 +474,18 @@ class RealBoard(Board):
         self._life = 0
         self._lock = Lock(node.identity, f"a campaign on {self.target}")
         try:
-            for driver in filter(None, drivers):
-                node.target.activate(driver)
+            self._activate(*drivers)
             self.line = self._found_line()
         except BaseException:
             self._lock.release()
             raise
+
+    def _activate(self, *drivers: Driver | None) -> None:
+        try:
+            for driver in filter(None, drivers):
+                self._node.target.activate(driver)
+        except Exception as error:  # noqa: BLE001 - what a driver needs is not there
+            raise BoardMissing(str(failed(self.target, error))) from None
 
     def _found_line(self) -> Path | None:
         """Where its serial link can be met; None: it has a network. Raises BoardMissing."""

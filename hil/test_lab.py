@@ -1017,6 +1017,22 @@ def test_check_finds_what_a_board_has_and_a_switch_that_switches_nothing(
     assert "FAILED: it answers although its power is off" in capsys.readouterr().out
 
 
+def test_a_hub_that_is_not_plugged_in_is_a_sentence_and_the_board_is_let_go(
+    rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str], plugged: list[Device]
+) -> None:
+    assert plugged == []
+    board = described(tmp_path / "tty")
+    board["resources"].append({"USBPowerPort": {"match": {"ID_PATH": "pci-usb-0:1"}, "index": 1}})
+    board["drivers"] = {"USBPowerDriver" if name == "ExternalPowerDriver" else name: {} for name in board["drivers"]}
+    board["drivers"]["NodeDriver"] = {"host": HOST}
+    rig({"bench": board})
+    assert rig_command(["check"]) == 1
+    assert re.match(
+        r"bench: FAILED: board bench: Not all resources are available: .*USBPowerPort", capsys.readouterr().out
+    )
+    Lock(str(tmp_path / "tty"), "another").release()
+
+
 @pytest.mark.parametrize("command", ["check", "flash"])
 def test_a_switch_that_fails_is_a_sentence_and_the_next_board_is_looked_at(
     rig: Rig, tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
