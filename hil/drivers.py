@@ -434,13 +434,14 @@ class Switch:
     def on(self) -> None:
         """After it was off for so long as it must be."""
         time.sleep(max(0.0, self._off_at + self._off_s - time.monotonic()))
-        self._do(self._power.on)
+        self.do("power switch", self._power.on)
 
     def off(self) -> None:
-        self._do(self._power.off)
+        self.do("power switch", self._power.off)
         self._off_at = time.monotonic()
 
-    def _do(self, what: Callable[[], None]) -> None:
+    def do(self, name: str, what: Callable[[], None]) -> None:
+        """Whatever of labgrid's this is, it ends. Raises OSError."""
         errors: list[Exception] = []
 
         def work() -> None:
@@ -453,7 +454,7 @@ class Switch:
         working.start()
         working.join(SWITCH_DEADLINE_S)
         if working.is_alive():
-            raise OSError(f"board {self._board}: its power switch has not answered for {SWITCH_DEADLINE_S:g} s")
+            raise OSError(f"board {self._board}: its {name} has not answered for {SWITCH_DEADLINE_S:g} s")
         for error in errors:
             raise failed(self._board, error) from None
 
@@ -616,7 +617,7 @@ class LabBoard(RealBoard):
             self.log.append(Line(life, str(error)))
 
     def reset(self) -> None:
-        self._node.button.reset()
+        self.switch.do("reset button", self._node.button.reset)
 
     def read_file(self, name: str) -> bytes:
         with self.asked() as repl:

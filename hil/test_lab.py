@@ -637,6 +637,11 @@ def test_a_line_and_a_button_are_found_or_the_board_is_let_go(
     assert (opened.line, opened.ways) == (tmp_path / "uart", (POWER, RESET))
     opened.reset()
     assert (tmp_path / "button").read_text() == "0\n"
+    monkeypatch.setattr(drivers, "SWITCH_DEADLINE_S", 0.2)
+    (tmp_path / "button").unlink()
+    os.mkfifo(tmp_path / "button")  # whoever writes to it waits for a reader
+    with pytest.raises(OSError, match=r"^board bench: its reset button has not answered for 0.2 s"):
+        opened.reset()
     opened.close()
 
 
