@@ -74,7 +74,7 @@ class OutgoingQueue:
     @property
     def is_needed(self) -> bool:
         """Is there something to send, or an answer to wait for, which a peer may be unable to bring unasked (B-414)?"""
-        return bool(self.stream.waiting or self.stream.awaiting_final_ack)
+        return bool(self.stream.waiting or self.stream.awaiting_final_ack or self.stream.aside)
 
     @property
     def rejecting(self) -> list[Link | None]:
@@ -189,10 +189,11 @@ class OutgoingQueues:
             self._add(row)
             queue = self._queues[row.identifier]
             self._news[queue] = None
-            held = [_entry(message) for message in self._store.outgoing.held(row.identifier)]
-            queue.stream.hold_again(held)
-            waiting = row.messages - len(held)
-            plain, lowest, highest = self._store.outgoing.not_transactional(row.identifier)
+            held, plain, lowest, highest = self._store.outgoing.aside(row.identifier)
+            queue.stream.put_aside(held)
+            waiting = row.messages - held
+            if not waiting:
+                continue
             are_alike = not plain or (plain == waiting and lowest == highest)
             rows = self._store.outgoing.to_be_sent(
                 row.identifier, 0, self.last_key, LongStream.ahead if are_alike else -1
@@ -285,7 +286,7 @@ class OutgoingQueues:
                 queue = self._queues[outgoing]
                 self._news[queue] = None
                 if held:
-                    queue.stream.hold_again([_entry(row) for row in alike])
+                    queue.stream.put_aside(len(alike))
                 else:
                     count = queue.stream.admit(len(alike), transactional, priority)
                     queue.stream.extend([_entry(row) for row in alike[:count]])
@@ -322,10 +323,17 @@ class OutgoingQueues:
         for waiting in messages:
             if waiting.key in wanted:
                 by_queue.setdefault(waiting.outgoing, {})[waiting.key] = waiting
+        self.recall(waiting for its in by_queue.values() for waiting in reversed(its.values()))
         return [
             (self[identifier], self[identifier].stream.entries(its, _waiting_entry))
             for identifier, its in by_queue.items()
         ]
+
+    def recall(self, messages: Iterable[Waiting]) -> None:
+        """Those of these that are held are in memory from now on, the last one in front."""
+        for waiting in messages:
+            if waiting.held:
+                self[waiting.outgoing].stream.recall(_waiting_entry(waiting))
 
     # ---- which session serves them
 
@@ -502,7 +510,7 @@ def _waiting_entry(waiting: Waiting) -> Entry:
 
 
 def _entry(row: OutgoingEntry) -> Entry:
-    entry = Entry(
+    return Entry(
         row.key,
         row.message_id,
         bool(row.recoverable),
@@ -511,5 +519,3 @@ def _entry(row: OutgoingEntry) -> Entry:
         row.number,
         row.priority,
     )
-    entry.received_order_ack = bool(row.stored)
-    return entry

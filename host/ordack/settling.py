@@ -82,6 +82,8 @@ class Settling:
         queues = []
         if waiting is not None and waiting.confirmation is not None and waiting.outgoing in self._outgoing:
             queues.append(self._outgoing[waiting.outgoing])
+            if waiting.key not in batch.queue_of:  # else it may have ended, and the store does not know that yet
+                self._outgoing.recall([waiting])
         source.final_ack(_Answers(self, batch, now), packet, self._store.guid, queues, now)
 
     def outrun(self, time_stamp: int) -> None:

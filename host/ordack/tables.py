@@ -40,7 +40,8 @@ class LongStream(OutgoingStream):
     behind: how many messages follow the last one of the table, and are only in the store: they are alike, transactional
     or not and of one priority, and the table has none of a lower one. numbered: how many transactional ones are in the
     table and behind it. ahead: so many that are still to be sent are in memory; as many more are read when there are
-    fewer than `low`.
+    fewer than `low`. aside: how many messages await their FinalAck, beside those of `awaiting_final_ack`, that are only
+    in the store.
     """
 
     ahead = 1000
@@ -50,6 +51,8 @@ class LongStream(OutgoingStream):
         super().__init__(record, intervals, rolls=False)
         self.numbered = 0
         self.behind = 0
+        self.aside = 0
+        self._awaiting: set[int] = set()  # keys of awaiting_final_ack, while something is aside
         self._kind = False, 0  # of those behind: transactional? which priority?
         self._rows = rows
         self._end = 0  # the highest key that the table has had
@@ -159,7 +162,10 @@ class LongStream(OutgoingStream):
         """As OutgoingStream.order_ack. What was sent before a start need not be in the table yet."""
         if self.behind:
             self._reach(body.tx_sequence_id, body.fields[core.ACK_NUMBER])
-        return super().order_ack(body, now)
+        covered = super().order_ack(body, now)
+        if self.aside:
+            self._awaiting.update(key_of(entry) for entry in covered if entry.journal)
+        return covered
 
     def final_ack(self, body: FinalAckBody, now: int) -> Entry | None:
         """As OutgoingStream.final_ack, of a message that the store has."""
@@ -169,14 +175,29 @@ class LongStream(OutgoingStream):
             found = super().final_ack(body, now)
         return found
 
-    def hold_again(self, entries: list[Entry]) -> None:
-        """These are not to be sent any more, and no OrderAck can prove them stored: at the start."""
-        for entry in entries:
+    def hold(self, entries: list[Entry]) -> None:
+        """As OutgoingStream.hold."""
+        super().hold(entries)
+        if self.aside:
+            self._awaiting.update(map(key_of, entries))
+
+    def put_aside(self, count: int) -> None:
+        """So many in the store are not to be sent any more, and no OrderAck can prove them stored: at the start."""
+        if not self.aside:
+            self._awaiting = set(map(key_of, self.awaiting_final_ack))
+        self.aside += count
+
+    def recall(self, entry: Entry) -> None:
+        """This message, which the store holds, is in memory from now on."""
+        if self.aside and key_of(entry) not in self._awaiting:
             entry.stream = self
-        self.awaiting_final_ack += entries
+            self.awaiting_final_ack.insert(0, entry)  # as a rule it is taken out at once
+            self._awaiting.add(key_of(entry))
+            self.aside -= 1
 
     def remove(self, entries: list[Entry]) -> None:
         """As OutgoingStream.remove."""
+        self._awaiting.difference_update(map(key_of, entries))
         count = len(entries)
         if self._held or self.awaiting_final_ack[:count] != entries:
             super().remove(entries)
@@ -212,6 +233,7 @@ class LongStream(OutgoingStream):
         """How far the stream is, for an operator."""
         self._have_the_first()
         info = TransferInfo(self, self.numbered)
+        info.no_read_count += self.aside
         if self.behind and self._kind[0] and (last := self._rows.last()):
             number = last[-1].tx_sequence_number
             same = len(last) > 1 and last[0].tx_sequence_id == last[1].tx_sequence_id

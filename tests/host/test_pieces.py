@@ -270,6 +270,33 @@ def test_a_start_costs_the_same_however_much_there_is_to_send(
     assert _start_steps(tmp_path / "many", 3000, after_a_crash) <= 1.1 * few
 
 
+def test_a_start_reads_nothing_of_what_awaits_its_final_ack(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(next_hops={"plant": HERE}), "10.0.0.9")
+    world = world_of([host], [])
+    with host.client() as client:
+        client.send_many([Letter(PLANT, b"x", dead_letter=True)] * COUNT)
+        client.send(PLANT, b"to be sent")
+    keys = range(1, COUNT + 1)
+    host.store.outgoing.keep(
+        [(waiting.confirmation, None, True, waiting.key) for waiting in host.store.outgoing.waiting(keys)]
+    )
+    rows = 0
+
+    def count(_cursor: object, row: Any) -> Any:
+        nonlocal rows
+        rows += 1
+        return row
+
+    host.store._database.connection.row_trace = count
+    host.manager = Manager(host.store, world.now, host.config)
+    host.manager.poll(world.now, world.wall)
+    host.store._database.connection.row_trace = None
+    [outgoing] = host.manager.outgoing
+    assert (outgoing.stream.waiting, outgoing.stream.transfer_info().no_read_count) == (1, COUNT)
+    assert rows < COUNT / 4
+    host.store.close()
+
+
 def test_a_crash_puts_no_more_in_doubt_than_may_have_been_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The store is told of some messages at once that they are sent; those that follow were not."""
     monkeypatch.setattr(outgoing_queues, "SENT_AHEAD", 20)

@@ -814,6 +814,48 @@ def test_the_settings_that_the_store_keeps_hold_from_the_next_start(tmp_path: Pa
     assert receiver.store.memory.history() == []
 
 
+@pytest.mark.rule("B-239", "B-241", "B-245", "C-23")
+def test_what_awaits_its_final_ack_since_before_a_start_ends_once(tmp_path: Path) -> None:
+    world, receiver, sender = _hosts(tmp_path)
+    received = _send(world, sender, dead_letter=True)
+    lost = _send(world, sender, body=b"lost", dead_letter=True, ttbr=20)
+    waits = _send(world, sender, body=b"waits", dead_letter=True)
+    _seconds(world, 3)
+    sender.restart(world.now, snapshot=True)
+    _seconds(world, 1)
+    [queue] = sender.manager.outgoing
+    assert queue.stream.transfer_info().no_read_count == 3
+    assert received.tx_sequence_id
+    assert received.tx_sequence_number
+    [wire] = world.wires
+    wire.to_initiator += 2 * acks.final_ack(
+        acks.order_queue("10.0.0.9"),
+        receiver.store.guid,
+        99,
+        world.wall,
+        received.tx_sequence_id & 0xFFFFFFFF,
+        received.tx_sequence_id >> 32,
+        received.tx_sequence_number,
+        received.tx_sequence_number - 1,
+        sender.store.guid,
+        received.message_id,
+        confirm.ACK_RECEIVE,
+    )
+    world.deliver(1 << 20)
+    assert _state(sender, received) == (confirm.RECEIVED, 0x4000, False)
+    assert queue.stream.transfer_info().no_read_count == 2
+    _seconds(world, 50, up=False)
+    [queue] = sender.manager.outgoing
+    assert _state(sender, lost) == (confirm.DEAD_LETTERED, 0xC002, True)
+    assert _state(sender, waits) == (confirm.STORED, 0, False)
+    assert queue.stream.transfer_info().no_read_count == 1
+    assert _receive(world, receiver) == b"x"
+    _seconds(world, 20)
+    assert _receive(world, receiver) == b"waits"
+    _seconds(world, 20)
+    assert (queue.is_needed, queue.stream.transfer_info().no_read_count) == (False, 0)
+
+
 @pytest.mark.rule("B-053", "B-192", "B-302", "B-050")
 def test_a_session_serves_the_outgoing_queues_of_its_hop_and_no_other(tmp_path: Path) -> None:
     here, there = Host(tmp_path / "here"), Host(tmp_path / "there", address="10.0.0.2")

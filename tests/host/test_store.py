@@ -430,11 +430,11 @@ def test_everything_survives_reopening(tmp_path: Path) -> None:
         assert store.memory.incoming() == [incoming]
         assert store.outgoing.queues() == [queue._replace(record=(1, 5, 3, 0), messages=2)]
         assert [entry[1:] for entry in store.outgoing.messages()] == [
-            (1, 3, 1, 5, 1, 1, 0, 6, 0, 0),
-            (1, 4, 1, 5, 2, 1, 1, 0, 1, 1),
+            (1, 3, 1, 5, 1, 1, 0, 6, 0),
+            (1, 4, 1, 5, 2, 1, 1, 0, 1),
         ]
         assert store.outgoing.due(80, 9) == [(2, 6)]
-        assert store.outgoing.waiting([2]) == [Waiting(2, 1, 4, 1, 1, NEVER, 80, b"Orecord", "mine", 0, 1, 5, 2)]
+        assert store.outgoing.waiting([2]) == [Waiting(2, 1, 4, 1, 1, NEVER, 80, b"Orecord", "mine", 0, 1, 5, 2, 1)]
         assert store.outgoing.last_number(queue.identifier, 1, 5) == 1  # 2 is delivered, it only waits for its FinalAck
         assert store.outgoing.packet(1) == (b"packet", 90)
         assert store.memory.history() == [(b"x" * 16, 2, 10), (b"x" * 16, 1, 20)]

@@ -91,7 +91,7 @@ Added = tuple[range, Sequence[NewOutgoing]]  # what was put in outgoing queues, 
 
 
 class OutgoingEntry(NamedTuple):
-    """A message in an outgoing queue, without its packet. `recoverable`, `held` and `stored` are 0 or 1."""
+    """A message in an outgoing queue, without its packet. `recoverable` and `held` are 0 or 1."""
 
     key: int
     outgoing: int
@@ -103,7 +103,6 @@ class OutgoingEntry(NamedTuple):
     journal: int
     priority: int
     held: int
-    stored: int  # an OrderAck has covered it
 
 
 class Waiting(NamedTuple):
@@ -122,6 +121,7 @@ class Waiting(NamedTuple):
     ordinal: int
     time_stamp: int
     number: int
+    held: int
 
 
 class Reading:
@@ -370,16 +370,13 @@ class OutgoingQueues:
             ::-1
         ]
 
-    def held(self, outgoing: int) -> list[OutgoingEntry]:
-        """What is held in an outgoing queue. Costs no look at transactional messages that are not."""
-        return self._entries("(held OR number = 0) AND held AND outgoing = ? ORDER BY id", (outgoing,))
-
-    def not_transactional(self, outgoing: int) -> tuple[int, int, int]:
-        """How many messages that are neither transactional nor held are in an outgoing queue, the lowest of their
-        priorities and the highest; 0 if there are none. Costs no look at others."""
-        found: tuple[int, int, int] = self._db.all(
-            "SELECT count(*), coalesce(min(priority), 0), coalesce(max(priority), 0) FROM outgoing_messages "
-            "WHERE (held OR number = 0) AND NOT held AND outgoing = ?",
+    def aside(self, outgoing: int) -> tuple[int, int, int, int]:
+        """How many messages are held in an outgoing queue, and how many are neither that nor transactional; the lowest
+        priority of these and the highest, 0 if there are none. Costs no look at others."""
+        found: tuple[int, int, int, int] = self._db.all(
+            "SELECT count(*) - count(plain), count(plain), coalesce(min(plain), 0), coalesce(max(plain), 0) FROM "
+            "(SELECT iif(held, NULL, priority) AS plain FROM outgoing_messages "
+            "WHERE (held OR number = 0) AND outgoing = ?)",
             (outgoing,),
         )[0]
         return found
@@ -388,8 +385,8 @@ class OutgoingQueues:
         return [
             OutgoingEntry(*row)
             for row in self._db.all(
-                "SELECT id, outgoing, message_id, ordinal, time_stamp, number, recoverable, journal, priority, held, "
-                "held AND substr(confirmation, 1, 1) = x'4F' FROM outgoing_messages WHERE " + where,
+                "SELECT id, outgoing, message_id, ordinal, time_stamp, number, recoverable, journal, priority, held "
+                "FROM outgoing_messages WHERE " + where,
                 arguments,
             )
         ]
@@ -481,7 +478,7 @@ class OutgoingQueues:
             Waiting(*row)
             for row in self._db.all(
                 "SELECT id, outgoing, message_id, own, journal, send_until, due, confirmation, dead_letter, deleted, "
-                "ordinal, time_stamp, number FROM outgoing_messages WHERE " + where,
+                "ordinal, time_stamp, number, held FROM outgoing_messages WHERE " + where,
                 arguments,
             )
         ]
