@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
+from pyarrow import fs
 
 from ordack.paths import S3, NotLocal, RemoteError, RemoteMissing, RemotePath, scheme_of, sync
 from ordack.pipeline.folders import Place
@@ -179,16 +180,27 @@ def uri_of(table: str) -> str:
 def read_serials(table: str) -> tuple[dict[Place, int], set[str], DeltaTable]:
     """The last segment of each queue that is in a table, the folders that it knows, and the table as it is then.
 
-    They are read from a checkpoint of Delta's, made for it: delta-rs tells one transaction at a time, and reads the log
-    for each. Raises IngestError, IngestUnusable."""
+    They are read from a checkpoint of Delta's, made for it; where the table may only be read, from the last one and the
+    commits behind it. delta-rs tells one transaction at a time, and reads the log for each. Raises IngestError,
+    IngestUnusable."""
     try:
         if not DeltaTable.is_deltatable(uri_of(table)):
             raise IngestUnusable(f"there is no table of Delta Lake in {table}")
         opened = DeltaTable(uri_of(table))
-        opened.create_checkpoint()
         system, folder = open_folder(table)
-        log = f"{folder}/_delta_log/{opened.version():020}.checkpoint.parquet"
-        told = pq.read_table(log, columns=["txn"], filesystem=system)["txn"].drop_null().to_pylist()
+        log = f"{folder}/_delta_log"
+        try:
+            opened.create_checkpoint()
+            last = opened.version()
+        except (DeltaError, OSError):
+            last = _last_checkpoint(system, log)
+        told = []
+        if last >= 0:
+            file = f"{log}/{last:020}.checkpoint.parquet"
+            told = pq.read_table(file, columns=["txn"], filesystem=system)["txn"].drop_null().to_pylist()
+        for version in range(last + 1, opened.version() + 1):
+            with system.open_input_stream(f"{log}/{version:020}.json") as commit:
+                told += [action["txn"] for action in map(json.loads, commit.read().splitlines()) if "txn" in action]
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise IngestError(f"cannot read the log of the table {table}: {first_line(error)}") from None
     serials, known = {}, set()
@@ -200,3 +212,12 @@ def read_serials(table: str) -> tuple[dict[Place, int], set[str], DeltaTable]:
             if queue:
                 serials[Place(folder, queue)] = entry["version"]
     return serials, known, opened
+
+
+def _last_checkpoint(system: fs.FileSystem, log: str) -> int:
+    """The version of the last one; -1: there is none yet. Raises OSError."""
+    try:
+        with system.open_input_stream(f"{log}/_last_checkpoint") as hint:
+            return int(json.loads(hint.read())["version"])
+    except FileNotFoundError:
+        return -1
