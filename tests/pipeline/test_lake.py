@@ -231,6 +231,21 @@ def test_a_folder_that_is_deleted_behind_what_was_read_is_gone_on_with(
 
 
 @both
+def test_a_table_that_begins_behind_deleted_segments_says_so_once(folder: Path, table: Path, table_format: str) -> None:
+    write(folder, 3, 5, 6)
+    write(folder, 1, 9, 9, "whole")
+    told: list[str] = []
+    for _ in range(2):
+        going = load(job(folder, table, table_format))
+        going.warn = told.append
+        going.run(False)
+        write(folder, 4, 7, 7)
+    (text,) = told
+    assert text.startswith(f"{folder}: the first segments of line1 were deleted before this ingest")
+    assert numbers(table, table_format) == [5, 6, 7, 9]
+
+
+@both
 def test_a_segment_that_was_given_up_is_counted_without_rows(folder: Path, table: Path, table_format: str) -> None:
     """`ordack export --anew` leaves an empty one in the place of one that is lost."""
     pq.write_table(SCHEMA.empty_table(), folder / segments.file_name("line1", 1, 1, 9))

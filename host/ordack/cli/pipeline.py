@@ -237,8 +237,9 @@ def pipeline_ingest(
                     report(True, "", **batch.as_json())
 
             done = ingest.ingest(
-                spark, job, continuous=continuous, interval=interval, tell=tell, stop=lambda: bool(stopped)
-            )
+                spark, job, continuous=continuous, interval=interval, tell=tell, warn=complain,
+                stop=lambda: bool(stopped),
+            )  # fmt: skip
     report(as_json, str(done), **done.as_json())
 
 

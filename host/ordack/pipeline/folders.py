@@ -154,6 +154,19 @@ class Folders:
                 break
         return oldest
 
+    def begun_late(self, beginning: Serials) -> Iterator[str]:
+        """What to say of folders in which queues begin behind these serials, as `beginning` has told them."""
+        for path, marker in self.now().items():
+            late = sorted(
+                place.queue for place, serial in beginning.items() if serial and place.folder == marker.folder
+            )
+            if late:
+                more = f" and {len(late) - NAMED_MAX:,} more" if len(late) > NAMED_MAX else ""
+                yield (
+                    f"{path}: the first segments of {', '.join(late[:NAMED_MAX])}{more} were deleted before this "
+                    "ingest, and their messages will not be in the table"
+                )
+
     def waiting(self, read: Serials, until: Serials | None = None) -> list[Found]:
         """The segments behind `read`, or behind nothing, up to `until` if that is given, in the order of their queues
         and serials. Raises FolderError if one is missing.

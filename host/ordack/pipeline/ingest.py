@@ -198,9 +198,11 @@ def ingest(
     interval: float = INTERVAL_S,
     stop: Callable[[], bool] = lambda: False,
     tell: Callable[[Batch], None] | None = None,
+    warn: Callable[[str], None] = lambda _: None,
 ) -> Summary:
     """Put what is in the segments, and not in the table yet, into the table; with `continuous` also what comes, looking
-    every `interval` seconds, until `stop()`. `tell` hears of each batch that is in the table.
+    every `interval` seconds, until `stop()`. `tell` hears of each batch that is in the table, `warn` of queues whose
+    first segments are gone when the table begins with them.
 
     Raises IngestError, FolderError, OptionError, SchemaError.
     """
@@ -208,11 +210,12 @@ def ingest(
     job.settle(spark)
     if job.table_format in FILES:
         return stream.run(
-            spark, job.files(), job.source(spark), continuous=continuous, interval=interval, stop=stop, tell=tell
-        )
+            spark, job.files(), job.source(spark), continuous=continuous, interval=interval, stop=stop, tell=tell,
+            warn=warn,
+        )  # fmt: skip
     table = job.open(rows)
     writer = writing.Writer(rows, table.data, table.names, table.by, table.by_in_files)
-    load = Load(job, table, lambda parts: _written(spark, writer, parts), tell)
+    load = Load(job, table, lambda parts: _written(spark, writer, parts), tell, warn)
     return load.run(continuous, interval, stop)
 
 
@@ -235,6 +238,7 @@ class Load:
     table: Lake
     write: Callable[[list[folders.Part]], list[writing.Written]]
     tell: Callable[[Batch], None] | None = None
+    warn: Callable[[str], None] = lambda _: None
 
     def __post_init__(self) -> None:
         self.summary = self._summary()
@@ -269,6 +273,8 @@ class Load:
         taken = folders.in_turn(waiting, self.job.settings.segments_max or SEGMENTS_MAX, BYTES_MAX)
         if not taken:
             return 0
+        for text in source.begun_late(beginning):
+            self.warn(text)
         written = self.write(folders.parts(taken))
         reached = {place: serial for place, serial in beginning.items() if serial}
         reached |= {one.place: one.serial for one in taken}

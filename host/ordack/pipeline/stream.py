@@ -214,10 +214,14 @@ def run(
     interval: float,
     stop: Callable[[], bool],
     tell: Callable[[Batch], None] | None,
+    warn: Callable[[str], None],
 ) -> Summary:
     """Put what is in the segments, and not in the table yet, into the table. Raises IngestError, FolderError."""
     frame = to.fitted(spark, source.frame)
     to.check(spark, frame.schema)
+    if not holds_files(spark, f"{to.place}/offsets"):
+        for text in source.folders.begun_late(source.folders.beginning(())):
+            warn(text)
     with _locked(spark, to.local_place):
         begun = time.monotonic()
         summary = Summary(to.table, malformed=0 if source.decodes else None)
