@@ -191,6 +191,8 @@ def test_cbor_has_types_of_its_own() -> None:
               if reason is None]  # fmt: skip
     assert math.isnan(values[0])
     assert values[1:] == [math.inf, -math.inf, 1.5]
+    described = cbor2.dumps(cbor2.CBORTag(55799, {"v": [1, 2]}))  # "this is CBOR", of which RFC 8949 says no more
+    assert decode([described], types.ArrayType(types.LongType()), CBOR) == [([1, 2], None)]
     assert decode_cbor(types.FloatType(), 1e39) == [(None, "v: 1e+39 is out of the range of FLOAT")]
 
 

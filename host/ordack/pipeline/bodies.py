@@ -63,6 +63,7 @@ _SIMPLE = (
 )
 _EXTENDED_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _EXTENDED_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d", re.ASCII)
+_SELF_DESCRIBED = b"\xd9\xd9\xf7"  # a tag in front of CBOR that says that it is CBOR, and nothing of the value
 _USUAL_TIME = r"[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"  # of RE2
 _NAMES = {
     dict: "an object",
@@ -207,6 +208,7 @@ def _json_loader(exact: bool) -> Callable[[bytes], dict[Any, Any]]:
 
 def _load_cbor(body: bytes) -> dict[Any, Any]:
     stream = io.BytesIO(body)
+    stream.seek(len(_SELF_DESCRIBED) if body.startswith(_SELF_DESCRIBED) else 0)
     try:
         document = cbor2.CBORDecoder(stream).decode()
     except Exception as error:  # noqa: BLE001 - tags are decoded by many hands, and none may stop a stream
