@@ -111,6 +111,23 @@ def test_files_that_are_not_committed_yet_are_kept_for_a_week_whatever_a_table_s
     assert (numbers(table), orphan.exists()) == ([1, 2, 3, 4], stays)
 
 
+def test_an_ingest_goes_on_when_optimize_has_deleted_the_log_that_it_knew(folder: Path, table: Path) -> None:
+    write(folder, 1, 1, 1)
+    load(job(folder, table)).run(False)
+    DeltaTable(table).alter.set_table_properties({"delta.logRetentionDuration": "interval 0 days"})
+    going = load(job(folder, table))
+    for serial in (2, 3):
+        write(folder, serial, serial, serial)
+    load(job(folder, table, maxSegmentsPerTrigger="1")).run(False)
+    for commit in (table / "_delta_log").iterdir():
+        os.utime(commit, (time.time() - 60,) * 2)
+    optimize(str(table))
+    assert len([*(table / "_delta_log").glob("*.json")]) == 1
+    write(folder, 4, 4, 4)
+    going.run(False)
+    assert numbers(table) == [1, 2, 3, 4]
+
+
 def test_small_files_of_iceberg_are_put_together_by_partition(
     folder: Path, table: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

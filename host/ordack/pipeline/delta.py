@@ -130,14 +130,12 @@ class Delta:
                     commit_properties=CommitProperties(app_transactions=transactions),
                 )
                 self._table.update_incremental()
-            except CommitFailedError as error:
-                self.look()
+            except (DeltaError, OSError) as error:
+                self.look()  # others have committed, or even deleted the log up to there
                 if new & self.known or before != {place: self.serials.get(place) for place in reached}:
                     return False
-                if attempt == ATTEMPTS - 1:
+                if attempt == ATTEMPTS - 1 or (attempt and not isinstance(error, CommitFailedError)):
                     raise IngestError(f"cannot commit to the table {self.folder}: {first_line(error)}") from None
-            except (DeltaError, OSError) as error:
-                raise IngestError(f"cannot commit to the table {self.folder}: {first_line(error)}") from None
             else:
                 break
         self._sync(version)
