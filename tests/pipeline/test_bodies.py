@@ -140,6 +140,12 @@ def test_a_body_that_is_no_json_object_says_so(body: bytes, said: str) -> None:
     assert decode([body, b'{"v": 7}'], types.IntegerType()) == [(None, said), (7, None)]
 
 
+def test_an_exponent_without_measure_is_no_number() -> None:
+    bodies = [b'{"v": 1e99999999999999999999}', b'{"v": 1e1}']
+    said = "no JSON: the exponent of a number is too large"
+    assert decode(bodies, types.DecimalType(5, 2)) == [(None, said), (Decimal("10.00"), None)]
+
+
 def test_depth_is_no_way_to_stop_a_stream() -> None:
     deep = b'{"v": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
     nested = b'{"v": ' + b"[" * 500 + b"1" * 5000 + b"]" * 500 + b"}"

@@ -197,7 +197,9 @@ def _json_loader(exact: bool) -> Callable[[bytes], dict[Any, Any]]:
             document = decoder.decode(body.decode(json.detect_encoding(body)))
         except UnicodeDecodeError as error:
             raise Misfit(f"no JSON: not {error.encoding} text at byte {error.start}") from None
-        except (ValueError, RecursionError, InvalidOperation) as error:
+        except InvalidOperation:
+            raise Misfit("no JSON: the exponent of a number is too large") from None
+        except (ValueError, RecursionError) as error:
             raise Misfit(f"no JSON: {str(error) or type(error).__name__}") from None
         if not isinstance(document, dict):
             raise Misfit(f"the body is {_kind(document)}, no object")
