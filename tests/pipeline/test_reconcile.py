@@ -268,7 +268,7 @@ def test_a_report_has_the_names_that_people_know() -> None:
     source = guids.guid_text(BOARD)
     sensor = Sensor(source, guids.guid_text(MANAGER), "line1", 9, 0, 1, 1, None, None, 0, None)
     finding = Finding("missing", source, 104, "", "line1", None, 0, 0, None, None)
-    totals = dict.fromkeys(("captured", "acknowledged", "in_segments", "in_table"), 10)
+    totals = dict.fromkeys(("captured", "acknowledged", "in_segments", "in_table", "stored_meanwhile"), 10)
     names = PeerNames({source[1:-1].lower(): "press-3"})
     lines = Result({}, totals, {"missing": 1}, [finding], [sensor], {}, names).lines()
     assert lines[2:] == [
@@ -328,9 +328,12 @@ def test_the_command_names_what_it_finds(
     assert f"{board} (press-3)" in page.read_text()
     nothing = dict.fromkeys(KINDS, 0)
     totals = results[0].totals
+    assert totals["stored_meanwhile"] == 7
     for changes, status, text in (
         ({"found": nothing}, 0, "reconciled: 10 acknowledged messages of 10 in the captures"),
         ({"found": nothing | {"not_exported_yet": 2}}, 3, "not exported yet (2): acknowledged, and perhaps still in "),
+        ({"found": nothing, "totals": totals | {"acknowledged": 0}}, 3, "the captures show no acknowledgement"),
+        ({"found": nothing, "totals": totals | {"stored_meanwhile": 0}}, 3, "do the clocks of the captures and of"),
         ({"totals": totals | {"captured": 0}}, 2, f"there is no message to the queue LINE1 of {world.segments} in"),
     ):
         results[0] = dataclasses.replace(results[0], findings=[], **changes)  # type: ignore[arg-type]
@@ -406,7 +409,7 @@ def test_the_page_in_a_browser(browser: Any, tmp_path: Path) -> None:
         for at in range(3)
     ]
     found = {kind: sum(one.kind == kind for one in findings) for kind in KINDS}
-    totals = {"captured": 50, "acknowledged": 40, "in_segments": 30, "in_table": 20}
+    totals = {"captured": 50, "acknowledged": 40, "in_segments": 30, "in_table": 20, "stored_meanwhile": 20}
     page_of.write(Result({"captures": hostile}, totals, found, findings, sensors, {"hole": 1}), tmp_path / "page.html")
     page = browser.new_page()
     problems = watch(page)
@@ -452,6 +455,7 @@ def test_what_serve_has_captured_export_and_ingest_have_loaded(spark: SparkSessi
     load(Job({"path": str(segments)}, str(table), by=("day", "queue_manager", "queue"))).run(False)
     result = collect(compare(spark, str(capture), Folders([str(segments)]), str(table)), {})
     assert (found(result), result.verdict) == ({}, "reconciled")
+    assert result.totals.pop("stored_meanwhile") > 0
     assert result.totals == {"captured": 20, "acknowledged": 20, "in_segments": 20, "in_table": 20}
 
 
@@ -507,4 +511,4 @@ def test_what_is_in_buckets_is_read_audited_and_reconciled_as_what_is_here(
     assert spark.read.format("ordack").load(segments).count() == COUNT - 1
     result = collect(compare(spark, capture, Folders([segments]), "s3a://plant/table"), {})
     assert found(result) == {"missing": [104]}
-    assert result.totals == {"captured": 10, "acknowledged": 10, "in_segments": 9, "in_table": 9}
+    assert result.totals == {"captured": 10, "acknowledged": 10, "in_segments": 9, "in_table": 9, "stored_meanwhile": 9}

@@ -80,14 +80,20 @@ def collect(compared: Compared, names: dict[str, Any]) -> Result:
         .limit(FINDINGS_MAX)
         .collect()
     )
-    totals = compared.messages.agg(
-        *(
-            F.countDistinct(F.when(F.col("ours") & F.col(shows).isNotNull(), F.col("message_key"))).alias(name)
-            for name, shows in (("captured", "first"), ("acknowledged", "acknowledged"))
-        ),
-        F.coalesce(F.sum("segments"), F.lit(0)).alias("in_segments"),
-        F.coalesce(F.sum("table"), F.lit(0)).alias("in_table"),
-    ).collect()[0]
+    span = compared.packets.agg(F.min("time").alias("begin"), F.max("time").alias("end"))
+    totals = (
+        compared.messages.join(F.broadcast(span))
+        .agg(
+            *(
+                F.countDistinct(F.when(F.col("ours") & F.col(shows).isNotNull(), F.col("message_key"))).alias(name)
+                for name, shows in (("captured", "first"), ("acknowledged", "acknowledged"))
+            ),
+            F.coalesce(F.sum("segments"), F.lit(0)).alias("in_segments"),
+            F.coalesce(F.sum("table"), F.lit(0)).alias("in_table"),
+            F.count(F.when(F.col("arrived").between(F.col("begin"), F.col("end")), 1)).alias("stored_meanwhile"),
+        )
+        .collect()[0]
+    )
     times = F.sum(F.when(F.col("packet") == UNREADABLE, F.col("size")).otherwise(1)).alias("times")
     lacks = compared.packets.where(F.col("packet").isin(*rows.LACKS)).groupBy("packet").agg(times).collect()
     return Result(

@@ -28,8 +28,6 @@ def write(result: Result, path: Path) -> None:
 
 def _parts(result: Result) -> dict[str, str]:
     rows = [(kind.replace("_", " "), count, KINDS[kind].meaning) for kind, count in result.found.items() if count]
-    lacks = [(f"{event} ({count:,})", "nothing is called never sent for what they hide") for event, count in
-             result.events.items()]  # fmt: skip
     figures = "".join(f"<div><dt>{title}</dt><dd>{result.totals[name]:,}</dd></div>" for name, title in FIGURES.items())
     return {
         "title": "Reconciliation",
@@ -38,7 +36,9 @@ def _parts(result: Result) -> dict[str, str]:
         "headline": sheet.markup(_headline(result)),
         "figures": figures,
         "kinds": sheet.table("What was found", ("finding", "messages", "what it means"), rows),
-        "lacks": sheet.table("What the captures lack", ("event", "so"), lacks),
+        "lacks": sheet.table(
+            "What the captures lack", ("why not all can be known",), [(one,) for one in result.doubts]
+        ),
         "footer": f"Written by ordack pipeline reconcile, {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC.",
     }
 
@@ -47,7 +47,8 @@ def _headline(result: Result) -> str:
     if result.violations:
         return counted(result.violations, "violation")
     if result.verdict == "incomplete":
-        return f"Nothing wrong was found, but {counted(result.unknown, 'message')} must stay open"
+        why = f"{counted(result.unknown, 'message')} must stay open" if result.unknown else result.doubts[0]
+        return f"Nothing wrong was found, but {why}"
     return f"Reconciled: {counted(result.totals['acknowledged'], 'acknowledged message')}, each there once"
 
 

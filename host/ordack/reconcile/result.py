@@ -98,7 +98,8 @@ class Sensor(NamedTuple):
 @dataclass
 class Result:
     """names: captures, segments and table. totals: messages to the segments' queue managers
-    that were captured and acknowledged, copies in segments and table.
+    that were captured and acknowledged, copies in segments and table, and messages that were stored while the captures
+    were made.
     found: findings of each kind. events: holes and the like in the captures. peer_names: what people call queue
     managers."""
 
@@ -122,12 +123,26 @@ class Result:
     def verdict(self) -> str:
         if self.violations:
             return "violations"
-        return "incomplete" if self.unknown or any(self.events.values()) else "reconciled"
+        return "incomplete" if self.unknown or self.doubts else "reconciled"
+
+    @property
+    def doubts(self) -> list[str]:
+        """Why it is not known that all is there, if nothing of what was compared is wrong."""
+        doubts = [f"the captures are not whole: {event} {count} times" for event, count in self.events.items() if count]
+        if not self.totals["acknowledged"]:
+            doubts.append("the captures show no acknowledgement, so nothing was promised: capture both directions")
+        if not self.totals["stored_meanwhile"]:
+            doubts.append(
+                "no message was stored while the captures were made, so whether one was never sent is not known: do "
+                "the clocks of the captures and of the queue manager agree?"
+            )
+        return doubts
 
     def as_json(self) -> dict[str, Any]:
         """The object that `ordack pipeline reconcile --json` prints."""
         return {
             "verdict": self.verdict,
+            "incomplete": self.doubts,
             **self.names,
             **self.totals,
             "found": self.found,
@@ -170,8 +185,7 @@ class Result:
             lines += [f"  {one}" for one in named]
             if count > len(named):
                 lines.append(f"  and {count - len(named)} more")
-        for event, count in self.events.items():
-            lines.append(f"the captures are not whole: {event} {count} times")
+        lines += self.doubts
         bad = [one for one in self.sensors if one.gaps or one.duplicates]
         lines += [
             f"{one.source_queue_manager} to {one.queue}: {counted(one.gaps, 'gap')}, {one.lacking} lacking, "
