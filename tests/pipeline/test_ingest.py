@@ -32,7 +32,7 @@ from ordack.pipeline.folders import Place
 from ordack.pipeline.gauges import Gauges
 from ordack.pipeline.ingest import CHECKPOINT, Job, ingest
 from ordack.pipeline.options import OptionError
-from ordack.pipeline.progress import Batch, IngestError, Latency, Summary
+from ordack.pipeline.progress import Batch, IngestError, IngestUnusable, Latency, Summary
 from ordack.pipeline.segment_source import MALFORMED
 from ordack.pipeline.segments import ADDED, SCHEMA
 from ordack.pipeline.stream import LOCK, FileTable
@@ -40,6 +40,7 @@ from ordack.pipeline.table import METADATA, TableError, committed_files
 from pyarrow import orc
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own manual has it
+from pyspark.sql.types import StructType
 
 from tests.support.segment_files import key, make_folder, row, write, write_rows
 
@@ -400,6 +401,26 @@ def test_an_ingest_is_watched_by_prometheus(
         status, _, errors = run(capfd, monkeypatch, *words, "--metrics", place)
         assert (status, f"cannot listen on {place} (--metrics)" in errors) == (2, True)
     assert run(capfd, monkeypatch, *words, "--metrics", "port")[0] == 2
+
+
+def test_a_table_keeps_to_the_checkpoint_that_it_was_begun_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's file sink leaves out a batch whose number the table has, whoever's it was."""
+    places = [tmp_path / name for name in ("one", "other")]
+    for place in places:
+        (place / CHECKPOINT).mkdir(parents=True)
+        FileTable(str(place), "parquet", str(place / CHECKPOINT), place / CHECKPOINT).bind()  # the stream has not begun
+        (place / CHECKPOINT / "metadata").write_text(json.dumps({"id": place.name}))
+        FileTable(str(place), "parquet", str(place / CHECKPOINT), place / CHECKPOINT).bind()
+    places[0].rename(tmp_path / "moved")
+    for table, checkpoint in (("moved", "moved"), ("other", "other")):
+        place = tmp_path / checkpoint / CHECKPOINT
+        FileTable(str(tmp_path / table), "parquet", str(place), place).bind()
+    monkeypatch.setattr(stream_module, "holds_files", lambda *_: True)
+    without_spark: Any = None
+    with pytest.raises(IngestUnusable, match="is that of another table than"):
+        FileTable(str(tmp_path / "moved"), "parquet", str(place), place).check(without_spark, StructType())
 
 
 @pytest.mark.usefixtures("signals", "spark")

@@ -29,6 +29,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
+from ordack.paths import scheme_of
 from ordack.pipeline import segments
 from ordack.pipeline.folders import Folders, Place
 from ordack.pipeline.progress import Batch, IngestError, IngestUnusable, Latency, Summary, ended
@@ -38,6 +39,7 @@ from ordack.pipeline.table import METADATA
 from ordack.slow_starts import STARTS, is_slow_start
 
 LOCK = "ordack.lock"
+STREAM = "_ordack_stream"  # in a table's folder: the identifier that Spark has given the stream of its checkpoint
 TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 POLL_S = 0.2
 LOCK_PATIENCE_S = 60.0  # the JVM of a killed driver lives on for some seconds
@@ -110,6 +112,7 @@ class FileTable:
                 "more: take a new checkpoint and a new table, or put it back"
             )
         if there:
+            self.bind()
             before = _comparable(self._read(spark).schema)
             now = _comparable(schema)
             if before != now:
@@ -123,6 +126,24 @@ class FileTable:
                 )
         elif not begun and holds_files(spark, self.table):
             raise IngestUnusable(_foreign(self.table))
+
+    def bind(self) -> None:
+        """Table and checkpoint belong together from now on, where both are on this machine. Of the checkpoint of
+        another table Spark would leave out the batches whose numbers this one has. Raises IngestUnusable."""
+        if self.local_place is None or scheme_of(self.table):
+            return
+        mark = Path(self.table, STREAM)
+        try:
+            stream = json.loads((self.local_place / "metadata").read_text())["id"]
+            if not mark.exists():
+                mark.write_text(stream)
+            elif mark.read_text() != stream:
+                raise IngestUnusable(
+                    f"the checkpoint {self.place} is that of another table than {self.table}: with it Spark would "
+                    "leave out rows. Name the table's own"
+                )
+        except OSError:  # the stream has not begun, or runs on another machine
+            pass
 
 
 def _names(folder: Path) -> list[str]:
@@ -236,6 +257,7 @@ def run(
             except _SlowStart:
                 if start == STARTS:
                     raise
+        to.bind()
         if not stopped and is_remote(spark) and (continuous or not _in_table(spark, to, due)):
             raise IngestError(
                 "the stream was stopped on the server, by another ingest with the checkpoint "
