@@ -26,7 +26,7 @@ from labgrid.resource import NetworkSerialPort, Resource
 from labgrid.resource.udev import USBResource
 from labgrid.strategy import Strategy, StrategyError
 from ordack.boards.repl import Board as Repl
-from ordack.boards.repl import BoardError, Silent, attended
+from ordack.boards.repl import BoardError, Silent, attended, write_limit
 
 from hil import kinds
 from hil.boards import POWER, RESET, SENSOR, Board, BoardMissing, Limits, Line, Log
@@ -156,15 +156,19 @@ class MicroPythonDriver(Driver):  # type: ignore[misc]
                 where = url(self.port)
                 # Open until the other has it, so that a port that counts its users does not see the last one go. A port
                 # of a network has one user.
-                with serial.serial_for_url(where, timeout=_READ_TIMEOUT_S, write_timeout=_READ_TIMEOUT_S) as port:
+                with self._opened(where, _READ_TIMEOUT_S) as port:
                     self._interrupt(port, end)
                     if isinstance(self.port, NetworkSerialPort):
                         port.close()
-                    return Repl(where).look(reset=True)
+                    return Repl(where, self.port.speed).look(reset=True)
             except (BoardError, BoardMissing, OSError) as error:  # OSError: of pyserial too
                 if time.monotonic() >= end:
                     raise OSError(str(error)) from None
                 log.append(Line(life, str(error)))
+
+    def _opened(self, where: str, write_s: float) -> Any:
+        limit = write_limit(where, write_s)
+        return serial.serial_for_url(where, self.port.speed, timeout=_READ_TIMEOUT_S, write_timeout=limit)
 
     def _interrupt(self, port: Any, end: float) -> None:
         """Stop what runs, and see the prompt: who asks for the raw REPL while a program prints may wait for ever.
@@ -189,7 +193,7 @@ class MicroPythonDriver(Driver):  # type: ignore[misc]
         """Whether the board says anything within so many seconds when it is asked to."""
         end = time.monotonic() + seconds
         try:
-            with serial.serial_for_url(url(self.port, 0.0), timeout=_READ_TIMEOUT_S, write_timeout=seconds) as port:
+            with self._opened(url(self.port, 0.0), seconds) as port:
                 while time.monotonic() < end:
                     port.write(_INTERRUPT)
                     if port.read(1):
@@ -205,7 +209,7 @@ class MicroPythonDriver(Driver):  # type: ignore[misc]
         while not stop.is_set():
             line = b""
             try:
-                with serial.serial_for_url(url(self.port, stop=stop) or "loop://", timeout=_READ_TIMEOUT_S) as port:
+                with self._opened(url(self.port, stop=stop) or "loop://", _READ_TIMEOUT_S) as port:
                     while not stop.is_set():
                         line += port.read(max(1, port.in_waiting))
                         *whole, line = line.split(b"\n")

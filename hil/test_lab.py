@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import select
 import shlex
 import socket
 import subprocess
@@ -27,6 +28,8 @@ from typing import Any
 import attr
 import pytest
 import pyudev
+import serial
+import serial.rfc2217
 import yaml
 from elftools.elf.elffile import ELFFile
 from labgrid.driver import Driver
@@ -643,6 +646,77 @@ def test_a_line_and_a_button_are_found_or_the_board_is_let_go(
     with pytest.raises(OSError, match=r"^board bench: its reset button has not answered for 0.2 s"):
         opened.reset()
     opened.close()
+
+
+class Terminal(serial.Serial):  # type: ignore[misc]
+    """A pseudo-terminal as what has wires for modems, which it has not."""
+
+    cts = dsr = ri = cd = False
+
+    def _update_dtr_state(self) -> None: ...
+
+    _update_rts_state = _update_dtr_state
+
+
+def carry(port: Any, link: socket.socket, manager: Any) -> None:
+    """Between a serial port and a connection, until one of them ends; by RFC 2217 if there is a manager."""
+    with suppress(OSError):  # of pyserial too
+        while True:
+            for end in select.select([port, link], [], [])[0]:
+                if end is port:
+                    data = port.read(max(1, port.in_waiting))
+                    link.sendall(b"".join(manager.escape(data)) if manager else data)
+                elif data := link.recv(4096):
+                    port.write(b"".join(manager.filter(data)) if manager else data)
+                else:
+                    return
+
+
+@contextmanager
+def shared(tty: Path, protocol: str) -> Iterator[tuple[dict[str, Any], set[int]]]:
+    """A serial port in a network, as ser2net shares it, one user at a time, in labgrid's words; and the speeds that it
+    had. Who comes while there is none is sent away.
+    """
+    speeds: set[int] = set()
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                link, _ = server.accept()
+                with link, suppress(OSError), Terminal(str(tty)) as port:
+                    connection = SimpleNamespace(write=link.sendall)
+                    carry(port, link, serial.rfc2217.PortManager(port, connection) if protocol == "rfc2217" else None)
+                    speeds.add(port.baudrate)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        serving = Thread(target=serve, daemon=True)
+        serving.start()
+        yield {"host": "127.0.0.1", "port": server.getsockname()[1], "protocol": protocol, "speed": 57600}, speeds
+        server.shutdown(socket.SHUT_RDWR)
+        serving.join(DEADLINE_S)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore:set(Daemon|Name):DeprecationWarning", "ignore::ResourceWarning")  # of pyserial's
+@pytest.mark.parametrize("protocol", ["rfc2217", "raw"])
+def test_a_board_whose_repl_is_shared_in_a_network_is_asked_and_heard(
+    bench: Bench, rig: Rig, application: Path, protocol: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with shared(bench.tty, protocol) as (port, speeds):
+        board = {**bench.described, "resources": {"NetworkSerialPort": port}}
+        board["drivers"] = {**board["drivers"], "MicroPythonDriver": {}}
+        rig({"bench": board})
+        assert rig_command(["check"]) == 0
+        assert "bench: core c-module, frozen into the firmware" in capsys.readouterr().out
+        opened = bench.open(application)
+        try:
+            opened.start({"outbox": "outbox"})
+            opened.log.wait_for(lambda text: text == "alive", DEADLINE_S)
+            opened.kill()
+            assert opened.read_file("lives").startswith(b"x")
+        finally:
+            opened.close()
+    assert speeds == {57600 if protocol == "rfc2217" else Terminal().baudrate}
 
 
 def lives(board: Board) -> bool:

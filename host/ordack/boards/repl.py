@@ -230,7 +230,7 @@ class Board:
 
     def _enter(self, *, reset: bool) -> None:
         said = io.StringIO()
-        self._line.serial.write_timeout = ENTER_S
+        self._line.serial.write_timeout = write_limit(self.port, ENTER_S)
         until = time.monotonic() + (BOOT_S if reset else ENTER_S)
         patience = BOOT_S if reset else ENTER_S / 8
         while True:  # a program may have caught the first interrupt
@@ -393,6 +393,11 @@ def _why_not_opened(port: str, baud: int) -> str:
     except (ValueError, OSError) as error:
         return f"{port} cannot be opened: {error}"
     return f"{port} could not be opened a moment ago: try again"
+
+
+def write_limit(port: str, seconds: float) -> float | None:
+    """How long a write to a port may wait; None over RFC 2217, where pyserial takes no limit but its own, 5 s."""
+    return None if port.lower().startswith("rfc2217:") else seconds
 
 
 def _ports() -> list[str]:
