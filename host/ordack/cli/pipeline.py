@@ -236,10 +236,8 @@ def pipeline_ingest(
                 if as_json:
                     report(True, "", **batch.as_json())
 
-            done = ingest.ingest(
-                spark, job, continuous=continuous, interval=interval, tell=tell, warn=complain,
-                stop=lambda: bool(stopped),
-            )  # fmt: skip
+            done = ingest.ingest(spark, job, continuous=continuous, interval=interval, tell=tell, warn=complain,
+                                 stop=lambda: bool(stopped))  # fmt: skip
     report(as_json, str(done), **done.as_json())
 
 
