@@ -1090,6 +1090,55 @@ def an_interrupt_that_calls_the_node_at_work_is_refused_in_words():
     assert message.is_stored()
 
 
+def an_interrupt_that_puts_changes_nothing_of_the_message_that_it_meets():
+    board = Board(connect=Nowhere())
+    draft = board.queue.draft
+    write_into = draft.write_into
+    said = []
+
+    def interrupted(*arguments):
+        draft.write_into = write_into
+        try:
+            board.queue.put(b"interrupt", label="another")
+        except RuntimeError as error:
+            said.append(str(error))
+        return write_into(*arguments)
+
+    draft.write_into = interrupted
+    message = board.queue.put(b"1")
+    assert board.node.read(message).user.fields[core.USER_MESSAGE_ID] == message.message_id
+    assert board.node.waiting == 2 - len(said)
+
+
+def _press_ctrl_c(within, name, call):
+    board = Board()
+    board.disk.place = "/outbox"
+    board.queue.put(b"1")
+
+    def pressed(*_):
+        raise KeyboardInterrupt
+
+    setattr(within(board.node), name, pressed)
+    said = []
+    for one in (call, call, lambda board: board.queue.put(b"lost"), lambda board: board.node.poll()):
+        try:
+            one(board)
+        except (KeyboardInterrupt, RuntimeError) as error:
+            said.append(str(error))
+    assert ["make a new one" in text for text in said] == [False, True, True, True], said
+    board.open(board.disk)
+    assert (board.node.waiting, board.node.last_message_id) == (1, 1)
+    board.queue.put(b"2")
+    assert board.node.waiting == 2
+    board.node.close_now()
+
+
+def after_ctrl_c_a_new_node_goes_on_with_what_was_accepted():
+    """The old one, in which a message is half accepted, or a poll half done, does nothing more, and says why."""
+    _press_ctrl_c(lambda node: node.outbox, "append", lambda board: board.queue.put(b"lost"))
+    _press_ctrl_c(lambda node: node.peers, "poll", lambda board: board.node.poll())
+
+
 def power_goes_at_every_change_of_the_disk():
     """Messages in all states: whatever is left, each is where its record says, in a state that it has had.
 
@@ -1214,6 +1263,8 @@ OTHERS = (
     asyncio_callbacks_take_their_time_one_after_the_other,
     an_asyncio_callback_of_a_node_that_is_not_started_is_refused_in_words,
     an_interrupt_that_calls_the_node_at_work_is_refused_in_words,
+    an_interrupt_that_puts_changes_nothing_of_the_message_that_it_meets,
+    after_ctrl_c_a_new_node_goes_on_with_what_was_accepted,
     power_goes_at_every_change_of_the_disk,
 )
 

@@ -424,7 +424,7 @@ def test_what_cannot_be_taken_is_not_acknowledged_and_comes_again() -> None:
         arrived(peer, message, raw, now)
         line = board.queue(LINE)
         packet = build.user_message(board.guid, board.next_message_id, line.destination, b"", delivery="transactional")
-        board.backlog._accept(
+        board.backlog.accept(
             line, packet, confirm.new(0, board.outcomes.settings), True, b""
         )  # something that is to be written
 

@@ -62,17 +62,6 @@ class Backlog:
         record: its confirmation, in state Q. may_expire: False: T0 is known, neither TTRQ nor TTBR is set. body: what
         comes behind packet, if that is not all, to a whole number of words.
         """
-        if self.commits.error is not None:
-            raise self.commits.error
-        self.commits.enter()
-        try:
-            return self._accept(queue, packet, record, may_expire, body)
-        finally:
-            self.commits.is_busy = False
-
-    def _accept(
-        self, queue: "Stream", packet: bytearray, record: "array[int]", may_expire: bool, body: "Buffer"
-    ) -> Message:
         commits = self.commits
         outbox = commits.outbox
         stream = queue.stream

@@ -63,9 +63,14 @@ class Commits:
         self._count = 0  # of syncs that were asked for
 
     def enter(self) -> None:
-        """Begin what nothing may come between; `is_busy` is to be False again at its end. Raises RuntimeError."""
+        """Begin what nothing may come between; `is_busy` is to be False at its end. Raises RuntimeError, `error`."""
+        if self.error is not None:
+            raise self.error
         if self.is_busy:
-            raise RuntimeError("the node is at work: interrupts and what micropython.schedule runs must not call it")
+            raise RuntimeError(
+                "the node is at work: no interrupt, thread or micropython.schedule may call it; "
+                "after Ctrl-C make a new one"
+            )
         self.is_busy = True
 
     def log(self, messages: "list[Any]", with_time: bool = False) -> None:

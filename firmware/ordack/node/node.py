@@ -359,8 +359,6 @@ class Node:
     def work(self) -> int:
         """As `poll`, without callbacks."""
         commits = self.commits
-        if commits.error is not None:
-            raise commits.error
         commits.enter()
         try:
             self.outcomes.settle()
@@ -382,12 +380,12 @@ class Node:
             for peer in self.peers.all:
                 peer.reason = log.NO_MEMORY
             gc.collect()
-            return TICK_MS
+            wait = TICK_MS
         except Exception as error:
-            self._end(error)
+            commits.error = error
+            self._fail(error)
             raise
-        finally:
-            commits.is_busy = False
+        commits.is_busy = False  # not after Ctrl-C: what that leaves half done is left to a new Node
         return wait
 
     def wait(self, condition: "Callable[[], Any]", timeout_ms: "int | None" = None) -> bool:
@@ -450,11 +448,11 @@ class Node:
         written: "Any" = self.outbox.log
         written.files.close()
         written.files = _Gone()
-        self._end(log.OutboxError(TAKEN))
+        error = self.commits.error = log.OutboxError(TAKEN)
+        self._fail(error)
 
-    def _end(self, error: Exception) -> None:
-        """Nothing can go on, for this reason."""
-        self.commits.error = error
+    def _fail(self, error: Exception) -> None:
+        """Nothing can go on, for this reason: who waits for a message is told."""
         handles: "list[Any]" = self.outbox.handles()
         for message in handles + [one for queue in self._queues for one in queue.followed.values()]:
             message.failure = error

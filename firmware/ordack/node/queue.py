@@ -186,27 +186,45 @@ class Queue:
         commits = backlog.commits
         settings = backlog.outcomes.settings
         flags = core.USER_JN * dead_letter | core.USER_JP * journal
-        sent_time = commits.clock.time()
         _check(body, label, ttrq, ttbr, priority)
         ttrq = ttrq or link.CONNECT_TIMEOUT_S  # 0: one attempt to deliver it (B-405)
-        journal_flags = confirm.journal_of(flags, settings)
-        backlog.deadlines.check()  # what expires now makes room; what its sync gives up gives its MessageID back
         outbox = commits.outbox
         label = label or outbox.name
         draft = self.draft
-        size = draft.size(len(body), label)
-        # If not, it is never put together: the heap need not have a piece as large as that.
-        is_whole = not body or log.HEAD_BYTES + size <= len(outbox.log.out)
-        packet = commits.packets.memory(size if is_whole else draft.head_size)
-        may_expire = not sent_time or ttrq != compose.FOREVER or ttbr != compose.FOREVER
         while True:
-            draft.write_into(packet, 0, outbox.next_message_id, body, label, ttrq, ttbr, sent_time, journal_flags)
-            record = confirm.new(sent_time, settings, flags, ttrq, ttbr)
+            commits.enter()
             try:
-                return backlog.accept(self, packet, record, may_expire, b"" if is_whole else body)
-            except log.OutboxFull:
-                if not backlog.expire_more():
+                sent_time = commits.clock.time()
+                backlog.deadlines.check()  # what expires makes room; what its sync gives up gives its MessageID back
+                size = draft.size(len(body), label)
+                # If not, it is never put together: the heap need not have a piece as large as that.
+                is_whole = not body or log.HEAD_BYTES + size <= len(outbox.log.out)
+                packet = commits.packets.memory(size if is_whole else draft.head_size)
+                draft.write_into(
+                    packet,
+                    0,
+                    outbox.next_message_id,
+                    body,
+                    label,
+                    ttrq,
+                    ttbr,
+                    sent_time,
+                    confirm.journal_of(flags, settings),
+                )
+                message = backlog.accept(
+                    self,
+                    packet,
+                    confirm.new(sent_time, settings, flags, ttrq, ttbr),
+                    not sent_time or ttrq != compose.FOREVER or ttbr != compose.FOREVER,
+                    b"" if is_whole else body,
+                )
+            except Exception as error:  # after Ctrl-C it stays busy
+                commits.is_busy = False
+                if not isinstance(error, log.OutboxFull) or not backlog.expire_more():
                     raise
+            else:
+                commits.is_busy = False
+                return message
 
 
 def _check(body: "Any", label: str, ttrq: int, ttbr: int, priority: int) -> None:
