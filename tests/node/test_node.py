@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from mqqb import acks, build, compose, confirm, core, headers
 from mqqb.names import parse_format_name
 from mqqb.session import Settings
-from ordack.node import Message, Node, OutboxDamaged, OutboxFull, OutboxWriteFailed, Queue, outbox
+from ordack.node import Message, Node, OutboxDamaged, OutboxError, OutboxFull, OutboxWriteFailed, Queue, outbox
 from ordack.node.link import Backoff, TcpLink
 from ordack.node.peer import Peer
+from virtual import Nowhere
 
-from tests.node.destination import ALARMS, GUID, LINE, Connection, Destination, make, run, turns, until
+from tests.node.destination import ALARMS, DEADLINE_S, GUID, LINE, Connection, Destination, make, run, turns, until
 
 
 @pytest.mark.rule("B-002", "B-008", "B-098", "B-204", "B-217", "B-302", "A-38", "A-39")
@@ -233,6 +234,20 @@ async def test_what_ends_delivery_is_told_to_whoever_waits(tmp_path: Path, monke
     await node.close()
     await until(lambda: not destination.connections)
     await destination.stop()
+
+
+async def test_who_waits_for_a_message_when_the_node_is_closed_is_told() -> None:
+    node = Node("", files=power.Disk(), connect=Nowhere(), hold=4)  # type: ignore[arg-type]
+    async with node:
+        messages = [await node.queue(LINE).send(b"%d" % k) for k in range(12)]
+        waits = [asyncio.create_task(message.stored()) for message in messages]
+        await asyncio.sleep(0)
+    for task in waits:
+        with pytest.raises(OutboxError, match="closed"):
+            await asyncio.wait_for(task, DEADLINE_S)
+    with pytest.raises(OutboxError, match="closed"):
+        await asyncio.wait_for(messages[0].stored(), DEADLINE_S)
+    assert node.error is None
 
 
 @pytest.mark.rule("B-098")

@@ -427,10 +427,11 @@ class Node:
             raise self.error
 
     async def close(self) -> None:
-        """End all connections and let go of the files. What waits stays in the outbox."""
+        """End all connections and let go of the files. What waits stays in the outbox; who awaits that is told."""
         if self._tasks is not None:
             await self._tasks.close()
         self.close_now()
+        self._fail(self.error or log.OutboxError(TAKEN))
 
     def close_now(self) -> None:
         """As `close`, of a node that was not started."""
