@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ordack.batch import Batch
+from ordack.duplicates import Duplicates
 from ordack.pieces import CHUNK, piece
 from ordack.settling import Settling
 from ordack.store import Store
@@ -21,10 +22,11 @@ Transact = Callable[[int, int, Callable[[Batch], object]], object]
 class Deadlines:
     """transact: runs what decides in one transaction (Manager). is_behind: there may be more to be ended now."""
 
-    def __init__(self, store: Store, settling: Settling, transact: Transact) -> None:
+    def __init__(self, store: Store, settling: Settling, duplicates: Duplicates, transact: Transact) -> None:
         self.is_behind = False
         self._store = store
         self._settling = settling
+        self._duplicates = duplicates
         self._transact = transact
         self.load()
 
@@ -66,6 +68,8 @@ class Deadlines:
             end(lambda batch, limit: batch.outcomes.remove_over(limit))
         if self._old_outcomes:
             end(lambda _batch, limit: self._store.memory.forget_outcomes(self._old_outcomes, limit))
+        if self._duplicates.has_old:
+            end(lambda _batch, limit: self._duplicates.forget_old(limit))
         self._store.free_pages.watch(now)
         if self._store.free_pages.too_many:
             end(lambda _batch, limit: self._store.free_pages.give_back(limit))

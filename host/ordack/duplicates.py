@@ -8,7 +8,6 @@ from itertools import islice
 from ordack.config import Config
 from ordack.store import Store
 
-ROWS = 500  # that one transaction forgets
 Identifier = tuple[bytes, int]  # source queue manager, MessageID
 
 
@@ -19,6 +18,7 @@ class Duplicates:
         self._store = store
         self._config = config
         self._seen: dict[Identifier, int] = {}  # the oldest first
+        self._before = 0
 
     def __contains__(self, identifier: Identifier) -> bool:
         return identifier in self._seen
@@ -40,11 +40,21 @@ class Duplicates:
             self._forget(list(islice(self._seen, surplus)))
 
     def forget_before(self, time: int) -> None:
-        """Forget what came before this time (B-154)."""
-        self._forget([identifier for identifier, noted in self._seen.items() if noted < time])
+        """What came before this time is to be forgotten (B-154)."""
+        self._before = time
+
+    @property
+    def has_old(self) -> bool:
+        """Is there something to be forgotten?"""
+        return next(iter(self._seen.values()), self._before) < self._before
+
+    def forget_old(self, limit: int) -> int:
+        """Forget up to so many of those; how many."""
+        old = [identifier for identifier, noted in islice(self._seen.items(), limit) if noted < self._before]
+        self._forget(old)
+        return len(old)
 
     def _forget(self, identifiers: list[Identifier]) -> None:
         for identifier in identifiers:
             del self._seen[identifier]
-        for first in range(0, len(identifiers), ROWS):
-            self._store.memory.delete_history(identifiers[first : first + ROWS])
+        self._store.memory.delete_history(identifiers)

@@ -72,7 +72,7 @@ class Manager:
             store, config, routing, self.incoming, self.outgoing, self._duplicates, self.operator
         )
         self._settling = Settling(store, config, self.incoming, self.outgoing, self.operator)
-        self._deadlines = Deadlines(store, self._settling, self._transact)
+        self._deadlines = Deadlines(store, self._settling, self._duplicates, self._transact)
         self._departures = Departures(
             store, config, self.links, self.outgoing, self._settling, self._order_acks, self._transact
         )

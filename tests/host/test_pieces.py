@@ -342,6 +342,24 @@ def test_old_outcomes_are_forgotten_in_pieces(tmp_path: Path, monkeypatch: pytes
     host.store.close()
 
 
+@pytest.mark.rule("B-154")
+def test_the_duplicate_filter_forgets_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "PIECE_S", 0.0)
+    host = Host(tmp_path, Config(), "10.0.0.9")
+    world = world_of([host], [])
+    host.store.memory.save_history([(b"x" * 16, number, world.wall) for number in range(COUNT)])
+    host.restart(world.now)
+    host.manager.poll(world.now, world.wall)
+    world.now += 2000 * host.config.history_lifetime
+    left = [COUNT]
+    while left[-1]:
+        host.manager.poll(world.now, world.wall)
+        left.append(len(host.store.memory.history()))
+        assert 0 <= left[-2] - left[-1] <= pieces.CHUNK
+        assert left[-1] == 0 or host.manager.is_behind
+    host.store.close()
+
+
 @pytest.mark.rule("C-29", "B-311", "B-313")
 @pytest.mark.parametrize("purged", [False, True])
 def test_sessions_are_served_while_a_thousand_messages_end(
