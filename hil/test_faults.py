@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import socket
 import struct
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -24,6 +25,9 @@ from hil.faults import (
     RST,
     SHARE_OF_CUTS,
     SHARE_OF_PAUSES,
+    SLOW,
+    SLOW_BYTES,
+    SLOW_STEP_S,
     TCP_KINDS,
     UP,
     Cut,
@@ -261,11 +265,11 @@ async def send_all(link: socket.socket, data: bytes) -> None:
 
 
 @asynccontextmanager
-async def proxied(cuts: list[Cut]) -> AsyncIterator[tuple[TcpFaultProxy, socket.socket]]:
+async def proxied(cuts: list[Cut] | CutSchedule) -> AsyncIterator[tuple[TcpFaultProxy, socket.socket]]:
     """A proxy with its target, a listening socket that the test accepts from."""
     with socket.create_server(("127.0.0.1", 0)) as target:
         target.setblocking(False)
-        proxy = TcpFaultProxy(CutSchedule(cuts))
+        proxy = TcpFaultProxy(cuts if isinstance(cuts, CutSchedule) else CutSchedule(cuts))
         await proxy.open(target.getsockname())
         try:
             yield proxy, target
@@ -405,6 +409,45 @@ def test_what_is_late_holds_up_its_own_direction_only(direction: str, kind: str)
             assert await loop.sock_recv(sender, 100) == b"other way"
             with pytest.raises(BlockingIOError):
                 receiver.recv(100)
+
+    within_deadline(body())
+
+
+class Counting(CutSchedule):
+    """Notes how much is forwarded at a time."""
+
+    def __init__(self, cuts: list[Cut]) -> None:
+        super().__init__(cuts)
+        self.counts: list[int] = []
+
+    def count(self, direction: str, count: int) -> None:
+        super().count(direction, count)
+        self.counts.append(count)
+
+
+@pytest.mark.parametrize("direction", [UP, DOWN])
+@pytest.mark.parametrize("for_s", [10 * DEADLINE_S, 0.001])
+def test_a_slow_direction_trickles_for_its_time_and_no_longer(direction: str, for_s: float) -> None:
+    """By the least time that it may take, and by how much passes at once: a slow machine makes neither less."""
+
+    async def body() -> None:
+        schedule = Counting([Cut(0, direction, 5, SLOW, 5 if direction == UP else 1000, for_s=for_s)])
+        async with proxied(schedule) as (proxy, target), connected(proxy, target) as (near, far):
+            sender, receiver = (near, far) if direction == UP else (far, near)
+            await send_all(sender, b"01234")
+            assert await receive(receiver, 5) == b"01234"
+            while not schedule.made:
+                await asyncio.sleep(0)
+            schedule.counts.clear()
+            await asyncio.sleep(0.002)
+            begun, sent = time.monotonic(), pattern(30 * SLOW_BYTES)
+            await send_all(sender, sent)
+            assert await receive(receiver, len(sent)) == sent
+            if for_s < 1:
+                assert max(schedule.counts) > SLOW_BYTES
+            else:
+                assert max(schedule.counts) <= SLOW_BYTES
+                assert time.monotonic() - begun >= 0.9 * 29 * SLOW_STEP_S
 
     within_deadline(body())
 
