@@ -9,6 +9,7 @@ import enum
 import json
 import shlex
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ import attr
 import pyudev
 import serial
 from attr.validators import ge, in_, instance_of, optional
-from labgrid.driver import Driver
+from labgrid.driver import Driver, ManualPowerDriver
 from labgrid.factory import target_factory
 from labgrid.protocol import BootstrapProtocol, PowerProtocol, ResetProtocol
 from labgrid.resource import NetworkSerialPort, Resource
@@ -470,6 +471,11 @@ class RealBoard(Board):
 
     def __init__(self, node: Any, application: Path, *drivers: Driver | None) -> None:
         self.target = node.target.name
+        if isinstance(node.power, ManualPowerDriver) and not (sys.stdin and sys.stdin.isatty()):
+            raise BoardMissing(
+                f"board {self.target} is switched by hand (ManualPowerDriver), and nobody is at a terminal here to be "
+                "asked: start this at one, pytest with -s, or name the driver of a switch in the file"
+            )
         self.host = node.host or ""
         self.listen = node.listen or self.host
         self.limits = Limits(node.max_size, node.ahead, node.patience_s, node.deadline_s)

@@ -18,6 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import StringIO
 from pathlib import Path
 from queue import Queue
 from tempfile import TemporaryDirectory
@@ -33,6 +34,7 @@ import serial.rfc2217
 import yaml
 from elftools.elf.elffile import ELFFile
 from labgrid.driver import Driver
+from labgrid.driver.fake import FakePowerDriver
 from labgrid.factory import target_factory
 from labgrid.protocol import BootstrapProtocol
 from labgrid.resource.udev import UdevManager, USBSerialPort
@@ -78,13 +80,14 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rig:
     return make
 
 
-def described(port: Path, on: str = "true", off: str = "true", **node: Any) -> dict[str, Any]:
-    """A board on a serial port, in labgrid's words."""
+def described(port: Path, on: str = "", off: str = "", **node: Any) -> dict[str, Any]:
+    """A board on a serial port, in labgrid's words; without commands its switch is one that does nothing."""
+    switch = {"cmd_on": on or "true", "cmd_off": off or "true"}
     return {
         "resources": [{"RawSerialPort": {"name": "repl", "port": str(port)}}],
         "drivers": {
             "MicroPythonDriver": {"bindings": {"port": "repl"}},
-            "ExternalPowerDriver": {"cmd_on": on, "cmd_off": off},
+            **({"ExternalPowerDriver": switch} if on or off else {FakePowerDriver.__name__: {}}),
             "NodeDriver": node or {"host": HOST},
             "BoardStrategy": {},
         },
@@ -547,6 +550,25 @@ def test_a_switch_that_fails_is_told(rig: Rig, tmp_path: Path) -> None:
     Lock(str(tmp_path / "tty"), "another").release()
 
 
+def test_a_board_that_is_switched_by_hand_asks_at_a_terminal_and_elsewhere_says_so(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    board = described(tmp_path / "tty")
+    del board["drivers"][FakePowerDriver.__name__]
+    rig({"bench": {**board, "drivers": {"ManualPowerDriver": {}, **board["drivers"]}}})
+    answers = StringIO("\n\n")
+    monkeypatch.setattr(sys, "stdin", answers)
+    assert rig_command(["check"]) == 1
+    reason = r"board bench is switched by hand \(ManualPowerDriver\), and nobody is at a terminal here"
+    assert re.search(f"^bench: FAILED: {reason}", capsys.readouterr().out, re.MULTILINE)
+    assert answers.tell() == 0
+    monkeypatch.setattr(answers, "isatty", lambda: True)
+    opened = open_board("bench", tmp_path / "flash")
+    opened.kill()
+    assert "Turn the target bench OFF and press enter" in capsys.readouterr().out
+    opened.close()
+
+
 @contextmanager
 def relay(*commands: str) -> Iterator[tuple[dict[str, Any], list[Any]]]:
     """A Shelly of the second generation on loopback, which runs one of two commands to switch off and on, or fails; its
@@ -574,7 +596,8 @@ def switched_by(port: dict[str, Any], board: dict[str, Any]) -> dict[str, Any]:
     """This board with its power at a relay in a network."""
     board["resources"].append({"NetworkPowerPort": port})
     board["drivers"] = {"NetworkPowerDriver": {}, **board["drivers"]}
-    del board["drivers"]["ExternalPowerDriver"]
+    for other in ("ExternalPowerDriver", FakePowerDriver.__name__):
+        board["drivers"].pop(other, None)
     return board
 
 
