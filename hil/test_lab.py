@@ -1125,7 +1125,7 @@ def test_a_hub_that_is_not_plugged_in_is_a_sentence_and_the_board_is_let_go(
     assert plugged == []
     board = described(tmp_path / "tty")
     board["resources"].append({"USBPowerPort": {"match": {"ID_PATH": "pci-usb-0:1"}, "index": 1}})
-    board["drivers"] = {"USBPowerDriver" if name == "ExternalPowerDriver" else name: {} for name in board["drivers"]}
+    board["drivers"] = {"USBPowerDriver" if name == FakePowerDriver.__name__ else name: {} for name in board["drivers"]}
     board["drivers"]["NodeDriver"] = {"host": HOST}
     rig({"bench": board})
     assert rig_command(["check"]) == 1
