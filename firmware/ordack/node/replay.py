@@ -159,7 +159,7 @@ class _Headers:
             if log.HEADER_BYTES + 4 <= base <= size and records.mend(self._records, name, base - 4, 0, base - 4, 0):
                 header = self._whole(number, name)
             for k in range(4):
-                if header is None and not wrong & ~(0xFF << 8 * k):
+                if header is None and wrong and not wrong & ~(0xFF << 8 * k):
                     del mended[count:]
                     mended.append((name, 8 + k, wrong >> 8 * k))
                     header = self._whole(number, name)
