@@ -159,42 +159,53 @@ class Outcomes:
         """Remove messages from their queues for the reason that the class says, with all that they want to follow
         (B-336 to B-342)."""
         keys = list(lookup_ids)
+        told = FINAL_ACK | (POSITIVE if message_class == confirm.ACK_RECEIVE else NEGATIVE)
+        outcomes = []
+        alike: dict[tuple[int, ...], tuple[Confirmation, int]] = {}
         for leaving in self.store.messages.leaving(keys):
-            message = parse(leaving.packet)
-            positive = message_class == confirm.ACK_RECEIVE
-            back = None
-            if leaving.peer is not None and leaving.address is not None:
-                back = Back(leaving.peer, leaving.address, bool(leaving.wants & DIRECT))
-            if leaving.wants & FINAL_ACK:
-                assert back is not None
-                self.final_ack(message, message_class, back)
-            if leaving.wants & (POSITIVE if positive else NEGATIVE):
-                self.administer(message, message_class, back)
+            if leaving.wants & told:
+                self._tell(leaving, leaving.wants & told, message_class)
             if leaving.wants & OWN:
-                self._end_own(message, leaving, message_class)
+                outcomes.append(self._end_own(leaving, message_class, alike))
             if leaving.wants & ON_EXPIRY and message_class == confirm.NACK_RECEIVE_TIMEOUT:
                 self.copy(DEAD_LETTER, leaving.packet, message_class)
+        self.store.memory.add_outcomes(outcomes)
         self.store.messages.delete(keys)
 
-    def _end_own(self, message: headers.UserMessage, leaving: Leaving, message_class: int) -> None:
-        """A transactional message from this queue manager to itself: C-70, C-71, and its other ends alike."""
-        user = message.user
-        record = confirm.new(
-            user.sent_time,
-            self.config.confirmation,
-            user.flags & (core.USER_JN | core.USER_JP),
-            message.base.time_to_reach_queue,
-            user.time_to_be_received,
-            local=True,
+    def _tell(self, leaving: Leaving, what: int, message_class: int) -> None:
+        message = parse(leaving.packet)
+        back = None
+        if leaving.peer is not None and leaving.address is not None:
+            back = Back(leaving.peer, leaving.address, bool(leaving.wants & DIRECT))
+        if what & FINAL_ACK:
+            assert back is not None
+            self.final_ack(message, message_class, back)
+        if what & (POSITIVE | NEGATIVE):
+            self.administer(message, message_class, back)
+
+    def _end_own(
+        self, leaving: Leaving, message_class: int, alike: dict[tuple[int, ...], tuple[Confirmation, int]]
+    ) -> tuple[int, bytes, int, str | None]:
+        """A transactional message from this queue manager to itself: C-70, C-71, and its other ends alike; the outcome.
+        alike: what has become of those before it, by what decides that."""
+        ttrq, ttbr, sent_time, message_id, flags = unpack_from(
+            "<I32x4I", leaving.packet, core.BASE_TIME_TO_REACH_QUEUE_AT
         )
-        confirmation = Confirmation(record, self.config.confirmation)
-        action = confirmation.final_ack(message_class)
+        journal = flags & (core.USER_JN | core.USER_JP)
+        key = sent_time, journal, ttrq, ttbr
+        if key not in alike:
+            new = confirm.new(sent_time, self.config.confirmation, journal, ttrq, ttbr, local=True)
+            confirmation = Confirmation(new, self.config.confirmation)
+            alike[key] = confirmation, confirmation.final_ack(message_class)
+        confirmation, action = alike[key]
         if action & confirm.JOURNAL:
             self.copy(JOURNAL, leaving.packet, None)
         if action & confirm.DEAD_LETTER:
+            confirmation = Confirmation(confirmation.record[:], self.config.confirmation)  # not that of others, too
             self.dead_letter(leaving.packet, leaving.dead_letter, confirmation)
-        missed = format_name(user) if confirmation.record[confirm.CLASS] >= confirm.NACK_BAD_DST_Q else None
-        self.store.memory.add_outcomes([(user.message_id, record.tobytes(), self.now, missed)])
+        is_missed = confirmation.record[confirm.CLASS] >= confirm.NACK_BAD_DST_Q
+        missed = format_name(parse(leaving.packet).user) if is_missed else None
+        return message_id, confirmation.record.tobytes(), self.now, missed
 
     def empty(self, queue: int, message_class: int, limit: int, last: int = NEVER) -> int:
         """Remove messages of a queue that is purged or deleted (B-339, B-340), `limit` at most, none with a lookup id

@@ -13,7 +13,7 @@ from hypothesis import given
 from mqqb import build, compose, confirm, core, guid_names, guids, headers, names, parse, rare
 from ordack import outcome
 from ordack.access import Access
-from ordack.client import Client, Reject
+from ordack.client import Client, Letter, Reject
 from ordack.config import Config
 from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
 from ordack.store import StoreError, StoreFull
@@ -964,6 +964,38 @@ def test_a_local_message_dead_letters_when_its_time_is_over_and_not_later(host: 
     assert copies(host, DEAD_XACT) == []
     run(world, 200)
     assert copies(host, DEAD_XACT) == [(0xC002, b"x")]
+
+
+@pytest.mark.rule("C-37", "C-80")
+def test_of_local_messages_that_end_together_each_has_its_own_end(host: Host) -> None:
+    world = world_of([host], [])
+    large, small = (send_here(world, host, body, dead_letter=True) for body in (bytes(3000), b"small"))
+    host.store.queues.set_quota(DEAD_XACT, 2000)
+    with application(world, host) as client:
+        client.purge_queue("line1")
+    assert copies(host, DEAD_XACT) == [(0xC001, b"small")]
+    answers = [state_of(world, host, message_id) for message_id in (large, small)]
+    assert [ended and ended.answer for ended in answers] == [confirm.DISCARDED, confirm.DEAD_LETTERED]
+
+
+@pytest.mark.rule("C-70")
+def test_the_receipt_of_many_local_messages_looks_at_no_packet_and_writes_their_ends_at_once(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = world_of([host], [])
+    looks: list[object] = []
+    written: list[int] = []
+    with application(world, host) as client:
+        sent = client.send_many([Letter("line1", b"x", dead_letter=number % 2 > 0) for number in range(100)])
+        memory = client.store.memory
+        add = memory.add_outcomes
+        monkeypatch.setattr(memory, "add_outcomes", lambda ends: written.append(len(ends)) or add(ends))
+        monkeypatch.setattr(outcome, "parse", looks.append)
+        with client.queue("line1").receive_batch(100) as messages:
+            assert len(messages) == 100
+        received = [client.state(one.message_id) for one in sent]
+    assert (looks, written) == ([], [100])
+    assert [ended and ended.answer for ended in received] == [confirm.RECEIVED] * 100
 
 
 @pytest.mark.rule("C-36", "B-243", "B-396")
