@@ -124,6 +124,7 @@ class OutgoingQueues:
         self._served: dict[Link, list[OutgoingQueue]] = {}
         self._orders: dict[OutgoingQueue, Outgoing] = {}  # as operators may want them
         self._news: dict[OutgoingQueue, None] = {}  # something was put in these
+        self._unreached: set[Hop] = set()  # where that goes, if no session was there for it
         self.at_hand: dict[int, tuple[Packet, int]] = {}
         self.last_key = 0
         self._is_loaded = False
@@ -265,6 +266,7 @@ class OutgoingQueues:
     def take_news(self) -> list[OutgoingQueue]:
         """Those that something was put in since this was asked last."""
         news, self._news = self._news, {}
+        self._unreached.update(queue.hop for queue in news if queue.hop and queue.link is None)
         return list(news)
 
     def _add(self, row: Outgoing) -> None:
@@ -337,16 +339,21 @@ class OutgoingQueues:
 
     # ---- which session serves them
 
-    def wanted_hops(self) -> set[Hop]:
-        """Where messages wait for a connection that nobody has opened yet (B-302)."""
+    def wanted_hops(self, hops: Iterable[Hop] | None = None) -> set[Hop]:
+        """Where messages wait for a connection that nobody has opened yet (B-302); hops: among these."""
         there = self._links.hops
         return {
             hop
-            for hop, queues in self._by_hop.items()
+            for hop in (self._by_hop if hops is None else hops)
             if hop not in there
             and hop[1] != SERIAL_PORT
-            and any(queue.is_needed and not queue.on_hold and queue.link is None for queue in queues)
+            and any(queue.is_needed and not queue.on_hold and queue.link is None for queue in self._by_hop[hop])
         }
+
+    def take_unreached(self) -> set[Hop]:
+        """Those among wanted_hops for which something has come since this was asked last."""
+        unreached, self._unreached = self._unreached, set()
+        return self.wanted_hops(unreached) if unreached else unreached
 
     def has_way(self, guid: bytes) -> bool:
         """Is there a session with this queue manager, or a way to one?"""

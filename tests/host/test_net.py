@@ -245,6 +245,21 @@ async def test_a_direct_name_is_called_by_its_host_part_without_a_guid_and_every
             await until(lambda: server.statuses()[3:] == again)
 
 
+async def test_the_first_message_to_a_destination_waits_for_no_poll(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tcp, "POLL_INTERVAL_S", 3600.0)
+
+    def send() -> None:
+        with Client(tmp_path / "it") as client:
+            client.send(NAME, b"one")
+
+    async with Destination().listening() as peer:
+        async with serving(tmp_path / "it", Config(next_hops={"plant": ("127.0.0.1", peer.port)})):
+            await asyncio.to_thread(send)
+            await until(lambda: peer.bodies == [[b"one"]])
+
+
 @pytest.mark.rule("B-145", "B-196", "B-216", "B-191")
 async def test_the_addresses_of_a_name_are_tried_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

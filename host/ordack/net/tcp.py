@@ -254,6 +254,9 @@ class _Net:
                 self.door.fail(questions, error)
             self.flush()
             self._expect_order_acks()
+            for hop in self.manager.outgoing.take_unreached():  # rather than at the next poll
+                self._wanted.add(hop)
+                self._advance(hop)
 
     def _expect_order_acks(self) -> None:
         """See that OrderAcks go out when they are due, rather than at the next poll."""
@@ -365,10 +368,7 @@ class _Net:
         if (began := self._loop.time()) >= self._hops_due:
             self._wanted = self.manager.wanted_hops()
             self._hops_due = began + HOPS_REST * (self._loop.time() - began)
-        for hop in self._wanted - self.connectors.keys():
-            tls = bool(self._tls_towards(hop))
-            self.connectors[hop] = Connector(*hop, self.manager.config, self.manager.operator.tell, tls)
-        for hop in list(self.connectors):
+        for hop in [*self.connectors, *(self._wanted - self.connectors.keys())]:
             self._advance(hop)
 
     def defect(self, of: str, error: Exception) -> None:
@@ -392,6 +392,9 @@ class _Net:
 
     def _advance(self, hop: Hop) -> None:
         """Do the next step towards a session with this hop, if there is one to be done now."""
+        if hop not in self.connectors:
+            tls = bool(self._tls_towards(hop))
+            self.connectors[hop] = Connector(*hop, self.manager.config, self.manager.operator.tell, tls)
         connector = self.connectors[hop]
         step = connector.next_step(now(), wall(), hop in self._wanted, not self._pings.waiting)
         if step is Step.PING:
