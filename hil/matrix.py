@@ -14,7 +14,7 @@ from typing import Any, Final
 from rich.markup import escape
 from rich.table import Table
 
-from hil.report import Comparison, Figures
+from hil.report import Comparison, Figures, Timeline
 from hil.rounds import figures_of, together
 
 SHOWN: Final = "shown"
@@ -73,6 +73,9 @@ KILLS: Final = "across kills of the queue manager"
 OTHERS: Final = "across clocks that step, dead name servers, lost access points"
 GUARANTEES: Final = (*CONTENT, CUTS, POWER, KILLS, OTHERS)
 
+MEASURED: Final = ("worst recovery, s", "readings a second", "SHA-256")
+_HASH_DIGITS: Final = 12
+
 
 def column(figures: Figures | str) -> dict[str, Cell]:
     """The cells of one board, by guarantee; `figures` is a text if there is no such board here, and says why."""
@@ -100,6 +103,15 @@ def column(figures: Figures | str) -> dict[str, Cell]:
     ):
         cells[name] = Cell(SHOWN if whole and made else NOT_SHOWN, f"{made} of {asked}")
     return cells
+
+
+def measured(figures: dict[str, Any] | None) -> tuple[str, ...]:
+    """What stands beside `MEASURED` for a board with these figures."""
+    if figures is None:
+        return ("",) * len(MEASURED)
+    timeline = Timeline(**figures["timeline"])
+    hashes = ", ".join(f"{name} {digest[:_HASH_DIGITS]}" for name, digest in figures["hashes"].items())
+    return f"{timeline.worst_s:.2f}", f"{timeline.rate:.1f}", hashes
 
 
 def _plain(text: str) -> str:
@@ -166,7 +178,12 @@ class Matrix:
             lines.append(
                 f"| {name} | " + " | ".join(_plain(str(cells[name])) for cells in self.columns.values()) + " |"
             )
+        lines += ["| " + " | ".join(map(_plain, row)) + " |" for row in self._measured()]
         return "\n".join(lines) + "\n"
+
+    def _measured(self) -> list[tuple[str, ...]]:
+        """A row for each of `MEASURED`."""
+        return list(zip(MEASURED, *(measured(self.figures[board]) for board in self.columns), strict=True))
 
     def table(self) -> Table:
         """The table for a terminal."""
@@ -174,13 +191,16 @@ class Matrix:
         for name in GUARANTEES:
             cells = [cells[name] for cells in self.columns.values()]
             table.add_row(name, *(f"[{_STYLES[cell.verdict]}]{escape(str(cell))}[/]" for cell in cells))
+        for row in self._measured():
+            table.add_row(*map(escape, row))
         return table
 
     def to_json(self) -> str:
-        """One JSON object: `ok`, `seed`, and for each board its cells and the figures of its campaign."""
+        """One JSON object: `ok`, `seed`, and for each board its cells, what was `measured`, and all of its figures."""
         boards = {
             board: {
                 "cells": {name: dataclasses.asdict(cell) for name, cell in cells.items()},
+                "measured": dict(zip(MEASURED, measured(self.figures[board]), strict=True)),
                 "figures": self.figures[board],
             }
             for board, cells in self.columns.items()

@@ -9,11 +9,10 @@ from typing import Any
 from ordack.audit import sheet
 
 from hil.boards import Wear
-from hil.matrix import ABSENT, BROKEN, GUARANTEES, NOT_SHOWN, SHOWN, Matrix
-from hil.report import Timeline, flash_written
+from hil.matrix import ABSENT, BROKEN, GUARANTEES, NOT_SHOWN, SHOWN, Matrix, measured
+from hil.report import flash_written
 
 _BADGES = {SHOWN: "b3", BROKEN: "b0", NOT_SHOWN: "b1", ABSENT: "b2"}
-_HASH_DIGITS = 12
 
 
 def page(matrix: Matrix) -> str:
@@ -72,8 +71,8 @@ def _counts(found: dict[str, int]) -> str:
 
 
 def _figures(board: str, figures: dict[str, Any]) -> list[str | int]:
-    comparison, timeline = figures["comparison"] or {}, Timeline(**figures["timeline"])
-    hashes = ", ".join(f"{name} {digest[:_HASH_DIGITS]}" for name, digest in figures["hashes"].items())
+    comparison = figures["comparison"] or {}
+    worst_s, rate, hashes = measured(figures)
     return [
         board,
         comparison.get("sent", 0),
@@ -82,8 +81,8 @@ def _figures(board: str, figures: dict[str, Any]) -> list[str | int]:
         figures["board_kills"],
         figures["manager_kills"],
         _counts(figures["others"]),
-        f"{timeline.worst_s:.2f}",
-        f"{timeline.rate:.1f}",
+        worst_s,
+        rate,
         figures["bytes_up"],
         figures["bytes_down"],
         flash_written(Wear(**figures["wear"]), figures["messages"]) if figures["wear"] else "not counted",

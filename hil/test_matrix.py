@@ -28,6 +28,7 @@ from hil.matrix import (
     CUTS,
     GUARANTEES,
     KILLS,
+    MEASURED,
     NOT_SHOWN,
     OTHERS,
     POWER,
@@ -36,7 +37,7 @@ from hil.matrix import (
     column,
     told,
 )
-from hil.report import Comparison, Figures
+from hil.report import Comparison, Figures, Timeline
 from hil.scenario import ORDACK
 
 COUNT = 30
@@ -76,7 +77,7 @@ def test_names_and_reasons_stand_in_the_tables_as_they_are() -> None:
     _, _, *lines = matrix.markdown().splitlines()
     cells = [[cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
     assert cells[0] == ["guarantee", name, "unix"]
-    assert [cell[1] for cell in cells[2:]] == [f"absent: {reason}"] * len(GUARANTEES)
+    assert [cell[1] for cell in cells[2:]] == [f"absent: {reason}"] * len(GUARANTEES) + [""] * len(MEASURED)
     assert {len(row) for row in cells} == {3}
 
 
@@ -139,17 +140,31 @@ def test_absent_boards_show_nothing_and_spoil_nothing() -> None:
 
 
 def test_markdown_table_and_json_say_the_same(tmp_path: Path) -> None:
-    made = matrix(unix=figures(), pi="not here")
+    timeline = Timeline([(0.0, 0, 0, 0), (4.0, 30, 30, 30)], [(1.0, "board", 0.25), (2.0, "cut", 1.5)])
+    hashes = {"firmware": "0123456789abcdef", "application": "fedcba9876543210"}
+    made = matrix(unix=figures(timeline=timeline, hashes=hashes), pi="not here")
     made.write(tmp_path / "hil")
     lines = (tmp_path / "hil.md").read_text().splitlines()
     assert lines[2:4] == ["| guarantee | unix | pi |", "|---|---|---|"]
     assert lines[4] == "| no accepted reading is lost | shown: 30 readings | absent: not here |"
-    assert len(lines) == 4 + len(GUARANTEES)
+    shown = "firmware 0123456789ab, application fedcba987654"
+    assert lines[4 + len(GUARANTEES) :] == [
+        "| worst recovery, s | 1.50 |  |",
+        "| readings a second | 7.5 |  |",
+        f"| SHA-256 | {shown} |  |",
+    ]
     out = io.StringIO()
     Console(file=out, width=200).print(made.table())
+    for name, value in (("worst recovery, s", "1.50"), ("readings a second", "7.5"), ("SHA-256", shown)):
+        assert re.search(rf"{name} +│ {value} ", out.getvalue())
     assert out.getvalue().count("shown") == len(GUARANTEES)
     said = json.loads((tmp_path / "hil.json").read_text())
     assert (said["ok"], said["seed"], said["boards"]["pi"]["figures"]) == (True, 7, None)
+    assert said["boards"]["unix"]["measured"] == {
+        "worst recovery, s": "1.50",
+        "readings a second": "7.5",
+        "SHA-256": shown,
+    }
     assert said["boards"]["unix"]["cells"][POWER] == {"verdict": SHOWN, "ground": "2 of 2"}
 
 
