@@ -28,11 +28,12 @@ function draw() {
       type: "scatter", mode: "lines", name, x: board().readings.map(one => one[0]), y: board().readings.map(one => one[at]), line: {shape: "hv", color: colour(key)}})),
     ...marks(one => acknowledged(one[0])),
   ], () => ({xaxis: seconds, yaxis: {title: {text: "readings"}, rangemode: "tozero"}}));
-  plot("rate-plot", "Acknowledged readings a second over time", () => {
+  plot("rate-plot", "Acknowledged readings a second over time, with the faults", () => {
     const width = end() / PARTS, counts = Array.from({length: PARTS}, (_, part) => acknowledged((part + 1) * width) - (part ? acknowledged(part * width) : 0));
-    return [{type: "bar", x: counts.map((_, part) => (part + 0.5) * width), y: counts.map(value => value / width), marker: {color: colour("order")},
-             hovertemplate: "%{x:.2f} s: %{y:.1f} a second<extra></extra>"}];
-  }, () => ({xaxis: seconds, yaxis: {title: {text: "readings a second"}}, showlegend: false}), () => 280);
+    const rates = counts.map(value => value / width), during = at => rates[Math.min(PARTS - 1, Math.floor(at / width))];
+    return [{type: "bar", name: "acknowledged", x: counts.map((_, part) => (part + 0.5) * width), y: rates, marker: {color: colour("order")},
+             hovertemplate: "%{x:.2f} s: %{y:.1f} a second<extra></extra>"}, ...marks(one => during(one[0]))];
+  }, () => ({xaxis: seconds, yaxis: {title: {text: "readings a second"}, rangemode: "tozero"}}), () => 320);
   plot("recovery-plot", "Seconds until a reading was acknowledged after each fault", () => marks(one => one[2]),
     () => ({xaxis: seconds, yaxis: {title: {text: "seconds"}, rangemode: "tozero"}}), () => 320);
 }

@@ -74,7 +74,10 @@ def test_it_stands_alone_and_shows_every_board(browser: Any, tmp_path: Path, wid
     ends = [fault.split(":")[0] for fault in FAULTS]
     assert [len(over_time[end]) for end in ends] == [0, 1, 1, 1, 1], "of 7, 14, 21 and 28"
     assert traces("recovery-plot")["access point"] == [pytest.approx(0.1)]
-    assert max(traces("rate-plot")[""]) > 0
+    rates = traces("rate-plot")
+    assert max(rates["acknowledged"]) > 0
+    assert [len(rates[end]) for end in ends] == [0, 1, 1, 1, 1]
+    assert {rates[end][0] for end in ends[1:]} <= set(rates["acknowledged"]), "on the bars"
     tab.select_option("#board", label="m33")
     assert traces("time-plot")["acknowledged"] == []
     assert tab.title() == "Guarantees by board, seed 7"
