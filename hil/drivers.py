@@ -375,6 +375,11 @@ class BoardStrategy(Strategy):  # type: ignore[misc]
         self.status = Status.UNKNOWN
         self.board: Board | None = None
 
+    @property
+    def image(self) -> Path | None:
+        """The file of that firmware."""
+        return None if self.firmware is None else Path(self.target.env.config.get_image_path(self.firmware))
+
     def open(self, folder: Path, application: Path = SENSOR) -> Board:
         """The board as campaigns see it. Raises BoardMissing."""
         self.board = self.node.open(folder, application)
@@ -401,7 +406,7 @@ class BoardStrategy(Strategy):  # type: ignore[misc]
             self.status = following
 
     def _flash(self) -> None:
-        if self.firmware is None:
+        if self.image is None:
             return
         loader = getattr(self.node, "loader", None)
         if loader is None:
@@ -410,7 +415,7 @@ class BoardStrategy(Strategy):  # type: ignore[misc]
         board.switch.on()
         try:
             self.target.activate(loader)
-            loader.load(self.target.env.config.get_image_path(self.firmware))
+            loader.load(str(self.image))
         except OSError:
             raise
         except Exception as error:  # noqa: BLE001 - each of labgrid's loaders has its own
@@ -534,7 +539,9 @@ class LabBoard(RealBoard):
         return f"{self.target}: {self._node.identity}, over {link}"
 
     def files(self) -> dict[str, Path]:
-        return {"application": self._application}
+        image = self._node.target.get_driver(BoardStrategy, activate=False).image
+        named = {"firmware image": image} if image is not None and image.is_file() else {}
+        return {"application": self._application, **named}
 
     @contextlib.contextmanager
     def asked(self) -> Iterator[Repl]:

@@ -121,7 +121,7 @@ def check(environment: Environment, name: str) -> Iterator[str]:
 def flash(environment: Environment, name: str) -> str:
     """Load the firmware that the file names; which. Raises BoardMissing and OSError."""
     strategy = lab.strategy(lab.target(environment, name))
-    if strategy.firmware is None:
+    if strategy.image is None:
         raise BoardMissing("its BoardStrategy names no firmware, such as {firmware: pico}, of images: of the file")
     with tempfile.TemporaryDirectory() as folder:
         board = strategy.open(Path(folder) / "flash")
@@ -131,8 +131,7 @@ def flash(environment: Environment, name: str) -> str:
         raise OSError(error.msg) from None
     finally:
         board.close()
-    image = Path(environment.config.get_image_path(strategy.firmware))
-    return f"{image}, SHA-256 {digest(image)[:16]}, is loaded"
+    return f"{strategy.image}, SHA-256 {digest(strategy.image)[:16]}, is loaded"
 
 
 def _each(environment: Environment, words: Any) -> bool:

@@ -790,6 +790,9 @@ def test_a_strategy_flashes_what_the_file_names_as_the_firmware(rig: Rig, tmp_pa
     board["drivers"] = {"RecordingLoader": {}, **board["drivers"]}
     with_loader = strategy()
     opened = with_loader.open(tmp_path / "flash")
+    assert opened.files() == {"application": SENSOR}
+    (tmp_path / "firmware.uf2").write_bytes(b"firmware")
+    assert opened.files() == {"application": SENSOR, "firmware image": tmp_path / "firmware.uf2"}
     with_loader.transition("flashed")
     assert with_loader.target.env.loaded == str(tmp_path / "firmware.uf2")
     assert (tmp_path / "on").exists()
