@@ -6,10 +6,12 @@ import contextlib
 import queue
 import random
 import re
+import sys
 import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pyarrow as pa
@@ -183,6 +185,53 @@ def test_a_trigger_lists_the_folder_once(folder: Path, monkeypatch: pytest.Monke
     paths[0].unlink()
     with pytest.raises(FolderError, match=r"segment 1 of the queue line1 is missing .* with the lookup ids 1 to 1"):
         reader.partitions({"folders": {"folder-1": {"line1": 0}}}, end)
+
+
+def test_what_a_trigger_takes_does_not_cost_more_the_more_is_waiting(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first load of 100,000 segments has hundreds of triggers. Counted are calls."""
+    found: list[str] = []
+    monkeypatch.setattr(segments, "names", lambda place: [*found])
+    source = Folders([str(folder)])
+
+    def calls(more: range) -> int:
+        found.extend(segments.file_name(queue, serial, serial, serial) for serial in more for queue in "ab")
+        source.look()
+        made = 0
+
+        def count(frame: FrameType, event: str, what: object) -> None:
+            nonlocal made
+            made += event == "call"
+
+        sys.setprofile(count)
+        try:
+            taken = folders.in_turn(source.waiting({}), 4)
+            waiting = len(source.listed({one.place: one.serial for one in taken}))
+        finally:
+            sys.setprofile(None)
+        assert [(one.segment.queue, one.serial) for one in taken] == [("a", 1), ("a", 2), ("b", 1), ("b", 2)]
+        assert waiting == len(found) - 4
+        return made
+
+    few = calls(range(1, 20))
+    assert calls(range(20, 2000)) < few + 200
+
+
+def test_a_segment_that_is_there_twice_or_went_between_looks_is_noticed(folder: Path) -> None:
+    paths = [write(folder, serial, serial, serial) for serial in (1, 2, 3)]
+    source = Folders([str(folder)])
+    assert [one.serial for one in source.waiting({})] == [1, 2, 3]
+    write(folder, 4, 4, 4)
+    other = write(folder, 1, 1, 1, "other")
+    assert [one.serial for one in source.waiting({})] == [1, 2, 3, 4, 1]
+    other.unlink()
+    twin = paths[1].rename(folder / segments.file_name("line1", 1, 2, 2))
+    with pytest.raises(FolderError, match="segment 2 of the queue line1 is missing"):
+        source.waiting({})
+    assert source.last() == {folders.Place("folder-1", "line1"): 4}
+    twin.rename(paths[1])
+    assert [one.serial for one in source.waiting({})] == [1, 2, 3, 4]
 
 
 def test_a_stream_of_an_older_version_is_gone_on_with(folder: Path) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
@@ -54,6 +55,36 @@ class Found(NamedTuple):
         return self.segment.serial
 
 
+@dataclass
+class _Seen:
+    """What the names in a folder have said: a look parses and sorts what is new, not all that waits. queues: the
+    segments of each, by serial."""
+
+    path: AnyPath
+    marker: Marker
+    parsed: dict[str, Found | None] = field(default_factory=dict)
+    queues: dict[Place, list[Found]] = field(default_factory=dict)
+
+    def look(self, wanted: str | None) -> None:
+        """Once more; only at this queue."""
+        there = set(segments.names(self.path))
+        gone = self.parsed.keys() - there
+        lost = {one.place for name in gone if (one := self.parsed.pop(name)) is not None}
+        changed = lost & self.queues.keys()
+        for place in changed:
+            self.queues[place] = [one for one in self.queues[place] if one.segment.name not in gone]
+        for name in there - self.parsed.keys():
+            segment = segments.of_name(self.path, name)
+            self.parsed[name] = one = None if segment is None else Found(self.marker, segment)
+            if one is not None and wanted in (None, one.segment.queue.lower()):
+                self.queues.setdefault(one.place, []).append(one)
+                changed.add(one.place)
+        for place in changed:
+            self.queues[place].sort(key=_serial)
+            if not self.queues[place]:
+                del self.queues[place]
+
+
 class Folders:
     """The folders that are named, or match the patterns, when they are looked at. queue: only this one.
 
@@ -70,12 +101,11 @@ class Folders:
             raise OptionError(str(error)) from None
         except BadName as error:
             raise OptionError(f"option queue (--queue): {error}") from None
-        self._parsed: dict[AnyPath, dict[str, Segment | None]] = {}  # what names of files say, by folder
-        self._listed: list[Found] = []
+        self._seen: dict[tuple[AnyPath, Marker], _Seen] = {}  # when the folders were looked at last
         self.now()
 
     def __getstate__(self) -> dict[str, object]:
-        return {**vars(self), "_parsed": {}, "_listed": []}  # tasks list nothing
+        return {**vars(self), "_seen": {}}  # tasks list nothing
 
     def __str__(self) -> str:
         return ", ".join(self._named)
@@ -105,27 +135,31 @@ class Folders:
                 if marker is not None:
                     yield match, marker
 
-    def listing(self) -> list[Found]:
-        """The visible segments, in no order."""
+    def look(self) -> None:
+        """List the folders that are there now."""
+        seen = {}
+        for folder in self.now().items():
+            seen[folder] = self._seen.get(folder) or _Seen(*folder)
+            seen[folder].look(self._queue)
+        self._seen = seen
+
+    def _queues(self) -> dict[Place, list[Found]]:
+        return {place: queue for seen in self._seen.values() for place, queue in seen.queues.items()}
+
+    def listed(self, read: Serials, until: Serials | None = None) -> list[Found]:
+        """The segments behind `read`, or behind nothing, up to `until` if that is given, in the order of their queues
+        and serials, as the folders were when they were looked at last."""
         found = []
-        for path, marker in self.now().items():
-            known = self._parsed.get(path, {})
-            self._parsed[path] = seen = {
-                name: known[name] if name in known else segments.of_name(path, name) for name in segments.names(path)
-            }
-            found += [
-                Found(marker, segment)
-                for segment in seen.values()
-                if segment is not None and self._queue in (None, segment.queue.lower())
-            ]
-        self._listed = found
+        for place, queue in sorted(self._queues().items()):
+            last = len(queue) if until is None else bisect_right(queue, until.get(place, 0), key=_serial)
+            found += queue[bisect_right(queue, read.get(place, 0), key=_serial) : last]
         return found
 
     def passed_over(self) -> Iterator[str]:
         """What to say of visible files that have no name of a segment, for each folder."""
-        self.listing()
-        for path, seen in self._parsed.items():
-            others = sorted(name for name, segment in seen.items() if segment is None and name[0] not in "._")
+        self.look()
+        for (path, _), seen in self._seen.items():
+            others = sorted(name for name, one in seen.parsed.items() if one is None and name[0] not in "._")
             if others:
                 more = f" and {len(others) - NAMED_MAX:,} more" if len(others) > NAMED_MAX else ""
                 named = ", ".join(others[:NAMED_MAX]) + more
@@ -133,23 +167,19 @@ class Folders:
 
     def last(self) -> dict[Place, int]:
         """The newest segment of each queue."""
-        self.listing()
+        self.look()
         return self.last_listed()
 
     def last_listed(self) -> dict[Place, int]:
         """The newest segment of each queue when the folders were looked at last."""
-        newest: dict[Place, int] = {}
-        for one in self._listed:
-            newest[one.place] = max(one.serial, newest.get(one.place, 0))
-        return newest
+        return {place: queue[-1].serial for place, queue in self._queues().items()}
 
     def beginning(self, known: Collection[str]) -> dict[Place, int]:
         """The serial before the oldest segment of each queue in the folders that are not known."""
         for _ in range(2):  # a listing may have missed one that has just become visible
-            oldest: dict[Place, int] = {}
-            for one in self.listing():
-                if one.marker.folder not in known:
-                    oldest[one.place] = min(one.serial - 1, oldest.get(one.place, one.serial))
+            self.look()
+            queues = self._queues().items()
+            oldest = {place: queue[0].serial - 1 for place, queue in queues if place.folder not in known}
             if not any(oldest.values()):
                 break
         return oldest
@@ -174,21 +204,13 @@ class Folders:
         Segments become visible in the order of their serials, so what a listing has missed, although it shows a later
         one, the next listing shows; if not, it was deleted."""
         for last_try in (False, True):
-            found = [
-                one
-                for one in self.listing()
-                if one.serial > read.get(one.place, 0) and (until is None or one.serial <= until.get(one.place, 0))
-            ]
-            found.sort(key=_order)
-            reached = dict(read)
-            for one in found:
-                reached[one.place] = due = reached.get(one.place, 0) + 1
-                if one.serial != due:
-                    if last_try:
-                        raise missing(one.segment.path.parent, one.segment.queue, due)
-                    break
-            else:
+            self.look()
+            found = self.listed(read, until)
+            gap = _gap(found, read)
+            if gap is None:
                 break
+            if last_try:
+                raise missing(gap[0].segment.folder, gap[0].segment.queue, gap[1])
         return found
 
     def between(self, first: Serials, last: Serials) -> list[Found]:
@@ -196,9 +218,9 @@ class Folders:
 
         A folder that was listed to find out where they end is not listed again: 100,000 segments take 0.15 s."""
         due = sum(max(0, serial - first.get(place, 0)) for place, serial in last.items())
-        found = [one for one in self._listed if first.get(one.place, 0) < one.serial <= last.get(one.place, 0)]
+        found = self.listed(first, last)
         if len(found) == due and {one.segment.folder for one in found} <= self.now().keys():
-            return sorted(found, key=_order)
+            return found
         found = self.waiting(first, last)
         reached = {**first, **{one.place: one.serial for one in found}}
         for place, serial in last.items():
@@ -217,6 +239,31 @@ def _order(one: Found) -> tuple[str, str, int]:
     return (*one.place, one.serial)
 
 
+def _place(one: Found) -> Place:
+    return one.place
+
+
+def _serial(one: Found) -> int:
+    return one.segment.serial
+
+
+def _by_queue(found: Sequence[Found]) -> Iterator[Sequence[Found]]:
+    """What is in the order of queues and serials, queue for queue."""
+    end = 0
+    while end < len(found):
+        begin, end = end, bisect_right(found, found[end].place, lo=end, key=_place)
+        yield found[begin:end]
+
+
+def _gap(found: Sequence[Found], read: Serials) -> tuple[Found, int] | None:
+    """The first segment in front of which one is missing, or which is there twice, and the serial that was due."""
+    for queue in _by_queue(found):
+        due = range(read.get(queue[0].place, 0) + 1, queue[-1].serial + 1)
+        if [one.segment.serial for one in queue] != [*due]:
+            return next((one, serial) for one, serial in zip(queue, due) if one.serial != serial)
+    return None
+
+
 def _marker(folder: AnyPath) -> Marker:
     if folder.is_file():
         raise FolderError(f"{folder} is a file: name the folder of segments")
@@ -233,13 +280,13 @@ def _marker(folder: AnyPath) -> Marker:
 def in_turn(waiting: Sequence[Found], at_most: int, bytes_max: float = math.inf) -> list[Found]:
     """One of each queue, then the next of each, until there are so many, or so many bytes, but one at least: no queue
     waits for another. In the order of their queues and serials. Raises FolderError."""
-    turns: dict[Place, int] = {}
-    order = []
-    for one in waiting:
-        turns[one.place] = turn = turns.get(one.place, 0) + 1
-        order.append((turn, one))
-    order.sort(key=lambda pair: pair[0])
-    taken = [one for _, one in order[:at_most]]
+    taken: list[Found] = []
+    queues = [*_by_queue(waiting)]
+    turn = 0
+    while len(taken) < at_most and queues:
+        taken += [queue[turn] for queue in queues][: at_most - len(taken)]
+        turn += 1
+        queues = [queue for queue in queues if len(queue) > turn]
     if bytes_max < math.inf:
         ends = itertools.accumulate(map(_size, taken))
         taken = taken[: max(1, sum(end <= bytes_max for end in ends))]

@@ -369,8 +369,8 @@ class Watch:
         begun = datetime.fromisoformat(progress["timestamp"]).timestamp()
         taken = int(progress["durationMs"]["triggerExecution"])
         first, last = serials_of(source["startOffset"]), serials_of(source["endOffset"])
-        there = [*self.folders.listing()]
-        read = [one for one in there if first.get(one.place, 0) < one.serial <= last.get(one.place, 0)]
+        self.folders.look()
+        read = self.folders.listed(first, last)
         arrived, sent = Latency(), Latency()
         for one in read:
             with contextlib.suppress(OSError):  # it may be deleted by now, or not be on this machine
@@ -384,7 +384,7 @@ class Watch:
             int(progress.numInputRows),
             malformed,
             len(read),
-            sum(one.serial > last.get(one.place, 0) for one in there),
+            len(self.folders.listed(last)),
             taken / 1000,
             arrived.figures(),
             sent.figures(),

@@ -94,7 +94,7 @@ def prune(source: Folders, tables: Sequence[str], days: float, dry: bool = False
         raise OptionError("say which tables have the messages (--in): only what is in all of them is deleted")
     read = [serials(table) for table in tables]
     newest = source.last()
-    found = sorted(source.listing(), key=lambda one: (*one.place, one.serial))
+    found = source.listed({})
     if not dry:
         os.sync()  # what the tables have is on disk, whoever wrote it
     done = []
