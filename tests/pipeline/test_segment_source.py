@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import random
 import re
@@ -384,6 +385,20 @@ def test_groups_of_rows_that_arrived_at_other_times_are_not_read(two_queues: Pat
     for since, groups in ((10, [0, 1]), (14, [0, 1]), (15, [1]), (20, [])):
         wanted = {"since": (BEGIN + timedelta(seconds=since)).isoformat()}
         assert Period.of(wanted).groups(file.metadata) == groups
+
+
+def test_a_segment_whose_file_is_more_than_a_day_older_than_since_is_not_opened(folder: Path) -> None:
+    """Within the day the clocks of a queue manager and of a file server may differ."""
+    path = write(folder, 1, 1, 1)
+    write(folder, 2, 2, 2)
+    path.write_bytes(b"no segment")
+    since = BEGIN + timedelta(seconds=1)
+    os.utime(path, times=((since - timedelta(days=1, seconds=1)).timestamp(),) * 2)
+    assert batch_read(folder, since=since.isoformat()) == [2]
+    os.utime(path, times=((since - timedelta(hours=23)).timestamp(),) * 2)
+    for options in ({"since": since.isoformat()}, {}):
+        with pytest.raises(FolderError, match="is damaged"):
+            batch_read(folder, **options)
 
 
 @pytest.mark.parametrize(

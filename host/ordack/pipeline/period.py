@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +15,7 @@ from ordack.pipeline.options import OptionError
 OPTIONS = ("since", "until")
 _ARRIVED = "arrived"
 _DAY = len("2026-11-26")
+CLOCKS = timedelta(days=1)  # by which those of a queue manager and of what keeps its segments may differ
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,10 @@ class Period:
     def is_open(self) -> bool:
         """Whether all messages are in it."""
         return self.since is None and self.until is None
+
+    def begins_after(self, modified: float) -> bool:
+        """Whether a file that was modified last at this time, in s since 1970, is too old to have such messages."""
+        return self.since is not None and modified + CLOCKS.total_seconds() < self.since.timestamp()
 
     def groups(self, file: pq.FileMetaData) -> list[int]:
         """The groups of rows in which there may be such messages, by what the file says of their times."""

@@ -187,10 +187,13 @@ class Rows:
 
     def _read_segments(self, part: Part) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Batches, and about how many such rows have BATCH_BYTES."""
+        period = self.settings.period
         for path, queue_manager in part.segments:
             try:
+                if period.since is not None and period.begins_after(path_of(path).stat().st_mtime):
+                    continue
                 for batch, enough in self._read_segment(path, queue_manager):
-                    yield self.settings.period.among(batch), enough
+                    yield period.among(batch), enough
             except FileNotFoundError:
                 file = path_of(path)
                 if not file.parent.is_dir():
