@@ -188,9 +188,8 @@ class Outcomes:
     ) -> tuple[int, bytes, int, str | None]:
         """A transactional message from this queue manager to itself: C-70, C-71, and its other ends alike; the outcome.
         alike: what has become of those before it, by what decides that."""
-        ttrq, ttbr, sent_time, message_id, flags = unpack_from(
-            "<I32x4I", leaving.packet, core.BASE_TIME_TO_REACH_QUEUE_AT
-        )
+        (ttrq,) = unpack_from("<I", leaving.packet, core.BASE_TIME_TO_REACH_QUEUE_AT)
+        ttbr, sent_time, message_id, flags = unpack_from("<4I", leaving.packet, core.USER_TIME_TO_BE_RECEIVED_AT)
         journal = flags & (core.USER_JN | core.USER_JP)
         key = sent_time, journal, ttrq, ttbr
         if key not in alike:
