@@ -48,7 +48,8 @@ def store(tmp_path: Path) -> Path:
 
 
 def _in_between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Where the piecework pauses, another process has its turn."""
+    """Where the piecework pauses, another process has its turn; however quick this one is, that is so each 100."""
+    monkeypatch.setattr(pieces, "PIECE_S", 0)
     monkeypatch.setattr(pieces.time, "sleep", lambda _seconds: act())
 
 

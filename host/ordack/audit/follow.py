@@ -554,7 +554,8 @@ def stream(spark: SparkSession, follower: Follower, once: bool) -> StreamingQuer
         )
         .load()
     )
-    writer = steps.writeStream.format("noop").option("checkpointLocation", str(follower.checkpoint / "spark"))
+    writer = steps.writeStream.queryName(f"ordack audit {follower.folder}").format("noop")
+    writer = writer.option("checkpointLocation", str(follower.checkpoint / "spark"))
     return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{POLL_S} seconds")).start()
 
 
