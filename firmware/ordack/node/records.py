@@ -195,6 +195,14 @@ def mend_record(
     return records.check(segment, start, end)
 
 
+def only_byte(difference: int) -> int:
+    """In which of its four bytes all of a difference is; 4: in several."""
+    for k in range(4):
+        if not difference & ~(0xFF << 8 * k):
+            return k
+    return 4
+
+
 def mend(records: Records, name: str, crc_at: int, start: int, stop: int, seed: int) -> bool:
     """If one changed byte explains why the bytes from start to stop do not have the CRC that is kept, undo that.
 
@@ -202,19 +210,17 @@ def mend(records: Records, name: str, crc_at: int, start: int, stop: int, seed: 
     """
     mask = records.word(name, crc_at) ^ records.crc(name, start, stop, seed)
     place = stop
-    for k in range(4):
-        if not mask & ~(0xFF << 8 * k):  # one of the CRC's own
-            place = crc_at + k
-            mask >>= 8 * k
-            break
-    else:
-        while mask > 0xFF:  # what makes so much different that many bytes before the end
-            if place == start or stop - place == _MEND_BYTES_MAX:
-                return False
-            place -= 1
-            for _ in range(8):
-                high = mask >> 31
-                mask = (mask ^ (_POLYNOMIAL if high else 0)) << 1 | high
+    k = only_byte(mask)
+    if k < 4:
+        place = crc_at + k
+        mask >>= 8 * k
+    while mask > 0xFF:  # what makes so much different that many bytes before the end
+        if place == start or stop - place == _MEND_BYTES_MAX:
+            return False
+        place -= 1
+        for _ in range(8):
+            high = mask >> 31
+            mask = (mask ^ (_POLYNOMIAL if high else 0)) << 1 | high
     if start and mask & mask - 1 and stop - start > _MEND_BYTE_MAX:
         return False
     records.log.mended.append((name, place, mask))

@@ -158,11 +158,11 @@ class _Headers:
             wrong = base ^ self._end(name, size)
             if log.HEADER_BYTES + 4 <= base <= size and records.mend(self._records, name, base - 4, 0, base - 4, 0):
                 header = self._whole(number, name)
-            for k in range(4):
-                if header is None and wrong and not wrong & ~(0xFF << 8 * k):
-                    del mended[count:]
-                    mended.append((name, 8 + k, wrong >> 8 * k))
-                    header = self._whole(number, name)
+            k = records.only_byte(wrong)
+            if header is None and wrong and k < 4:
+                del mended[count:]
+                mended.append((name, 8 + k, wrong >> 8 * k))
+                header = self._whole(number, name)
             if header is None:
                 del mended[count:]
             else:
@@ -171,14 +171,14 @@ class _Headers:
 
     def _end(self, name: str, size: int) -> int:
         """Where a header ends by what is in it; 0 if it cannot be."""
-        counts = self._records.word(name, 6)
-        sources = self._records.word(name, 40)
+        word = self._records.word
+        queues = word(name, 6) & 0xFFFF
         end = log.HEADER_BYTES
-        for _ in range((counts & 0xFFFF) + (sources & 0xFFFF)):
+        for _ in range(queues + (word(name, 40) & 0xFFFF)):
             if end > size:
                 return 0
-            end += 2 + (self._records.word(name, end) & 0xFFFF)
-        return end + log.TOTAL_BYTES * (counts & 0xFFFF) + 4
+            end += 2 + (word(name, end) & 0xFFFF)
+        return end + log.TOTAL_BYTES * queues + 4
 
     def _whole(self, number: int, name: str) -> "_Header | None":
         reader = self._records
