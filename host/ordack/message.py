@@ -6,7 +6,7 @@ import base64
 from functools import cached_property
 from typing import Any
 
-from mqqb import core, guids, headers, parse
+from mqqb import compose, core, guids, headers, parse
 from mqqb.names import QueueName
 
 from ordack import classes, outcome
@@ -21,16 +21,10 @@ ACKNOWLEDGE = {
     "nack-reach-queue": headers.WANT_NA,
     "nack-receive": headers.WANT_NR,
 }
-_FOREVER = 0xFFFFFFFF  # of TimeToReachQueue and TimeToBeReceived
-
-
-def identifier(source: bytes, message_id: int) -> bytes:
-    """MSMQ's message identifier, 20 bytes: the GUID of the queue manager that sent the message, and its MessageID."""
-    return source + message_id.to_bytes(4, "little")
 
 
 def _limit(seconds: int) -> int | None:
-    return None if seconds == _FOREVER else seconds
+    return None if seconds == compose.FOREVER else seconds
 
 
 class Message:
@@ -93,7 +87,7 @@ class Message:
     @property
     def identifier(self) -> bytes:
         """MSMQ's message identifier, 20 bytes."""
-        return identifier(bytes(self.content.user.source_queue_manager), self.message_id)
+        return outcome.identifier(bytes(self.content.user.source_queue_manager), self.message_id)
 
     @property
     def correlation_id(self) -> bytes:

@@ -70,6 +70,11 @@ def parse(packet: bytes | bytearray | memoryview) -> headers.UserMessage:
     return found
 
 
+def identifier(source: bytes, message_id: int) -> bytes:
+    """MSMQ's message identifier, 20 bytes: the GUID of the queue manager that sent the message, and its MessageID."""
+    return source + message_id.to_bytes(4, "little")
+
+
 def body_in(packet: bytes) -> slice | None:
     """Where the body of a packet of the store is, found without a look at all its headers; None if it has some of which
     that cannot be said (wire.md 3)."""
@@ -370,7 +375,7 @@ class Outcomes:
             body_type=properties.body_type if negative else 0,
             delivery="recoverable" if user.flags & core.USER_DM else "express",
             response=self._response_queue(user),
-            correlation=bytes(user.source_queue_manager) + user.message_id.to_bytes(4, "little"),
+            correlation=identifier(bytes(user.source_queue_manager), user.message_id),
         )
 
     def _response_queue(self, user: headers.UserHeader) -> names.QueueName | None:

@@ -16,7 +16,7 @@ from mqqb.names import QueueName, parse_format_name, terminated, utf16_encode
 from ordack import names, outcome
 from ordack.config import CONNECT_TIMEOUT_S, check_host, split_direct
 from ordack.formatters import Body
-from ordack.message import ACKNOWLEDGE, identifier
+from ordack.message import ACKNOWLEDGE
 from ordack.names import JOURNAL, BadName
 from ordack.outcome import Outcomes
 from ordack.prediction import number_run
@@ -122,7 +122,7 @@ def each(source: bytes, runs: Iterable[SentRun]) -> list[Sent]:
             delivery,
             tx_sequence_id,
             None if number is None else number + place,
-            identifier(source, message_id + place),
+            outcome.identifier(source, message_id + place),
         )
         for message_id, delivery, tx_sequence_id, number, count in runs
         for place in range(count)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from mqqb import confirm
 
-from ordack import classes
+from ordack import classes, outcome
 from ordack.interop.claims import BROKEN, CLAIMS, HELD, UNJUDGED, Row, out_of_sequence
 from ordack.interop.exchange import RECEIVE_S, SIZE, Broken, Exchange, Unjudged
 from ordack.interop.far import Far, NoAnswer, Refused
@@ -367,7 +367,7 @@ class Trial(Exchange):
         found = [one.message_class for one in came]
         if found != wanted:
             raise Broken(f"{' and '.join(map(classes.label, found)) or 'none'} came")
-        right = self._client.store.guid + message.to_bytes(4, "little")
+        right = outcome.identifier(self._client.store.guid, message)
         if any(one.correlation_id != right for one in came):
             raise Broken("an acknowledgement does not name the message that it is about")
         return " and ".join(map(classes.label, found))

@@ -21,6 +21,7 @@ from ordack.paths import AnyPath, NotLocal, RemoteError, RemotePath, is_pattern,
 from ordack.pipeline import segments
 from ordack.pipeline.options import OptionError
 from ordack.pipeline.segments import MARKER, SUFFIX, FolderError, Marker, Segment
+from ordack.store.database import first_of
 
 # What one task reads: a segment more costs it little, a task more 150 ms of processors, most of it for one more file of
 # the table. But all processors want some.
@@ -161,8 +162,7 @@ class Folders:
         for (path, _), seen in self._seen.items():
             others = sorted(name for name, one in seen.parsed.items() if one is None and name[0] not in "._")
             if others:
-                more = f" and {len(others) - NAMED_MAX:,} more" if len(others) > NAMED_MAX else ""
-                named = ", ".join(others[:NAMED_MAX]) + more
+                named = first_of(others, NAMED_MAX)
                 yield f"passed over in {path}: {named} (no name that `ordack export` gives)"
 
     def last(self) -> dict[Place, int]:
@@ -186,14 +186,13 @@ class Folders:
 
     def begun_late(self, beginning: Serials) -> Iterator[str]:
         """What to say of folders in which queues begin behind these serials, as `beginning` has told them."""
-        for path, marker in self.now().items():
+        for path, marker in self.now().items() if any(beginning.values()) else ():  # as a rule none, at every batch
             late = sorted(
                 place.queue for place, serial in beginning.items() if serial and place.folder == marker.folder
             )
             if late:
-                more = f" and {len(late) - NAMED_MAX:,} more" if len(late) > NAMED_MAX else ""
                 yield (
-                    f"{path}: the first segments of {', '.join(late[:NAMED_MAX])}{more} were deleted before this "
+                    f"{path}: the first segments of {first_of(late, NAMED_MAX)} were deleted before this "
                     "ingest, and their messages will not be in the table"
                 )
 

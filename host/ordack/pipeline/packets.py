@@ -61,7 +61,7 @@ from ordack.capture.packed import SUFFIXES
 from ordack.paths import AnyPath, NotLocal, RemoteError, each, is_pattern, matching, path_of
 from ordack.pipeline.options import OptionError, noted, options_of, recalled
 from ordack.pipeline.views import PACKETS, ViewReader, view_of, view_schema
-from ordack.store.database import legible
+from ordack.store.database import first_of, legible
 
 OPTIONS = ("path", "view", "columns", "partitions")
 NAMED_MAX = 10  # of what is passed over in a folder
@@ -443,9 +443,8 @@ def _in_folder(folder: AnyPath, tell: Callable[[str], None]) -> list[str]:
     known = set(found)
     others = [entry.name for entry in entries if str(entry) not in known]
     if others:
-        more = f" and {len(others) - NAMED_MAX:,} more" if len(others) > NAMED_MAX else ""
         tell(
-            f"passed over in {folder}: {', '.join(others[:NAMED_MAX])}{more} (no pcap or pcapng file, hidden, a "
+            f"passed over in {folder}: {first_of(others, NAMED_MAX)} (no pcap or pcapng file, hidden, a "
             "folder, or packed beside what it was made of)"
         )
     return found

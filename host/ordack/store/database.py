@@ -105,6 +105,11 @@ def printable(text: str, line_end: str = "\\n") -> str:
     )
 
 
+def first_of(names: Sequence[str], at_most: int) -> str:
+    """So many of the names, and how many more there are."""
+    return ", ".join(names[:at_most]) + (f" and {len(names) - at_most:,} more" if len(names) > at_most else "")
+
+
 def counted(number: int, noun: str, grouped: bool = False) -> str:
     """1 message, 2 messages, 2 batches; 2,000 messages if grouped."""
     text = f"{number:,}" if grouped else str(number)
