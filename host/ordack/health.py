@@ -5,8 +5,8 @@ from __future__ import annotations
 from ordack.manager import Manager
 from ordack.status import LARGE_MESSAGE
 from ordack.store import Store, StoreError, StoreFull
-from ordack.store.database import counted
 from ordack.store.schema import PRIVATE
+from ordack.text import counted
 
 STUCK_S = 10.0  # its loop comes round every 50 ms, whatever it does
 FAILURE_S = 60.0  # after which a failure of the store is no news, if nothing was written meanwhile

@@ -11,8 +11,8 @@ from mqqb.names import QueueName
 
 from ordack import classes, outcome
 from ordack.formatters import Form, value_of
-from ordack.store.database import counted, legible
 from ordack.store.messages import Stored
+from ordack.text import counted, legible
 
 # Administration acknowledgements that a sender can ask for (MessagePropertiesHeader.Flags)
 ACKNOWLEDGE = {

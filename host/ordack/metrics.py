@@ -21,7 +21,7 @@ from ordack.counters import OTHER, PEERS_MAX, Spread
 from ordack.health import problems
 from ordack.manager import Manager
 from ordack.store import Store
-from ordack.store.database import printable
+from ordack.text import printable
 
 NAMED_MAX = PEERS_MAX
 LABEL_MAX = 120  # signs of a label

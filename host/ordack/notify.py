@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, MutableMapping
 
 from ordack.serve_log import WARNING, Line
-from ordack.store.database import printable
+from ordack.text import printable
 
 STATUS_S = 60.0  # between two looks for a new sentence
 PING_MIN_S = 0.02

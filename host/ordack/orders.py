@@ -12,10 +12,10 @@ from ordack.moving import Move, move_one
 from ordack.outcome import Outcomes
 from ordack.pieces import CHUNK, piece
 from ordack.store import Store, StoreError
-from ordack.store.database import counted
 from ordack.store.exports import Export
 from ordack.store.queues import Queue, QueueNotEmpty
 from ordack.store.schema import POISON, SYSTEM
+from ordack.text import counted
 
 
 class Order(NamedTuple):

@@ -26,12 +26,12 @@ from ordack import clock
 from ordack.config import Config, split_direct
 from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
 from ordack.store import Store
-from ordack.store.database import legible
 from ordack.store.messages import Leaving, NewMessage
 from ordack.store.outgoing import NewOutgoing, Waiting
 from ordack.store.queues import Queue
 from ordack.store.room import Room
 from ordack.store.schema import NEVER, ORDER_QUEUE_ID, PRIVATE, correlation_of
+from ordack.text import legible
 
 # What the removal of a message leads to, bits of NewMessage.wants.
 FINAL_ACK = 1  # to the queue manager that sent it (B-116)

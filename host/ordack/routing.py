@@ -11,7 +11,7 @@ from mqqb import guid_names, guids, headers, names
 from ordack import outcome
 from ordack.config import PORT, Config, split_direct
 from ordack.links import Hop
-from ordack.store.database import legible
+from ordack.text import legible
 
 LONGEST_KEY = 512  # any name of a queue that can be here fits
 

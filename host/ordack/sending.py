@@ -21,11 +21,11 @@ from ordack.names import JOURNAL, BadName
 from ordack.outcome import Outcomes
 from ordack.prediction import number_run
 from ordack.store import Store, StoreError, StoreFull
-from ordack.store.database import legible
 from ordack.store.messages import NewMessage
 from ordack.store.outgoing import Added, NewOutgoing, Outgoing
 from ordack.store.queues import Queue
 from ordack.store.schema import CLOSED_QUEUES, PRIVATE, SUBQUEUE, SYSTEM, correlation_of
+from ordack.text import legible
 
 TIME_MAX = 0xFFFFFFFE  # seconds
 LABEL_MAX = 249

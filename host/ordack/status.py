@@ -23,10 +23,10 @@ from ordack.outcome import is_return_queue
 from ordack.outgoing import OutgoingQueue
 from ordack.peer_names import PeerNames
 from ordack.store import Store
-from ordack.store.database import counted
 from ordack.store.outgoing import OutgoingCount
 from ordack.store.room import megabytes
 from ordack.store.schema import PRIVATE
+from ordack.text import counted
 
 LARGE_MESSAGE = 5_000_000  # bytes: with less room than this not every message is taken
 

@@ -23,7 +23,7 @@ PACKAGES = {
 }
 # Room -> the beginnings of its modules' names, of which the longest counts; and the rooms that it may import from.
 ENGINE = {"engine", "core", "constants"}
-STORE = {"store", "clock", "counters", *ENGINE}
+STORE = {"store", "clock", "counters", "text", *ENGINE}
 HOST = {"host", *STORE}
 ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "rig": ({"hil"}, {"program on a board", "cli", "net", "boards", "capture", "pipeline", "audit", *HOST}),
@@ -43,6 +43,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "store": ({"ordack.store", "ordack.names", "ordack.machine"}, STORE),
     "clock": ({"ordack.clock"}, ENGINE),
     "counters": ({"ordack.counters"}, set()),
+    "text": ({"ordack.text"}, set()),
     "board": ({"ordack.node"}, {"log of a board", *ENGINE}),
     "log of a board": (
         {f"ordack.node.{name}" for name in ("log", "littlefs", "sources", "deferred", "records", "replay", "cpython")},

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from ordack.audit import rows
 from ordack.audit.result import Result, StreamKey, Violation, count_text
 from ordack.peer_names import PeerNames
-from ordack.store.database import legible
+from ordack.text import legible
 
 
 def save(result: Result, folder: Path) -> None:

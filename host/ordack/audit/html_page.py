@@ -20,7 +20,7 @@ from ordack.audit.files import time_text, write_whole
 from ordack.audit.result import ConnectionReport, Result, Series
 from ordack.audit.rows import Row
 from ordack.peer_names import PeerNames
-from ordack.store.database import legible
+from ordack.text import legible
 
 FINDINGS_MAX = 5000  # of violations, and of what is not known, in one report
 TIME_LINES_MAX = 500  # connections whose events are in the report

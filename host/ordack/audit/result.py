@@ -93,7 +93,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from ordack.peer_names import PeerNames
-from ordack.store.database import counted
+from ordack.text import counted
 
 Verdict = Literal["no violations", "violations", "incomplete"]
 KINDS = (

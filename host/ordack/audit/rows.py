@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from ordack.audit.result import Latency, Result, SequenceId, StreamKey, StreamReport, Unknown, Violation
-from ordack.store.database import legible
+from ordack.text import legible
 
 Row = dict[str, Any]
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
-from ordack.store.database import legible
+from ordack.text import legible
 
 
 def page(package: str, parts: Mapping[str, str], data: Any) -> str:

@@ -30,7 +30,7 @@ from ordack.cli.config import read_file
 from ordack.cli.output import write
 from ordack.paths import each, size_of
 from ordack.peer_names import PeerNames
-from ordack.store.database import legible
+from ordack.text import legible
 
 if TYPE_CHECKING:
     from ordack.audit.result import Result

@@ -16,8 +16,9 @@ import typer
 from ordack.cli.output import OutputError, write
 from ordack.paths import NotLocal, local_path, path_of
 from ordack.store import Store
-from ordack.store.database import Database, legible, printable
+from ordack.store.database import Database
 from ordack.store.schema import FORMAT_VERSION
+from ordack.text import legible, printable
 
 if TYPE_CHECKING:
     from rich.table import Table

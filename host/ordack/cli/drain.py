@@ -11,7 +11,7 @@ from mqqb import confirm
 from ordack.cli import output
 from ordack.client import Queue
 from ordack.message import Message
-from ordack.store.database import counted
+from ordack.text import counted
 
 BATCH = 256  # messages that one commit removes, if standard output is a file
 

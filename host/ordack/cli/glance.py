@@ -16,8 +16,8 @@ from typing import Any
 from ordack.cli.common import Rows, make_table, report, table_text
 from ordack.cli.output import write
 from ordack.store import StoreBusy
-from ordack.store.database import printable
 from ordack.store.look import ReadOnlyStore, open_to_look
+from ordack.text import printable
 
 LEAST_S, MOST_S = 0.1, 86400.0  # between two looks
 REST = 4  # times as long as a look takes, nothing is read after it

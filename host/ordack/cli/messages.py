@@ -15,7 +15,7 @@ from ordack.cli.common import JsonOption, StoreOption, complain, local, report_d
 from ordack.cli.output import OutputError, save, write, write_bytes
 from ordack.cli.queues import QueueArgument
 from ordack.store import StoreError
-from ordack.store.database import counted
+from ordack.text import counted
 
 if TYPE_CHECKING:
     from ordack.message import Message

@@ -10,8 +10,8 @@ import typer
 
 from ordack.cli.common import JsonOption, StoreOption, complain, report, report_done
 from ordack.cli.queues import QueueArgument
-from ordack.store.database import counted
 from ordack.store.schema import NEVER
+from ordack.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,8 @@ from ordack.cli.common import JsonOption, StoreOption, report, report_done
 from ordack.cli.output import write
 from ordack.names import destination
 from ordack.store import StoreError
-from ordack.store.database import counted
 from ordack.store.look import open_to_look
+from ordack.text import counted
 
 app = typer.Typer(no_args_is_help=True, help="List, pause, resume, resend or purge what waits for other machines.")
 FormatNameArgument = Annotated[

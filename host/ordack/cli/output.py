@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from ordack.paths import sync
-from ordack.store.database import legible
+from ordack.text import legible
 
 FIRST_WAIT_S = 0.0002
 LAST_WAIT_S = 0.02

@@ -23,7 +23,7 @@ from ordack.cli.common import (
 from ordack.cli.output import write
 from ordack.cli.reconcile import reconcile
 from ordack.store import StoreError
-from ordack.store.database import counted
+from ordack.text import counted
 
 app = typer.Typer(no_args_is_help=True, help="Load exported messages into a table with Spark, and keep up both.")
 app.command("reconcile")(reconcile)

@@ -9,10 +9,10 @@ import typer
 
 from ordack.cli.common import JsonOption, StoreOption, print_table, report, report_done, tell_if_new
 from ordack.store import StoreError
-from ordack.store.database import counted
 from ordack.store.look import open_to_look
 from ordack.store.queues import QueueExists, QueueNotEmpty
 from ordack.store.schema import SYSTEM
+from ordack.text import counted
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, limit, purge or delete queues.")
 QueueArgument = Annotated[str, typer.Argument(help="Queue name: line1, or in MSMQ's form .\\private$\\line1.")]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ordack.cli.common import JsonOption, StoreOption, activity, complain, interrupted_with, local, report, report_done
-from ordack.store.database import counted, printable
+from ordack.text import counted, printable
 
 if TYPE_CHECKING:
     from ordack.store.backup import Contents

@@ -19,7 +19,7 @@ from ordack.interop.far import Far, NoAnswer, Refused
 from ordack.interop.here import Here
 from ordack.interop.language import body_of
 from ordack.sending import Letter
-from ordack.store.database import counted
+from ordack.text import counted
 
 AT_ONCE = 200  # messages that one command or one commit is about
 FEW = 20  # messages of a kind that is not the point

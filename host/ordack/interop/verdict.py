@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from ordack.interop.claims import BROKEN, HELD, UNJUDGED
 from ordack.interop.run import Outcome, Settings
-from ordack.store.database import legible
+from ordack.text import legible
 
 
 def summary(outcome: Outcome) -> str:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from ordack.config import Config, format_address
 from ordack.serve_log import INFO, Line
-from ordack.store.database import counted
+from ordack.text import counted
 
 FIRST_RETRY_MS = 100  # doubled after each failure, up to TryConnectInterval + RoundTripDelay (B-133)
 HISTORY_SIZE = 20

@@ -20,9 +20,9 @@ from ordack.overview import is_kept
 from ordack.peer_names import PeerNames
 from ordack.sending import open_queue
 from ordack.store import Store, StoreError
-from ordack.store.database import legible
 from ordack.store.messages import FIRST, RECEIVE_BYTES
 from ordack.store.queues import Queue
+from ordack.text import legible
 
 ROWS_MAX = 50  # that are shown, or moved, with one request
 TEXT_MAX = 300  # characters of a body that are shown

@@ -33,9 +33,9 @@ from ordack.net.guard import Guard
 from ordack.overview import SAMPLE_S, Overview
 from ordack.serve_log import INFO, WARNING, Line
 from ordack.store import StoreError
-from ordack.store.database import counted
 from ordack.store.look import StoreBeside
 from ordack.store.queues import NoSuchQueue
+from ordack.text import counted
 
 CONNECTIONS_MAX = 16  # one too many ends the one that has come least far
 FILES = CONNECTIONS_MAX + 26  # that all of this may have open: five stores, two loops' own, the listener, a connection

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from ordack.paths import RemoteError, RemotePath
 from ordack.pipeline.segments import MARKER, FolderBusy, FolderError, Marker, names, read_marker, refused
-from ordack.store.database import legible
+from ordack.text import legible
 
 MADE_S = 60.0  # after which a file that was not given its name is that of a process that was killed
 

@@ -21,8 +21,8 @@ from mqqb.parse import names_end
 from ordack.outcome import parse
 from ordack.pipeline.segments import MESSAGE_KEY, QUEUE_MANAGER, SCHEMA, TIME, message_keys
 from ordack.store import StoreError
-from ordack.store.database import legible
 from ordack.store.messages import Stored
+from ordack.text import legible
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -49,9 +49,9 @@ from ordack.pipeline.segments import (
     read_marker,
 )
 from ordack.store import StoreError, StoreUnknown
-from ordack.store.database import counted, legible
 from ordack.store.exports import Export
 from ordack.store.messages import NotTaken, Stored
+from ordack.text import counted, legible
 
 ROWS = 10_000  # of a segment, at most
 SEGMENT_BYTES = 32 << 20  # of packets in a segment; one is begun when it has less, to bound memory

@@ -21,7 +21,7 @@ from ordack.paths import AnyPath, NotLocal, RemoteError, RemotePath, is_pattern,
 from ordack.pipeline import segments
 from ordack.pipeline.options import OptionError
 from ordack.pipeline.segments import MARKER, SUFFIX, FolderError, Marker, Segment
-from ordack.store.database import first_of
+from ordack.text import first_of
 
 # What one task reads: a segment more costs it little, a task more 150 ms of processors, most of it for one more file of
 # the table. But all processors want some.

@@ -61,7 +61,7 @@ from ordack.capture.packed import SUFFIXES
 from ordack.paths import AnyPath, NotLocal, RemoteError, each, is_pattern, matching, path_of
 from ordack.pipeline.options import OptionError, noted, options_of, recalled
 from ordack.pipeline.views import PACKETS, ViewReader, view_of, view_schema
-from ordack.store.database import first_of, legible
+from ordack.text import first_of, legible
 
 OPTIONS = ("path", "view", "columns", "partitions")
 NAMED_MAX = 10  # of what is passed over in a folder

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from ordack.pipeline.segment_source import MALFORMED
 from ordack.pipeline.segments import FolderError, OtherFolder
 from ordack.pipeline.spark import words
-from ordack.store.database import counted
+from ordack.text import counted
 
 
 class IngestError(Exception):

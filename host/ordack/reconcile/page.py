@@ -13,7 +13,7 @@ from ordack.audit import sheet
 from ordack.audit.files import write_whole
 from ordack.peer_names import PeerNames
 from ordack.reconcile.result import KINDS, Finding, Result, moment
-from ordack.store.database import counted, legible
+from ordack.text import counted, legible
 
 CLASSES = {"reconciled": "clean", "violations": "violations", "incomplete": "unknown"}
 FIGURES = {"captured": "In the captures", "acknowledged": "Acknowledged", "in_segments": "In segments",

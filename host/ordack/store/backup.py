@@ -26,12 +26,13 @@ from urllib.parse import quote
 
 import apsw
 
-from ordack.store.database import OPERATIONS, Database, StoreBusy, StoreError, StoreFull, legible
+from ordack.store.database import OPERATIONS, Database, StoreBusy, StoreError, StoreFull
 from ordack.store.locks import SERVE_LOCK, Locks
 from ordack.store.look import ReadOnlyDatabase, is_writable
 from ordack.store.room import megabytes, reserve
 from ordack.store.schema import CHANGES, FILE_NAME, FORMAT_VERSION, PRIVATE
 from ordack.store.write_ahead import disk_bytes, log_bytes, patience
+from ordack.text import legible
 
 PIECE_PAGES = 256  # copied at once, between two looks at signals
 PROBLEMS = 20  # that are named of one file
