@@ -2351,6 +2351,99 @@ int32_t mqqb_audit_rows(mqqb_audit *a, const mqqb_capture_columns *columns, uint
     return MQQB_AUDIT_DONE;
 }
 
+/* ---- connections that are forgotten ----------------------------------------------------------- */
+
+/* What a reference to a connection becomes; of what is none, or was left behind, the same. wishes, numbers: one of them is NULL. */
+typedef struct {
+    uint32_t connections, *wishes;
+    const uint32_t *numbers;
+} forgetting;
+
+static uint32_t refer(const forgetting *f, uint32_t connection)
+{
+    if (connection >= f->connections) {
+        return connection;
+    }
+    if (f->wishes != NULL) {
+        f->wishes[connection] = MQQB_CAPTURE_KEEP;
+        return connection;
+    }
+    return f->numbers[connection];
+}
+
+static uint32_t refer_where(const forgetting *f, uint32_t where)
+{
+    return 2 * refer(f, where / 2) | (where & 1);
+}
+
+static void refer_sequence(const forgetting *f, mqqb_audit_sequence *s)
+{
+    s->where = refer_where(f, s->where);
+    s->first_where = refer_where(f, s->first_where);
+    s->reported_where = refer_where(f, s->reported_where);
+    s->ack_where = refer_where(f, s->ack_where);
+    s->shown.where = refer_where(f, s->shown.where);
+    if (s->reported_resend != 0) {
+        s->reported_resend = refer_where(f, s->reported_resend - 1) + 1;
+    }
+    for (unsigned k = 0; k < MQQB_AUDIT_ACKS; k++) {
+        s->acks[k].where = refer_where(f, s->acks[k].where);
+    }
+}
+
+/* All references to connections, also in what is unused. */
+static void refer_all(mqqb_audit *a, uint32_t pairs, const forgetting *f)
+{
+    uint32_t i;
+
+    for (i = 0; i < a->flows_used; i++) {
+        a->flows[i].last_connection = refer(f, a->flows[i].last_connection);
+    }
+    for (i = 0; i < a->sequences_used; i++) {
+        refer_sequence(f, &a->sequences[i]);
+    }
+    for (i = 0; i < a->slots_used; i++) {
+        a->slots[i].where = refer_where(f, a->slots[i].where);
+        a->slots[i].final_where = refer_where(f, a->slots[i].final_where);
+    }
+    for (i = 0; i < pairs; i++) {
+        for (unsigned side = 0; side < 2; side++) {
+            uint32_t *const newest = &a->pairs[i].newest[side];
+            *newest = *newest == 0 ? 0 : refer(f, *newest - 1) + 1;
+        }
+    }
+}
+
+void mqqb_audit_referred(mqqb_audit *a, uint32_t pairs, uint32_t connections, uint32_t *wishes)
+{
+    const forgetting f = {connections, wishes, NULL};
+
+    refer_all(a, pairs, &f);
+}
+
+void mqqb_audit_renumber(mqqb_audit *a, uint32_t pairs, uint32_t connections, const uint32_t *numbers)
+{
+    const forgetting f = {connections, NULL, numbers};
+    uint32_t left = 0;
+
+    refer_all(a, pairs, &f);
+    for (uint32_t i = 0; i < connections; i++) {
+        mqqb_audit_connection *const c = &a->connections[i];
+        if (numbers[i] != NOWHERE) {
+            a->connections[left++] = *c;
+            continue;
+        }
+        for (unsigned side = 0; side < 2; side++) {
+            if (c->direction[side].sent != 0) {
+                give_sent(a, c->direction[side].sent, c->direction[side].window);
+            }
+        }
+    }
+    for (; left < connections; left++) {
+        memset(&a->connections[left], 0, sizeof a->connections[left]);
+    }
+}
+
 void mqqb_audit_interrupted(mqqb_audit *a, int64_t time)
 {
     uint32_t k;

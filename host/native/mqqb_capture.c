@@ -1968,6 +1968,63 @@ void mqqb_capture_start(mqqb_capture *c)
     c->active = c->held_first = NONE;
 }
 
+/* Has it come to its end on both sides, as far as they were seen? */
+static int is_over(const mqqb_capture_connection *k)
+{
+    return (k->direction[0].flags & (IS_OPEN | IS_ENDED)) != IS_OPEN &&
+           (k->direction[1].flags & (IS_OPEN | IS_ENDED)) != IS_OPEN;
+}
+
+/* Its first fragment has come, and was of a connection. */
+static int has_connection(const mqqb_capture_datagram *g)
+{
+    return g->state == IS_KNOWN && g->connection != NONE;
+}
+
+uint32_t mqqb_capture_forget(mqqb_capture *c, uint32_t *numbers)
+{
+    uint32_t left = 0, number;
+
+    for (unsigned i = 0; i < MQQB_CAPTURE_FRAGMENTS; i++) {
+        if (has_connection(&c->datagrams[i])) {
+            numbers[c->datagrams[i].connection] = MQQB_CAPTURE_KEEP;
+        }
+    }
+    for (number = 0; number < c->connections_used; number++) {
+        mqqb_capture_connection *const k = &c->connections[number];
+        if (numbers[number] == MQQB_CAPTURE_KEEP || (k->flags & (IS_HELD | IS_GIVING)) != 0 ||
+            (numbers[number] == MQQB_CAPTURE_FORGET_ENDED && !is_over(k))) {
+            numbers[number] = left;
+            c->connections[left++] = *k;
+        } else {
+            numbers[number] = NONE;
+            for (unsigned side = 0; side < 2; side++) {
+                drop_carry(c, &k->direction[side]);
+                while (k->direction[side].pending != NONE) {
+                    k->direction[side].pending = free_segment(c, k->direction[side].pending);
+                }
+            }
+        }
+    }
+    for (number = 0; number < left; number++) {
+        mqqb_capture_connection *const k = &c->connections[number];
+        if ((k->flags & IS_HELD) != 0 && k->held_next != NONE) {
+            k->held_next = numbers[k->held_next];
+        }
+    }
+    if (c->held_first != NONE) {
+        c->held_first = numbers[c->held_first];
+        c->held_last = numbers[c->held_last];
+    }
+    for (unsigned i = 0; i < MQQB_CAPTURE_FRAGMENTS; i++) {
+        if (has_connection(&c->datagrams[i])) {
+            c->datagrams[i].connection = numbers[c->datagrams[i].connection];
+        }
+    }
+    c->connections_used = left;
+    return left;
+}
+
 int32_t mqqb_capture_read(mqqb_capture *c)
 {
     const uint8_t *const file = c->files[c->file];

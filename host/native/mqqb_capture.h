@@ -259,6 +259,12 @@ int32_t mqqb_capture_finish(mqqb_capture *c);
  * Returns how many bytes that are; with NULL nothing moves. files: a byte for each file; 1: something refers to it. */
 uint64_t mqqb_capture_keep(mqqb_capture *c, uint8_t *out, uint8_t *files);
 
+/* Forget connections, when all rows were taken: frames of one that come after all are of a new one, as if it were older than the
+ * capture. numbers: what is wished of each; then its new number, in the same order, all ones if it is forgotten. Returns how many are left; the indexes have to be
+ * filled again: mqqb_capture_rehash. What the queue of waiting frames or an IP fragment refers to is kept. */
+enum { MQQB_CAPTURE_KEEP = 0, MQQB_CAPTURE_FORGET_ENDED = 1, MQQB_CAPTURE_FORGET = 2 };
+uint32_t mqqb_capture_forget(mqqb_capture *c, uint32_t *numbers);
+
 /* mqqb_capture_routed.pair of its frames. */
 uint64_t mqqb_capture_pair(const mqqb_capture_connection *k);
 

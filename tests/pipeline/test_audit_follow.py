@@ -20,6 +20,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
+import dpkt
 import pyarrow as pa
 from ordack.audit import follow, tasks
 from ordack.audit.follow import Follower
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 250
+FIN = dpkt.tcp.TH_FIN | dpkt.tcp.TH_ACK
 
 
 def several_files(seed: int, folder: Path) -> list[Path]:
@@ -249,6 +251,56 @@ def test_the_state_does_not_grow_with_the_files_that_were_read(tmp_path: Path) -
             seen[step.number] = len(state.read())
     assert len(seen) == len(files)
     assert seen[40] - seen[10] < sum(path.stat().st_size for path in files[10:]) / 50
+
+
+def numbered_anew(value: Any) -> Any:
+    """Without the connections' numbers."""
+    if isinstance(value, list):
+        return [numbered_anew(item) for item in value]
+    if hasattr(value, "connection"):
+        return {
+            field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.name != "connection"
+        }
+    return value
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_connection_that_has_ended_is_forgotten_and_the_verdicts_stay(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "ENDED_S", 0.0)
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    sources = [path for path in several_files(seed, tmp_path) if columnar.first_time(str(path)) != float("inf")]
+    for path in sources:
+        (folder / path.name).write_bytes(path.read_bytes())
+    found = follow_all(Follower(folder, tmp_path / "checkpoint", step_bytes=1))
+    wanted = tasks.run([folder / path.name for path in sources])
+    assert found is not None
+    for field in dataclasses.fields(Result):
+        if field.name not in ("bytes_read", "connections"):
+            assert numbered_anew(getattr(found, field.name)) == numbered_anew(getattr(wanted, field.name)), field.name
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_the_state_does_not_grow_with_the_connections_that_are_over(tmp_path: Path, ends: bool) -> None:
+    """A board wakes each half hour, for two weeks: it takes leave, or its battery is taken out."""
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    follower = Follower(folder, tmp_path / "checkpoint", step_bytes=1)
+    for day in range(14):
+        records = []
+        for wake in range(48):
+            port = 1024 + 48 * day + wake
+            frames = [syn(99, port), segment(100, bytes(20), port=port)]
+            frames += [segment(120, flags=FIN, port=port)] if ends else []
+            seconds = 1_700_000_000 + 86400 * day + 1800 * wake
+            records += [struct.pack("<IIII", seconds, 0, len(data), len(data)) + data for data in frames]
+        (folder / f"{day:02}.pcap").write_bytes(pcap([]) + b"".join(records))
+    kept = [follower._read(step.number).decoder.connections for step in follower.steps(once=True)]
+    assert len(kept) == 14
+    assert kept[-1] == kept[5] <= (4 if ends else 2 * 48 + 2)
+    assert follower.result(14).summary["connections"] == 14 * 48
 
 
 def test_states_of_another_version_are_made_again_or_it_is_told_that_they_cannot_be(

@@ -39,6 +39,8 @@ static struct {
 static mqqb_audit_finding found[FOUND_MAX];
 static uint32_t found_count, stray_count, grown;
 static uint32_t pair_of[CONNECTIONS];
+static uint32_t spread,
+    spreading; /* 1: every second connection is one of no use, until those are forgotten; in each test */
 
 static void *larger(void *table, size_t item, uint32_t before, uint32_t after)
 {
@@ -100,7 +102,7 @@ static void grow_connections(uint32_t by)
 
     LARGER(connections, by);
     for (uint32_t k = before; k < a.connections_size; k++) {
-        a.connections[k].pair = pair_of[k];
+        a.connections[k].pair = spread != 0 && k % 2 == 1 ? UINT32_MAX : pair_of[k >> spread];
     }
 }
 
@@ -146,6 +148,33 @@ static void give(void)
     rows = 0;
 }
 
+/* Forget the connections of no use, to which nothing can refer: all others have new numbers. */
+static void gather(void)
+{
+    uint32_t numbers[2 * CONNECTIONS], count, left;
+
+    give();
+    take();
+    count = a.connections_size;
+    left = (count + 1) / 2;
+    for (uint32_t k = 0; k < count; k++) {
+        numbers[k] = MQQB_CAPTURE_FORGET;
+    }
+    mqqb_audit_referred(&a, 2 * CONNECTIONS, count, numbers);
+    for (uint32_t k = 0; k < count; k++) {
+        CHECK(k % 2 == 0 || numbers[k] == MQQB_CAPTURE_FORGET);
+        numbers[k] = k % 2 == 0 ? k / 2 : UINT32_MAX;
+    }
+    mqqb_audit_renumber(&a, 2 * CONNECTIONS, count, numbers);
+    spread = 0;
+    for (uint32_t k = left; k < count; k++) {
+        a.connections[k].pair = pair_of[k];
+    }
+    for (uint32_t k = 0; k < found_count; k++) {
+        found[k].connection /= 2;
+    }
+}
+
 static void setup(void)
 {
     free(a.sources);
@@ -187,10 +216,14 @@ static void setup(void)
     stray_count = 0;
     grown = 0;
     now = START * SECOND;
+    spread = spreading != 0;
 }
 
 static void finish(void)
 {
+    if (spread != 0) {
+        gather();
+    }
     give();
     mqqb_audit_finish(&a, now);
     take();
@@ -200,6 +233,9 @@ static void finish(void)
 
 static void row(uint32_t kind, uint32_t connection, uint32_t direction)
 {
+    if (spread != 0 && frame == spreading) {
+        gather();
+    }
     if (rows == ROWS) {
         give();
     }
@@ -209,7 +245,7 @@ static void row(uint32_t kind, uint32_t connection, uint32_t direction)
     now += MS;
     times[rows] = now;
     S(KIND) = kind;
-    K(CONNECTION) = connection;
+    K(CONNECTION) = connection << spread;
     K(DIRECTION) = direction;
     K(FRAME) = ++frame;
 }
@@ -567,10 +603,11 @@ static void test_the_receivers_rule(void)
         for (uint32_t number = 1; number <= 5; number++) {
             (void)message(number, number - 1, WITH(.ordinal = 2));
         }
-        verdicts[rows] = 0;
+        give();
+        verdicts[0] = 0;
         (void)message(cases[k].number, cases[k].previous, WITH(.ordinal = cases[k].ordinal));
         CHECK_FOUND(cases[k].ordinal == 1 ? "I" : "");
-        CHECK_EQ(verdicts[10], cases[k].verdict);
+        CHECK_EQ(verdicts[0], cases[k].verdict);
         counts = counts_of(0);
         CHECK_EQ(counts.resends, (cases[k].verdict & MQQB_AUDIT_RESENT) != 0);
         for (uint32_t reason = 0; reason < MQQB_AUDIT_REJECTS; reason++) {
@@ -1895,7 +1932,7 @@ static void test_many_senders_in_one_direction(void)
     for (uint32_t k = 0; k < 6; k++) {
         (void)message(1, 0, WITH(.source = 10 + k % 5, .ordinal = 20 + k / 5));
     }
-    CHECK_EQ(a.connections_size, 0);
+    CHECK(a.connections_size == 0 || spreading != 0);
     give();
     CHECK_EQ(a.connections[0].direction[0].more, 1);
     (void)plain(HOLE, 0, 0);
@@ -1916,11 +1953,10 @@ static void test_many_senders_in_one_direction(void)
 static void test_another_pair_of_hosts(void)
 {
     setup();
-    pair_of[1] = 2;
+    pair_of[1] = pair_of[2] = 2;
     opened(0, 0, SENDER);
     opened(1, 0, SENDER);
     (void)plain(BEGIN, 2, 0);
-    pair_of[2] = 2;
     (void)message(1, 0, USUAL);
     (void)plain(HOLE, 2, 0); /* of the other pair, of nobody in particular */
     (void)order_ack(2, USUAL);
@@ -2792,9 +2828,105 @@ static void test_an_id_that_several_queues_share(void)
     }
 }
 
-int main(int argc, char **argv)
+/* ---- connections that are forgotten -------------------------------------------------------------- */
+
+/* Is a connection referred to? */
+static int refers(uint32_t connection)
 {
-    seed_random(argc, argv, 20261121);
+    uint32_t wishes[CONNECTIONS];
+    int answer;
+
+    give();
+    for (uint32_t k = 0; k < CONNECTIONS; k++) {
+        wishes[k] = MQQB_CAPTURE_FORGET;
+    }
+    mqqb_audit_referred(&a, 2 * CONNECTIONS, a.connections_size, wishes);
+    answer = wishes[connection] == MQQB_CAPTURE_KEEP;
+    for (uint32_t k = a.connections_size; k < CONNECTIONS; k++) {
+        CHECK_EQ(wishes[k], MQQB_CAPTURE_FORGET);
+    }
+    return answer;
+}
+
+/* Each connection is that of one reference alone. */
+static void test_which_connections_are_referred_to(void)
+{
+    uint32_t numbers[10];
+
+    spreading = 0;
+    start();
+    for (uint32_t k = 1; k < 10; k++) {
+        (void)plain(BEGIN, k, 0);
+    }
+    (void)message(1, 0, WITH(.connection = 1));
+    (void)message(2, 1, WITH(.connection = 2));
+    (void)message(2, 1, WITH(.connection = 3));
+    CHECK(!refers(4));
+    (void)order_ack(1, WITH(.connection = 4)); /* one that waits, the last one, and one that was shown */
+    CHECK(refers(4));
+    (void)order_ack(2, WITH(.connection = 5));
+    (void)session_ack(0, WITH(.connection = 4));
+    (void)final_ack(1, WITH(.connection = 6));
+    CHECK(refers(1)); /* where it was seen first, last, and whose messages have a slot */
+    CHECK(!refers(2));
+    for (uint32_t k = 3; k < 7; k++) {
+        CHECK(refers(k));
+    }
+    CHECK(!refers(7) && !refers(8));
+    opened(8, 0, SENDER);
+    CHECK(refers(8)); /* the newest of its hosts */
+    CHECK(!refers(7) && !refers(9));
+    a.sequences[0].shown.where = 2 * 7 + 1;
+    a.sequences[0].reported_where = 2 * 7; /* where something was reported already */
+    a.sequences[0].reported_resend = 2 * 9 + 1 + 1;
+    CHECK(refers(7) && refers(9));
+    for (uint32_t k = 0; k < 10; k++) {
+        numbers[k] = k == 2 ? UINT32_MAX : k - (k > 2);
+    }
+    mqqb_audit_renumber(&a, 2 * CONNECTIONS, 10, numbers);
+    CHECK_EQ(a.sequences[0].reported_where, 2 * 6);
+    CHECK_EQ(a.sequences[0].ack_where, 2 * 4 + 1);
+    CHECK_EQ(a.sequences[0].shown.where, 2 * 6 + 1);
+    CHECK_EQ(a.sequences[0].reported_resend, 2 * 8 + 1 + 1);
+    CHECK_EQ(a.pairs[0].newest[0], 7 + 1);
+    CHECK_EQ(a.pairs[1].newest[0], 0);
+    CHECK_EQ(a.flows[0].last_connection, 2);
+}
+
+/* What a connection had for messages that wait for a session acknowledgement is another one's. */
+static void test_what_a_forgotten_connection_held(void)
+{
+    uint32_t numbers[CONNECTIONS];
+
+    spreading = 0;
+    setup();
+    for (uint32_t k = 0; k < 200; k++) {
+        uint32_t left = 0;
+        opened(1, 0, 0);
+        (void)message(1, 0, WITH(.connection = 1, .queue = 1 + k));
+        opened(0, 0, 0);
+        (void)message(2, 1, WITH(.connection = 0, .queue = 1 + k));
+        give();
+        for (uint32_t c = 0; c < a.connections_size; c++) {
+            numbers[c] = c == 0 ? left++ : UINT32_MAX;
+        }
+        for (uint32_t s = 0; s < a.sequences_used; s++) { /* else it could not be forgotten */
+            a.sequences[s].first_where = 0;
+        }
+        for (uint32_t s = 0; s < a.slots_used; s++) {
+            a.slots[s].where = 0;
+        }
+        mqqb_audit_renumber(&a, 2 * CONNECTIONS, a.connections_size, numbers);
+        CHECK_EQ(a.connections[1].first_time, 0);
+        CHECK_EQ(a.connections[1].direction[0].sent, 0);
+        sent[1][0].messages = 0;
+        sent[1][0].recoverable = 0;
+    }
+    CHECK(a.sent_used <= 2u << MQQB_AUDIT_SENT_MAX);
+}
+
+static void all(void)
+{
     RUN("mqqb_audit.h", test_buckets);
     RUN("B-007 B-008 B-230", test_a_clean_stream);
     RUN("C-25 C-26 C-27 C-40", test_outcomes);
@@ -2880,6 +3012,16 @@ int main(int argc, char **argv)
     RUN("B-079 A-21", test_who_is_meant_is_not_certain);
     RUN("wire.md 1.5", test_private_queues_of_two_hosts);
     RUN("B-079", test_an_id_that_several_queues_share);
+}
+
+int main(int argc, char **argv)
+{
+    seed_random(argc, argv, 20261121);
+    for (spreading = 0; spreading < 25; spreading++) {
+        all();
+    }
+    RUN("mqqb_audit.h", test_which_connections_are_referred_to);
+    RUN("mqqb_audit.h", test_what_a_forgotten_connection_held);
     setup();
     return summary("test_audit");
 }

@@ -1796,6 +1796,133 @@ static void test_blocks_that_cannot_be(void)
     CHECK_EQ(r->error[0], MQQB_CAPTURE_BAD_BLOCK);
 }
 
+/* ---- connections that are forgotten -------------------------------------------------------------- */
+
+/* What has been said is a file of its own; what follows is another. */
+static file next_file(void)
+{
+    const file first = f;
+
+    f.data = NULL;
+    f.room = 0;
+    pcap(&f, 101, 0, 0);
+    return first;
+}
+
+/* Reads both, with this wish in between. */
+static void finish_behind(const file *first, uint32_t wished)
+{
+    file both[2];
+
+    both[0] = *first;
+    both[1] = f;
+    wish = wished;
+    read_files(r, both, 2, 0, 1, 0, 0);
+    wish = 0;
+}
+
+static void test_what_is_forgotten(void)
+{
+    file first;
+    const size_t size = make_message(stream, 5);
+
+    for (int over = 0; over < 2; over++) { /* one that has ended, and one that has half ended; then both go on */
+        opening();
+        say(0, 0, 0, ACK | FIN, stream, size);
+        say(1, 0, (uint32_t)size + 1, over ? ACK | FIN : ACK, stream, size);
+        first = next_file();
+        say(0, (uint32_t)size, 0, ACK, stream, size);
+        say(1, (uint32_t)size, 0, ACK, stream, size);
+        finish_behind(&first, MQQB_CAPTURE_KEEP);
+        CHECK_KINDS(-1, over ? "84A4A44" : "84A444A");
+        finish_behind(&first, MQQB_CAPTURE_FORGET_ENDED);
+        CHECK_KINDS(-1, over ? "84A4A9944AA" : "84A444A");
+        CHECK_EQ(r->c.connections_used, 1);
+        finish_behind(&first, MQQB_CAPTURE_FORGET);
+        CHECK_KINDS(-1, over ? "84A4A9944AA" : "84A49944AA");
+        free(first.data);
+    }
+    for (int six_too = 0; six_too < 2;
+         six_too++) { /* half a packet, and what waits for what is missing: gone with it */
+        pcap(&f, 101, 0, 0);
+        say(1, 0, 0, ACK, stream, size); /* its other side was never seen: it ends with this one */
+        say(1, (uint32_t)size, 0, ACK | FIN, NOTHING, 0);
+        six = six_too;
+        say(0, 0, 0, ACK, stream, 100);
+        say(0, 300, 0, ACK, stream, size);
+        say(0, 700, 0, ACK, stream, size);
+        six = 0;
+        first = next_file();
+        six = six_too;
+        say(0, 100, 0, ACK, stream, size);
+        six = 0;
+        finish_behind(&first, MQQB_CAPTURE_FORGET);
+        CHECK_EQ(r->kept[0], 0);
+        CHECK_EQ(r->c.segments_spare, r->c.segments_used);
+        finish_behind(&first, MQQB_CAPTURE_FORGET_ENDED);
+        CHECK(r->kept[0] > 0);
+        CHECK_EQ(r->c.connections_used, 1);
+        free(first.data);
+    }
+}
+
+/* What waits for a frame number, or for the other fragments of a datagram, stays, whatever is wished. */
+static void test_what_is_not_forgotten(void)
+{
+    static const unsigned order[3] = {0, 1, 2};
+    file first;
+    const size_t size = make_message(stream, 1000), places[3] = {0, 400, 800};
+    size_t n;
+
+    pcap(&f, 101, 0, 0);
+    for (uint32_t port = 1; port < 4; port++) {
+        n = put_tcp(frame, 0, 0, port, 1, 1, ACK, stream, size);
+        record(&f, frame, n, n);
+        if (port != 2) { /* more than was captured is acknowledged */
+            n = put_tcp(frame, 0, 1, port, 1, 1 + 2 * (uint32_t)size, ACK, NOTHING, 0);
+            record(&f, frame, n, n);
+        }
+    }
+    first = next_file();
+    for (uint32_t port = 1; port < 4; port++) {
+        n = put_tcp(frame, 0, 0, port, 1 + (uint32_t)size, 1, ACK, stream, size);
+        record(&f, frame, n, n);
+    }
+    for (uint32_t side = 0; side < 2; side++) { /* another one begins to wait */
+        n = put_tcp(frame, 0, side, 4, 1, 1 + 2 * (uint32_t)size, ACK, stream, side == 0 ? size : 0);
+        record(&f, frame, n, n);
+    }
+    pass_time();
+    n = put_tcp(frame, 0, 0, 4, 1 + 2 * (uint32_t)size, 1, ACK, stream, size);
+    record(&f, frame, n, n);
+    finish_behind(&first, MQQB_CAPTURE_FORGET);
+    CHECK_EQ(r->c.connections_used, 4);
+    CHECK_KINDS(0, "94949449449474AAAA");
+    free(first.data);
+    opening();
+    n = put_tcp(frame, 0, 0, 1, 1, 1, ACK, stream, size); /* one before it, which is forgotten */
+    f.size = 24;
+    record(&f, frame, n, n);
+    put_fragments(tcp(0, 0, 0, ACK, stream, size), places, 3, order, 2, 9);
+    first = next_file();
+    put_fragments(tcp(0, 0, 0, ACK, stream, size), places, 3, order + 2, 1, 9);
+    finish_behind(&first, MQQB_CAPTURE_FORGET);
+    CHECK_KINDS(-1, "994994A");
+    CHECK_EQ(K(CONNECTION)[5], 0);
+    free(first.data);
+    opening(); /* and before its first fragment has come */
+    put_fragments(tcp(0, 0, 0, ACK, stream, size), places, 3, order + 1, 2, 9);
+    n = tcp(0, 0, 0, ACK, stream, size);
+    be(frame + 20, 80, 2); /* and one that is none of ours */
+    be(frame + 22, 81, 2);
+    put_fragments(n, places, 3, order, 1, 10);
+    first = next_file();
+    put_fragments(tcp(0, 0, 0, ACK, stream, size), places, 3, order, 1, 9);
+    finish_behind(&first, MQQB_CAPTURE_FORGET);
+    CHECK_KINDS(-1, "8994A");
+    free(first.data);
+}
+
 int main(int argc, char **argv)
 {
     seed_random(argc, argv, 20261121);
@@ -1815,6 +1942,8 @@ int main(int argc, char **argv)
     RUN("mqqb_capture.h", test_how_connections_end);
     RUN("mqqb_capture.h", test_that_a_sender_has_sent_more);
     RUN("mqqb_capture.h", test_whose_syn);
+    RUN("mqqb_capture.h", test_what_is_forgotten);
+    RUN("mqqb_capture.h", test_what_is_not_forgotten);
     RUN("mqqb_capture.h", test_fragments);
     RUN("mqqb_capture.h", test_fragments_that_come_twice);
     RUN("mqqb_capture.h", test_tunnels_in_fragments);

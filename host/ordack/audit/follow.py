@@ -49,10 +49,12 @@ if TYPE_CHECKING:
 
 MARK = "follow.json"  # in the checkpoint: what it is for
 FORMAT = 1  # of checkpoints, but for the states
-STATE_FORMAT = 7  # of what is not in structures of C: modules and names of its classes too
+STATE_FORMAT = 8  # of what is not in structures of C: modules and names of its classes too
 STEP_BYTES = 1 << 30  # of files in a step, if it is more than one: what is read again after a kill
 SETTLED_S = 5.0  # a file that has not changed for so long is taken for complete
 POLL_S = 1
+ENDED_S = 3600.0  # of the captures' time: a connection that has ended is forgotten so long after its last packet
+QUIET_S = 2 * 86400.0  # and one that has not, as of a board that lost its power
 STATES_KEPT = 4  # the last ones; of older ones ever fewer
 
 
@@ -214,7 +216,7 @@ class Follower:
             try:
                 while not ended:
                     ended = query.awaitTermination(POLL_S) or stop()
-                    while number < self.last_done():
+                    while self.done(number + 1) is not None:
                         number += 1
                         yield self.step(number)
                 return
@@ -372,6 +374,7 @@ class Follower:
         _live.clear()
         state = live or self._load(step)
         packets = sum(state.read(file) for file in step.files)
+        state.auditor.forget(ENDED_S, QUIET_S)
         aside = self._state(step.number).with_name(f".{step.number:010}-{os.getpid()}")
         with pa.CompressedOutputStream(str(aside), "lz4") as target:
             pickle.dump(state, target, pickle.HIGHEST_PROTOCOL)

@@ -152,7 +152,7 @@ class Merged:
         total = sums.total
         return {
             "packets": sum(partial.packets for partial in self._partials),
-            "connections": int(self._base[-1]),
+            "connections": int(self._base[-1]) + sum(partial.forgotten for partial in self._partials),
             "streams": sum(int(own["sequences"].sum()) for own in flows),
             "messages": total["messages"],
             "resends": total["resends"],

@@ -33,7 +33,7 @@ class Partial:
     ends, syn: as of Decoder.ends; host_pairs: of connections, a number for their two hosts. guids: by code, of none
     b""; queues: by code, those of flows. missed: by code, how often something of that queue manager was missed;
     pair_missed: the same by hosts, two for each of pairs. strays: (GUID or b"", ordinal, time stamp) of
-    acknowledgements of sequences that this task has not seen.
+    acknowledgements of sequences that this task has not seen. forgotten: connections that are not among these any more.
     """
 
     flows: Structure
@@ -47,6 +47,7 @@ class Partial:
     guids: list[bytes]
     queues: dict[int, QueueName]
     missed: NDArray[np.uint32]
+    forgotten: int
     pairs: list[tuple[bytes, bytes]]
     pair_missed: NDArray[np.uint32]
     strays: set[tuple[bytes, int, int]]

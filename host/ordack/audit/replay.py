@@ -177,6 +177,7 @@ class Auditor:
         self._files = 1  # whose names were compared with the one before
         self._verdicts = verdicts
         self.gaps: list[tuple[str, str]] = []
+        self.forgotten = 0  # connections
         self._interrupted: list[int] = []  # files of which something is missing, and nothing of a later one was seen
         self._decoder: columnar.Decoder | None = None
         self._done = ffi.new("uint32_t *")
@@ -284,6 +285,31 @@ class Auditor:
             self._strays.update(zip(*(strays[name].tolist() for name in ("source", "ordinal", "time_stamp"))))
             c.strays_used = 0
 
+    def forget(self, ended_s: float, quiet_s: float) -> None:
+        """Forget connections that have ended, and nothing was seen of for so long, or for so much longer if they have
+        not; unless something refers to them. What comes of one later is taken for one older than the capture."""
+        decoder, tables, count = self._decoder, self._tables, self._connections
+        if decoder is None or not count:
+            return
+        self._take()
+        table = tables["connections"][:count]
+        quiet = self.last_time - table["direction"]["last_time"].max(1)
+        wishes = np.zeros(count, np.uint32)
+        wishes[quiet >= ended_s * 1e9] = lib.MQQB_CAPTURE_FORGET_ENDED
+        wishes[quiet >= quiet_s * 1e9] = lib.MQQB_CAPTURE_FORGET
+        for findings in self._findings:
+            wishes[findings["connection"]] = lib.MQQB_CAPTURE_KEEP
+        numbers = ffi.from_buffer("uint32_t[]", wishes)
+        lib.mqqb_audit_referred(tables.c, 2 * len(self._pairs), count, numbers)
+        if not wishes.any():
+            return
+        decoder.forget(wishes)
+        lib.mqqb_audit_renumber(tables.c, 2 * len(self._pairs), count, numbers)
+        for findings in self._findings:
+            findings["connection"] = wishes[findings["connection"]]
+        self._connections = decoder.connections
+        self.forgotten += count - self._connections
+
     def interrupt(self) -> None:
         """What was captured at about this time is missing."""
         lib.mqqb_audit_interrupted(self._tables.c, self.last_time)
@@ -317,6 +343,7 @@ class Auditor:
             guids=guids,
             queues=queues,
             missed=tables["sources"]["missed"]["missed"][: len(guids)].copy(),
+            forgotten=self.forgotten,
             pairs=list(self._pairs),
             pair_missed=tables["pairs"]["missed"]["missed"][: 2 * len(self._pairs)].copy(),
             strays={(guids[source], ordinal, stamp) for source, ordinal, stamp in self._strays},

@@ -253,6 +253,11 @@ class Decoder(Tables):
             c.rows = 0
         c.frames = parts[-1].before + parts[-1].frames if parts else 0
 
+    def forget(self, numbers: Words) -> None:
+        """Forget connections, as mqqb_capture_forget says, when all batches were taken."""
+        lib.mqqb_capture_forget(self.c, ffi.from_buffer("uint32_t[]", numbers))
+        self.grow(lib.MQQB_CAPTURE_GROW_DICTIONARY)  # with new indexes
+
     def pairs(self) -> NDArray[np.uint64]:
         """Of each connection, the number of its two hosts, as byte_ranges has it."""
         found = self.c.connections
