@@ -333,10 +333,20 @@ class Connection:
     ports: tuple[int, int]
     initial: tuple[int, int]
     opener: int  # which end of the pair: 0 or 1
+    begin: int  # when it was opened
     purpose: int = 0  # 0: what the opener's lines are on; 1: for acknowledgements only
     halves: tuple[Half, Half] = field(default_factory=lambda: (Half(), Half()))
     options: bytes = b""
     open: bool = True
+    outer: bytes = b""  # the address that the opener's frames have, if it is not its own
+
+    @property
+    def addresses(self) -> tuple[bytes, bytes]:
+        return self.outer or self.ends[0].address, self.ends[1].address
+
+    @property
+    def hosts(self) -> frozenset[bytes]:
+        return frozenset(self.addresses)
 
 
 @dataclass(eq=False)
@@ -536,7 +546,7 @@ class _Pair:
         initial = tuple(rng.choice([rng.getrandbits(32), 0xFFFFFFFF - rng.randrange(3000)]) for _ in range(2))
         number = self.first_connection + len(self.connections)
         connection = Connection(
-            number, ends, (self.port, 1801), (initial[0], initial[1]), opener, purpose, options=self.options
+            number, ends, (self.port, 1801), (initial[0], initial[1]), opener, self.clock, purpose, options=self.options
         )
         self.connections.append(connection)
         self.current[opener, purpose] = connection
@@ -1289,6 +1299,26 @@ def _simulate(rng: random.Random, violations: bool, length: int) -> list[_Pair]:
     return pairs
 
 
+def _translate(rng: random.Random, pairs: list[_Pair]) -> None:
+    """Some senders are behind a router (NAT): each connection that they open comes from one of its few addresses and
+    from a port that no open one has, maybe one that another sender's had."""
+    own = pairs[0].ends[0].address
+    outer = [own[:-4] + bytes([100, 64, 0, index]) for index in range(rng.choice([1, 1, 2, 4]))]
+    share = rng.choice([0, 0, 0.5, 1])
+    behind = {id(sender) for sender in dict.fromkeys(pair.ends[0] for pair in pairs) if rng.random() < share}
+    ends = {frame.connection.number: frame.time for pair in pairs for frame in pair.frames}
+    opened = (one for pair in pairs for one in pair.connections if id(one.ends[0]) in behind)
+    until: dict[tuple[bytes, int], int] = {}  # when an address and port were last used
+    for connection in sorted(opened, key=lambda one: one.begin):
+        connection.outer = rng.choice(outer)
+        mine = {port: end for (address, port), end in until.items() if address == connection.outer}
+        free = [port for port, end in mine.items() if end + 10**6 < connection.begin]
+        fresh = next(port for port in iter(lambda: rng.randrange(2000, 65000), 0) if port not in mine)
+        port = rng.choice(free) if free and rng.random() < 0.3 else fresh
+        connection.ports = port, 1801
+        until[connection.outer, port] = ends[connection.number]
+
+
 # ---- the files -----------------------------------------------------------------------------------
 
 
@@ -1320,8 +1350,8 @@ def _segment(frame: Frame, number: int) -> bytes:
     head = struct.pack(
         ">HHIIBBHHH", source, target, sequence, ack, 5 + len(options) // 4 << 4, frame.flags, 64000, 0, 0
     )
-    ends = connection.ends if direction == 0 else connection.ends[::-1]
-    return _ip(ends[0].address, ends[1].address, 6, head + options + frame.payload, number)
+    addresses = connection.addresses if direction == 0 else connection.addresses[::-1]
+    return _ip(*addresses, 6, head + options + frame.payload, number)
 
 
 def _link(kind: int, packet: bytes, vlan: int) -> bytes:
@@ -1461,6 +1491,7 @@ def generate(
         faults = [] if rng.random() < 0.35 else [fault for fault in FAULTS if rng.random() < 0.25]
     faults = list(faults)
     pairs = _simulate(rng, violations, length or rng.choice([60, 150, 400]))
+    _translate(random.Random(f"router {seed}"), pairs)
     everything = [frame for pair in pairs for frame in pair.frames]
     vlans = {connection.number: pair.vlan for pair in pairs for connection in pair.connections}
     for pair in pairs:
@@ -1511,7 +1542,7 @@ def generate(
         faults,
         set(),
         {pair.number: pair.lines for pair in pairs},
-        [connection for pair in pairs for connection in pair.connections],
+        sorted((connection for pair in pairs for connection in pair.connections), key=lambda one: one.begin),
         cuts,
     )
     _judge(capture, pairs, everything)
@@ -1567,7 +1598,7 @@ def _ports_again(capture: Capture, begun: set[tuple[int, int]], seen: set[tuple[
     for connection in capture.connections:
         for direction in (0, 1):
             way = connection.number, direction
-            ports = connection.ends, connection.ports, direction
+            ports = connection.addresses, connection.ports, direction
             if ports in used and way not in begun:
                 found.add(way)
             zero = connection.initial[direction] + 1
@@ -1649,7 +1680,7 @@ def _is_left(capture: Capture, line: Line, evidence: int, sequence: tuple[int, i
 
 
 def _has_begun(capture: Capture, violation: Planted) -> bool:
-    """Is there, between these hosts, a sequence of the same source that began within the capture?
+    """Is there, between these addresses, a sequence of the same source that began within the capture?
 
     It did if it followed on one with a message seen that was handed over after the capture began. An OrderAck names no
     source: if there are several, it is not certain whose it is.
@@ -1659,6 +1690,10 @@ def _has_begun(capture: Capture, violation: Planted) -> bool:
     lines = [other for other in capture.pairs[violation.pair] if other.sender == line.sender]
     if violation.variant == "sequence order" and any(other.hops for other in lines):
         return False
+    hosts = violation.connection.hosts
+    used = {packet.connection.hosts for packet in capture.packets if packet.line in lines and packet.kind == "message"}
+    if used != {hosts} or len({end.guid for one in capture.connections if one.hosts == hosts for end in one.ends}) > 2:
+        return False  # the sender's address is not the same each time, or not its own
     end = min(frame.time for packet in violation.evidence[-1] for frame in packet.frames)
     for other in lines:
         first: dict[tuple[int, int], int] = {}  # (time stamp, ordinal) -> when its first message was seen
@@ -1726,12 +1761,14 @@ def _judge(capture: Capture, pairs: list[_Pair], everything: list[Frame]) -> Non
         for pair in pairs:
             clouded[pair.number] = min(clouded.get(pair.number, moment), moment)
     capture.clouded = set(clouded)
+    hosts = {pair.number: {connection.hosts for connection in pair.connections} for pair in pairs}
     for violation in capture.planted:
         groups = [[packet for packet in group if packet.visible] for group in violation.evidence]
         violation.shown = all(groups)
         last = max((frame.time for group in groups[-1:] for packet in group[:1] for frame in packet.frames), default=0)
         standing = violation.kind in STANDING_ALONE and violation.variant not in (OLDER, ACCEPTED)
-        concerned = {violation.pair}  # and other pairs of the stream's source: its messages may have gone there
+        # What is missing may be anybody's behind the address; and the stream's source may have sent it to another.
+        concerned = {number for number, used in hosts.items() if used & hosts[violation.pair]}
         if violation.line is not None:
             concerned |= {pair.number for pair in pairs if violation.line.source in pair.ends}
             if violation.variant == ACCEPTED:
