@@ -599,12 +599,22 @@ static int64_t unseen(const mqqb_audit *a, const sequence *s)
  * packets of that may be missing, and nothing tells. */
 static int is_left(const mqqb_audit *a, const sequence *s)
 {
-    const uint32_t side = s->where & 1, newest = a->pairs[a->connections[s->where / 2].pair ^ side].newest[side];
-    const mqqb_audit_direction *const own = &a->connections[s->where / 2].direction[side];
+    const uint32_t side = s->where & 1;
+    const mqqb_audit_connection *const c = &a->connections[s->where / 2], *newer;
+    const mqqb_audit_direction *const own = &c->direction[side];
+    uint32_t next;
 
-    return (own->ended == 0 || own->ending == MQQB_END_REPLACED) && newest > s->where / 2 + 1 &&
-           a->connections[newest - 1].first_time >= own->last_time &&
-           a->connections[newest - 1].direction[side].owner == own->owner;
+    if (own->ended != 0 && own->ending != MQQB_END_REPLACED) {
+        return 0;
+    }
+    for (next = a->sources[own->owner].newest[side]; next > s->where / 2 + 1; next = newer->before[side]) {
+        newer = &a->connections[next - 1];
+        if (newer->first_time >= own->last_time &&
+            (newer->pair == c->pair || newer->direction[side ^ 1].owner == c->direction[side ^ 1].owner)) {
+            return 1;
+        }
+    }
+    return 0;
 }
 
 /* Forget what was certain if something of this sender may have been missed since the last look. */
@@ -1683,8 +1693,7 @@ static void remember_reported(sequence *s, uint32_t number, int skipped)
 static int check_number(mqqb_audit *a, const row *r, sequence *s, uint32_t number, int order, int accepted)
 {
     const int sent = was_sent(a, s, number);
-    const int unknown = s->sure == 0 || number < s->sure || is_left(a, s);
-    int skipped = sent == 1 && accepted && number > s->accepted;
+    int skipped = sent == 1 && accepted && number > s->accepted, unknown;
 
     if (skipped && s->several != 0) {
         accept_any_order(a, s, number);
@@ -1693,6 +1702,7 @@ static int check_number(mqqb_audit *a, const row *r, sequence *s, uint32_t numbe
     if (sent < 0 || (sent == 1 && !skipped)) {
         return 0;
     }
+    unknown = s->sure == 0 || number < s->sure || is_left(a, s);
     if (!is_reported(s, number)) {
         mqqb_audit_finding *found;
         if (skipped) {
@@ -2215,8 +2225,12 @@ static void take(mqqb_audit *a, const row *r, uint32_t kind)
             c->direction[r->direction ^ 1].missed |= UNCOUNTED;
         }
         if (c->begun != 0) { /* who opened the connection sends the request (B-204, B-208) */
-            own->owner = get(r, r->direction == 0 ? MQQB_CAPTURE_CLIENT_GUID : MQQB_CAPTURE_SERVER_GUID);
-            a->pairs[c->pair ^ r->direction].newest[r->direction] = r->connection + 1;
+            const uint32_t owner = get(r, r->direction == 0 ? MQQB_CAPTURE_CLIENT_GUID : MQQB_CAPTURE_SERVER_GUID);
+            if (own->owner == 0) {
+                c->before[r->direction] = a->sources[owner].newest[r->direction];
+                a->sources[owner].newest[r->direction] = r->connection + 1;
+            }
+            own->owner = owner;
         }
     } else {
         c->established = r->time; /* the response comes second */

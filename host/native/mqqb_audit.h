@@ -224,19 +224,19 @@ typedef struct {
 } mqqb_audit_missed;
 
 /* A queue manager that sends. folded: its highest sequence that was seen and is not kept; stray: the last one that an acknowledgement
- * named, was not seen, and was reported. forwards: 1: it was seen to send messages of others. */
+ * named, was not seen, and was reported. forwards: 1: it was seen to send messages of others. newest: the newest connection that it has
+ * opened, and the newest that was opened to it, each its index and 1. */
 typedef struct {
     mqqb_audit_missed missed;
     uint32_t folded_ordinal, folded_time_stamp, stray_ordinal, stray_time_stamp;
-    uint32_t forwards, spare;
+    uint32_t forwards, newest[2], spare;
 } mqqb_audit_source;
 
 /* Packets of one host to another. begun: a sequence between them that is younger than the capture; flow: its flow's index and 1, 0:
- * none; source_missed, pair_missed: what had been missed then. newest: the newest connection that this host has opened to the other, and
- * the newest that was opened to it, each its index and 1. */
+ * none; source_missed, pair_missed: what had been missed then. */
 typedef struct {
     mqqb_audit_missed missed;
-    uint32_t sources[MQQB_AUDIT_SOURCES], more, newest[2];
+    uint32_t sources[MQQB_AUDIT_SOURCES], more;
     uint32_t begun_flow, begun_ordinal, begun_time_stamp, source_missed, pair_missed;
     mqqb_audit_packet begun;
 } mqqb_audit_pair;
@@ -259,9 +259,10 @@ typedef struct {
     uint32_t holes, malformed, ended, ending;
 } mqqb_audit_direction;
 
-/* pair: caller: 2 * index of the two hosts, + 1 if direction 0 is not that of pairs[2 * index]; all ones: pass its rows over. */
+/* pair: caller: 2 * index of the two hosts, + 1 if direction 0 is not that of pairs[2 * index]; all ones: pass its rows over. before: by
+ * direction, the one before that its owner has opened, or that was opened to it, its index and 1. */
 typedef struct {
-    uint32_t pair, begun; /* begun: 1 if its SYN was seen */
+    uint32_t pair, begun, before[2]; /* begun: 1 if its SYN was seen */
     int64_t first_time, last_time, established, accused;
     mqqb_audit_direction direction[2];
 } mqqb_audit_connection;

@@ -1507,6 +1507,24 @@ static void test_a_connection_whose_end_was_not_seen(void)
     opened(1, 0, SENDER);
     (void)order_ack(4, WITH(.connection = 1));
     CHECK_FOUND("a");
+    /* From another address: 0: to the same peer, 1: to another, 2: by another, 3: to the same, and then one to another. 4: from the same
+     * address, and the answer is not there. */
+    for (uint32_t k = 0; k < 5; k++) {
+        start();
+        pair_of[1] = k == 4 ? 0 : 2;
+        pair_of[2] = 4;
+        (void)message(1, 0, USUAL);
+        opened(1, 0, k == 2 ? OTHER : SENDER);
+        give();
+        a.connections[1].direction[1].owner = k == 1 ? OTHER : k == 4 ? 0 : RECEIVER;
+        if (k == 3) {
+            opened(2, 0, SENDER);
+            give();
+            a.connections[2].direction[1].owner = OTHER;
+        }
+        (void)order_ack(4, USUAL);
+        CHECK_FOUND(k == 0 || k >= 3 ? "a" : "A");
+    }
     start(); /* all of it has the same time */
     now -= 5 * MS;
     (void)message(1, 0, USUAL);
