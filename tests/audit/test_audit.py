@@ -525,6 +525,13 @@ def test_shares_of_a_capture_agree_on_sequences_that_were_not_sent(tmp_path: Pat
     assert verdicts[0] == verdicts[1] == verdicts[2]
 
 
+def test_shares_find_acknowledgements_at_another_address_of_who_forwards(tmp_path: Path) -> None:
+    """What a queue manager forwards comes from behind a router; the acknowledgements go to its own address."""
+    capture = capture_generator.generate(33493, tmp_path)
+    for parts in (1, 2, 3):
+        assert tasks.run(capture.paths, parts=parts).summary["settled"] == capture.expected()["settled"]
+
+
 def test_captures_of_two_places_at_the_same_time_follow_on_nothing(tmp_path: Path) -> None:
     paths = []
     for number in (1, 3):

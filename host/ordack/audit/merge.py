@@ -70,17 +70,22 @@ class Merged:
         sources = np.zeros(len(self._names.guids), bool)
         for partial, streams, managers in zip(self._partials, self._names.stream_of, self._names.manager_of):
             sources[managers[partial.flows["key"]["source"][self.split[streams]]]] = True
+        # What is forwarded may be acknowledged to who does that, at another address.
+        for carried, partial, managers in zip([*self._carrying(sources)], self._partials, self._names.manager_of):
+            owners = partial.connections["direction"]["owner"][carried]
+            sources[managers[owners[owners != 0]]] = True
         wanted: set[int] = set()
+        for carried, partial in zip(self._carrying(sources), self._partials):
+            wanted.update(partial.host_pairs[carried.any(axis=1)].tolist())
+        return wanted
+
+    def _carrying(self, sources: NDArray[np.bool_]) -> Iterator[NDArray[np.bool_]]:
+        """By task: which directions of its connections are of these queue managers, or have carried what they sent."""
         for partial, managers in zip(self._partials, self._names.manager_of):
             codes = np.flatnonzero(sources[managers])
             direction = partial.connections["direction"]
-            concerned = (
-                np.isin(direction["owner"], codes)
-                | (direction["more"] != 0)
-                | np.isin(direction["sources"], codes).any(axis=2)
-            ).any(axis=1)
-            wanted.update(partial.host_pairs[concerned].tolist())
-        return wanted
+            known = np.isin(direction["owner"], codes) | np.isin(direction["sources"], codes).any(axis=2)
+            yield known | (direction["more"] != 0)
 
     def settle(self, again: Partial) -> None:
         """What replaying them again has shown."""
