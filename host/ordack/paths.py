@@ -1,6 +1,6 @@
-"""Paths of files and folders as options name them: of this machine, or in a bucket of S3.
+"""Paths of files and folders as options name them: of this machine, in a bucket of S3, or on HDFS and the like.
 
-`local_path` takes only what is on this machine. `path_of` takes both: a pathlib.Path, or a RemotePath, which has of
+`local_path` takes only what is on this machine. `path_of` takes all: a pathlib.Path, or a RemotePath, which has of
 that what captures and segments need. Servers and keys of S3 come from the environment, never from a path: it would tell
 them in logs and in plans of Spark.
 """
@@ -22,7 +22,13 @@ from urllib.parse import urlsplit
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):[/\\]")
 _WINDOWS = re.compile(r"[A-Za-z]:|\\\\")
 S3 = ("s3", "s3a", "s3n")
-_OBJECT = re.compile(r"(?P<scheme>[A-Za-z0-9]+)://(?P<bucket>[A-Za-z0-9][A-Za-z0-9._-]+)(?:/+(?P<key>.*))?", re.DOTALL)
+WEB_HDFS = ("webhdfs", "swebhdfs")
+AZURE = ("abfs", "abfss")
+_NAMED = {  # by scheme, what is behind // and before the path
+    **dict.fromkeys((*S3, "gs"), ("BUCKET", r"[A-Za-z0-9][A-Za-z0-9._-]+")),
+    **dict.fromkeys(WEB_HDFS, ("HOST:PORT", r"[A-Za-z0-9._-]+:\d+")),
+    **dict.fromkeys(AZURE, ("CONTAINER@ACCOUNT", r"[a-z0-9$-]+@[a-z0-9]+(\.[a-z0-9.]+)?")),
+}
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _KEY_CODES = ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "INVALID_CLIENT_TOKEN_ID",
               "UNRECOGNIZED_CLIENT", "HTTP status 403", "HTTP status 401")  # fmt: skip
@@ -97,10 +103,11 @@ def local_path(text: str, where: str = "files and folders of this machine can be
 
 
 def path_of(text: str) -> AnyPath:
-    """What this names, here or in a bucket. Raises NotLocal for other URLs."""
-    if scheme_of(text) in S3:
+    """What this names, here or elsewhere. Raises NotLocal for other URLs."""
+    if scheme_of(text) in _NAMED:
         return RemotePath(text)
-    return Path(local_path(text, "paths of this machine and of S3 (s3a://BUCKET/...) can be named here"))
+    where = "paths of this machine, of S3 (s3a://BUCKET/...) and of HDFS (webhdfs://HOST:9870/...) can be named here"
+    return Path(local_path(text, where))
 
 
 def is_same(one: AnyPath, other: AnyPath) -> bool:
@@ -115,7 +122,7 @@ def open_path(text: str) -> tuple[Any, str]:
     from pyarrow.fs import LocalFileSystem
 
     path = path_of(text)
-    return (file_system(), path.inside) if isinstance(path, RemotePath) else (LocalFileSystem(), str(path))
+    return (path.system(), path.inside) if isinstance(path, RemotePath) else (LocalFileSystem(), str(path))
 
 
 def matching(pattern: str) -> list[AnyPath]:
@@ -134,7 +141,7 @@ def is_pattern(text: str) -> bool:
 def each(do: Callable[[str], Item], paths: Iterable[str]) -> list[Item]:
     """What `do` gives for each of these paths, in order: some at once, where each waits for a server."""
     names = list(paths)
-    if any(scheme_of(name) in S3 for name in names):
+    if any(scheme_of(name) in _NAMED for name in names):
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -156,11 +163,11 @@ def sync(path: str | os.PathLike[str]) -> None:
         os.close(descriptor)
 
 
-# ---- S3
+# ---- S3, and what fsspec reaches
 
 
 class Status(NamedTuple):
-    """Of a file or folder in a bucket, what os.stat_result has of one here; times in s since 1970."""
+    """Of a file or folder elsewhere, what os.stat_result has of one here; times in s since 1970."""
 
     st_size: int
     st_mtime: float
@@ -218,8 +225,23 @@ def _in_words(path: RemotePath) -> Iterator[None]:
         raise
     except FileNotFoundError:
         raise path.missing() from None
-    except (OSError, ArrowException) as error:
+    except ImportError as error:
+        raise RemoteError(str(path), str(error)) from None
+    except Exception as error:  # those of fsspec's packages have no common base
+        if path.scheme not in S3:
+            raise _other_error(path, error) from None
+        if not isinstance(error, (OSError, ArrowException)):
+            raise
         raise _error(path, str(error)) from None
+
+
+def _other_error(path: RemotePath, error: Exception) -> RemoteError:
+    from ordack import by_fsspec
+
+    if by_fsspec.is_busy(error):
+        return RemoteBusy(str(path), f"{path.place} does not answer: start it, or try again later")
+    reason = str(error).partition("\n")[0] or type(error).__name__
+    return RemoteError(str(path), f"{path.place} does not do this: {reason}")
 
 
 def _error(path: RemotePath, said: str) -> RemoteError:
@@ -246,28 +268,47 @@ def _error(path: RemotePath, said: str) -> RemoteError:
 
 
 class RemotePath:
-    """A file or folder in a bucket, named s3://, s3a:// or s3n://BUCKET/KEY. Its methods are those of pathlib.Path, and
-    raise RemoteError. Raises NotLocal."""
+    """A file or folder of another machine, as s3a://BUCKET/KEY: for other schemes see _NAMED. Its methods are those of
+    pathlib.Path, and raise RemoteError. Raises NotLocal."""
 
     def __init__(self, text: str, known: Status | None = None) -> None:
-        found = _OBJECT.fullmatch(text)
+        self.scheme = scheme_of(text)
+        form, pattern = _NAMED[self.scheme]
+        found = re.fullmatch(rf"[A-Za-z0-9]+://({pattern})(?:/+(?P<key>.*))?", text, re.DOTALL)
         if found is None:
-            if "@" in text.partition("://")[2].partition("/")[0]:
-                text = f"{scheme_of(text)}://...@{text.partition('@')[2]}"
+            if self.scheme not in AZURE and "@" in text.partition("://")[2].partition("/")[0]:
+                text = f"{self.scheme}://...@{text.partition('@')[2]}"
                 raise NotLocal(
                     f"{text} has a key in it, which logs would show: name only the bucket, and give the key in "
                     "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
                 )
-            raise NotLocal(f"{text} is not of the form {scheme_of(text)}://BUCKET/NAME: no bucket has such a name")
-        self.bucket, self._key = found["bucket"], (found["key"] or "").rstrip("/")
-        self._text = f"{found['scheme'].lower()}://{self.inside}"
+            raise NotLocal(f"{text} is not of the form {self.scheme}://{form}/NAME")
+        self.place, self._key = found[1], (found["key"] or "").rstrip("/")
+        self._text = f"{self.scheme}://{self.place}/{self._key}".rstrip("/")
         self._known = known
         self._listed: dict[str, Status] = {}
 
     @property
+    def bucket(self) -> str:
+        """As pyarrow names it; "" if there are none."""
+        return "" if self.scheme in WEB_HDFS else self.place.partition("@")[0]
+
+    @property
     def inside(self) -> str:
         """As pyarrow names it: BUCKET/KEY."""
-        return f"{self.bucket}/{self._key}".rstrip("/")
+        return f"{self.bucket}/{self._key}".rstrip("/") or "/"
+
+    def system(self) -> Any:
+        """Its pyarrow.fs.FileSystem. Raises RemoteError."""
+        if self.scheme in S3:
+            return file_system()
+        key = str(os.getpid()), self.scheme, self.place
+        if key not in _systems:
+            from ordack import by_fsspec
+
+            with _in_words(self):
+                _systems[key] = by_fsspec.file_system(self.scheme, self.place)
+        return _systems[key]
 
     def __str__(self) -> str:
         return self._text
@@ -305,22 +346,23 @@ class RemotePath:
     def missing(self) -> RemoteMissing:
         """What to say when it is not there."""
         try:
-            there = self._look(self.bucket) is not None
+            there = not self.bucket or self._look(self.bucket) is not None
         except RemoteError:
             there = True
-        gone = "" if there else f"there is no bucket {self.bucket} at {_endpoint() or _AMAZON}: "
+        server = (_endpoint() or _AMAZON) if self.scheme in S3 else self.place
+        gone = "" if there else f"there is no bucket {self.bucket} at {server}: "
         return RemoteMissing(str(self), f"{gone}it is not there, or not any more")
 
     def require_bucket(self) -> None:
         """Raises RemoteMissing if there is none of this name."""
-        if self._look(self.bucket) is None:
+        if self.bucket and self._look(self.bucket) is None:
             raise self.missing()
 
     def _look(self, inside: str) -> Status | None:
         from pyarrow.fs import FileType
 
         with _in_words(self):
-            found = file_system().get_file_info(inside)
+            found = self.system().get_file_info(inside)
         return None if found.type == FileType.NotFound else _status(found)
 
     def _status(self) -> Status | None:
@@ -348,7 +390,7 @@ class RemotePath:
         from pyarrow.fs import FileSelector
 
         with _in_words(self):
-            found = file_system().get_file_info(FileSelector(self.inside))
+            found = self.system().get_file_info(FileSelector(self.inside))
         self._listed = {one.base_name: _status(one) for one in found}
         return (self / name for name in self._listed)
 
@@ -356,7 +398,7 @@ class RemotePath:
         """What this matches as a pattern; names that begin with a dot only where it does. Raises RemoteError."""
         if has_magic(self.bucket):
             raise NotLocal(f"{self} is a pattern of buckets: name one")
-        found = [RemotePath(f"{self._text.partition('://')[0]}://{self.bucket}")]
+        found = [RemotePath(f"{self.scheme}://{self.place}")]
         for part in self._key.split("/"):
             if part == "**":
                 found = [one for folder in found for one in (folder, *folder.folders())]
@@ -399,17 +441,17 @@ class RemotePath:
 
     def write_bytes(self, content: Any) -> None:
         """As a whole, in the place of what may be there: nobody sees a part of it."""
-        with _in_words(self), file_system().open_output_stream(self.inside) as file:
+        with _in_words(self), self.system().open_output_stream(self.inside) as file:
             file.write(content)
 
     def replace(self, target: RemotePath) -> None:
-        """Copies it, and deletes it then: S3 knows no other way. The other one is there as a whole or not at all."""
+        """In S3 it is copied, and deleted then. The other one is there as a whole or not at all."""
         with _in_words(self):
-            file_system().move(self.inside, target.inside)
+            self.system().move(self.inside, target.inside)
 
     def unlink(self) -> None:
         with _in_words(self):
-            file_system().delete_file(self.inside)
+            self.system().delete_file(self.inside)
 
 
 AnyPath = Path | RemotePath
@@ -433,8 +475,10 @@ class RemoteFile(io.RawIOBase):
 
     def _opened(self) -> tuple[Any, int, str]:
         with _in_words(self._path):
-            file = file_system().open_input_file(self._path.inside)
-            return file, file.size(), f"{file.size()} {file.metadata().get('ETag', '')!r}"
+            system = self._path.system()
+            file = system.open_input_file(self._path.inside)
+            tag = file.metadata().get("ETag") or system.get_file_info(self._path.inside).mtime_ns
+            return file, file.size(), f"{file.size()} {tag!r}"
 
     def read_at(self, begin: int, size: int) -> bytes:
         """These bytes of it, in one request."""
