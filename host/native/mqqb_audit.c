@@ -596,8 +596,8 @@ static int64_t unseen(const mqqb_audit *a, const sequence *s)
 }
 
 /* Has its sender begun another connection, and is no end of the one that carried the sequence last in the capture? Then the last
- * packets of that may be missing, and nothing tells. */
-static int is_left(const mqqb_audit *a, const sequence *s)
+ * packets of that may be missing, and nothing tells. Returns the newest such connection, its index and 1, or 0. */
+static uint32_t left_for(const mqqb_audit *a, const sequence *s)
 {
     const uint32_t side = s->where & 1;
     const mqqb_audit_connection *const c = &a->connections[s->where / 2], *newer;
@@ -611,7 +611,7 @@ static int is_left(const mqqb_audit *a, const sequence *s)
         newer = &a->connections[next - 1];
         if (newer->first_time >= own->last_time &&
             (newer->pair == c->pair || newer->direction[side ^ 1].owner == c->direction[side ^ 1].owner)) {
-            return 1;
+            return next;
         }
     }
     return 0;
@@ -1702,7 +1702,7 @@ static int check_number(mqqb_audit *a, const row *r, sequence *s, uint32_t numbe
     if (sent < 0 || (sent == 1 && !skipped)) {
         return 0;
     }
-    unknown = s->sure == 0 || number < s->sure || is_left(a, s);
+    unknown = s->sure == 0 || number < s->sure || left_for(a, s) != 0;
     if (!is_reported(s, number)) {
         mqqb_audit_finding *found;
         if (skipped) {
@@ -2055,7 +2055,7 @@ static void check_stray(mqqb_audit *a, const row *r, const mqqb_audit_connection
         return;
     }
     unknown = may_have_missed(a, pair) || time_stamp != pair->begun_time_stamp ||
-              is_left(a, &a->sequences[a->flows[pair->begun_flow - 1].newest - 1]);
+              left_for(a, &a->sequences[a->flows[pair->begun_flow - 1].newest - 1]) != 0;
     sender->stray_ordinal = ordinal;
     sender->stray_time_stamp = time_stamp;
     found = find_of(a, r, pair->begun_flow, MQQB_AUDIT_ACK_BEYOND_RECEIPT,
@@ -2380,9 +2380,8 @@ static uint32_t refer(const forgetting *f, uint32_t connection)
     }
     if (f->wishes != NULL) {
         f->wishes[connection] = MQQB_CAPTURE_KEEP;
-        return connection;
     }
-    return f->numbers[connection];
+    return f->numbers != NULL ? f->numbers[connection] : connection;
 }
 
 static uint32_t refer_where(const forgetting *f, uint32_t where)
@@ -2405,8 +2404,8 @@ static void refer_sequence(const forgetting *f, mqqb_audit_sequence *s)
     }
 }
 
-/* All references to connections, also in what is unused. */
-static void refer_all(mqqb_audit *a, uint32_t pairs, const forgetting *f)
+/* The references to connections, also in what is unused; but for those of queue managers, whose connections follow on one another. */
+static void refer_all(mqqb_audit *a, const forgetting *f)
 {
     uint32_t i;
 
@@ -2420,28 +2419,46 @@ static void refer_all(mqqb_audit *a, uint32_t pairs, const forgetting *f)
         a->slots[i].where = refer_where(f, a->slots[i].where);
         a->slots[i].final_where = refer_where(f, a->slots[i].final_where);
     }
-    for (i = 0; i < pairs; i++) {
-        for (unsigned side = 0; side < 2; side++) {
-            uint32_t *const newest = &a->pairs[i].newest[side];
-            *newest = *newest == 0 ? 0 : refer(f, *newest - 1) + 1;
-        }
-    }
 }
 
-void mqqb_audit_referred(mqqb_audit *a, uint32_t pairs, uint32_t connections, uint32_t *wishes)
+void mqqb_audit_referred(mqqb_audit *a, uint32_t connections, uint32_t *wishes)
 {
     const forgetting f = {connections, wishes, NULL};
 
-    refer_all(a, pairs, &f);
+    refer_all(a, &f);
+    for (uint32_t i = 0; i < a->sequences_used; i++) {
+        (void)refer(&f, left_for(a, &a->sequences[i]) - 1);
+    }
 }
 
-void mqqb_audit_renumber(mqqb_audit *a, uint32_t pairs, uint32_t connections, const uint32_t *numbers)
+/* Of one and those before it, the first that is not forgotten: its new index and 1, or 0. */
+static uint32_t remaining(const mqqb_audit *a, uint32_t next, unsigned side, const uint32_t *numbers)
+{
+    while (next != 0 && numbers[next - 1] == NOWHERE) {
+        next = a->connections[next - 1].before[side];
+    }
+    return next == 0 ? 0 : numbers[next - 1] + 1;
+}
+
+void mqqb_audit_renumber(mqqb_audit *a, uint32_t connections, const uint32_t *numbers)
 {
     const forgetting f = {connections, NULL, numbers};
-    uint32_t left = 0;
+    uint32_t left = 0, i;
 
-    refer_all(a, pairs, &f);
-    for (uint32_t i = 0; i < connections; i++) {
+    refer_all(a, &f);
+    for (i = 0; i < a->sources_size; i++) {
+        for (unsigned side = 0; side < 2; side++) {
+            a->sources[i].newest[side] = remaining(a, a->sources[i].newest[side], side, numbers);
+        }
+    }
+    for (i = connections; i-- > 0;) { /* from the last one on: what is before them has its old numbers */
+        if (numbers[i] != NOWHERE) {
+            for (unsigned side = 0; side < 2; side++) {
+                a->connections[i].before[side] = remaining(a, a->connections[i].before[side], side, numbers);
+            }
+        }
+    }
+    for (i = 0; i < connections; i++) {
         mqqb_audit_connection *const c = &a->connections[i];
         if (numbers[i] != NOWHERE) {
             a->connections[left++] = *c;

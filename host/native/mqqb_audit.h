@@ -325,11 +325,11 @@ void mqqb_audit_interrupted(mqqb_audit *a, int64_t time);
 /* At the end of the capture: what became of the messages that still have a slot. */
 void mqqb_audit_finish(mqqb_audit *a, int64_t time);
 
-/* Which of so many connections the tables refer to: those become MQQB_CAPTURE_KEEP in `wishes`. pairs: hosts, two of which talk. */
-void mqqb_audit_referred(mqqb_audit *a, uint32_t pairs, uint32_t connections, uint32_t *wishes);
+/* Which of so many connections the tables refer to: those become MQQB_CAPTURE_KEEP in `wishes`. */
+void mqqb_audit_referred(mqqb_audit *a, uint32_t connections, uint32_t *wishes);
 
 /* Connections have the new numbers of mqqb_capture_forget; nothing refers to what it has forgotten. */
-void mqqb_audit_renumber(mqqb_audit *a, uint32_t pairs, uint32_t connections, const uint32_t *numbers);
+void mqqb_audit_renumber(mqqb_audit *a, uint32_t connections, const uint32_t *numbers);
 
 /* After the size of an index was changed: fill all indexes, which are all 0, again. */
 void mqqb_audit_rehash(mqqb_audit *a);

@@ -26,6 +26,7 @@ NEEDY = {
         "ordack.reconcile.",
         "ordack.capture.columnar",
         "ordack.capture.byte_ranges",
+        "ordack.by_fsspec",
     ),
 }
 ABSENT = """

@@ -160,12 +160,12 @@ static void gather(void)
     for (uint32_t k = 0; k < count; k++) {
         numbers[k] = MQQB_CAPTURE_FORGET;
     }
-    mqqb_audit_referred(&a, 2 * CONNECTIONS, count, numbers);
+    mqqb_audit_referred(&a, count, numbers);
     for (uint32_t k = 0; k < count; k++) {
         CHECK(k % 2 == 0 || numbers[k] == MQQB_CAPTURE_FORGET);
         numbers[k] = k % 2 == 0 ? k / 2 : UINT32_MAX;
     }
-    mqqb_audit_renumber(&a, 2 * CONNECTIONS, count, numbers);
+    mqqb_audit_renumber(&a, count, numbers);
     spread = 0;
     for (uint32_t k = left; k < count; k++) {
         a.connections[k].pair = pair_of[k];
@@ -1516,11 +1516,11 @@ static void test_a_connection_whose_end_was_not_seen(void)
         (void)message(1, 0, USUAL);
         opened(1, 0, k == 2 ? OTHER : SENDER);
         give();
-        a.connections[1].direction[1].owner = k == 1 ? OTHER : k == 4 ? 0 : RECEIVER;
+        a.connections[1 << spread].direction[1].owner = k == 1 ? OTHER : k == 4 ? 0 : RECEIVER;
         if (k == 3) {
             opened(2, 0, SENDER);
             give();
-            a.connections[2].direction[1].owner = OTHER;
+            a.connections[2 << spread].direction[1].owner = OTHER;
         }
         (void)order_ack(4, USUAL);
         CHECK_FOUND(k == 0 || k >= 3 ? "a" : "A");
@@ -1724,6 +1724,15 @@ static void test_sure_again_after_a_hole(void)
     (void)order_ack(6, USUAL);  /* but it relies on what may have been in the hole */
     (void)order_ack(7, USUAL);
     CHECK_FOUND("sA");
+
+    start();
+    (void)message(1, 0, USUAL);
+    (void)message(3, 1, USUAL);
+    (void)plain(HOLE, 0, 0);
+    now += SECOND;
+    (void)message(6, 5, USUAL);
+    (void)final_ack(2, USUAL); /* nothing had that number before the hole */
+    CHECK_FOUND("a");
 
     start();
     (void)message(1, 0, USUAL);
@@ -2858,7 +2867,7 @@ static int refers(uint32_t connection)
     for (uint32_t k = 0; k < CONNECTIONS; k++) {
         wishes[k] = MQQB_CAPTURE_FORGET;
     }
-    mqqb_audit_referred(&a, 2 * CONNECTIONS, a.connections_size, wishes);
+    mqqb_audit_referred(&a, a.connections_size, wishes);
     answer = wishes[connection] == MQQB_CAPTURE_KEEP;
     for (uint32_t k = a.connections_size; k < CONNECTIONS; k++) {
         CHECK_EQ(wishes[k], MQQB_CAPTURE_FORGET);
@@ -2892,8 +2901,7 @@ static void test_which_connections_are_referred_to(void)
     }
     CHECK(!refers(7) && !refers(8));
     opened(8, 0, SENDER);
-    CHECK(refers(8)); /* the newest of its hosts */
-    CHECK(!refers(7) && !refers(9));
+    CHECK(!refers(7) && !refers(8) && !refers(9));
     a.sequences[0].shown.where = 2 * 7 + 1;
     a.sequences[0].reported_where = 2 * 7; /* where something was reported already */
     a.sequences[0].reported_resend = 2 * 9 + 1 + 1;
@@ -2901,14 +2909,44 @@ static void test_which_connections_are_referred_to(void)
     for (uint32_t k = 0; k < 10; k++) {
         numbers[k] = k == 2 ? UINT32_MAX : k - (k > 2);
     }
-    mqqb_audit_renumber(&a, 2 * CONNECTIONS, 10, numbers);
+    mqqb_audit_renumber(&a, 10, numbers);
     CHECK_EQ(a.sequences[0].reported_where, 2 * 6);
     CHECK_EQ(a.sequences[0].ack_where, 2 * 4 + 1);
     CHECK_EQ(a.sequences[0].shown.where, 2 * 6 + 1);
     CHECK_EQ(a.sequences[0].reported_resend, 2 * 8 + 1 + 1);
-    CHECK_EQ(a.pairs[0].newest[0], 7 + 1);
-    CHECK_EQ(a.pairs[1].newest[0], 0);
+    CHECK_EQ(a.sources[SENDER].newest[0], 7 + 1);
+    CHECK_EQ(a.sources[RECEIVER].newest[0], 0);
     CHECK_EQ(a.flows[0].last_connection, 2);
+}
+
+/* One that shows that the sender has left the connection of a sequence is kept; others of the same sender are passed over. */
+static void test_a_connection_that_was_left_and_others_forgotten(void)
+{
+    uint32_t numbers[7];
+
+    spreading = 0;
+    start();
+    (void)message(1, 0, USUAL);
+    for (uint32_t k = 1; k < 6; k++) {
+        pair_of[k] = k == 5 ? 2 : 0; /* the last one is to another host */
+        opened(k, 0, SENDER);
+    }
+    row(EST, 5, 1);
+    K(SERVER_GUID) = OTHER;
+    rows++;
+    give();
+    a.connections[5].direction[1].owner = OTHER;
+    CHECK(refers(0) && refers(4));
+    CHECK(!refers(1) && !refers(2) && !refers(3) && !refers(5));
+    for (uint32_t k = 0; k < 6; k++) {
+        numbers[k] = k == 0 ? 0 : k == 4 ? 1 : UINT32_MAX;
+    }
+    mqqb_audit_renumber(&a, 6, numbers);
+    CHECK_EQ(a.sources[SENDER].newest[0], 1 + 1);
+    CHECK_EQ(a.connections[1].before[0], 0 + 1);
+    CHECK_EQ(a.connections[0].before[0], 0);
+    (void)order_ack(4, WITH(.connection = 1));
+    CHECK_FOUND("a");
 }
 
 /* What a connection had for messages that wait for a session acknowledgement is another one's. */
@@ -2934,7 +2972,7 @@ static void test_what_a_forgotten_connection_held(void)
         for (uint32_t s = 0; s < a.slots_used; s++) {
             a.slots[s].where = 0;
         }
-        mqqb_audit_renumber(&a, 2 * CONNECTIONS, a.connections_size, numbers);
+        mqqb_audit_renumber(&a, a.connections_size, numbers);
         CHECK_EQ(a.connections[1].first_time, 0);
         CHECK_EQ(a.connections[1].direction[0].sent, 0);
         sent[1][0].messages = 0;
@@ -3039,6 +3077,7 @@ int main(int argc, char **argv)
         all();
     }
     RUN("mqqb_audit.h", test_which_connections_are_referred_to);
+    RUN("mqqb_audit.h", test_a_connection_that_was_left_and_others_forgotten);
     RUN("mqqb_audit.h", test_what_a_forgotten_connection_held);
     setup();
     return summary("test_audit");

@@ -300,11 +300,11 @@ class Auditor:
         for findings in self._findings:
             wishes[findings["connection"]] = lib.MQQB_CAPTURE_KEEP
         numbers = ffi.from_buffer("uint32_t[]", wishes)
-        lib.mqqb_audit_referred(tables.c, 2 * len(self._pairs), count, numbers)
+        lib.mqqb_audit_referred(tables.c, count, numbers)
         if not wishes.any():
             return
         decoder.forget(wishes)
-        lib.mqqb_audit_renumber(tables.c, 2 * len(self._pairs), count, numbers)
+        lib.mqqb_audit_renumber(tables.c, count, numbers)
         for findings in self._findings:
             findings["connection"] = wishes[findings["connection"]]
         self._connections = decoder.connections
