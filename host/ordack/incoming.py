@@ -7,7 +7,7 @@ Times: `now` monotonic milliseconds, `wall` seconds since 1970.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 
 from mqqb.destination import IncomingStream
 from mqqb.session import Session
@@ -225,9 +225,9 @@ class IncomingStreams:
         return found
 
     @property
-    def overdue_peers(self) -> list[bytes]:
+    def overdue_peers(self) -> Set[bytes]:
         """For which an OrderAck is overdue."""
-        return list(self._overdue)
+        return self._overdue.keys()
 
     def overdue(self, guid: bytes) -> Iterable[IncomingState]:
         """Those whose OrderAck waits for a session with this peer; they wait no more."""

@@ -10,7 +10,7 @@ import heapq
 import itertools
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import NamedTuple
 
 from mqqb import guids, hosts
@@ -126,6 +126,11 @@ class Links:
 
     def __len__(self) -> int:
         return len(self._links)
+
+    @property
+    def peers(self) -> Set[bytes]:
+        """The queue managers that any have been open with."""
+        return self._by_guid.keys()
 
     def with_peer(self, guid: bytes) -> list[Link]:
         """Those with this queue manager that have been open."""

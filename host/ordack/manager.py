@@ -369,9 +369,8 @@ class Manager:
             self._watch_clock(now, wall)
             self.links.run_timers(now)
             self._order_acks.send_due(now, wall)
-            for queue in self.outgoing:
-                if queue.link:
-                    queue.link.pace.run_timer(queue.stream, now)
+            for queue, link in self.outgoing.busy():
+                link.pace.run_timer(queue.stream, now)
             if now >= self._history_due:
                 self._history_due = now + 1000 * self.config.history_lifetime
                 self._duplicates.forget_before(wall - self.config.history_lifetime)
@@ -386,8 +385,9 @@ class Manager:
             if self._looked_at < 0 and self._deadlines.end_foreign(now, wall):  # nothing is sent before
                 self._looked_at = 0
             self.outgoing.take_news()
-            with_acks = (link for peer in self.incoming.overdue_peers for link in self.links.with_peer(peer))
-            for link in dict.fromkeys([*self.outgoing.busy_links, *with_acks]):
+            owing = sorted(self.links.peers & self.incoming.overdue_peers)
+            with_acks = (link for peer in owing for link in self.links.with_peer(peer))
+            for link in dict.fromkeys([*(link for _, link in self.outgoing.busy()), *with_acks]):
                 self._dispatch(link, now, wall)
             if self._looked_at < 0:
                 return

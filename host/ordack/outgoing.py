@@ -122,6 +122,8 @@ class OutgoingQueues:
         self._by_hop: dict[Hop, list[OutgoingQueue]] = {}  # those that a hop is known for
         self._returns: dict[bytes, OutgoingQueue] = {}  # by peer
         self._served: dict[Link, list[OutgoingQueue]] = {}
+        self._busy: dict[OutgoingQueue, None] = {}  # all that have something to send on a session, and others
+        self._left: dict[OutgoingQueue, None] = {}  # their sessions are over
         self._orders: dict[OutgoingQueue, Outgoing] = {}  # as operators may want them
         self._news: dict[OutgoingQueue, None] = {}  # something was put in these
         self._unreached: set[Hop] = set()  # where that goes, if no session was there for it
@@ -154,10 +156,11 @@ class OutgoingQueues:
         """Those whose messages go on this link."""
         return self._served.get(link, [])
 
-    @property
-    def busy_links(self) -> list[Link]:
-        """Those that serve a queue with something in it."""
-        return [link for link, queues in self._served.items() if any(queue.is_needed for queue in queues)]
+    def busy(self) -> list[tuple[OutgoingQueue, Link]]:
+        """Those with something to send, or to send again, and what serves them."""
+        busy = [(queue, queue.link) for queue in self._busy if queue.link and queue.stream.waiting]
+        self._busy = dict.fromkeys(queue for queue, _ in busy)
+        return busy
 
     # ---- as the store has them
 
@@ -266,6 +269,7 @@ class OutgoingQueues:
     def take_news(self) -> list[OutgoingQueue]:
         """Those that something was put in since this was asked last."""
         news, self._news = self._news, {}
+        self._busy.update(news)
         self._unreached.update(queue.hop for queue in news if queue.hop and queue.link is None)
         return list(news)
 
@@ -378,6 +382,7 @@ class OutgoingQueues:
         """A session is over: what it served goes to another one, or waits for one."""
         for queue in self._served.pop(link, []):
             queue.link = None
+            self._left[queue] = None
             self._attach(queue)
 
     def _reach(self, queue: OutgoingQueue, address: str | None) -> None:
@@ -412,6 +417,7 @@ class OutgoingQueues:
                 queue.stream.restart()
                 queue.turn = link.turns.count
                 self._served.setdefault(link, []).append(queue)
+                self._busy[queue] = None
                 return
 
     def obey(self, now: int) -> None:
@@ -458,7 +464,7 @@ class OutgoingQueues:
 
     def note_closed(self) -> None:
         """Note which messages were transmitted in sessions that are over, so that no other one is in doubt (C-83)."""
-        for queue in self:
+        for queue in self._left:
             if queue.sent_to and queue.link is None:
                 keys = sorted(queue.transmitted)
                 for first in range(0, len(keys), ROWS):
@@ -466,6 +472,7 @@ class OutgoingQueues:
                 self._store.outgoing.set_sent_to(queue.identifier, 0)
                 queue.sent_to = 0
                 queue.transmitted.clear()
+        self._left.clear()
 
     def _save_sent(self, messages: Iterable[Waiting]) -> None:
         kept = []

@@ -3,6 +3,7 @@ and no death of a manager at any statement of its store loses, repeats or reorde
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from ordack.store import Store
 from tests.support.host_peer import Peer, direct
 from tests.support.host_world import (
     HERE,
+    START,
     WALL,
     Host,
     Wire,
@@ -945,6 +947,46 @@ def test_a_session_with_nothing_to_do_costs_nothing(tmp_path: Path, monkeypatch:
     host.manager.poll(world.now, world.wall)
     assert looked
     host.store.close()
+
+
+@pytest.mark.parametrize("left", ["served", "owed"])
+def test_a_poll_costs_no_more_for_outgoing_queues_and_peers_that_have_nothing_to_do(tmp_path: Path, left: str) -> None:
+    """Outgoing queues with nothing in them that sessions serve; OrderAcks that wait for peers that are gone."""
+    calls: dict[int, int] = {}
+    for count in (5, 50):
+        host = Host(tmp_path / str(count), Config(max_sessions_per_address=1000))
+        peers = [peer_of(number) for number in range(1, count + 1)]
+        if left == "served":
+            for peer in peers:
+                guid = guids.guid_text(peer.guid)[1:-1]
+                host.store.outgoing.queue(f"PRIVATE={guid}\\00000005", WALL)
+            host.restart(START, snapshot=True)
+        world = world_of([host], peers)
+        if left == "owed":
+            for peer in peers:
+                peer.send(b"x")
+        exchange(world)
+        if left == "owed":
+            for wire in list(world.wires):
+                wire.cut()
+        assert sum(queue.link is not None for queue in host.manager.outgoing) == (count if left == "served" else 0)
+        assert len(host.manager.incoming.overdue_peers) == (0 if left == "served" else count)
+        for _ in range(20):  # one second, with what is done in each
+            world.pass_time(50)
+            world.collect()
+        called = [0]
+
+        def note(_frame: object, event: str, _of: object, called: list[int] = called) -> None:
+            called[0] += event in ("call", "c_call")
+
+        sys.setprofile(note)
+        try:
+            host.manager.poll(world.now + 1, world.wall)
+        finally:
+            sys.setprofile(None)
+        calls[count] = called[0]
+        host.store.close()
+    assert calls[50] == calls[5]
 
 
 def test_links_that_are_gone_leave_nothing_behind(host: Host) -> None:

@@ -21,6 +21,7 @@ from ordack.client import Client
 from ordack.config import Config
 from ordack.manager import Manager
 from ordack.net import tcp
+from ordack.net.connect import Connector
 from ordack.net.listener import TAKEN_AT_ONCE, Listener, Listeners
 from ordack.store import Store
 
@@ -258,6 +259,35 @@ async def test_the_first_message_to_a_destination_waits_for_no_poll(
         async with serving(tmp_path / "it", Config(next_hops={"plant": ("127.0.0.1", peer.port)})):
             await asyncio.to_thread(send)
             await until(lambda: peer.bodies == [[b"one"]])
+
+
+async def test_a_way_that_is_open_is_not_looked_at_at_each_poll(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    polls, looks = [0], [0]
+    poll, look = Manager.poll, Connector.next_step
+
+    def counted(self: Manager, now: int, wall: int) -> None:
+        polls[0] += 1
+        poll(self, now, wall)
+
+    def looked(self: Connector, *arguments: Any) -> Any:
+        looks[0] += 1
+        return look(self, *arguments)
+
+    monkeypatch.setattr(Manager, "poll", counted)
+    monkeypatch.setattr(Connector, "next_step", looked)
+    async with Destination().listening() as peer:
+        async with serving(tmp_path, Config(next_hops={"plant": ("127.0.0.1", peer.port)})) as server:
+            server.send(b"one")
+            for sessions in (1, 2):
+                await until(lambda sessions=sessions: server.statuses().count("Established") == sessions)
+                polls[0] = 0
+                await until(lambda: polls[0] > 1)
+                polls[0] = looks[0] = 0
+                await until(lambda: polls[0] > 3)
+                assert looks[0] == 0
+                peer.writer.close()
 
 
 @pytest.mark.rule("B-145", "B-196", "B-216", "B-191")

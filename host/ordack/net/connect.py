@@ -138,6 +138,11 @@ class Connector:
         """The address in use, or tried last (RemoteQMAddress); "" before and during a look-up."""
         return self.addresses[self.index] if self.addresses else ""
 
+    @property
+    def rests(self) -> bool:
+        """There is no next step before its session has closed, or messages wait for one."""
+        return self._stage is _Stage.OPEN or (self._stage is _Stage.IDLE and not self._retrying)
+
     def report(self) -> dict[str, Any]:
         """State, next hops as `ADDRESS:PORT` and history, ready for JSON."""
         return {

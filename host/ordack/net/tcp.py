@@ -206,6 +206,7 @@ class _Net:
         self._arrivals: list[tuple[Link, bytes]] = []
         self._bytes = 0
         self._wanted: set[Hop] = set()
+        self._under_way: set[Hop] = set()  # a step towards these may be due soon
         self._hops_due = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._pings = Pings(manager.store.guid)
@@ -321,6 +322,7 @@ class _Net:
             connector.closing()
             wanted = link.hop in self.manager.wanted_hops()
             connector.closed(TLS_FAILED if why else closed.rule, why or closed.reason, now(), wall(), wanted)
+            self._under_way.add(link.hop)
 
     def _observe(self, link: Link, connector: Connector) -> None:
         """Tell the connector how far the session has come."""
@@ -368,7 +370,9 @@ class _Net:
         if (began := self._loop.time()) >= self._hops_due:
             self._wanted = self.manager.wanted_hops()
             self._hops_due = began + HOPS_REST * (self._loop.time() - began)
-        for hop in [*self.connectors, *(self._wanted - self.connectors.keys())]:
+            for hop in list(self._wanted):
+                self._advance(hop)
+        for hop in self._under_way - self._wanted:
             self._advance(hop)
 
     def defect(self, of: str, error: Exception) -> None:
@@ -397,6 +401,10 @@ class _Net:
             self.connectors[hop] = Connector(*hop, self.manager.config, self.manager.operator.tell, tls)
         connector = self.connectors[hop]
         step = connector.next_step(now(), wall(), hop in self._wanted, not self._pings.waiting)
+        if connector.rests:
+            self._under_way.discard(hop)
+        else:
+            self._under_way.add(hop)
         if step is Step.PING:
             self._ping(hop, connector)
         elif step:
