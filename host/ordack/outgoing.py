@@ -39,6 +39,7 @@ class OutgoingQueue:
     def __init__(self, row: Outgoing, way: Way, config: Config, rows: Rows) -> None:
         self.identifier = row.identifier
         self.format_name = row.format_name
+        self.address = row.address
         self.stream = LongStream(array("I", row.record), config.resend_intervals, rows)
         _, self.peer, self.routed = way
         self.hop: Hop | None = None
@@ -372,10 +373,8 @@ class OutgoingQueues:
         for queue in self._by_peer.get(link.peer, []):
             self._store.outgoing.queue(queue.format_name, 0, link.address)
             self._reach(queue, link.address)
-            if queue.link and queue.link is not link and queue.link.peer == link.peer:
-                self._served[queue.link].remove(queue)
-                hosts.forget(queue.link.session, queue.stream)
-                queue.link = None
+            if queue.link is not link and queue.link and queue.link.peer == link.peer:
+                self._detach(queue)
             self._attach(queue)
 
     def ended(self, link: Link) -> None:
@@ -385,18 +384,40 @@ class OutgoingQueues:
             self._left[queue] = None
             self._attach(queue)
 
+    def _detach(self, queue: OutgoingQueue) -> None:
+        if queue.link:
+            self._served[queue.link].remove(queue)
+            hosts.forget(queue.link.session, queue.stream)
+            queue.link = None
+            self._left[queue] = None
+
     def _reach(self, queue: OutgoingQueue, address: str | None) -> None:
         """Note where the peer is that an outgoing queue is for, unless the configuration says that."""
-        if queue.peer and not queue.routed and address:
-            self._lead(queue, self._routing.hop(address))
+        queue.address = address or queue.address
+        if queue.peer and not queue.routed and queue.address:
+            self._lead(queue, self._routing.hop(queue.address))
 
     def _lead(self, queue: OutgoingQueue, hop: Hop | None) -> None:
-        if hop is None or hop == queue.hop:
+        if hop == queue.hop:
             return
         if queue.hop:
             self._by_hop[queue.hop].remove(queue)
         queue.hop = hop
-        self._by_hop.setdefault(hop, []).append(queue)
+        if hop:
+            self._by_hop.setdefault(hop, []).append(queue)
+
+    def find_ways(self) -> None:
+        """The Config may have other next hops: what they lead elsewhere goes that way from now on, whatever session it
+        was on."""
+        for queue in self:
+            before = queue.hop, queue.routed
+            hop, _, queue.routed = self._routing.way(queue.format_name)
+            if hop is None and queue.address:
+                hop = self._routing.hop(queue.address)
+            if (hop, queue.routed) != before:
+                self._lead(queue, hop)
+                self._detach(queue)
+                self._attach(queue)
 
     def look_for_ways(self, hop: Hop) -> None:
         """A connection to this hop is about to be tried: own addresses come and go, and what waits for it with them."""
@@ -479,14 +500,8 @@ class OutgoingQueues:
         for waiting in messages:
             confirmation = self.confirmation(waiting)
             if confirmation and confirmation.state == confirm.Q and confirmation.sent():
-                kept.append(
-                    (
-                        confirmation.record.tobytes(),
-                        outcome.due(confirmation, waiting.send_until, held=False),
-                        False,
-                        waiting.key,
-                    )
-                )
+                due = outcome.due(confirmation, waiting.send_until, held=False)
+                kept.append((confirmation.record.tobytes(), due, False, waiting.key))
         if kept:
             self._store.outgoing.keep(kept)
 

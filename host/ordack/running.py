@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ordack.config import Config
-from ordack.config_file import ConfigFile
+from ordack.config import SERIAL_PORT, Config
+from ordack.config_file import ConfigFile, with_serial
 from ordack.settings import NUMBERS, RESTART, TABLES
 
 OF_TABLE = {"capture_size": "capture", "tls_hops": "next-hops"}  # fields of a file that share a table with another
@@ -42,21 +42,20 @@ class Running:
         )
 
     def taking_up(self, file: ConfigFile, held: Mapping[str, int]) -> Running:
-        """The same with what can be taken up of this file, and of the numbers that the store holds now."""
+        """The same with what can be taken up of this file, and of the numbers that the store holds now. Raises
+        ValueError if it has another way to one of the serial lines."""
         numbers = {**held, **file.numbers}
         for name in _fixed_numbers():
             numbers.pop(name, None)
             if name in self.numbers:
                 numbers[name] = self.numbers[name]
-        return Running(
-            dataclasses.replace(file, **{name: getattr(self.file, name) for name in _fixed_fields()}),
-            numbers,
-            self.options,
-        )
+        fixed = {name: getattr(self.file, name) for name in _fixed_fields()}
+        hops = with_serial(_said(file, "next_hops"), self.file.serial)
+        return Running(dataclasses.replace(file, **fixed, next_hops=hops), numbers, self.options)
 
     def differences(self, file: ConfigFile, held: Mapping[str, int]) -> list[str]:
         """The tables and keys in which this file, with what the store holds now, is another than this."""
-        names = [_table(name) for name in _fields() if getattr(file, name) != getattr(self.file, name)]
+        names = [_table(name) for name in _fields() if _said(file, name) != _said(self.file, name)]
         now = {**held, **file.numbers}
         names += [name for name in NUMBERS if now.get(name) != self.numbers.get(name)]
         return list(dict.fromkeys(names))
@@ -64,6 +63,12 @@ class Running:
 
 def _fields() -> list[str]:
     return [one.name for one in dataclasses.fields(ConfigFile) if one.name not in ("path", "numbers")]
+
+
+def _said(file: ConfigFile, field: str) -> Any:
+    """What the file says in this field; a serial line is no next hop there."""
+    value = getattr(file, field)
+    return {name: hop for name, hop in value.items() if hop[1] != SERIAL_PORT} if field == "next_hops" else value
 
 
 def _table(field: str) -> str:

@@ -208,14 +208,12 @@ TABLES = {
                 None,
                 "names by which browsers may open the web page, as that of a reverse proxy, besides IP addresses and "
                 "this machine's own names",
-                reload=RESTART,
             ),
             "http-token-file": Setting(
                 PATH,
                 None,
                 "a file that only its owner may read, with a line of 16 to 256 characters; whoever gives that to the "
-                "web page may see dead letters and move them back. Without it nobody can",
-                reload=RESTART,
+                "web page may see dead letters and move them back. Without it nobody can. SIGHUP reads it again, too",
             ),
             "log-format": Setting(
                 FORM, "text", "of the log on standard error: lines of text, or one JSON object a line", reload=RESTART
@@ -314,7 +312,7 @@ TABLES = {
     ),
     "next-hops": Table(
         "Where to connect to, instead of port 1801 of that address",
-        {"": Setting(WAY, None, "for a host in direct names, or the GUID of a queue manager", reload=RESTART)},
+        {"": Setting(WAY, None, "for a host in direct names, or the GUID of a queue manager")},
         each="host or GUID",
     ),
     "public-queues": Table(

@@ -999,3 +999,45 @@ def test_links_that_are_gone_leave_nothing_behind(host: Host) -> None:
     assert len(host.manager.links._alarms) <= 1001
     assert not host.manager.links._by_number
     assert not host.manager.links.leaving
+
+
+def test_what_is_under_way_on_a_session_goes_the_new_way_once_and_in_order(tmp_path: Path) -> None:
+    """The next hop of a destination changes while messages of it are in flight on the session with the old one."""
+    world, receiver, sender = two_hosts(tmp_path)
+    there = ("10.0.0.2", 1801)
+    send_from(sender, b"1", b"2")
+    exchange(world)
+    send_from(sender, b"3", b"4", b"5")
+    world.pass_time(50)
+    world.collect()  # they are on the wire,
+    world.deliver(300)  # and some of their bytes have arrived
+    sender.manager.config.become(Config(next_hops={"plant": there}))
+    sender.manager.outgoing.find_ways()
+    assert sender.manager.wanted_hops() == {there}
+    send_from(sender, b"6")
+    world.pass_time(50)
+    assert [queue.link for queue in sender.manager.outgoing] == [None]
+    Wire(world, sender, receiver, there)
+    world.settle(lambda: not next(iter(sender.manager.outgoing)).is_needed)
+    assert receiver.content("line1") == [b"1", b"2", b"3", b"4", b"5", b"6"]
+    assert sender.log == receiver.log == []
+    sender.manager.config.become(Config())
+    sender.manager.outgoing.find_ways()
+    assert [queue.hop for queue in sender.manager.outgoing] == [("plant", 1801)]
+
+
+def test_what_goes_back_to_a_peer_follows_the_configuration_and_then_where_it_was_last(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(max_sessions_per_address=1000))
+    peer = peer_of(1)
+    guid = guids.guid_text(peer.guid)[1:-1].lower()
+    host.store.outgoing.queue(f"PRIVATE={guid}\\00000005", WALL)
+    host.restart(START, snapshot=True)
+    world = world_of([host], [peer])
+    exchange(world)
+    world.wires[0].cut()
+    [queue] = host.manager.outgoing
+    for hops, hop in (({}, "10.0.0.9"), ({guid: ("10.0.0.3", 5)}, "10.0.0.3"), ({}, "10.0.0.9")):
+        host.manager.config.become(Config(next_hops=hops))
+        host.manager.outgoing.find_ways()
+        assert (queue.hop or ("",))[0] == hop
+    host.store.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import re
@@ -10,13 +11,16 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mqqb import guids
 from ordack.client import Client
-from ordack.config_file import ConfigFile, parse
+from ordack.config import parse_serial
+from ordack.config_file import ConfigFile, parse, with_serial
+from ordack.names import DEAD_XACT
 from ordack.running import Running
 from ordack.settings import NUMBERS, RESTART, TABLES
 
@@ -25,6 +29,7 @@ from tests.support.host_peer import Peer, direct
 
 ONE, TWO = bytes([1]) * 16, bytes([2]) * 16
 START = "[[listen]]\nport = 0\n"
+KEPT = f"/dead-letters?queue={DEAD_XACT}"
 
 
 class Plant:
@@ -140,7 +145,7 @@ def test_every_part_of_a_file_is_a_difference_when_it_has_changed() -> None:
     before, file = Running(ConfigFile(), {}, {}), parse(text, Path("x.toml"))
     told = before.differences(file, {})
     assert set(told) == {*filter(None, TABLES), *TABLES[""].keys, "Quota"} - {"settings"}
-    waits = {"own-names", "log-format", "http", "http-names", "http-token-file", "serial", "next-hops", "capture"}
+    waits = {"own-names", "log-format", "http", "serial", "capture"}
     assert set(before.taking_up(file, {}).differences(file, {})) == waits
     fields = {one.name for one in dataclasses.fields(ConfigFile)} - {"path", "numbers", "capture_size", "tls_hops"}
     assert {name.replace("-", "_") for name in told} - {"Quota"} == fields
@@ -256,3 +261,82 @@ def test_a_file_that_was_not_there_is_found(plant: Callable[..., Plant]) -> None
     here = plant(None, listen="127.0.0.1:0")
     assert "taken up: every-queue" in here.reload("[every-queue]\nallow-sources = []\n")
     assert list(here.send(ONE, b"x", 100).values()) == [0x8004]
+
+
+def test_what_waits_and_what_follows_goes_the_new_way(plant: Callable[..., Plant], tmp_path: Path) -> None:
+    offices = [Plant(tmp_path / name, listen="127.0.0.1:0") for name in ("first", "second")]
+    here = plant(START + f"[next-hops]\noffice = '127.0.0.1:{own_port()}'\n")
+
+    def send(body: bytes) -> None:
+        with Client(here.store) as client:
+            client.send("DIRECT=OS:office\\private$\\line1", body)
+
+    def received(office: Plant) -> bytes:
+        with Client(office.store) as client, client.queue("line1").receive(timeout=DEADLINE_S) as message:
+            return message.body
+
+    try:
+        send(b"1")
+        for office, body in zip(offices, (b"2", b"3"), strict=True):
+            told = here.reload(START + f"[next-hops]\noffice = '127.0.0.1:{office.port}'\n")
+            assert "taken up: next-hops" in told
+            if body == b"2":
+                assert received(office) == b"1"
+            send(body)
+            assert received(office) == body
+        here.file.write_text(START + f"[next-hops]\noffice = '127.0.0.1:{offices[0].port}'\nplant = 'nowhere'\n")
+        here.serve.process.send_signal(signal.SIGHUP)
+        here.until("the running settings stay as they were")
+        send(b"4")
+        assert received(offices[1]) == b"4"
+    finally:
+        for office in offices:
+            office.serve.process.kill()
+
+
+def test_a_serial_line_that_waits_for_the_next_start_is_no_way_yet_and_keeps_its_own() -> None:
+    def of(line: str, hop: int) -> ConfigFile:
+        lines = (parse_serial(line),)
+        return ConfigFile(serial=lines, next_hops=with_serial({"a": ("b", hop)}, lines))
+
+    taken = Running(of("old=/dev/ttyACM0", 1), {}, {}).taking_up(of("new=/dev/ttyACM0", 2), {})
+    assert dict(taken.file.next_hops) == {"a": ("b", 2), "old": ("old", 0)}
+    assert taken.differences(of("new=/dev/ttyACM0", 2), {}) == ["serial"]
+    with pytest.raises(ValueError, match="old: there are two ways to it"):
+        taken.taking_up(ConfigFile(next_hops={"old": ("b", 1)}), {})
+
+
+def test_a_new_token_and_new_names_of_the_page_are_taken_up(plant: Callable[..., Plant]) -> None:
+    here = plant(START, "--http", "0")
+    assert here.serve.process.stdout
+    port = int(here.serve.process.stdout.readline().rpartition(":")[2].partition("/")[0])
+    file = here.store / "http-token"
+
+    def status(token: str, host: str = "127.0.0.1") -> int:
+        with contextlib.closing(HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)) as connection:
+            connection.request("GET", KEPT, headers={"Authorization": f"Bearer {token}", "Host": host})
+            return connection.getresponse().status
+
+    def write(token: str, mode: int = 0o600) -> None:
+        file.write_text(token)
+        file.chmod(mode)
+
+    assert status("first" * 4) == 403
+    write("first" * 4)
+    text = START + "[every-queue]\nallow-sources = []\n"
+    assert "taken up: http-token-file" in here.reload(f"http-token-file = 'http-token'\n{START}")
+    assert (status("first" * 4), status("first" * 4, "plant.test")) == (200, 421)
+    write("second" * 4, 0o644)
+    here.file.write_text(f"http-names = ['plant.test']\nhttp-token-file = 'http-token'\n{text}")
+    here.serve.process.send_signal(signal.SIGHUP)
+    assert "http-token-file: " in here.until("chmod 600")
+    here.until("the running settings stay as they were")
+    assert (status("first" * 4), status("first" * 4, "plant.test")) == (200, 421)
+    assert here.send(ONE, b"1", 100) == {}
+    file.chmod(0o600)
+    told = here.reload(here.file.read_text())
+    assert "taken up: http-names, every-queue, the token in http-token-file" in told
+    assert (status("second" * 4, "plant.test"), status("first" * 4)) == (200, 401)
+    assert list(here.send(ONE, b"2", 101).values()) == [0x8004]
+    assert "taken up: http-names, http-token-file" in here.reload(START)
+    assert status("second" * 4) == 403

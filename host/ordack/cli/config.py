@@ -185,8 +185,7 @@ def check(
             Tls(read.tls)
             for text in ending(read.tls.certificate):
                 complain(text)
-        if read.http_token_file:
-            read_token(read.http_token_file)
+        read_token(read.http_token_file)
     except config_file.BadConfigFile as error:
         problems = error.problems
     except BadTls as error:

@@ -8,7 +8,8 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ordack.config_file import BadConfigFile, ConfigFile, Listen
+from ordack.config_file import BadConfigFile, ConfigFile, Listen, is_loopback
+from ordack.net.guard import BadToken, Guard, read_token
 from ordack.net.listener import BadPlace, Listeners
 from ordack.net.tcp import sessions_for_files
 from ordack.notify import Notifier
@@ -36,6 +37,7 @@ class Reload:
         listeners: Listeners,
         applications: Listeners,
         tls: Tls | None,
+        guard: Guard | None,
         log: Log,
         files: int,
         notifier: Notifier,
@@ -48,6 +50,7 @@ class Reload:
         self._listeners = listeners
         self._applications = applications
         self._tls = tls
+        self._guard = guard
         self._log = log
         self._files = files
         self._notifier = notifier
@@ -77,7 +80,7 @@ class Reload:
             if before.file.path and not file.path:
                 raise BadConfigFile([f"{before.file.path} is not there any more: put it back, or start `serve` again"])
             running = before.taking_up(file, held)
-            tls = self._new_tls(file)
+            tls, token = self._new_tls(file), self._new_token(file)
             await self._listen(file, before.file)
         except (ValueError, StoreError) as error:
             said = error.problems if isinstance(error, BadConfigFile) else [str(error)]
@@ -88,11 +91,14 @@ class Reload:
         manager, config = self._manager, running.config(self._listeners.places)
         manager.config.become(config)
         manager.links.limits_changed()
+        manager.outgoing.find_ways()
         manager.links.max_sessions = sessions_for_files(config.max_sessions, self._files)
         places = ", ".join(map(str, self._listeners))
         manager.about |= {"quota": config.quota, "listening": places}
         changed, later = before.differences(file, held), running.differences(file, held)
         taken_up = [f"listen ({places})" if name == "listen" else name for name in changed if name not in later]
+        if self._guard and self._guard.become(file.http_names, token) and "http-token-file" not in taken_up:
+            taken_up.append("the token in http-token-file")
         told = [
             (
                 f"read {file.path or 'the settings'} again; taken up: "
@@ -129,14 +135,26 @@ class Reload:
         except BadTls as error:
             raise ValueError(f"[tls]: {error}") from None
 
+    def _new_token(self, file: ConfigFile) -> bytes:
+        """What must be given over HTTP now. Raises ValueError."""
+        try:
+            return read_token(file.http_token_file) if self._guard else b""
+        except BadToken as error:
+            raise ValueError(f"http-token-file: {error}") from None
+
 
 def worth_telling(file: ConfigFile, known: set[str]) -> list[tuple[str, str]]:
-    """What there is to tell of a file, with levels: queues that it names and that are not among the known ones, and a
-    certificate of this side that is over, or is soon."""
+    """What there is to tell of a file, with levels: queues that it names and that are not among the known ones, a token
+    that others may read on its way, and a certificate of this side that is over, or is soon."""
     told = [
         f"{file.path}: [queues.{name}]: there is no such queue here; is its name right?"
         for name in sorted(file.queues.keys() - known)
     ]
+    if file.http and file.http_token_file and not is_loopback(file.http.address):
+        told.append(
+            f"http = {file.http} is not for this machine alone, and HTTP is not encrypted: whoever is on the way reads "
+            "the token of the web page; put a reverse proxy with TLS before it"
+        )
     if file.tls:
         from ordack.certificates import ending
 

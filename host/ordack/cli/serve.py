@@ -184,7 +184,7 @@ def _serve_store(
         listeners = stack.enter_context(_open_listeners(file.listen, log))  # before a store is made for nothing
         applications = stack.enter_context(_all_open(file.applications))
         web = stack.enter_context(contextlib.closing(_open_listener(file.http))) if file.http else None
-        guard = _guard(file, log) if web else None
+        guard = _guard(file) if web else None
         devices = [(line, _open_serial(line)) for line in file.serial]
         tls = _tls(file)
         opened = stack.enter_context(_open_when_there_is_room(store, log))
@@ -277,26 +277,14 @@ def _tls(file: ConfigFile) -> Tls | None:
         raise StoreError(f"[tls]: {error}") from None
 
 
-def _guard(file: ConfigFile, log: Log) -> Guard:
+def _guard(file: ConfigFile) -> Guard:
     """Who may have what over HTTP, as the file says."""
-    from ordack.config_file import is_loopback
     from ordack.net.guard import BadToken, Guard, read_token
 
-    if file.http_token_file is None:
-        return Guard(file.http_names)
     try:
-        token = read_token(file.http_token_file)
+        return Guard(file.http_names, read_token(file.http_token_file))
     except BadToken as error:
         raise StoreError(f"http-token-file: {error}") from None
-    if file.http and not is_loopback(file.http.address):
-        log(
-            Line(
-                f"http = {file.http} is not for this machine alone, and HTTP is not encrypted: whoever is on the way "
-                "reads the token of the web page; put a reverse proxy with TLS before it",
-                WARNING,
-            )
-        )
-    return Guard(file.http_names, token)
 
 
 def _recorder(capture: Path | None, size: int, log: Log) -> Recorder | None:
@@ -425,7 +413,7 @@ async def _serve(
         tasks.append(asyncio.create_task(pings))
 
     with contextlib.closing(notifier), _watched(manager, web, guard) as files:
-        reload = Reload(read, running, store, manager, listeners, applications, tls, log, files, notifier)
+        reload = Reload(read, running, store, manager, listeners, applications, tls, guard, log, files, notifier)
         tasks = [asyncio.create_task(_count(log)), asyncio.create_task(reload.run())]
         loop.add_signal_handler(signal.SIGHUP, reload.asked.set)
         try:

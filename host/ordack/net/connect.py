@@ -98,7 +98,7 @@ class Connector:
     state: B-082. addresses, index: NextHopCollection and NextHopIndexer (B-052); of each, HostName is `host` and QMGuid
     zero. next_hops: those of the outgoing queues (B-196, B-216). pinged: this attempt has sent a ping (SE of the
     request, B-204). history: the latest HISTORY_SIZE entries. log: called with a line for an operator, of each kind of
-    failure once until a session has held. tls: is TLS spoken?
+    failure once until a session has held. tls: set it to whether TLS is spoken, before each attempt.
     """
 
     def __init__(
@@ -107,7 +107,6 @@ class Connector:
         port: int,
         config: Config,
         log: Callable[[str], None] = lambda _line: None,
-        tls: bool = False,
     ) -> None:
         self.host = host
         self.port = port
@@ -119,7 +118,7 @@ class Connector:
         self._send_pings = config.send_pings
         self._longest_wait = config.try_connect_interval + config.round_trip_delay
         self._log = log
-        self._tls = tls
+        self.tls = False
         self.state = INACTIVE
         self._stage = _Stage.IDLE
         self._may_ping = False  # in this attempt
@@ -273,7 +272,7 @@ class Connector:
         else:
             if self._stage is _Stage.HANDSHAKE and rule not in (*OWN_FAILURES, TLS_FAILED):
                 reason = _HANDSHAKES.get(rule, f"what answers at that address is not MSMQ: {reason}")
-                if self._tls and rule == "B-298":
+                if self.tls and rule == "B-298":
                     reason = f"{reason}, or does not accept this side's certificate"
             self._fail("UnknownFailure", _UNSPECIFIED, f"{reason} ({rule})", now, wall)
 

@@ -28,7 +28,7 @@ SLOWEST_S = 4.0  # up to this
 NO_TOKEN = (
     'this needs a token, and none is set: write `http-token-file = "http-token"` into ordack.toml, make that file with '
     "`(umask 077; python3 -c 'import secrets; print(secrets.token_urlsafe())' > http-token)` in the same folder, and "
-    "start `ordack serve` again"
+    "let `ordack serve` read its file again (SIGHUP), or start it again"
 )
 
 
@@ -36,8 +36,10 @@ class BadToken(ValueError):
     """A file that holds no token; the text says why, and what to do."""
 
 
-def read_token(path: Path) -> bytes:
-    """The token in a file. Raises BadToken."""
+def read_token(path: Path | None) -> bytes:
+    """The token in a file; b"" without one. Raises BadToken."""
+    if path is None:
+        return b""
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise BadToken(f"{path}: it is no file: name one with the token in its only line")
@@ -70,12 +72,18 @@ class Refusal(NamedTuple):
 
 class Guard:
     """names: by which browsers may know this machine, besides its addresses and its own names. token: what must be
-    given to see or do more than others; b"": nobody can. For the thread of one event loop."""
+    given to see or do more than others; b"": nobody can. For the thread of one event loop; `become` is for any."""
 
     def __init__(self, names: Iterable[str] = (), token: bytes = b"") -> None:
+        self.become(names, token)
+        self._failed: dict[str, tuple[int, float]] = {}  # by address: how often, and when last
+
+    def become(self, names: Iterable[str], token: bytes) -> bool:
+        """Go by these from now on. Is the token another one than before?"""
+        before = getattr(self, "_token", token)
         self._names = frozenset(names)
         self._token = token
-        self._failed: dict[str, tuple[int, float]] = {}  # by address: how often, and when last
+        return token != before
 
     @property
     def has_token(self) -> bool:

@@ -275,7 +275,7 @@ class _Net:
         self.door.flush()
         output = self.manager.output()
         if self.recorder:
-            self._record(self.recorder, output)
+            _record(self.recorder, self.connections, output)
         for link, data, shut in output:
             connection = self.connections.get(link)
             if connection is None:
@@ -291,14 +291,6 @@ class _Net:
                 connection.ended_here = True
                 connection.transport.close()
                 self._loop.call_later(SHUT_TIMEOUT_S, connection.transport.abort)
-
-    def _record(self, recorder: Recorder, output: list[tuple[Link, bytes, bool]]) -> None:
-        """Note what will be written, and all that came before it, so that no capture has less than the peers."""
-        for link, data, _ in output:
-            connection = self.connections.get(link)
-            if data and connection and connection.recorded:
-                connection.recorded.sent(data)
-        recorder.flush()
 
     def _drop_not_admitted(self) -> None:
         """End the sessions of peers that may not connect any more."""
@@ -397,8 +389,7 @@ class _Net:
     def _advance(self, hop: Hop) -> None:
         """Do the next step towards a session with this hop, if there is one to be done now."""
         if hop not in self.connectors:
-            tls = bool(self._tls_towards(hop))
-            self.connectors[hop] = Connector(*hop, self.manager.config, self.manager.operator.tell, tls)
+            self.connectors[hop] = Connector(*hop, self.manager.config, self.manager.operator.tell)
         connector = self.connectors[hop]
         step = connector.next_step(now(), wall(), hop in self._wanted, not self._pings.waiting)
         if connector.rests:
@@ -441,13 +432,15 @@ class _Net:
         self._advance(hop)
 
     async def _connect(self, hop: Hop, connector: Connector) -> None:
+        towards = self._tls_towards(hop)
+        connector.tls = bool(towards)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await self._loop.create_connection(
                     lambda: self.between(_Connection(self, hop), True),
                     connector.address,
                     hop[1],
-                    **self._tls_towards(hop),
+                    **towards,
                 )
         except Exception as error:  # noqa: BLE001 - whatever it has against an address, it is no connection
             is_tls = isinstance(error, ssl.SSLError) or (isinstance(error, ConnectionError) and error.errno is None)
@@ -588,6 +581,15 @@ class _Net:
             await asyncio.sleep(0.01)
         for port in self.serial.values():
             port.close()
+
+
+def _record(recorder: Recorder, connections: dict[Link, _Connection], output: list[tuple[Link, bytes, bool]]) -> None:
+    """Note what will be written, and all that came before it, so that no capture has less than the peers."""
+    for link, data, _ in output:
+        connection = connections.get(link)
+        if data and connection and connection.recorded:
+            connection.recorded.sent(data)
+    recorder.flush()
 
 
 def _held(transport: asyncio.Transport) -> int:
