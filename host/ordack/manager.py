@@ -354,7 +354,7 @@ class Manager:
                 self._dispatch(link, now, wall)
 
     def _dispatch(self, link: Link, now: int, wall: int) -> None:
-        if link.is_open and self._looked_at >= 0:
+        if link.is_open and self._looked_at >= 0 and not self.store.moves.is_pending:
             self._departures.dispatch(link, now, wall)
 
     # ---- time
@@ -397,15 +397,8 @@ class Manager:
                 self._deadlines.end(now, wall)
 
     def _watch_clock(self, now: int, wall: int) -> None:
-        def move(first: int, last: int, step: int) -> None:
-            self.store.move(first, last, step)
-            self._duplicates.load()
-
-        def move_early(step: int) -> None:
-            self.store.move_early(step)
-            self._duplicates.load()
-
-        self._clock.watch(now, wall, move, move_early)
+        if not self.store.moves.is_pending:  # else when that is done
+            self._clock.watch(now, wall, self.store.moves.begin, self.store.moves.begin_early)
 
     def _look_around(self, now: int, wall: int) -> None:
         """Once in a second: what time itself does to messages, and what others may see of it."""

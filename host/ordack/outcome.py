@@ -143,7 +143,7 @@ class Outcomes:
         self.config = config
         self.sent = False
         if now < clock.FIRST:
-            store.note_early()
+            store.moves.note_early()
 
     @cached_property
     def _room(self) -> Room:

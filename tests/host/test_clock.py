@@ -32,6 +32,8 @@ def _send(world: World, sender: Host, **properties: Any) -> int:
 def _poll(world: World, sender: Host, seconds: int = 0) -> None:
     world.now += 1000 * seconds
     sender.manager.poll(world.now, world.wall - sender.behind)
+    while sender.manager.is_behind:
+        sender.manager.poll(world.now, world.wall - sender.behind)
 
 
 def _said(sender: Host, message_id: int) -> str:

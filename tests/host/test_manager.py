@@ -1013,7 +1013,8 @@ def test_what_is_under_way_on_a_session_goes_the_new_way_once_and_in_order(tmp_p
     world.collect()  # they are on the wire,
     world.deliver(300)  # and some of their bytes have arrived
     [queue] = sender.manager.outgoing
-    assert queue.link and queue.stream.table[0].awaiting_ack
+    assert queue.link
+    assert queue.stream.table[0].awaiting_ack
     sender.manager.config.become(Config(next_hops={"plant": there}))
     sender.manager.outgoing.find_ways()
     assert sender.manager.wanted_hops() == {there}

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import random
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mqqb.confirm import NACK_Q_PURGED
+from mqqb.confirm import NACK_Q_PURGED, SENT_TIME
 from mqqb.streams import Entry
 from ordack import outgoing as outgoing_queues
 from ordack import pieces
 from ordack.client import Client, Letter
+from ordack.clock import sent_time
 from ordack.config import Config
 from ordack.emptying import purge_outgoing
 from ordack.manager import Manager
@@ -22,14 +25,16 @@ from ordack.pieces import in_pieces
 from ordack.store import Store, StoreError
 from ordack.tables import LongStream
 
+from hil.dice import new_seed
 from tests.support.beside import outcomes_of
-from tests.support.host_world import HERE, Host, two_hosts, world_of
+from tests.support.host_world import HERE, START, WALL, Crash, Host, exchange, two_hosts, wall_at, world_of
 from tests.support.steps import steps_of
 
 pytestmark = pytest.mark.slow
 
 COUNT = 600
 PLANT = "DIRECT=OS:plant\\private$\\plain"
+LINE1 = "DIRECT=OS:plant\\private$\\line1"
 
 
 class Killed(BaseException):
@@ -403,3 +408,89 @@ def test_a_purge_that_fails_says_so_and_leaves_the_rest(store: Path, monkeypatch
             client.purge_queue("big")
         other.store._database.connection.execute("ROLLBACK")
         assert 0 < len(list(client.queue("big").peek())) < COUNT
+
+
+def _times(store: Store) -> list[list[Any]]:
+    """All that says when something was sent or came, and what follows from that; of outgoing messages, of those here,
+    and of the duplicate filter."""
+    every = store._database.all
+    outgoing = every("SELECT id, substr(packet, 1, 60), send_until, due, confirmation FROM outgoing_messages")
+    return [
+        [
+            (key, sent_time(start), until, due, array("I", record)[SENT_TIME] if record else None)
+            for key, start, until, due, record in outgoing
+        ],
+        every("SELECT lookup_id, expires FROM messages"),
+        every("SELECT message_id, time FROM history ORDER BY message_id"),
+    ]
+
+
+def _set_back(folder: Path, behind: int) -> Host:
+    """A queue manager whose clock is so many seconds behind, with COUNT messages of each kind in its store, and in its
+    duplicate filter."""
+    host = Host(folder, Config(next_hops={"plant": HERE}), "10.0.0.9")
+    host.behind = behind
+    host.restart(START, snapshot=True)
+    now = WALL - behind
+    with host.client() as client, client.store.transaction():
+        client.send_many(Letter(LINE1, b"", ttrq=100 + number) for number in range(COUNT))
+        client.send_many(Letter("line1", b"", ttbr=100 + number) for number in range(COUNT))
+    host.store._database.all("UPDATE messages SET arrived = ?", (1_000_000 * now,))
+    host.store.memory.save_history([(b"x" * 16, number, now) for number in range(COUNT)])
+    host.manager.poll(START, now)
+    return host
+
+
+@pytest.mark.rule("B-311", "B-288")
+@pytest.mark.parametrize("behind", [WALL - START // 1000, 20 * 86_400])
+@pytest.mark.parametrize("kills", [False, True])
+def test_a_clock_that_is_put_forward_moves_times_in_pieces_and_each_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: int, kills: bool
+) -> None:
+    """It showed 1970, or the time when the machine was switched off, twenty days ago. The process may die at each
+    statement."""
+    monkeypatch.setattr(pieces, "PIECE_S", 0.0)
+    dice = random.Random(seed := new_seed())
+    print("seed", seed)
+    host = _set_back(tmp_path, behind)
+    before = _times(host.store)
+    host.behind, now = 0, START
+    expected = [[(key, *(time and time + behind for time in times)) for key, *times in rows] for rows in before]
+    seen = before
+    for poll in range(1000):
+        now += 50
+        if kills and (poll or behind > 30 * 86_400):  # who knows of the step has to write it down first
+            host.arm(dice.randint(1, 60))
+        try:
+            host.manager.poll(now, wall_at(now))
+        except Crash:
+            host.restart(now)
+        host.store._database.connection.exec_trace = None
+        found = _times(host.store)
+        changed = sum(row != old for rows, olds in zip(found, seen, strict=True) for row, old in zip(rows, olds))
+        assert changed <= (2 if kills else 1) * pieces.CHUNK  # a start has a piece of its own
+        seen = found
+        if seen == expected and not host.manager.is_behind:
+            break
+    assert seen == expected
+    assert host.crashes > 5 or not kills
+    host.store.close()
+
+
+def test_nothing_expires_and_nothing_leaves_while_times_are_being_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "PIECE_S", 0.0)
+    receiver, host = Host(tmp_path / "receiver"), _set_back(tmp_path / "sender", 20 * 86_400)
+    world = world_of([receiver, host], [])
+    host.behind = 0
+    polls = 0
+    while polls == 0 or host.manager.is_behind:
+        polls += 1
+        host.manager.poll(world.now, world.wall)
+        exchange(world)
+        assert receiver.content("line1") == [] or not host.manager.is_behind
+    assert polls > 10
+    world.settle(lambda: len(receiver.content("line1")) == COUNT)
+    assert len(host.content("line1")) == COUNT
+    host.store.close()

@@ -631,7 +631,7 @@ def test_an_upgrade_notes_that_there_may_be_what_older_versions_did_not_note(sto
     """Seed 397236330, episode 4 of the power cuts: what stood for a store of version 9 had a newer one's notes."""
     noted = "SELECT name FROM settings WHERE name IN ('early', 'foreign') ORDER BY name"
     with Store(store) as opened:
-        opened.note_early()
+        opened.moves.note_early()
         opened.outgoing.note_foreign()
     older(store, 9)
     as_json("store", "upgrade", "--store", store)

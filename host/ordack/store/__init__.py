@@ -15,16 +15,11 @@ import json
 import os
 import secrets
 import time
-from array import array
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from mqqb import core
-from mqqb.confirm import SENT_TIME
-
-from ordack.clock import FIRST, sent_time
 from ordack.store.answers import Answers
 from ordack.store.database import (
     BUSY_TIMEOUT_S,
@@ -35,7 +30,6 @@ from ordack.store.database import (
     StoreFull,
     StoreServed,
     StoreUnknown,
-    among,
 )
 from ordack.store.exports import Exports
 from ordack.store.free_pages import FreePages
@@ -43,12 +37,12 @@ from ordack.store.hands import Hands
 from ordack.store.locks import SERVE_LOCK, Locks
 from ordack.store.memory import Memory
 from ordack.store.messages import Messages
+from ordack.store.moves import Moves
 from ordack.store.numbers import Numbers
 from ordack.store.outgoing import OutgoingQueues
 from ordack.store.processes import process
 from ordack.store.queues import Queues
 from ordack.store.room import AMPLE_BYTES, DISK_S, Disk, Room, room
-from ordack.store.schema import NEVER
 from ordack.store.write_ahead import disk_bytes, log_bytes
 
 __all__ = ["STATUS", "Store", "StoreBusy", "StoreError", "StoreFull", "StoreServed", "StoreUnknown"]
@@ -65,8 +59,8 @@ class Store:
 
     queues, messages: what is here. outgoing: what is on its way. memory: how far streams have come, how messages have
     ended. numbers: MessageIDs and sequences. exports: what left as segments. answers: what applications were told last.
-    free_pages: what messages have left of the file. work: what this object has written. guid: QueueManager.Identifier
-    (B-023), 16 wire bytes.
+    free_pages: what messages have left of the file. moves: of times, when the clock is put forward. work: what this
+    object has written. guid: QueueManager.Identifier (B-023), 16 wire bytes.
     """
 
     database_type: type[Database] = Database  # a store that is only looked at has another one
@@ -97,6 +91,7 @@ class Store:
         self.exports = Exports(database)
         self.answers = Answers(database)
         self.free_pages = FreePages(database)
+        self.moves = Moves(database)
         self._disk = Disk(0, 0, 0, 0, 0, 0)
         self._usage_seen = 0, -1  # the transactions that were undone, and the file's version, of `_uncounted`
         self._uncounted = 0
@@ -234,66 +229,6 @@ class Store:
         except OSError as error:
             raise StoreError(f"cannot look at {self.path}: {error.strerror}") from None
         return Disk(size, free, file, page * pages, page * unused, log)
-
-    def note_early(self) -> None:
-        """Something is about to be stored while the clock is not set."""
-        self._database.all("INSERT OR IGNORE INTO settings VALUES ('early', 1)")
-
-    def move_early(self, step: int) -> None:
-        """As `move`, of all that was stored before the clock was set."""
-        if self._database.one("SELECT 1 FROM settings WHERE name = 'early'"):
-            self.move(0, FIRST, step)
-            self._database.all("DELETE FROM settings WHERE name = 'early'")
-
-    def move(self, first: int, last: int, step: int) -> None:
-        """What was sent here between these times, seconds since 1970, was sent so many seconds later; what came then
-        came later, too."""
-        times = step, first, last
-        with self.snapshot(), self._database.errors():  # as a rule there is nothing: nobody waits for such a look
-            keys = [
-                key
-                for key, start in self._database.connection.execute(
-                    "SELECT id, substr(packet, 1, 60) FROM outgoing_messages WHERE own"
-                )
-                if first <= sent_time(start) <= last
-            ]
-            came = self._database.one(
-                "SELECT EXISTS (SELECT 1 FROM messages WHERE expires IS NOT NULL AND arrived / 1000000 "
-                "BETWEEN ?1 AND ?2) OR EXISTS (SELECT 1 FROM history WHERE time BETWEEN ?1 AND ?2)",
-                (first, last),
-            )
-        if not keys and not came:
-            return
-        condition, those = among("id", keys)
-        with self.transaction():
-            rows = self._database.all(
-                "SELECT substr(packet, 1, 60), confirmation, send_until, due, id FROM outgoing_messages "
-                "WHERE " + condition,
-                those,
-            )
-            for start, confirmation, until, due, key in rows:
-                later = sent_time(start) + step
-                record = array("I", confirmation or b"")
-                if record:
-                    record[SENT_TIME] = later
-                self._database.all(
-                    "UPDATE outgoing_messages SET send_until = ?, due = ?, confirmation = ?, "
-                    "packet = CAST(substr(packet, 1, ?4) || ?5 || substr(packet, ?4 + 5) AS BLOB) WHERE id = ?6",
-                    (
-                        until if until >= NEVER else until + step,
-                        due and due + step,
-                        record.tobytes() or None,
-                        core.USER_SENT_TIME_AT,
-                        later.to_bytes(4, "little"),
-                        key,
-                    ),
-                )
-            self._database.all(
-                "UPDATE messages SET expires = expires + ? WHERE expires IS NOT NULL "
-                "AND arrived / 1000000 BETWEEN ? AND ?",
-                times,
-            )
-            self._database.all("UPDATE history SET time = time + ? WHERE time BETWEEN ? AND ?", times)
 
     def configuration(self) -> dict[str, int]:
         """The values that differ from the defaults, by name (settings.NUMBERS)."""
