@@ -474,6 +474,10 @@ def test_a_clock_that_is_put_forward_moves_times_in_pieces_and_each_once(
             break
     assert seen == expected
     assert host.crashes > 5 or not kills
+    host.restart(now, snapshot=True)
+    while host.manager.is_behind:
+        host.manager.poll(now, wall_at(now))
+    assert _times(host.store) == expected
     host.store.close()
 
 
