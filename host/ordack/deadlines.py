@@ -51,7 +51,7 @@ class Deadlines:
     @property
     def is_behind(self) -> bool:
         """There may be more to be ended, or moved, now."""
-        return self._is_behind or self._store.moves.is_pending
+        return self._is_behind or self._store.moves.is_pending()
 
     def end(self, now: int, wall: int) -> None:
         """A piece of what is due ends."""
@@ -64,8 +64,9 @@ class Deadlines:
 
             self._transact(now, wall, decide)
 
-        if self._store.moves.is_pending:  # nothing else, for what is due by a time that is wrong may not be
+        if self._store.moves.is_pending():
             end(self._move_some)
+        if self._store.moves.is_pending():  # what is due by a time that is wrong may not be
             return
         if surplus := self._settling.too_many_final_acks():
             end(lambda batch, limit: self._settling.give_up_final_acks(batch, wall, surplus, limit))
@@ -85,7 +86,7 @@ class Deadlines:
 
     def _move_some(self, _batch: Batch, limit: int) -> int:
         moved = self._store.moves.some(limit)
-        if not moved:
+        if not self._store.moves.is_pending():
             self._duplicates.load()
         return moved
 

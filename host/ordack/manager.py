@@ -354,7 +354,7 @@ class Manager:
                 self._dispatch(link, now, wall)
 
     def _dispatch(self, link: Link, now: int, wall: int) -> None:
-        if link.is_open and self._looked_at >= 0 and not self.store.moves.is_pending:
+        if link.is_open and self._looked_at >= 0 and not self.store.moves.is_pending():
             self._departures.dispatch(link, now, wall)
 
     # ---- time
@@ -397,7 +397,7 @@ class Manager:
                 self._deadlines.end(now, wall)
 
     def _watch_clock(self, now: int, wall: int) -> None:
-        if not self.store.moves.is_pending:  # else when that is done
+        if not self.store.moves.is_pending():  # else when that is done
             self._clock.watch(now, wall, self.store.moves.begin, self.store.moves.begin_early)
 
     def _look_around(self, now: int, wall: int) -> None:

@@ -420,7 +420,7 @@ def _times(store: Store) -> list[list[Any]]:
             (key, sent_time(start), until, due, array("I", record)[SENT_TIME] if record else None)
             for key, start, until, due, record in outgoing
         ],
-        every("SELECT lookup_id, expires FROM messages"),
+        every("SELECT lookup_id, expires, arrived / 1000000 FROM messages"),
         every("SELECT message_id, time FROM history ORDER BY message_id"),
     ]
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Callable
 from typing import Any
 
 from mqqb import core
@@ -18,15 +17,19 @@ from ordack.store.schema import NEVER
 
 
 class Moves:
-    """is_pending: not all times have been moved yet, as far as `load` and `begin` know; nobody may go by them then."""
+    """The moves of one store."""
 
     def __init__(self, database: Database) -> None:
-        self.is_pending = False
+        self._is_pending = False
         self._db = database
+
+    def is_pending(self) -> bool:
+        """Have not all times been moved yet, as far as `load` and `begin` know? Nobody may go by them then."""
+        return self._is_pending
 
     def load(self) -> None:
         """Find out what is pending."""
-        self.is_pending = self._db.one("SELECT 1 FROM settings WHERE name = 'moving'") is not None
+        self._is_pending = self._db.one("SELECT 1 FROM settings WHERE name = 'moving'") is not None
 
     def note_early(self) -> None:
         """Something is about to be stored while the clock is not set."""
@@ -44,32 +47,33 @@ class Moves:
         came later, too. `some` is to follow until nothing is pending, and before `begin` is called again."""
         with self._db.transaction():
             self._note(first, last, step, 0, 0)
-        self.is_pending = True
+        self._is_pending = True
 
     def _note(self, *progress: object) -> None:
         self._db.all("INSERT OR REPLACE INTO settings VALUES ('moving', ?)", (json.dumps(progress),))
 
     def some(self, limit: int) -> int:
         """Within a transaction: look at up to `limit` messages, fewer if they are large, and move the times of those
-        that have to be; how many. 0: all is done."""
+        that have to be; how many were looked at."""
         first, last, step, done, after = json.loads(self._db.one("SELECT value FROM settings WHERE name = 'moving'"))
-        tables: tuple[Callable[..., list[Any]], ...] = (self._outgoing, self._messages, self._history)
+        tables = self._outgoing, self._messages, self._history
+        left = limit
         for place in range(done, len(tables)):
-            keys = tables[place](first, last, step, after, limit)
-            if keys:
+            keys, is_end = tables[place](first, last, step, after, left)
+            left -= len(keys)
+            if not is_end:
                 self._note(first, last, step, place, keys[-1])
-                return len(keys)
+                return limit - left
             after = 0
         self._db.all("DELETE FROM settings WHERE name = 'moving'")
-        self.is_pending = False
-        return 0
+        self._is_pending = False
+        return limit - left
 
-    def _outgoing(self, first: int, last: int, step: int, after: int, limit: int) -> list[int]:
-        keys = first_piece(
-            self._db.all(
-                "SELECT id, length(packet) FROM outgoing_messages WHERE id > ? ORDER BY id LIMIT ?", (after, limit)
-            )
+    def _outgoing(self, first: int, last: int, step: int, after: Any, limit: int) -> tuple[list[Any], bool]:
+        next_ones = self._db.all(
+            "SELECT id, length(packet) FROM outgoing_messages WHERE id > ? ORDER BY id LIMIT ?", (after, limit)
         )
+        keys = first_piece(next_ones)
         rows = self._db.all(
             "SELECT substr(packet, 1, 60), confirmation, send_until, due, id FROM outgoing_messages "
             "WHERE own AND id > ? AND id <= ?",
@@ -97,24 +101,23 @@ class Moves:
             "packet = CAST(substr(packet, 1, ?4) || ?5 || substr(packet, ?4 + 5) AS BLOB) WHERE id = ?6",
             moved,
         )
-        return keys
+        return keys, len(keys) == len(next_ones) < limit
 
-    def _messages(self, first: int, last: int, step: int, after: int, limit: int) -> list[int]:
-        keys = first_piece(
-            self._db.all(
-                "SELECT lookup_id, length(packet) FROM messages WHERE lookup_id > ? ORDER BY lookup_id LIMIT ?",
-                (after, limit),
-            )
+    def _messages(self, first: int, last: int, step: int, after: Any, limit: int) -> tuple[list[Any], bool]:
+        next_ones = self._db.all(
+            "SELECT lookup_id, length(packet) FROM messages WHERE lookup_id > ? ORDER BY lookup_id LIMIT ?",
+            (after, limit),
         )
+        keys = first_piece(next_ones)
         self._db.all(
-            "UPDATE messages SET expires = expires + ? WHERE lookup_id > ? AND lookup_id <= ? "
-            "AND expires IS NOT NULL AND arrived / 1000000 BETWEEN ? AND ?",
+            "UPDATE messages SET expires = expires + ?1, arrived = arrived + 1000000 * ?1 "
+            "WHERE lookup_id > ?2 AND lookup_id <= ?3 AND arrived / 1000000 BETWEEN ?4 AND ?5",
             (step, after, max(keys, default=after), first, last),
         )
-        return keys
+        return keys, len(keys) == len(next_ones) < limit
 
-    def _history(self, first: int, last: int, step: int, after: list[Any] | int, limit: int) -> list[Any]:
-        source, message_id = after or ("", 0)  # type: ignore[misc]
+    def _history(self, first: int, last: int, step: int, after: Any, limit: int) -> tuple[list[Any], bool]:
+        source, message_id = after or ("", 0)
         behind = bytes.fromhex(source), message_id
         keys = self._db.all(
             "SELECT source, message_id FROM history WHERE (source, message_id) > (?, ?) "
@@ -127,4 +130,4 @@ class Moves:
                 "AND (source, message_id) <= (?, ?) AND time BETWEEN ? AND ?",
                 (step, *behind, *keys[-1], first, last),
             )
-        return [(source.hex(), message_id) for source, message_id in keys]
+        return [(source.hex(), message_id) for source, message_id in keys], len(keys) < limit
