@@ -20,6 +20,7 @@ from ordack import classes
 from ordack.counters import OTHER, PEERS_MAX, Spread
 from ordack.health import problems
 from ordack.manager import Manager
+from ordack.peer_names import PeerNames
 from ordack.store import Store
 from ordack.text import printable
 
@@ -135,6 +136,7 @@ class Metrics:
 
     def _of_queues(self, store: Store) -> dict[str, float | Spread | Numbers]:
         now = time.time()
+        names = PeerNames(self._manager.config.names)
         with store.snapshot():
             queues = sorted(store.queues.all(), key=lambda queue: -queue.messages)
             named = queues[:NAMED_MAX]
@@ -150,13 +152,17 @@ class Metrics:
                 for queue, arrived in zip(named, oldest)
                 if arrived is not None
             ),
-            "ordack_outgoing_messages": _labelled((depth.format_name, depth.messages) for depth in waiting),
-            "ordack_outgoing_bytes": _labelled((depth.format_name, depth.bytes) for depth in waiting),
+            "ordack_outgoing_messages": _labelled(
+                (names.added(depth.format_name), depth.messages) for depth in waiting
+            ),
+            "ordack_outgoing_bytes": _labelled((names.added(depth.format_name), depth.bytes) for depth in waiting),
             "ordack_outgoing_oldest_seconds": _labelled(
-                (depth.format_name, max(now - depth.oldest_sent, 0)) for depth in sent if depth.oldest_sent is not None
+                (names.added(depth.format_name), max(now - depth.oldest_sent, 0))
+                for depth in sent
+                if depth.oldest_sent is not None
             ),
             "ordack_outgoing_unacknowledged": _labelled(
-                (depth.format_name, without_ack.get(depth.format_name, 0)) for depth in waiting
+                (names.added(depth.format_name), without_ack.get(depth.format_name, 0)) for depth in waiting
             ),
         }
 

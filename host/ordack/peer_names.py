@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Mapping
 
 _GUID = re.compile(
-    r"(?<![0-9A-Fa-f-])\{?([0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12})\}?(?![0-9A-Fa-f-])(?:\\[0-9A-Fa-f]+)?"
+    r"(?<![0-9A-Fa-f-])\{?([0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12})\}?(?![0-9A-Fa-f-])(?:\\[0-9A-Fa-f]+(?:/\d+)?)?"
 )
 
 
@@ -29,8 +29,8 @@ class PeerNames:
         return self._names.get(found[1].lower()) if found else None
 
     def added(self, text: str) -> str:
-        """The text with the name in parentheses behind each GUID that has one, behind its queue number if there is
-        one."""
+        """The text with the name in parentheses behind each GUID that has one, behind the number of a queue
+        or message that follows it."""
         return _GUID.sub(self._with_name, text) if self._names else text
 
     def _with_name(self, found: re.Match[str]) -> str:

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -531,6 +532,24 @@ def test_the_tree_names_offsets_bits_and_times() -> None:
         "000042  DirectFormatName: OS:a04bm02\\q",
     ):
         assert text in out, text
+
+
+def test_names_stand_beside_their_guids(tmp_path: Path) -> None:
+    (tmp_path / "ordack.toml").write_text(f"[names]\n'{guids.guid_text(samples.SENDER)}' = 'press 7 [b]'\n")
+    message = bytes(build.user_message(samples.SENDER, 1, samples.DIRECT, b"x"))
+    status, out, _ = run("--names", tmp_path / "ordack.toml", "-", stdin=message)
+    assert status == 0
+    guid = guids.guid_text(samples.SENDER)
+    assert len(re.findall(rf"SourceQueueManager: {re.escape(guid)}  press 7 \[b\]\n", out)) == 1
+    _, [shown] = objects("--names", tmp_path / "ordack.toml", "-", stdin=message)
+    user = shown["fields"]["UserHeader"]
+    assert (user["SourceQueueManager"], user["SourceQueueManager_name"]) == (guid, "press 7 [b]")
+    assert "QueueManagerAddress_name" not in user
+    _, [plain] = objects("-", stdin=message)
+    assert "SourceQueueManager_name" not in plain["fields"]["UserHeader"]
+    (tmp_path / "ordack.toml").write_text("[names]\n'press 7' = 'press 7'\n")
+    status, out, _ = run("--names", tmp_path / "ordack.toml", "-", stdin=message)
+    assert (status, out) == (2, "")
 
 
 def test_the_tree_of_a_capture_and_of_what_is_malformed() -> None:

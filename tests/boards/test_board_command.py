@@ -675,6 +675,13 @@ def test_an_outbox_is_rescued_and_what_is_in_it_listed(tmp_path: Path) -> None:
     assert "bytes cannot be read\nmessage 3 cannot be read, and is not known to have ended" in done.stdout
     assert ordack("rescue").returncode == 2
     assert ordack("rescue", "--port", "x").returncode == 2
+    names = tmp_path / "ordack.toml"
+    names.write_text(f"[names]\n'{summary['guid']}' = 'press 8'\n")
+    done = ordack("rescue", str(folder), "--names", names)
+    assert f"press 7, GUID {summary['guid']} (press 8)" in done.stdout
+    done = ordack("rescue", str(folder), "--names", names, "--json")
+    assert json.loads(done.stdout.splitlines()[-1])["peer_name"] == "press 8"
+    assert summary["peer_name"] is None
     empty = ordack("rescue", str(tmp_path / "nothing"))
     assert (empty.returncode, empty.stdout) == (1, "")
     assert "there is no outbox" in empty.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
 from pathlib import Path
@@ -13,10 +14,14 @@ from hypothesis import strategies as st
 from mqqb import guids
 from ordack.client import Client
 from ordack.config import Config
+from ordack.manager import Manager
 from ordack.metrics import Metrics
+from ordack.net.kept import page
 from ordack.peer_names import PeerNames
+from ordack.store import Store
+from ordack.store.schema import DEAD_XACT
 
-from tests.support.command import DEADLINE_S, Serve, as_json, converse, ordack
+from tests.support.command import DEADLINE_S, Running, Serve, as_json, converse, ordack
 from tests.support.host_peer import Peer, direct
 from tests.support.host_world import Host, exchange, peer_of, world_of
 
@@ -31,6 +36,7 @@ NAMES = PeerNames({TEXT[1:-1].lower(): "press 7"})
         (f"{TEXT} is late", f"{TEXT} (press 7) is late"),
         (f"PRIVATE={TEXT[1:-1]}\\0000000A: on hold", f"PRIVATE={TEXT[1:-1]}\\0000000A (press 7): on hold"),
         (f"{TEXT.lower()}\\12 and {TEXT}", f"{TEXT.lower()}\\12 (press 7) and {TEXT} (press 7)"),
+        (f"{TEXT}\\4294967295/3 to line1", f"{TEXT}\\4294967295/3 (press 7) to line1"),
         (guids.guid_text(TWO), guids.guid_text(TWO)),
         (f"{TEXT[1:-1]}0", f"{TEXT[1:-1]}0"),
         (f"f{TEXT[1:-1]}", f"f{TEXT[1:-1]}"),
@@ -127,3 +133,43 @@ def test_sessions_have_names(tmp_path: Path) -> None:
     [session] = report(host.manager.links, [], {}, NAMES)["sessions"]
     assert (session["guid"], session["peer_name"]) == (TEXT, "press 7")
     host.store.close()
+
+
+def test_what_a_command_has_done_is_told_with_the_name(tmp_path: Path) -> None:
+    board = f"PRIVATE={TEXT[1:-1]}\\00000001"
+    host = Host(tmp_path, Config(names={TEXT[1:-1].lower(): "press 7"}))
+    peer = Peer(ONE, direct("line1"))
+    for _ in range(4):
+        peer.send(b"x")
+    exchange(world_of([host], [peer]))
+    store = host.store.folder
+    host.store.close()
+    sent = ordack("send", "--store", store, board, "--body", "1").stdout
+    assert f"{board} (press 7), transactional" in sent
+    for done in ("pause", "resume", "purge"):
+        assert f"{board} (press 7)" in ordack("outgoing", done, "--store", store, board).stdout
+    moved = ordack("move", "--store", store, "line1", "plain").stdout
+    assert re.match(rf"{re.escape(TEXT)}\\[0-9]+/1 \(press 7\) to ", moved), moved
+    [row] = as_json("move", "--store", store, "line1", "plain")
+    assert row["source_name"] == "press 7"
+    taking = Running("receive", "--store", str(store), "line1", "--follow")
+    for _ in range(2):  # the first is removed before the second is shown
+        assert "(press 7)" in taking.stdout.readline()
+        taking.stdout.readline()
+    taking.send_signal(signal.SIGINT)
+    assert re.search(rf"the last {re.escape(TEXT)}\\[0-9]+ \(press 7\)", taking.communicate(DEADLINE_S)[1])
+
+
+def test_a_dead_letter_and_the_metrics_have_the_name_of_the_destination(tmp_path: Path) -> None:
+    board = f"PRIVATE={TEXT[1:-1]}\\00000001"
+    with Client(tmp_path, create=True) as client:
+        client.send(board, b"1", ttrq=1, dead_letter=True)
+        client.send(board, b"2", "waits")
+    with Store(tmp_path) as store:
+        store.lock_manager()
+        manager = Manager(store, 0, Config(names={TEXT[1:-1].lower(): "press 7"}))
+        manager.poll(5000, int(time.time()) + 5)
+        [row] = page(store, f"queue={DEAD_XACT}", 0)["rows"]
+        assert row["destination_name"] == "press 7"
+        shown = Metrics(manager).text(store)[0].decode().replace("\\\\", "\\")
+        assert f'ordack_outgoing_messages{{destination="{board.lower()} (press 7)"}} 1.0' in shown

@@ -11,8 +11,19 @@ from typing import Annotated, Any
 
 import typer
 
-from ordack.cli.common import JsonOption, complain, local, local_file, needs, print_table, report, report_done
-from ordack.peer_names import entered
+from ordack.cli.common import (
+    JsonOption,
+    NamesOption,
+    complain,
+    local,
+    local_file,
+    needs,
+    print_table,
+    report,
+    report_done,
+)
+from ordack.cli.config import read_file
+from ordack.peer_names import PeerNames, entered
 from ordack.store import StoreError
 
 app = typer.Typer(no_args_is_help=True, help="Set up, check or rescue a board with MicroPython on a serial port.")
@@ -49,7 +60,7 @@ TlsOption = Annotated[
 TlsNameOption = Annotated[
     str, typer.Option(metavar="NAME", help="For whom the queue manager's certificate is. Default: HOST.")
 ]
-NamesOption = Annotated[
+EntryOption = Annotated[
     Path | None,
     typer.Option(
         "--store",
@@ -73,7 +84,7 @@ def board_provision(
     wifi: WifiOption = None,
     tls: TlsOption = None,
     tls_name: TlsNameOption = "",
-    store: NamesOption = None,
+    store: EntryOption = None,
     replace: ReplaceOption = False,
     outbox: OutboxOption = "outbox",
     baud: BaudOption = 115200,
@@ -182,6 +193,7 @@ def board_doctor(
         str | None, typer.Option(metavar="HOST:PORT", help="Let the board connect to this queue manager.")
     ] = None,
     outbox: OutboxOption = "outbox",
+    names: NamesOption = None,
     baud: BaudOption = 115200,
     as_json: JsonOption = False,
 ) -> None:
@@ -199,8 +211,10 @@ def board_doctor(
         address = None if queue_manager is None else parse_address(queue_manager)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+    known = PeerNames(read_file(None, names).names)
     with _board_errors(), _progress() as progress:
         checks = attended(port, baud, lambda board: list(examine(board, address, outbox, progress)), reset=False)
+    checks = [check._replace(text=known.added(check.text)) for check in checks]
     if as_json:
         for check in checks:
             report(True, "", **check.as_json())
@@ -225,6 +239,7 @@ def board_rescue(
     ] = None,
     to: Annotated[Path | None, typer.Option(metavar="DIR", parser=local, help="New folder for the copy.")] = None,
     outbox: OutboxOption = "outbox",
+    names: NamesOption = None,
     baud: BaudOption = 115200,
     as_json: JsonOption = False,
 ) -> None:
@@ -240,6 +255,7 @@ def board_rescue(
 
     if (port is None) == (folder is None) or (port is not None and to is None):
         raise typer.BadParameter("name a board with --port PORT and the folder for the copy with --to DIR, or a FOLDER")
+    known = PeerNames(read_file(None, names).names)
     with _board_errors(), _progress() as progress:
         if to is not None:
             rescue.make_folder(to)
@@ -252,9 +268,11 @@ def board_rescue(
     for message in found:
         state = message["state"] + (f", class 0x{message['class']:04X}" if message.get("class") else "")
         what = f"{message['message_id']} {message['queue']} {message['label']!r}: {message['size']} bytes"
-        report(as_json, f"{what}, {state}", **message)
+        whose = known.of(message.get("from", message["queue"]))
+        report(as_json, known.added(f"{what}, {state}"), **message, peer_name=whose)
     about = f"{summary['name']}, GUID {summary['guid']}" if summary["name"] else f"GUID {summary['guid']}"
-    report(as_json, "\n".join([f"{len(found)} messages; {about}", *summary["damage"]]), **summary, messages=len(found))
+    text = "\n".join([known.added(f"{len(found)} messages; {about}"), *summary["damage"]])
+    report(as_json, text, **summary, peer_name=known.of(summary["guid"]), messages=len(found))
     if summary["damage"]:
         raise typer.Exit(1)
 

@@ -64,7 +64,11 @@ HtmlOption = Annotated[
 ]
 NamesOption = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", parser=local_file, help="An ordack.toml; its \\[names] say what people call senders."),
+    typer.Option(
+        metavar="FILE",
+        parser=local_file,
+        help="An ordack.toml; its \\[names] say what people call boards and queue managers.",
+    ),
 ]
 StoreOption = Annotated[
     Path, typer.Option("--store", metavar="FOLDER", parser=local, envvar="ORDACK_STORE", help="Folder of the store.")

@@ -16,7 +16,10 @@ from rich.text import Text
 from rich.tree import Tree
 
 from ordack.capture import decoder
+from ordack.cli.common import NamesOption
+from ordack.cli.config import read_file
 from ordack.paths import NotLocal, path_of
+from ordack.peer_names import PeerNames
 
 
 def _plain(value: object) -> str:
@@ -76,6 +79,28 @@ def _show_value(tree: Tree, offset: int, name: str, value: Any, note: str) -> No
         _branch(tree, offset, name, _number(value), note)
 
 
+def _add_names(tree: Tree, names: PeerNames) -> None:
+    """A name at the end of each line with a GUID that has one."""
+    for branch in tree.children:
+        if isinstance(branch.label, Text) and (name := names.of(branch.label.plain)):
+            branch.label.append(f"  {name}", style="green")
+        _add_names(branch, names)
+
+
+def _with_names(value: Any, names: PeerNames) -> Any:
+    """What is shown as JSON, with the name behind each GUID that has one, as a field of its own."""
+    if isinstance(value, list):
+        return [_with_names(inner, names) for inner in value]
+    if not isinstance(value, dict):
+        return value
+    found = {}
+    for key, inner in value.items():
+        found[key] = _with_names(inner, names)
+        if isinstance(inner, str) and (name := names.of(inner)):
+            found[f"{key}_name"] = name
+    return found
+
+
 def _tree(decoded: decoder.Decoded) -> Tree:
     head = Text("malformed" if decoded.packet is None else type(decoded.packet).__name__, style="bold")
     head.append(f"  offset {decoded.offset} (0x{decoded.offset:X})", style="default")
@@ -116,20 +141,21 @@ def _items(name: str) -> Iterator[decoder.Decoded]:
         raise decoder.InputError(error.strerror or str(error)) from error
 
 
-def _show(items: Iterator[decoder.Decoded], as_json: bool, console: Console) -> tuple[int, int]:
+def _show(items: Iterator[decoder.Decoded], as_json: bool, console: Console, called: PeerNames) -> tuple[int, int]:
     """Print them. (how many, how many of them malformed)."""
     found = malformed = 0
     for decoded in items:
         found += 1
         malformed += decoded.packet is None
         if as_json:
-            sys.stdout.write(json.dumps(decoded.as_json()) + "\n")
+            sys.stdout.write(json.dumps(_with_names(decoded.as_json(), called)) + "\n")
         else:
-            console.print(_tree(decoded))
+            _add_names(tree := _tree(decoded), called)
+            console.print(tree)
     return found, malformed
 
 
-def _decode_files(names: list[str], as_json: bool) -> int:
+def _decode_files(names: list[str], as_json: bool, called: PeerNames) -> int:
     """Print them all. The exit status."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A text may have what the terminal's encoding has not. What comes through a pipe is shown as it comes.
@@ -140,7 +166,7 @@ def _decode_files(names: list[str], as_json: bool) -> int:
     status = 0
     for name in names:
         try:
-            found, malformed = _show(_items(name), as_json, console)
+            found, malformed = _show(_items(name), as_json, console, called)
         except decoder.InputError as error:
             _complain(name, str(error))
             status = status or 2
@@ -160,6 +186,7 @@ def decode(
             metavar="FILE...", help="Captures, raw packets or hex text, also s3a://BUCKET/FILE; - is standard input."
         ),
     ],
+    names: NamesOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per packet.")] = False,
 ) -> None:
     """Decode MSMQ packets from pcap and pcapng captures (TCP 1801, UDP 3527), raw bytes or hex text with # comments.
@@ -173,8 +200,9 @@ def decode(
     if sys.stdout is None:
         _complain("standard output", "closed")
         raise typer.Exit(1)
+    called = PeerNames(read_file(None, names).names)
     try:
-        status = _decode_files(files, as_json)
+        status = _decode_files(files, as_json, called)
     except OSError as error:
         if not isinstance(error, BrokenPipeError):  # the reader has seen enough
             _complain("standard output", error.strerror or str(error))

@@ -26,23 +26,26 @@ class Interrupted(Exception):
 
 
 class Drain:
-    """Takes messages from a queue and shows them. `show` writes one to standard output, or raises.
+    """Takes messages from a queue and shows them. `show` writes one to standard output, or raises. named: adds to a
+    text what people call those who are in it.
 
     As text it says what was removed so far; the number is also right when `run` has raised.
     """
 
-    def __init__(self, queue: Queue, show: Callable[[Message], None]) -> None:
+    def __init__(self, queue: Queue, show: Callable[[Message], None], named: Callable[[str], str]) -> None:
         self._queue = queue
         self._show = show
+        self._named = named
         self.removed = 0
         self.last: Message | None = None
 
     def __str__(self) -> str:
         if self.last is None:
             return f"nothing was removed from {self._queue.name}"
+        last = self._named(f"{self.last.source}\\{self.last.message_id}")
         return (
             f"{counted(self.removed, 'message')} {'was' if self.removed == 1 else 'were'} removed from "
-            f"{self._queue.name}, the last {self.last.source}\\{self.last.message_id}"
+            f"{self._queue.name}, the last {last}"
         )
 
     def run(self, left: int, timeout: float) -> None:

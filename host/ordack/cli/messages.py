@@ -85,6 +85,7 @@ def send(
 ) -> None:
     """Send one message. It is on disk when the command ends; it travels to another machine when `ordack serve` runs."""
     from ordack.client import Client
+    from ordack.peer_names import PeerNames
 
     if more:
         raise typer.BadParameter(
@@ -111,11 +112,12 @@ def send(
             )
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
+        named = PeerNames.kept(client.store.names()).added(destination)
     if discarded:
-        _warn(destination, discarded)
+        _warn(destination, named, discarded)
     report_done(
         as_json,
-        f"sent message {sent.message_id} to {destination}, {sent.delivery}",
+        f"sent message {sent.message_id} to {named}, {sent.delivery}",
         destination=destination,
         **{**sent._asdict(), "identifier": sent.identifier.hex()},
     )
@@ -137,11 +139,11 @@ def _content(body: str | None, file: Path | None) -> bytes:
     return sys.stdin.buffer.read()
 
 
-def _warn(destination: str, discarded: int) -> None:
+def _warn(destination: str, named: str, discarded: int) -> None:
     from ordack import classes, names
 
     complain(
-        f"the latest message to {destination} is lost: {classes.words(discarded, names.destination(destination))}. "
+        f"the latest message to {named} is lost: {classes.words(discarded, names.destination(destination))}. "
         "This one asks for no dead letter either: --dead-letter keeps it if it is not delivered"
     )
 
@@ -195,13 +197,13 @@ def receive(
     left = one if count is None else min(count, sys.maxsize)
     with Client(store, look=peek) as client:
         queue = client.queue(name)
-        show = _shown(raw, as_json, PeerNames.kept(client.store.names()))
+        show = _shown(raw, as_json, names := PeerNames.kept(client.store.names()))
         if peek:
             shown = [show(message) for message in islice(queue.peek(), left)]
             if raw is not None and not shown:
                 raise StoreError(f"there is no message in {queue.name}")
             return
-        drain = Drain(queue, show)
+        drain = Drain(queue, show, names.added)
         try:
             drain.run(left, float("inf") if follow else 0.0)
         except BrokenPipeError:

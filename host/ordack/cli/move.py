@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from ordack.client import Client
     from ordack.moving import Moved, Selection
+    from ordack.peer_names import PeerNames
 
 
 def _moment(text: str) -> datetime:
@@ -77,6 +78,7 @@ def move(
         raise typer.BadParameter("--count and --all do not go together")
     from ordack.client import Client
     from ordack.moving import Selection
+    from ordack.peer_names import PeerNames
 
     selection = Selection(
         frozenset(_number_of(one) for one in classes or ()),
@@ -88,13 +90,14 @@ def move(
     limit = sys.maxsize if everything else 1 if count is None else count
     moved = left = 0
     with Client(store) as client:
+        names = PeerNames.kept(client.store.names())
         try:
             for one in move_all(client, name, target, selection, limit):
                 if one.message_id is None:
                     left += 1
                 else:
                     moved += 1
-                    _tell(one, as_json)
+                    _tell(one, as_json, names)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from None
     if left:
@@ -130,12 +133,13 @@ def move_all(client: Client, name: str, target: str | None, selection: Selection
             yield Moved(message, *done)
 
 
-def _tell(moved: Moved, as_json: bool) -> None:
+def _tell(moved: Moved, as_json: bool, names: PeerNames) -> None:
     message = moved.message
     report_done(
         as_json,
-        f"{message.message_key} to {moved.destination} as message {moved.message_id}",
+        names.added(f"{message.message_key} to {moved.destination} as message {moved.message_id}"),
         message_key=message.message_key,
+        source_name=names.of(message.source),
         label=message.label,
         class_name=message.as_json()["class_name"],
         destination=moved.destination,

@@ -11,6 +11,7 @@ from ordack.cli import glance
 from ordack.cli.common import JsonOption, StoreOption, report, report_done
 from ordack.cli.output import write
 from ordack.names import destination
+from ordack.peer_names import PeerNames
 from ordack.store import StoreError
 from ordack.store.look import open_to_look
 from ordack.text import counted
@@ -48,7 +49,8 @@ def _change_outgoing(store: Path, format_name: str, done: str, as_json: bool, or
     with Client(store) as client:
         if not client.order(order, format_name, *arguments):
             raise StoreError(f"there is no outgoing queue {format_name}; `ordack outgoing list` shows them")
-    report_done(as_json, f"{format_name}: {done}", format_name=format_name, done=done)
+        named = PeerNames.kept(client.store.names()).added(format_name)
+    report_done(as_json, f"{named}: {done}", format_name=format_name, done=done)
 
 
 @app.command("pause")
@@ -87,9 +89,10 @@ def outgoing_purge(name: FormatNameArgument, store: StoreOption, as_json: JsonOp
         if queue is None:
             raise StoreError(f"there is no outgoing queue {name}; `ordack outgoing list` shows them")
         removed, kept = purge_outgoing(client.store, client.access, queue.identifier)
+        named = PeerNames.kept(client.store.names()).added(name)
     report_done(
         as_json,
-        f"{counted(removed, 'message')} will be removed from {name}"
+        f"{counted(removed, 'message')} will be removed from {named}"
         + (f"; {counted(kept, 'acknowledgement')} of refused messages only pass through, and stay" if kept else ""),
         format_name=name,
         removed=removed,

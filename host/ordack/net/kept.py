@@ -87,6 +87,7 @@ def _row(message: Message, names: PeerNames) -> dict[str, Any]:
         "words": classes.words(message.message_class, message.destination) if message.message_class else "",
         "in_doubt": message.in_doubt,
         "destination": message.destination,
+        "destination_name": names.of(message.destination),
         "source": message.source,
         "source_name": names.of(message.source),
         "sent": message.sent_time,

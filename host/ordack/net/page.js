@@ -356,6 +356,10 @@ async function letters() {
   ready();
 }
 
+function named(called, text) {
+  return called ? [make("span", {className: "strong"}, called), " ", name(text)] : [name(text)];
+}
+
 function letter(row) {
   const box = make("input", {type: "checkbox", checked: chosen.has(row.key), ariaLabel: "choose this message", onchange: () => {
     if (box.checked) chosen.add(row.key);
@@ -370,7 +374,7 @@ function letter(row) {
       ...(row.in_doubt ? [make("span", {className: "badge maybe"}, "in doubt")] : []),
       make("span", {className: "small when"}, `${size(row.size)}, sent ${moment(row.sent)}`)),
     ...(row.words ? [make("div", {className: "words"}, row.class_name ? row.words.replace(/ \(class [^)]*\)$/, "") : row.words)] : []),
-    make("div", {className: "small"}, "to ", name(row.destination), " from ", make("span", {className: "strong"}, row.source_name ?? ""), row.source_name ? " " : "", name(row.source)),
+    make("div", {className: "small"}, "to ", ...named(row.destination_name, row.destination), " from ", ...named(row.source_name, row.source)),
     ...(body ? [make("pre", {}, body + (row.text === null && row.size > 64 || row.text !== null && row.text.length >= 300 ? " …" : ""))] : [])));
 }
 
