@@ -5,11 +5,13 @@
 One stream over one session, with the protocol's window, sends as fast as it may; alone, and then beside each kind of
 harm in turn. `ratio` is its rate beside the harm, by its rate alone before and after that. The attackers are as many as
 the machine lets one process be, and take processor time of it themselves: `attacks` tells how often each did its worst.
-Memory is that of `serve`, above what it had alone. Nothing is asserted: machines differ.
+Memory is the most that `serve` had until half of the attack's time was over, and until its end, above what it had
+alone: where it is bounded, it does not go on growing. Nothing is asserted: machines differ.
 """
 
 import argparse
 import contextlib
+import re
 import resource
 import statistics
 import subprocess
@@ -150,6 +152,13 @@ def rate(sender: Sender, seconds: float) -> float:
     return done / (time.monotonic() - began)
 
 
+def peak_kib(pid: int) -> int:
+    """The most memory that a process has had."""
+    found = re.search(r"^VmHWM:\s*(\d+)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert found
+    return int(found[1])
+
+
 @contextlib.contextmanager
 def harm(kind: str, port: int, connections: int, seed: int) -> Iterator[list[int]]:
     """A process that does it until the end of the block; what it gives is then how often it has."""
@@ -173,7 +182,7 @@ def hostile(rounds: int, seconds: float, connections: int, seed: int) -> None:
         alone: list[float] = []
         beside: list[float] = []
         attacks: list[int] = []
-        memory: list[int] = []
+        peaks: list[tuple[float, float]] = []
         for number in range(rounds):
             with tempfile.TemporaryDirectory(prefix="ordack-bench-") as name, contextlib.ExitStack() as stack:
                 service = Service(Path(name), stack)
@@ -185,21 +194,28 @@ def hostile(rounds: int, seconds: float, connections: int, seed: int) -> None:
                 before = rate(sender, seconds)
                 pid = service.processes[0].pid
                 least = resident_kib(pid)
+                Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak begins anew
                 with harm(kind, service.port, connections, seed + number) as done:
-                    beside.append(rate(sender, seconds))
-                    memory.append(resident_kib(pid) - least)
+                    first = rate(sender, seconds / 2)
+                    half = peak_kib(pid)
+                    beside.append(statistics.mean([first, rate(sender, seconds / 2)]))
+                    peaks.append(((half - least) / 1024, (peak_kib(pid) - least) / 1024))
                 attacks += done
                 alone.append(statistics.mean([before, rate(sender, seconds)]))
                 sender.close()
         ours, free = statistics.median(beside), statistics.median(alone)
+        half_mib, most_mib = (statistics.median(column) for column in zip(*peaks, strict=True))
         report(
             bench=f"one sender beside {what}",
             unit="messages per second",
+            bar="ratio >= 0.5, ordack_peak_mib bounded",
             seed=seed,
             ordack_value=ours,
-            ordack_alone=free,
+            peer="the same sender alone",
+            peer_value=free,
             ratio=ours / free,
-            ordack_more_mib=statistics.median(memory) / 1024,
+            ordack_peak_mib=most_mib,
+            ordack_peak_at_half_mib=half_mib,
             attacks=attacks,
         )
 
