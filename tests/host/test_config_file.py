@@ -355,9 +355,11 @@ def test_what_serve_would_go_by_is_shown_with_where_it_is_from(tmp_path: Path) -
     assert "[::1]:1801" in text
     (store / "ordack.toml").write_text(
         f"[names]\n{GUID} = 'press'\n[queues.a]\nallow-sources = ['Press']\n[[listen]]\nallow = ['10.0.0.0/8']\n"
+        f"[next-hops]\n{GUID} = 'b:5'\n"
     )
     shown = {row["name"]: row["value"] for row in as_json("config", "show", "--store", store)}
     assert shown["queues"] == {"a": {"allow-sources": ["press"]}}
+    assert f"{GUID.lower()} (press) = b:5" in ordack("config", "show", "--store", store).stdout
     assert shown["listen"] == ["127.0.0.1:1801 for 10.0.0.0/8"]
     other = tmp_path / "other.toml"
     other.write_text("[settings]\nQuota = 6\n")

@@ -206,6 +206,7 @@ def check(
 def show(store: StoreOption, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Show what `ordack serve` would go by if it were started now without other options: the configuration file, then
     the store, then defaults."""
+    from ordack.peer_names import PeerNames
     from ordack.settings import NUMBERS
 
     file = read_file(store, config)
@@ -218,10 +219,11 @@ def show(store: StoreOption, config: ConfigOption = None, as_json: JsonOption = 
     for row in rows if as_json else ():
         report(True, "", **{key: row[key] for key in ("name", "value", "unit", "from")})
     if not as_json:
+        names = {row["name"]: PeerNames({} if row["name"] == "names" else file.names) for row in rows}
         print_table(
             ("setting", "value", "unit", "from"),
             (),
-            [(row["name"], _text(row["value"]), row["unit"], row["from"]) for row in rows],
+            [(row["name"], names[row["name"]].added(_text(row["value"])), row["unit"], row["from"]) for row in rows],
         )
 
 
