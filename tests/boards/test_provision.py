@@ -141,6 +141,7 @@ def test_a_stock_board_is_provisioned(tmp_path: Path, serve: Serve) -> None:
 def test_the_name_of_a_board_is_shown_by_all_that_show_boards(tmp_path: Path, store: Path) -> None:
     """From `provision` to the audit, with one queue manager that stays on all the time and records what it hears."""
     there = Serve(store, "--capture", str(tmp_path / "plant.pcapng"))
+    names = "--names", store / "ordack.toml"
     (tmp_path / "board").mkdir()
     board = Machine(tmp_path / "board", "mps2-an385")
     try:
@@ -152,13 +153,17 @@ def test_the_name_of_a_board_is_shown_by_all_that_show_boards(tmp_path: Path, st
         there.process.send_signal(signal.SIGHUP)  # as the page says, for names that are entered while it runs
         again = run(board, there.port, host=HOST)
         assert again.returncode == 0, again.stderr
+        looked = commands.ordack("board", "doctor", "--port", board.port, *names, "--json", seconds=90)
+        assert f"GUID {guid} (press-3)" in looked.stdout
     finally:
         board.cut()
         there.stop()
     there_are = [message["source_name"] for message in as_json("receive", "--store", store, "line1", "--peek")]
     assert there_are == ["press-3"] * 2
-    names = ("--names", store / "ordack.toml", "--out", tmp_path / "audit")
-    audit = commands.ordack("audit", tmp_path / "plant.pcapng", *names)
+    packets = as_json("decode", tmp_path / "plant.pcapng", *names)
+    users = [packet["fields"]["UserHeader"] for packet in packets if packet["packet"] == "UserMessage"]
+    assert [user["SourceQueueManager_name"] for user in users] == ["press-3"] * 2
+    audit = commands.ordack("audit", tmp_path / "plant.pcapng", *names, "--out", tmp_path / "audit")
     assert audit.returncode == 0, audit.stderr
     [sender] = pq.read_table(tmp_path / "audit" / "senders.parquet").to_pylist()
     assert (sender["source_queue_manager"], sender["name"], sender["messages"]) == (guid, "press-3", 2)
