@@ -25,6 +25,7 @@ from ordack.config import Config
 from ordack.links import Link
 from ordack.node import Node, OutboxFull
 
+from tests.support.command import as_json, ordack
 from tests.support.host_world import WALL, Crash, Host
 
 GUID = bytes(range(16))
@@ -177,6 +178,23 @@ class World:
                 while handle is not None and (message := self.inbox.get()) is not None:
                     handle(message)
             self.now += 100
+
+
+def test_whoever_rescues_an_outbox_is_told_by_name_from_whom_a_message_is(tmp_path: Path) -> None:
+    world = World(tmp_path / "host")
+    world.send(b"on")
+    world.run()
+    folder = tmp_path / "outbox"
+    folder.mkdir()
+    for name, file in world.disk.files.items():
+        (folder / name).write_bytes(file.data)
+    source = guids.guid_text(world.host.store.guid)
+    names = tmp_path / "ordack.toml"
+    names.write_text(f"[names]\n'{source}' = 'plant'\n")
+    told = ordack("board", "rescue", folder, "--names", names).stdout
+    assert f"1 #7 '': 2 bytes, not handled, from {source} (plant)\n" in told
+    message, _ = as_json("board", "rescue", folder, "--names", names)
+    assert (message["from"], message["from_name"]) == (source, "plant")
 
 
 @pytest.mark.parametrize("name", list(NAMES))

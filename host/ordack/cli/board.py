@@ -267,9 +267,11 @@ def board_rescue(
     summary = found.pop()
     for message in found:
         state = message["state"] + (f", class 0x{message['class']:04X}" if message.get("class") else "")
+        if whose := message.get("from"):
+            state += f", from {known.added(whose)}"
+            message["from_name"] = known.of(whose)
         what = f"{message['message_id']} {message['queue']} {message['label']!r}: {message['size']} bytes"
-        whose = known.of(message.get("from", message["queue"]))
-        report(as_json, known.added(f"{what}, {state}"), **message, peer_name=whose)
+        report(as_json, f"{what}, {state}", **message)
     about = f"{summary['name']}, GUID {summary['guid']}" if summary["name"] else f"GUID {summary['guid']}"
     text = "\n".join([known.added(f"{len(found)} messages; {about}"), *summary["damage"]])
     report(as_json, text, **summary, peer_name=known.of(summary["guid"]), messages=len(found))
