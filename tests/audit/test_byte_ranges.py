@@ -90,30 +90,11 @@ def test_ranges_are_put_right_where_a_capture_carries_captures(tmp_path: Path) -
         assert wrong  # else no guess was put right
 
 
-def behind_one_address(source: Path, target: Path) -> int:
-    """The same capture, with all boards at one address; how many connections they have."""
-    data = bytearray(source.read_bytes())
-    ports: dict[bytes, int] = {}
-    at = 24
-    ethernet = 14 * (struct.unpack_from("<I", data, 20)[0] == 1)
-    while at < len(data):
-        size = struct.unpack_from("<I", data, at + 8)[0]
-        ip = at + 16 + ethernet
-        for address, port in ((ip + 12, ip + 20), (ip + 16, ip + 22)):
-            if data[port : port + 2] != struct.pack(">H", 1801):
-                end = bytes(data[address : address + 4] + data[port : port + 2])
-                data[address : address + 4] = bytes([10, 9, 9, 9])
-                data[port : port + 2] = struct.pack(">H", 2000 + ports.setdefault(end, len(ports)))
-        at += 16 + size
-    target.write_bytes(data)
-    return len(ports)
-
-
 def test_a_fleet_behind_one_address_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = tmp_path / "own.pcap"
     capture_generator.write_fleet([own], 60_000, 1600, seed=SEED)
     path = tmp_path / "one.pcap"
-    assert behind_one_address(own, path) > 400
+    assert capture_generator.behind_one_address(own, path) > 400
     whole = tasks.run([path])
 
     def again(_: object, pairs: set[int]) -> None:

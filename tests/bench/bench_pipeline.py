@@ -5,6 +5,8 @@
 Figures are medians over the rounds; `ratio` is more than 1 where we are faster. Nothing is asserted: machines differ.
 Captures come from tests/support/capture_generator.py: so many packets
 over up to 10,000 streams, with planted violations.
+That a cluster of two workers that loses an executor in each stage gives the same answer is no figure:
+`python -m tests.pipeline.test_cluster`, in `make pipeline`, shows it.
 """
 
 import argparse
@@ -31,6 +33,7 @@ Result = TypeVar("Result")
 CORES = 2
 PER_STREAM = 1000  # packets
 STREAMS, FEW_PACKETS = 1_000_000, 10  # of one bench: as many, of so many packets
+FILES, DESCRIPTORS = 5000, 256  # of another
 SAMPLE_S = 0.1  # between two looks at the memory
 
 
@@ -288,6 +291,79 @@ def bench_audit_stages(fleet: Fleet, size: int, rounds: int) -> None:
         cpu_32_by_2=cpu["32"] / cpu["2"],
         wanted_cpu_below=1.5,
         same=all(summary == summaries[0] for summary in summaries),
+    )
+
+
+def bench_address(fleet: Fleet, size: int, rounds: int) -> None:
+    """A fleet behind one address, each board with a connection after the other: packets that are replayed again because
+    shares know parts of a stream."""
+    from ordack.audit import stages, tasks
+
+    paths, truth = fleet.capture(400_000, 10_000)
+    path = fleet.folder / "one-address.pcap"
+    senders, connections = 10_000 // capture_generator.QUEUES, capture_generator.behind_one_address(paths[0], path)
+    again: list[int] = []
+    replay = stages.Stages.again
+
+    def counted(self: stages.Stages, pairs: set[int]) -> Any:
+        found = replay(self, pairs)
+        again.append(found.packets)
+        return found
+
+    stages.Stages.again = counted  # type: ignore[method-assign]
+    try:
+        whole, shared = tasks.run([path]), tasks.run([path], parts=32, range_bytes=path.stat().st_size // 32)
+    finally:
+        stages.Stages.again = replay  # type: ignore[method-assign]
+    report(
+        bench="audit, one address",
+        packets=truth.packets,
+        senders=senders,
+        reconnects=connections - senders,
+        packets_replayed_again=sum(again),
+        wanted_again=0,
+        bytes_read_by_input=shared.bytes_read / path.stat().st_size,
+        same=shared.summary == whole.summary,
+    )
+
+
+def bench_files(fleet: Fleet, size: int, rounds: int) -> None:
+    """An audit of many files by a process that may open few."""
+    paths, truth = fleet.capture(100_000)
+    folder = fleet.folder / "files"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    data, records, at = paths[0].read_bytes(), [], 24
+    while at < len(data):
+        records.append(data[at : at + 16 + struct.unpack_from("<I", data, at + 8)[0]])
+        at += len(records[-1])
+    for number in range(FILES):
+        own = records[len(records) * number // FILES : len(records) * (number + 1) // FILES]
+        (folder / f"{number:05}.pcap").write_bytes(data[:24] + b"".join(own))
+    command = [
+        "prlimit",
+        f"--nofile={DESCRIPTORS}",
+        "--",
+        sys.executable,
+        "-m",
+        "ordack",
+        "audit",
+        "--no-spark",
+        "--json",
+    ]
+    taken: dict[str, list[Cost]] = {}
+    said = []
+    for name, captures in (("one file", paths[0]), ("files", folder)):
+        done = measured(taken, name, lambda: subprocess.run([*command, captures], stdout=subprocess.PIPE, check=False))  # noqa: B023
+        said.append(json.loads(done.stdout))
+    report(
+        bench="audit, many files",
+        files=FILES,
+        descriptors=DESCRIPTORS,
+        packets=truth.packets,
+        seconds={name: round(cost.seconds, 2) for name, (cost,) in taken.items()},
+        cpu_seconds={name: cost.cpu_seconds for name, (cost,) in taken.items()},
+        same=said[0] == said[1],
     )
 
 
@@ -904,6 +980,8 @@ BENCHES: dict[str, Callable[[Fleet, int, int], None]] = {
     "decode": bench_decode,
     "audit": bench_audit,
     "audit-stages": bench_audit_stages,
+    "audit-address": bench_address,
+    "audit-files": bench_files,
     "memory": bench_memory,
     "streams": bench_streams,
     "follow": bench_follow,

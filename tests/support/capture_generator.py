@@ -2267,3 +2267,22 @@ def capture_files(seed: int, folder: Path, pieces: int, length: int = 0) -> list
         made.append(folder / f"plant-{number:03}.pcap")
         made[-1].write_bytes(data[:24] + b"".join(records[begin:end]))
     return made
+
+
+def behind_one_address(source: Path, target: Path) -> int:
+    """The same capture, with all boards at one address; how many connections they have."""
+    data = bytearray(source.read_bytes())
+    ports: dict[bytes, int] = {}
+    at = 24
+    ethernet = 14 * (struct.unpack_from("<I", data, 20)[0] == 1)
+    while at < len(data):
+        size = struct.unpack_from("<I", data, at + 8)[0]
+        ip = at + 16 + ethernet
+        for address, port in ((ip + 12, ip + 20), (ip + 16, ip + 22)):
+            if data[port : port + 2] != struct.pack(">H", 1801):
+                end = bytes(data[address : address + 4] + data[port : port + 2])
+                data[address : address + 4] = bytes([10, 9, 9, 9])
+                data[port : port + 2] = struct.pack(">H", 2000 + ports.setdefault(end, len(ports)))
+        at += 16 + size
+    target.write_bytes(data)
+    return len(ports)
