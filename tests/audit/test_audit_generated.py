@@ -50,6 +50,13 @@ def _explains(capture: Capture, planted: Planted, found: Any, places: set[tuple[
     return bool(places & capture.line_frames(planted.line))
 
 
+def _unclear(capture: Capture) -> set[tuple[int, int]]:
+    """The frames of connections that cannot be told from those before them, and of all lines that used one."""
+    packets = [packet for packet in capture.packets if (packet.connection.number, packet.direction) in capture.unclear]
+    lines = [capture.line_frames(line) for line in {packet.line for packet in packets} if line is not None]
+    return set().union(*lines, *(capture.connection_frames(one) for one in {packet.connection for packet in packets}))
+
+
 def judge(capture: Capture, result: Any) -> Judgement:
     """Compares an audit's result with what was planted."""
     problems = []
@@ -57,6 +64,7 @@ def judge(capture: Capture, result: Any) -> Judgement:
     paths = [[str(path) for path in capture.paths].index(path) for path in result.paths]
     violations = [(found, _places(found, paths)) for found in result.violations]
     unknowns = [(found, _places(found, paths)) for found in result.unknowns]
+    unclear = _unclear(capture)
     for planted in capture.planted:
         name = f"{planted.kind} {planted.variant}".strip()
         if any(found.kind == planted.kind and places & planted.frames for found, places in violations):
@@ -72,6 +80,8 @@ def judge(capture: Capture, result: Any) -> Judgement:
     for found, places in violations:
         if "lost file" in capture.faults and found.kind not in capture_generator.STANDING_ALONE:
             continue  # whole connections were in it, and nothing that is left tells of them
+        if places & unclear:
+            continue
         if not any(_explains(capture, planted, found, places) for planted in capture.planted):
             problems.append(f"invented: {found.kind}, {found.text} (frames {sorted(places)})")
     if capture.whole:
