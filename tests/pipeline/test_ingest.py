@@ -423,6 +423,28 @@ def test_a_table_keeps_to_the_checkpoint_that_it_was_begun_with(
         FileTable(str(tmp_path / "moved"), "parquet", str(place), place).check(without_spark, StructType())
 
 
+def test_a_checkpoint_that_a_copy_of_the_table_has_gone_on_with_is_refused(tmp_path: Path) -> None:
+    """What it has put into the copy would be missing here."""
+    place = tmp_path / "checkpoint"
+    tables = [FileTable(str(tmp_path / name), "parquet", str(place), place) for name in ("one", "copy")]
+    (place / "commits").mkdir(parents=True)
+    (place / "metadata").write_text(json.dumps({"id": "stream"}))
+    for table in tables:
+        log = Path(table.table, METADATA)
+        log.mkdir(parents=True)
+        for name in ("9.compact", "10", ".10.crc"):
+            (log / name).touch()
+        (place / "commits" / "10").touch()
+        table.bind()
+    for name in ("11", "12"):  # a kill before a batch is told to the checkpoint leaves it behind
+        (tmp_path / "copy" / METADATA / name).touch()
+        tables[1].bind()
+    (place / "commits" / "11").touch()
+    tables[1].bind()
+    with pytest.raises(IngestUnusable, match="has batches that are not in"):
+        tables[0].bind()
+
+
 @pytest.mark.usefixtures("signals", "spark")
 def test_what_does_not_belong_together_is_unusable_input(
     folder: Path, table: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -142,12 +142,22 @@ class FileTable:
                     f"the checkpoint {self.place} is that of another table than {self.table}: with it Spark would "
                     "leave out rows. Name the table's own"
                 )
+            if _last_batch(self.local_place / "commits") > _last_batch(Path(self.table, METADATA)):
+                raise IngestUnusable(
+                    f"the checkpoint {self.place} has batches that are not in {self.table}: an ingest into a copy of "
+                    "the table has gone on with it. Begin a new table: it gets all messages whose segments are there"
+                )
         except OSError:  # the stream has not begun, or runs on another machine
             pass
 
 
 def _names(folder: Path) -> list[str]:
     return [path.name for path in folder.glob("*")]
+
+
+def _last_batch(log: Path) -> int:
+    numbers = [name.removesuffix(".compact") for name in _names(log)]
+    return max((int(number) for number in numbers if number.isdecimal()), default=-1)
 
 
 def _for_readers(names: Iterable[str]) -> bool:
