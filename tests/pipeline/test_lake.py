@@ -317,6 +317,15 @@ def test_others_read_by_what_a_table_is_divided(folder: Path, table: Path, table
         optimize(str(table))
 
 
+def test_polars_reads_a_table_below_a_folder_with_any_name(folder: Path, tmp_path: Path) -> None:
+    """By the path alone it does not find the files: it takes the name as the URL has it."""
+    write(folder, 1, 1, 3)
+    for name in ("a b", "ä#20"):
+        load(job(folder, tmp_path / name / "table")).run(False)
+        table = DeltaTable(tmp_path / name / "table")
+        assert polars.scan_pyarrow_dataset(table.to_pyarrow_dataset()).collect()["lookup_id"].to_list() == [1, 2, 3]
+
+
 @both
 def test_columns_are_added_when_that_is_asked_for(folder: Path, table: Path, table_format: str) -> None:
     write(folder, 1, 1, 1, body=b'{"t": 1, "u": 2}')
