@@ -4,9 +4,9 @@ Independent of the engine and of the C core on purpose: readers of captures are 
 in. Two forms:
 
 `generate(seed, folder)` simulates a few queue managers in detail: sessions, streams, acknowledgements, breaks and
-resends, as one observation point between the hosts sees them. Then the capture itself suffers (lost, doubled and cut
-frames, a late start, rotated files). Violations of the protocol can be planted; what they are and what shows them is in
-the result.
+resends, as one observation point between the hosts sees them. Some senders are behind a router: an address and a port
+say nothing of who has them. Then the capture itself suffers (lost, doubled and cut frames, a late start, rotated
+files). Violations of the protocol can be planted; what they are and what shows them is in the result.
 
 `write_fleet(paths, packets, streams, seed)` writes millions of packets with numpy.
 
