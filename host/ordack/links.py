@@ -213,8 +213,15 @@ class Links:
         if link.was_open or link not in self._links:
             return False
         link.was_open = True
-        if called := PeerNames(self._config.names).of(guids.guid_text(link.peer)):
+        names, guid = PeerNames(self._config.names), guids.guid_text(link.peer)
+        if called := names.of(guid):
             link.count_as(self.counters.peers.of(called))
+        if board := names.of_chip(guid):
+            self._operator.tell(
+                f"{link.address}: {guid} has connected: if the outbox of {board} was erased, what waited there is "
+                "lost; give the name to this one by `ordack board provision --replace`, or in [names]",
+                peer=link.address,
+            )
         self.gone.pop(link.peer, None)
         same = self._by_guid.setdefault(link.peer, [])
         same.append(link)
@@ -225,8 +232,8 @@ class Links:
         ]
         if elsewhere:
             self._operator.tell(
-                f"{link.address} and {elsewhere[0]}: both say that they are "
-                f"{guids.guid_text(link.peer)}; is one a copy of the other? (B-413)",
+                f"{link.address} and {elsewhere[0]}: both say that they are {guid}; is one a copy of the other? "
+                "(B-413)",
                 peer=link.address,
                 rule="B-413",
             )

@@ -49,6 +49,20 @@ def test_a_name_stands_behind_its_guid(text: str, shown: str) -> None:
     assert PeerNames({}).added(text) == text
 
 
+def test_a_board_whose_outbox_was_erased_is_known_by_its_chip() -> None:
+    board = "0f3a9c52-71d4-8b06-9e21-1a2b3c4d5e6f"
+    names = PeerNames({board: "press 3", "0f3a9c52-71d4-4b06-9e21-0a0b0c0d0e0f": "the plant"})
+    anew = "{5C11E0D8-0A3B-8F77-A4E0-1A2B3C4D5E6F}"
+    assert (
+        names.added(f"{anew} is new, {board} is not")
+        == f"{anew} (press 3, another outbox) is new, {board} (press 3) is not"
+    )
+    assert names.of(anew) == "press 3, another outbox"
+    assert names.of("5c11e0d8-0a3b-4f77-a4e0-1a2b3c4d5e6f") is None  # of no board
+    assert names.of("5c11e0d8-0a3b-8f77-a4e0-0a0b0c0d0e0f") is None  # no board has the other's
+    assert names.of("5c11e0d8-0a3b-8f77-a4e0-1a2b3c4d5e60") is None
+
+
 @given(st.text(), st.text())
 def test_nothing_else_of_a_text_changes(before: str, behind: str) -> None:
     text = f"{before} {TEXT} {behind}"
@@ -78,6 +92,21 @@ def test_boards_behind_one_address_are_counted_by_their_names(tmp_path: Path) ->
     shown = Metrics(host.manager).text(host.store)[0].decode()
     for peer in ("press 1", "press 2", "10.0.0.9"):
         assert f'ordack_peer_sessions{{peer="{peer}"}} 0.0' in shown
+    host.store.close()
+
+
+def test_a_board_whose_outbox_was_erased_is_told(tmp_path: Path) -> None:
+    board, anew = "0f3a9c52-71d4-8b06-9e21-1a2b3c4d5e6f", "{5C11E0D8-0A3B-8F77-A4E0-1A2B3C4D5E6F}"
+    host = Host(tmp_path, Config(names={board: "press 3"}))
+    for guid in (board, anew):
+        peer = Peer(guids.guid_bytes(guid), direct("line1"))
+        peer.send(b"x")
+        exchange(world_of([host], [peer]))
+    [line] = host.log
+    assert line.startswith(
+        f"10.0.0.9: {anew} (press 3, another outbox) has connected: if the outbox of press 3 was erased"
+    )
+    assert "--replace" in line
     host.store.close()
 
 

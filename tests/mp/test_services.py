@@ -32,8 +32,16 @@ def a_guid_is_of_the_chip_and_of_a_nonce():
     replay.nonce = bytes
     try:
         of_this_chip = replay.fresh_guid()
+        replay.nonce = nonce
+        again = replay.fresh_guid()
+        assert again[:10] != of_this_chip[:10]
+        assert again[10:] == of_this_chip[10:], "which tells whose it is"
+        assert len(again) == 16
         del sys.modules["machine"]
-        assert replay.fresh_guid() != of_this_chip
+        replay.nonce = bytes
+        without, replay.nonce = replay.fresh_guid(), nonce
+        assert without != of_this_chip
+        assert replay.fresh_guid()[10:] != without[10:]
     finally:
         replay.nonce = nonce
         sys.modules.pop("machine", None)

@@ -78,7 +78,8 @@ def fresh_guid() -> bytes:
     """An identity that nobody has had: a UUID of version 8 (RFC 9562, 5.8), in the byte order of packets.
 
     Of the chip's identifier, so that boards with a poor source of randomness differ, and of a nonce, so that a folder
-    that was erased begins another identity: nothing tells what the one before has numbered.
+    that was erased begins another identity: nothing tells what the one before has numbered. Its last group is of the
+    chip alone, so that people see whose it is.
     """
     try:
         import machine  # type: ignore[import-not-found,unused-ignore]
@@ -87,6 +88,8 @@ def fresh_guid() -> bytes:
     except (ImportError, AttributeError):
         chip = b""
     made = bytearray(sha256(chip + nonce(16)).digest()[:16])
+    if chip:
+        made[10:] = sha256(chip).digest()[:6]
     made[7] = made[7] & 0x0F | 0x80  # the third group is little-endian in packets
     made[8] = made[8] & 0x3F | 0x80
     return bytes(made)
