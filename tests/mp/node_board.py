@@ -11,12 +11,19 @@ LINE = power.NAMES[0]
 PEER = bytes(range(100, 116))
 
 
+def aside(node, queue):
+    """MessageIDs of what is stored while its fate is open."""
+    some = node.outcomes.aside()
+    return [found[3][2] for number in sorted(queue.logged.aside) for found in some.walk(queue.logged, number)]
+
+
 class Board:
     """A node whose clock and peer are the test's. told: (MessageID, class) of what it said has failed."""
 
     def __init__(self, disk=None, time=0, **options):
         self.time = time
         self._told = []
+        self.numbers = {}  # MessageID -> (TxSequenceID, number) of what was transmitted
         self.options = options
         self.open(disk or power.Disk())
 
@@ -72,13 +79,14 @@ class Board:
                 stream.prepare(entry, packet, parse.transaction_offset(packet))
                 entry.awaiting_ack = True
                 seen.append(parse.parse(bytes(packet)))
+                self.numbers[entry.message_id] = entry.tx_sequence_id, entry.tx_sequence_number
 
     def order_ack(self, sequence, number):
         packet = acks.order_ack(acks.order_queue("h"), PEER, 1, 0, sequence & 0xFFFFFFFF, sequence >> 32, number)
         self.node.outcomes.received(parse.parse(bytes(packet)), [self.queue])
 
     def final_ack(self, message_id, message_class):
-        sequence, number = 1 << 32 | 1, 1  # of one that has ended: its number is not known any more
+        sequence, number = self.numbers.get(message_id, (1 << 32 | 1, 1))
         for entry in self.queue.stream.table + self.queue.stream.awaiting_final_ack:
             if entry.message_id == message_id:
                 sequence, number = entry.tx_sequence_id, entry.tx_sequence_number

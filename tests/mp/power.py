@@ -7,12 +7,12 @@ suffix of the data may be gone or replaced by garbage, and any suffix of the cha
 import errno
 from array import array
 
-from mqqb import confirm
-from ordack.node import deferred, log, outbox, replay, sources
+from mqqb import confirm, core
+from ordack.node import deferred, log, outbox, recall, replay, sources
 
 log.jump = bytes  # MessageIDs and sequences go on as if there had been no start; jumps have tests of their own
 CONFIRMATION = confirm.Settings()
-JOURNAL = (0, 0x40, 0x80, 0xC0)  # neither, JN, JP, both
+JOURNAL = (0, core.USER_JN, core.USER_JP, core.USER_JN | core.USER_JP)
 GUID = bytes(range(16))
 NAMES = ("DIRECT=TCP:10.0.0.5\\private$\\line1", "DIRECT=OS:plant\\private$\\alarms")
 SOURCES = ((bytes(range(16, 32)), "commands"), (bytes(16), "commands"), (bytes(16), "settings"))
@@ -29,10 +29,12 @@ def skipping(function):
     def run(*arguments, **options):
         before = deferred.LOG_SHARE, deferred.SEGMENT_SHARE, deferred.TAKEN_MIN
         deferred.LOG_SHARE, deferred.SEGMENT_SHARE, deferred.TAKEN_MIN = 8, 1, 5
+        deferred.ASIDE_SHARE = 1
         try:
             return function(*arguments, **options)
         finally:
             deferred.LOG_SHARE, deferred.SEGMENT_SHARE, deferred.TAKEN_MIN = before
+            deferred.ASIDE_SHARE = 4
 
     return run
 
@@ -175,7 +177,8 @@ class Sent:
         self.name = name
         self.handle = handle
         self.facts = (name, handle.message_id, tx_sequence_id, number, bytes(packet))
-        self.is_cold = False  # on the flash only
+        self.is_cold = False  # on the flash only,
+        self.is_aside = False  # there, too, stored while its fate is open
         self.records = [bytes(handle.record)]  # the oldest is durable, any newer one may be
         self.logged = 0  # this one will be durable with the next sync
 
@@ -368,8 +371,8 @@ class World:
         tables = {name: [] for name in NAMES}
         # All of them, as a start with memory for them would find them.
         every = log.Log(disk, 0, 0, 1024, None)
-        deferred = sum(queue.deferred for queue in self.outbox.queues)
-        found = replay.recover(every) if deferred or self.dice.below(4) == 0 else self.outbox
+        more = [queue for queue in self.outbox.queues if queue.deferred or queue.aside]
+        found = replay.recover(every) if more or self.dice.below(4) == 0 else self.outbox
         every = self.outbox.log if found is self.outbox else every
         packets = [bytes(every.load(restored.handle)) for restored in found.restored]
         for restored, packet in zip(found.restored, packets):
@@ -418,20 +421,36 @@ class World:
     def _check_memory(self):
         """Of each queue no more is in memory than there was, and what is on the flash only is behind it."""
         warm = {restored.handle.message_id: restored for restored in self.outbox.restored}
+        some = recall.Aside(self.outbox.log, self.outbox.queues, log.Stored)
         for name in NAMES:
+            queue = self.outbox.queue(name)
+            stored = {}
+            for number in queue.aside:
+                for found in some.walk(queue, number):
+                    assert found[3][2] not in stored, "it is aside twice"
+                    stored[found[3][2]] = bytes(some.restored(queue, found).handle.record)
+            kept = 0
             for sent in self.tables[name]:
-                sent.is_cold = sent.facts[1] not in warm
-                if not sent.is_cold:
+                sent.is_aside = sent.facts[1] in stored
+                sent.is_cold = sent.facts[1] not in warm and not sent.is_aside
+                if sent.is_aside:
+                    assert stored.pop(sent.facts[1]) in sent.records, "a record of no time"
+                elif not sent.is_cold:
                     self._warm(sent, warm.pop(sent.facts[1]))
+                    assert sent.handle.record[confirm.STATE] != confirm.O, "what is stored is in memory"
+                    kept += 1
+            assert not stored, "it is aside, and a start with more memory does not find it"
             cold = [sent for sent in self.tables[name] if sent.is_cold]
-            kept = len(self.tables[name]) - len(cold)
             assert len(cold) == self.outbox.queue(name).deferred, "what is on the flash is not counted"
             # A start takes `hold` before it comes to those that had been copied behind all others; the next one, again.
             assert kept <= 3 * self.hold + self.found, (kept, "of a queue are in memory")
             for sent in self.tables[name]:
-                if not sent.is_cold and cold and sent.facts[1] > cold[0].facts[1]:
+                if not sent.is_cold and not sent.is_aside and cold and sent.facts[1] > cold[0].facts[1]:
                     assert sent.handle.record[confirm.STATE] in (ord("X"), ord("J")), "out of turn"
         assert not warm, "it is in memory, and a start with more memory does not find it"
+        segments = self.outbox.log.segments
+        there = [sent for name in NAMES for sent in self.tables[name] if sent.is_aside]
+        assert sum(segment.aside for segment in segments) == len(there), "what is aside is not counted"
 
     def _warm(self, sent, restored):
         """The message is in memory from now on."""
@@ -450,7 +469,7 @@ class World:
         cold = [sent for sent in table if sent.is_cold]
         if not cold or self.unsynced or self.inward.unsynced:
             return
-        room = self.hold - (len(table) - len(cold))
+        room = self.hold - len([sent for sent in table if not sent.is_cold and not sent.is_aside])
         if room > 0:
             found = [self.outbox.more(queue) for _ in cold[: 1 + self.dice.below(room)]]
             assert [one.handle.message_id for one in found] == [sent.facts[1] for sent in cold[: len(found)]]
@@ -570,7 +589,7 @@ class World:
             flags = log.TRANSACTIONAL | log.RECOVERABLE
             queue = self.outbox.queue(name)
             self.after[sent.facts] = [gone.facts for gone in self.gone]
-            warm = [one for one in self.tables[name] if not one.is_cold]
+            warm = [one for one in self.tables[name] if not one.is_cold and not one.is_aside]
             sent.is_cold = queue.deferred > 0 or len(warm) > self.hold
             try:
                 self.outbox.append(handle, queue, flags, record, packet, sent.is_cold, body)
@@ -608,6 +627,11 @@ class World:
     def change(self, some, event, *arguments):
         """Something happens to these messages."""
         for sent in some:
+            if sent.is_aside and event != "order_ack":
+                sent.handle = take_back(self.outbox, self.outbox.queue(sent.name), sent.facts[1]).handle
+                sent.is_aside = False
+                assert bytes(self.outbox.log.load(sent.handle)) == sent.facts[4], "another message came from the flash"
+                assert bytes(sent.handle.record) in sent.records, "a record of no time"
             if getattr(confirm.Confirmation(sent.handle.record, CONFIRMATION), event)(*arguments) & confirm.STORE:
                 self._log(sent)
 
@@ -624,6 +648,7 @@ class World:
             table.remove(sent)
             self.gone.append(sent)
         self.outbox.change([sent.handle])
+        sent.is_aside = sent.handle.record[confirm.STATE] == confirm.O
         record = self.records[sent.name]
         if record[2] != 1 and not [sent for sent in table if sent.handle.record[confirm.STATE] in (ord("Q"), ord("S"))]:
             record[0] += 1  # B-096
@@ -747,15 +772,23 @@ def many_lives(seed, lives, errors=True, **options):
 # ---- single messages
 
 
-def put(box, body, name=NAMES[0]):
+def put(box, body, name=NAMES[0], journal=0):
     """Send one message; its handle."""
     queue = box.queue(name)
-    handle = log.Stored(box.next_message_id, confirm.new(1, CONFIRMATION))
+    handle = log.Stored(box.next_message_id, confirm.new(1, CONFIRMATION, journal))
     record = array("I", queue.record)
     record[2] += 1
     box.append(handle, queue, log.TRANSACTIONAL | log.RECOVERABLE, record, body)
     box.sync()
     return handle
+
+
+def take_back(box, queue, message_id):
+    """Take a message whose fate is open into memory."""
+    some = recall.Aside(box.log, box.queues, log.Stored)
+    restored = some.find(queue, message_id)
+    some.attach(restored)
+    return restored
 
 
 def fill(box):

@@ -14,7 +14,7 @@ import power
 from confirm_cases import JN, JP, T0
 from engine_cases import run_calls
 from mqqb import build, compose, confirm, core, lives, names
-from node_board import LINE, Board
+from node_board import LINE, Board, aside
 from ordack.node import Node, log, node, outcomes
 from virtual import Nowhere
 
@@ -29,7 +29,8 @@ def check(case, restarts=False):
     def step():
         nonlocal message
         board.node.notices.deliver()
-        now = (board.time, chr(message.record[confirm.STATE]), message.record[confirm.CLASS])
+        record = message.current()
+        now = (board.time, chr(record[confirm.STATE]), record[confirm.CLASS])
         if now[1:] != (seen[-1][1:] if seen else ("Q", 0)):
             seen.append(now)
         if restarts:
@@ -45,7 +46,7 @@ def check(case, restarts=False):
         elif event[1] == "order_ack":
             board.order_ack(board.queue.stream.table[0].tx_sequence_id, 1)
         elif event[1] == "final_ack":
-            late = chr(message.record[confirm.STATE]) == "X"
+            late = chr(message.current()[confirm.STATE]) == "X"
             assert board.final_ack(1, event[2])
             assert board.node.stats.late == late
         else:
@@ -1158,8 +1159,8 @@ def power_goes_at_every_change_of_the_disk():
             for queue in left._queues:
                 for entry in queue.stream.table:
                     found[entry.message_id] = "QS"
-                for entry in queue.stream.awaiting_final_ack:
-                    found[entry.message_id] = "SO"
+                for message_id in aside(left, queue):
+                    found[message_id] = "O"
             for kind, some in (("X", left.dead_letters()), ("J", left.journal())):
                 for message in some:
                     found[message.message_id] = kind

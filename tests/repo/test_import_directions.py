@@ -46,7 +46,10 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "text": ({"ordack.text"}, set()),
     "board": ({"ordack.node"}, {"log of a board", *ENGINE}),
     "log of a board": (
-        {f"ordack.node.{name}" for name in ("log", "littlefs", "sources", "deferred", "records", "replay", "cpython")},
+        {
+            f"ordack.node.{name}"
+            for name in ("log", "littlefs", "sources", "deferred", "aside", "recall", "records", "replay", "cpython")
+        },
         ENGINE,
     ),
     "engine": ({"mqqb"}, {"core", "constants"}),

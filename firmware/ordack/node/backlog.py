@@ -67,14 +67,13 @@ class Backlog:
         stream = queue.stream
         message = Message(outbox.next_message_id, record)
         offset = queue.draft.transaction_at
-        journal = record[confirm.MARKS] & confirm.JOURNAL_BITS != 0
         spare = self.outcomes.spare()
         entry = None
         if queue.renewed:
-            entry = stream.number(packet, offset, message, message.message_id, journal, spare)
+            entry = stream.number(packet, offset, message, message.message_id, False, spare)
         if entry is None:  # the first one since the start: what came back may be an old copy (A-22, B-426); or A-24
             queue.renew()
-            entry = stream.number(packet, offset, message, message.message_id, journal, spare)
+            entry = stream.number(packet, offset, message, message.message_id, False, spare)
             assert entry is not None
         flags = log.TRANSACTIONAL | log.RECOVERABLE
         logged = queue.logged
@@ -136,6 +135,7 @@ class Backlog:
         for restored in commits.outbox.restored:
             self._take(restored)
         commits.outbox.restored = []
+        self.deadlines.expect_aside()
 
     def refill(self) -> bool:
         """Take messages from the flash, where few of a queue are left in memory. False: there is no memory for more.
@@ -204,19 +204,18 @@ class Backlog:
             message,
             message.message_id,
             bool(restored.flags & log.RECOVERABLE),
-            record[confirm.MARKS] & confirm.JOURNAL_BITS != 0,
+            False,  # nothing waits in the stream for its FinalAck: what is stored leaves it (aside.py)
             restored.tx_sequence_id,
             restored.tx_sequence_number,
         )
         if restored.sent:
             self.outcomes.of(message).sent()
-        is_waiting = record[confirm.STATE] != confirm.O
         self.deadlines.expect(message)
-        if is_waiting and not record[confirm.MARKS] & log.HELD:
-            stream.append(entry)
-        else:
+        if record[confirm.MARKS] & log.HELD:
             stream.awaiting_final_ack.append(entry)
-        self.commits.waiting += is_waiting
+        else:
+            stream.append(entry)
+        self.commits.waiting += 1
 
     def _take_coming(self, restored: "Restored") -> None:
         queue = self._queues[restored.queue.index]

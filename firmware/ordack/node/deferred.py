@@ -1,8 +1,8 @@
 """Messages that wait on the flash only: read from the log one by one, each checked when its turn comes.
 
 A start does not read them: a snapshot at the begin of a segment is what it needs to know of the segments before it, one
-record for each queue that has such messages, some that list what is in memory, and one that ends it. What cannot be
-read at its turn is left out, to the next whole record, and said (`Log.damage`).
+record for each queue that has such messages, some that list what is in memory or aside, and one that ends it. What
+cannot be read at its turn is left out, to the next whole record, and said (`Log.damage`).
 """
 
 import struct
@@ -10,6 +10,7 @@ import sys
 from binascii import crc32
 
 from mqqb import confirm, const
+from mqqb.streams import position
 from ordack.node import log
 
 TYPE_CHECKING = const(0)
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 LOG_SHARE = 32  # a snapshot is written where it takes at most one of so many bytes that a start would read without it,
 SEGMENT_SHARE = 16  # and of a segment
+ASIDE_SHARE = 4  # as both, for what it says of messages that are aside: else a start would have to read all of those
 # After so many messages were taken from the flash, or as many as a start takes into memory, the next segment begins.
 TAKEN_MIN = 32
 _ENTRIES_MAX = const(24)  # in one record
@@ -62,10 +64,14 @@ class Deferred:
             if restored is not None:
                 return restored
 
-    def take(self, queue: "LoggedQueue", message_id: int) -> "Restored | None":
-        """Take a message into memory ahead of the others; the owner notes that it has ended. None: it is not there."""
+    def take(self, queue: "LoggedQueue", message_id: int, where: "tuple[int, int] | None" = None) -> "Restored | None":
+        """Take a message into memory ahead of the others; the owner notes that it has ended. None: it is not there, or
+        has another position than `where`.
+        """
         found = self._find(queue, message_id)
         if found is None:
+            return None
+        if where is not None and where != position(log.restored_of(queue, found[2], found[3], self._make)):
             return None
         queue.ended.add(message_id)
         try:
@@ -195,7 +201,14 @@ def snapshot_size(opened: "Log", queues: "list[LoggedQueue]") -> int:
             if handle.record[confirm.STATE] == confirm.GONE:
                 return 0
     total += log.ENTRY_BYTES * kept + log.RECORD_BYTES * (1 + kept // _ENTRIES_MAX)
-    return total if LOG_SHARE * total <= whole and SEGMENT_SHARE * total <= opened.segment_size else 0
+    more = 0
+    if _has_aside(queues):
+        from ordack.node import aside
+
+        more = aside.snapshot_size(queues)
+    if LOG_SHARE * total + ASIDE_SHARE * more > whole:
+        return 0
+    return total + more if SEGMENT_SHARE * total + ASIDE_SHARE * more <= opened.segment_size else 0
 
 
 def write_snapshot(opened: "Log", queues: "list[LoggedQueue]") -> None:
@@ -230,8 +243,16 @@ def write_snapshot(opened: "Log", queues: "list[LoggedQueue]") -> None:
                 opened.finish(log.KEPT, entries * log.ENTRY_BYTES)
                 left -= entries
                 entries = 0
+    if _has_aside(queues):
+        from ordack.node import aside
+
+        aside.write_snapshot(opened, queues)
     opened.room(log.RECORD_BYTES)
     opened.finish(log.SNAPSHOT, 0)
+
+
+def _has_aside(queues: "list[LoggedQueue]") -> bool:
+    return any(queue.aside for queue in queues)
 
 
 def _write_place(opened: "Log", queue: "LoggedQueue") -> None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 
 VERSION = const(5)
+ASIDE_VERSION = const(2)  # so much more is that of a segment that may have ASIDE
 MAGIC = b"ORDK"
 TAIL = ".tail"  # ends the names of files that have the end of a segment, on LittleFS (littlefs.py)
 # magic, version, queues, bytes until the first record, segment, first segment needed, end of the one before,
@@ -70,6 +71,7 @@ ARRIVAL_COPY = const(0xC5)
 PLACE = const(0xD1)  # of a snapshot (deferred.py): where the messages of a queue begin that are on the flash only,
 KEPT = const(0xD2)  # messages and arrivals in memory,
 SNAPSHOT = const(0xD3)  # and its end
+ASIDE = const(0xD4)  # messages of a queue in a segment that are stored, and their fate is open (aside.py)
 AFTER_SYNC = const(0x08)  # flag of a record's type: everything before it was durable when it was written
 RECORD_BYTES = const(8)  # CRC; type and length
 # After those: queue or source, flags, number; then
@@ -105,6 +107,8 @@ PLACE_PREFIX = const("<HHIIIIII")
 PLACE_PREFIX_BYTES = const(28)
 ENTRY = const("<IIIBBHI")  # MessageID, segment, offset, state, marks, class, T0
 ENTRY_BYTES = const(20)
+ASIDE_PREFIX = const("<IHH")  # segment, queue, 0; then as LoggedQueue.aside
+ASIDE_PREFIX_BYTES = const(8)
 
 _ZEROS_BYTES = const(512)
 _PIECE_BYTES = const(128)  # what is read later passes through so much
@@ -381,11 +385,11 @@ _NONE: "list[Stored]" = []  # handles of each segment that never had one: a list
 
 class Segment:
     """One file of the log: `size` in bytes that count, of which it began with `base`, `space` in bytes of a file that
-    does not grow; `seed` of its CRCs. `handles` of the messages in it that are in memory, and the number of those
-    that are `deferred`; both take `live` bytes.
+    does not grow; `seed` of its CRCs. `handles` of the messages in it that are in memory, and the numbers of those
+    that are `deferred` and `aside`; all of them take `live` bytes.
     """
 
-    __slots__ = ("base", "deferred", "handles", "live", "name", "number", "seed", "size", "space")
+    __slots__ = ("aside", "base", "deferred", "handles", "live", "name", "number", "seed", "size", "space")
 
     def __init__(self, number: int, seed: int, size: int, space: int) -> None:
         self.number = number
@@ -394,7 +398,7 @@ class Segment:
         self.size = self.base = size
         self.space = space
         self.handles = _NONE
-        self.deferred = 0
+        self.deferred = self.aside = 0
         self.live = 0
 
     def bytes(self) -> int:
@@ -451,9 +455,12 @@ class LoggedQueue:
     durable of that. `deferred`: so many of them are on the flash only, all behind those in memory. The first one stands
     at `cursor` and `offset`, or behind that; `first` is a MessageID not behind its own, `last` that of the last one.
     `ended`: MessageIDs of those behind there that have ended out of turn. `bytes` of these and those.
+    `aside`: by the numbers of segments, those in front of all these that are stored while their fate is open; `near`:
+    segment and offset of the one that was looked for last (aside.py).
     """
 
     __slots__ = (
+        "aside",
         "before",
         "bytes",
         "cursor",
@@ -463,6 +470,7 @@ class LoggedQueue:
         "index",
         "last",
         "name",
+        "near",
         "noted",
         "offset",
         "record",
@@ -483,6 +491,8 @@ class LoggedQueue:
         self.cursor: "Segment | None" = None
         self.offset = self.first = self.last = 0
         self.ended: "set[int]" = set()
+        self.aside: "dict[int, bytearray]" = {}
+        self.near = 0, 0
 
     def defer(self, message_id: int, segment: Segment, offset: int, size: int) -> None:
         """The message that stands there, size bytes with its head, is not kept in memory."""
@@ -580,6 +590,10 @@ class Log:
         if not self.is_ended and segment.size + need <= segment.space:
             return 0
         return max(self.segment_size, segment.base + need)
+
+    def end_of(self, segment: Segment) -> int:
+        """Bytes of a segment that are durable."""
+        return segment.size if self._is_clean or segment is not self.segments[-1] else self._synced_size
 
     # ---- reading --------------------------------------------------------------------------------
 
@@ -797,13 +811,12 @@ class Log:
         size = header_size(things, len(queues))
         out = self.out
         counts = len(queues), size, number, first, last
+        version = self.files.version + ASIDE_VERSION * any(segment.aside for segment in self.segments)
         self.is_ended = True  # from here on the files' tail is not the current segment
         try:
             space = max(self.segment_size, size + need) if self.files.fixed else 0
             self.files.begin(file_name(number), space)
-            struct.pack_into(
-                HEADER, out, 0, MAGIC, self.files.version, *counts, *numbers, len(sources), flags, self.guid
-            )
+            struct.pack_into(HEADER, out, 0, MAGIC, version, *counts, *numbers, len(sources), flags, self.guid)
             fill = HEADER_BYTES
             seed = 0
             for thing in things:
@@ -862,7 +875,7 @@ class Log:
         looks: see how much the file system has room for then, but for noting what becomes of messages.
         """
         segments = self.segments
-        while len(segments) > 1 and not segments[0].handles and not segments[0].deferred:
+        while len(segments) > 1 and not (segments[0].handles or segments[0].deferred or segments[0].aside):
             try:
                 self.files.remove(segments[0].name)
             except OSError:

@@ -271,7 +271,10 @@ class Node:
                 message = queue.followed.get(message_id)
             if message is None:
                 self.commits.commit_now()
-                seen: "Any" = self.outbox.look_at(queue.logged, message_id)
+                seen: "Any" = self.outbox.waiting.look_at(queue.logged, message_id)
+                if seen is None:
+                    restored = self.outcomes.find_aside(queue, message_id)
+                    seen = None if restored is None else restored.handle
                 if seen is not None:
                     message = queue.followed[message_id] = seen
                     seen.elsewhere = queue
@@ -291,6 +294,9 @@ class Node:
         Raises OutboxDamaged, OSError.
         """
         message = message.known()
+        if message.record[confirm.STATE] == confirm.O and message.queue is not None:
+            aside: "Any" = self.outcomes.find_aside(self._queues[message.queue.index], message.message_id)
+            message = message if aside is None else aside.handle
         data = bytearray(message.size)
         self.commits.packets.load(message, memoryview(data))
         from mqqb import parse  # not before a program reads one

@@ -71,6 +71,10 @@ class Notices:
         if self._on_connection is not None:
             self._due.append((self._on_connection, (peer, reason), None))
 
+    def waiting(self) -> int:
+        """So much is to be told, or is being told."""
+        return len(self._due) + len(self.begun)
+
     def deliver(self) -> bool:
         """Call back, unless this is called from a callback. Was anything told?"""
         if self.is_telling or not self._due or self.error is not None:

@@ -35,6 +35,7 @@ _STARTS_SHIFT = const(8)  # where a TimeStamp comes from the number of starts: s
 _QUEUE_NAME_MAX = const(486)
 SOURCE_NAME_MAX = const(470)
 _CLOSED_BYTES = const(2048)
+_AT_ONCE = const(16)  # so many messages that are aside are in memory while they are copied
 _LITTLE_HEAP = const(65536)  # bytes that are free, for files on LittleFS that spare the flash
 
 
@@ -103,7 +104,8 @@ class Outbox:
     memory records are put together until they are written; less than the default is for small boards, which also give
     up what only the start needs.
     `damage`: what could not be read as it was written, a sentence each, at the start or since then.
-    `restored`: the messages that are kept in memory, those of a queue in the order of their numbers, for the owner.
+    `waiting`: reads those that are deferred. `restored`: the messages that are kept in memory, those of a queue in the
+    order of their numbers, for the owner.
     Raises OutboxDamaged, OutboxError (another board's folder, another format), OutboxWriteFailed, OSError, ValueError.
     """
 
@@ -140,10 +142,9 @@ class Outbox:
             self._last_message_id = found.last_message_id  # the last before that
             self.next_arrival = found.next_arrival
             self.queues = found.queues
-            self._waiting = deferred.Deferred(opened, found.queues, handle)
+            self.waiting = deferred.Deferred(opened, found.queues, handle)
             self.sources = found.sources
             self.restored = found.restored
-            self._live = len(found.restored)  # messages in memory
             self.arrivals = len(found.arrivals)  # arrivals that are kept
             self.damage = found.damage
             self.starts = max(found.starts + 1, starts)  # of this board, this one included
@@ -165,7 +166,7 @@ class Outbox:
     @property
     def live(self) -> int:
         """Messages that are kept, in memory or on the flash only."""
-        return self._live + sum([queue.deferred for queue in self.queues])
+        return sum([len(one.handles) + one.deferred + one.aside for one in self.log.segments]) - self.arrivals
 
     @property
     def last_message_id(self) -> int:
@@ -196,24 +197,21 @@ class Outbox:
         Nothing may be logged and not durable. Raises OutboxDamaged, OSError.
         """
         assert not self._unsynced
-        return self._is_taken(self._waiting.next(queue))
+        return self._is_taken(self.waiting.next(queue))
 
-    def find(self, queue: log.LoggedQueue, message_id: int) -> "log.Restored | None":
+    def find(
+        self, queue: log.LoggedQueue, message_id: int, where: "tuple[int, int] | None" = None
+    ) -> "log.Restored | None":
         """Take a deferred message into memory out of turn, for it is about to end. None: the queue has not deferred it.
 
-        As `more`. `change` has to follow.
+        where: its position, if a MessageID is not enough. As `more`. `change` has to follow.
         """
         assert not self._unsynced
-        return self._is_taken(self._waiting.take(queue, message_id))
-
-    def look_at(self, queue: log.LoggedQueue, message_id: int) -> "log.Stored | None":
-        """A handle of a deferred message, which remains that, to be read. None: the queue has not deferred it."""
-        return self._waiting.look_at(queue, message_id)
+        return self._is_taken(self.waiting.take(queue, message_id, where))
 
     def _is_taken(self, restored: "log.Restored | None") -> "log.Restored | None":
         """A message has come into memory. After some the next segment begins, unless that would leave much space."""
         if restored is not None:
-            self._live += 1
             self._taken += 1
             opened = self.log
             segment = opened.segments[-1]
@@ -304,17 +302,20 @@ class Outbox:
         self.next_arrival = next_arrival
 
     def change(self, handles: "list[log.Stored]", with_time: bool = False) -> None:
-        """The records of these messages or arrivals have changed; those that are GONE need not be kept any more.
+        """The records of these messages or arrivals have changed: GONE ones need not be kept, those in O not in memory.
 
         with_time: their T0 too. Lazy: it is written with the next `sync`, or before the next message. Never fails: if
         it is lost, the messages come back as they were, and it happens to them again.
         """
         for handle in handles:
             self._marks.add(handle, with_time)
-            if handle.record[confirm.STATE] == confirm.GONE:
+            state = handle.record[confirm.STATE]
+            if state == confirm.GONE:
                 log.drop(handle)
                 self._count(handle, -1)
                 self.log.reclaim(False)
+            elif state == confirm.O:
+                _put_aside(handle)
 
     def will_send(self) -> None:
         """Note durably that messages may be transmitted from now on. Raises OutboxWriteFailed: they must not be."""
@@ -425,16 +426,15 @@ class Outbox:
         return log.STARTED_SENT * self._sent | log.STARTED_AHEAD * self.ahead | sent_before
 
     def _count(self, handle: log.Stored, change: int) -> None:
-        if handle.source is None:
-            self._live += change
-        else:
+        if handle.source is not None:
             self.arrivals += change
 
     def sync_tail(self) -> None:
         """Make durable what was logged. Raises OutboxWriteFailed."""
         is_new = self.log.sync()
         for handle, offset, place in self.copied:
-            place.keep(handle, offset)
+            if handle.segment is not None:  # else it has ended meanwhile
+                place.keep(handle, offset)
         self.copied.clear()
         if not is_new:
             return
@@ -493,6 +493,12 @@ class Outbox:
             opened.segments[-1].base = opened.segments[-1].size
 
 
+def _put_aside(handle: log.Stored) -> None:
+    from ordack.node import aside  # not before there is one
+
+    aside.put(handle)
+
+
 def _leave_little(owner: Outbox, opened: log.Log) -> None:
     """Where nothing is kept, the next start shall have little to read: begin a segment."""
     if not opened.files.fixed and not owner.live + owner.arrivals and opened.segments[-1].size > _CLOSED_BYTES:
@@ -538,10 +544,28 @@ def _compact(opened: log.Log, owner: Outbox, need: int, margin: int) -> None:
             or 4 * sum([segment.live for segment in opened.segments]) > 3 * size
         ):
             return
-        for handle in list(opened.segments[0].handles):
-            size = log.HEAD_BYTES + handle.size
-            if opened.segments[-1].size + size > opened.segment_size or opened.is_ended:
-                owner.begin(size)
-            owner.copied.append((handle, opened.copy_message(handle), opened.segments[-1]))
-        owner.sync_tail()
+        segment = opened.segments[0]
+        _copy(opened, owner, segment.handles)
+        while segment.aside:
+            from ordack.node.aside import put
+            from ordack.node.recall import Aside
+
+            some = Aside(opened, owner.queues, log.Stored).some_of(segment.number, _AT_ONCE)
+            if not some:
+                return
+            try:
+                _copy(opened, owner, some)
+            finally:
+                for handle in some:
+                    put(handle)
         opened.reclaim(False)
+
+
+def _copy(opened: log.Log, owner: Outbox, handles: "list[log.Stored]") -> None:
+    """Log these messages and arrivals again."""
+    for handle in list(handles):
+        size = log.HEAD_BYTES + handle.size
+        if opened.segments[-1].size + size > opened.segment_size or opened.is_ended:
+            owner.begin(size)
+        owner.copied.append((handle, opened.copy_message(handle), opened.segments[-1]))
+    owner.sync_tail()

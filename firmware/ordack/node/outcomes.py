@@ -9,7 +9,7 @@ the moment in which the clock becomes known: it may live longer than it was told
 
 from array import array
 
-from mqqb import compose, confirm, const, core, reader, source
+from mqqb import compose, confirm, const, core, reader, source, streams
 from ordack.node import log
 
 TYPE_CHECKING = const(0)
@@ -17,15 +17,19 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from mqqb import lives, streams
-    from mqqb.headers import FinalAck, UserMessage
+    from mqqb import lives
+    from mqqb.headers import FinalAck, FinalAckBody, UserMessage
     from ordack.node.commits import Commits
     from ordack.node.interfaces import Stream
+    from ordack.node.log import Restored
     from ordack.node.message import Message
     from ordack.node.notices import Notices
+    from ordack.node.recall import Aside
 
 OUTCOMES_MAX = 64
 _SPARES_MAX = const(64)
+# So many messages that were aside end at once, unless as many wait to be told: they are in memory until then.
+_EXPIRED_MAX = const(16)
 _STAMPS_END = const(0xF0000000)  # a TimeStamp above that is no time, and would leave no room for newer ones
 
 
@@ -33,7 +37,7 @@ class Outcomes:
     """What is known of the messages of these queues (mqqb.lives.Storage).
 
     settings: of the confirmation process. quota: (bytes, messages) of the dead-letter queue and of the journal, each;
-    copies beyond it are discarded (C-37). peers: those which are told why they failed.
+    copies beyond it are discarded (C-37). peers: those which are told why they failed. `notices`: who tells.
     """
 
     def __init__(
@@ -48,7 +52,7 @@ class Outcomes:
         self.settings = settings
         self.strangers: "dict[int, int]" = {}  # see mqqb.lives
         self._commits = commits
-        self._notices = notices
+        self.notices = notices
         self._queues = queues
         self._peers = peers
         self._quota = quota
@@ -62,6 +66,7 @@ class Outcomes:
         self._forgotten = False  # some of them
         self._spare: "streams.Entry | None" = None  # an entry that nothing needs any more; its key is the next such one
         self._spares = 0
+        self._aside: "Aside | None" = None
 
     # ---- what is known --------------------------------------------------------------------------
 
@@ -101,7 +106,7 @@ class Outcomes:
         kept = self._kept.get(message.record[confirm.STATE])
         if kept is None:
             return False
-        self._notices.restored(message)
+        self.notices.restored(message)
         if message.is_kept():
             kept[0] += message.size
             kept[1] += 1
@@ -138,9 +143,74 @@ class Outcomes:
         from mqqb.headers import FinalAck  # not before something else than an OrderAck comes
 
         if isinstance(packet, FinalAck):
+            if packet.body.source_guid == commits.guid:
+                self._recall(packet.body)
             source.final_ack(self, packet, commits.guid, self._queues, now)
         else:
             commits.stats.dropped += 1
+
+    def _recall(self, body: "FinalAckBody") -> None:
+        """A FinalAck names what may be on the flash only: its stream has that again. After a cut of the power it may be
+        what was sent and waits to be sent again.
+        """
+        message_id = body.fields[core.ACK_MESSAGE_ID]
+        where = body.tx_sequence_id, body.fields[core.ACK_NUMBER]
+        for queue in self._queues:
+            logged = queue.logged
+            if not logged.aside and not logged.may_defer(message_id):
+                continue
+            entry = streams.Entry(None, message_id, True, False, *where)
+            awaiting = queue.stream.awaiting_final_ack
+            awaiting.append(entry)
+            try:
+                entry.key = self._found(queue, message_id, where)
+            finally:
+                if entry.key is None:
+                    awaiting.remove(entry)
+            if entry.key is not None:
+                return
+            if self._commits.outbox.log.gaps:
+                queue.miss()
+
+    def _found(self, queue: "Stream", message_id: int, where: "tuple[int, int] | None" = None) -> "Message | None":
+        """Take a message from the flash, for it is about to end. None: it is not there."""
+        restored = self.find_aside(queue, message_id, where)
+        if restored is not None:
+            taken: "Message" = self.take(queue, restored)
+            return taken
+        if not queue.logged.may_defer(message_id) or not self._commits.commit_now():
+            return None
+        outbox = self._commits.outbox
+        restored = outbox.find(queue.logged, message_id, where)
+        if restored is None:
+            return None
+        queue.hand_over(restored)
+        queue.stream.rolls = not queue.logged.deferred
+        message: "Message" = restored.handle  # type: ignore[assignment]
+        if outbox.may_have_been_sent(message_id):
+            self.of(message).sent()
+        self._commits.waiting += 1
+        return message
+
+    def find_aside(self, queue: "Stream", message_id: int, where: "tuple[int, int] | None" = None) -> "Restored | None":
+        """A message that is stored while its fate is open; it stays on the flash. where: its position, too."""
+        return self.aside().find(queue.logged, message_id, where) if queue.logged.aside else None
+
+    def aside(self) -> "Aside":
+        """What finds those."""
+        if self._aside is None:
+            from ordack.node.message import Message
+            from ordack.node.recall import Aside  # not before there is one
+
+            outbox = self._commits.outbox
+            self._aside = Aside(outbox.log, outbox.queues, Message)
+        return self._aside
+
+    def take(self, queue: "Stream", restored: "Restored") -> "Any":
+        """Such a message is in memory from now on, for it is about to end."""
+        self.aside().attach(restored)
+        queue.hand_over(restored)
+        return restored.handle
 
     def answer(self, queue: "Stream", entries: "list[streams.Entry]", message_class: int) -> None:
         """As mqqb.lives.Storage asks."""
@@ -197,15 +267,28 @@ class Outcomes:
             if before == confirm.Q or before == confirm.S:
                 self.count(message, before, confirmation.order_ack())
         self._commits.log(messages)
+        if not message_class:
+            for entry in answered:
+                message = entry.key
+                if message.record[confirm.STATE] == confirm.O:
+                    self._leave(message)
         self._answered = None
         if not message_class:
             for entry in answered:
                 message = entry.key
                 message.tell()
-                if not entry.journal and self._spares < _SPARES_MAX:
+                if self._spares < _SPARES_MAX:
                     entry.key = self._spare
                     self._spare = entry
                     self._spares += 1
+
+    def _leave(self, message: "Message") -> None:
+        """A message is on the flash only from now on. Who waits for it keeps its handle."""
+        queue = self._queues[message.queue.index]  # type: ignore[union-attr]
+        self.remember()
+        if message.event is not None:
+            queue.followed[message.message_id] = message
+        message.elsewhere = queue
 
     # ---- what has ended -------------------------------------------------------------------------
 
@@ -219,7 +302,7 @@ class Outcomes:
             commits.waiting -= 1
             if not message_class & confirm.CLASS_NEGATIVE:
                 stats.stored += 1
-                self._notices.stored(message)
+                self.notices.stored(message)
         if message_class:
             is_received = message_class == confirm.ACK_RECEIVE
             stats.received += is_received
@@ -239,7 +322,7 @@ class Outcomes:
         for message in messages:  # all, before anybody is told of one and asks for another
             message_class = message.record[confirm.CLASS]
             if message_class not in (0, confirm.ACK_RECEIVE):
-                self._notices.failed(message)
+                self.notices.failed(message)
             if message_class and self._classes is not None:
                 if len(self._classes) >= OUTCOMES_MAX:
                     del self._classes[next(iter(self._classes))]
@@ -281,18 +364,12 @@ class Outcomes:
 
     def _give_up_deferred(self, message: "Message") -> None:
         queue: "Any" = message.elsewhere
-        outbox = self._commits.outbox
-        restored = None if queue is None else outbox.find(queue.logged, message.message_id)
-        if restored is None:
+        found = None if queue is None else self._found(queue, message.message_id)
+        if found is None:
             raise ValueError("the message is not on its way")
-        queue.hand_over(restored)
-        queue.stream.rolls = not queue.logged.deferred
-        confirmation = self.of(message)
-        if outbox.may_have_been_sent(message.message_id):
-            confirmation.sent()
-        self._commits.waiting += 1
-        self.count(message, confirm.Q, confirmation.failed(confirm.NACK_DELETED))
-        self.tell([message])
+        before = found.record[confirm.STATE]
+        self.count(found, before, self.of(found).failed(confirm.NACK_DELETED))
+        self.tell([found])
 
 
 class Deadlines:
@@ -320,7 +397,21 @@ class Deadlines:
         ):
             return
         due = self._outcomes.of(message).next_deadline()
-        if due is not None and (self.due is None or due < self.due):
+        if due is not None:
+            self._at(due)
+
+    def expect_aside(self) -> None:
+        """Take the deadlines into account of what is stored while its fate is open."""
+        for queue in self._queues:
+            for number in queue.logged.aside:
+                from ordack.node import aside
+
+                due = aside.due(queue.logged, number)
+                if due != aside.NEVER:
+                    self._at(due)
+
+    def _at(self, due: int) -> None:
+        if self.due is None or due < self.due:
             self.due = due
 
     def check(self) -> bool:
@@ -380,4 +471,35 @@ class Deadlines:
                 has_ended = True
             queue.stream.remove(ended)
             outcomes.tell([entry.key for entry in ended])
+            for number in list(queue.logged.aside):
+                has_ended = self._expire_aside(queue, number, now) or has_ended
+        self.expect_aside()
         return has_ended
+
+    def _expire_aside(self, queue: "Stream", number: int, now: int) -> bool:
+        """Act on the deadlines of what is aside in a segment, unless others have to be told first. Has any ended?"""
+        from ordack.node import aside
+
+        logged = queue.logged
+        outcomes = self._outcomes
+        if aside.due(logged, number) > now or outcomes.notices.waiting() >= _EXPIRED_MAX:
+            return False
+        some = outcomes.aside()
+        due = aside.NEVER
+        ended: "list[Restored]" = []
+        for found in some.walk(logged, number):
+            restored = some.restored(logged, found)
+            time = outcomes.of(restored.handle).next_deadline()
+            if time is not None and time <= now:
+                ended.append(restored)
+                if len(ended) == _EXPIRED_MAX:
+                    due = now
+                    break
+            elif time is not None:
+                due = min(due, time)
+        aside.set_due(logged, number, due)
+        for restored in ended:
+            message = outcomes.take(queue, restored)
+            outcomes.count(message, confirm.O, outcomes.of(message).handle_deadline(now))
+            outcomes.tell([message])
+        return len(ended) > 0

@@ -31,6 +31,7 @@ TYPES = (
     log.PLACE,
     log.KEPT,
     log.SNAPSHOT,
+    log.ASIDE,
 )
 _POLYNOMIAL = const(0xEDB88320)  # of the CRC
 # So much is looked through for a flipped bit; up to 11,450 bytes two that are flipped are never taken for another one.
@@ -250,7 +251,16 @@ def at_its_turn(opened: "Log", queues: "list[LoggedQueue]", segment: "Segment", 
     offset: where it stands in its segment; -1: nothing is known to be broken.
     """
     records = Records(opened, memoryview(bytearray(_BULK_BYTES)))
-    if offset < 0 or not mend_record(records, segment, offset, segment.size, True):
+    if offset >= 0:
+        if mend_record(records, segment, offset, segment.size, True):
+            return
+        if segment.aside:
+            from ordack.node import aside
+
+            end = whole_behind(records, segment, offset + 1, segment.size, True)
+            leave_out(opened, segment, offset, end)
+            aside.forget(opened, queues, segment, offset, end)
+    if any(queue.deferred for queue in queues):
         _Count(records, queues).run()
 
 
@@ -260,6 +270,7 @@ class _Count:
     def __init__(self, records: Records, queues: "list[LoggedQueue]") -> None:
         self._records = records
         self._log = records.log
+        self._all = queues
         self._queues = [queue for queue in queues if queue.deferred]
         self._counts = [[0, 0] for _ in self._queues]  # messages, bytes
         self._ended: "list[set[int]]" = [set() for _ in self._queues]
@@ -278,6 +289,10 @@ class _Count:
             segment = segments[k]
             segment.deferred, size = found[k - first] if k >= first else (0, 0)
             segment.live = size + sum([log.HEAD_BYTES + handle.size for handle in segment.handles])
+            if segment.aside:
+                from ordack.node import aside
+
+                segment.live += aside.bytes_in(self._all, segment.number)
         for k in range(len(self._queues)):
             self._queues[k].deferred, self._queues[k].bytes = self._counts[k]
             self._queues[k].ended = self._ended[k]

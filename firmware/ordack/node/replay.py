@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _VERSION_3 = const(3)  # all of its messages are in memory, and its STATE does not say the queue
 _VERSION_4 = const(4)  # it has neither totals nor snapshots
+_VERSION_6 = const(6)  # the last one without ASIDE
 _STATE_PREFIX_BYTES_3 = const(8)
 _QUEUE_PREFIX = const("<HIIII")
 _SOURCE_PREFIX = const("<HIIII16s")
@@ -196,21 +197,22 @@ class _Headers:
         crc = reader.crc(name, 0, base - 4, 0)
         if reader.word(name, base - 4) != crc:
             return None
-        if not _VERSION_3 <= version <= self._log.files.version:
+        known = self._log.files.version
+        form = version - log.ASIDE_VERSION if version > _VERSION_6 else version
+        if not _VERSION_3 <= form <= known:
             raise log.OutboxError(
                 "{} has format version {}, this program knows {}: copy files *.tail, too, or "
-                "let the one that wrote it deliver what is there, then empty the folder".format(
-                    name, version, self._log.files.version
-                )
+                "let the one that wrote it deliver what is there, then empty the folder".format(name, version, known)
             )
         if size < log.HEADER_BYTES or base < log.HEADER_BYTES + 4 or words[4] != number:
             return None
         header = _Header(words, crc, self._log.files.size(name))
+        header.version = form
         if self.guid is None:
             self.guid = header.guid
         if header.guid != self.guid:
             raise log.OutboxError(name + " belongs to another board: its folder must not be used under this GUID")
-        if version > _VERSION_4:
+        if form > _VERSION_4:
             place = base - 4 - log.TOTAL_BYTES * header.queues
             header.totals = [(reader.word(name, at), reader.word(name, at + 4)) for at in range(place, base - 4, 8)]
         return header
@@ -233,6 +235,7 @@ class _Snapshot:
     def __init__(self, reader: records.Records, headers: _Headers) -> None:
         self.number = 0
         self._places: "dict[int, _Place]" = {}  # by the indices of queues
+        self._aside: "list[bytes]" = []  # payloads of ASIDE
         self._records = reader
         self._headers = headers
 
@@ -257,6 +260,7 @@ class _Snapshot:
         segment = log.Segment(header.number, header.crc, header.base, 0)
         end = header.end_of(segment.name, following)
         places: "dict[int, _Place]" = {}
+        aside = []
         messages = kind = 0
         while kind != log.SNAPSHOT:
             word = self._records.check(segment, segment.size, end)
@@ -272,6 +276,8 @@ class _Snapshot:
             elif kind == log.KEPT:
                 states = [payload[at] for at in range(_ENTRY_STATE, size, log.ENTRY_BYTES)]
                 messages += len([state for state in states if state not in (log.RECEIVED, log.TAKEN)])
+            elif kind == log.ASIDE:
+                aside.append(bytes(payload))
             elif kind not in (log.SNAPSHOT, log.STATE, log.OUT_OF_TURN, log.ARRIVAL_STATE, log.STARTED):
                 return False
             segment.size += log.RECORD_BYTES + size
@@ -283,6 +289,7 @@ class _Snapshot:
             count = count - place.stated - len(place.ended) & log.TOTAL_MASK
             place.before = count, size - place.stated_bytes & log.TOTAL_MASK
         self._places = places
+        self._aside = aside
         self.number = segment.number
         return True
 
@@ -326,6 +333,33 @@ class _Snapshot:
                 queue.deferred = place.deferred
                 queue.bytes = place.bytes
                 queue.ended = {one for one in place.ended if not log.is_after(place.first, one)}
+        segments = self._records.log.segments
+        for payload in self._aside:
+            from ordack.node import aside
+
+            number, index = struct.unpack_from(log.ASIDE_PREFIX, payload)[:2]
+            if number >= segments[0].number:
+                held = bytearray(payload[log.ASIDE_PREFIX_BYTES :])
+                aside.restore(segments[number - segments[0].number], queues[index], held)
+
+
+def _put_aside(handle: "Stored") -> None:
+    from ordack.node import aside  # not before there is one
+
+    aside.put(handle)
+
+
+def _recalled(
+    opened: "log.Log", queues: "list[LoggedQueue]", make: "type[Stored]", queue: "LoggedQueue", number: int
+) -> "log.Restored | None":
+    """A message that is stored while its fate is open, in memory. None: it is not there."""
+    from ordack.node.recall import Aside  # not before there is one
+
+    aside = Aside(opened, queues, make)
+    found = aside.find(queue, number)
+    if found is not None:
+        aside.attach(found)
+    return found
 
 
 class _Replay:
@@ -521,7 +555,7 @@ class _Replay:
         elif kind == log.KEPT:
             if segment.number == self._snapshot.number:
                 self._apply_kept(bytes(payload))
-        elif kind not in (log.PLACE, log.SNAPSHOT):
+        elif kind not in (log.PLACE, log.SNAPSHOT, log.ASIDE):
             self._apply_state(kind, payload)
 
     def _apply_counters(self, kind: int, payload: memoryview) -> None:
@@ -574,7 +608,9 @@ class _Replay:
             if queue.deferred or self._is_enough(index):
                 queue.defer(number, segment, segment.size, log.RECORD_BYTES + size)
                 return
-        self._take_in(kind, struct.unpack_from(log.MESSAGE_PREFIX, payload), size, segment, segment.size)
+        handle = self._take_in(kind, struct.unpack_from(log.MESSAGE_PREFIX, payload), size, segment, segment.size)
+        if self._is_gone(handle):
+            self._lose(number)
 
     def _take_in(
         self, kind: int, fields: "tuple[int, ...]", size: int, segment: "Segment", offset: int
@@ -621,8 +657,9 @@ class _Replay:
             size = word >> 8
             fields = struct.unpack_from(log.MESSAGE_PREFIX, self._records.payload(size))
             handle = self._take_in(word & 0xFF & ~log.AFTER_SYNC, fields, size, segment, offset)
-            self._change(handle, state, marks, message_class, sent_time)
-            if state == confirm.S:
+            if self._change(handle, state, marks, message_class, sent_time):
+                self._lose(number)
+            elif state == confirm.S:
                 self._kept[number].sent = True
 
     def _is_enough(self, index: int) -> bool:
@@ -640,6 +677,10 @@ class _Replay:
                 break
             self._keep(restored, self.found.was_sent)
             found = self._kept.get(number)
+        if found is None and queue.aside:
+            found = _recalled(self._log, self.found.queues, self._make, queue, number)
+            if found is not None:
+                self._keep(found, self.found.was_sent)
         return found
 
     def _keep(self, restored: "log.Restored", was_sent: bool) -> None:
@@ -692,16 +733,25 @@ class _Replay:
                     self._missing.discard(number)
 
     def _change(self, handle: "Stored", state: int, marks: int, message_class: int, sent_time: int) -> bool:
-        """What has become of a message or arrival. Is it gone?"""
+        """What has become of a message or arrival. Is it in memory no more?"""
         record = handle.record
         record[confirm.STATE] = state
         record[confirm.MARKS] = marks
         record[confirm.CLASS] = message_class
         if sent_time:
             record[confirm.SENT_TIME] = sent_time
+        return self._is_gone(handle)
+
+    def _is_gone(self, handle: "Stored") -> bool:
+        """Is it not kept in memory, as it is now?"""
+        state = handle.record[confirm.STATE]
         if state == confirm.GONE:
             log.drop(handle)
-        return bool(state == confirm.GONE)
+        elif state == confirm.O and self._hold is not None:
+            _put_aside(handle)
+        else:
+            return False
+        return True
 
     def _started(self, starts: int, flags: int) -> None:
         self.found.starts = starts
