@@ -51,7 +51,7 @@ def sentence(manager: Manager) -> str:
     store = manager.store
     try:
         queues = [queue for queue in store.queues.all() if queue.kind == PRIVATE]
-        waiting = sum(depth.messages for depth in store.outgoing.depths())
+        waiting = store.outgoing.total()
     except StoreError as error:
         return f"the store cannot be read: {error}"
     inside = counted(sum(queue.messages for queue in queues), "message")

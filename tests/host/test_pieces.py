@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from mqqb.confirm import NACK_Q_PURGED, SENT_TIME
 from mqqb.streams import Entry
+from ordack import health, pieces
 from ordack import outgoing as outgoing_queues
-from ordack import pieces
 from ordack.client import Client, Letter
 from ordack.clock import sent_time
 from ordack.config import Config
@@ -497,4 +497,33 @@ def test_nothing_expires_and_nothing_leaves_while_times_are_being_moved(
     assert polls > 10
     world.settle(lambda: len(receiver.content("line1")) == COUNT)
     assert len(host.content("line1")) == COUNT
+    host.store.close()
+
+
+def test_what_says_how_full_queues_are_looks_at_no_message_that_is_to_be_sent(tmp_path: Path) -> None:
+    """`ordack status`, the web page, the metrics and systemd ask again and again."""
+    host = Host(tmp_path, Config(next_hops={"plant": HERE}), "10.0.0.9")
+    asked = (
+        lambda: host.store.outgoing.counts()[0].messages,
+        lambda: host.store.outgoing.depths()[0].messages,
+        lambda: health.sentence(host.manager).count("to be sent"),
+    )
+    steps: dict[int, list[int]] = {}
+    for count in (10, COUNT):
+        with host.client() as client, client.store.transaction():
+            client.send_many(Letter(LINE1, b"") for _ in range(count))
+        steps[count] = []
+        for ask in asked:
+            taken = [0]
+
+            def step(taken: list[int] = taken) -> bool:
+                taken[0] += 1
+                return False
+
+            host.store._database.connection.set_progress_handler(step, 1)
+            assert ask()
+            host.store._database.connection.set_progress_handler(None)
+            steps[count].append(taken[0])
+    assert all(many < few + 20 for many, few in zip(steps[COUNT], steps[10], strict=True))
+    assert host.store.outgoing.counts()[0].not_order_acked == COUNT + 10
     host.store.close()

@@ -319,17 +319,23 @@ class OutgoingQueues:
         ]
 
     def counts(self) -> list[OutgoingCount]:
-        """What is in the outgoing queues, by format name."""
+        """What is in the outgoing queues, by format name. Costs a look at each message that is not to be sent any more,
+        or not transactional."""
+        aside = "(SELECT count(*) FROM outgoing_messages WHERE outgoing = outgoing.id AND (held OR number = 0) AND {})"
+        acked = "substr(confirmation, 1, 1) = x'4F'"
         return [
             OutgoingCount(
-                row[0], bool(row[1]), row[2], row[3], row[4], row[5], row[6] and int.from_bytes(row[6], "little")
+                name,
+                bool(on_hold),
+                messages,
+                size,
+                messages - others - unread,
+                unread,
+                sent and int.from_bytes(sent, "little"),
             )
-            for row in self._db.all(
-                "SELECT format_name, on_hold, messages, bytes, "
-                "(SELECT count(*) FROM outgoing_messages WHERE outgoing = outgoing.id AND number "
-                "AND substr(confirmation, 1, 1) <> x'4F'), "
-                "(SELECT count(*) FROM outgoing_messages WHERE outgoing = outgoing.id AND number "
-                "AND substr(confirmation, 1, 1) = x'4F'), "
+            for name, on_hold, messages, size, others, unread, sent in self._db.all(
+                f"SELECT format_name, on_hold, messages, bytes, {aside.format('number = 0')}, "
+                f"{aside.format(f'number AND {acked}')}, "
                 "(SELECT substr(packet, 53, 4) FROM outgoing_messages WHERE outgoing = outgoing.id AND NOT held "
                 "ORDER BY id LIMIT 1) "
                 "FROM outgoing ORDER BY format_name"
