@@ -1533,7 +1533,7 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
 
     slot = make_slot(a, s, number, r->time);
     resent = slot == NULL || (slot->flags & SEEN) != 0;
-    if (r->time < a->latest && would_justify(a, s, number)) {
+    if (a->sources[key.source].missed.accused >= r->time && would_justify(a, s, number)) {
         come_late(a, r, c, key.source);
     }
     if (slot == NULL) {
@@ -2240,9 +2240,6 @@ static void take(mqqb_audit *a, const row *r, uint32_t kind)
 static void one(mqqb_audit *a, const row *r, uint32_t kind)
 {
     take(a, r, kind);
-    if (r->time > a->latest) {
-        a->latest = r->time;
-    }
     a->connections[r->connection].direction[r->direction].last_time = r->time;
 }
 

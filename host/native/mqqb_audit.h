@@ -298,7 +298,6 @@ typedef struct {
     uint32_t violations[MQQB_AUDIT_KINDS], unknowns[MQQB_AUDIT_KINDS]; /* of connections; those of flows are there */
     uint32_t early_next;
     mqqb_audit_early early[MQQB_AUDIT_EARLY];
-    int64_t latest;
     uint64_t packets, holes, malformed;
 } mqqb_audit;
 

@@ -2142,6 +2142,15 @@ static void test_late_messages(void)
 {
     int64_t then;
 
+    start_two(); /* the ack was there before the message began, which ended behind another row */
+    (void)message(1, 0, USUAL);
+    (void)order_ack(2, WITH(.connection = 1));
+    then = now;
+    (void)plain(CP, 1, 0);
+    now = then + MS / 2 - MS;
+    (void)message(2, 1, USUAL);
+    CHECK_FOUND("A");
+
     start_two();
     (void)message(1, 0, USUAL);
     then = now;
