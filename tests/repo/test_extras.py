@@ -23,10 +23,10 @@ NEEDY = {
     "spark": (
         "ordack.pipeline.",
         "ordack.audit.",
+        "ordack.by_fsspec",
         "ordack.reconcile.",
         "ordack.capture.columnar",
         "ordack.capture.byte_ranges",
-        "ordack.by_fsspec",
     ),
 }
 ABSENT = """
