@@ -2077,7 +2077,7 @@ static void acknowledgement(mqqb_audit *a, const row *r, const mqqb_audit_connec
     const uint32_t ordinal = get(r, MQQB_SCAN_ACK_TX_SEQUENCE_ORDINAL);
     const uint32_t time_stamp = get(r, MQQB_SCAN_ACK_TX_SEQUENCE_TIME_STAMP);
     const mqqb_audit_direction *const own = &c->direction[r->direction];
-    uint32_t sources[MQQB_AUDIT_SOURCES], k, at, entry, source = 0;
+    uint32_t sources[MQQB_AUDIT_SOURCES] = {0}, k, at, entry, source = 0;
     const uint32_t count = addressees(a, r, c, sources);
 
     for (k = 0; k < count; k++) {
