@@ -811,11 +811,11 @@ class Log:
         size = header_size(things, len(queues))
         out = self.out
         counts = len(queues), size, number, first, last
-        version = self.files.version + ASIDE_VERSION * any(segment.aside for segment in self.segments)
         self.is_ended = True  # from here on the files' tail is not the current segment
         try:
             space = max(self.segment_size, size + need) if self.files.fixed else 0
             self.files.begin(file_name(number), space)
+            version = self.files.version + ASIDE_VERSION * any(segment.aside for segment in self.segments)
             struct.pack_into(HEADER, out, 0, MAGIC, version, *counts, *numbers, len(sources), flags, self.guid)
             fill = HEADER_BYTES
             seed = 0
