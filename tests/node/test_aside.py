@@ -234,28 +234,31 @@ def test_the_application_hears_what_becomes_of_its_message() -> None:
 
 
 def test_whoever_waits_is_woken() -> None:
-    board = Board(hold=8)
+    """Also if it all comes at once, and more of it than the node remembers."""
+    board = Board(hold=500)
 
     async def run() -> None:
-        sent = [await board.queue.send(b"", dead_letter=True) for _ in range(20)]
+        sent = [await board.queue.send(b"", dead_letter=True) for _ in range(COUNT)]
         waiting = [asyncio.create_task(message.received()) for message in sent]
         await asyncio.sleep(0)
         deliver(board)
-        await asyncio.sleep(0)
         assert not any(task.done() for task in waiting)
-        for number in range(1, 21):
+        for number in range(1, COUNT + 1):
             board.final_ack(number, RECEIVED if number % 2 else PURGED)
-        assert await asyncio.gather(*waiting) == [True, False] * 10
+        assert await asyncio.gather(*waiting) == [True, False] * (COUNT // 2)
         assert board.queue.followed == {}
 
     asyncio.run(run())
 
 
 def test_a_final_ack_is_heard_while_a_message_is_half_accepted() -> None:
-    board = filled()
-    board.queue._accept(b"new", "", confirm.UNSET, confirm.UNSET, 3, False, False)
-    board.final_ack(COUNT, PURGED)
-    assert letters(board) == [COUNT]
+    board = filled(10)
+    numbers = board.numbers[9]
+    for one in ((numbers[0], 7777), numbers):  # the first is not there, and all is looked through
+        board.queue._accept(b"new", "", confirm.UNSET, confirm.UNSET, 3, False, False)
+        board.numbers[9] = one
+        board.final_ack(9, PURGED)
+    assert letters(board) == [9]
     assert board.node.damage == []
 
 
@@ -368,6 +371,22 @@ def test_a_board_with_messages_of_all_kinds_ends_each_once(seed: int) -> None:
     assert set(aside(board.node, board.queue)) == open_ - set(ended)
     told = [number for number, _ in board.told]
     assert sorted(set(told)) == sorted(number for number in ended if ended[number] == PURGED)
+
+
+def test_programs_that_do_not_know_of_these_refuse_the_folder_as_long_as_there_are_any() -> None:
+    board = filled(10)
+
+    def version() -> int:
+        board.node.commit_now()
+        board.node.outbox.begin()
+        board.restart()
+        data = board.disk.files[max(board.disk.files)].data
+        return int.from_bytes(data[4:6], "little")
+
+    assert version() == log.VERSION + 2
+    for number in range(1, 11):
+        board.final_ack(number, RECEIVED)
+    assert version() == log.VERSION
 
 
 def test_a_start_does_not_read_what_is_aside() -> None:
