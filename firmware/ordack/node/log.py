@@ -816,7 +816,6 @@ class Log:
             space = max(self.segment_size, size + need) if self.files.fixed else 0
             version = self.files.version + ASIDE_VERSION * any(segment.aside for segment in self.segments)
             self.files.begin(file_name(number), space)
-            version = self.files.version + ASIDE_VERSION * any(segment.aside for segment in self.segments)
             struct.pack_into(HEADER, out, 0, MAGIC, version, *counts, *numbers, len(sources), flags, self.guid)
             fill = HEADER_BYTES
             seed = 0
