@@ -1,6 +1,6 @@
 """`ordack pipeline ingest`: what it puts into a table, what it refuses, and how others read the table.
 
-Kills are in test_chain.py.
+Kills are in test_chain.py and lake_kills.py, of which one is here.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own manual has it
 from pyspark.sql.types import StructType
 
+from hil.dice import new_seed
+from tests.pipeline import lake_kills
 from tests.support.segment_files import key, make_folder, row, write, write_rows
 
 COMPACTED = "spark.sql.streaming.fileSink.log.compactInterval"  # batches until metadata is drawn together
@@ -531,3 +533,10 @@ def test_the_command_says_what_is_wrong_in_words(
     (table / "readme.txt").unlink()
     status, errors = fails(str(folder), *to)
     assert (status, "Spark needs a Java runtime, 17 or newer" in errors) == (2, True)
+
+
+@pytest.mark.timeout(600)
+def test_a_stream_of_sparks_that_is_killed_at_a_step_puts_each_row_into_the_table_once(tmp_path: Path) -> None:
+    seed = new_seed()
+    print("seed", seed)
+    assert sum(lake_kills.run(tmp_path, "parquet", 1, seed).values()) == 1

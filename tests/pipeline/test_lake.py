@@ -563,7 +563,7 @@ def test_a_full_disk_ends_the_ingest_and_when_there_is_room_it_goes_on(
 
 def test_an_ingest_that_is_killed_at_any_step_puts_each_row_into_the_table_once() -> None:
     """`make pipeline` has the long form. In a process that has not used delta-rs: that does not survive a fork."""
-    command = [sys.executable, "-m", "tests.pipeline.lake_kills", "--kills", "5"]
+    command = [sys.executable, "-m", "tests.pipeline.lake_kills", "--kills=5", "--format=delta", "--format=iceberg"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False,
                           env=os.environ | {"PYTHONPATH": f"{ROOT}/host:{ROOT}/firmware"})  # fmt: skip
     print(done.stdout)
