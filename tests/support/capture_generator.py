@@ -1641,7 +1641,11 @@ def _accounted(capture: Capture, violation: Planted) -> bool:
         return True
     evidence = min(frame.time for packet in violation.evidence[-1] for frame in packet.frames)
     if violation.variant.startswith("sequence"):
-        left = any(_is_left(capture, other, evidence) for other in capture.pairs[violation.pair])
+        left = any(
+            _is_left(capture, other, evidence, sequence)
+            for other in capture.pairs[violation.pair]
+            for sequence in {None, *(packet.sequence for packet in capture.packets if packet.line is other)}
+        )
         return not left and _has_begun(capture, violation)
     sequence = violation.evidence[-1][0].sequence
     if violation.kind in ("ack_beyond_receipt", "skipped") and _is_left(capture, line, evidence, sequence):
