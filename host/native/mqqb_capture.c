@@ -1073,7 +1073,7 @@ static int32_t read_tcp(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t
             other->acked = ack;
         }
     }
-    if ((flags & ACK) != 0 && ack != 0 && unseen(other, ack) > 0) {
+    if ((flags & ACK) != 0 && unseen(other, ack) > 0) {
         s->waits = 1;
         s->ack = ack;
         hold(c, number);

@@ -403,6 +403,20 @@ static void test_waiting_for_the_other_direction(void)
         CHECK_KINDS(-1, "844AA");
         CHECK_EQ(K(DIRECTION)[1], first);
     }
+    for (uint32_t behind = 0; behind < 2; behind++) { /* also where the number of the acknowledgement is 0 */
+        const uint32_t number = behind - (uint32_t)size;
+        pcap(&f, 101, 0, 0);
+        record(&f, frame, put_tcp(frame, 0, 0, 50000, 99, 0, SYN, NOTHING, 0), 40);
+        record(&f, frame, put_tcp(frame, 0, 1, 50000, number - 1, 100, SYN | ACK, NOTHING, 0), 40);
+        for (uint32_t side = 0; side < 2; side++) {
+            const uint32_t at = side == 0 ? 100 : number, answered = side == 0 ? behind : 100;
+            const size_t n = put_tcp(frame, 0, side, 50000, at, answered, ACK, stream, size);
+            record(&f, frame, n, n);
+        }
+        finish();
+        CHECK_KINDS(-1, "844AA");
+        CHECK_EQ(K(DIRECTION)[1], 1);
+    }
     for (int first = 0; first < 2; first++) { /* in different files */
         file both[2];
         opening();
