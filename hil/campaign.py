@@ -22,11 +22,12 @@ import tempfile
 import time
 from asyncio.subprocess import create_subprocess_exec
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from mqqb import confirm
 from rich.console import Console
@@ -40,7 +41,7 @@ from hil.kinds import KINDS, WITHOUT_INBOX
 from hil.name_server import NameServer
 from hil.plant import secure
 from hil.queue_manager import CampaignFailed, QueueManager
-from hil.report import Comparison, Erased, Figures, Timeline, View, compare, read_ledger, read_received
+from hil.report import Erased, Figures, Received, Timeline, View, compare, read_ledger, read_received
 from hil.scenario import (
     ACCESS_POINT,
     BOARD,
@@ -76,6 +77,7 @@ from hil.scenario import (
 from hil.serial_faults import SerialFaultProxy
 from hil.targets import open_board
 
+T = TypeVar("T")
 HOST = ROOT / "host"
 QUEUE = "line1"
 TICK_S = 0.01
@@ -340,7 +342,9 @@ class Progress:
 
 @dataclass
 class Campaign:
-    """One run: the parts while they live. `run` does it all; `close` leaves nothing behind, whenever it is called."""
+    """One run: the parts while they live. `run` does it all; `close` leaves nothing behind, whenever it is called.
+    `fleet`: the campaigns of all boards that send to this queue manager, this one too.
+    """
 
     settings: Settings
     board: Board
@@ -359,6 +363,12 @@ class Campaign:
     access_point: AccessPoint | None = None
     timeline: Timeline = field(default_factory=Timeline)
     noted: Counter[str] = field(default_factory=Counter)
+    fleet: "list[Campaign]" = field(default_factory=list)
+    guid: str = ""
+    tls: dict[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.fleet.append(self)
 
     def figures(self, victims: dict[str, Victim]) -> dict[str, int]:
         """The live figures, by the names of `totals`."""
@@ -455,32 +465,35 @@ class Campaign:
         return frozenset(found)
 
     async def count_queue(self) -> None:
-        """Keep `in_queue` up to date through `ordack queue list`."""
+        """Keep `in_queue` up to date through `ordack queue list`: of many boards, the mean."""
         while True:
             begun = time.monotonic()
             async with self.manager.using:
                 listed = await self.manager.command("queue", "list", "--json")
             queues = {queue["name"]: queue for queue in map(json.loads, listed.splitlines())}
-            self.in_queue = queues[QUEUE]["messages"]
+            for campaign in self.fleet:
+                campaign.in_queue = queues[QUEUE]["messages"] // len(self.fleet)
             await asyncio.sleep(max(COUNT_INTERVAL_S, COUNT_SHARE * (time.monotonic() - begun)))
 
-    async def run(self, victims: dict[str, Victim], view: View) -> None:
-        """Start everything, keep killing as planned, and return once all is acknowledged and all faults are made.
-
-        Also returns when all is acknowledged with cuts still missing: the verdict says so. Raises CampaignFailed.
-        """
-        settings = self.settings
+    async def start_manager(self) -> None:
+        """Start the queue manager, for the boards of the whole fleet. Raises CampaignFailed."""
         await self.manager.command("queue", "create", QUEUE, "--transactional")
-        self.manager.links = self.proxy.serve_arguments()
-        tls = {}
-        if settings.tls:
-            self.manager.listen, tls = [], secure(self.folder, self.manager.address)
+        self.manager.links = [word for campaign in self.fleet for word in campaign.proxy.serve_arguments()]
+        if self.settings.tls:
+            self.manager.listen, self.tls = [], secure(self.folder, self.manager.address)
         self.manager.power_up()
         start = time.monotonic()
         while not self.manager.listening():
             if not self.manager.alive or time.monotonic() > start + LISTENING_DEADLINE_S:
                 raise CampaignFailed("the queue manager does not say that it is listening")
             await asyncio.sleep(TICK_S)
+
+    async def run(self, victims: dict[str, Victim], view: View) -> None:
+        """Start the board, keep killing as planned, and return once all is acknowledged and all faults are made.
+
+        Also returns when all is acknowledged with cuts still missing: the verdict says so. Raises CampaignFailed.
+        """
+        settings = self.settings
         await self.proxy.open(self.manager.address)
         link = self.proxy.board_settings(self.board.host)
         if settings.mishap in (OFFLINE, FULL):
@@ -502,14 +515,16 @@ class Campaign:
             "ahead": settings.ahead,
             "erasures": settings.mishap in (ERASE, ERASE_FIXED, COPY),
             "clockless": settings.mishap in (ERASE, ERASE_FIXED, COPY, FLIP),
-            "guid": GUID if settings.mishap == ERASE_FIXED or settings.commands else "",
+            "guid": self.guid or (GUID if settings.mishap == ERASE_FIXED or settings.commands else ""),
             "commands": settings.commands > 0,
             "clock_steps": steps,
             "radio": 0 if self.access_point is None else DOUBT_MS,
         }
-        await elsewhere(lambda: self.board.start({**application, **link, **tls}))
+        await elsewhere(lambda: self.board.start({**application, **link, **self.tls}))
         giving = self.commands.give(self.manager, self.progress, settings.messages)
-        beside_it = [asyncio.create_task(self.count_queue()), asyncio.create_task(giving)]
+        beside_it = [asyncio.create_task(giving)]
+        if self.fleet[0] is self:
+            beside_it.append(asyncio.create_task(self.count_queue()))
         try:
             await self._keep_killing(victims, view, beside_it)
         finally:
@@ -539,7 +554,8 @@ class Campaign:
             if self.is_withheld:
                 await self._relent(victims[BOARD])
             else:
-                victims[MANAGER].tick(self.progress.stored, now)
+                stored = sum(campaign.progress.stored for campaign in self.fleet)
+                victims[MANAGER].tick(stored // len(self.fleet), now)
             if self.access_point is not None:
                 await self.access_point.look()
             figures = self.figures(victims)
@@ -603,13 +619,15 @@ class Campaign:
             lacking.append("the queue manager is not listening")
         return ", ".join(lacking)
 
-    async def verdict(self) -> tuple[Comparison, int]:
-        """Switch everything off, drain the queue, compare it with the board's ledger; also how many entries a restart
-        added.
-        """
-        await elsewhere(self.board.kill)
+    async def drain(self) -> list[Received]:
+        """Switch everything off; what the queue holds."""
+        for campaign in self.fleet:
+            await elsewhere(campaign.board.kill)
         self.manager.stop()
-        received = read_received(await self.manager.command("receive", QUEUE, "--all", "--json"))
+        return read_received(await self.manager.command("receive", QUEUE, "--all", "--json"))
+
+    async def judge(self, received: list[Received], figures: Figures) -> None:
+        """Compare what the queue held of this board, which is off, with its ledger."""
         ledger = read_ledger(self.board.read_file(sensor.LEDGER))
         self.progress.read(self.board.log)
         failed = {entry.k for entry in ledger if entry.message_id in self.progress.failed}
@@ -617,7 +635,9 @@ class Campaign:
         erased = Erased(held, frozenset(self.progress.bases), frozenset(self.progress.claimed - failed - self.gone))
         result = compare(self.settings.messages, ledger, received, erased)
         self.commands.judge(result, read_ledger(self.board.read_file(sensor.COMMANDS)))
-        return result, sum(entry.found for entry in ledger)
+        self.in_queue = result.received
+        figures.comparison, figures.found_at_restart = result, sum(entry.found for entry in ledger)
+        figures.wear = self.board.wear()
 
     async def close(self) -> None:
         """Kill every process and drop every connection, also where one of them fails, as a relay that does not
@@ -628,6 +648,12 @@ class Campaign:
                 parts.callback(self.names.close)
             parts.callback(self.manager.close)
             parts.callback(self.board.close)
+
+    def keep(self, figures: Figures) -> None:
+        """Write figures and logs beside ledger and store."""
+        (self.folder / "figures.json").write_text(figures.to_json())
+        (self.folder / "board.log").write_text(self.board.log.tail(sys.maxsize))
+        (self.folder / "queue_manager.log").write_text(self.manager.log.tail(sys.maxsize))
 
     def logs(self) -> str:
         """The ends of both logs."""
@@ -652,14 +678,12 @@ async def run_campaign(settings: Settings, console: Console) -> Figures:
     folder = Path(tempfile.mkdtemp(prefix=f"seed-{settings.seed}-", dir=settings.artefacts))
     keep = False
     try:
-        campaign, victims, figures = _prepare(settings, folder)
+        campaign, victims, figures = prepare(settings, folder)
         await _play(campaign, victims, figures, console)
         if not figures.ok:
             keep = True
             figures.artefacts = str(folder)
-            (folder / "figures.json").write_text(figures.to_json())
-            (folder / "board.log").write_text(campaign.board.log.tail(sys.maxsize))
-            (folder / "queue_manager.log").write_text(campaign.manager.log.tail(sys.maxsize))
+            campaign.keep(figures)
             (folder / SCENARIO).write_text(_scenario(campaign.settings, settings))
             for text in (
                 f"logs, scenario, ledger and store are kept in {folder}",
@@ -741,21 +765,30 @@ def _refuse(settings: Settings, board: Board) -> None:
         raise BoardMissing(f"board {settings.board} has no heap for commands: {settings.board}@72 has")
 
 
-def _prepare(settings: Settings, folder: Path) -> tuple[Campaign, dict[str, Victim], Figures]:
-    """The parts of a campaign, what will happen to them, and its figures with that plan. Raises BoardMissing, and
-    OSError of a board that is asked for its firmware."""
+Prepared = tuple[Campaign, dict[str, Victim], Figures]
+
+
+def prepare(settings: Settings, folder: Path, first: Prepared | None = None) -> Prepared:
+    """The parts of a campaign, what will happen to them, and its figures with that plan. It shares the queue manager,
+    and what will happen to that, with the one that was prepared `first`. Raises BoardMissing, and OSError of a board
+    that is asked for its firmware."""
     settings, board = _opened(settings, folder)
     try:
         found = hashes(board, settings)
     except BaseException:
         board.close()
         raise
+    if first is not None:
+        own = [event for event in settings.plan or () if event not in kills_of(settings.plan or (), MANAGER)]
+        settings = replace(settings, plan=(*own, *kills_of(first[0].settings.plan or (), MANAGER)))
     plan = settings.plan or ()
     cuts, plans = cuts_of(plan), {name: kills_of(plan, name) for name in ENDS}
     schedule = CutSchedule(cuts)
-    manager = QueueManager(settings.ordack, folder, any(kill.way == CLOCK for kill in plans[MANAGER]))
+    has_clock = any(kill.way == CLOCK for kill in plans[MANAGER])
+    manager = first[0].manager if first else QueueManager(settings.ordack, folder, has_clock)
     proxy = proxy_of(board, schedule, settings.seed)
-    campaign = Campaign(settings, board, manager, schedule, proxy, folder, Commands(settings.commands))
+    fleet = first[0].fleet if first else []
+    campaign = Campaign(settings, board, manager, schedule, proxy, folder, Commands(settings.commands), fleet=fleet)
     loop = asyncio.get_running_loop()
 
     def restore() -> None:  # in a thread
@@ -763,7 +796,9 @@ def _prepare(settings: Settings, folder: Path) -> tuple[Campaign, dict[str, Vict
 
     victims = {
         BOARD: Victim(BOARD, board, plans[BOARD], campaign.befall, schedule=schedule, do=beside),
-        MANAGER: Victim(MANAGER, manager, plans[MANAGER], restore, manager.step, schedule, beside),
+        MANAGER: first[1][MANAGER]
+        if first
+        else Victim(MANAGER, manager, plans[MANAGER], restore, manager.step, schedule, beside),
     }
     if plans[NAME_SERVER] or settings.mishap == DEAD_DNS:
         campaign.names = NameServer(board.host, answers=settings.mishap != DEAD_DNS)
@@ -793,10 +828,9 @@ async def _play(campaign: Campaign, victims: dict[str, Victim], figures: Figures
     begun = time.monotonic()
     try:
         with View(console, campaign.totals()) as view:
+            await campaign.start_manager()
             await campaign.run(victims, view)
-            figures.comparison, figures.found_at_restart = await campaign.verdict()
-            figures.wear = campaign.board.wear()
-            campaign.in_queue = figures.comparison.received
+            await campaign.judge(await campaign.drain(), figures)
             view.update(campaign.figures(victims))
     except (CampaignFailed, ValueError, KeyError) as error:
         figures.failure = f"{error}\n{campaign.logs()}"
@@ -805,6 +839,11 @@ async def _play(campaign: Campaign, victims: dict[str, Victim], figures: Figures
             await victim.settle()
         await campaign.close()
     figures.seconds = time.monotonic() - begun
+    fill(campaign, victims, figures)
+
+
+def fill(campaign: Campaign, victims: dict[str, Victim], figures: Figures) -> None:
+    """What was made of the plan, and how much went over the link."""
     figures.timeline = campaign.timeline
     figures.core = campaign.progress.core
     figures.cores, figures.told = (sorted(found) for found in (campaign.progress.cores, campaign.progress.told))
@@ -882,12 +921,12 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     return chosen
 
 
-async def until_terminated(settings: Settings, console: Console) -> Figures:
-    """`run_campaign`, with SIGTERM doing what SIGINT does: everything is ended, nothing is left behind."""
+async def until_terminated(work: Coroutine[Any, Any, T]) -> T:
+    """This work, with SIGTERM doing what SIGINT does: everything is ended, nothing is left behind."""
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await run_campaign(settings, console)
+    return await work
 
 
 def write_plan(settings: Settings, path: Path) -> None:
@@ -919,7 +958,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"board {settings.board}",
             markup=False,
         )
-        figures = asyncio.run(until_terminated(settings, console))
+        figures = asyncio.run(until_terminated(run_campaign(settings, console)))
     except (BoardMissing, BadScenario) as error:
         console.print(str(error), markup=False)
         return 2

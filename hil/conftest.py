@@ -6,7 +6,6 @@ of them.
 """
 
 import asyncio
-import importlib.util
 import io
 import os
 import sys
@@ -23,6 +22,7 @@ from hil import boards, campaign, kinds, own_network, queue_manager
 from hil.boards import BoardMissing, Quarantined
 from hil.campaign import identity, run_campaign
 from hil.dice import new_seed
+from hil.fleet import report
 from hil.matrix import Matrix, told
 from hil.report import Comparison, Figures
 from hil.rounds import Kept, figures_of, progress, share
@@ -81,11 +81,7 @@ class Report:
             Console(file=out, width=200).print(self._matrix.table())
             terminalreporter.write(f"\n{out.getvalue()}")
             if self._path is not None:
-                self._matrix.write(self._path)
-                if importlib.util.find_spec("plotly"):
-                    from hil.page import page
-
-                    self._path.with_suffix(".html").write_text(page(self._matrix), "utf-8")
+                report(self._matrix, self._path)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -395,15 +395,18 @@ def flash_written(wear: Wear, messages: int) -> str:
 
 
 class View:
-    """Live progress: bars on a terminal, plain lines (at most one a second) anywhere else."""
+    """Live progress: bars on a terminal, plain lines (at most one a second) anywhere else, and of each `name` that is
+    one of many.
+    """
 
-    def __init__(self, console: Console, totals: dict[str, int]) -> None:
+    def __init__(self, console: Console, totals: dict[str, int], name: str = "") -> None:
         self._console = console
+        self._before = f"{name}: " if name else ""
         self._shown: dict[str, int] = {}
         self._next = 0.0
         self._totals = totals
         self._progress: Progress | None = None
-        if console.is_terminal:
+        if console.is_terminal and not name:
             columns = (TextColumn("{task.description:>12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
             self._progress = Progress(*columns, console=console)
             self._tasks = {name: self._progress.add_task(name, total=total) for name, total in totals.items()}
@@ -429,4 +432,5 @@ class View:
         complete = figures == self._totals
         if figures != self._shown and (now >= self._next or complete):
             self._shown, self._next = dict(figures), now + 1.0
-            self._console.print(", ".join(f"{name} {figure}/{self._totals[name]}" for name, figure in figures.items()))
+            shown = ", ".join(f"{name} {figure}/{self._totals[name]}" for name, figure in figures.items())
+            self._console.print(f"{self._before}{shown}", markup=False)

@@ -23,7 +23,7 @@ from pathlib import Path
 from rich.console import Console
 
 from hil.boards import BoardMissing
-from hil.campaign import command, until_terminated
+from hil.campaign import command, run_campaign, until_terminated
 from hil.scenario import BadScenario, Event, Kill, Settings, read, write
 
 RUNS = 3
@@ -133,7 +133,7 @@ class Shrinker:
         """Of one run. Raises KeyboardInterrupt, asyncio.CancelledError."""
         self.found.steps += 1
         wanted = replace(scenario, artefacts=self._folder)
-        return asyncio.run(until_terminated(wanted, Console(file=io.StringIO()))).symptoms()
+        return asyncio.run(until_terminated(run_campaign(wanted, Console(file=io.StringIO())))).symptoms()
 
     def fails(self, scenario: Settings) -> bool:
         """Whether it fails in a way in which the first scenario did; if so, it is the best one."""

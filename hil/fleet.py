@@ -1,0 +1,216 @@
+"""Many boards at one queue manager: all send into one queue at once, while their links are cut and all ends are killed.
+
+    python -m hil.fleet unix unix unix-twin pico-1 --messages 200 --cuts 10 --kills 3 [--seed 7] [--report PREFIX]
+
+Each board has a plan of its own, by the seed and its place in the line; the queue manager has that of the first, by the
+mean of what all have stored. Exit status: 0 every board's readings are in the queue once and in order; 1 not so; 2
+wrong use.
+"""
+
+import argparse
+import asyncio
+import importlib.util
+import shutil
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from hil.boards import BoardMissing
+from hil.campaign import Prepared, command, elsewhere, fill, prepare, until_terminated
+from hil.commands import GUID
+from hil.dice import new_seed
+from hil.matrix import Matrix, told
+from hil.queue_manager import CampaignFailed
+from hil.report import Figures, Received, View
+from hil.scenario import Settings
+
+HEADINGS = ("board", "sent", "once", "wrong", "cuts", "kills", "worst, s", "a second", "")
+
+
+@dataclass
+class Fleet:
+    """The figures of all boards, by name and place in the line."""
+
+    seed: int
+    boards: dict[str, Figures]
+
+    @property
+    def ok(self) -> bool:
+        return all(figures.ok for figures in self.boards.values())
+
+    def table(self) -> Table:
+        """A row a board; kills are those of the board and of the queue manager, the worst is the time from a fault
+        until a reading was acknowledged again.
+        """
+        table = Table(*HEADINGS, title=f"Boards at one queue manager, seed {self.seed}", title_justify="left")
+        for name, one in self.boards.items():
+            counts = [""] * 3
+            if (found := one.comparison) is not None:
+                counts = [str(found.sent), str(found.once), str(sum(map(len, found.faults.values())))]
+            kills = f"{one.board_kills} + {one.manager_kills}"
+            speed = f"{one.timeline.worst_s:.2f}", f"{one.timeline.rate:.1f}"
+            verdict = "well" if one.ok else "FAILED"
+            table.add_row(escape(name), *counts, str(len(one.cuts)), kills, *speed, verdict)
+        return table
+
+    def matrix(self) -> Matrix:
+        """The guarantees by board."""
+        made = Matrix(self.seed)
+        for name, figures in self.boards.items():
+            made.add(told(name, figures))
+        return made
+
+
+async def prepared(boards: Sequence[str], wanted: Settings, folder: Path) -> list[Prepared]:
+    """All boards, switched off, of one queue manager. Raises BoardMissing and OSError; then none is open."""
+    members: list[Prepared] = []
+    try:
+        for place, board in enumerate(boards):
+            own = folder / f"{place + 1}"
+            own.mkdir()
+            first = members[0] if members else None
+            members.append(prepare(replace(wanted, board=board, seed=wanted.seed + place), own, first))
+            members[-1][0].guid = f"{GUID[:-4]}{place:04x}"
+    except BaseException:
+        for one, _, _ in members:
+            await one.close()
+        raise
+    return members
+
+
+async def _send(member: Prepared, name: str, console: Console) -> None:
+    """What one board does. One that fails holds up no other, and counts no more for what befalls the queue manager."""
+    one, victims, figures = member
+    try:
+        await one.run(victims, View(console, one.totals(), name))
+    except (CampaignFailed, OSError) as error:
+        figures.failure = f"{error}\n{one.logs()}"
+        if len(one.fleet) > 1:
+            one.fleet.remove(one)
+        with suppress(OSError):  # of a relay, which may be what has failed
+            await elsewhere(one.board.kill)
+
+
+async def _judge(members: list[Prepared]) -> None:
+    """Hold what came of each board against its ledger. What came of none of them is the first one's, which accuses."""
+    own: dict[str, list[Received]] = {source_of(one.guid): [] for one, _, _ in members}
+    for message in await members[0][0].drain():
+        own.get(source_of(message.source), next(iter(own.values()))).append(message)
+    for one, _, figures in members:
+        if figures.failure is None:  # what waits on a board that was given up is not lost
+            await one.judge(own[source_of(one.guid)], figures)
+
+
+def source_of(text: str) -> str:
+    """The GUID, of a configuration's 32 digits on the wire or in the form that commands print."""
+    return str(uuid.UUID(text) if "-" in text else uuid.UUID(bytes_le=bytes.fromhex(text)))
+
+
+async def _play(members: list[Prepared], names: list[str], console: Console) -> None:
+    """All that happens; the figures are complete then."""
+    begun = time.monotonic()
+    first, _, of_first = members[0]
+    try:
+        await first.start_manager()
+        counting = asyncio.create_task(first.count_queue())
+        try:
+            await asyncio.gather(*(_send(*each, console) for each in zip(members, names, strict=True)))
+        finally:
+            counting.cancel()
+            await asyncio.gather(counting, return_exceptions=True)
+        await _judge(members)
+    except (CampaignFailed, ValueError, KeyError) as error:
+        of_first.failure = f"{error}\n{first.logs()}"
+    finally:
+        for one, victims, figures in members:
+            for victim in victims.values():
+                await victim.settle()
+            try:
+                await one.close()
+            except OSError as error:
+                figures.failure = figures.failure or str(error)
+            figures.seconds = time.monotonic() - begun
+            fill(one, victims, figures)
+
+
+async def run_fleet(boards: Sequence[str], wanted: Settings, console: Console) -> Fleet:
+    """Run it, with live progress on `console`. If a board fails, logs, ledgers and store are kept below
+    `wanted.artefacts`. Raises BoardMissing, and OSError of a board that is asked for its firmware.
+    """
+    wanted.artefacts.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"fleet-{wanted.seed}-", dir=wanted.artefacts))
+    keep = False
+    try:
+        members = await prepared(boards, wanted, folder)
+        names = [f"{board} {place}" for place, board in enumerate(boards, 1)]
+        await _play(members, names, console)
+        fleet = Fleet(wanted.seed, {name: figures for name, (_, _, figures) in zip(names, members, strict=True)})
+        if not fleet.ok:
+            keep = True
+            for one, _, figures in members:
+                figures.artefacts = str(one.folder)
+                one.keep(figures)
+            console.print(f"logs, ledgers and store are kept in {folder}", markup=False, soft_wrap=True)
+        return fleet
+    finally:
+        if not keep:
+            shutil.rmtree(folder)
+
+
+def report(matrix: Matrix, path: Path) -> None:
+    """The table in files that end in .md and .json, and the page, if plotly is here to make it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    matrix.write(path)
+    if importlib.util.find_spec("plotly"):
+        from hil.page import page
+
+        path.with_suffix(".html").write_text(page(matrix), "utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m hil.fleet", description="Many boards at one queue manager.")
+    parser.add_argument("board", nargs="+", help="as of hil.campaign; a kind that needs no hardware may stand often")
+    for name, count in (("messages", 200), ("cuts", 10), ("kills", 3)):
+        parser.add_argument(f"--{name}", type=int, default=count, help="of each board (default %(default)s)")
+    parser.add_argument("--seed", type=int, help="the same seed makes the same plans (default: a new one)")
+    parser.add_argument("--max-size", type=int, help="bytes of the largest body (default: what the board takes)")
+    parser.add_argument("--report", type=Path, help="write the guarantees by board to this file, as .md, .json, .html")
+    words = parser.parse_args(arguments)
+    console, seed = Console(highlight=False, soft_wrap=True), new_seed() if words.seed is None else words.seed
+    try:
+        wanted = Settings(words.messages, words.cuts, words.kills, seed, max_size=words.max_size)
+    except ValueError as error:
+        parser.error(str(error))
+    counts = ("--messages", "--cuts", "--kills", *(("--max-size",) if words.max_size is not None else ()))
+    values = [str(vars(words)[name[2:].replace("-", "_")]) for name in counts]
+    again = [word for pair in zip(counts, values, strict=True) for word in pair]
+    console.print(f"seed {seed}; again: {command('fleet', *words.board, *again, '--seed', str(seed))}", markup=False)
+    try:
+        fleet = asyncio.run(until_terminated(run_fleet(words.board, wanted, console)))
+    except (BoardMissing, OSError) as error:
+        console.print(str(error), markup=False)
+        return 2
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        console.print("interrupted")
+        return 130
+    console.print(fleet.table())
+    for name, figures in fleet.boards.items():
+        for reason in figures.shortcomings():
+            console.print(f"FAILED: {name}: {reason}", markup=False)
+    if words.report is not None:
+        report(fleet.matrix(), words.report)
+    return 0 if fleet.ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
