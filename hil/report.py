@@ -247,6 +247,16 @@ class Timeline:
         """The longest time from a fault until another reading was acknowledged; 0 if there was none."""
         return max((took for _, _, took in self.faults if took is not None), default=0.0)
 
+    def measured(self) -> dict[str, float | None]:
+        """Recovery times and throughput as numbers, by name and unit; None: there was nothing to measure."""
+        took = [one for _, _, one in self.faults if one is not None]
+        return {
+            "worst_recovery_s": max(took, default=None),
+            "mean_recovery_s": sum(took) / len(took) if took else None,
+            "recoveries": len(took),
+            "readings_per_s": self.rate or None,
+        }
+
     @property
     def rate(self) -> float:
         """Readings that were acknowledged a second, faults included."""
@@ -331,11 +341,12 @@ class Figures:
         return not self.shortcomings()
 
     def to_json(self) -> str:
-        """One JSON object in one line: the fields of this class and its parts, `ok`, `shortcomings` and the last
-        `line`.
+        """One JSON object in one line: the fields of this class and its parts, `ok`, `shortcomings`, the last `line`,
+        and what was `measured`.
         """
         line = self.comparison.line() if self.comparison else None
-        return json.dumps({"ok": self.ok, "line": line, "shortcomings": self.shortcomings(), **asdict(self)})
+        said = {"ok": self.ok, "line": line, "shortcomings": self.shortcomings(), "measured": self.timeline.measured()}
+        return json.dumps({**said, **asdict(self)})
 
     def table(self) -> Table:
         """The table that the campaign ends with."""

@@ -20,6 +20,7 @@ _SUMS = (
     *("unanswered", "commands_asked", "commands"),
 )
 _COUNTS = ("others", "others_asked")
+_DERIVED = ("ok", "line", "shortcomings", "measured")
 
 
 def share(count: int, turn: int, rounds: int) -> int:
@@ -29,7 +30,7 @@ def share(count: int, turn: int, rounds: int) -> int:
 
 def figures_of(said: dict[str, Any]) -> Figures:
     """What `Figures.to_json` was made of."""
-    fields = {name: value for name, value in said.items() if name not in ("ok", "line", "shortcomings")}
+    fields = {name: value for name, value in said.items() if name not in _DERIVED}
     cuts = [CutMade(**{**cut, "planned": Cut(**cut["planned"])}) for cut in said["cuts"]]
     fields |= {"cuts": cuts, "timeline": Timeline(**said["timeline"])}
     fields |= {"comparison": Comparison(**said["comparison"])} if said["comparison"] else {}

@@ -160,11 +160,15 @@ def test_markdown_table_and_json_say_the_same(tmp_path: Path) -> None:
     assert out.getvalue().count("shown") == len(GUARANTEES)
     said = json.loads((tmp_path / "hil.json").read_text())
     assert (said["ok"], said["seed"], said["boards"]["pi"]["figures"]) == (True, 7, None)
-    assert said["boards"]["unix"]["measured"] == {
-        "worst recovery, s": "1.50",
-        "readings a second": "7.5",
-        "SHA-256": shown,
-    }
+    numbers = {"worst_recovery_s": 1.5, "mean_recovery_s": 0.875, "recoveries": 2, "readings_per_s": 7.5}
+    assert said["boards"]["unix"]["measured"] == said["boards"]["unix"]["figures"]["measured"] == numbers
+    assert said["boards"]["pi"]["measured"] is None
+    assert json.loads(figures().to_json())["measured"] == {
+        "worst_recovery_s": None,
+        "mean_recovery_s": None,
+        "recoveries": 0,
+        "readings_per_s": None,
+    }, "what was not measured is no 0"
     assert said["boards"]["unix"]["cells"][POWER] == {"verdict": SHOWN, "ground": "2 of 2"}
 
 
