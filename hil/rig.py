@@ -25,7 +25,7 @@ from labgrid import Environment
 from labgrid.strategy import StrategyError
 from ordack.boards.repl import CORE, BoardError, dotted
 
-from hil import lab, locks, targets
+from hil import lab, locks, targets, wiring
 from hil.boards import BoardMissing, Quarantined
 from hil.campaign import digest
 from hil.computer import SSHBoard
@@ -106,6 +106,11 @@ def check(environment: Environment, name: str) -> Iterator[str]:
         with board.asked() as repl:
             core, _, frozen = repl.run(CORE)
             yield f"{repl.info.machine}, MicroPython {dotted(repl.info.version)}, {repl.info.heap_free} bytes free"
+            node = strategy.node
+            if board.line is not None:
+                yield wiring.cross(repl, board.line, node.uart, node.baud)
+            else:
+                yield wiring.reach(repl, board.host, board.listen, node.lan)
         if not core:
             raise OSError("it has no modules of ordack: `ordack board deploy` brings them")
         yield f"core {core}, {'frozen into the firmware' if frozen else 'in files'}"

@@ -2,6 +2,7 @@
 in QEMU: its REPL is on a pseudo-terminal that has a new name at each power-up, as the port of a real board may have.
 """
 
+import ast
 import asyncio
 import hashlib
 import json
@@ -16,7 +17,7 @@ import time
 import tty
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
@@ -42,7 +43,7 @@ from labgrid.strategy import StrategyError
 from ordack.boards.repl import Silent
 from rich.console import Console
 
-from hil import drivers, lab, locks, targets
+from hil import drivers, lab, locks, targets, wiring
 from hil.boards import POWER, RESET, ROOT, SENSOR, Board, BoardMissing
 from hil.campaign import run_campaign
 from hil.dice import new_seed
@@ -1105,6 +1106,63 @@ def test_wrong_use_is_status_2_and_a_sentence(
     assert reason in capsys.readouterr().err
 
 
+STRAY = {"host": "10.0.2.99", "listen": "127.0.0.1", "lan": True}
+
+
+class Wired:
+    """The REPL of a board that runs what it is given, with a UART of which these wires are connected."""
+
+    def __init__(self, end: int, tx: bool, rx: bool) -> None:
+        def uart(*_: int, **__: int) -> SimpleNamespace:
+            return SimpleNamespace(read=lambda: os.read(end, 100) if rx and self.waits(end) else None, write=write)
+
+        def write(data: bytes) -> None:
+            os.write(end, data if tx else b"")
+
+        self.names: dict[str, Any] = {}
+        self.machine = SimpleNamespace(UART=uart)
+
+    @staticmethod
+    def waits(end: int) -> bool:
+        return bool(select.select([end], [], [], 0)[0])
+
+    def run(self, code: str, _: float = 0.0) -> Any:
+        out = StringIO()
+        clock = SimpleNamespace(ticks_ms=lambda: int(1000 * time.monotonic()), sleep_ms=lambda ms: time.sleep(ms / 1e3))
+        clock.ticks_diff = lambda now, then: now - then
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out):
+            patch.setitem(sys.modules, "machine", self.machine)
+            patch.setitem(sys.modules, "time", clock)
+            exec(code, self.names)
+        return ast.literal_eval(out.getvalue()) if out.getvalue() else None
+
+
+@pytest.mark.parametrize(
+    ("tx", "rx", "said"),
+    [
+        (True, True, ""),
+        (False, True, "what it sends at UART 1 does not come to .*"),
+        (True, False, "what .* sends does not come to its UART 1"),
+        (False, False, "nothing passes between its UART 1 and .*: .* swapped"),
+    ],
+)
+def test_a_byte_has_to_cross_the_line_both_ways(tx: bool, rx: bool, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if said:
+        monkeypatch.setattr(wiring, "CROSSES_WITHIN_S", 0.2)
+    end, terminal = os.openpty()
+    tty.setraw(terminal)
+    try:
+        line = Path(os.ttyname(terminal))
+        if said:
+            with pytest.raises(OSError, match=said):
+                wiring.cross(Wired(end, tx, rx), line, 1, 115200)
+        else:
+            assert wiring.cross(Wired(end, tx, rx), line, 1, 115200) == f"UART 1 and {line}: a word came both ways"
+    finally:
+        os.close(terminal)
+        os.close(end)
+
+
 @pytest.mark.timeout(180)
 def test_check_finds_what_a_board_has_and_a_switch_that_switches_nothing(
     bench: Bench, rig: Rig, capsys: pytest.CaptureFixture[str]
@@ -1114,10 +1172,17 @@ def test_check_finds_what_a_board_has_and_a_switch_that_switches_nothing(
     for line in (
         "MicroPython 1.2",
         "bench: core c-module, frozen into the firmware",
+        f"bench: reaches this machine at {HOST}",
         "bench: silent when its power is",
     ):
         assert line in told
-    rig({"bench": described(bench.tty, bench.on, "true")})
+    rig({"bench": {**bench.described, "drivers": {**bench.described["drivers"], "NodeDriver": STRAY}}})
+    assert rig_command(["check"]) == 1
+    assert "FAILED: it does not reach this machine at 10.0.2.99" in capsys.readouterr().out
+    rig({"bench": described(bench.tty, bench.on, "true", host="10.0.2.2")})
+    assert rig_command(["check"]) == 1
+    assert "FAILED: this machine has no address 10.0.2.2: listen of its NodeDriver" in capsys.readouterr().out
+    rig({"bench": described(bench.tty, bench.on, "true", host=HOST, listen="127.0.0.1", lan=True)})
     assert rig_command(["check"]) == 1
     assert "FAILED: it answers although its power is off" in capsys.readouterr().out
 

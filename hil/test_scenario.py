@@ -120,7 +120,11 @@ def test_a_person_writes_one_in_five_lines(tmp_path: Path) -> None:
         (3, "- {cut: rst, up: 1, down: 1}", ":3: a cut falls at one byte"),
         (3, "- {cut: rst, up: 0}", ":3: up: 0 is not a whole number of 1 or more"),
         (3, "- {cut: rst, up: 9, up_limit: 9}", ":3: up_limit is for a cut down"),
-        (3, "- {cut: rst, up: 9, for_s: 2}", ":3: for_s is for a cut that ends by itself: late, slow, one-way, blocked, unplug"),
+        (
+            3,
+            "- {cut: rst, up: 9, for_s: 2}",
+            ":3: for_s is for a cut that ends by itself: late, slow, one-way, blocked, unplug",
+        ),
         (3, "- cut", ":3: an event has to be a table"),
         (3, "- {cat: rst}", ":3: an event begins with cut, board, queue manager, name server or access point"),
         (4, "- {board: power, at: 41}", ":4: at: has to say after how many of the 40 messages; 41 is none"),
