@@ -97,7 +97,7 @@ def board(tmp_path: Path) -> Iterator[tuple[Path, int]]:
     mps2_flash(tmp_path / "flash").create({}, MPS2_PSRAM_SIZE)
     with hold_port() as held:
         repl = held.getsockname()[1]
-        qemu = [*map(str, M3.command(tmp_path / "flash", "heap=64")), "-nic", "none"]
+        qemu = [*map(str, M3.command(tmp_path / "flash", "heap=64")), "-nic", "user,model=lan9118"]
         qemu += [
             "-serial",
             f"tcp:{LOOPBACK}:{repl},server=on,wait=off",
@@ -109,7 +109,7 @@ def board(tmp_path: Path) -> Iterator[tuple[Path, int]]:
         drivers = {
             "MicroPythonDriver": {},
             "ExternalPowerDriver": {"cmd_on": shlex.join(qemu), "cmd_off": off},
-            "NodeDriver": {"host": LOOPBACK},
+            "NodeDriver": {"host": "10.0.2.2", "listen": LOOPBACK, "lan": True},  # QEMU calls this machine so
             "BoardStrategy": {},
         }
         place = {"resources": {"RemotePlace": {"name": "pico"}}, "drivers": drivers}

@@ -24,8 +24,9 @@ from ordack.names import DEAD_XACT
 from ordack.running import Running
 from ordack.settings import NUMBERS, RESTART, TABLES
 
-from tests.support.command import DEADLINE_S, Serve, converse, ordack, own_port
+from tests.support.command import DEADLINE_S, Serve, as_json, converse, ordack, own_port
 from tests.support.host_peer import Peer, direct
+from tests.support.watched import until
 
 ONE, TWO = bytes([1]) * 16, bytes([2]) * 16
 START = "[[listen]]\nport = 0\n"
@@ -271,6 +272,9 @@ def test_what_waits_and_what_follows_goes_the_new_way(plant: Callable[..., Plant
         with Client(here.store) as client:
             client.send("DIRECT=OS:office\\private$\\line1", body)
 
+    def settled() -> bool:
+        return not any(row["messages"] for row in as_json("outgoing", "list", "--store", here.store))
+
     def received(office: Plant) -> bytes:
         with Client(office.store) as client, client.queue("line1").receive(timeout=DEADLINE_S) as message:
             return message.body
@@ -284,6 +288,7 @@ def test_what_waits_and_what_follows_goes_the_new_way(plant: Callable[..., Plant
                 assert received(office) == b"1"
             send(body)
             assert received(office) == body
+            until(settled, "no acknowledgement: what is in flight goes the next way, too")
         here.file.write_text(START + f"[next-hops]\noffice = '127.0.0.1:{offices[0].port}'\nplant = 'nowhere'\n")
         here.serve.process.send_signal(signal.SIGHUP)
         here.until("the running settings stay as they were")
