@@ -1608,7 +1608,7 @@ def _ports_again(capture: Capture, begun: set[tuple[int, int]], seen: set[tuple[
                 first.pop(ports, None)
             elif way in seen:
                 first[ports] = zero + capture.begins[way]
-            if way in seen:
+            if way in seen or way in begun:
                 used.add(ports)
     return found
 
