@@ -1193,7 +1193,8 @@ class _Pair:
         acked: how many counted packets of the receiver the sender has acknowledged.
         """
         sent = connection.halves[0].log
-        place = max((at for at, packet in enumerate(sent, 1) if packet.message_id == entry.message_id), default=0)
+        own = entry.message_id, entry.sequence  # others have passed messages on here, whose MessageIDs may be the same
+        place = max((at for at, packet in enumerate(sent, 1) if (packet.message_id, packet.sequence) == own), default=0)
         stream = connection.halves[1].everything
         counted = 0
         for at, packet in enumerate(stream):
