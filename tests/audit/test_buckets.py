@@ -30,12 +30,6 @@ SEED = 10
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("plain")
-    return Path(capture_generator.generate(SEED, folder, violations=False, faults=[], length=1500).paths[0])
-
-
-@pytest.fixture(scope="module")
 def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """16 MB."""
     path = tmp_path_factory.mktemp("long") / "plant.pcap"

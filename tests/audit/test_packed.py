@@ -17,7 +17,6 @@ import zstandard
 from ordack.audit import tasks
 from ordack.capture import columnar, packed
 
-from tests.support import capture_generator
 from tests.support.command import ordack
 
 Pack = Callable[[bytes], bytes]
@@ -39,15 +38,6 @@ WAYS = {
     "zst twice": _twice(_zstd),
     "gz filled up": lambda data: gzip.compress(data) + bytes(512),
 }
-
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return Path(
-        capture_generator.generate(
-            10, tmp_path_factory.mktemp("plain"), violations=False, faults=[], length=1500
-        ).paths[0]
-    )
 
 
 @pytest.mark.parametrize("way", WAYS)

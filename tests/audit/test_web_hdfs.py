@@ -22,17 +22,9 @@ from ordack.pipeline.packets import find_files
 from ordack.pipeline.segment_source import Rows, Settings
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tests.support import capture_generator, web_hdfs
+from tests.support import web_hdfs
 from tests.support.command import ENVIRONMENT, ordack
 from tests.support.web_hdfs import WebHdfs
-
-SEED = 10
-
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("plain")
-    return Path(capture_generator.generate(SEED, folder, violations=False, faults=[], length=1500).paths[0])
 
 
 @pytest.fixture
