@@ -779,7 +779,8 @@ def prepare(settings: Settings, folder: Path, first: Prepared | None = None) -> 
         board.close()
         raise
     if first is not None:
-        own = [event for event in settings.plan or () if event not in kills_of(settings.plan or (), MANAGER)]
+        kills = kills_of(settings.plan or (), MANAGER)
+        own = [event for event in settings.plan or () if event not in kills]
         settings = replace(settings, plan=(*own, *kills_of(first[0].settings.plan or (), MANAGER)))
     plan = settings.plan or ()
     cuts, plans = cuts_of(plan), {name: kills_of(plan, name) for name in ENDS}

@@ -9,6 +9,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
+from functools import cached_property
 
 _GUID = re.compile(
     r"(?<![0-9A-Fa-f-])\{?([0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12})\}?(?![0-9A-Fa-f-])(?:\\[0-9A-Fa-f]+(?:/\d+)?)?"
@@ -20,12 +21,20 @@ class PeerNames:
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = names
-        self._boards = {_chip(guid): name for guid, name in names.items() if _is_board(guid)}
+
+    @cached_property
+    def _boards(self) -> dict[str, str]:
+        """By the chip; most never ask for it, and the log makes one of this for each line."""
+        return {_chip(guid): name for guid, name in self._names.items() if _is_board(guid)}
 
     @classmethod
     def kept(cls, names: Mapping[str, Mapping[str, str]]) -> PeerNames:
         """Those that the queue manager has kept in the store (`Store.names`)."""
         return cls(names.get("names", {}))
+
+    def __bool__(self) -> bool:
+        """Are there any?"""
+        return bool(self._names)
 
     def of(self, text: str) -> str | None:
         """The name for the first GUID of a text, such as a GUID or a format name; None: it has none."""

@@ -251,6 +251,13 @@ def write_snapshot(opened: "Log", queues: "list[LoggedQueue]") -> None:
     opened.finish(log.SNAPSHOT, 0)
 
 
+def put_aside(handle: "Stored") -> None:
+    """The message is on the flash only from now on, stored while its fate is open."""
+    from ordack.node import aside  # not before there is one
+
+    aside.put(handle)
+
+
 def _has_aside(queues: "list[LoggedQueue]") -> bool:
     return any(queue.aside for queue in queues)
 

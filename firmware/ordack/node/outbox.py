@@ -315,7 +315,7 @@ class Outbox:
                 self._count(handle, -1)
                 self.log.reclaim(False)
             elif state == confirm.O:
-                _put_aside(handle)
+                deferred.put_aside(handle)
 
     def will_send(self) -> None:
         """Note durably that messages may be transmitted from now on. Raises OutboxWriteFailed: they must not be."""
@@ -491,12 +491,6 @@ class Outbox:
             self._log_start()
             deferred.write_snapshot(opened, self.queues)
             opened.segments[-1].base = opened.segments[-1].size
-
-
-def _put_aside(handle: log.Stored) -> None:
-    from ordack.node import aside  # not before there is one
-
-    aside.put(handle)
 
 
 def _leave_little(owner: Outbox, opened: log.Log) -> None:

@@ -8,7 +8,7 @@ from hashlib import sha256
 from mqqb import confirm, const
 from mqqb.streams import position
 from ordack.node import log, records
-from ordack.node.deferred import Deferred
+from ordack.node.deferred import Deferred, put_aside
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -341,12 +341,6 @@ class _Snapshot:
             if number >= segments[0].number:
                 held = bytearray(payload[log.ASIDE_PREFIX_BYTES :])
                 aside.restore(segments[number - segments[0].number], queues[index], held)
-
-
-def _put_aside(handle: "Stored") -> None:
-    from ordack.node import aside  # not before there is one
-
-    aside.put(handle)
 
 
 def _recalled(
@@ -748,7 +742,7 @@ class _Replay:
         if state == confirm.GONE:
             log.drop(handle)
         elif state == confirm.O and self._hold is not None:
-            _put_aside(handle)
+            put_aside(handle)
         else:
             return False
         return True

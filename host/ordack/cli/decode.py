@@ -148,9 +148,12 @@ def _show(items: Iterator[decoder.Decoded], as_json: bool, console: Console, cal
         found += 1
         malformed += decoded.packet is None
         if as_json:
-            sys.stdout.write(json.dumps(_with_names(decoded.as_json(), called)) + "\n")
+            said = decoded.as_json()
+            sys.stdout.write(json.dumps(_with_names(said, called) if called else said) + "\n")
         else:
-            _add_names(tree := _tree(decoded), called)
+            tree = _tree(decoded)
+            if called:
+                _add_names(tree, called)
             console.print(tree)
     return found, malformed
 
