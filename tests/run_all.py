@@ -207,7 +207,8 @@ def main() -> int:
     if by_chance := [line for verdict in verdicts for line in verdict.by_chance]:
         print(f"{len(by_chance)} of these passed alone, with the same dice: to be mended")
     failed = [verdict.name for verdict in verdicts if not verdict.passed]
-    print(f"{'FAILED: ' + ', '.join(failed) if failed else 'all passed'}, {time.monotonic() - started:.1f} s")
+    seed = f" (SEED={os.environ['SEED']} has the same dice)"
+    print(f"{'FAILED: ' + ', '.join(failed) + seed if failed else 'all passed'}, {time.monotonic() - started:.1f} s")
     return 1 if failed else 0
 
 
