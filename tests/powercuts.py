@@ -2,18 +2,23 @@
 
 So many of each, with other seeds each time, two processes at a time: of the outbox at the writes of its flash, most of
 them in the unix port, one in a hundred in each microcontroller in QEMU that is here; of the stores at the operations of
-their disks (host/power_cuts.py). Prints the kinds of cuts and how many there were of each, and whole what a script
-printed that failed; exits with 1 then.
+their disks (host/power_cuts.py). Shows how far it is. Prints the kinds of cuts and how many there were of each, and
+whole what a script printed that failed; exits with 1 then. Ctrl-C ends it with what has been cut by then.
 """
 
 import random
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
 
 from hil.dice import new_seed
 from hil.emulated import CHIPS, Chip
@@ -21,9 +26,13 @@ from tests import on_mps2, run_mp
 
 PROCESSES = 2
 ON_BOARD = 100
-CUTS_IN_PROCESS = 20000
-SECONDS_FOR_CUT = 0.1
-"""Far more than one takes, on a busy machine too."""
+CUTS_IN_PROCESS = 2000
+CUTS_ON_BOARD = 100
+SECONDS_FOR_CUT = 1.0
+"""A hundred times what one takes, for a busy machine; in a microcontroller ten times as much."""
+
+
+Share = Callable[[int, int], "subprocess.CompletedProcess[str]"]
 
 
 def unix(cuts: int, seed: int) -> "subprocess.CompletedProcess[str]":
@@ -71,32 +80,60 @@ def totals(outputs: Iterable[str]) -> list[str]:
     return [f"{kind}:{form.format(*numbers)}" for (kind, form), numbers in sums.items()]
 
 
+def shares(cuts: int, at_once: int) -> list[int]:
+    """So many cuts in shares of at most `at_once`."""
+    return [min(at_once, cuts - done) for done in range(0, cuts, at_once)]
+
+
+def finished(
+    share: "Share", cuts: int, seed: int, stopped: threading.Event
+) -> "subprocess.CompletedProcess[str] | None":
+    """A share's result, which has failed if it took far too long; None: not begun, as all has been stopped."""
+    if stopped.is_set():
+        return None
+    try:
+        return share(cuts, seed)
+    except subprocess.TimeoutExpired as late:
+        said = late.stdout.decode(errors="replace") if isinstance(late.stdout, bytes) else late.stdout or ""
+        return subprocess.CompletedProcess(late.cmd, 1, f"{said}\n{late}, with {cuts} cuts of seed {seed}\n")
+
+
 def main(cuts: int, seed: int) -> int:
     """Runs about so many cuts of each kind; 0 if all were survived."""
     dice = random.Random(seed)
     print("seed", seed)
-    pieces = [min(CUTS_IN_PROCESS, cuts - done) for done in range(0, cuts, CUTS_IN_PROCESS)]
-    parts = {
+    parts: dict[str, tuple[Share, list[int]]] = {
         **{
-            chip.processor: (partial(board, chip), [max(cuts // ON_BOARD, 100)])
+            chip.processor: (partial(board, chip), shares(max(cuts // ON_BOARD, CUTS_ON_BOARD), CUTS_ON_BOARD))
             for chip in CHIPS
             if chip.firmware.exists()
         },
-        "unix port": (unix, pieces),
-        "stores of the host": (host, pieces),
+        "unix port": (unix, shares(cuts, CUTS_IN_PROCESS)),
+        "stores of the host": (host, shares(cuts, CUTS_IN_PROCESS)),
     }
-    with ThreadPoolExecutor(max_workers=PROCESSES) as pool:
+    results: dict[str, list[subprocess.CompletedProcess[str]]] = defaultdict(list)
+    stopped = threading.Event()
+    with ThreadPoolExecutor(max_workers=PROCESSES) as pool, Progress(console=Console(stderr=True)) as progress:
+        bars = {name: progress.add_task(name, total=sum(counts)) for name, (_, counts) in parts.items()}
         runs = {
-            name: [pool.submit(share, count, dice.randrange(1, 1 << 30)) for count in counts]
+            pool.submit(finished, share, count, dice.randrange(1, 1 << 30), stopped): (name, count)
             for name, (share, counts) in parts.items()
+            for count in counts
         }
-        results = {name: [run.result() for run in some] for name, some in runs.items()}
+        try:
+            for run in as_completed(runs):
+                name, count = runs[run]
+                if result := run.result():
+                    results[name].append(result)
+                    progress.advance(bars[name], count)
+        except KeyboardInterrupt:
+            stopped.set()
+    for name in parts:
+        print(f"--- {name}", *totals(result.stdout for result in results[name]), sep="\n")
     failed = [result for some in results.values() for result in some if result.returncode]
-    for name, some in results.items():
-        print(f"--- {name}", *totals(result.stdout for result in some), sep="\n")
     for result in failed:
         print(f"--- FAILED\n{result.stdout}", end="")
-    return int(bool(failed))
+    return 1 if failed else 130 if stopped.is_set() else 0
 
 
 if __name__ == "__main__":
