@@ -126,6 +126,9 @@ def main(cuts: int, seed: int) -> int:
                 if result := run.result():
                     results[name].append(result)
                     progress.advance(bars[name], count)
+                    if not progress.console.is_terminal:  # a log has no bars
+                        failures = sum(result.returncode != 0 for some in results.values() for result in some)
+                        progress.console.print(f"{name}: {count} more cuts; of all shares so far {failures} failed")
         except KeyboardInterrupt:
             stopped.set()
     for name in parts:

@@ -34,7 +34,9 @@ def test_what_takes_too_long_has_failed_and_the_rest_is_told(
 def test_a_share_that_fails_is_shown_whole(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(powercuts, "host", lambda cuts, seed: CompletedProcess(["it"], 1, "seed 8\nlost: 1 message\n"))
     assert powercuts.main(1, 71) == 1
-    assert "--- FAILED\nseed 8\nlost: 1 message\n" in capsys.readouterr().out
+    told = capsys.readouterr()
+    assert "--- FAILED\nseed 8\nlost: 1 message\n" in told.out
+    assert "stores of the host: 1 more cuts; of all shares so far 1 failed" in told.err
 
 
 def test_ctrl_c_ends_it_with_what_was_cut_by_then(
