@@ -32,6 +32,7 @@ import pytest
 import pyudev
 import serial
 import serial.rfc2217
+import typer
 import yaml
 from elftools.elf.elffile import ELFFile
 from labgrid.driver import Driver
@@ -41,6 +42,7 @@ from labgrid.protocol import BootstrapProtocol
 from labgrid.resource.udev import UdevManager, USBSerialPort
 from labgrid.strategy import StrategyError
 from ordack.boards.repl import Silent
+from ordack.cli import rig as rig_of_ordack
 from rich.console import Console
 
 from hil import drivers, lab, locks, targets, wiring
@@ -1049,7 +1051,7 @@ def test_a_scan_that_found_nothing_leaves_a_file_that_is_none(
     (tmp_path / "rig.yaml").write_text(capsys.readouterr().out)
     assert open_board("cpython", tmp_path / "flash").describe().startswith("cpython: ")
     assert rig_command(["status"]) == 2
-    assert f"there is no {tmp_path}/rig.yaml: `python -m hil.rig scan` begins one" in capsys.readouterr().err
+    assert f"there is no {tmp_path}/rig.yaml: `ordack rig scan` begins one" in capsys.readouterr().err
 
 
 def test_status_hold_and_release_say_who_has_a_board(
@@ -1086,6 +1088,35 @@ def test_status_hold_and_release_say_who_has_a_board(
     assert "burnt: " in (told := said("check", "cpython", "burnt"))
     assert "is in quarantine: it is burnt" in told
     assert "cpython: cpython: " in told
+
+
+def test_ordack_has_the_rig_in_any_folder_and_an_installed_one_says_where_it_is(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = rig({"bench": described(tmp_path / "tty", off="true")})
+
+    def said(*words: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "ordack", "rig", *words, "--lg-env", path],
+            cwd=tmp_path,
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    assert said("hold", "bench", "--why", "soldering") == (0, "")
+    status, text = said("status", "bench")
+    assert (status, text.startswith("bench: held by ")) == (0, True), text
+    assert said("status", "bnech") == (2, f"{path}: no board bnech; there are: bench\n")
+    assert said("--help")[1].startswith("usage: ordack rig [-h]")
+    monkeypatch.setattr(rig_of_ordack, "CHECKOUT", tmp_path)
+    with pytest.raises(typer.Exit) as ended:
+        rig_of_ordack.rig(["status"])
+    assert ended.value.exit_code == 2
+    assert "the rig is no part of an installed ordack: in a checkout, `make setup-test`" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

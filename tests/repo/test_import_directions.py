@@ -168,6 +168,7 @@ def test_there_is_no_circle() -> None:
         ("mqqb.session", "from ordack.node.node import Node"),
         ("ordack.node.node", "from ordack.names import queue_name"),
         ("ordack.cli", "from hil import signals"),
+        ("ordack.cli.rig", "def rig():\n    from hil.rig import main"),
         ("ordack.net.tcp", "from ordack.interop.here import Here"),
         ("ordack.interop.here", "from hil.faults import plan_cuts"),
     ],

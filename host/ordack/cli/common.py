@@ -179,7 +179,7 @@ def upgrade_shown(database: Database) -> Iterator[Callable[[int], object]]:
 
 
 @contextlib.contextmanager
-def needs(extra: Literal["boards", "spark"], what: str = "this command") -> Iterator[None]:
+def needs(extra: Literal["boards", "spark", "hil"], what: str = "this command") -> Iterator[None]:
     """Wrap imports that need the packages of an extra. Without them it ends, with status 2."""
     try:
         yield
