@@ -209,8 +209,8 @@ class Board(Mortal, Protocol):
 
     `line` is where its serial link to the queue manager can be met, as `SerialFaultProxy` takes it; None: it has a
     network, and finds at `host` what listens at `listen` here. `ways`: how a life of the board can be ended, by a cut
-    of its `POWER`, and perhaps by a `RESET`. `has_radio`: it takes radio.py for one. `log` holds the output of all
-    lives.
+    of its `POWER`, and perhaps by a `RESET`. `dips_s`: when its power browns out, so many seconds at most are between
+    two cuts; 0: it is not to be tried. `has_radio`: it takes radio.py for one. `log` holds the output of all lives.
     """
 
     target: str
@@ -220,6 +220,7 @@ class Board(Mortal, Protocol):
     limits: Limits
     ways: tuple[str, ...]
     log: Log
+    dips_s: float = 0.0
     has_radio: bool = False
 
     def describe(self) -> str:
@@ -290,6 +291,7 @@ class ProcessBoard(Board):
     host = LOOPBACK
     listen = LOOPBACK
     ways: tuple[str, ...] = (POWER,)
+    dips_s = 0.3
     has_radio = True
 
     def __init__(

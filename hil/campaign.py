@@ -49,6 +49,7 @@ from hil.scenario import (
     COPY,
     DEAD_DNS,
     DEPLOY,
+    DIP,
     ENDS,
     ERASE,
     ERASE_FIXED,
@@ -192,7 +193,7 @@ class Victim:
         self.end = end
         self.made: list[KillMade] = []
         self.kills = 0
-        self._plan = plan
+        self._plan = [life for kill in plan for life in kill.lives()]
         self._schedule = schedule or CutSchedule(())
         self._do = do
         self._begun = time.monotonic()
@@ -814,7 +815,7 @@ def prepare(settings: Settings, folder: Path, first: Prepared | None = None) -> 
         "cuts": [asdict(cut) for cut in cuts],
         **{name: [asdict(kill) for kill in plans[name]] for name in plans if plans[name] or name in VICTIMS},
     }
-    figures.others_asked = dict(_others(kill for name in ENDS for kill in plans[name]))
+    figures.others_asked = dict(_others(life for name in ENDS for kill in plans[name] for life in kill.lives()))
     figures.hashes = found
     return campaign, victims, figures
 
@@ -851,7 +852,7 @@ def fill(campaign: Campaign, victims: dict[str, Victim], figures: Figures) -> No
     figures.mishaps, figures.commands = campaign.mishaps, len(campaign.commands.given)
     figures.cuts = campaign.schedule.made
     made = {name: victim.made for name, victim in victims.items()}
-    figures.power = [asdict(one) for one in made[BOARD] if one.planned.way in KILLS]
+    figures.power = [asdict(one) for one in made[BOARD] if one.planned.way in (*KILLS, DIP)]
     figures.board_kills, figures.manager_kills = (victims[name].ended for name in VICTIMS)
     figures.others = dict(_others(one.planned for of_end in made.values() for one in of_end))
     figures.unanswered = campaign.names.unanswered if campaign.names else 0

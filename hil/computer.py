@@ -41,8 +41,8 @@ class SSHNodeDriver(Driver, NodeProtocol):  # type: ignore[misc]
     `command` starts the interpreter there, MicroPython or Python; `interpreter` is one of this machine that is copied
     there, before the words of `command`. All is in `folder`, below the user's home, which belongs to the rig: one that
     has files of others is refused. It finds this machine at `host`, where the fault proxy listens at `listen`.
-    `off_s`: seconds that it must at least be off. The others are those of `Limits`. Without a switch a cut of the power
-    is SIGKILL of the process.
+    `off_s`: seconds that it must at least be off. `dips_s`: as `Board` has it. The others are those of `Limits`.
+    Without a switch a cut of the power is SIGKILL of the process.
     """
 
     bindings: ClassVar[dict[str, Any]] = {"ssh": SSHDriver, "power": {PowerProtocol, None}}
@@ -53,6 +53,7 @@ class SSHNodeDriver(Driver, NodeProtocol):  # type: ignore[misc]
     interpreter: str | None = attr.ib(default=None, validator=optional(instance_of(str)))
     folder: str = attr.ib(default="ordack-rig", validator=instance_of(str))
     off_s: float = number(0.0)
+    dips_s: float = number(0.0)
     max_size: int = whole(65536, least=0)
     ahead: int = whole(64)
     patience_s: float = number(120.0)

@@ -272,7 +272,9 @@ def campaign_on(
             counts = (option.messages, option.cuts, option.kills, option.commands)
             messages, cuts, kills, commands = (share(count, turn, option.rounds) for count in counts)
             wanted = Settings(messages, cuts, kills, seed + turn, board, commands=commands)
-            kept = None if option.keep is None else Kept(option.keep, board, turn)
+            if option.keep is not None:
+                kept = Kept(option.keep, board, turn)
+                wanted = replace(wanted, artefacts=option.keep / "campaign")
         if board in kinds.WITHOUT_INBOX:
             wanted = replace(wanted, commands=0)
         figures: Figures | str = "broken off: pytest says by what"

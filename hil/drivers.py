@@ -291,7 +291,8 @@ class NodeDriver(Driver, NodeProtocol):  # type: ignore[misc]
 
     `line` names the serial port at the other end of its UART `uart`; without it the board has a network and finds this
     machine at `host`, where the fault proxy listens at `listen`. `lan`: the application brings its Ethernet up.
-    `off_s`: seconds that it must at least be off. The others are those of `Limits`.
+    `off_s`: seconds that it must at least be off. `dips_s`: as `Board` has it, for a switch that bears that. The others
+    are those of `Limits`.
     """
 
     bindings: ClassVar[dict[str, Any]] = {
@@ -309,6 +310,7 @@ class NodeDriver(Driver, NodeProtocol):  # type: ignore[misc]
     listen: str | None = attr.ib(default=None, validator=optional(instance_of(str)))
     lan: bool = attr.ib(default=False, validator=instance_of(bool))
     off_s: float = number(0.0)
+    dips_s: float = number(0.0)
     max_size: int = whole(512, least=0)
     ahead: int = whole(6)
     patience_s: float = number(60.0)
@@ -484,6 +486,7 @@ class RealBoard(Board):
         self.host = node.host or ""
         self.listen = node.listen or self.host
         self.limits = Limits(node.max_size, node.ahead, node.patience_s, node.deadline_s)
+        self.dips_s = node.dips_s
         self.log = Log()
         self._node = node
         self._application = application

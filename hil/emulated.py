@@ -309,6 +309,7 @@ class Mps2Board(QemuBoard):
     """
 
     ways: tuple[str, ...] = (POWER, RESET)
+    dips_s = 1.0
 
     def __init__(
         self,
@@ -386,6 +387,7 @@ class PiBoard(QemuBoard):
         *("-device", "virtio-net-device,netdev=net"),
     )
     words = "console=ttyAMA0"
+    dips_s = 10.0
     parts = PI_FOLDER
     what = "Linux on an emulated Cortex-A53, disk with ext4, over Ethernet"
 

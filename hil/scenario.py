@@ -12,7 +12,7 @@ hil/README.md explains the entries. A file that is wrong is refused with its lin
 import math
 import random
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,9 +34,11 @@ MISHAPS = (*BEFALL, *WITHHELD, RESTORE)
 VICTIMS = BOARD, MANAGER = ("board", "queue manager")
 NAME_SERVER, ACCESS_POINT = ("name server", "access point")
 ENDS = (*VICTIMS, NAME_SERVER, ACCESS_POINT)
-CLOCK, DEAD, GONE = ("clock", "dead", "gone")
+CLOCK, DEAD, GONE, DIP = ("clock", "dead", "gone", "dip")
 KILLS = (POWER, RESET, MISHAP)
-"""Ways that end a life of a victim; the others are `CLOCK`, which steps, and what else befalls an end."""
+"""Ways that end a life of a victim; the others are `CLOCK`, which steps, `DIP`, each further cut of a power that browns
+out, and what else befalls an end.
+"""
 ARTEFACTS = ROOT / "build" / "campaign"
 ORDACK = (str(ROOT / ".venv" / "bin" / "ordack"),)
 HEADER_BYTES = 230
@@ -45,6 +47,8 @@ HEADER_BYTES = 230
 KILL_DELAY_MAX_S = 0.03
 KILL_BYTES_MAX = 4096
 BYTES_PATIENCE_S = 1.0
+DIPS = (2, 4)
+"""A power that browns out, which is every second one, is cut so many times at least, and at most."""
 DEAD_S = 2.0
 """So long a name server says nothing, if its line does not say it."""
 CLOCK_STEPS_S = (-400 * 86400.0, -3600.0, -2.0, 2.0, 3600.0, 400 * 86400.0)
@@ -92,7 +96,8 @@ class BadScenario(Exception):
 class Kill:
     """One planned kill of `victim`: `delay_s` after `count` readings have been accepted (stored, of the queue manager),
     off for `off_s`, which is nothing if it is a `RESET`. With `bytes` it comes as soon as so many more have
-    gone upstream, and `delay_s` is how long it waits for them. A `CLOCK` is not killed, but goes on by `step_s`; a name
+    gone upstream, and `delay_s` is how long it waits for them. With `dips` the power browns out: it is cut so often,
+    and on for a share of `on_s` between, each time for longer. A `CLOCK` is not killed, but goes on by `step_s`; a name
     server is dead for `off_s`, an access point is gone until the board associates anew.
     """
 
@@ -103,6 +108,14 @@ class Kill:
     bytes: int = 0
     victim: str = BOARD
     step_s: float = 0.0
+    dips: int = 0
+    on_s: float = 0.0
+
+    def lives(self) -> "Iterator[Kill]":
+        """It, and a `DIP` for each time that the power is cut again."""
+        yield self
+        for turn in range(1, self.dips):
+            yield replace(self, way=DIP, delay_s=self.on_s * turn / (self.dips - 1), bytes=0, dips=0)
 
 
 Event = Cut | Kill
@@ -173,13 +186,21 @@ class Settings:
 
 
 def plan_kills(
-    seed: int, victim: str, kills: int, messages: int, ways: Sequence[str] = (POWER,), by_bytes: bool = False
+    seed: int,
+    victim: str,
+    kills: int,
+    messages: int,
+    ways: Sequence[str] = (POWER,),
+    by_bytes: bool = False,
+    on_s: float = 0.0,
 ) -> list[Kill]:
     """Plan `kills` kills of one victim, spread over the first nine tenths of `messages`, by `ways` in turn; same
-    arguments, same plan. `by_bytes`: cuts of its power come at a planned byte.
+    arguments, same plan. `by_bytes`: cuts of its power come at a planned byte. `on_s`: how long a power that browns out
+    is on between at most; 0: none does.
     """
     rng = random.Random(f"kills/{victim}/{seed}")
     bytes_rng = random.Random(f"bytes/{victim}/{seed}")
+    dips_rng = random.Random(f"dips/{victim}/{seed}")
     span = 0.9 * messages / max(1, kills)
     planned = []
     for turn in range(kills):
@@ -188,7 +209,10 @@ def plan_kills(
         way = ways[turn % len(ways)]
         count = max(count, min(messages, int(way == MISHAP)))  # who has accepted one has an outbox
         wanted = bytes_rng.randint(1, KILL_BYTES_MAX) if by_bytes and way == POWER else 0
-        planned.append(Kill(count, BYTES_PATIENCE_S if wanted else delay_s, off_s, way, wanted, victim))
+        kill = Kill(count, BYTES_PATIENCE_S if wanted else delay_s, off_s, way, wanted, victim)
+        if on_s and way == POWER and dips_rng.random() < 0.5:
+            kill = replace(kill, dips=dips_rng.randint(*DIPS), on_s=round(dips_rng.uniform(0, on_s), 4))
+        planned.append(kill)
     return planned
 
 
@@ -230,14 +254,15 @@ def planned(settings: Settings, board: Board) -> Settings:
         return settings
     seed, kills, messages = settings.seed, settings.kills, settings.messages
     turns = (MISHAP, POWER) if settings.mishap in BEFALL else board.ways
-    of_board = plan_kills(seed, BOARD, kills, messages, turns, by_bytes=True)
+    on_s = board.dips_s if settings.others else 0.0
+    of_board = plan_kills(seed, BOARD, kills, messages, turns, by_bytes=True, on_s=on_s)
     of_manager = (MISHAP, POWER) if settings.mishap == RESTORE else (POWER,)
     events = [*of_board, *plan_kills(seed, MANAGER, kills, messages, of_manager)]
     if settings.others and not settings.mishap and settings.application == SENSOR:  # another application knows of none
         of_clocks = CLOCK if settings.tls else ""  # certificates have their times
         others = plan_others(seed, of_board, messages)
         events += [kill for kill in others if kill.way in known[kill.victim] and kill.way != of_clocks]
-    interruptions = sum(kill.way not in (CLOCK, DEAD) for kill in events)
+    interruptions = sum(life.way not in (CLOCK, DEAD) for kill in events for life in kill.lives())
     return replace(
         settings,
         plan=(
@@ -293,7 +318,7 @@ def _entry(event: Event) -> dict[str, Any]:
         limit |= {"for_s": event.for_s} if event.for_s else {}
         return {"cut": event.kind, event.direction: event.position, "after": event.after, **limit}
     (name,) = (name for name, way in _WAYS[event.victim].items() if way == event.way)
-    figures = {"delay_s": event.delay_s, "off_s": event.off_s, "bytes": event.bytes, "step_s": event.step_s}
+    figures = {key: getattr(event, key) for key in ("delay_s", "off_s", "bytes", "step_s", "dips", "on_s")}
     return {event.victim: name, "at": event.count, **{key: value for key, value in figures.items() if value}}
 
 
@@ -405,6 +430,7 @@ def _settings(root: yaml.Node | None) -> Settings:
 def _kill(node: yaml.Node, table: _Table, victim: str, settings: Settings) -> Kill:
     way = _WAYS[victim][table.choose(victim, tuple(_WAYS[victim]))]
     lasts = ("off_s", "bytes") if way in KILLS else {CLOCK: ("step_s",), DEAD: ("off_s",)}.get(way, ())
+    lasts = (*lasts, "dips", "on_s") if way == POWER else lasts
     table.only((victim, "at", "delay_s", *lasts))
     of_victim = BEFALL if victim == BOARD else (RESTORE,)
     if way == MISHAP and settings.mishap not in of_victim:
@@ -419,7 +445,10 @@ def _kill(node: yaml.Node, table: _Table, victim: str, settings: Settings) -> Ki
     step_s = table.take("step_s", float, 0.0, least=-math.inf)
     if way == CLOCK and not step_s:
         raise _Wrong(node, "step_s: has to say by how many seconds the clock goes on; back, if it is negative")
-    return Kill(count, delay_s, off_s, way, wanted, victim, step_s)
+    dips, on_s = table.take("dips", int, 0, least=2), table.take("on_s", float, 0.0)
+    if on_s and not dips:
+        raise _Wrong(node, "on_s: is for a power that browns out: dips: says how often it is cut")
+    return Kill(count, delay_s, off_s, way, wanted, victim, step_s, dips, on_s)
 
 
 def _event(node: yaml.Node, settings: Settings) -> Event:

@@ -3,9 +3,10 @@
     python -m hil.shrink build/campaign/seed-7-ab12cd/scenario.yaml [--runs 3] [--to FILE] [--json]
 
 With kills that wait for nothing, with half of the messages while that fails, then without whole kinds of events, with
-fewer of them (Zeller's ddmin), and with half of the messages again. Scheduling differs from run to run, so a scenario
-fails if two runs break the promise in a way in which one of the first `--runs` did before so many do not: one alone
-would lead to scenarios that fail ever more seldom. That a fault found no bytes to fall on is no failure.
+fewer of them (Zeller's ddmin), with fewer dips of a power that browns out, and with half of the messages again.
+Scheduling differs from run to run, so a scenario fails if two runs break the promise in a way in which one of the first
+`--runs` did before so many do not: one alone would lead to scenarios that fail ever more seldom. That a fault found no
+bytes to fall on is no failure.
 The best so far is in the file of `--to` at any time, also after Ctrl-C.
 Exit status: 0 the shortest was found; 1 the scenario does not fail; 2 wrong use; 130 interrupted.
 """
@@ -66,6 +67,18 @@ def kind_of(event: Event) -> tuple[str, ...]:
     return (event.victim, event.way) if isinstance(event, Kill) else ()
 
 
+def fewer_dips(scenario: Settings, fails: Test) -> Settings:
+    """The scenario whose power, where it browns out, is cut as seldom as it can be: once, if that fails."""
+    for place, event in enumerate(scenario.plan or ()):
+        while isinstance(event, Kill) and event.dips:
+            event = replace(event, dips=event.dips - 1) if event.dips > 2 else replace(event, dips=0, on_s=0.0)
+            plan = scenario.plan or ()
+            if not fails(shorter := replace(scenario, plan=(*plan[:place], event, *plan[place + 1 :]))):
+                break
+            scenario = shorter
+    return scenario
+
+
 def fewer_events(scenario: Settings, fails: Test) -> Settings:
     """The scenario with events of which none can be left out alone; those that are left keep their order."""
     kept: tuple[Event, ...] = scenario.plan or ()
@@ -99,7 +112,7 @@ def earlier(event: Event, count: int, of: int) -> Event:
 
 def shrink(scenario: Settings, fails: Test) -> Settings:
     """The shortest scenario that `fails`, as far as leaving out finds it; this one does."""
-    for shorter in plainer, fewer_messages, fewer_kinds, fewer_events, fewer_messages:
+    for shorter in plainer, fewer_messages, fewer_kinds, fewer_events, fewer_dips, fewer_messages:
         scenario = shorter(scenario, fails)
     return scenario
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -30,7 +31,19 @@ from hil.emulated import M3, PI_FOLDER, QemuBoard
 from hil.faults import GOES_ON, UP, Cut, CutSchedule, TcpFaultProxy
 from hil.name_server import NameServer
 from hil.queue_manager import CampaignFailed, QueueManager
-from hil.scenario import CLOCK, COPY, ERASE, FLIP, KILL_DELAY_MAX_S, OFF_TIME_MAX_S, ORDACK, Kill, Settings, plan_kills
+from hil.scenario import (
+    CLOCK,
+    COPY,
+    DIP,
+    ERASE,
+    FLIP,
+    KILL_DELAY_MAX_S,
+    OFF_TIME_MAX_S,
+    ORDACK,
+    Kill,
+    Settings,
+    plan_kills,
+)
 from hil.signals import heed
 
 # Plans
@@ -53,6 +66,17 @@ def test_ways_take_turns() -> None:
     assert {kill.way for kill in plan_kills(3, "board", 5, 1000)} == {POWER}
     counts = [plan_kills(seed, "board", 3, 5, (MISHAP, POWER))[0].count for seed in range(20)]
     assert min(counts) == 1, "who has accepted nothing may have no outbox"
+
+
+@given(st.integers(0, 2**31))
+def test_some_cuts_of_the_power_are_brown_outs_where_the_board_bears_them_and_all_else_stays(seed: int) -> None:
+    ways = (POWER, RESET)
+    without, plan = (plan_kills(seed, "board", 40, 1000, ways, by_bytes=True, on_s=on_s) for on_s in (0.0, 2.0))
+    assert [replace(kill, dips=0, on_s=0.0) for kill in plan] == without
+    browned = [kill for kill in plan if kill.dips]
+    assert 0 < len(browned) < 20
+    assert {kill.way for kill in browned} == {POWER}
+    assert all(2 <= kill.dips <= 4 and 0 <= kill.on_s <= 2 for kill in browned)
 
 
 def test_both_ends_have_their_own_plan() -> None:
@@ -111,6 +135,33 @@ def test_a_reset_leaves_the_power_on() -> None:
     assert (end.alive, end.resets, victim.kills, victim.finished) == (True, 1, 1, True)
     victim.tick(11, 9.0)
     assert end.resets == 1
+
+
+def test_a_power_that_browns_out_is_cut_again_and_on_for_longer_each_time() -> None:
+    end = StandinEnd()
+    victim = Victim("board", end, [Kill(10, 0.0, 1.0, dips=3, on_s=4.0), Kill(11, 0.0, 1.0)])
+    steps = [
+        (10, 0.0, False, 1),
+        (10, 0.9, False, 1),
+        (10, 1.0, True, 1),
+        (10, 1.1, True, 1),  # from when it was seen to be on
+        (10, 3.0, True, 1),
+        (10, 3.1, False, 2),
+        (10, 4.1, True, 2),
+        (10, 4.2, True, 2),
+        (10, 8.1, True, 2),
+        (10, 8.2, False, 3),
+        (10, 9.2, True, 3),
+        (10, 99.0, True, 3),
+    ]
+    for count, now, alive, kills in steps:
+        victim.tick(count, now)
+        assert (end.alive, victim.kills, victim.ended) == (alive, kills, 1), now
+        assert not victim.finished
+    assert [one.planned.way for one in victim.made] == [POWER, DIP, DIP]
+    victim.tick(11, 99.0)
+    victim.tick(11, 100.0)
+    assert (victim.finished, victim.ended) == (True, 2)
 
 
 def test_a_mishap_comes_while_the_power_is_off() -> None:
@@ -401,10 +452,20 @@ def test_everything_well(run_standin: RunStandin, tmp_path: Path) -> None:
     assert times == sorted(times)
     assert figures.timeline.readings[-1][1:3] == (60, 60)
     made = Counter(what.split(": ")[0] for _, what, _ in figures.timeline.faults)
-    assert made == {"link": 12, "board": 2, "queue manager": 2}
+    assert made == {"link": 12, "board": 2 + figures.others["board: dip"], "queue manager": 2}
     assert figures.timeline.worst_s > 0
     assert figures.hashes["application"] == hashlib.sha256(STANDIN.read_bytes()).hexdigest()
     assert set(figures.hashes) == {"application", "interpreter", "modules"}
+
+
+def test_a_brown_out_is_made_as_often_as_planned_and_told(run_standin: RunStandin) -> None:
+    plan = (Kill(5, 0.0, 0.05, dips=3, on_s=0.2), Kill(20, 0.0, 0.0, dips=2, victim="queue manager"))
+    figures = run_standin(cuts=0, kills=1, plan=plan)
+    assert figures.shortcomings() == []
+    assert figures.others == {"board: dip": 2, "queue manager: dip": 1}
+    assert (figures.board_kills, figures.manager_kills, len(figures.power)) == (1, 1, 3)
+    figures.others["board: dip"] = 1
+    assert figures.shortcomings() == ["1 of board: dip instead of 2"]
 
 
 def test_the_hash_of_a_folder_is_of_its_names_and_contents(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from hil.scenario import (
 
 def board(line: Path | None = None, *ways: str) -> Board:
     """What a plan wants to know of one."""
-    return cast(Board, SimpleNamespace(ways=(POWER, *ways), line=line, has_radio=line is None))
+    return cast(Board, SimpleNamespace(ways=(POWER, *ways), line=line, has_radio=line is None, dips_s=0.5))
 
 
 @settings(max_examples=30)
@@ -94,6 +94,8 @@ def test_a_person_writes_one_in_five_lines(tmp_path: Path) -> None:
     assert read(path).plan == (Kill(1, 0.0, 0.0, CLOCK, 0, "queue manager", -90.0),)
     path.write_text("campaign: {messages: 3}\nevents:\n- {name server: dead, at: 1}\n- {access point: gone, at: 2}\n")
     assert read(path).plan == (Kill(1, 0.0, 2.0, DEAD, 0, NAME_SERVER), Kill(2, 0.0, 0.0, GONE, 0, ACCESS_POINT))
+    path.write_text("campaign: {messages: 3}\nevents:\n- {board: power, at: 1, dips: 3, on_s: 2}\n")
+    assert read(path).plan == (Kill(1, 0.0, 0.0, dips=3, on_s=2.0),)
 
 
 @pytest.mark.parametrize(
@@ -137,6 +139,9 @@ def test_a_person_writes_one_in_five_lines(tmp_path: Path) -> None:
         (4, "- {board: clock, at: 4, step_s: soon}", ":4: step_s: soon is not a number"),
         (4, "- {board: clock, at: 4, step_s: .nan}", ":4: step_s: .nan is not a number"),
         (4, "- {board: power, at: 4, step_s: 9}", ":4: 'step_s' is not known here: board, at, delay_s, off_s, bytes"),
+        (4, "- {board: power, at: 4, dips: 1}", ":4: dips: 1 is not a whole number of 2 or more"),
+        (4, "- {board: power, at: 4, on_s: 1}", ":4: on_s: is for a power that browns out: dips: says how often"),
+        (4, "- {board: reset, at: 4, dips: 3}", ":4: 'dips' is not known here: board, at, delay_s, off_s, bytes"),
         (4, "- {access point: gone, at: 4, off_s: 9}", ":4: 'off_s' is not known here: access point, at, delay_s"),
         (4, "- {name server: gone, at: 4}", ":4: name server: 'gone' is none of dead"),
         (5, "- {queue manager: reset, at: 4}", ":5: queue manager: 'reset' is none of kill, mishap, clock"),

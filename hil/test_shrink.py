@@ -71,6 +71,15 @@ def test_a_kill_waits_only_if_it_has_to(must_wait: bool) -> None:
     assert shrink(Settings(1, plan=(kill,)), fails).plan == (kill if must_wait else Kill(9, 0.0, 0.1),)
 
 
+@pytest.mark.parametrize("needed", [0, 2, 3])
+def test_a_power_browns_out_no_longer_than_it_has_to(needed: int) -> None:
+    def fails(shorter: Settings) -> bool:
+        return any(isinstance(event, Kill) and event.dips >= needed for event in shorter.plan or ())
+
+    found = shrink(Settings(2, plan=(Kill(1, 0.0, 0.1), Kill(1, 0.0, 0.1, dips=4, on_s=1.0))), fails)
+    assert found.plan == (Kill(0, 0.0, 0.1, dips=needed, on_s=1.0 if needed else 0.0),)
+
+
 def scenario(folder: Path, fault: str, messages: int = 30) -> Path:
     path = folder / "scenario.yaml"
     queue_manager = shlex.join([sys.executable, str(STANDIN), "--fault", fault])
