@@ -210,7 +210,9 @@ class Board(Mortal, Protocol):
     `line` is where its serial link to the queue manager can be met, as `SerialFaultProxy` takes it; None: it has a
     network, and finds at `host` what listens at `listen` here. `ways`: how a life of the board can be ended, by a cut
     of its `POWER`, and perhaps by a `RESET`. `dips_s`: when its power browns out, so many seconds at most are between
-    two cuts; 0: it is not to be tried. `has_radio`: it takes radio.py for one. `log` holds the output of all lives.
+    two cuts; 0: it is not to be tried. `is_direct`: its TCP ends at the proxy, not in a network that is emulated, which
+    takes megabytes that the proxy does not: it would hear of no slow reader. `has_radio`: it takes radio.py for one.
+    `log` holds the output of all lives.
     """
 
     target: str
@@ -221,6 +223,7 @@ class Board(Mortal, Protocol):
     ways: tuple[str, ...]
     log: Log
     dips_s: float = 0.0
+    is_direct: bool = True
     has_radio: bool = False
 
     def describe(self) -> str:

@@ -2,6 +2,7 @@
 process there. A file of boards has `imports: [hil.computer]`; hil/README.md shows one.
 """
 
+import ast
 import io
 import json
 import shlex
@@ -19,6 +20,7 @@ from labgrid.driver import Driver, SSHDriver
 from labgrid.factory import target_factory
 from labgrid.protocol import PowerProtocol
 
+from hil import wiring
 from hil.boards import FIRMWARE, POWER, ROOT, Board, Process
 from hil.drivers import NodeProtocol, RealBoard, Switch, number, whole
 
@@ -178,6 +180,7 @@ class SSHBoard(RealBoard):
             if self._node.interpreter is None:
                 version = self._run(f"{self._node.command} -c {shlex.quote(_VERSION)}").decode()
                 yield f"{self._node.command} is {version.strip()}"
+            yield wiring.reach(self, self.host, self.listen)
         if self._switch is None:
             return
         service = self._node.ssh.networkservice
@@ -187,6 +190,16 @@ class SSHBoard(RealBoard):
             yield "silent when its power is off"
             return
         raise OSError("it answers although its power is off: the switch is another board's")
+
+    def run(self, code: str, _: float = 0.0) -> object:
+        """What a program prints there, as a value. Raises OSError if it fails."""
+        words, given = self._node.command, b""
+        begin, end = "", ""
+        if self._node.interpreter is not None:  # in no folder that anybody has
+            words, given = f"$at/{INTERPRETER} {words}", Path(self._node.interpreter).read_bytes()
+            begin = f"at=$(mktemp -d); cat > $at/{INTERPRETER}; chmod +x $at/{INTERPRETER}; "
+            end = "; status=$?; rm -r $at; exit $status"
+        return ast.literal_eval(self._run(f"{begin}{words} -c {shlex.quote(code)}{end}", given).decode())
 
     @property
     def _command(self) -> str:

@@ -260,6 +260,7 @@ class QemuBoard(Board):
     listen = LOOPBACK
     line: Path | None = None
     ways: tuple[str, ...] = (POWER,)
+    is_direct = False
 
     def __init__(self, target: str, folder: Path, application: Path, limits: Limits) -> None:
         self.target = target

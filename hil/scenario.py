@@ -22,7 +22,7 @@ import yaml
 
 from hil import sensor
 from hil.boards import MISHAP, POWER, RESET, ROOT, SENSOR, Board, BoardMissing, Limits
-from hil.faults import DOWN, GOES_ON, OPENING_BYTES, TCP_KINDS, UP, Cut, plan_cuts
+from hil.faults import BLOCKED, DOWN, GOES_ON, OPENING_BYTES, TCP_KINDS, UP, Cut, plan_cuts
 from hil.serial_faults import SERIAL_KINDS, UNPLUG
 
 ERASE, ERASE_FIXED, COPY, FLIP, REFLASH, DEPLOY = BEFALL = (
@@ -64,6 +64,7 @@ _WAYS: Final = {
     NAME_SERVER: {DEAD: DEAD},
     ACCESS_POINT: {GONE: GONE},
 }
+_RELAYED_KINDS: Final = tuple(kind for kind in TCP_KINDS if kind != BLOCKED)
 _KINDS: Final = tuple(dict.fromkeys((*TCP_KINDS, *SERIAL_KINDS)))
 _LASTING: Final = (*GOES_ON, UNPLUG)
 _KEYS: Final = {  # of `campaign`: what a value has to be
@@ -236,7 +237,7 @@ def planned(settings: Settings, board: Board) -> Settings:
     """These settings, which leave no size open, with a plan: their own, or that of their seed. Raises BoardMissing if
     their own asks for what such a board has not.
     """
-    kinds = TCP_KINDS if board.line is None else SERIAL_KINDS
+    kinds = SERIAL_KINDS if board.line is not None else TCP_KINDS if board.is_direct else _RELAYED_KINDS
     known = {
         BOARD: (*board.ways, *((MISHAP,) if settings.mishap in BEFALL else ()), CLOCK),
         MANAGER: (

@@ -3,6 +3,7 @@ processes of their own, so that one SIGKILL ends them all at once, as a cut of t
 """
 
 import asyncio
+import errno
 import shlex
 import subprocess
 import sys
@@ -142,11 +143,29 @@ def test_check_says_what_it_is_and_finds_a_switch_that_switches_nothing(
     said = capsys.readouterr().out
     assert f"pi-1: pi-1: pi@{LOOPBACK}:{pi.port}, {sys.executable}, a switch cuts it off" in said
     assert f"pi-1: {sys.executable} is cpython 3" in said
+    assert f"pi-1: reaches this machine at {LOOPBACK}" in said
     assert "pi-1: silent when its power is off" in said
     pi.switch(pi.on)
     path.write_text(path.read_text().replace(pi.off, "sh -c true"))
     assert rig_command(["check"]) == 1
     assert "pi-1: FAILED: it answers although its power is off" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("interpreter", [False, True])
+def test_check_lets_it_reach_this_machine_and_says_so_if_it_does_not(
+    rig: Make, tmp_path: Path, interpreter: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also with an interpreter that is here: it is brought there, and nothing of it stays."""
+    node = {"interpreter": unix()} if interpreter else {"command": sys.executable}
+    rig(False, **node)
+    assert rig_command(["check"]) == 0
+    assert f"pi-1: reaches this machine at {LOOPBACK}" in capsys.readouterr().out
+    assert not (tmp_path / "home").exists()
+    rig(False, **node, host="127.0.0.2", listen=LOOPBACK)
+    assert rig_command(["check"]) == 1
+    told = capsys.readouterr().out
+    assert "pi-1: FAILED: it does not reach this machine at 127.0.0.2: " in told
+    assert f"({errno.ECONNREFUSED}," in told or "ECONNREFUSED" in told, told
 
 
 def test_one_that_does_not_answer_lets_nobody_in_or_has_no_interpreter_is_named(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hil.boards import MISHAP, POWER, RESET, ROOT, Board, BoardMissing
 from hil.campaign import main
-from hil.faults import DOWN, RST, UP, Cut
+from hil.faults import BLOCKED, DOWN, RST, TCP_KINDS, UP, Cut
 from hil.scenario import (
     ACCESS_POINT,
     BOARD,
@@ -40,7 +40,9 @@ from hil.scenario import (
 
 def board(line: Path | None = None, *ways: str) -> Board:
     """What a plan wants to know of one."""
-    return cast(Board, SimpleNamespace(ways=(POWER, *ways), line=line, has_radio=line is None, dips_s=0.5))
+    return cast(
+        Board, SimpleNamespace(ways=(POWER, *ways), line=line, has_radio=line is None, dips_s=0.5, is_direct=True)
+    )
 
 
 @settings(max_examples=30)
@@ -72,6 +74,19 @@ def test_what_a_seed_plans_is_the_same_in_a_file(
     others = {f"{victim}: clock": -(-kills // 2) for victim in VICTIMS}
     others |= dict.fromkeys(("name server: dead", "access point: gone"), 0 if line else kills // 3)
     assert {name: counts[name] for name in others} == (dict.fromkeys(others, 0) if mishap else others)
+
+
+@given(st.integers(0, 2**31))
+def test_a_board_behind_an_emulated_network_is_planned_no_slow_reader_and_refused_one(seed: int) -> None:
+    near, far = board(), board()
+    far.is_direct = False
+    kinds = [
+        {cut.kind for cut in cuts_of(planned(Settings(90, 90, 0, seed, "x", 99), one).plan or ())}
+        for one in (near, far)
+    ]
+    assert kinds == [set(TCP_KINDS), {*TCP_KINDS} - {BLOCKED}]
+    with pytest.raises(BoardMissing, match=r"board x knows no blocked here: rst, fin, half-open, late, slow, one-way$"):
+        planned(Settings(90, board="x", max_size=99, plan=(Cut(0, UP, 9, BLOCKED, 9),)), far)
 
 
 def test_a_person_writes_one_in_five_lines(tmp_path: Path) -> None:

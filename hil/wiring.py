@@ -72,8 +72,10 @@ def cross(repl: Any, line: Path, uart: int, baud: int) -> str:
     )
 
 
-def reach(repl: Any, host: str, listen: str, lan: bool) -> str:
-    """The board connects to this machine where the fault proxy would listen. Raises OSError, with what to look at."""
+def reach(repl: Any, host: str, listen: str, lan: bool = False) -> str:
+    """The board, or what runs a program elsewhere, connects to this machine where the fault proxy would listen. Raises
+    OSError, with what to look at.
+    """
     try:
         server = socket.create_server((listen, 0))
     except OSError:
@@ -82,7 +84,7 @@ def reach(repl: Any, host: str, listen: str, lan: bool) -> str:
         words = {"host": host, "port": server.getsockname()[1], "word": _UP, "lan": lan, "within_s": REACHES_WITHIN_S}
         try:
             said = repl.run(_CONNECT.format(**words), 3 * REACHES_WITHIN_S)
-        except BoardError as error:
+        except (BoardError, OSError) as error:
             said = str(error)
         server.settimeout(1.0)
         with contextlib.suppress(OSError):
@@ -92,6 +94,6 @@ def reach(repl: Any, host: str, listen: str, lan: bool) -> str:
                 if link.recv(100) == _UP:
                     return f"reaches this machine at {host}"
     raise OSError(
-        f"it does not reach this machine at {host}: {said}; is it in the network (its boot.py brings Wi-Fi up, lan: "
-        "true its Ethernet), is that an address of this machine, and does a firewall let it in?"
+        f"it does not reach this machine at {host}: {said}; is it in the network (a microcontroller's boot.py brings "
+        "Wi-Fi up, lan: true its Ethernet), is that an address of this machine, and does a firewall let it in?"
     )
