@@ -15,19 +15,17 @@ import os
 import random
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from asyncio.subprocess import create_subprocess_exec
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
 
 from mqqb import confirm
 from rich.console import Console
@@ -36,6 +34,7 @@ from hil import sensor
 from hil.boards import FIRMWARE, MISHAP, RESET, ROOT, Board, BoardMissing, Log, Mortal
 from hil.commands import GUID, Commands
 from hil.dice import new_seed
+from hil.ending import ending, to_the_end
 from hil.faults import UP, CutSchedule, FaultProxy, TcpFaultProxy
 from hil.kinds import KINDS, WITHOUT_INBOX
 from hil.name_server import NameServer
@@ -78,7 +77,6 @@ from hil.scenario import (
 from hil.serial_faults import SerialFaultProxy
 from hil.targets import open_board
 
-T = TypeVar("T")
 HOST = ROOT / "host"
 QUEUE = "line1"
 TICK_S = 0.01
@@ -688,7 +686,7 @@ async def run_campaign(settings: Settings, console: Console) -> Figures:
             (folder / SCENARIO).write_text(_scenario(campaign.settings, settings))
             for text in (
                 f"logs, scenario, ledger and store are kept in {folder}",
-                f"replay it: {command('campaign', '--scenario', folder / SCENARIO)}",
+                f"replay it: {replay(settings, folder / SCENARIO)}",
             ):
                 console.print(text, markup=False, soft_wrap=True)
         return figures
@@ -708,6 +706,11 @@ def command(module: str, *words: str | Path) -> str:
     shown = [os.path.relpath(word) if Path(word).is_relative_to(Path.cwd()) else str(word) for word in words]
     boards = [f"LG_ENV={shlex.quote(os.environ['LG_ENV'])}"] if os.environ.get("LG_ENV") else []
     return " ".join([*boards, shlex.join([python, "-m", f"hil.{module}", *shown])])
+
+
+def replay(settings: Settings, scenario: Path) -> str:
+    """The line that plays a scenario with these settings."""
+    return command("fleet" if settings.boards else "campaign", "--scenario", scenario)
 
 
 def identity(settings: Settings) -> dict[str, str]:
@@ -923,14 +926,6 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     return chosen
 
 
-async def until_terminated(work: Coroutine[Any, Any, T]) -> T:
-    """This work, with SIGTERM doing what SIGINT does: everything is ended, nothing is left behind."""
-    task = asyncio.current_task()
-    assert task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await work
-
-
 def write_plan(settings: Settings, path: Path) -> None:
     """Write what a campaign would do as a scenario. Raises BoardMissing, BadScenario."""
     with tempfile.TemporaryDirectory() as folder:
@@ -946,27 +941,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command; its exit status."""
     chosen = parse_arguments(arguments)
     console = Console(stderr=chosen.json, highlight=False, soft_wrap=True)
-    try:
-        settings = chosen.settings if chosen.scenario is None else read(chosen.scenario)
-        if chosen.write_plan is not None:
-            write_plan(settings, chosen.write_plan)
-            console.print(f"run it: {command('campaign', '--scenario', chosen.write_plan)}", markup=False)
-            return 0
-        console.print(
-            f"seed {settings.seed}: {settings.messages} messages, {settings.cuts} cuts, "
-            f"{settings.kills} kills of either end, board {settings.board}"
-            if chosen.scenario is None
-            else f"{chosen.scenario}: {settings.messages} messages, {len(settings.plan or ())} events, "
-            f"board {settings.board}",
-            markup=False,
-        )
-        figures = asyncio.run(until_terminated(run_campaign(settings, console)))
-    except (BoardMissing, BadScenario) as error:
-        console.print(str(error), markup=False)
-        return 2
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        console.print("interrupted")
-        return 130
+    return ending(console, lambda: _obey(chosen, console))
+
+
+def _obey(chosen: argparse.Namespace, console: Console) -> int:
+    settings = chosen.settings if chosen.scenario is None else read(chosen.scenario)
+    if settings.boards:
+        raise BadScenario(f"{chosen.scenario} has many boards: {replay(settings, chosen.scenario)}")
+    if chosen.write_plan is not None:
+        write_plan(settings, chosen.write_plan)
+        console.print(f"run it: {replay(settings, chosen.write_plan)}", markup=False)
+        return 0
+    console.print(
+        f"seed {settings.seed}: {settings.messages} messages, {settings.cuts} cuts, "
+        f"{settings.kills} kills of either end, board {settings.board}"
+        if chosen.scenario is None
+        else f"{chosen.scenario}: {settings.messages} messages, {len(settings.plan or ())} events, "
+        f"board {settings.board}",
+        markup=False,
+    )
+    figures = to_the_end(run_campaign(settings, console))
     console.print(figures.table())
     for reason in figures.shortcomings():
         console.print(f"FAILED: {reason}", markup=False)

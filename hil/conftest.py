@@ -22,7 +22,7 @@ from hil import boards, campaign, kinds, own_network, queue_manager
 from hil.boards import BoardMissing, Quarantined
 from hil.campaign import identity, run_campaign
 from hil.dice import new_seed
-from hil.fleet import report
+from hil.ending import report
 from hil.matrix import Matrix, told
 from hil.report import Comparison, Figures
 from hil.rounds import Kept, figures_of, progress, share

@@ -78,7 +78,7 @@ class Cut:
     connection's begin if that is later. `kind` is one of those that the link knows. `up_limit` bounds the upstream
     bytes (1 or more) counted the same way: a downstream cut that finds too few acknowledgements to reach its position
     is made there instead. For an upstream cut it equals `position`. `for_s`: how many seconds it lasts, if its kind
-    ends by itself; 0: as long as that does.
+    ends by itself; 0: as long as that does. `of`: the place of the board in its fleet, from 1.
     """
 
     after: int
@@ -87,6 +87,7 @@ class Cut:
     kind: str
     up_limit: int
     for_s: float = 0.0
+    of: int = 1
 
     @property
     def lasts_s(self) -> float:

@@ -1,6 +1,7 @@
 """Many boards at one queue manager: all send into one queue at once, while their links are cut and all ends are killed.
 
     python -m hil.fleet unix unix unix-twin pico-1 --messages 200 --cuts 10 --kills 3 [--seed 7] [--report PREFIX]
+    python -m hil.fleet --scenario FILE [--json]
 
 Each board has a plan of its own, by the seed and its place in the line; the queue manager has that of the first, by the
 mean of what all have stored. Exit status: 0 every board's readings are in the queue once and in order; 1 not so; 2
@@ -9,7 +10,6 @@ wrong use.
 
 import argparse
 import asyncio
-import importlib.util
 import shutil
 import sys
 import tempfile
@@ -24,14 +24,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hil.boards import BoardMissing
-from hil.campaign import Prepared, command, elsewhere, fill, prepare, until_terminated
+from hil.campaign import SCENARIO, Prepared, command, elsewhere, fill, prepare, replay
 from hil.commands import GUID
 from hil.dice import new_seed
+from hil.ending import ending, report, to_the_end
 from hil.matrix import Matrix, told
 from hil.queue_manager import CampaignFailed
 from hil.report import Figures, Received, View
-from hil.scenario import Settings
+from hil.scenario import BadScenario, Settings, is_shared, read, write
 
 HEADINGS = ("board", "sent", "once", "wrong", "cuts", "kills", "worst, s", "a second", "")
 
@@ -70,15 +70,17 @@ class Fleet:
         return made
 
 
-async def prepared(boards: Sequence[str], wanted: Settings, folder: Path) -> list[Prepared]:
+async def prepared(wanted: Settings, folder: Path) -> list[Prepared]:
     """All boards, switched off, of one queue manager. Raises BoardMissing and OSError; then none is open."""
     members: list[Prepared] = []
     try:
-        for place, board in enumerate(boards):
+        for place, board in enumerate(wanted.boards):
             own = folder / f"{place + 1}"
             own.mkdir()
             first = members[0] if members else None
-            members.append(prepare(replace(wanted, board=board, seed=wanted.seed + place), own, first))
+            plan = wanted.plan and tuple(one for one in wanted.plan if is_shared(one) or one.of == place + 1)
+            alone = replace(wanted, board=board, boards=(), seed=wanted.seed + place, plan=plan)
+            members.append(prepare(alone, own, first))
             members[-1][0].guid = f"{GUID[:-4]}{place:04x}"
     except BaseException:
         for one, _, _ in members:
@@ -142,16 +144,24 @@ async def _play(members: list[Prepared], names: list[str], console: Console) -> 
             fill(one, victims, figures)
 
 
-async def run_fleet(boards: Sequence[str], wanted: Settings, console: Console) -> Fleet:
-    """Run it, with live progress on `console`. If a board fails, logs, ledgers and store are kept below
+def scenario(wanted: Settings, members: list[Prepared]) -> str:
+    """The text that repeats it."""
+    plan = [event for event in members[0][0].settings.plan or () if is_shared(event)]
+    for place, (one, _, _) in enumerate(members, 1):
+        plan += [replace(event, of=place) for event in one.settings.plan or () if not is_shared(event)]
+    return write(replace(wanted, plan=tuple(plan)))
+
+
+async def run_fleet(wanted: Settings, console: Console) -> Fleet:
+    """Run it, with live progress on `console`. If a board fails, logs, scenario, ledgers and store are kept below
     `wanted.artefacts`. Raises BoardMissing, and OSError of a board that is asked for its firmware.
     """
     wanted.artefacts.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"fleet-{wanted.seed}-", dir=wanted.artefacts))
     keep = False
     try:
-        members = await prepared(boards, wanted, folder)
-        names = [f"{board} {place}" for place, board in enumerate(boards, 1)]
+        members = await prepared(wanted, folder)
+        names = [f"{board} {place}" for place, board in enumerate(wanted.boards, 1)]
         await _play(members, names, console)
         fleet = Fleet(wanted.seed, {name: figures for name, (_, _, figures) in zip(names, members, strict=True)})
         if not fleet.ok:
@@ -159,56 +169,74 @@ async def run_fleet(boards: Sequence[str], wanted: Settings, console: Console) -
             for one, _, figures in members:
                 figures.artefacts = str(one.folder)
                 one.keep(figures)
-            console.print(f"logs, ledgers and store are kept in {folder}", markup=False, soft_wrap=True)
+            (folder / SCENARIO).write_text(scenario(wanted, members))
+            for text in (
+                f"logs, scenario, ledgers and store are kept in {folder}",
+                f"replay it: {replay(wanted, folder / SCENARIO)}",
+            ):
+                console.print(text, markup=False, soft_wrap=True)
         return fleet
     finally:
         if not keep:
             shutil.rmtree(folder)
 
 
-def report(matrix: Matrix, path: Path) -> None:
-    """The table in files that end in .md and .json, and the page, if plotly is here to make it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    matrix.write(path)
-    if importlib.util.find_spec("plotly"):
-        from hil.page import page
-
-        path.with_suffix(".html").write_text(page(matrix), "utf-8")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; its exit status."""
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """What is asked for: `scenario`, or `settings` and `again`, which repeats it. Exits with 2 on wrong use."""
     parser = argparse.ArgumentParser(prog="python -m hil.fleet", description="Many boards at one queue manager.")
-    parser.add_argument("board", nargs="+", help="as of hil.campaign; a kind that needs no hardware may stand often")
+    parser.add_argument("board", nargs="*", help="as of hil.campaign; a kind that needs no hardware may stand often")
     for name, count in (("messages", 200), ("cuts", 10), ("kills", 3)):
         parser.add_argument(f"--{name}", type=int, default=count, help="of each board (default %(default)s)")
     parser.add_argument("--seed", type=int, help="the same seed makes the same plans (default: a new one)")
     parser.add_argument("--max-size", type=int, help="bytes of the largest body (default: what the board takes)")
+    parser.add_argument("--scenario", type=Path, help="what to do stands in this file; --json and --report go with it")
     parser.add_argument("--report", type=Path, help="write the guarantees by board to this file, as .md, .json, .html")
-    words = parser.parse_args(arguments)
-    console, seed = Console(highlight=False, soft_wrap=True), new_seed() if words.seed is None else words.seed
+    parser.add_argument("--json", action="store_true", help="write them to standard output as one JSON object")
+    chosen = parser.parse_args(arguments)
+    if chosen.scenario is not None:
+        others = {name for name, value in vars(chosen).items() if value != parser.get_default(name)}
+        if others := {name for name in others if vars(chosen)[name]} - {"scenario", "json", "report"}:
+            parser.error(f"the scenario says what to do: write {', '.join(sorted(others))} into {chosen.scenario}")
+        return chosen
+    if not chosen.board:
+        parser.error("which boards? Name them, or give --scenario FILE")
+    seed = new_seed() if chosen.seed is None else chosen.seed
     try:
-        wanted = Settings(words.messages, words.cuts, words.kills, seed, max_size=words.max_size)
+        chosen.settings = Settings(
+            chosen.messages, chosen.cuts, chosen.kills, seed, max_size=chosen.max_size, boards=tuple(chosen.board)
+        )
     except ValueError as error:
         parser.error(str(error))
-    counts = ("--messages", "--cuts", "--kills", *(("--max-size",) if words.max_size is not None else ()))
-    values = [str(vars(words)[name[2:].replace("-", "_")]) for name in counts]
-    again = [word for pair in zip(counts, values, strict=True) for word in pair]
-    console.print(f"seed {seed}; again: {command('fleet', *words.board, *again, '--seed', str(seed))}", markup=False)
-    try:
-        fleet = asyncio.run(until_terminated(run_fleet(words.board, wanted, console)))
-    except (BoardMissing, OSError) as error:
-        console.print(str(error), markup=False)
-        return 2
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        console.print("interrupted")
-        return 130
+    values = {name: vars(chosen)[name] for name in ("messages", "cuts", "kills", "max_size")} | {"seed": seed}
+    words = [(f"--{name.replace('_', '-')}", str(value)) for name, value in values.items() if value is not None]
+    chosen.again = command("fleet", *chosen.board, *(word for pair in words for word in pair))
+    return chosen
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; its exit status."""
+    chosen = parse_arguments(arguments)
+    console = Console(stderr=chosen.json, highlight=False, soft_wrap=True)
+    return ending(console, lambda: _obey(chosen, console))
+
+
+def _obey(chosen: argparse.Namespace, console: Console) -> int:
+    if chosen.scenario is None:
+        wanted = chosen.settings
+        console.print(f"seed {wanted.seed}; again: {chosen.again}", markup=False)
+    else:
+        wanted = read(chosen.scenario)
+        if not wanted.boards:
+            raise BadScenario(f"{chosen.scenario} has one board: {replay(wanted, chosen.scenario)}")
+    fleet = to_the_end(run_fleet(wanted, console))
     console.print(fleet.table())
     for name, figures in fleet.boards.items():
         for reason in figures.shortcomings():
             console.print(f"FAILED: {name}: {reason}", markup=False)
-    if words.report is not None:
-        report(fleet.matrix(), words.report)
+    if chosen.report is not None:
+        report(fleet.matrix(), chosen.report)
+    if chosen.json:
+        print(fleet.matrix().to_json())
     return 0 if fleet.ok else 1
 
 

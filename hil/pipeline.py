@@ -30,9 +30,10 @@ from ordack.pipeline import segments
 from rich.console import Console
 
 from hil import sensor
-from hil.boards import ROOT, Board, BoardMissing, Log, Mortal, Process
+from hil.boards import ROOT, Board, Log, Mortal, Process
 from hil.campaign import LISTENING_DEADLINE_S, QUEUE, TICK_S, Progress, Victim
 from hil.dice import new_seed
+from hil.ending import ending, to_the_end
 from hil.queue_manager import CampaignFailed, QueueManager
 from hil.quick_spark import INTERPRETED, QUICK_JVM
 from hil.report import Comparison, Received, compare, read_ledger
@@ -437,22 +438,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = Settings(chosen.messages, chosen.kills, chosen.kills, seed, chosen.board)
     console = Console(stderr=chosen.json, highlight=False, soft_wrap=True)
     console.print(f"seed {seed}: {settings.messages} messages, {settings.kills} kills of each of four processes")
-    try:
-        with console.status("from the board to the table"):
-            figures = asyncio.run(run_campaign(settings))
-    except BoardMissing as error:
-        console.print(str(error), markup=False)
-        return 2
-    except KeyboardInterrupt:
-        console.print("interrupted")
-        return 130
+    return ending(console, lambda: _obey(settings, console, chosen.json))
+
+
+def _obey(settings: Settings, console: Console, as_json: bool) -> int:
+    with console.status("from the board to the table"):
+        figures = to_the_end(run_campaign(settings))
     for reason in figures.shortcomings():
         console.print(f"FAILED: {reason}", markup=False)
     if figures.artefacts:
-        console.print(f"everything is kept in {figures.artefacts}; the seed is {seed}", markup=False)
+        console.print(f"everything is kept in {figures.artefacts}; the seed is {settings.seed}", markup=False)
     if figures.comparison:
         console.print(figures.line(), markup=False)
-    if chosen.json:
+    if as_json:
         print(figures.to_json())
     return 0 if figures.ok else 1
 

@@ -3,16 +3,21 @@
 import asyncio
 import io
 import json
+import re
+import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from hil.boards import BoardMissing
+from hil.campaign import main as campaign_command
 from hil.dice import new_seed
 from hil.fleet import Fleet, main, prepared, run_fleet
-from hil.scenario import ORDACK, Settings
+from hil.scenario import ORDACK, Settings, read
+from hil.shrink import main as shrink_command
 
 BENT = """
 import json, os, subprocess, sys
@@ -41,7 +46,7 @@ def settings(tmp_path: Path, **changes: object) -> Settings:
 
 def run(boards: list[str], wanted: Settings) -> Fleet:
     try:
-        return asyncio.run(run_fleet(boards, wanted, Console()))
+        return asyncio.run(run_fleet(replace(wanted, boards=tuple(boards)), Console()))
     except BoardMissing as reason:
         pytest.skip(str(reason))
 
@@ -87,6 +92,85 @@ def test_each_board_is_accused_of_its_own_only(tmp_path: Path) -> None:
     (kept,) = (tmp_path / "kept").iterdir()
     said = json.loads((kept / "2" / "figures.json").read_text())
     assert said["comparison"]["duplicated"] == [4]
+    assert read(kept / "scenario.yaml").boards == ("unix",) * 4
+
+
+FLEET = """\
+campaign: {boards: cpython exec:/bin/false cpython, seed: 5, messages: 8, max_size: 99}
+events:
+- {cut: rst, up: 700, of: 3}
+- {board: power, at: 2, dips: 2, of: 3}
+- {board: power, at: 4}
+- {queue manager: kill, at: 3}
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_fleet_that_fails_is_a_scenario_that_shrinks_to_the_board_and_the_events_that_it_needs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LG_ENV", raising=False)
+    path = tmp_path / "mine.yaml"
+    path.write_text(FLEET)
+    assert main(["--scenario", str(path), "--json"]) == 1
+    told = capsys.readouterr()
+    figures = {name: one["figures"] for name, one in json.loads(told.out)["boards"].items()}
+    assert [one["ok"] for one in figures.values()] == [True, False, True]
+    assert list(figures) == ["cpython 1", "exec:/bin/false 2", "cpython 3"]
+    assert [len(one["cuts"]) + one["board_kills"] for one in figures.values()] == [1, 0, 2]
+    assert [one["others"] for one in figures.values()] == [{}, {}, {"board: dip": 1}]
+    (kept,) = re.findall(r"python -m hil.fleet --scenario (\S+)", told.err)
+    again, mine = read(Path(kept)), read(path)
+    assert sorted(map(str, again.plan or ())) == sorted(map(str, mine.plan or ()))
+    assert replace(again, plan=()) == replace(mine, plan=())
+    assert shrink_command([kept, "--runs", "1", "--to", str(tmp_path / "best.yaml")]) == 0
+    best = read(tmp_path / "best.yaml")
+    assert (best.boards, best.plan) == (("exec:/bin/false",), ())
+    assert f"python -m hil.fleet --scenario {tmp_path}/best.yaml" in capsys.readouterr().out
+    shutil.rmtree(Path(kept).parent)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("campaign: {boards: unix, board: unix}", ":1: boards: has to name those of a fleet"),
+        ("campaign: {boards: ''}", ":1: boards: has to name those of a fleet"),
+        ('campaign: {boards: "unix \'a"}', ":1: boards: No closing quotation"),
+        ("campaign: {boards: unix unix, tls: true}", ":1: many boards at one queue manager take no commands, no mish"),
+        ("campaign: {boards: unix unix}\nevents: [{board: power, at: 1, of: 3}]", ":2: of: 3 is none of the 2 boards"),
+        ("campaign: {boards: unix unix}\nevents: [{cut: rst, up: 9, of: 0}]", ":2: of: 0 is not a whole number of 1"),
+        (
+            "campaign: {boards: unix}\nevents: [{queue manager: kill, at: 1, of: 1}]",
+            ":2: 'of' is not known here: queue",
+        ),
+        ("campaign: {board: unix}\nevents: [{cut: rst, up: 9, of: 1}]", ":2: 'of' is not known here: cut, up"),
+        ("campaign: {board: unix}", " has one board: .*python -m hil.campaign --scenario"),
+    ],
+)
+def test_a_scenario_that_is_none_of_a_fleet_is_refused_with_its_line(
+    tmp_path: Path, text: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    assert main(["--scenario", str(path)]) == 2
+    assert re.search(f"^{path}{reason}", capsys.readouterr().out)
+
+
+def test_one_of_a_fleet_is_for_no_other_command_and_none_of_its_settings_are_overruled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.yaml").write_text("campaign: {boards: unix unix}")
+    assert campaign_command(["--scenario", str(tmp_path / "mine.yaml")]) == 2
+    assert "mine.yaml has many boards: " in (said := capsys.readouterr().out)
+    assert "python -m hil.fleet --scenario" in said
+    for words, reason in (
+        (["--scenario", "mine.yaml", "unix", "--seed", "4"], "write board, seed into mine.yaml"),
+        ([], "which boards?"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(words)
+        assert ended.value.code == 2
+        assert reason in capsys.readouterr().err
 
 
 @pytest.mark.timeout(300)
@@ -115,7 +199,7 @@ def test_a_board_that_is_not_here_is_status_2_and_the_others_are_let_go(
     closed = list[str]()
     monkeypatch.setattr("hil.boards.ProcessBoard.close", lambda board: closed.append(board.target))
     with pytest.raises(BoardMissing, match="pico-7"):
-        asyncio.run(prepared(["cpython", "cpython", "pico-7"], settings(tmp_path), tmp_path))
+        asyncio.run(prepared(settings(tmp_path, boards=("cpython", "cpython", "pico-7")), tmp_path))
     assert closed == ["cpython", "cpython"]
     with pytest.raises(SystemExit):
         main(["cpython", "--messages", "-1"])

@@ -1,0 +1,50 @@
+"""How the commands of the rig end, whatever ends them: with a sentence and an exit status, or a report in files."""
+
+import asyncio
+import importlib.util
+import signal
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rich.console import Console
+
+from hil.boards import BoardMissing
+from hil.matrix import Matrix
+from hil.scenario import BadScenario
+
+T = TypeVar("T")
+
+
+def ending(console: Console, do: Callable[[], int]) -> int:
+    """What this gives: the exit status of a command; 2 if it cannot be done, 130 if it is interrupted."""
+    try:
+        return do()
+    except (BoardMissing, BadScenario, OSError) as error:
+        console.print(str(error), markup=False)
+        return 2
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        console.print("interrupted")
+        return 130
+
+
+def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Do this work, with SIGTERM doing what SIGINT does: everything is ended, nothing is left behind."""
+
+    async def until_terminated() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await work
+
+    return asyncio.run(until_terminated())
+
+
+def report(matrix: Matrix, path: Path) -> None:
+    """The table in files that end in .md and .json, and the page, if plotly is here to make it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    matrix.write(path)
+    if importlib.util.find_spec("plotly"):
+        from hil.page import page
+
+        path.with_suffix(".html").write_text(page(matrix), "utf-8")
