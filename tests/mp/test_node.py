@@ -15,7 +15,7 @@ from confirm_cases import JN, JP, T0
 from engine_cases import run_calls
 from mqqb import build, compose, confirm, core, lives, names
 from node_board import LINE, Board, aside
-from ordack.node import Node, log, node, outcomes
+from ordack.node import Node, clock, log, node, outcomes
 from virtual import Nowhere
 
 
@@ -1215,8 +1215,10 @@ def power_goes_at_every_change_of_the_disk():
     assert counts[0] > 1000
 
 
-CASES = [(case[0], check, (case,)) for case in confirm_cases.CASES]
-CASES += [(case[0] + ", with restarts", check, (case, True)) for case in confirm_cases.CASES]
+# A board's clock says no time from 2097 on, and the others play until then.
+PLAYED = [case for case in confirm_cases.CASES if T0 + case[4] < clock.CLOCK_END]
+CASES = [(case[0], check, (case,)) for case in PLAYED]
+CASES += [(case[0] + ", with restarts", check, (case, True)) for case in PLAYED]
 OTHERS = (
     case_6_not_sent_when_the_link_comes_up,
     case_11_jn_is_in_the_packet,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
+import re
 from array import array
 from pathlib import Path
 from typing import Any
@@ -554,6 +555,84 @@ def test_a_queue_that_cannot_be_reached_is_refused_at_once(name: str, why: str) 
 def test_an_address_that_is_none_is_refused_at_once(where: str, address: Any) -> None:
     with pytest.raises(ValueError, match=where + " is "):
         Node("", files=power.Disk(), **{where: address})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"capacity": 0},
+        {"capacity": -1},
+        {"capacity": 1023},
+        {"capacity": "1MB"},
+        {"capacity": None},
+        {"capacity": 1e6},
+        {"segment_size": 0},
+        {"hold": -1},
+        {"hold": "3"},
+        {"quota": -1},
+    ],
+)
+def test_a_number_that_cannot_be_is_refused_at_once_with_its_name_and_value(wrong: dict[str, Any]) -> None:
+    ((name, value),) = wrong.items()
+    with pytest.raises(ValueError, match="^" + name + " is .*, not " + re.escape(repr(value))):
+        Node("", files=power.Disk(), **wrong)
+
+
+def test_the_smallest_arguments_are_taken() -> None:
+    node = Node("", files=power.Disk(), capacity=1024, segment_size=1, hold=1, quota=0)
+    assert node.queue(LINE).put(b"21.5").message_id == 1
+
+
+@pytest.mark.parametrize(
+    "clock", [lambda: 1 << 32, lambda: 0xF0000000, lambda: (1 << 32) - 1, lambda: 1 << 40, lambda: 0, lambda: -5]
+)
+@pytest.mark.rule("B-401")
+def test_a_clock_that_says_what_no_packet_can_is_one_that_is_not_set(clock: Any) -> None:
+    """A SentTime has 32 bits, until 2106, and no TimeStamp may be so late that none after it is left (B-056)."""
+    node = Node("", files=power.Disk(), clock=clock)
+    queue = node.queue(LINE)
+    for body in (b"1", b"2"):
+        message = queue.put(body, ttrq=5)
+        assert node.read(message).user.fields[core.USER_SENT_TIME] == 0
+    assert queue.stream.tx_sequence_id >> 32 < 1700000000
+    node.poll()
+    assert node.waiting == 2, "they do not expire"
+
+
+def test_a_clock_may_tell_fractions() -> None:
+    node = Node("", files=power.Disk(), clock=lambda: 1800000000.75)  # type: ignore[arg-type,return-value]
+    assert node.read(node.queue(LINE).put(b"21.5")).user.fields[core.USER_SENT_TIME] == 1800000000
+
+
+async def test_a_closed_node_says_so_and_what_to_do(tmp_path: Path) -> None:
+    folder = str(tmp_path / "outbox")
+    node = Node(folder)
+    queue = node.queue(LINE)
+    waits = queue.put(b"waits")
+    await node.close()
+
+    def refuses(error: OutboxError) -> None:
+        assert type(error) is OutboxError
+        assert str(error) == "this Node is closed: make a new one for its outbox"
+
+    for _ in range(2):
+        for use in (
+            lambda: queue.put(b"no"),
+            lambda: queue.put_all([b"no"]),
+            node.poll,
+            lambda: node.wait(waits.is_settled, 5000),
+        ):
+            with pytest.raises(OutboxError) as raised:
+                use()
+            refuses(raised.value)
+        for coroutine in (queue.send(b"no"), queue.send_all([b"no"]), waits.stored()):
+            with pytest.raises(OutboxError) as raised:
+                await coroutine
+            refuses(raised.value)
+        await node.close()  # once more does no harm
+    again = Node(folder)
+    assert [bytes(again.read(message).properties.body) for message in again.outbox.handles()] == [b"waits"]
+    again.close_now()
 
 
 async def test_a_body_that_is_no_bytes_is_refused_and_counts_nothing() -> None:

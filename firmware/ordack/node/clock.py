@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 CLOCK_SET = 1700000000  # an earlier time, s since 1970: this board's clock has not been set
+CLOCK_END = const(
+    0xF0000000
+)  # nor does it say a time from here on (2097): a TimeStamp of it leaves none for newer ones
 UNIX_EPOCH = 946684800 if time.gmtime(0)[0] == 2000 else 0  # boards count from 2000
 
 if MICROPYTHON:
@@ -48,5 +51,5 @@ class Clock:
 
     def time(self) -> int:
         """s since 1970, or 0: this board's clock is not set."""
-        now = self._unix()
-        return now if now >= CLOCK_SET else 0
+        now = int(self._unix())
+        return now if CLOCK_SET <= now < CLOCK_END else 0

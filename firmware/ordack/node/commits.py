@@ -43,8 +43,8 @@ class Commits:
 
     `uncommitted`: messages that are numbered and not durable. `marked_at`: ms at which the oldest change of state was
     made that is not durable; None: there is none. `must_commit`: there is something on which others will rely.
-    `waiting`: messages in memory in the states Q and S. `error`: what ended delivery. touch: called when there is
-    something to send.
+    `waiting`: messages in memory in the states Q and S. `error`: what ended delivery; `closed`: close() did.
+    touch: called when there is something to send.
     """
 
     def __init__(self, outbox: "Outbox", clock: "Clock", packets: "Packets", touch: "Callable[[], None]") -> None:
@@ -55,6 +55,7 @@ class Commits:
         self.touch = touch
         self.stats = Stats()
         self.error: "Exception | None" = None
+        self.closed: "Exception | None" = None
         self.waiting = 0
         self.uncommitted: "list[streams.Entry]" = []
         self.must_commit = False
@@ -63,9 +64,12 @@ class Commits:
         self._count = 0  # of syncs that were asked for
 
     def enter(self) -> None:
-        """Begin what nothing may come between; `is_busy` is to be False at its end. Raises RuntimeError, `error`."""
-        if self.error is not None:
-            raise self.error
+        """Begin what nothing may come between; `is_busy` is to be False at its end. Raises RuntimeError, `error`,
+        `closed`.
+        """
+        error = self.error or self.closed
+        if error is not None:
+            raise error
         if self.is_busy:
             raise RuntimeError(
                 "the node is at work: no interrupt, thread or micropython.schedule may call it; "

@@ -63,15 +63,22 @@ _PLACES_MIN = const(8)
 _HOLD_MAX = const(500)  # messages in memory, half of them under way
 _MIDDLE_HEAP = const(100000)
 _LARGE_HEAP = const(1048576)
-TAKEN = "this Node is closed, or another Node has this outbox now: use that one"
+_CAPACITY_MIN = const(1024)
+TAKEN = "another Node has this outbox now: use that one"
+_CLOSED = const("this Node is closed: make a new one for its outbox")
 opened: "dict[Any, Node]" = {}  # by the place of its files, the Node that has opened them last
 
 
-def _check_address(where: str, address: object) -> None:
-    if isinstance(address, (str, tuple, list)):
-        host, port = address if isinstance(address, tuple) and len(address) == 2 else (None, None)
-        if not isinstance(host, str) or not isinstance(port, int) or not 0 <= port <= 0xFFFF:
-            raise ValueError(where + ' is ("address", port), not ' + repr(address))
+def _check(connect: object, listen: object, *numbers: object) -> None:
+    """What these arguments of Node cannot be is said at once."""
+    for where, address in (("connect", connect), ("listen", listen)):
+        if isinstance(address, (str, tuple, list)):
+            host, port = address if isinstance(address, tuple) and len(address) == 2 else (None, None)
+            if not isinstance(host, str) or not isinstance(port, int) or not 0 <= port <= 0xFFFF:
+                raise ValueError(where + ' is ("address", port), not ' + repr(address))
+    for what, value, least in zip(("capacity", "segment_size", "hold", "quota"), numbers, (_CAPACITY_MIN, 1, 1, 0)):
+        if not isinstance(value, int) or value < least:
+            raise ValueError("{} is a whole number from {} on, not {}".format(what, least, repr(value)))
 
 
 if not MICROPYTHON:
@@ -96,7 +103,7 @@ class _Gone:
         """As Files.close."""
 
     def __getattr__(self, name: str) -> "Any":
-        raise OSError(TAKEN)
+        raise OSError("this Node has let go of its files")
 
 
 def _take_over(place: object) -> None:
@@ -158,8 +165,7 @@ class Node:
         on_stored: "Callable[[Message], Any] | None" = None,
         on_connection: "Callable[[Peer, str], Any] | None" = None,
     ) -> None:
-        _check_address("connect", connect)
-        _check_address("listen", listen)
+        _check(connect, listen, capacity, segment_size, 1 if hold is None else hold, quota or 0)
         self.heap, free = _collect_often()  # bytes
         _take_over(files.place if files else log.absolute(folder))  # before anybody looks at what is there
         files = files or outbox.files_of(folder, None, free)
@@ -437,7 +443,7 @@ class Node:
         if self._tasks is not None:
             await self._tasks.close()
         self.close_now()
-        self._fail(self.error or log.OutboxError(TAKEN))
+        self._fail(self.error or log.OutboxError(_CLOSED))
 
     def close_now(self) -> None:
         """As `close`, of a node that was not started."""
@@ -447,6 +453,7 @@ class Node:
         written: "Any" = self.outbox.log
         place = written.files.place
         written.files = _Gone()
+        self.commits.closed = log.OutboxError(_CLOSED)
         if opened.get(place) is self:
             del opened[place]
 

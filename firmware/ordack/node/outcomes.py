@@ -10,7 +10,7 @@ the moment in which the clock becomes known: it may live longer than it was told
 from array import array
 
 from mqqb import compose, confirm, const, core, reader, source, streams
-from ordack.node import log
+from ordack.node import clock, log
 
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ OUTCOMES_MAX = 64
 _SPARES_MAX = const(64)
 # So many messages that were aside end at once, unless as many wait to be told: they are in memory until then.
 _EXPIRED_MAX = const(16)
-_STAMPS_END = const(0xF0000000)  # a TimeStamp above that is no time, and would leave no room for newer ones
 
 
 class Outcomes:
@@ -224,7 +223,7 @@ class Outcomes:
     def outrun(self, time_stamp: int, queue: "Stream | None") -> None:
         """As mqqb.lives.Storage asks; whoever asks is told why."""
         queues = self._queues if queue is None else [queue]
-        if time_stamp >= _STAMPS_END:
+        if time_stamp >= clock.CLOCK_END:
             return
         for one in queues:
             if time_stamp < one.stream.record[core.OUTGOING_TIME_STAMP]:
