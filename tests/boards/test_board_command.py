@@ -128,7 +128,8 @@ def test_a_heap_that_is_too_small_for_modules_in_files_is_told(machine: Callable
 STUBS = {
     "machine.py": "def unique_id():\n    return b'12345678'\n"
     "class ADC:\n    def __init__(self, pin):\n        pass\n    def read_u16(self):\n        return 14022\n",
-    "network.py": "STA_IF = 0\nclass WLAN:\n    def __init__(self, kind):\n        pass\n    def isconnected(self):\n"
+    "network.py": "STA_IF = 0\ndef hostname(name):\n    with open('hostname', 'w') as file:\n        file.write(name)\n"
+    "class WLAN:\n    def __init__(self, kind):\n        pass\n    def isconnected(self):\n"
     "        return False\n    def status(self):\n        return 1\n    def active(self, on):\n        pass\n"
     "    def connect(self, ssid, password):\n        assert (ssid, password) == ('NETWORK', 'PASSWORD')\n",
 }
@@ -151,7 +152,8 @@ def test_the_page_for_a_pico_w_leads_to_a_reading(queue: str, tmp_path: Path) ->
     with _serving(tmp_path / "store") as port:
         format_name = f"DIRECT=TCP:127.0.0.1\\private$\\{queue}"
         wanted = {"name": "press-7", "queue": format_name, "host": "127.0.0.1", "port": port}  # as provision writes it
-        (tmp_path / "config.json").write_text(json.dumps({**wanted, "ssid": "NETWORK", "password": "PASSWORD"}))
+        wifi = {"ssid": "NETWORK", "password": "PASSWORD", "wifi": {"hostname": "press-7", "more": [["HALL", ""]]}}
+        (tmp_path / "config.json").write_text(json.dumps({**wanted, **wifi}))
         (tmp_path / "main.py").write_text(program)
         board = subprocess.Popen(
             [ROOT / "build" / "micropython" / "unix-c" / "micropython", "main.py"],
@@ -168,6 +170,7 @@ def test_the_page_for_a_pico_w_leads_to_a_reading(queue: str, tmp_path: Path) ->
             with Client(tmp_path / "store") as client:
                 with client.queue("line1").receive_batch(1, 30) as messages:
                     assert [(message.body, message.label) for message in messages] == [(b"27.0", "temperature")]
+            assert (tmp_path / "hostname").read_text() == "press-7"
             assert board.poll() is None
         finally:
             board.kill()

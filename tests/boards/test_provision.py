@@ -51,6 +51,13 @@ import json
 STA_IF = 0
 with open('air.json') as file:
     air = json.load(file)
+seen = {}
+def country(code):
+    if code == 'QQ':
+        raise ValueError('no such country')
+    seen['country'] = code
+def hostname(name):
+    seen['hostname'] = name
 class WLAN:
     def __init__(self, kind):
         self.joined = 'hall before'
@@ -61,7 +68,9 @@ class WLAN:
         return self.joined == 'now'
     def status(self):
         return self.said
-    def ifconfig(self):
+    def ifconfig(self, static=None):
+        if static:
+            seen['static'] = static
         return '127.0.0.1', '255.0.0.0', '127.0.0.1', '127.0.0.1'
     def disconnect(self):
         self.joined = ''
@@ -69,6 +78,8 @@ class WLAN:
         self.said = 3 if air.get(ssid) == password else -3 if ssid in air else -2
         if self.said == 3:
             self.joined = 'now'
+            with open('seen.json', 'w') as file:
+                json.dump(seen, file)
 """
 
 
@@ -177,7 +188,7 @@ def test_a_second_run_keeps_what_it_does_not_know(board: UnixBoard, serve: Serve
     assert done.returncode == 0, done.stderr
     assert config(board) == {**OLD, "queue": QUEUE, "host": "127.0.0.1", "port": serve.port}
     assert bodies(tmp_path / "store") == [(b"provisioned", "press-3")]
-    assert files_of(board) == ["air.json", "config.json", "network.py", "outbox"]
+    assert files_of(board) == ["air.json", "config.json", "network.py", "outbox", "seen.json"]
 
 
 def test_another_name_needs_a_word(board: UnixBoard, serve: Serve, tmp_path: Path) -> None:
@@ -268,6 +279,61 @@ def test_a_wifi_that_cannot_be_joined(
     assert config(board) == OLD
     assert not (board.folder / "config.json.new").exists()
     assert bodies(tmp_path / "store") == []
+
+
+STATIC = ["10.0.0.7", "255.255.255.0", "10.0.0.1", "10.0.0.2"]
+
+
+@pytest.mark.parametrize("way", ["variable", "input"])
+def test_a_board_joins_one_of_several_networks_as_it_is_told_and_its_program_may_do_so(
+    board: UnixBoard, serve: Serve, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (board.folder / "network.py").write_text(NETWORK)
+    (board.folder / "air.json").write_text(json.dumps({"hall 2": "geheim ü 1", "hall 4": ""}))
+    options = ("--country", "DE", "--hostname", "press-3", "--static", ",".join(STATIC))
+    passwords = "x of hall 1\ngeheim ü 1\n\n"
+    if way == "variable":
+        monkeypatch.setitem(ENVIRONMENT, PASSWORD_VARIABLE, passwords)
+    done = run(
+        *(board, serve.port, "--wifi", "hall 1", "--wifi", "hall 2", "--wifi", "hall 3", *options, "--json"),
+        stdin=passwords.encode() if way == "input" else b"",
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["wifi"] == "hall 2"
+    assert "geheim" not in done.stdout + done.stderr
+    assert (config(board)["ssid"], config(board)["password"]) == ("hall 1", "x of hall 1")
+    more = [["hall 2", "geheim ü 1"], ["hall 3", ""]]
+    asked = {"country": "DE", "hostname": "press-3", "static": STATIC}
+    assert config(board)["wifi"] == {**asked, "more": more}
+    assert json.loads((board.folder / "seen.json").read_text()) == asked
+    done = run(board, serve.port, "--hostname", "press-4", "--country", "", "--static", "")
+    assert done.returncode == 0, done.stderr
+    assert config(board)["wifi"] == {"hostname": "press-4", "more": more}, "what is not named stays"
+    assert json.loads((board.folder / "seen.json").read_text()) == {"hostname": "press-4"}
+    monkeypatch.delitem(ENVIRONMENT, PASSWORD_VARIABLE, raising=False)
+    done = run(board, serve.port, "--hostname", "", "--wifi", "hall 4", stdin=b"\n")
+    assert done.returncode == 0, done.stderr
+    assert "wifi" not in config(board), "one network, and nothing else"
+
+
+def test_networks_none_of_which_can_be_joined_and_options_that_the_board_refuses(
+    board: UnixBoard, serve: Serve
+) -> None:
+    (board.folder / "network.py").write_text(NETWORK)
+    (board.folder / "air.json").write_text('{"hall 2": "what else"}')
+    (board.folder / "config.json").write_text(json.dumps(OLD))
+    done = run(board, serve.port, "--wifi", "hall 1", "--wifi", "hall 2", stdin=b"mistyped\n" * 2)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "none of 2 Wi-Fis was joined; the last one: the Wi-Fi 'hall 2' refuses the password" in done.stderr
+    done = run(board, serve.port, "--country", "QQ")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "refuses what its Wi-Fi is to be (no such country): leave out --country" in done.stderr
+    assert config(board) == OLD
+    (board.folder / "config.json").write_text('{"pin": 7}')
+    done = run(board, serve.port, "--hostname", "press-3", "--country", "DE")
+    assert done.returncode == 1
+    assert "the board has no Wi-Fi that country, hostname could be for: name it with --wifi" in done.stderr
+    assert config(board) == {"pin": 7}
 
 
 def test_a_terminal_is_asked_for_the_password() -> None:
@@ -361,6 +427,16 @@ def test_a_board_without_tls_and_files_that_are_not_there(tmp_path: Path) -> Non
         ("--queue-manager", "10.0.0.5", "is not HOST:PORT"),
         ("--wifi", "x" * 33, "33 bytes"),
         ("--wifi", "hall", "has 5 bytes: it has 8 to 64"),
+        ("--country", "de", "the country 'de' is not the two capital letters of its code"),
+        ("--country", "DEU", "as DE, US"),
+        ("--hostname", "press_3", "the hostname 'press_3' is not 1 to 32 letters, digits and hyphens"),
+        ("--hostname", "press-", "no hyphen at an end"),
+        ("--hostname", "x" * 33, "1 to 32"),
+        ("--static", "10.0.0.7", "'10.0.0.7' is no address, netmask, gateway and name server"),
+        ("--static", "10.0.0.7,255.255.255.0,10.0.0.256,10.0.0.1", "Octet 256 (> 255) not permitted"),
+        ("--static", "10.0.0.7,255.0.255.0,10.0.0.1,10.0.0.1", "255.0.255.0"),
+        ("--static", "10.0.0.7,255.255.255.0,10.0.1.1,10.0.0.1", "the gateway 10.0.1.1 is not one of a machine"),
+        ("--static", "10.0.0.255,255.255.255.0,10.0.0.1,10.0.0.1", "the address 10.0.0.255 is not one of a machine"),
     ],
 )
 def test_what_is_mistyped_is_told_before_a_board_is_asked(option: str, value: str, said: str) -> None:
@@ -381,6 +457,12 @@ def test_no_port_and_no_password() -> None:
     done = commands.ordack("board", "provision", *given, "--wifi", "hall", stdin=b"")
     assert done.returncode == 2
     assert PASSWORD_VARIABLE in done.stderr
+    done = commands.ordack("board", "provision", *given, "--wifi", "hall", "--wifi", "yard", stdin=b"of the hall\n")
+    assert done.returncode == 2
+    assert "no password for yard" in " ".join(done.stderr.replace("│", " ").split())
+    done = commands.ordack("board", "provision", *given, "--wifi", "hall", "--wifi", "hall", stdin=b"\n\n")
+    assert done.returncode == 2
+    assert "'hall' is named twice" in " ".join(done.stderr.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ with open("config.json") as file:
 
 
 async def network(node):
-    wifi = Wifi(config["ssid"], config["password"], node=node)  # begins anew if nothing passes
+    # begins anew if nothing passes; "wifi" has what --country, --hostname, --static and more networks have said
+    wifi = Wifi(config["ssid"], config["password"], node=node, **config.get("wifi", {}))
     clock = NetworkTime("192.168.1.1")  # an NTP server, often the router; a name does as well
     while True:
         if wifi.poll():

@@ -9,12 +9,14 @@ over a file: a power cut in the renaming leaves the new file alone under its oth
 from __future__ import annotations
 
 import binascii
+import ipaddress
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from mqqb import guids, names
@@ -29,31 +31,38 @@ CONFIG = "config.json"
 JOIN_S, STORE_S = 30, 60
 NAME_MAX, NAME_BYTES_MAX = 64, 100  # characters in [names] of ordack.toml, bytes in a board's outbox
 SSID_BYTES_MAX, PASSWORD_BYTES = 32, range(8, 65)
+HOSTNAME_MAX = 32  # MicroPython's
 _OURS = re.compile(r".*/(?:authority|certificate|key)-[0-9a-f]{8}\.der")
 TLS_FILES = {"authority": "ca.der", "certificate": "{}.der", "key": "{}.key.der"}
 
 # 0: joined; 1: it is not there; 2: the password is wrong; 3: something else, and the driver's number for it; 4: there
-# is no Wi-Fi.
+# is no Wi-Fi; 5: the firmware refuses an option, and what it says. And which network that is about.
 _JOIN = """
-def _join(ssid, password, seconds):
+def _join(ssid, password, options, seconds):
     import time
     try:
         import network
         network.WLAN
     except (ImportError, AttributeError):
-        return (4, 0)
+        return (4, 0, 0)
     from ordack.node.board import Wifi
-    wifi = Wifi(ssid, password)
+    try:
+        wifi = Wifi(ssid, password, **options)
+    except (AttributeError, OSError, TypeError, ValueError) as error:
+        return (5, str(error), 0)
+    count = 1 + len(options.get('more', ()))
     wlan = wifi.wlan
     wlan.active(True)
     wlan.disconnect()  # from where the configuration before led
     began = time.ticks_ms()
     result = 3
     number = 0
-    while time.ticks_diff(time.ticks_ms(), began) < 1000 * seconds and (result == 3 or wifi.attempts < 3):
+    while time.ticks_diff(time.ticks_ms(), began) < 1000 * seconds * count and (
+        result == 3 or wifi.attempts < 3 * count
+    ):
         _feed()
         if wifi.poll():
-            return (0, 0)
+            return (0, 0, (wifi.attempts - 1) % count)
         time.sleep_ms(20)
         status = wlan.status()
         if status < 0 or 200 <= status < 1000:
@@ -61,7 +70,7 @@ def _join(ssid, password, seconds):
             absent = getattr(network, 'STAT_NO_AP_FOUND', -2)
             refused = (getattr(network, 'STAT_WRONG_PASSWORD', -3), 204)
             result = 1 if status == absent else 2 if status in refused else 3
-    return (result, number)
+    return (result, number, (wifi.attempts - 1) % count)
 """
 _SEND = """
 def _send(path, folder, seconds):
@@ -94,26 +103,31 @@ def _send(path, folder, seconds):
 
 
 class Wanted(NamedTuple):
-    """What a board is to be. wifi: its name and password; None: as the board has it. tls: files by their
-    roles, and for whom the queue manager's certificate has to be; None: no TLS. replace: a board that has another name
-    may get this one, and one with TLS may lose it.
+    """What a board is to be. wifi: name and password of each network that it may join; empty: those that it has.
+    options: of node.board.Wifi, by their names; an empty one is taken away, others stay as the board has them.
+    tls: files by their roles, and for whom the queue manager's certificate has to be; None: no TLS. replace: a board
+    that has another name may get this one, and one with TLS may lose it.
     """
 
     name: str
     queue: str
     host: str
     port: int
-    wifi: tuple[str, str] | None = None
+    wifi: Sequence[tuple[str, str]] = ()
+    options: Mapping[str, str | list[str]] = MappingProxyType({})
     tls: tuple[dict[str, bytes], str] | None = None
     replace: bool = False
 
 
 class Provisioned(NamedTuple):
-    """What was done. before: the name that the board had, or empty. told: what the board says of its outbox."""
+    """What was done. before: the name that the board had. wifi: the network that it has joined. Both may be empty.
+    told: what the board says of its outbox.
+    """
 
     guid: str
     before: str
     copied: list[str]
+    wifi: str
     told: list[str]
 
 
@@ -158,6 +172,62 @@ def check_wifi(ssid: str, password: str) -> tuple[str, str]:
     return ssid, password
 
 
+def networks_of(wifi: Sequence[str], passwords: Sequence[str]) -> list[tuple[str, str]]:
+    """These Wi-Fis with their passwords. Raises ValueError: one cannot be, or is named twice."""
+    for ssid in wifi:
+        if wifi.count(ssid) > 1:
+            raise ValueError(f"the Wi-Fi {ssid!r} is named twice: name it once")
+    return [check_wifi(ssid, password) for ssid, password in zip(wifi, passwords, strict=True)]
+
+
+def options_of(country: str | None, hostname: str | None, static: str | None) -> dict[str, str | list[str]]:
+    """Those that are given, as Wanted has them. Raises ValueError."""
+    found: dict[str, str | list[str]] = {}
+    if country is not None:
+        found["country"] = check_country(country)
+    if hostname is not None:
+        found["hostname"] = check_hostname(hostname)
+    if static is not None:
+        found["static"] = static_of(static)
+    return found
+
+
+def check_country(text: str) -> str:
+    """The code of a country, whose rules of radio count. Raises ValueError."""
+    if not re.fullmatch("([A-Z]{2})?", text):
+        raise ValueError(f"the country {text!r} is not the two capital letters of its code: as DE, US; empty: none")
+    return text
+
+
+def check_hostname(text: str) -> str:
+    """The name by which a board asks for an address. Raises ValueError."""
+    if len(text) > HOSTNAME_MAX or not re.fullmatch("([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)?", text):
+        raise ValueError(
+            f"the hostname {text!r} is not 1 to {HOSTNAME_MAX} letters, digits and hyphens, with no hyphen at an end: "
+            "as press-3; empty: MicroPython's own"
+        )
+    return text
+
+
+def static_of(text: str) -> list[str]:
+    """Address, netmask, gateway and name server, in place of DHCP; none of an empty text. Raises ValueError."""
+    if not text:
+        return []
+    parts = text.split(",")
+    like = "write it as 192.168.1.7,255.255.255.0,192.168.1.1,192.168.1.1; empty: DHCP"
+    if len(parts) != 4:
+        raise ValueError(f"{text!r} is no address, netmask, gateway and name server: {like}")
+    try:
+        address, _, gateway, _ = map(ipaddress.IPv4Address, parts)
+        network = ipaddress.IPv4Interface(f"{parts[0]}/{parts[1]}").network
+    except ValueError as error:
+        raise ValueError(f"{text!r}: {error}; {like}") from None
+    for what, one in (("address", address), ("gateway", gateway)):
+        if one not in network or one in (network.network_address, network.broadcast_address):
+            raise ValueError(f"{text!r}: the {what} {one} is not one of a machine in the network {network}; {like}")
+    return parts
+
+
 def provision(
     board: Board,
     wanted: Wanted,
@@ -181,8 +251,12 @@ def provision(
         "host": wanted.host,
         "port": wanted.port,
     }
-    if wanted.wifi is not None:
-        config |= dict(zip(("ssid", "password"), wanted.wifi, strict=True))
+    options = {**config.get("wifi", {}), **wanted.options}
+    if wanted.wifi:
+        (config["ssid"], config["password"]), *options["more"] = wanted.wifi
+    config["wifi"] = {name: value for name, value in options.items() if value}
+    if not config["wifi"]:
+        del config["wifi"]
     placed: dict[str, bytes] = {}
     if wanted.tls is not None:
         _check_tls(board)
@@ -199,10 +273,10 @@ def provision(
             board, written, {place: (len(data), binascii.crc32(data)) for place, data in written.items()}, progress
         )
         board.run(RENAME.format(list(placed), []), 30)
-        guid, told = _try(board, wanted, config, f"{path}.new", outbox)
+        wifi, guid, told = _try(board, wanted, config, f"{path}.new", outbox)
         accept(guid)
     board.run(RENAME.format([path], sorted(old - set(placed))), 30)
-    return Provisioned(guid, before.get("name", ""), done.copied, told)
+    return Provisioned(guid, before.get("name", ""), done.copied, wifi, told)
 
 
 def _check_place(wanted: Wanted, before: dict[str, Any]) -> None:
@@ -217,6 +291,10 @@ def _check_place(wanted: Wanted, before: dict[str, Any]) -> None:
         raise BoardError(
             "the board speaks TLS: name the folder of its certificate with --tls; --replace ends TLS there"
         )
+    if wanted.options and not wanted.wifi and "ssid" not in before:
+        raise BoardError(f"the board has no Wi-Fi that {', '.join(wanted.options)} could be for: name it with --wifi")
+    if not isinstance(before.get("wifi", {}), dict):
+        raise BoardError('"wifi" in config.json on the board is no JSON object: remove it there')
 
 
 def _config_of(board: Board, path: str) -> dict[str, Any]:
@@ -267,11 +345,10 @@ def _taken_back(board: Board, paths: list[str]) -> Iterator[None]:
         raise
 
 
-def _try(board: Board, wanted: Wanted, config: dict[str, Any], path: str, outbox: str) -> tuple[str, list[str]]:
-    """Let the board go the way that the file at `path` says; its GUID, and what it says. Raises BoardError."""
+def _try(board: Board, wanted: Wanted, config: dict[str, Any], path: str, outbox: str) -> tuple[str, str, list[str]]:
+    """Let the board go the way that the file at `path` says; its Wi-Fi, its GUID, what it says. Raises BoardError."""
     board.reset()
-    if "ssid" in config:
-        _join(board, config["ssid"], config.get("password", ""))
+    wifi = _join(board, config) if "ssid" in config else ""
     where = f"{wanted.host}:{wanted.port}"
     if wanted.tls is None:
         reached = reach(board, wanted.host, wanted.port)
@@ -288,20 +365,30 @@ def _try(board: Board, wanted: Wanted, config: dict[str, Any], path: str, outbox
         *damage,
         *(["an acknowledgement named what this outbox never gave: a copy of it is in use"] if ahead else []),
     ]
-    return guids.guid_text(guid), told
+    return wifi, guids.guid_text(guid), told
 
 
-def _join(board: Board, ssid: str, password: str) -> None:
+def _join(board: Board, config: dict[str, Any]) -> str:
+    """The network that the board has joined. Raises BoardError."""
+    options = config.get("wifi", {})
+    networks: list[str] = [config["ssid"], *(more[0] for more in options.get("more", ()))]
     board.run(_JOIN)
-    result, number = board.run(f"print(_join({ssid!r}, {password!r}, {JOIN_S}))", 2 * JOIN_S)
+    call = f"print(_join({config['ssid']!r}, {config.get('password', '')!r}, {options!r}, {JOIN_S}))"
+    result, number, which = board.run(call, 2 * JOIN_S * len(networks))
+    ssid = networks[int(which)]
     if result:
         why = (
             f"no Wi-Fi of the name {ssid!r} is there: is it spelled right, is it one of 2.4 GHz?",
             f"the Wi-Fi {ssid!r} refuses the password: type it again",
             f"the Wi-Fi {ssid!r} was not joined within {JOIN_S} s: is the password right, is it in reach? ({number})",
             f"this board has no Wi-Fi, and is to join {ssid!r}: leave out --wifi, and ssid in its config.json",
+            f"the board's MicroPython refuses what its Wi-Fi is to be ({number}): leave out --country or --hostname",
         )
-        raise BoardError(why[result - 1])
+        others = (
+            f"none of {len(networks)} Wi-Fis was joined; the last one: " if len(networks) > 1 and result < 4 else ""
+        )
+        raise BoardError(others + why[result - 1])
+    return ssid
 
 
 def _why(wanted: Wanted, where: str, number: int, waiting: int, reason: str) -> str:

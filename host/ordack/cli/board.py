@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -46,11 +47,26 @@ WayOption = Annotated[
     typer.Option(metavar="HOST:PORT", help="Where the queue manager listens. Default: port 1801 of FORMATNAME."),
 ]
 WifiOption = Annotated[
-    str | None,
+    list[str] | None,
     typer.Option(
         metavar="SSID",
-        help=f"The Wi-Fi that it joins. The password comes from {PASSWORD_VARIABLE}, the terminal, or the first "
-        "line of standard input; empty: an open Wi-Fi. Default: the one that the board has.",
+        help="The Wi-Fi that it joins; give it again for others, which it tries in turn. Each password is a line of "
+        f"{PASSWORD_VARIABLE}, of the terminal, or of standard input; empty: an open Wi-Fi. Default: those that the "
+        "board has.",
+    ),
+]
+CountryOption = Annotated[
+    str | None,
+    typer.Option(metavar="CODE", help="Country whose rules its Wi-Fi keeps to: DE. Default: what it has; '': none."),
+]
+HostnameOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="What it calls itself when it joins. Default: what it has; '': MicroPython's."),
+]
+StaticOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS,NETMASK,GATEWAY,DNS", help="Its address in the Wi-Fi. Default: what it has; '': DHCP."
     ),
 ]
 TlsOption = Annotated[
@@ -82,6 +98,9 @@ def board_provision(
     queue: QueueOption,
     queue_manager: WayOption = None,
     wifi: WifiOption = None,
+    country: CountryOption = None,
+    hostname: HostnameOption = None,
+    static: StaticOption = None,
     tls: TlsOption = None,
     tls_name: TlsNameOption = "",
     store: EntryOption = None,
@@ -107,7 +126,8 @@ def board_provision(
         host = provisioning.host_of(queue)
         address = (host, 1801) if queue_manager is None else parse_address(queue_manager)
         files = None if tls is None else (provisioning.tls_files(tls, name), tls_name or address[0])
-        joined = None if wifi is None else provisioning.check_wifi(wifi, _password(wifi))
+        options = provisioning.options_of(country, hostname, static)
+        networks = provisioning.networks_of(wifi or [], _passwords(wifi or []))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     entry = _Entry(store, name, replace)
@@ -118,7 +138,7 @@ def board_provision(
         except (OSError, ValueError) as error:
             raise BoardError(f"{entry.path}: {error}") from None
 
-    wanted = provisioning.Wanted(name, queue, *address, joined, files, replace)
+    wanted = provisioning.Wanted(name, queue, *address, networks, options, files, replace)
     with _board_errors(), _progress() as progress:
         done = attended(
             port, baud, lambda board: provisioning.provision(board, wanted, outbox, accept, progress), reset=True
@@ -126,6 +146,7 @@ def board_provision(
     entry.write()
     text = f"{name} is provisioned: its message is stored in {queue}; GUID {done.guid}"
     text += f"; it was {done.before}" if done.before not in ("", name) else ""
+    text += f"; its Wi-Fi is {done.wifi}" if len(networks) > 1 else ""
     text += f"; {entry.path} has the name, and a queue manager that runs shows it after SIGHUP" if store else ""
     values = {"name": name, "queue": queue, "queue_manager": format_address(*address), **done._asdict()}
     report_done(as_json, "\n".join([text, *done.told]), **values)
@@ -279,15 +300,22 @@ def board_rescue(
         raise typer.Exit(1)
 
 
-def _password(wifi: str) -> str:
-    """The password of the Wi-Fi, from where no history of a shell and no list of processes has it."""
-    if (given := os.environ.get(PASSWORD_VARIABLE)) is not None:
-        return given
-    if sys.stdin is not None and sys.stdin.isatty():
-        return str(typer.prompt(f"Password of {wifi}", default="", hide_input=True, show_default=False, err=True))
-    if sys.stdin is None or not (line := sys.stdin.readline()):
-        raise ValueError(f"there is no password for {wifi}: set {PASSWORD_VARIABLE}, or write it to standard input")
-    return line.rstrip("\r\n")
+def _passwords(wifi: list[str]) -> list[str]:
+    """The passwords of these Wi-Fis, from where no history of a shell and no list of processes has them."""
+    given = os.environ.get(PASSWORD_VARIABLE)
+    if given is None and sys.stdin is not None and sys.stdin.isatty():
+        return [
+            str(typer.prompt(f"Password of {ssid}", default="", hide_input=True, show_default=False, err=True))
+            for ssid in wifi
+        ]
+    lines: Iterator[str] = iter(sys.stdin or ()) if given is None else iter(given.split("\n"))
+    passwords = [line.rstrip("\r\n") for line in itertools.islice(lines, len(wifi))]
+    if len(passwords) < len(wifi):
+        missing = wifi[len(passwords)]
+        raise ValueError(
+            f"there is no password for {missing}: {PASSWORD_VARIABLE}, or standard input, has a line for each Wi-Fi"
+        )
+    return passwords
 
 
 class _Entry:
