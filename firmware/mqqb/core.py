@@ -57,7 +57,24 @@ from mqqb.constants import *  # noqa: F403 - this is where all take them from
 
 
 # By the number of the board's native architecture: the native module that it can load.
-NATIVE = ("", "", "x64", "", "armv6m", "armv7m", "armv7m", "armv7emsp", "armv7emdp", "", "", "rv32imc", "", "", "", "")
+NATIVE = (
+    "",
+    "",
+    "x64",
+    "",
+    "armv6m",
+    "armv7m",
+    "armv7m",
+    "armv7emsp",
+    "armv7emdp",
+    "xtensa",
+    "",
+    "rv32imc",
+    "",
+    "",
+    "",
+    "",
+)
 
 
 def _native() -> object:

@@ -348,7 +348,7 @@ firmware_part() {
 # The C core as a file for boards whose firmware comes from elsewhere: build/natmod/ARCH/_mqqb.mpy
 build_natmods() {
     local arch folder
-    for arch in x64 armv6m armv7m armv7emsp armv7emdp rv32imc; do
+    for arch in x64 armv6m armv7m armv7emsp armv7emdp rv32imc xtensa; do
         folder=build/natmod/$arch
         rm -rf "$folder"
         mkdir -p "$folder"

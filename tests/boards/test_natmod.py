@@ -20,7 +20,15 @@ from tests.conformance import ROOT
 MICROPYTHON = ROOT / "build" / "micropython"
 NATIVE = ROOT / "build" / "natmod"
 ARM = ["armv6m", "armv7m", "armv7emsp", "armv7emdp"]
-NUMBERS = {"x64": 2, "armv6m": 4, "armv7m": 5, "armv7emsp": 7, "armv7emdp": 8, "rv32imc": 11}  # MP_NATIVE_ARCH_*
+NUMBERS = {
+    "x64": 2,
+    "armv6m": 4,
+    "armv7m": 5,
+    "armv7emsp": 7,
+    "armv7emdp": 8,
+    "xtensa": 9,
+    "rv32imc": 11,
+}  # MP_NATIVE_ARCH_*
 LARGEST = 8192  # bytes of flash and of heap
 
 

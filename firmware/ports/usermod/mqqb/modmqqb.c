@@ -9,6 +9,18 @@
 #include "py/dynruntime.h"
 #include <string.h>
 
+#ifdef __XTENSA__
+/* The address of an element may not stand in a literal of its own, because mpy_ld.py knows only the table's. */
+static inline const uint16_t *qstr_table(void)
+{
+    const uint16_t *table = mp_native_qstr_table;
+
+    __asm__("" : "+r"(table));
+    return table;
+}
+#define mp_native_qstr_table qstr_table()
+#endif
+
 /* A native module is linked with no C library; the interpreter lends these. */
 void *memcpy(void *restrict to, const void *restrict from, size_t size)
 {
