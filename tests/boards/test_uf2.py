@@ -68,9 +68,11 @@ def small(folder: Path) -> Path:
     return made
 
 
-@pytest.mark.parametrize("is_pico", [False, True] if PICO.with_suffix(".uf2").exists() else [False])
-def test_a_uf2_has_what_its_elf_has(tmp_path: Path, is_pico: bool) -> None:
-    made = PICO if is_pico else small(tmp_path)
+@pytest.mark.parametrize("board", ["small", "pico"])
+def test_a_uf2_has_what_its_elf_has(tmp_path: Path, board: str) -> None:
+    if board == "pico" and not PICO.with_suffix(".uf2").exists():
+        pytest.skip(f"{PICO}.uf2 is missing: make firmware builds it")
+    made = PICO if board == "pico" else small(tmp_path)
     flash = content(made.with_suffix(".uf2").read_bytes())
     loaded = 0
     with made.with_suffix(".elf").open("rb") as file:
