@@ -10,7 +10,9 @@ import random
 import re
 import struct
 import sys
+import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
@@ -574,6 +576,33 @@ def test_the_plot_of_a_stream_that_was_skipped(tmp_path: Path) -> None:
         assert (counts[0] + counts[2], counts[1]) == (stream.messages, stream.resends)
         if series.stream in skipped:
             assert counts[2] <= sum(stream.rejects.values())
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_plots_are_made_of_what_was_read_for_the_verdict(tmp_path: Path, parts: int) -> None:
+    """Captures that are gone when the verdict is found; acknowledgements on connections of their own."""
+    for seed in (3, 25, 77):
+        capture = capture_generator.generate(seed, tmp_path / f"{seed}", violations=True)
+        whole = tasks.run(capture.paths, series=True).series
+
+        def gone(_: int, paths: Sequence[Path] = capture.paths) -> None:
+            for path in paths:
+                path.unlink(missing_ok=True)
+
+        again = tasks.run(capture.paths, parts=parts, range_bytes=3000, series=True, progress=gone)
+        assert any(series.points for series in whole)
+        assert {series.stream: series for series in again.series} == {series.stream: series for series in whole}
+        assert not any(path.exists() for path in capture.paths)
+
+
+def test_without_room_for_temporary_files_plots_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    capture = capture_generator.generate(3, tmp_path)
+    whole = tasks.run(capture.paths, series=True)
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    assert tasks.run(capture.paths, series=True).series == whole.series
 
 
 def test_parts_give_the_same_result(tmp_path: Path) -> None:

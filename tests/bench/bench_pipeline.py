@@ -305,8 +305,8 @@ def bench_address(fleet: Fleet, size: int, rounds: int) -> None:
     again: list[int] = []
     replay = stages.Stages.again
 
-    def counted(self: stages.Stages, pairs: set[int]) -> Any:
-        found = replay(self, pairs)
+    def counted(self: stages.Stages, *pairs: Any) -> Any:
+        found = replay(self, *pairs)
         again.append(found.packets)
         return found
 

@@ -7,17 +7,18 @@ settled afterwards: their connections are replayed once more, all in one place, 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+from mqqb.guids import guid_text
 from numpy.typing import NDArray
 
 from ordack.audit.findings import STRAY, finding
 from ordack.audit.identities import Identities
 from ordack.audit.partial import Partial
 from ordack.audit.reports import Part, Streams, Sums, connection_report
-from ordack.audit.result import KINDS, ConnectionReport, Result, Unknown, Violation
+from ordack.audit.result import KINDS, ConnectionReport, Result, StreamKey, Unknown, Violation
 
 CONNECTIONS_MAX = 10_000
 WORST_MAX = 20
@@ -70,6 +71,18 @@ class Merged:
         sources = np.zeros(len(self._names.guids), bool)
         for partial, streams, managers in zip(self._partials, self._names.stream_of, self._names.manager_of):
             sources[managers[partial.flows["key"]["source"][self.split[streams]]]] = True
+        return self._pairs_of(sources)
+
+    def concerned(self, streams: Iterable[StreamKey]) -> set[int]:
+        """The same for all that these streams show, also acknowledgements to an end that has not said who it is."""
+        named = {stream.source_queue_manager for stream in streams}
+        wanted = self._pairs_of(np.array([guid_text(guid) in named for guid in self._names.guids], bool))
+        for partial in self._partials:
+            unnamed = (partial.connections["direction"]["owner"] == 0).any(axis=1)
+            wanted.update(partial.host_pairs[unnamed].tolist())
+        return wanted
+
+    def _pairs_of(self, sources: NDArray[np.bool_]) -> set[int]:
         # What is forwarded may be acknowledged to who does that, at another address.
         for carried, partial, managers in zip([*self._carrying(sources)], self._partials, self._names.manager_of):
             owners = partial.connections["direction"]["owner"][carried]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import tempfile
+from collections.abc import Collection
+from typing import IO, Any
 
 import numpy as np
 from _mqqb import lib
@@ -11,13 +13,22 @@ from mqqb.guids import guid_text
 from numpy.typing import NDArray
 
 from ordack.audit.partial import queue_text
-from ordack.audit.replay import BATCH_ROWS, COLUMNS, Auditor, start_of
 from ordack.audit.result import Result, SequenceId, Series, StreamKey, StreamReport
-from ordack.capture import columnar
+from ordack.capture.columnar import Batch, Decoder
 
 SERIES_STREAMS = 12
 SERIES_POINTS = 4000
 _ACK_RECEIVE = 0x4000
+_READ_ROWS = 1 << 16  # of what was kept, at once
+
+# A message, or an acknowledgement, of which source is the queue manager to which it goes. Other numbers are codes of a
+# decoder; what: as in Series.points.
+_ROW = np.dtype(
+    [
+        ("time", "i8"), ("connection", "u4"), ("source", "u4"), ("queue", "u4"), ("host", "u4"), ("ordinal", "u4"),
+        ("time_stamp", "u4"), ("number", "u4"), ("hops", "u1"), ("what", "u1"),
+    ]
+)  # fmt: skip
 
 
 def _trouble(report: StreamReport) -> tuple[int, int, int]:
@@ -50,10 +61,6 @@ class _Line:
     def knows(self, sequence: SequenceId) -> bool:
         return sequence in self._bases
 
-    def message(self, time: int, sequence: SequenceId, number: int, verdict: int) -> None:
-        what = 1 if verdict & lib.MQQB_AUDIT_RESENT else 2 if verdict & lib.MQQB_AUDIT_REJECTED else 0
-        self.add(time, self.place(sequence, number, time), what)
-
     def add(self, time: int, position: int, what: int) -> None:
         """What happens often is thinned out; resends and what is not accepted stay longer."""
         if what not in (1, 2):
@@ -74,82 +81,122 @@ class _Line:
             self.points = kept
 
 
-class _Lines:
-    """The lines of some streams, and which rows of a capture are theirs."""
+def _rows(batch: Batch, verdicts: NDArray[np.uint8]) -> NDArray[Any]:
+    """What a plot may need of a batch, and of what an auditor says of it."""
+    order, final = (batch["kind"] == kind for kind in (lib.MQQB_KIND_ORDER_ACK, lib.MQQB_KIND_FINAL_ACK))
+    messages, acks = np.flatnonzero(batch["tx_sequence_number"]), np.flatnonzero(order | final)
+    both = np.concatenate([messages, acks])
+    rows = np.empty(len(both), _ROW)
+    rows["time"], rows["connection"] = batch.time[both], batch["connection"][both]
+    sent, told = rows[: len(messages)], rows[len(messages) :]
+    flags, verdict = batch["user_flags"][messages], verdicts[messages]
+    private = (flags & core.USER_DQ) == 3 << 10
+    sent["source"], sent["queue"] = batch["source_queue_manager"][messages], batch["destination_queue"][messages]
+    sent["host"] = np.where(private, batch["queue_manager_address"][messages], 0)
+    sent["hops"] = flags & core.USER_RC
+    sent["what"] = np.where(verdict & lib.MQQB_AUDIT_RESENT, 1, np.where(verdict & lib.MQQB_AUDIT_REJECTED, 2, 0))
+    named, address = batch["ack_source"][acks], batch["queue_manager_address"][acks]
+    told["source"], told["queue"], told["host"], told["hops"] = np.where(named, named, address), 0, 0, 0
+    told["what"] = np.where(order[acks], 3, np.where(batch["message_class"][acks] == _ACK_RECEIVE, 4, 5))
+    for name in ("ordinal", "time_stamp", "number"):
+        column = f"tx_sequence_{name}"
+        sent[name], told[name] = batch[column][messages], batch[f"ack_{column}"][acks]
+    return rows[np.argsort(both, kind="stable")]
 
-    def __init__(self, streams: Iterable[StreamKey]) -> None:
-        self.lines = {stream: _Line() for stream in streams}
-        self._sources = {stream.source_queue_manager for stream in self.lines}
-        self._of_keys: dict[tuple[int, int, int, int], _Line | None] = {}
-        self._of_codes: dict[int, bool] = {}
 
-    def _is_source(self, decoder: columnar.Decoder, code: int) -> bool:
-        if code not in self._of_codes:
-            self._of_codes[code] = bool(code) and guid_text(decoder.queue_manager(code)) in self._sources
-        return self._of_codes[code]
+def _identifiers(rows: NDArray[Any]) -> NDArray[np.uint64]:
+    return (rows["ordinal"].astype(np.uint64) << np.uint64(32)) | rows["time_stamp"].astype(np.uint64)
 
-    def _line(self, batch: columnar.Batch, row: int) -> _Line | None:
-        user_flags = int(batch["user_flags"][row])
-        private = (user_flags & core.USER_DQ) == 3 << 10
-        key = (
-            int(batch["source_queue_manager"][row]),
-            int(batch["destination_queue"][row]),
-            int(batch["queue_manager_address"][row]) if private else 0,
-            user_flags & core.USER_RC,
-        )
-        if key not in self._of_keys:
-            decoder = batch.decoder
-            queue = decoder.queue(key[1])
-            host = decoder.queue_manager(key[2]) if key[2] else b""
-            source = guid_text(decoder.queue_manager(key[0]))
-            self._of_keys[key] = self.lines.get(StreamKey(source, queue_text(queue, host), key[3]))
-        return self._of_keys[key]
 
-    def add(self, batch: columnar.Batch, verdicts: NDArray[np.uint8]) -> None:
+class Lines:
+    """The lines of some streams."""
+
+    def __init__(self, streams: Collection[StreamKey]) -> None:
+        self._lines = {stream: _Line() for stream in streams}
+        self._sources = {stream.source_queue_manager for stream in streams}
+        self._of_keys: dict[tuple[int, ...], _Line | None] = {}
+        self._names: list[str] = [""]  # of queue managers, by code
+        self._known = np.zeros(0, np.uint64)  # sequences
+
+    def add(self, batch: Batch, verdicts: NDArray[np.uint8]) -> None:
         """The rows of a batch, and what an auditor says of them."""
-        kinds, sources = batch["kind"], batch["source_queue_manager"]
-        own = [code for code in np.unique(sources).tolist() if self._is_source(batch.decoder, code)]
-        messages = (batch["tx_sequence_number"] != 0) & np.isin(sources, own)
-        acks = (kinds == lib.MQQB_KIND_ORDER_ACK) | (kinds == lib.MQQB_KIND_FINAL_ACK)
-        sent = {sequence for line in self.lines.values() for _, _, sequence in line.boundaries}
-        for row in np.flatnonzero(messages | acks).tolist():
-            if not messages[row]:
-                sequence = _sequence(batch, "ack_tx", row)
-                if sequence in sent:
-                    self._acknowledge(batch, row, sequence)
-            elif line := self._line(batch, row):
-                sequence = _sequence(batch, "tx", row)
-                sent.add(sequence)
-                line.connections.add(int(batch["connection"][row]))
-                line.message(int(batch.time[row]), sequence, int(batch["tx_sequence_number"][row]), int(verdicts[row]))
+        self.take(_rows(batch, verdicts), batch.decoder)
 
-    def _acknowledge(self, batch: columnar.Batch, row: int, sequence: SequenceId) -> None:
-        time, number = int(batch.time[row]), int(batch["ack_tx_sequence_number"][row])
-        addressed = int(batch["ack_source"][row]) or int(batch["queue_manager_address"][row])
-        guid = guid_text(batch.decoder.queue_manager(addressed)) if addressed else ""
-        positive = batch["message_class"][row] == _ACK_RECEIVE
-        what = 3 if batch["kind"][row] == lib.MQQB_KIND_ORDER_ACK else 4 if positive else 5
-        for stream, line in self.lines.items():
+    def take(self, rows: NDArray[Any], decoder: Decoder) -> None:
+        """The next ones; what their codes mean."""
+        codes = range(len(self._names), decoder.queue_managers + 1)
+        self._names += [guid_text(decoder.queue_manager(code)) for code in codes]
+        own = [code for code, name in enumerate(self._names) if name in self._sources]
+        messages = (rows["what"] < 3) & np.isin(rows["source"], own)
+        sequences = _identifiers(rows)
+        self._known = np.union1d(self._known, sequences[messages])
+        acks = (rows["what"] >= 3) & np.isin(sequences, self._known)
+        for row in rows[messages | acks].tolist():
+            self._take(row, decoder)
+
+    def _take(self, row: tuple[int, ...], decoder: Decoder) -> None:
+        time, connection, source, queue, host, ordinal, time_stamp, number, hops, what = row
+        sequence = SequenceId(ordinal, time_stamp)
+        if what < 3:
+            if line := self._line(decoder, source, queue, host, hops):
+                line.connections.add(connection)
+                line.add(time, line.place(sequence, number, time), what)
+            return
+        for stream, line in self._lines.items():
             if line.knows(sequence) and (
-                stream.source_queue_manager == guid or int(batch["connection"][row]) in line.connections
+                stream.source_queue_manager == self._names[source] or connection in line.connections
             ):
                 line.add(time, line.place(sequence, number, time), what)
 
+    def _line(self, decoder: Decoder, *key: int) -> _Line | None:
+        if key not in self._of_keys:
+            source, queue, host, hops = key
+            text = queue_text(decoder.queue(queue), decoder.queue_manager(host) if host else b"")
+            self._of_keys[key] = self._lines.get(StreamKey(self._names[source], text, hops))
+        return self._of_keys[key]
 
-def _sequence(batch: columnar.Batch, prefix: str, row: int) -> SequenceId:
-    return SequenceId(int(batch[f"{prefix}_sequence_ordinal"][row]), int(batch[f"{prefix}_sequence_time_stamp"][row]))
+    def series(self) -> list[Series]:
+        """What they show."""
+        return [
+            Series(stream, tuple(sorted(line.points)), tuple(line.boundaries), line.thinned)
+            for stream, line in self._lines.items()
+        ]
 
 
-def series_of(files: Sequence[str], result: Result) -> list[Series]:
-    """The streams with most trouble, read and replayed once more."""
-    chosen = sorted(result.streams, key=_trouble, reverse=True)[:SERIES_STREAMS]
-    plot = _Lines(report.stream for report in chosen)
-    auditor = Auditor(start_of(files), verdicts=True)
-    for batch in columnar.batches(files, rows=BATCH_ROWS, columns=COLUMNS, ordered=True):
-        auditor.feed(batch)
-        if auditor.verdicts is not None:
-            plot.add(batch, auditor.verdicts)
-    return [
-        Series(stream, tuple(sorted(line.points)), tuple(line.boundaries), line.thinned)
-        for stream, line in plot.lines.items()
-    ]
+class Kept:
+    """What plots may need, while it is not known of which streams: in a temporary file, 38 bytes a message.
+
+    lost: there was no room for it.
+    """
+
+    def __init__(self) -> None:
+        self._file: IO[bytes] | None = None
+        self._decoder: Decoder | None = None
+        self.lost = False
+
+    def add(self, batch: Batch, verdicts: NDArray[np.uint8]) -> None:
+        """As Lines.add."""
+        data = _rows(batch, verdicts).tobytes()
+        self._decoder = batch.decoder
+        try:
+            self._file = self._file or tempfile.TemporaryFile("w+b", 0, prefix="ordack-")  # noqa: SIM115 - for all rows
+            self.lost = self.lost or self._file.write(data) < len(data)
+        except OSError:
+            self.lost = True
+
+    def close(self) -> None:
+        """It is not needed any more."""
+        if self._file is not None:
+            self._file.close()
+
+    def into(self, lines: Lines) -> None:
+        """All that was added."""
+        if self._file is not None and self._decoder is not None:
+            self._file.seek(0)
+            while data := self._file.read(_READ_ROWS * _ROW.itemsize):
+                lines.take(np.frombuffer(data, _ROW), self._decoder)
+
+
+def most_trouble(result: Result) -> list[StreamKey]:
+    """The streams that have plots."""
+    return [report.stream for report in sorted(result.streams, key=_trouble, reverse=True)[:SERIES_STREAMS]]

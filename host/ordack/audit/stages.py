@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,6 +21,8 @@ import pyarrow as pa
 
 from ordack.audit.partial import Partial
 from ordack.audit.replay import BATCH_ROWS, COLUMNS, Auditor
+from ordack.audit.result import StreamKey
+from ordack.audit.series import Kept, Lines
 from ordack.audit.shares import Connections
 from ordack.capture import byte_ranges, columnar
 from ordack.capture.byte_ranges import Piece, Places, Range, Report
@@ -42,20 +45,37 @@ _CHUNK_BITS = 20  # of the number of a range's chunk, behind that of the range
 
 class Share(NamedTuple):
     """What a task needs to replay: all parts of the capture, and their numbers among the routed rows. strays: other
-    tasks know more."""
+    tasks know more. plotted: streams of which points are wanted."""
 
     paths: Sequence[str]
     start: int
     parts: Sequence[columnar.Gathered]
     numbers: Sequence[int]
     strays: bool
+    plotted: Sequence[StreamKey]
 
 
-def whole(files: Sequence[str], start: int, progress: Callable[[int], None] | None = None) -> Partial:
-    """The audit of these files, in order, in one go. OSError if one cannot be read."""
-    auditor = Auditor(start)
-    for batch in columnar.batches(files, rows=BATCH_ROWS, columns=COLUMNS, ordered=True):
+def whole(
+    files: Sequence[str],
+    start: int,
+    progress: Callable[[int], None] | None = None,
+    plot: Kept | Lines | None = None,
+) -> Partial:
+    """The audit of these files, in order, in one go. plot: takes points. OSError if a file cannot be read."""
+    batches = columnar.batches(files, rows=BATCH_ROWS, columns=COLUMNS, ordered=True)
+    return _fed(Auditor(start, verdicts=plot is not None), batches, progress, plot)
+
+
+def _fed(
+    auditor: Auditor,
+    batches: Iterable[columnar.Batch],
+    progress: Callable[[int], None] | None,
+    plot: Kept | Lines | None,
+) -> Partial:
+    for batch in batches:
         auditor.feed(batch)
+        if plot is not None and auditor.verdicts is not None:
+            plot.add(batch, auditor.verdicts)
         if progress is not None:
             progress(batch.rows)
     return auditor.partial()
@@ -63,7 +83,7 @@ def whole(files: Sequence[str], start: int, progress: Callable[[int], None] | No
 
 def replay(share: Share, pieces: Iterable[tuple[int, int, bytes]], progress: Callable[[int], None] | None) -> Partial:
     """pieces: number of a part and chunk of it, size, packed frames; in order."""
-    auditor = Auditor(share.start, share.strays)
+    lines = Lines(share.plotted) if share.plotted else None
     waiting = iter(pieces)
     last = next(waiting, None)
 
@@ -76,11 +96,9 @@ def replay(share: Share, pieces: Iterable[tuple[int, int, bytes]], progress: Cal
                 last = next(waiting, None)
             yield b"".join(taken)
 
-    for batch in columnar.gathered(share.paths, share.parts, frames, BATCH_ROWS, COLUMNS):
-        auditor.feed(batch)
-        if progress is not None:
-            progress(batch.rows)
-    return auditor.partial()
+    batches = columnar.gathered(share.paths, share.parts, frames, BATCH_ROWS, COLUMNS)
+    found = _fed(Auditor(share.start, share.strays, lines is not None), batches, progress, lines)
+    return replace(found, series=lines.series()) if lines is not None else found
 
 
 class Stages:
@@ -127,17 +145,17 @@ class Stages:
         self._numbers = [numbers[number] for number in held]
         self._connections = Connections(reports[number] for number in held)
 
-    def _replay(self, places: Places, shares: int) -> list[Partial]:
-        share = Share(self._files, self._start, self._parts, self._numbers, shares > 1)
+    def _replay(self, places: Places, shares: int, plotted: Sequence[StreamKey] = ()) -> list[Partial]:
+        share = Share(self._files, self._start, self._parts, self._numbers, shares > 1, plotted)
         return self._storage.replay(share, places, shares, self._progress)
 
     def partials(self) -> list[Partial]:
         """What each task has found out. A task without frames has none."""
         return self._replay(self._connections.shares(self._shares), self._shares)
 
-    def again(self, pairs: set[int]) -> Partial:
-        """What one task finds out about the connections of these pairs of hosts."""
-        return self._replay(self._connections.between(pairs), 1)[0]
+    def again(self, pairs: set[int], plotted: Sequence[StreamKey] = ()) -> Partial:
+        """What one task finds out about the connections of these pairs of hosts, with points of these streams."""
+        return self._replay(self._connections.between(pairs), 1, plotted)[0]
 
 
 class _Here:

@@ -9,6 +9,7 @@ they have found out.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -19,8 +20,8 @@ from ordack.audit import stages
 from ordack.audit.merge import Merged
 from ordack.audit.partial import Partial
 from ordack.audit.replay import BATCH_ROWS, COLUMNS, start_of
-from ordack.audit.result import Result, count_text
-from ordack.audit.series import series_of
+from ordack.audit.result import Result, StreamKey, count_text
+from ordack.audit.series import Kept, Lines, most_trouble
 from ordack.capture import columnar
 from ordack.paths import each, size_of
 
@@ -51,7 +52,7 @@ def run(
 
     spark: its tasks do it, if it is divided; else this process does. parts: into how many shares the connections are
     divided; by default `shares` says it, without Spark 1.
-    series: points for plots of the streams with most trouble, which takes another pass. range_bytes: of a file that one
+    series: points for plots of the streams with most trouble. range_bytes: of a file that one
     task reads; by default so many that each place has some, and 128 MiB at most. progress: called with numbers of
     packets as this process has done them.
     Raises CaptureUnusable, and OSError for a file that cannot be read.
@@ -63,16 +64,20 @@ def run(
     size = sum(each(size_of, files))
     if parts is None:
         parts = 1 if spark is None else shares(size, _places(spark))
-    if parts == 1:
-        result = result_of(files, [stages.whole(files, start, progress)])
-        read = size
-    else:
+    if parts > 1:
         with stages.Stages(files, start, parts, range_bytes, spark, progress) as staged:
-            result = result_of(files, staged.partials(), staged.again)
-            read = staged.bytes_read
-    result = replace(result, bytes_read=read)
-    if series:
-        result.series.extend(series_of(files, result))
+            result = result_of(files, staged.partials(), staged.again, series)
+            return replace(result, bytes_read=staged.bytes_read)
+    with contextlib.closing(Kept()) as kept:
+        found = stages.whole(files, start, progress, kept if series else None)
+        result = replace(result_of(files, [found]), bytes_read=size)
+        if series:
+            lines = Lines(most_trouble(result))
+            if kept.lost:
+                stages.whole(files, start, None, lines)
+            else:
+                kept.into(lines)
+            result.series.extend(lines.series())
     return result
 
 
@@ -117,19 +122,27 @@ def require_packets(result: Result) -> None:
 
 
 def result_of(
-    paths: Sequence[str], partials: Sequence[Partial], again: Callable[[set[int]], Partial] | None = None
+    paths: Sequence[str],
+    partials: Sequence[Partial],
+    again: Callable[[set[int], Sequence[StreamKey]], Partial] | None = None,
+    series: bool = False,
 ) -> Result:
     """What all tasks together say of the files.
 
     again: replays the connections of these pairs of hosts once more, all in one place, for streams of which several
-    tasks know something; not needed for one task. Raises CaptureUnusable.
+    tasks know something, or of which points are wanted; not needed for one task. series: as of run, with `again`.
+    Raises CaptureUnusable.
     """
     if not any(partial.frames for partial in partials):
         raise CaptureUnusable("; ".join(map(_problem, paths)) or "there is no capture")
     merged = Merged(paths, partials)
     if merged.split.any() and again is not None:
-        merged.settle(again(merged.wanted()))
-    return merged.result()
+        merged.settle(again(merged.wanted(), ()))
+    result = merged.result()
+    if series and again is not None:
+        plotted = most_trouble(result)
+        result.series.extend(again(merged.concerned(plotted), plotted).series)
+    return result
 
 
 def _places(spark: SparkSession) -> int:
