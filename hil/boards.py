@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen
@@ -263,6 +263,14 @@ class Board(Mortal, Protocol):
         """Of its flash; None: nobody has counted. The board is switched off."""
         return None
 
+    def lacks(self, work: str) -> bool:
+        """Whether this rig cannot do a work to it: `erase`, `put`, `reflash` or `redeploy`."""
+        return getattr(type(self), work) is getattr(Board, work)
+
+    def attended(self) -> AbstractContextManager[object]:
+        """While it is off: what follows is done at one go, and its application does not run between."""
+        return nullcontext()
+
     def erase(self, folder: str, to: Path) -> None:
         """A folder of the board's flash is gone; its files go to the new folder `to`. The board is switched off. Raises
         FileNotFoundError if the board has not made it yet, another OSError if this rig cannot do that to such a board.
@@ -353,9 +361,10 @@ class ProcessBoard(Board):
     def put(self, folder: str, files: Path) -> None:
         shutil.copytree(files, self._folder / folder)
 
+    def lacks(self, work: str) -> bool:
+        return super().lacks(work) or (work == "reflash" and not self._other[1:])
+
     def reflash(self) -> None:
-        if not self._other[1:]:
-            raise OSError(f"board {self.target} has one interpreter only")
         self._command, self._other = self._other, self._command
 
     def close(self) -> None:

@@ -389,24 +389,27 @@ class Campaign:
 
     def befall(self) -> None:
         """The board is off, and its mishap happens. An outbox that is gone is kept here, for the verdict."""
-        mishap, first = self.settings.mishap, self.folder / "outbox-1"
-        if mishap == REFLASH:
+        if self.settings.mishap == REFLASH:
             self.board.reflash()
-        elif mishap == DEPLOY:
+        elif self.settings.mishap == DEPLOY:
             self.board.redeploy()
         else:
-            to = self.folder / f"outbox-{self.mishaps + 1}"
-            try:
-                self.board.erase("outbox", to)
-            except FileNotFoundError:  # it had not been made yet
-                return
-            if mishap == FLIP:
-                self.flip(to)
-            if mishap in (FLIP, COPY):
-                self.board.put("outbox", first if mishap == COPY else to)
-            if mishap in (ERASE, ERASE_FIXED) or (mishap == COPY and to != first):
-                self.erased.append(to)
+            with self.board.attended():
+                try:
+                    self._change_outbox(self.settings.mishap)
+                except FileNotFoundError:  # it had not been made yet
+                    return
         self.mishaps += 1
+
+    def _change_outbox(self, mishap: str) -> None:
+        first, to = self.folder / "outbox-1", self.folder / f"outbox-{self.mishaps + 1}"
+        self.board.erase("outbox", to)
+        if mishap == FLIP:
+            self.flip(to)
+        if mishap in (FLIP, COPY):
+            self.board.put("outbox", first if mishap == COPY else to)
+        if mishap in (ERASE, ERASE_FIXED) or (mishap == COPY and to != first):
+            self.erased.append(to)
 
     async def restore(self) -> None:
         """The queue manager is off, and its mishap happens. What it got after the backup is gone, and kept here. It is
@@ -763,7 +766,7 @@ def _refuse(settings: Settings, board: Board) -> None:
     if (settings.mishap == DEAD_DNS or settings.tls) and board.line is not None:
         raise BoardMissing(f"board {settings.board} has no network: it asks no name server, and speaks no TLS")
     for name in NEEDED.get(settings.mishap, ()):
-        if getattr(type(board), name) is getattr(Board, name):
+        if board.lacks(name):
             raise BoardMissing(f"the mishap {settings.mishap} cannot befall board {settings.board}: see hil/README.md")
     if settings.commands and settings.board in WITHOUT_INBOX:
         raise BoardMissing(f"board {settings.board} has no heap for commands: {settings.board}@72 has")

@@ -26,6 +26,7 @@ from labgrid.protocol import BootstrapProtocol, PowerProtocol, ResetProtocol
 from labgrid.resource import NetworkSerialPort, Resource
 from labgrid.resource.udev import USBResource
 from labgrid.strategy import Strategy, StrategyError
+from ordack.boards.outbox import FILES as FILES_OF
 from ordack.boards.repl import Board as Repl
 from ordack.boards.repl import BoardError, Silent, attended, write_limit
 
@@ -158,7 +159,7 @@ class MicroPythonDriver(Driver):  # type: ignore[misc]
                 # Open until the other has it, so that a port that counts its users does not see the last one go. A port
                 # of a network has one user.
                 with self._opened(where, _READ_TIMEOUT_S) as port:
-                    self._interrupt(port, end)
+                    self._interrupt(port, end, log, life)
                     if isinstance(self.port, NetworkSerialPort):
                         port.close()
                     return Repl(where, self.port.speed).look(reset=True)
@@ -171,16 +172,20 @@ class MicroPythonDriver(Driver):  # type: ignore[misc]
         limit = write_limit(where, write_s)
         return serial.serial_for_url(where, self.port.speed, timeout=_READ_TIMEOUT_S, write_timeout=limit)
 
-    def _interrupt(self, port: Any, end: float) -> None:
-        """Stop what runs, and see the prompt: who asks for the raw REPL while a program prints may wait for ever.
-        Raises OSError.
+    def _interrupt(self, port: Any, end: float, log: Log, life: int) -> None:
+        """Stop what runs, and see the prompt: who asks for the raw REPL while a program prints may wait for ever. What
+        that has said is in the log. Raises OSError.
         """
-        seen = b""
-        while _PROMPT not in seen:
+        line = said = b""
+        while _PROMPT not in line:
             if time.monotonic() >= end:
-                raise OSError(f"board {self.target.name} shows no prompt; it says {seen[-60:]!r}")
+                raise OSError(f"board {self.target.name} shows no prompt; it says {said!r}")
             port.write(_INTERRUPT)
-            seen = seen[-len(_PROMPT) :] + port.read(1024)
+            new = port.read(1024)
+            said = (said + new)[-60:]
+            *lines, line = (line + new).split(b"\n")
+            for text in lines:
+                log.append(Line(life, text.decode(errors="replace").rstrip("\r")))
 
     def enter_bootloader(self) -> None:
         """The board leaves MicroPython for what its tools talk to. Raises OSError."""
@@ -366,11 +371,13 @@ class Status(enum.Enum):
 @attr.s(eq=False)
 class BoardStrategy(Strategy):  # type: ignore[misc]
     """off -> flashed -> deployed -> running. `firmware` names the image that is flashed, from `images` of the file;
-    without it the firmware that a board has stays.
+    without it the firmware that a board has stays. `other` names another one, which takes turns with it in the mishap
+    `reflash` of a campaign.
     """
 
     bindings: ClassVar[dict[str, Any]] = {"node": NodeProtocol}
     firmware: str | None = attr.ib(default=None, validator=optional(instance_of(str)))
+    other: str | None = attr.ib(default=None, validator=optional(instance_of(str)))
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -406,6 +413,11 @@ class BoardStrategy(Strategy):  # type: ignore[misc]
             else:
                 self.board.power_up()
             self.status = following
+
+    def flash_other(self) -> None:
+        """The other firmware, in turn with the first one; the board is off before and after. As `transition`."""
+        self.firmware, self.other = self.other, self.firmware
+        self._flash()
 
     def _flash(self) -> None:
         if self.image is None:
@@ -525,6 +537,8 @@ class LabBoard(RealBoard):
         self.ways = (POWER,) if node.button is None else (POWER, RESET)
         self._stop = threading.Event()
         self._reader: threading.Thread | None = None
+        self._repl: Repl | None = None
+        self._program: dict[str, bytes] = {}
         super().__init__(node, application, node.power, node.button)
         self.switch = Switch(node.power, node.off_s, self.target)
 
@@ -542,22 +556,31 @@ class LabBoard(RealBoard):
         return f"{self.target}: {self._node.identity}, over {link}"
 
     def files(self) -> dict[str, Path]:
-        image = self._node.target.get_driver(BoardStrategy, activate=False).image
+        image = self._strategy.image
         named = {"firmware image": image} if image is not None and image.is_file() else {}
         return {"application": self._application, **named}
 
     @contextlib.contextmanager
     def asked(self) -> Iterator[Repl]:
-        """Its REPL, of a board that is off before and after."""
+        """Its REPL, of a board that is off before and after, or that of who asks it already. Raises OSError."""
+        if self._repl is not None:
+            yield self._repl
+            return
         self.switch.on()
         try:
-            with self._node.micropython.repl(self.log, self._life) as repl:
+            with self._node.micropython.repl(self.log, self._life) as self._repl:
                 try:
-                    yield repl
+                    yield self._repl
                 finally:
-                    repl.close(restart=False)
+                    self._repl.close(restart=False)
+        except BoardError as error:
+            raise OSError(f"board {self.target}: {error}") from None
         finally:
+            self._repl = None
             self.switch.off()
+
+    def attended(self) -> contextlib.AbstractContextManager[object]:
+        return self.asked()
 
     def firmware(self) -> str:
         with self.asked() as repl:
@@ -569,14 +592,53 @@ class LabBoard(RealBoard):
         link: dict[str, object] = {"lan": node.lan}
         if node.line is not None:
             link = {"uart": node.uart, "baud": node.baud, "rxbuf": node.rxbuf}
-        program = compiled(self._application, self.target)
+        self._program = {
+            "application.mpy": compiled(self._application, self.target),
+            "config.json": json.dumps({**settings, **link}).encode(),
+            "main.py": MAIN.encode(),
+        }
         self.switch.off()
         with self.asked() as repl:
             self._refuse_what_others_have(repl)
             repl.run(_CLEAN.format([*FILES, str(settings["outbox"])]))
-            repl.write("application.mpy", program)
-            repl.write("config.json", json.dumps({**settings, **link}).encode())
-            repl.write("main.py", MAIN.encode())
+            self._write_program(repl)
+
+    def _write_program(self, repl: Repl) -> None:
+        for name, data in self._program.items():
+            repl.write(name, data)
+
+    def lacks(self, work: str) -> bool:
+        has_other = self._node.loader is not None and self._strategy.other is not None
+        return super().lacks(work) or (work == "reflash" and not has_other)
+
+    @property
+    def _strategy(self) -> BoardStrategy:
+        found: BoardStrategy = self._node.target.get_driver(BoardStrategy, activate=False)
+        return found
+
+    def erase(self, folder: str, to: Path) -> None:
+        with self.asked() as repl:
+            found = repl.run(FILES_OF.format(folder))
+            if found is None:
+                raise FileNotFoundError(f"board {self.target}: {folder} is not there")
+            to.mkdir()
+            for name, _ in found:
+                (to / name).write_bytes(repl.read(f"{folder}/{name}"))
+            repl.run(_CLEAN.format([folder]))
+
+    def put(self, folder: str, files: Path) -> None:
+        with self.asked() as repl:
+            repl.run(f"import os\nos.mkdir({folder!r})")
+            for file in files.iterdir():
+                repl.write(f"{folder}/{file.name}", file.read_bytes())
+
+    def reflash(self) -> None:
+        try:
+            self._strategy.flash_other()
+        except StrategyError as error:
+            raise OSError(error.msg) from None
+        with self.asked() as repl:
+            self._write_program(repl)
 
     def redeploy(self) -> None:
         mark = self.log.mark()

@@ -125,7 +125,8 @@ def strategy(made: Target) -> BoardStrategy:
     except NoSupplierFoundError as error:
         raise BoardMissing(f"board {made.name}: {reason(error)}") from None
     images = made.env.config.data.get("images", {})
-    if found.firmware is not None and found.firmware not in images:
-        there = ", ".join(images) or "none"
-        raise BoardMissing(f"board {made.name}: firmware: {found.firmware!r} is none of images: of the file: {there}")
+    for key, name in (("firmware", found.firmware), ("other", found.other)):
+        if name is not None and name not in images:
+            there = ", ".join(images) or "none"
+            raise BoardMissing(f"board {made.name}: {key}: {name!r} is none of images: of the file: {there}")
     return found

@@ -23,7 +23,7 @@ import pyudev
 import yaml
 from labgrid import Environment
 from labgrid.strategy import StrategyError
-from ordack.boards.repl import CORE, BoardError, dotted
+from ordack.boards.repl import CORE, dotted
 
 from hil import lab, locks, targets, wiring
 from hil.boards import BoardMissing, Quarantined
@@ -117,8 +117,6 @@ def check(environment: Environment, name: str) -> Iterator[str]:
         if strategy.node.micropython.answers(OFF_S):
             raise OSError("it answers although its power is off: the switch is another board's, or USB feeds it")
         yield "silent when its power is off"
-    except BoardError as error:
-        raise OSError(str(error)) from None
     finally:
         board.close()
 

@@ -18,6 +18,7 @@ import tty
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
@@ -54,7 +55,7 @@ from hil.emulated import HOST, ICOUNT, M3
 from hil.kinds import KINDS
 from hil.locks import Lock
 from hil.rig import main as rig_command
-from hil.scenario import DEPLOY, ORDACK, Settings
+from hil.scenario import COPY, DEPLOY, ERASE, FLIP, ORDACK, REFLASH, Settings
 from hil.targets import open_board
 
 DEADLINE_S = 60.0
@@ -141,6 +142,7 @@ def test_the_boards_that_the_readme_describes_are_some(rig: Rig) -> None:
         ({"resources": {"USBSerialPort": {"match": {"ID_SERIAL_SHORT": 12}}}}, "12 is no text: put it in quotes"),
         ({"resources": {"USBSerialPort": {}}}, "without a match any port fits"),
         ({"BoardStrategy": {"firmware": "new"}}, "firmware: 'new' is none of images: of the file: none"),
+        ({"BoardStrategy": {"other": "new"}}, "other: 'new' is none of images: of the file: none"),
         ({"ExternalPowerDriver": {"cmd_on": "x"}}, "failed to create ExternalPowerDriver"),
     ],
 )
@@ -479,6 +481,41 @@ def test_a_board_is_given_its_application_cut_off_and_read(bench: Bench, applica
     finally:
         board.close()
     bench.open(application).close()
+
+
+@pytest.mark.timeout(180)
+def test_what_a_board_says_before_it_is_interrupted_is_in_its_log_and_what_is_done_at_one_go_switches_it_once(
+    bench: Bench, application: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = bench.open(application)
+    assert isinstance(board, LabBoard)
+    try:
+        board.start({"outbox": "outbox"})
+        board.log.wait_for(lambda text: text == "alive", DEADLINE_S)
+        board.kill()
+        (tmp_path / "files").mkdir()
+        (tmp_path / "files" / "1.log").write_bytes(b"reading")
+        (tmp_path / "files" / "2.log").write_bytes(bytes(range(256)) * 9)
+        mark, switched = board.log.mark(), list[str]()
+        on = board.switch.on
+
+        def counted() -> None:
+            switched.append("on")
+            on()
+
+        monkeypatch.setattr(board.switch, "on", counted)
+        with board.attended():
+            with pytest.raises(FileNotFoundError, match="board bench: outbox is not there"):
+                board.erase("outbox", tmp_path / "taken")
+            board.put("outbox", tmp_path / "files")
+            board.erase("outbox", tmp_path / "taken")
+            board.put("outbox", tmp_path / "taken")
+        assert switched == ["on"]
+        assert any("KeyboardInterrupt" in line.text for line in board.log.since(mark))
+        assert board.read_file("outbox/2.log") == bytes(range(256)) * 9
+        assert sorted(file.name for file in (tmp_path / "taken").iterdir()) == ["1.log", "2.log"]
+    finally:
+        board.close()
 
 
 @pytest.mark.timeout(180)
@@ -1266,6 +1303,55 @@ def test_the_campaign_drives_it_and_switches_its_power_by_a_relay_in_the_network
     assert figures.shortcomings() == [], f"seed {seed}"
     assert figures.core == "c-module"
     assert [one["params"]["on"] for _, one in asked].count(True) >= 3, "its firmware is read, it starts, and once more"
+
+
+FLASH = """
+import json, pathlib, sys
+command = pathlib.Path(sys.argv[1])
+words = json.loads(command.read_text())
+words[words.index("-kernel") + 1] = sys.argv[2]
+command.write_text(json.dumps(words))
+"""
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("mishap", [ERASE, COPY, FLIP, REFLASH])
+def test_a_mishap_befalls_it_over_its_repl_and_loses_what_it_took_away_and_nothing_else(
+    bench: Bench, rig: Rig, tmp_path: Path, mishap: str
+) -> None:
+    if not Path(ORDACK[0]).exists():
+        pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
+    (tmp_path / "flash.py").write_text(FLASH)
+    tool = f"{sys.executable} {tmp_path}/flash.py {bench.tty.with_name('command')} {{image}}"
+    board = {**bench.described, "drivers": {"ExternalLoaderDriver": {"cmd": tool}, **bench.described["drivers"]}}
+    board["drivers"]["BoardStrategy"] = {"firmware": "first", "other": "second"}
+    with rig({"bench": board}).open("a") as file:
+        file.write(f"images: {{first: {M3.firmware}, second: {M3.twin}}}\n")
+    seed = new_seed()
+    print(f"seed {seed}")
+    wanted = Settings(12, 0, 3, seed, "bench", 200, 180.0, 300.0, mishap=mishap, ahead=12)
+    figures = asyncio.run(run_campaign(replace(wanted, artefacts=tmp_path / "campaign"), Console()))
+    assert figures.shortcomings() == [], f"seed {seed}"
+    assert figures.comparison is not None
+    assert figures.mishaps == 2
+    assert figures.comparison.once + len(figures.comparison.erased) == 12
+    if mishap == REFLASH:
+        assert (figures.comparison.once, figures.cores) == (12, ["c-module", "python"])
+    elif mishap == FLIP:
+        assert figures.comparison.once == 12
+
+
+def test_one_without_another_firmware_or_what_loads_it_is_not_reflashed(rig: Rig, tmp_path: Path) -> None:
+    (tmp_path / "new.uf2").touch()
+    plain = described(tmp_path / "tty")
+    loader = {"ExternalLoaderDriver": {"cmd": "true {image}"}}
+    for before, named in (({}, {"other": "new"}), (loader, {"firmware": "new"})):
+        board = {**plain, "drivers": {**before, **plain["drivers"], "BoardStrategy": named}}
+        with rig({"bench": board}).open("a") as file:
+            file.write("images: {new: new.uf2}\n")
+        settings = Settings(3, 0, 1, 1, "bench", artefacts=tmp_path / "campaign", mishap=REFLASH)
+        with pytest.raises(BoardMissing, match="the mishap reflash cannot befall board bench: see"):
+            asyncio.run(run_campaign(settings, Console()))
 
 
 @pytest.mark.timeout(400)
