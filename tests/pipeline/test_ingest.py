@@ -10,6 +10,7 @@ import datetime
 import fcntl
 import json
 import runpy
+import shutil
 import signal
 import socket
 import sys
@@ -19,7 +20,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
+import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -216,6 +219,43 @@ def test_other_readers_are_told_which_files_belong_to_the_table(spark: SparkSess
     (moved / METADATA / str(newest - 1)).unlink()
     with pytest.raises(TableError, match="has holes"):
         committed_files(moved)
+
+
+def test_a_table_that_was_moved_or_copied_goes_on_and_all_readers_see_each_row_once(
+    spark: SparkSession, folder: Path, table: Path
+) -> None:
+    spark.conf.set(COMPACTED, "2")
+    try:
+        for serial in range(1, 4):
+            write(folder, serial, serial, serial)
+            ingest(spark, parquet(folder, table))
+        copy = Path(shutil.copytree(table, table.with_name("W\u00e4rme, 20 %25")))
+        moved = table.rename(table.with_name("moved"))
+        write(folder, 4, 4, 4)
+        for place in (copy, moved):
+            ingest(spark, job(folder, place))
+            write(folder, 5, 5, 5)
+            ingest(spark, job(folder, place))
+    finally:
+        spark.conf.unset(COMPACTED)
+    for place in (copy, moved):
+        files = list(map(str, committed_files(place)))
+        read = {
+            "pyarrow": pq.read_table(files)["lookup_id"].to_pylist(),
+            "polars": polars.read_parquet(files)["lookup_id"].to_list(),
+            "duckdb": [one for (one,) in duckdb.sql(f"SELECT lookup_id FROM read_parquet({files})").fetchall()],
+            "spark": [one.lookup_id for one in spark.read.parquet(str(place)).select("lookup_id").collect()],
+        }
+        assert {tuple(sorted(found)) for found in read.values()} == {(1, 2, 3, 4, 5)}, read
+    link = table.with_name("link")
+    link.symlink_to(moved)
+    with pytest.raises(IngestUnusable, match=f"link is {moved} by another name"):
+        ingest(spark, job(folder, link))
+    shutil.copytree(moved, table)
+    gone = committed_files(table)[1]
+    gone.unlink()
+    with pytest.raises(IngestUnusable, match=f"was moved or copied without its file {gone.name}"):
+        ingest(spark, job(folder, table))
 
 
 def test_segments_and_tables_of_older_versions_are_gone_on_with(

@@ -35,7 +35,7 @@ from ordack.pipeline.folders import Folders, Place
 from ordack.pipeline.progress import Batch, IngestError, IngestUnusable, Latency, Summary, ended
 from ordack.pipeline.segment_source import folders_of
 from ordack.pipeline.spark import is_remote, words
-from ordack.pipeline.table import METADATA
+from ordack.pipeline.table import METADATA, TableError, settle
 from ordack.slow_starts import STARTS, is_slow_start
 
 LOCK = "ordack.lock"
@@ -82,6 +82,17 @@ class FileTable:
         ):
             raise IngestUnusable(_foreign(self.table))
 
+    def settle(self) -> None:
+        """What was moved or copied is at home in its new place. Raises IngestError, IngestUnusable."""
+        if scheme_of(self.table) or not Path(self.table, METADATA).exists():
+            return
+        try:
+            settle(Path(self.table))
+        except TableError as error:
+            raise IngestUnusable(str(error)) from None
+        except OSError as error:
+            raise IngestError(f"cannot write to {error.filename or self.table}: {error.strerror}") from None
+
     def fitted(self, spark: SparkSession, frame: DataFrame) -> DataFrame:
         """The stream, in the order of the table's columns, and without those of messages that were not there yet when
         the table was begun: a table keeps its columns, and readers other than Spark put files together by their
@@ -95,7 +106,12 @@ class FileTable:
         return frame.select(*("`" + name.replace("`", "``") + "`" for name in columns))
 
     def _read(self, spark: SparkSession) -> DataFrame:
-        return spark.read.format(self.table_format).load(self.table)
+        try:
+            frame = spark.read.format(self.table_format).load(self.table)
+            frame.schema  # noqa: B018 - a server is asked for it now
+            return frame
+        except PySparkException as error:
+            raise IngestUnusable(f"Spark cannot read the table {self.table}: {words(error)}") from None
 
     def check(self, spark: SparkSession, schema: StructType) -> None:
         """Refuse a table that this checkpoint has not written. Raises IngestUnusable, IngestError."""
@@ -248,6 +264,7 @@ def run(
     warn: Callable[[str], None],
 ) -> Summary:
     """Put what is in the segments, and not in the table yet, into the table. Raises IngestError, FolderError."""
+    to.settle()
     frame = to.fitted(spark, source.frame)
     to.check(spark, frame.schema)
     if not holds_files(spark, f"{to.place}/offsets"):
