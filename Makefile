@@ -146,7 +146,7 @@ natmod: setup-firmware ## what boards with a stock firmware take: native modules
 
 rp2040: setup-firmware ## the Pico's real firmware with the C core, in rp2040js: deploy, doctor, readings over its UART (not in make test)
 	@firmware/ports/rp2/build.sh
-	@$(PYTHON_VENV) -m hil.rp2040
+	@$(PYTHON_VENV) -m tests.boards.rp2040
 
 clean: ## removes what the jobs made, except .venv
 	@rm -rf build host/*.so host/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -108,16 +108,19 @@ def pytest_configure(config: pytest.Config) -> None:
     except BoardMissing as reason:
         raise pytest.UsageError(str(reason)) from None
     os.environ["LG_ENV"] = str(Path(path).absolute())  # for open_board, in processes of xdist, too
-    if config.option.rounds < 1:
-        raise pytest.UsageError(f"--rounds {config.option.rounds}: there is one at least")
-    if hasattr(config, "workerinput"):
-        config.option.seed = config.workerinput[SEED]
-    else:
-        config.option.seed = _seed(config.option.seed, config.option.keep)
+    option = config.option
+    if option.rounds < 1:
+        raise pytest.UsageError(f"--rounds {option.rounds}: there is one at least")
     try:
+        Settings(option.messages, option.cuts, option.kills, option.seed or 0, commands=option.commands)
+        # What cannot be written is told now, and not after the hours of its campaigns
+        given = getattr(config, "workerinput", None)
+        option.seed = given[SEED] if given else _seed(option.seed, option.keep)
         config.pluginmanager.register(Report(config, boards))
-    except OSError as error:  # now, and not after the hours of its campaigns
-        raise pytest.UsageError(f"--report {config.option.report}: {error.strerror}") from None
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
+    except OSError as error:
+        raise pytest.UsageError(f"--keep, --report: {error.filename}: {error.strerror}") from None
 
 
 def _seed(asked: int | None, keep: Path | None) -> int:

@@ -228,6 +228,8 @@ def _obey(chosen: argparse.Namespace, console: Console) -> int:
         wanted = read(chosen.scenario)
         if not wanted.boards:
             raise BadScenario(f"{chosen.scenario} has one board: {replay(wanted, chosen.scenario)}")
+    if chosen.report is not None:  # what cannot be written is told now
+        chosen.report.parent.mkdir(parents=True, exist_ok=True)
     fleet = to_the_end(run_fleet(wanted, console))
     console.print(fleet.table())
     for name, figures in fleet.boards.items():

@@ -203,3 +203,8 @@ def test_a_board_that_is_not_here_is_status_2_and_the_others_are_let_go(
     assert closed == ["cpython", "cpython"]
     with pytest.raises(SystemExit):
         main(["cpython", "--messages", "-1"])
+    (tmp_path / "file").touch()
+    capsys.readouterr()
+    assert main(["pico-7", "--report", str(tmp_path / "file" / "report")]) == 2
+    assert "File exists" in (said := capsys.readouterr().out)
+    assert "pico-7'" not in said, "it is told before a board is opened"

@@ -266,9 +266,74 @@ def test_a_file_that_is_wrong_is_status_4_and_no_traceback(tmp_path: Path, monke
         (["--lg-env", tmp_path / "rig.yaml"], "targets: must be a table"),
         (
             ["--lg-env", ROOT / "hil" / "emulated.yaml", "--report", tmp_path / "rig.yaml" / "hil"],
-            "rig.yaml/hil: File exists",
+            "rig.yaml: File exists",
         ),
     ):
         done = run_pytest(OF_BOARDS, *map(str, words))
         assert (done.returncode, reason in done.stderr) == (pytest.ExitCode.USAGE_ERROR, True)
         assert "Traceback" not in done.stderr
+
+
+PLACES = ("keep", "report")
+ASKED = {"messages": 9, "cuts": 1, "kills": 1, "commands": 1, "seed": None, "rounds": 1, "keep": None, "report": None}
+
+
+def configured(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> tuple[SimpleNamespace, list[Any]]:
+    """pytest for boards of a file with these options; and what was registered, once it is asked for them."""
+    monkeypatch.setenv("LG_ENV", "")
+    registered: list[Any] = []
+    config = SimpleNamespace(
+        stash={},
+        option=SimpleNamespace(**{**ASKED, **changes}),
+        getoption=lambda *_: str(ROOT / "hil" / "emulated.yaml"),
+        pluginmanager=SimpleNamespace(hasplugin=bool, register=registered.append),
+    )
+    return config, registered
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"rounds": 0}, "--rounds 0: there is one at least"),
+        ({"messages": -1}, "messages, cuts, kills, commands, the seed and sizes are numbers of 0 or more"),
+        ({"commands": -3}, "numbers of 0 or more"),
+        ({"seed": -5}, "numbers of 0 or more"),
+        ({"messages": 0}, "a link over which no message goes cannot be cut"),
+        ({"keep": "FILE"}, "--keep, --report: FILE: File exists"),
+        ({"keep": "FILE/below"}, "--keep, --report: FILE/below: Not a directory"),
+        ({"report": "FILE/hil"}, "--keep, --report: FILE: File exists"),
+    ],
+)
+def test_what_cannot_be_is_told_before_the_first_campaign_and_not_by_each_of_them(
+    changes: dict[str, Any], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    places = {key: Path(str(value).replace("FILE", str(file))) for key, value in changes.items() if key in PLACES}
+    config, registered = configured(monkeypatch, **{**changes, **places})
+    with pytest.raises(pytest.UsageError, match=re.escape(reason.replace("FILE", str(file)))):
+        conftest.pytest_configure(cast(pytest.Config, config))
+    assert registered == []
+
+
+def test_the_seed_is_that_which_is_asked_for_else_that_which_is_kept_else_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seed(**changes: Any) -> int:
+        config, _ = configured(monkeypatch, keep=tmp_path / "keep", **changes)
+        conftest.pytest_configure(cast(pytest.Config, config))
+        found: int = config.option.seed
+        return found
+
+    monkeypatch.setenv("SEED", "41")
+    assert seed() == 41
+    monkeypatch.setenv("SEED", "42")
+    assert seed() == 41, "a run that was stopped goes on with what it began with"
+    assert seed(seed=0) == 0
+    assert seed() == 0
+    (tmp_path / "keep" / "seed").write_text("4x")  # torn
+    assert seed() == 42
+    config, _ = configured(monkeypatch, seed=7)
+    config.workerinput = {conftest.SEED: 0}
+    conftest.pytest_configure(cast(pytest.Config, config))
+    assert config.option.seed == 0, "a process of xdist has that of the table"

@@ -16,7 +16,7 @@ from ordack.boards.doctor import examine
 from ordack.boards.repl import Board
 from ordack.client import Client
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "rp2"
 READINGS = 20
 DEADLINE_S = 120

@@ -1,0 +1,92 @@
+"""How the commands of the rig end: every reason is a sentence and a status, and a report is in files of its own."""
+
+import asyncio
+import io
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from hil import ending
+from hil.boards import BoardMissing, Quarantined
+from hil.matrix import Matrix, told
+from hil.scenario import BadScenario
+from hil.test_matrix import figures
+
+
+def raising(error: BaseException) -> Callable[[], int]:
+    def do() -> int:
+        raise error
+
+    return do
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (BoardMissing("no board 'pico-7'"), 2, "no board 'pico-7'\n"),
+        (Quarantined("bench is in quarantine: [red]burnt[/]"), 2, "bench is in quarantine: [red]burnt[/]\n"),
+        (BadScenario("mine.yaml:3: 'of' is not known here"), 2, "mine.yaml:3: 'of' is not known here\n"),
+        (OSError(28, "No space left on device", "ledger"), 2, "[Errno 28] No space left on device: 'ledger'\n"),
+        (KeyboardInterrupt(), 130, "interrupted\n"),
+        (asyncio.CancelledError(), 130, "interrupted\n"),
+    ],
+)
+def test_whatever_ends_a_command_is_a_sentence_and_a_status(error: BaseException, status: int, said: str) -> None:
+    out = io.StringIO()
+    assert ending.ending(Console(file=out, width=80), raising(error)) == status
+    assert out.getvalue() == said
+
+
+def test_a_command_that_ends_well_has_its_own_status_and_a_mistake_of_ours_is_not_hidden() -> None:
+    silent = Console(file=io.StringIO())
+    assert [ending.ending(silent, lambda status=status: status) for status in (0, 1)] == [0, 1]  # type: ignore[misc]
+    with pytest.raises(ZeroDivisionError):
+        ending.ending(silent, lambda: 1 // 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_the_work_put_away_what_it_has_and_is_as_it_was_afterwards(number: signal.Signals) -> None:
+    before, put_away = signal.getsignal(number), list[str]()
+
+    async def work() -> int:
+        try:
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(600)
+        finally:
+            await asyncio.sleep(0)  # as for a process to end
+            put_away.append("everything")
+        return 0
+
+    out = io.StringIO()
+    assert ending.ending(Console(file=out), lambda: ending.to_the_end(work())) == 130
+    assert (put_away, out.getvalue()) == (["everything"], "interrupted\n")
+    assert signal.getsignal(number) is before
+
+
+def test_work_that_comes_to_its_end_gives_what_it_found() -> None:
+    async def work() -> str:
+        return "found"
+
+    assert ending.to_the_end(work()) == "found"
+
+
+@pytest.mark.parametrize("has_plotly", [True, False])
+def test_a_report_is_in_a_new_folder_with_a_page_where_that_can_be_made(
+    has_plotly: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if has_plotly:
+        pytest.importorskip("plotly", reason="plotly is not installed")
+    else:
+        monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    made = Matrix(7)
+    made.add(told("unix", figures()))
+    for name in ("hil", "hil"):  # a second one takes the place of the first
+        ending.report(made, tmp_path / "week" / "48" / name)
+    found = {file.suffix for file in (tmp_path / "week" / "48").iterdir()}
+    assert found == {".md", ".json"} | ({".html"} if has_plotly else set())
+    assert json.loads((tmp_path / "week" / "48" / "hil.json").read_text())["boards"].keys() == {"unix"}
