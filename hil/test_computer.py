@@ -7,6 +7,7 @@ import errno
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +18,10 @@ import pytest
 import yaml
 from rich.console import Console
 
-from hil import locks
+from hil import computer, locks
 from hil.boards import LOOPBACK, BoardMissing
 from hil.campaign import run_campaign
+from hil.computer import SSHBoard
 from hil.dice import new_seed
 from hil.held_port import hold_port
 from hil.kinds import MICROPYTHON
@@ -239,3 +241,97 @@ def test_one_that_is_described_wrongly_is_refused(rig: Make, tmp_path: Path, nod
     rig(False, **node)
     with pytest.raises(BoardMissing, match=reason):
         open_board("pi-1", tmp_path / "flash")
+
+
+def opened(tmp_path: Path) -> SSHBoard:
+    board = open_board("pi-1", tmp_path / "flash")
+    assert isinstance(board, SSHBoard)
+    return board
+
+
+def test_a_command_that_does_not_end_there_or_a_disk_that_takes_nothing_is_a_sentence(
+    rig: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig(False, command="sleep 600;", folder="/dev/full/rig")
+    board = opened(tmp_path)
+    try:
+        with pytest.raises(OSError, match=r"^board pi-1: `rm -rf /dev/full/rig && mkdir .*` ended with 1: .*Not a dir"):
+            board.deploy({})
+        monkeypatch.setattr(computer, "DEADLINE_S", 1.0)
+        with pytest.raises(OSError, match=r"^board pi-1: `sleep 600; -c 1` takes longer than 1 s$"):
+            board.run("1")
+    finally:
+        board.close()
+
+
+def test_an_interpreter_that_is_not_here_is_named(
+    rig: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rig(False, interpreter=str(tmp_path / "micropython"))
+    assert rig_command(["check"]) == 1
+    assert f"No such file or directory: '{tmp_path}/micropython'" in capsys.readouterr().out
+    board = opened(tmp_path)
+    try:
+        with pytest.raises(FileNotFoundError, match=f"{tmp_path}/micropython"):
+            board.deploy({})
+    finally:
+        board.close()
+
+
+APPLICATION = """
+import json, sys, time
+with open("lives", "a") as file:
+    file.write("x")
+print("alive", json.load(open(sys.argv[1]))["name"], flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("switch", [True, False])
+def test_its_process_lives_dies_and_is_noticed_when_it_ends_by_itself(
+    rig: Make, tmp_path: Path, application: Path, switch: bool
+) -> None:
+    rig(switch, command=sys.executable)
+    board = open_board("pi-1", tmp_path / "flash", application)
+    try:
+        for life in (1, 2):
+            mark = board.log.mark()
+            if life == 1:
+                board.start({"name": "press"})
+            else:
+                board.power_up()
+            assert board.log.wait_for(lambda text: text == "alive press", DEADLINE_S, mark).life == life
+            assert board.alive
+            board.kill()
+            assert not board.alive
+        assert board.read_file("lives") == b"xx", "nothing of the second deploy's"
+        mark = board.log.mark()
+        board.power_up()
+        process = board.log.wait_for(lambda text: text.startswith("process "), DEADLINE_S, mark).text.split()[1]
+        board.log.wait_for(lambda text: text == "alive press", DEADLINE_S, mark)
+        assert isinstance(board, SSHBoard)
+        board._run(f"kill {process}")  # noqa: SLF001 - as if it had a fault
+        end = time.monotonic() + DEADLINE_S
+        while board.alive:
+            assert time.monotonic() < end
+        board.kill()
+    finally:
+        board.close()
+
+
+def test_a_computer_that_is_switched_off_under_a_campaign_is_a_sentence_and_is_let_go(
+    rig: Make, pi: Pi, tmp_path: Path, application: Path
+) -> None:
+    path = rig(False, command=sys.executable)
+    path.write_text(path.read_text().replace("connection_timeout: 60.0", "connection_timeout: 2.0"))
+    board = open_board("pi-1", tmp_path / "flash", application)
+    board.start({"name": "press"})
+    board.log.wait_for(lambda text: text == "alive press", DEADLINE_S)
+    pi.switch(pi.off)
+    end = time.monotonic() + DEADLINE_S
+    while board.alive:
+        assert time.monotonic() < end
+    with pytest.raises(OSError, match="board pi-1: "):
+        board.read_file("lives")
+    board.close()
+    locks.Lock(f"pi@{LOOPBACK}:{pi.port}", "another").release()
