@@ -396,12 +396,13 @@ class Campaign:
         else:
             with self.board.attended():
                 try:
-                    self._change_outbox(self.settings.mishap)
+                    self.change_outbox(self.settings.mishap)
                 except FileNotFoundError:  # it had not been made yet
                     return
         self.mishaps += 1
 
-    def _change_outbox(self, mishap: str) -> None:
+    def change_outbox(self, mishap: str) -> None:
+        """What such a mishap does to it. Raises FileNotFoundError if there is none yet."""
         first, to = self.folder / "outbox-1", self.folder / f"outbox-{self.mishaps + 1}"
         self.board.erase("outbox", to)
         if mishap == FLIP:

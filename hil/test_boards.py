@@ -252,7 +252,6 @@ def test_what_a_rig_cannot_do_to_a_board_is_told(tmp_path: Path) -> None:
     for what, reason in (
         (board.reset, "board cpython has no reset button"),
         (board.redeploy, "board cpython cannot be deployed to by this rig while it is at work"),
-        (board.reflash, "board cpython has one interpreter only"),
         (lambda: Board.erase(board, "outbox", tmp_path), "outbox of board cpython cannot be erased into"),
         (lambda: Board.put(board, "outbox", tmp_path), "cannot be copied into outbox of board cpython by this rig"),
         (lambda: Board.reflash(board), "board cpython cannot be flashed by this rig"),
@@ -260,3 +259,10 @@ def test_what_a_rig_cannot_do_to_a_board_is_told(tmp_path: Path) -> None:
         with pytest.raises(OSError, match=reason):
             what()
     assert Board.wear(board) is None
+    for name, lacking in (("cpython", {"reflash", "redeploy"}), ("unix", {"redeploy"}), ("mps2-eth", {"redeploy"})):
+        try:
+            opened = open_kind(name, tmp_path / name)
+        except BoardMissing as reason:
+            pytest.skip(str(reason))
+        assert {work for work in ("erase", "put", "reflash", "redeploy") if opened.lacks(work)} == lacking
+        opened.close()

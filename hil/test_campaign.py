@@ -11,7 +11,8 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -752,20 +753,29 @@ def test_what_a_mishap_took_away_is_kept_and_one_that_finds_no_outbox_is_none(
     tmp_path: Path, mishap: str, put: list[str], erased: list[str]
 ) -> None:
     class Outbox:
-        there, put = False, list[str]()
+        there, put, attending = False, list[str](), 0
+
+        @contextmanager
+        def attended(self) -> Iterator[None]:
+            self.attending += 1
+            yield
+            self.attending -= 1
 
         def erase(self, _: str, to: Path) -> None:
+            assert self.attending == 1, "else a board may run between"
             if not self.there:
                 raise FileNotFoundError
             to.mkdir()
 
         def put_back(self, _: str, files: Path) -> None:
+            assert self.attending == 1
             self.put.append(files.name)
 
     outbox = Outbox()
-    board = SimpleNamespace(erase=outbox.erase, put=outbox.put_back)
+    board = SimpleNamespace(erase=outbox.erase, put=outbox.put_back, attended=outbox.attended)
     rig = SimpleNamespace(settings=SimpleNamespace(mishap=mishap), folder=tmp_path, board=board, mishaps=0, erased=[])
     rig.flip = lambda _: None
+    rig.change_outbox = lambda mishap: campaign.Campaign.change_outbox(cast(campaign.Campaign, rig), mishap)
     for outbox.there in (False, True, True):
         campaign.Campaign.befall(cast(campaign.Campaign, rig))
     assert (rig.mishaps, outbox.put, [path.name for path in rig.erased]) == (2, put, erased)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import yaml
 from rich.console import Console
 
 from hil import computer, locks
-from hil.boards import LOOPBACK, BoardMissing
+from hil.boards import LOOPBACK, Board, BoardMissing
 from hil.campaign import run_campaign
 from hil.computer import SSHBoard
 from hil.dice import new_seed
@@ -76,6 +77,19 @@ class Pi:
         (folder / "on").write_text(f"cd {folder}; test -e pid && exit; {start}; {until}")
         (folder / "off").write_text(f"cd {folder}; test ! -e pid || kill -9 $(cat pid); rm -f pid server.log")
         self.on, self.off = (f"sh {folder}/{name}" for name in ("on", "off"))
+
+    @property
+    def is_on(self) -> bool:
+        return (self.folder / "pid").exists()
+
+    def runs(self, word: str) -> int:
+        """How many processes have it in their command, of those whose home is this computer's."""
+        found = 0
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                here = (process / "cwd").readlink().is_relative_to(self.folder / "home")
+                found += here and word in (process / "cmdline").read_text()
+        return found
 
     def switch(self, command: str) -> None:
         subprocess.run(shlex.split(command), check=True, timeout=DEADLINE_S)
@@ -287,9 +301,13 @@ time.sleep(600)
 """
 
 
+def lives(board: Board) -> bool:
+    return board.alive
+
+
 @pytest.mark.parametrize("switch", [True, False])
 def test_its_process_lives_dies_and_is_noticed_when_it_ends_by_itself(
-    rig: Make, tmp_path: Path, application: Path, switch: bool
+    rig: Make, pi: Pi, tmp_path: Path, application: Path, switch: bool
 ) -> None:
     rig(switch, command=sys.executable)
     board = open_board("pi-1", tmp_path / "flash", application)
@@ -301,10 +319,13 @@ def test_its_process_lives_dies_and_is_noticed_when_it_ends_by_itself(
             else:
                 board.power_up()
             assert board.log.wait_for(lambda text: text == "alive press", DEADLINE_S, mark).life == life
-            assert board.alive
+            assert lives(board)
             board.kill()
-            assert not board.alive
+            assert not lives(board)
+            assert pi.runs("application.py") == 0
+            assert pi.is_on != switch
         assert board.read_file("lives") == b"xx", "nothing of the second deploy's"
+        assert pi.is_on != switch, "off before and after"
         mark = board.log.mark()
         board.power_up()
         process = board.log.wait_for(lambda text: text.startswith("process "), DEADLINE_S, mark).text.split()[1]

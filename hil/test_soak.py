@@ -14,6 +14,7 @@ import pytest
 
 from hil.boards import ROOT
 from hil.scenario import ORDACK
+from hil.signals import heed
 
 CI = ROOT / "hil" / "ci"
 DEADLINE_S = 240.0
@@ -92,6 +93,7 @@ class Soak:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            preexec_fn=heed,  # as systemd starts it, also where these tests run in the background
         )
 
     def kept(self) -> dict[str, int]:
