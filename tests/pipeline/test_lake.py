@@ -100,6 +100,38 @@ def test_each_run_adds_what_is_new_and_nothing_else(folder: Path, table: Path, t
     assert figures.p50 > 0
 
 
+def test_what_a_table_of_delta_has_lost_when_it_was_restored_comes_again(folder: Path, table: Path) -> None:
+    write(folder, 1, 1, 2)
+    what = job(folder, table)
+    load(what).run(False)
+    version = DeltaTable(table).version()
+    for serial in (2, 3):
+        write(folder, serial, 2 * serial, 2 * serial)
+        load(what).run(False)
+    write(folder, 1, 10, 10, "later")
+    load(what).run(False)
+    DeltaTable(table).restore(version)
+    assert numbers(table) == [1, 2]
+    assert {place.queue: serial for place, serial in serials(str(table)).items()} == {"line1": 1}, "as `prune` asks"
+    assert load(what).run(False).rows == 3
+    assert load(what).run(False).rows == 0
+    assert numbers(table) == [1, 2, 4, 6, 10]
+    opened = DeltaTable(table)
+    opened.delete("lookup_id = 1")
+    opened.restore(opened.version() - 1)  # of which no ingest has changed anything
+    assert load(what).run(False).rows == 0
+    DeltaTable(table).restore(0)  # before the first batch
+    opened = DeltaTable(table)
+    opened.alter.set_table_properties({"delta.logRetentionDuration": "interval 30 days"})
+    opened.restore(opened.version() - 1)  # to what was restored, and has not been gone on with
+    assert load(what).run(False).rows == 5
+    assert numbers(table) == [1, 2, 4, 6, 10]
+    begun = DeltaTable(table).history()[-1]["timestamp"]
+    DeltaTable(table).restore(datetime.datetime.fromtimestamp(begun / 1000 + 0.001, datetime.UTC))
+    with pytest.raises(IngestUnusable, match="restored to the state of a time: restore it once more, to a version"):
+        load(what).run(False)
+
+
 @both
 def test_others_read_the_table(folder: Path, table: Path, table_format: str) -> None:
     rows = [row(number, body=b'{"t": 1.5}' if number < 3 else b"?") for number in range(1, 5)]

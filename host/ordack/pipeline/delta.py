@@ -4,7 +4,8 @@ The table's log itself keeps how far each queue in each folder of segments is in
 of Delta's, `ordack/FOLDER/QUEUE`, whose version is the serial of the last segment. A commit names the files of a batch
 and these serials at once, so a batch is in the table and counted, or neither. Delta refuses a commit if another one
 has changed a serial meanwhile: of two ingests of the same queue one is the first, and the other reads on from there.
-`ordack/FOLDER` says that the folder is known.
+`ordack/FOLDER` says that the folder is known. A table that is restored to an older version keeps its transactions:
+those that were made since then do not count.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,6 +32,7 @@ from ordack.pipeline.writing import DAY, File, open_folder
 
 APPLICATION = "ordack"
 ATTEMPTS = 10  # to commit, when others do at the same time
+RESTORE_WITHIN = 100  # of the newest commits: what was restored before them was gone on with
 # Properties of a table, and of its columns, that whoever writes rows has to heed, and this does not.
 UNHEEDED = ("delta.constraints.", "delta.columnMapping.mode", "delta.setTransactionRetentionDuration")
 UNHEEDED_OF_COLUMNS = ("delta.generationExpression", "delta.invariants", "delta.identity.start")
@@ -192,24 +195,63 @@ def read_serials(table: str) -> tuple[dict[Place, int], set[str], DeltaTable]:
             last = opened.version()
         except (DeltaError, OSError):
             last = _last_checkpoint(system, log)
-        told = []
+        told = {}
         if last >= 0:
             file = f"{log}/{last:020}.checkpoint.parquet"
-            told = pq.read_table(file, columns=["txn"], filesystem=system)["txn"].drop_null().to_pylist()
+            entries = pq.read_table(file, columns=["txn"], filesystem=system)["txn"].drop_null().to_pylist()
+            told = {entry["appId"]: entry["version"] for entry in entries}
         for version in range(last + 1, opened.version() + 1):
-            with system.open_input_stream(f"{log}/{version:020}.json") as commit:
-                told += [action["txn"] for action in map(json.loads, commit.read().splitlines()) if "txn" in action]
+            told |= _transactions(system, log, version)
+        told |= _before(opened, system, log, opened.history(RESTORE_WITHIN))
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise IngestError(f"cannot read the log of the table {table}: {first_line(error)}") from None
     serials, known = {}, set()
-    for entry in told:
-        application, _, place = entry["appId"].partition("/")
-        if application == APPLICATION:
+    for name, version in told.items():
+        application, _, place = name.partition("/")
+        if application == APPLICATION and version is not None:
             folder, _, queue = place.partition("/")
             known.add(folder)
             if queue:
-                serials[Place(folder, queue)] = entry["version"]
+                serials[Place(folder, queue)] = version
     return serials, known, opened
+
+
+def _transactions(system: fs.FileSystem, log: str, version: int) -> dict[str, int | None]:
+    """Of one commit. Raises OSError."""
+    with system.open_input_stream(f"{log}/{version:020}.json") as commit:
+        actions = map(json.loads, commit.read().splitlines())
+        return {action["txn"]["appId"]: action["txn"]["version"] for action in actions if "txn" in action}
+
+
+def _before(opened: DeltaTable, system: fs.FileSystem, log: str, history: list[Any]) -> dict[str, int | None]:
+    """Of a table that was restored to an older version, the transactions whose rows that has taken out again, as they
+    were then: Delta keeps them as they are, and the messages would never come again. None: it was not there yet. Raises
+    DeltaError, OSError, IngestUnusable."""
+    restored = next(
+        (one for one in history if one["version"] <= opened.version() and one.get("operation") == "RESTORE"), None
+    )
+    if restored is None:
+        return {}
+    version = (restored.get("operationParameters") or {}).get("version")
+    if version is None:
+        raise IngestUnusable(
+            f"the table {opened.table_uri} was restored to the state of a time: restore it once more, to a version by "
+            "its number, so that it is known which messages are to come again"
+        )
+    since: set[str] = set()
+    for number in range(restored["version"] + 1, opened.version() + 1):
+        since.update(_transactions(system, log, number))
+    try:
+        then = DeltaTable(opened.table_uri, version=int(version))
+        undone = _before(then, system, log, history)
+        for number in range(int(version) + 1, restored["version"]):
+            for name in _transactions(system, log, number):
+                undone.setdefault(name, then.transaction_version(name))
+    except (DeltaError, FileNotFoundError):  # Delta has deleted that part of its log
+        if not since:
+            raise
+        return {}
+    return {name: serial for name, serial in undone.items() if name not in since}
 
 
 def _last_checkpoint(system: fs.FileSystem, log: str) -> int:
