@@ -132,6 +132,26 @@ def test_what_a_table_of_delta_has_lost_when_it_was_restored_comes_again(folder:
         load(what).run(False)
 
 
+def test_what_a_table_of_iceberg_has_lost_when_it_was_rolled_back_comes_again(folder: Path, table: Path) -> None:
+    what = job(folder, table, "iceberg")
+    snapshots = []
+    for serial in (1, 2, 3):
+        write(folder, serial, serial, serial)
+        assert load(what).run(False).rows == 1
+        catalog, name = _catalog(str(table))
+        snapshots.append(catalog.load_table(name).metadata.current_snapshot_id)
+    for place in (1, 0):  # and further back, before an ingest has gone on
+        catalog.load_table(name).manage_snapshots().rollback_to_snapshot(snapshots[place]).commit()
+        assert numbers(table, "iceberg") == list(range(1, place + 2))
+        assert list(serials(str(table)).values()) == [place + 1], "as `prune` asks"
+    for _ in range(2):
+        assert load(what).run(False).rows == 2
+        assert load(what).run(False).rows == 0
+        assert numbers(table, "iceberg") == [1, 2, 3]
+        again = catalog.load_table(name)
+        again.manage_snapshots().rollback_to_snapshot(snapshots[0]).commit()
+
+
 @both
 def test_others_read_the_table(folder: Path, table: Path, table_format: str) -> None:
     rows = [row(number, body=b'{"t": 1.5}' if number < 3 else b"?") for number in range(1, 5)]

@@ -26,7 +26,10 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     ValidationError,
 )
+from pyiceberg.io import FileIO
+from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -134,7 +137,7 @@ class Iceberg:
     def look(self) -> None:
         """Read what is in the table now."""
         self._table.refresh()
-        self.serials, self.known = serials_in(self._table.properties)
+        self.serials, self.known = serials_in(self._table)
 
     def commit(self, files: Sequence[File], reached: Mapping[Place, int], new: set[str]) -> bool:
         """As lake.Lake has it."""
@@ -169,14 +172,35 @@ def once(table: Table) -> Transaction:
     return table.transaction()
 
 
-def serials_in(properties: Mapping[str, str]) -> tuple[dict[Place, int], set[str]]:
-    """The last segment of each queue that is in a table, and the folders that it knows, by its properties."""
+def serials_in(table: Table) -> tuple[dict[Place, int], set[str]]:
+    """The last segment of each queue that is in a table, and the folders that it knows, by its properties. Raises
+    IngestUnusable, OSError."""
+    properties = _properties(table.metadata, table.io, ".".join(table.name()))
     serials = {}
     for name, value in properties.items():
         if name.startswith(SERIAL):
             folder, _, queue = name.removeprefix(SERIAL).partition(".")
             serials[Place(folder, queue)] = int(value)
     return serials, {name.removeprefix(FOLDER) for name in properties if name.startswith(FOLDER)}
+
+
+def _properties(metadata: TableMetadata, io: FileIO, table: str) -> Mapping[str, str]:
+    """Those of the snapshot that a table was rolled back to: that takes rows out, and leaves properties as they are.
+    Raises IngestUnusable, OSError."""
+    current = metadata.current_snapshot_id
+    log = [one.snapshot_id for one in metadata.snapshot_log]
+    if current not in log[:-1] or log[-1] != current:
+        return metadata.properties
+    left = False  # for a version that has the rows which were taken out
+    for entry in reversed(metadata.metadata_log):
+        then = FromInputFile.table_metadata(io.new_input(entry.metadata_file))
+        if left and then.current_snapshot_id == current:
+            return _properties(then, io, table)
+        left = left or then.current_snapshot_id != current
+    raise IngestUnusable(
+        f"the table {table} was rolled back to a snapshot so long ago that it does not tell any more which messages "
+        "were in it: begin a new table"
+    )
 
 
 def read_table(table: str) -> Table:

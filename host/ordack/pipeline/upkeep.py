@@ -142,5 +142,5 @@ def serials(table: str) -> Serials:
     from ordack.pipeline.iceberg import is_name, read_table, serials_in
 
     if kind == ICEBERG or is_name(table):
-        return serials_in(read_table(table).properties)[0]
+        return serials_in(read_table(table))[0]
     raise IngestUnusable(f"there is no table in {table}")
