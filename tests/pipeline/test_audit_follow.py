@@ -445,6 +445,9 @@ def test_a_folder_of_other_files_is_no_checkpoint(tmp_path: Path) -> None:
     assert [path.name for path in checkpoint.iterdir()] == ["thesis.txt"]
     with pytest.raises(follow.FollowError, match="is no folder, or is below a file"):
         Follower(folder, checkpoint / "thesis.txt")
+    with pytest.raises(follow.FollowError, match="is the folder of the captures, where others write"):
+        Follower(folder, checkpoint / ".." / folder.name)
+    assert not [*folder.iterdir()]
     (checkpoint / follow.MARK).write_text("[]")
     with pytest.raises(follow.FollowError, match="does not say what the checkpoint"):
         Follower(folder, checkpoint)

@@ -100,6 +100,16 @@ def test_each_run_adds_what_is_new_and_nothing_else(folder: Path, table: Path, t
     assert figures.p50 > 0
 
 
+def test_a_queue_without_segments_is_told_with_those_that_have_some(folder: Path, table: Path) -> None:
+    assert [*job(folder, table, queue="lime1").settings.folders.passed_over()] == []
+    write(folder, 1, 1, 1)
+    write(folder, 1, 2, 2, "other")
+    assert [*job(folder, table, queue="lime1").settings.folders.passed_over()] == [
+        f"{folder}: there is no segment of the queue lime1 so far, but of line1, other"
+    ]
+    assert [*job(folder, table, queue="LINE1").settings.folders.passed_over()] == []
+
+
 def test_what_a_table_of_delta_has_lost_when_it_was_restored_comes_again(folder: Path, table: Path) -> None:
     write(folder, 1, 1, 2)
     what = job(folder, table)

@@ -153,6 +153,8 @@ class Follower:
             self.checkpoint.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
             raise FollowError(f"the checkpoint {named} is no folder, or is below a file: name a folder") from None
+        if self.checkpoint.samefile(self.folder):
+            raise FollowError(f"the checkpoint {named} is the folder of the captures, where others write: name another")
         foreign = any(not entry.name.startswith(f".{MARK}") for entry in self.checkpoint.iterdir())
         if foreign and not path.exists():  # looked for last: another process may be making it
             raise FollowError(

@@ -157,8 +157,12 @@ class Folders:
         return found
 
     def passed_over(self) -> Iterator[str]:
-        """What to say of visible files that have no name of a segment, for each folder."""
+        """What to say of visible files that have no name of a segment, for each folder, and of a queue without any."""
         self.look()
+        of_others = {one.place.queue for seen in self._seen.values() for one in seen.parsed.values() if one is not None}
+        if of_others and not self._queues():
+            queues = first_of(sorted(of_others), NAMED_MAX)
+            yield f"{self}: there is no segment of the queue {self._queue} so far, but of {queues}"
         for (path, _), seen in self._seen.items():
             others = sorted(name for name, one in seen.parsed.items() if one is None and name[0] not in "._")
             if others:
