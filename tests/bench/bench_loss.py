@@ -3,8 +3,8 @@ MQTT client that MicroPython has, in the same run.
 
     [MQTT_AS_DIR=FOLDER] .venv/bin/python -m tests.bench.bench loss
 
-With mqtt_as too, if MQTT_AS_DIR names the folder that has mqtt_as.py, or the package mqtt_as, in it. It is no part of a
-package index that pip uses.
+With mqtt_as too, if MQTT_AS_DIR names the folder that has mqtt_as.py, or the package mqtt_as, in it, which no package
+index that pip uses has; or with what was made of it, mqtt_async.py, of `pip download --no-deps micropython-mqtt`.
 
 A sensor takes numbered readings. Before it hands one to its client it notes the number in a file, which survives;
 after a power cut it goes on from there. Each program does what the page of its client says: the one with umqtt.simple
@@ -28,9 +28,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import indent
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import paho.mqtt.client as mqtt
 from ordack.client import Client
 
 from hil.faults import CutSchedule, TcpFaultProxy, plan_cuts
@@ -39,6 +38,9 @@ from tests.bench.bench_board import FIGURE, MICROPYTHON, QUEUE, umqtt_simple
 from tests.conformance import ROOT
 from tests.support.command import Serve, own_port
 from tests.support.command import ordack as command
+
+if TYPE_CHECKING:
+    import paho.mqtt.client as mqtt
 
 READINGS = 4000
 UNDISTURBED = 1000
@@ -125,7 +127,7 @@ if number:
 UMQTT += PUBLISHED.replace("PUBLISH", "publish()")
 
 # On a host there is no radio, so one stands here that is always connected; the seconds for which mqtt_as waits until it
-# is stable are hundredths.
+# is stable are hundredths. mqtt_async has the same interface; it gets a log, for the one that it makes itself raises.
 MQTT_AS = """
 class Radio:
     def __getattr__(self, name):
@@ -136,12 +138,22 @@ class Module:
         return Radio()
     def unique_id():
         return b"sensor"
-sys.modules["network"] = sys.modules["machine"] = Module
+    def getLogger(_):
+        return Radio()
+sys.modules["network"] = sys.modules["machine"] = sys.modules["logging"] = Module
 import asyncio
 asyncio.sleep = lambda seconds: asyncio.sleep_ms(int(seconds * 10))
-import mqtt_as
-mqtt_as.config.update({"server": "127.0.0.1", "port": port, "client_id": "sensor", "clean": False})
-mqtt_as.config.update({"ssid": "lab", "wifi_pw": ""})
+sys.modules["uasyncio"] = asyncio
+try:
+    import mqtt_as
+except ImportError:
+    import mqtt_async as mqtt_as
+    async def open_connection(_):  # in place of its own, which takes an address apart that here is bytes
+        return (await asyncio.open_connection("127.0.0.1", port))[0]
+    mqtt_as.open_connection = open_connection
+settings = {"server": "127.0.0.1", "port": port, "client_id": "sensor", "clean": False, "ssid": "lab", "wifi_pw": ""}
+for name in settings:
+    mqtt_as.config[name] = settings[name]
 async def main():
     global number
     client = mqtt_as.MQTTClient(mqtt_as.config)
@@ -215,6 +227,8 @@ class Broker:
             ["/usr/sbin/mosquitto", "-c", self._settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         if not self._subscriber:
+            import paho.mqtt.client as mqtt  # not before the bench runs
+
             client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, "subscriber", clean_session=False)  # type: ignore[attr-defined]
             client.reconnect_delay_set(1, 1)
             client.on_connect = lambda client, *_: client.subscribe("bench", 2)
@@ -243,7 +257,7 @@ class Broker:
 
 
 class OtherClient(Broker):
-    """The same with mqtt_as."""
+    """The same with mqtt_as, or with mqtt_async."""
 
     name = "mqtt_as at QoS 1 and mosquitto as shipped"
     program = NOTES + MQTT_AS
@@ -257,12 +271,12 @@ def mqtt_as() -> list[str]:
     folder = os.environ.get("MQTT_AS_DIR")
     if not folder:
         return []
-    files = [path for path in (Path(folder) / "mqtt_as.py", *Path(folder).glob("mqtt_as/*.py")) if path.is_file()]
-    if not files:
-        sys.exit(
-            f"MQTT_AS_DIR={folder} has neither mqtt_as.py nor mqtt_as/__init__.py: name the folder with one of them"
-        )
-    return [str(path.relative_to(folder)) for path in files]
+    for pattern in ("mqtt_as.py", "mqtt_as/*.py", "mqtt_async.py"):
+        if found := sorted(Path(folder).glob(pattern)):
+            return [str(path.relative_to(folder)) for path in found]
+    sys.exit(
+        f"MQTT_AS_DIR={folder} has neither mqtt_as.py, mqtt_as/__init__.py nor mqtt_async.py: name the folder with one"
+    )
 
 
 async def campaign(server: QueueManager | Broker, folder: Path, count: int, cuts: int, power: int, kills: int) -> Any:
@@ -350,6 +364,7 @@ def flash_bytes() -> float:
 def loss(report: Callable[..., None], rounds: int) -> None:
     """Both systems: undisturbed in interleaved rounds, then once through all faults. The guarantees stand beside."""
     others = mqtt_as()
+    OtherClient.name = OtherClient.name.replace("mqtt_as", "mqtt_async" if others == ["mqtt_async.py"] else "mqtt_as")
     kinds: tuple[type[QueueManager] | type[Broker], ...] = (Broker, QueueManager, *([OtherClient] if others else []))
     rates: dict[str, list[float]] = {kind.name: [] for kind in kinds}
     memory: dict[str, float] = {}
