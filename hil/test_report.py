@@ -4,6 +4,7 @@ import base64
 import binascii
 import io
 import json
+import re
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from hil.boards import Wear
 from hil.faults import DOWN, FIN, RST, UP, Cut, CutMade
 from hil.report import (
     POINTS,
@@ -342,6 +344,45 @@ def test_table() -> None:
     ):
         assert expected in text
     assert "lost" not in rendered(Figures(1, "unix", "unix", 1, 0, 0, 0))
+
+
+def test_the_table_has_what_only_some_campaigns_have() -> None:
+    with_all = figures(
+        judge(good()[1:]),
+        cores=["c-module", "python"],
+        mishaps=2,
+        told=["1.log: a byte was changed"],
+        commands=4,
+        commands_asked=4,
+        others_asked={"name server: dead": 2, "board: dip": 3},
+        others={"name server: dead": 2},
+        unanswered=7,
+        wear=Wear(194112, 141, 7),
+        timeline=Timeline([(0.5, 1, 1, 1), (4.0, 12, 12, 12)], [(1.0, "link: rst up", 1.25)]),
+        hashes={"firmware": "0123456789abcdef" * 4},
+        power=[{"took_s": 0.25, "at_byte": True}, {"took_s": 1.5, "at_byte": False}],
+    )
+    assert with_all.comparison is not None
+    with_all.comparison.commands, with_all.comparison.unexecuted = 3, [2]
+    text = rendered(with_all)
+    for name, value in (
+        ("core on the board", "c-module, then python"),
+        ("mishaps", "2; the board says: 1.log: a byte was changed"),
+        ("lost", "1"),
+        ("commands executed once", "3 of 4 given, 1 not at all, 0 otherwise than given"),
+        ("board killed", "2 of 2 asked (1 at a planned byte, off after 1.500 s at most)"),
+        ("name server: dead", "2 of 2 asked (7 questions unanswered)"),
+        ("board: dip", "0 of 3 asked"),
+        ("flash written", "194,112 bytes, 141 erases: 11.8 a reading; of one block 7 at most"),
+        ("readings a second", "3.0, faults included"),
+        ("worst recovery", "1.25 s from a fault to the next acknowledged reading"),
+        ("firmware", "SHA-256 0123456789abcdef"),
+    ):
+        assert re.search(rf"│ {re.escape(name)} +│ {re.escape(value)} ", text), f"{name}: {value}\n{text}"
+    plain = rendered(figures())
+    for name in ("mishaps", "commands executed", "dip", "flash written", "worst recovery", "SHA-256"):
+        assert name not in plain
+    assert "nothing" in rendered(figures(mishaps=1, told=[]))
 
 
 # Over time

@@ -1,7 +1,9 @@
 """Rounds: what they say together is what each of them says, and one that is kept is not played again."""
 
 import dataclasses
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -140,3 +142,25 @@ def test_what_is_kept_counts_for_the_same_only(tmp_path: Path) -> None:
     for torn in ("", whole[:100], "[]", "{}", whole.replace('"cuts"', '"cut"')):
         file.write_text(torn)
         assert found() is None, torn
+
+
+def test_a_round_that_a_full_disk_does_not_take_leaves_what_was_kept_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Kept(tmp_path / "keep", "unix", 0)
+    kept.keep(figures())
+    before, write = kept.path.read_text(), Path.write_text
+
+    def half(path: Path, text: str) -> int:
+        write(path, text[: len(text) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(Path, "write_text", half)
+    with pytest.raises(OSError, match=r"No space left on device: '.*unix-0\.new'"):
+        kept.keep(figures(seconds=99.0))
+    monkeypatch.undo()
+    assert kept.path.read_text() == before
+    assert kept.figures(Settings(10, 1, 1, 7, commands=3), lambda _: HASHES) is not None
+    kept.keep(figures(seconds=99.0))
+    assert [file.name for file in (tmp_path / "keep").iterdir()] == ["unix-0.json"], "nothing half remains"
+    assert json.loads(kept.path.read_text())["seconds"] == 99.0

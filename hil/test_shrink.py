@@ -203,3 +203,39 @@ def test_wrong_use_is_status_2(words: list[str], said: str, capsys: pytest.Captu
         main(["a.yaml", *words])
     assert raised.value.code == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_disk_without_room_for_the_shortest_one_is_told_and_nothing_runs_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = list[Settings]()
+
+    def symptoms(_: Shrinker, scenario: Settings) -> set[str]:
+        runs.append(scenario)
+        return {"lost"}
+
+    monkeypatch.setattr(Shrinker, "symptoms", symptoms)
+    assert main([str(scenario(tmp_path, "none:0")), "--runs", "2", "--to", "/dev/full"]) == 2
+    assert "No space left on device" in capsys.readouterr().out
+    assert len(runs) == 2
+
+
+def test_wrong_use_is_status_2_and_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "wrong.yaml").write_text("campaign: {board: unix}\nevents:\n- {cut: rst, up: 0}\n")
+    for words, reason in (
+        ([str(tmp_path / "none.yaml")], "none.yaml: No such file or directory"),
+        ([str(tmp_path)], "Is a directory"),
+        ([str(tmp_path / "wrong.yaml")], "wrong.yaml:3: up: 0 is not a whole number of 1 or more"),
+    ):
+        assert main(words) == 2
+        assert reason in capsys.readouterr().out
+    for wrong, reason in (
+        (["--runs", "0"], "--runs 0: at least one run"),
+        (["--to", str(tmp_path / "no" / "best.yaml")], f"no folder {tmp_path}/no"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main([str(tmp_path / "wrong.yaml"), *wrong])
+        assert ended.value.code == 2
+        assert reason in capsys.readouterr().err
+    assert [file.name for file in tmp_path.iterdir()] == ["wrong.yaml"]
