@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from hil.boards import BoardMissing
+from hil.boards import BoardMissing, ProcessBoard
 from hil.campaign import main as campaign_command
+from hil.conftest import STANDIN
 from hil.dice import new_seed
 from hil.fleet import Fleet, main, prepared, run_fleet
 from hil.scenario import ORDACK, Settings, read
@@ -208,3 +209,57 @@ def test_a_board_that_is_not_here_is_status_2_and_the_others_are_let_go(
     assert main(["pico-7", "--report", str(tmp_path / "file" / "report")]) == 2
     assert "File exists" in (said := capsys.readouterr().out)
     assert "pico-7'" not in said, "it is told before a board is opened"
+
+
+def standin(fault: str) -> tuple[str, ...]:
+    return (sys.executable, str(STANDIN), "--fault", fault)
+
+
+@pytest.mark.parametrize(
+    ("boards", "fault", "reason"),
+    [
+        (2, "port:1", "the queue manager was to listen on port"),
+        (2, "crash:3", "the queue manager ended "),  # by itself, or with status 1 by then
+        (1, "dirty:1", "the queue manager ended with status 3 after SIGTERM"),  # the stand-in has one stream
+    ],
+)
+def test_a_queue_manager_that_fails_ends_the_run_and_is_told_and_nothing_lives_on(
+    boards: int, fault: str, reason: str, tmp_path: Path
+) -> None:
+    wanted = settings(tmp_path, messages=9, cuts=0, kills=0, max_size=99, ordack=standin(fault), application=STANDIN)
+    fleet = run(["cpython"] * boards, replace(wanted, patience_s=60.0))
+    failures = [one.failure or "" for one in fleet.boards.values()]
+    assert failures[0].startswith(reason), failures
+    assert not fleet.ok
+    (kept,) = tmp_path.iterdir()
+    assert {"1", "scenario.yaml"} <= {path.name for path in kept.iterdir()}
+    assert "--- the last lines of the queue manager:" in failures[0]
+    assert [path for path in Path("/proc").glob("[0-9]*") if works_in(path, kept)] == []
+
+
+def works_in(process: Path, folder: Path) -> bool:
+    """Whether a process that has not ended has its working folder there."""
+    try:
+        return (process / "cwd").readlink().is_relative_to(folder)
+    except OSError:
+        return False
+
+
+def test_a_switch_that_fails_at_the_end_is_that_boards_failure_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close, closed = ProcessBoard.close, list[ProcessBoard]()
+
+    def failing(board: ProcessBoard) -> None:
+        close(board)
+        closed.append(board)
+        if len(closed) == 1:
+            raise OSError("board cpython: its power switch has not answered for 60 s")
+
+    monkeypatch.setattr(ProcessBoard, "close", failing)
+    fleet = run(["cpython", "cpython"], settings(tmp_path, messages=4, cuts=0, kills=0, max_size=99))
+    assert len(closed) == 2
+    assert [one.failure for one in fleet.boards.values()] == [
+        "board cpython: its power switch has not answered for 60 s",
+        None,
+    ]

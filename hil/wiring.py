@@ -93,7 +93,8 @@ def reach(repl: Any, host: str, listen: str, lan: bool = False) -> str:
                 link.settimeout(1.0)
                 if link.recv(100) == _UP:
                     return f"reaches this machine at {host}"
+    said = said or "what came is not its word"
     raise OSError(
-        f"it does not reach this machine at {host}: {said or 'what came is not its word'}; is it in the network (a microcontroller's boot.py brings "
+        f"it does not reach this machine at {host}: {said}; is it in the network (a microcontroller's boot.py brings "
         "Wi-Fi up, lan: true its Ethernet), is that an address of this machine, and does a firewall let it in?"
     )
