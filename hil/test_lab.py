@@ -389,6 +389,21 @@ def test_a_hold_that_could_not_be_written_holds_nothing(tmp_path: Path, monkeypa
         Lock(NUMBER, "a campaign of bob")
 
 
+def test_a_file_of_boards_where_labgrid_is_not_installed_says_what_installs_it(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkout that has only run `make run` has the emulated boards, and no labgrid."""
+    path = rig({"bench": described(tmp_path / "tty")})
+    for name in ("hil.lab", "labgrid"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delattr("hil.lab")
+    with pytest.raises(BoardMissing, match=rf"^{path} needs \S+: `make setup-test` installs it$"):
+        open_board("bench", tmp_path / "flash")
+    monkeypatch.delenv("LG_ENV")
+    monkeypatch.setattr(targets, "RIG", tmp_path / "none.yaml")
+    assert open_board("cpython", tmp_path / "flash").target == "cpython"
+
+
 # A board
 
 
@@ -514,6 +529,24 @@ def test_what_a_board_says_before_it_is_interrupted_is_in_its_log_and_what_is_do
         assert any("KeyboardInterrupt" in line.text for line in board.log.since(mark))
         assert board.read_file("outbox/2.log") == bytes(range(256)) * 9
         assert sorted(file.name for file in (tmp_path / "taken").iterdir()) == ["1.log", "2.log"]
+    finally:
+        board.close()
+
+
+@pytest.mark.timeout(180)
+def test_a_deploy_to_a_board_whose_watchdog_does_not_bite_is_told_and_the_board_is_off(
+    bench: Bench, application: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application.write_text(application.read_text().replace('print("alive")', "print('\"started\"')"))
+    board = bench.open(application)
+    try:
+        board.start({"outbox": "outbox"})
+        board.kill()
+        monkeypatch.setattr(drivers, "WATCHDOG_DEADLINE_S", 0.5)
+        with pytest.raises(OSError, match=r"^board bench: no watchdog has bitten within 0.5 s$"):
+            board.redeploy()
+        assert not bench.tty.exists()
+        assert board.read_file("lives").startswith(b"xx")
     finally:
         board.close()
 
