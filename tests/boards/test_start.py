@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from mqqb import confirm
+from node_board import Board
 from ordack.client import Client
-from ordack.node import Node, deferred
+from ordack.node import Node, deferred, outbox
 
 from hil.emulated import M3, MPS2_PSRAM_SIZE, mps2_flash
 from tests.support.command import Serve
@@ -19,6 +20,7 @@ CAPACITY = 1500000
 SEGMENT = 65536
 INSTRUCTIONS_MAX = 62_000_000
 """2 s of a processor that executes 31 million instructions a second, as firmware/docs/storage.md has it."""
+STORED_MAX = 110_000_000
 NS_PER_INSTRUCTION = 64  # QEMU's -icount shift=6
 MAIN = f"""\
 import time
@@ -26,7 +28,8 @@ from ordack.node import Node
 begin = time.ticks_us()
 node = Node("/flash/outbox", capacity={CAPACITY})
 taken = time.ticks_diff(time.ticks_us(), begin)
-print("waiting", node.waiting, "taken", taken, "damage", len(node.damage))
+kept = node.waiting or sum([segment.aside for segment in node.outbox.log.segments])
+print("kept", kept, "taken", taken, "damage", len(node.damage))
 import mps2
 mps2.power_off(0)
 """
@@ -113,6 +116,36 @@ def test_a_start_with_a_full_flash_takes_less_than_two_seconds(tmp_path: Path, m
     assert (found, damage) == (waiting, 0)
     assert waiting > 4800
     assert taken < INSTRUCTIONS_MAX
+
+
+def fill_stored(folder: Path) -> int:
+    """So many messages with dead_letter are stored at their destination, and nobody knows whether they are received."""
+    board = Board(disk=outbox.files_of(str(folder)), capacity=CAPACITY, hold=60)
+    count = 0
+    while board.node.outbox.log.size < CAPACITY - 2 * SEGMENT:
+        count += len(board.queue.put_all([bytes(24)] * 20, dead_letter=True))
+        board.store()
+        board.node.commit_now()
+    board.node.close_now()
+    return count
+
+
+@pytest.mark.skipif(not (MPS2 / "firmware.elf").exists(), reason="make firmware builds the MicroPython of this test")
+def test_a_start_with_a_flash_full_of_messages_that_nobody_has_received(
+    tmp_path: Path, mps2: Callable[..., Machine]
+) -> None:
+    """A message of the last file is looked for in no other: that took 275 million instructions, and memory."""
+    stored = fill_stored(tmp_path / "outbox")
+    files = {f"outbox/{path.name}": path.read_bytes() for path in (tmp_path / "outbox").glob("*.log")}
+    mps2_flash(tmp_path / "flash").create({**files, "main.py": MAIN.encode()}, MPS2_PSRAM_SIZE)
+    board = mps2(None, "-icount", "shift=6")
+    assert board.ended() == 0, board.output
+    found, microseconds, damage = map(int, re.findall(r"\d+", board.output))
+    taken = microseconds * 1000 // NS_PER_INSTRUCTION
+    print(f"{stored} messages in {len(files)} files: {taken} instructions")
+    assert (found, damage) == (stored, 0)
+    assert stored > 4500
+    assert taken < STORED_MAX
 
 
 @pytest.mark.skipif(not (MPS2 / "firmware.elf").exists(), reason="make firmware builds the MicroPython of this test")

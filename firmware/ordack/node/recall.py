@@ -25,14 +25,14 @@ class Aside(Deferred):
 
         FinalAcks come in the order of the log, as a rule: it looks first behind where it has found one.
         """
-        for number, offset in [queue.near] + [(number, 0) for number in sorted(queue.aside)]:
-            if aside.may_have(queue, number, message_id):
-                for found in self.walk(queue, number, offset):
-                    if found[3][2] == message_id:
-                        restored = self.restored(queue, found)
-                        if where is None or where == position(restored):
-                            queue.near = number, found[1]
-                            return restored
+        numbers = sorted([number for number in queue.aside if aside.may_have(queue, number, message_id)])
+        for number, offset in [queue.near] * (queue.near[0] in numbers) + [(number, 0) for number in numbers]:
+            for found in self.walk(queue, number, offset):
+                if found[3][2] == message_id:
+                    restored = self.restored(queue, found)
+                    if where is None or where == position(restored):
+                        queue.near = number, found[1]
+                        return restored
         return None
 
     def walk(self, queue: "LoggedQueue", number: int, offset: int = 0) -> "Generator[Found]":

@@ -624,7 +624,7 @@ class _Replay:
             handle.size = size - log.MESSAGE_PREFIX_BYTES
         else:
             queue = self.found.queues[index]
-            old = self._find(queue, number)
+            old = self._find(queue, number, kind == log.MESSAGE)
             if old is not None:
                 log.drop(old.handle)
                 self._lose(number)
@@ -662,8 +662,8 @@ class _Replay:
             return False
         return self._counts.get(index, 0) >= max(self._hold // len(self.found.queues), 1)
 
-    def _find(self, queue: "LoggedQueue", number: int) -> "log.Restored | None":
-        """A message of which a record says more: the start before had it in memory, so this one takes it, too."""
+    def _find(self, queue: "LoggedQueue", number: int, is_new: bool = False) -> "log.Restored | None":
+        """A message of which a record says more: it was in memory, so this start takes it, too. is_new: not stored."""
         found = self._kept.get(number)
         while found is None and queue.may_defer(number):
             restored = self._deferred.next(queue, number)
@@ -671,7 +671,7 @@ class _Replay:
                 break
             self._keep(restored, self.found.was_sent)
             found = self._kept.get(number)
-        if found is None and queue.aside:
+        if found is None and queue.aside and not is_new:
             found = _recalled(self._log, self.found.queues, self._make, queue, number)
             if found is not None:
                 self._keep(found, self.found.was_sent)
