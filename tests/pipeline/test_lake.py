@@ -110,6 +110,22 @@ def test_a_queue_without_segments_is_told_with_those_that_have_some(folder: Path
     assert [*job(folder, table, queue="LINE1").settings.folders.passed_over()] == []
 
 
+def test_a_segment_that_was_copied_to_the_next_number_is_refused(folder: Path, table: Path) -> None:
+    first = write(folder, 1, 1, 2)
+    what = job(folder, table)
+    assert load(what).run(False).rows == 2
+    copy = folder / first.name.replace("-0000000001-", "-0000000002-")
+    shutil.copy(first, copy)
+    for _ in range(2):
+        with pytest.raises(FolderError, match=f"{first.name} and {copy.name} hold the same message, so one was copied"):
+            load(what).run(False)
+    first.unlink()
+    copy.unlink()
+    write(folder, 2, 3, 4)
+    assert load(what).run(False).rows == 2
+    assert numbers(table) == [1, 2, 3, 4]
+
+
 def test_what_a_table_of_delta_has_lost_when_it_was_restored_comes_again(folder: Path, table: Path) -> None:
     write(folder, 1, 1, 2)
     what = job(folder, table)

@@ -59,24 +59,35 @@ class Found(NamedTuple):
 @dataclass
 class _Seen:
     """What the names in a folder have said: a look parses and sorts what is new, not all that waits. queues: the
-    segments of each, by serial."""
+    segments of each, by serial. firsts: the segment with each message that is the first of one. Raises FolderError."""
 
     path: AnyPath
     marker: Marker
     parsed: dict[str, Found | None] = field(default_factory=dict)
+    firsts: dict[tuple[Place, int], str] = field(default_factory=dict)
     queues: dict[Place, list[Found]] = field(default_factory=dict)
 
     def look(self, wanted: str | None) -> None:
         """Once more; only at this queue."""
         there = set(segments.names(self.path))
         gone = self.parsed.keys() - there
-        lost = {one.place for name in gone if (one := self.parsed.pop(name)) is not None}
-        changed = lost & self.queues.keys()
+        lost = {name: one for name in gone if (one := self.parsed.pop(name)) is not None}
+        for one in lost.values():
+            self.firsts.pop((one.place, one.segment.first_lookup_id), None)
+        changed = {one.place for one in lost.values()} & self.queues.keys()
         for place in changed:
             self.queues[place] = [one for one in self.queues[place] if one.segment.name not in gone]
         for name in there - self.parsed.keys():
             segment = segments.of_name(self.path, name)
-            self.parsed[name] = one = None if segment is None else Found(self.marker, segment)
+            one = None if segment is None else Found(self.marker, segment)
+            if one is not None:
+                other = self.firsts.setdefault((one.place, one.segment.first_lookup_id), name)
+                if other != name:
+                    raise FolderError(
+                        f"{self.path}: {' and '.join(sorted((name, other)))} hold the same message, so one was copied "
+                        "to another name: remove that"
+                    )
+            self.parsed[name] = one
             if one is not None and wanted in (None, one.segment.queue.lower()):
                 self.queues.setdefault(one.place, []).append(one)
                 changed.add(one.place)
