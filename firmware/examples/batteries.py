@@ -1,21 +1,33 @@
 """A board on batteries: wakes, stores a reading, delivers what it can, sleeps for five minutes."""
 
+import sys
+
 import machine
 from ordack.node import Node, OutboxFull
 from ordack.node.board import Wifi, deep_sleep, set_clock
+
+SLEEP_MS = 300000
 
 
 def failed(message):  # 0x8000: there is no such queue
     print("not delivered, class", hex(message.conclusion().message_class))
 
 
-node = Node("outbox", capacity=262144, on_failed=failed)
-line1 = node.queue("DIRECT=TCP:192.168.1.20\\private$\\line1")
-try:  # on flash before the network is tried
-    line1.put(b"%d" % machine.ADC(4).read_u16(), label="raw", ttrq=86400)
-except OutboxFull:
-    pass  # yesterday's readings make room
-wifi = Wifi("NETWORK", "PASSWORD", node=node)
-if node.wait(wifi.poll, 20000):
-    set_clock("192.168.1.1", 2000)  # not needed where a battery keeps the clock
-deep_sleep(node, 300000, drain_ms=10000, tell=lambda waits: print(waits.sending, "to send"))
+def main():
+    node = Node("outbox", capacity=262144, on_failed=failed)
+    line1 = node.queue("DIRECT=TCP:192.168.1.20\\private$\\line1")
+    try:  # on flash before the network is tried
+        line1.put(b"%d" % machine.ADC(4).read_u16(), label="raw", ttrq=86400)
+    except OutboxFull:
+        pass  # yesterday's readings make room
+    wifi = Wifi("NETWORK", "PASSWORD", node=node)
+    if node.wait(wifi.poll, 20000):
+        set_clock("192.168.1.1", 2000)  # not needed where a battery keeps the clock
+    deep_sleep(node, SLEEP_MS, drain_ms=10000, tell=lambda waits: print(waits.sending, "to send"))
+
+
+try:
+    main()
+except Exception as error:  # noqa: BLE001 - whatever it is: awake, the board would empty its battery
+    sys.print_exception(error)
+    machine.deepsleep(SLEEP_MS)

@@ -27,9 +27,20 @@ def pause(ms):
     node.wait(lambda: len(updates), ms)
     update = updates.get()
     if update is not None:
-        with open("app.py", "rb") as file:
-            write("app_before.py", file.read())
-        write("app.py", update.body)
+        try:
+            if "app.py" in os.listdir():  # else this is the first one
+                with open("app.py", "rb") as file:
+                    before = file.read()
+                if before != update.body:  # else a cut came after it was in place
+                    write("app_before.py", before)
+            write("app.py", update.body)
+        except OSError as error:  # the flash is full
+            for name in os.listdir():
+                if name.endswith(".new"):
+                    os.remove(name)
+            print("no update:", error)
+            updates.reject(update)  # its sender is told
+            return
         updates.take(update)  # not before it is in place: after a cut it comes again
         node.wait(lambda: not Waits(node).owed, 5000)  # its sender hears that it was received
         machine.reset()

@@ -227,6 +227,60 @@ def test_an_application_is_updated_over_the_air_and_the_outbox_stays(boards: Boa
     assert board.output.count(STARTS) == 4, "one for each new program, and one for the way back"
 
 
+def send_update(store: Path, program: str) -> str:
+    """The MessageID of an update to the only board that is connected."""
+    (store / "sent.py").write_text(program)
+    address = f"PRIVATE={guid_of_board(store)}\\9"
+    done = command("send", "--store", store, address, "--file", store / "sent.py", "--dead-letter")
+    assert done.returncode == 0, done.stderr
+    return str(done.stdout.split()[2])
+
+
+def test_the_first_application_of_a_board_comes_over_the_air(boards: Boards, store: Path, serve: Serve) -> None:
+    board = boards.run("update.py", to(serve.port))
+    send_update(store, APP.format(1, "True"))
+    assert received(store, 2) == ["1 first", "1 second"]
+    board.kill()
+
+
+def test_an_update_for_which_the_flash_has_no_room_is_rejected_and_the_application_goes_on(
+    boards: Boards, store: Path, serve: Serve
+) -> None:
+    full = 'os.rename(name + ".new", name)', "raise OSError(28)"
+    board = boards.run("update.py", to(serve.port), full, app=APP.format(1, "True"))
+    assert received(store, 2) == ["1 first", "1 second"]
+    for _ in range(2):
+        number = send_update(store, APP.format(2, "True"))
+        deadline = time.monotonic() + DEADLINE_S
+        while "0xC004" not in command("state", "--store", store, number).stdout and time.monotonic() < deadline:
+            pass
+        assert "0xC004" in command("state", "--store", store, number).stdout
+    board.kill()
+    assert board.output.count(STARTS) == 1
+
+
+def test_an_update_that_comes_again_after_a_reset_does_not_lose_the_application_before_it(
+    boards: Boards, store: Path, serve: Serve
+) -> None:
+    """Which is the way back, if the new one fails later."""
+    reset = "        updates.take(update)", "        update.again or machine.reset()\n        updates.take(update)"
+    board = boards.run("update.py", to(serve.port), reset, app=APP.format(1, "True"))
+    tell = 'print("before:", open("app_before.py").read().count("1 first")) or True'
+    send_update(store, APP.format(2, tell))
+    board.often("before: ", 2)
+    board.kill()
+    assert board.output.count(STARTS) == 3, "the first, the reset, and the one with which it was taken"
+    assert "before: 0" not in board.output
+
+
+def test_a_board_on_batteries_sleeps_whatever_fails(boards: Boards) -> None:
+    """Else it would be awake until they are empty."""
+    board = boards.run("batteries.py", ("capacity=262144", "capacity=1"), ("300000", "500"))
+    board.often(STARTS, 3)
+    board.kill()
+    assert "ValueError: capacity is a whole number" in board.output
+
+
 def test_a_board_on_a_uart_sends_its_reading(boards: Boards, store: Path) -> None:
     port = own_port()
     board = boards.run("uart.py", links=("-nic", LAN, *_line_at(port)))

@@ -30,6 +30,12 @@ class Machine:
             assert self._read(end), self.output
         return self.output[: self.output.index("\n", self.output.index(text))]
 
+    def often(self, text: str, times: int) -> None:
+        """Returns when it has printed this so many times."""
+        end = time.monotonic() + DEADLINE_S
+        while self.output.count(text) < times:
+            assert self._read(end), self.output
+
     def ended(self) -> int:
         """Its exit status, when it has ended by itself."""
         while self._read(time.monotonic() + DEADLINE_S):
