@@ -266,10 +266,11 @@ def opened(tmp_path: Path) -> SSHBoard:
 def test_a_command_that_does_not_end_there_or_a_disk_that_takes_nothing_is_a_sentence(
     rig: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig(False, command="sleep 600;", folder="/dev/full/rig")
+    (tmp_path / "file").touch()
+    rig(False, command="sleep 600;", folder=f"{tmp_path}/file/rig")
     board = opened(tmp_path)
     try:
-        with pytest.raises(OSError, match=r"^board pi-1: `rm -rf /dev/full/rig && mkdir .*` ended with 1: .*Not a dir"):
+        with pytest.raises(OSError, match=r"^board pi-1: `rm -rf .*/file/rig && mkdir .*` ended with 1: .*Not a dir"):
             board.deploy({})
         monkeypatch.setattr(computer, "DEADLINE_S", 1.0)
         with pytest.raises(OSError, match=r"^board pi-1: `sleep 600; -c 1` takes longer than 1 s$"):
