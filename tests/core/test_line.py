@@ -132,7 +132,16 @@ def heard(end: line.Line, arrived: bytearray, buffer: bytearray, now: int) -> in
 
 @pytest.mark.parametrize(
     ("baud", "rxbuf", "board_ms", "host_ms"),
-    [(9600, 256, 20, 20), (115200, 256, 2, 2), (115200, 1024, 20, 15), (921600, 1024, 1, 2), (921600, 4096, 5, 5)],
+    [
+        (9600, 256, 20, 20),
+        (115200, 256, 2, 2),
+        (115200, 1024, 20, 15),
+        (230400, 1024, 8, 8),
+        (460800, 1024, 4, 4),
+        (921600, 1024, 1, 2),
+        (921600, 1024, 2, 2),
+        (921600, 4096, 8, 8),
+    ],
 )
 def test_a_line_carries_four_fifths_of_its_speed_either_way(baud: int, rxbuf: int, board_ms: int, host_ms: int) -> None:
     for sender in (0, 1):
