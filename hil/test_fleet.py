@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from hil.campaign import main as campaign_command
 from hil.conftest import STANDIN
 from hil.dice import new_seed
 from hil.fleet import Fleet, main, prepared, run_fleet
-from hil.scenario import ORDACK, Settings, read
+from hil.scenario import BOARD, MANAGER, ORDACK, Settings, cuts_of, is_kill, kills_of, read
 from hil.shrink import main as shrink_command
 
 BENT = """
@@ -189,6 +190,12 @@ def test_a_board_that_fails_is_a_row_and_the_others_go_on(
     verdicts = {name: {cell["verdict"] for cell in one["cells"].values()} for name, one in boards.items()}
     assert verdicts == {"exec:/bin/false 1": {"not shown", "absent"}, "cpython 2": {"shown", "absent"}}
     assert boards["cpython 2"]["figures"]["manager_kills"] == 1
+    (kept,) = re.findall(r"python -m hil.fleet --scenario (\S+)", said)
+    plan = read(Path(kept)).plan or ()
+    assert Counter(cut.of for cut in cuts_of(plan)) == {1: 2, 2: 2}, "each has its own, of those that the seed planned"
+    assert Counter(kill.of for kill in kills_of(plan, BOARD) if is_kill(kill)) == {1: 1, 2: 1}
+    assert len([kill for kill in kills_of(plan, MANAGER) if is_kill(kill)]) == 1, "that they share"
+    shutil.rmtree(Path(kept).parent)
 
 
 def test_a_board_that_is_not_here_is_status_2_and_the_others_are_let_go(
