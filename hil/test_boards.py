@@ -265,4 +265,6 @@ def test_what_a_rig_cannot_do_to_a_board_is_told(tmp_path: Path) -> None:
         except BoardMissing as reason:
             pytest.skip(str(reason))
         assert {work for work in ("erase", "put", "reflash", "redeploy") if opened.lacks(work)} == lacking
+        assert opened.dips_s > 0, "each bears a power that browns out"
+        assert opened.is_direct == (name != "mps2-eth"), "QEMU's network stands between"
         opened.close()

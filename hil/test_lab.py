@@ -55,7 +55,7 @@ from hil.emulated import HOST, ICOUNT, M3
 from hil.kinds import KINDS
 from hil.locks import Lock
 from hil.rig import main as rig_command
-from hil.scenario import COPY, DEPLOY, ERASE, FLIP, ORDACK, REFLASH, Settings
+from hil.scenario import BOARD, COPY, DEPLOY, ERASE, FLIP, ORDACK, REFLASH, Settings, kills_of, planned
 from hil.targets import open_board
 
 DEADLINE_S = 60.0
@@ -135,6 +135,7 @@ def test_the_boards_that_the_readme_describes_are_some(rig: Rig) -> None:
         ({"NodeDriver": {"host": "a", "patience_s": "long"}}, "'patience_s' must be"),
         ({"NodeDriver": {"host": "a", "ahead": 0}}, "'ahead' must be >= 1"),
         ({"NodeDriver": {"host": "a", "off_s": -1}}, "'off_s' must be >= 0"),
+        ({"NodeDriver": {"host": "a", "dips_s": "long"}}, "'dips_s' must be"),
         ({"NodeDriver": 17}, "drivers: NodeDriver has to be a table"),
         ({"resources": 17}, "resources has to be a table"),
         ({"resources": ["a"]}, "resources has to be a table"),
@@ -710,6 +711,19 @@ def test_a_board_stays_off_for_the_time_that_it_needs(rig: Rig, tmp_path: Path) 
     assert time.monotonic() >= begun + 0.9
     board.close()  # at once, though its port does not come
     assert time.monotonic() < begun + drivers.PORT_DEADLINE_S
+
+
+@pytest.mark.parametrize(("node", "on_s"), [({"host": HOST}, 0.0), ({"host": HOST, "dips_s": 2}, 2.0)])
+def test_a_real_board_browns_out_only_if_its_file_says_that_it_bears_it(
+    rig: Rig, tmp_path: Path, node: dict[str, Any], on_s: float
+) -> None:
+    """A relay wears, and a person who throws a switch tires."""
+    rig({"bench": described(tmp_path / "tty", **node)})
+    board = open_board("bench", tmp_path / "flash")
+    plan = planned(Settings(90, 0, 40, new_seed(), "bench", 99), board).plan or ()
+    longest = max(kill.on_s for kill in kills_of(plan, BOARD))
+    assert (0.0 < longest <= on_s) == any(kill.dips for kill in kills_of(plan, BOARD)) == (on_s > 0)
+    board.close()
 
 
 def test_a_line_and_a_button_are_found_or_the_board_is_let_go(
