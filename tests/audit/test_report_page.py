@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -259,6 +261,21 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: py
     assert list(tmp_path.iterdir()) == [path]
     html_page.write(example(8), path)
     assert path.read_text("utf-8").startswith("<!DOCTYPE html>")
+
+
+def test_a_report_takes_the_place_of_no_link_and_of_no_device(tmp_path: Path) -> None:
+    (tmp_path / "page.html").write_text("the last one")
+    link, pipe = tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to("page.html")
+    html_page.write(example(8), link)
+    assert link.is_symlink()
+    assert (tmp_path / "page.html").read_text("utf-8").startswith("<!DOCTYPE html>")
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as reader:
+        told = reader.submit(pipe.read_text, "utf-8")
+        html_page.write(example(8), pipe)
+        assert told.result() == link.read_text("utf-8")
+    assert pipe.is_fifo()
 
 
 def test_of_nothing_there_is_a_report_too(tmp_path: Path) -> None:

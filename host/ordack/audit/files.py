@@ -43,7 +43,14 @@ def _write_parquet(name: str, result: Result, path: Path) -> None:
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Have `write` make a file at another path in the same folder, then put it at `path`, whole or not at all."""
+    """Have `write` make a file at another path in the same folder, then put it at `path`, whole or not at all; where it
+    leads, if it is a link. What is there and no file, such as a pipe or /dev/stdout, gets what is written. Raises
+    OSError.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        write(path)
+        return
+    path = path.resolve()
     descriptor, aside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     os.close(descriptor)
     try:
