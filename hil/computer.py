@@ -199,7 +199,11 @@ class SSHBoard(RealBoard):
             words, given = f"$at/{INTERPRETER} {words}", Path(self._node.interpreter).read_bytes()
             begin = f"at=$(mktemp -d); cat > $at/{INTERPRETER}; chmod +x $at/{INTERPRETER}; "
             end = "; status=$?; rm -r $at; exit $status"
-        return ast.literal_eval(self._run(f"{begin}{words} -c {shlex.quote(code)}{end}", given).decode())
+        said = self._run(f"{begin}{words} -c {shlex.quote(code)}{end}", given).decode(errors="replace").strip()
+        try:
+            return ast.literal_eval(said.rpartition("\n")[2])  # before it may be what a login shell says
+        except (ValueError, SyntaxError):
+            raise OSError(f"what {self._node.command} printed there is no value: {said!r}") from None
 
     @property
     def _command(self) -> str:

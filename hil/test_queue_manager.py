@@ -134,8 +134,8 @@ def test_its_clock_goes_on_over_its_lives_and_that_of_one_without_stays(tmp_path
         manager.step(-600.0)
         for ahead in ("ahead 3000", "ahead -86400"):
             mark = manager.log.mark()
-            manager.power_up()
             (tmp_path / "now").write_text(str(time.time()))
+            manager.power_up()
             assert abs(int(said(manager, "ahead", mark).split()[1]) - int(ahead.split()[1])) <= DEADLINE_S
             manager.kill()
             manager.step(-89400.0)

@@ -59,13 +59,14 @@ def test_an_address_that_this_machine_has_not_is_told_and_the_board_is_not_asked
         wiring.reach(Dead(), "192.0.2.1", "192.0.2.1")
 
 
-def test_the_port_that_was_tried_is_let_go() -> None:
-    ports: list[int] = []
+def test_the_port_that_was_tried_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    servers: list[socket.socket] = []
+    create = socket.create_server
 
-    def note(code: str) -> str:
-        ports.append(int(code.partition(f"getaddrinfo({LOOPBACK!r}, ")[2].partition(")")[0]))
-        return code
+    def note(*arguments: Any) -> socket.socket:
+        servers.append(create(*arguments))
+        return servers[0]
 
-    wiring.reach(Repl(note), LOOPBACK, LOOPBACK)
-    with socket.socket() as other, pytest.raises(ConnectionRefusedError):
-        other.connect((LOOPBACK, ports[0]))
+    monkeypatch.setattr(socket, "create_server", note)
+    wiring.reach(Repl(), LOOPBACK, LOOPBACK)
+    assert [server.fileno() for server in servers] == [-1]

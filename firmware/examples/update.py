@@ -20,6 +20,9 @@ updates = node.inbox("update", 9)
 def write(name, data):
     with open(name + ".new", "wb") as file:
         file.write(data)
+
+
+def place(name):
     os.rename(name + ".new", name)  # a cut of the power leaves the old file or the new one
 
 
@@ -33,7 +36,12 @@ def pause(ms):
                     before = file.read()
                 if before != update.body:  # else a cut came after it was in place
                     write("app_before.py", before)
-            write("app.py", update.body)
+                    write("app.py", update.body)  # there is room for both
+                    place("app_before.py")
+                    place("app.py")
+            else:
+                write("app.py", update.body)
+                place("app.py")
         except OSError as error:  # the flash is full
             for name in os.listdir():
                 if name.endswith(".new"):

@@ -276,6 +276,11 @@ def test_a_report_takes_the_place_of_no_link_and_of_no_device(tmp_path: Path) ->
         html_page.write(example(8), pipe)
         assert told.result() == link.read_text("utf-8")
     assert pipe.is_fifo()
+    with (tmp_path / "all").open("w") as out:
+        print("before", file=out, flush=True)
+        place = (tmp_path / "all").stat().st_ino
+        html_page.write(example(8), Path(f"/dev/fd/{out.fileno()}"))
+    assert (tmp_path / "all").stat().st_ino == place
 
 
 def test_of_nothing_there_is_a_report_too(tmp_path: Path) -> None:

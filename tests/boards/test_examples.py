@@ -246,8 +246,13 @@ def test_the_first_application_of_a_board_comes_over_the_air(boards: Boards, sto
 def test_an_update_for_which_the_flash_has_no_room_is_rejected_and_the_application_goes_on(
     boards: Boards, store: Path, serve: Serve
 ) -> None:
-    full = 'os.rename(name + ".new", name)', "raise OSError(28)"
-    board = boards.run("update.py", to(serve.port), full, app=APP.format(1, "True"))
+    """Nor is the way back another one, for which there was room."""
+    full = (
+        "        file.write(data)",
+        '        name == "app.py" and os.stat("what is not there")\n        file.write(data)',
+    )
+    tell = 'no update:", error', 'no update, and a way back:", "app_before.py" in os.listdir()'
+    board = boards.run("update.py", to(serve.port), full, tell, app=APP.format(1, "True"))
     assert received(store, 2) == ["1 first", "1 second"]
     for _ in range(2):
         number = send_update(store, APP.format(2, "True"))
@@ -257,6 +262,7 @@ def test_an_update_for_which_the_flash_has_no_room_is_rejected_and_the_applicati
         assert "0xC004" in command("state", "--store", store, number).stdout
     board.kill()
     assert board.output.count(STARTS) == 1
+    assert board.output.count("a way back: False") == 2
 
 
 def test_an_update_that_comes_again_after_a_reset_does_not_lose_the_application_before_it(

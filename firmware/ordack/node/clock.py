@@ -10,9 +10,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 CLOCK_SET = 1700000000  # an earlier time, s since 1970: this board's clock has not been set
-CLOCK_END = const(
-    0xF0000000
-)  # nor does it say a time from here on (2097): a TimeStamp of it leaves none for newer ones
+# Nor does it say a time from here on (2097): a TimeStamp of it leaves none for newer ones.
+CLOCK_END = const(0xF0000000)
 UNIX_EPOCH = 946684800 if time.gmtime(0)[0] == 2000 else 0  # boards count from 2000
 
 if MICROPYTHON:

@@ -537,5 +537,5 @@ def _collect_often() -> "tuple[int, int]":
     size: int = free + heap.mem_alloc()
     if heap.threshold() == -1:
         # the whole heap is looked at each time
-        heap.threshold(size // (4 if size > _LARGE_HEAP else 8 if size > _MIDDLE_HEAP else 16))
+        heap.threshold(size // (4 if size > _LARGE_HEAP else 8 if size > _MIDDLE_HEAP else 12))
     return size, free

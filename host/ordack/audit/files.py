@@ -42,12 +42,15 @@ def _write_parquet(name: str, result: Result, path: Path) -> None:
             file.write_batch(batch)
 
 
+_OPEN = "/dev/stdout", "/dev/stderr", "/dev/fd", "/proc"
+
+
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Have `write` make a file at another path in the same folder, then put it at `path`, whole or not at all; where it
-    leads, if it is a link. What is there and no file, such as a pipe or /dev/stdout, gets what is written. Raises
-    OSError.
+    leads, if it is a link. A pipe, a device, and whatever is open as /dev/stdout, get what is written as it comes.
+    Raises OSError.
     """
-    if path.exists() and not path.is_file() and not path.is_dir():
+    if any(map(path.is_relative_to, _OPEN)) or (path.exists() and not path.is_file() and not path.is_dir()):
         write(path)
         return
     path = path.resolve()

@@ -59,7 +59,7 @@ class Found(NamedTuple):
 @dataclass
 class _Seen:
     """What the names in a folder have said: a look parses and sorts what is new, not all that waits. queues: the
-    segments of each, by serial. firsts: the segment with each message that is the first of one. Raises FolderError."""
+    segments of each, by serial. firsts: the segment with each message that is the first of one."""
 
     path: AnyPath
     marker: Marker
@@ -68,7 +68,7 @@ class _Seen:
     queues: dict[Place, list[Found]] = field(default_factory=dict)
 
     def look(self, wanted: str | None) -> None:
-        """Once more; only at this queue."""
+        """Once more; only at this queue. Raises FolderError."""
         there = set(segments.names(self.path))
         gone = self.parsed.keys() - there
         lost = {name: one for name in gone if (one := self.parsed.pop(name)) is not None}
@@ -77,16 +77,15 @@ class _Seen:
         changed = {one.place for one in lost.values()} & self.queues.keys()
         for place in changed:
             self.queues[place] = [one for one in self.queues[place] if one.segment.name not in gone]
+        copied = ""
         for name in there - self.parsed.keys():
             segment = segments.of_name(self.path, name)
             one = None if segment is None else Found(self.marker, segment)
             if one is not None:
                 other = self.firsts.setdefault((one.place, one.segment.first_lookup_id), name)
                 if other != name:
-                    raise FolderError(
-                        f"{self.path}: {' and '.join(sorted((name, other)))} hold the same message, so one was copied "
-                        "to another name: remove that"
-                    )
+                    copied = " and ".join(sorted((name, other)))
+                    continue
             self.parsed[name] = one
             if one is not None and wanted in (None, one.segment.queue.lower()):
                 self.queues.setdefault(one.place, []).append(one)
@@ -95,6 +94,11 @@ class _Seen:
             self.queues[place].sort(key=_serial)
             if not self.queues[place]:
                 del self.queues[place]
+        if copied:
+            raise FolderError(
+                f"{self.path}: {copied} hold the same message, so one was copied to another name: remove the copy, "
+                "which has the higher number as a rule"
+            )
 
 
 class Folders:

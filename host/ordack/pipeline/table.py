@@ -42,7 +42,7 @@ def committed_files(table: str | os.PathLike[str]) -> list[Path]:
 def settle(table: Path) -> None:
     """Have Spark read a table that was moved or copied, whose log names its files where they were: Spark passes over
     those, without a word if there are newer ones. Raises TableError, OSError."""
-    home = table.absolute().as_uri()
+    home = Path(os.path.normpath(table.absolute())).as_uri()  # as Hadoop names it
     for part in _log(table):
         entries = list(_entries(part))
         elsewhere = {_plain(folder): folder for entry in entries if (folder := entry["path"].rpartition("/")[0])}
@@ -57,7 +57,7 @@ def settle(table: Path) -> None:
             if entry["action"] != "delete" and not (table / unquote(name)).exists():
                 raise TableError(f"{table} was moved or copied without its file {unquote(name)}: put that there, too")
             entry["path"] = f"{home}/{name}"
-        aside = part.with_name(f".{part.name}.settled")
+        aside = part.with_name(f".{part.name}.{os.getpid()}.settled")  # another ingest may do the same
         aside.write_text("\n".join([VERSION, *(json.dumps(entry, separators=(",", ":")) for entry in entries)]))
         sync(str(aside))
         part.with_name(f".{part.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of what it was
