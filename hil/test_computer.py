@@ -184,6 +184,15 @@ def test_check_lets_it_reach_this_machine_and_says_so_if_it_does_not(
     assert f"({errno.ECONNREFUSED}," in told or "ECONNREFUSED" in told, told
 
 
+def test_what_a_login_shell_says_first_is_no_answer(rig: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    rig(False, command=f"echo Welcome; {sys.executable}")
+    assert rig_command(["check"]) == 0
+    assert f"pi-1: reaches this machine at {LOOPBACK}" in capsys.readouterr().out
+    rig(False, command="echo Welcome; true")
+    assert rig_command(["check"]) == 1
+    assert "true printed there is no value: 'Welcome'" in capsys.readouterr().out
+
+
 def test_one_that_does_not_answer_lets_nobody_in_or_has_no_interpreter_is_named(
     rig: Make, pi: Pi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
