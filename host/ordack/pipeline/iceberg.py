@@ -1,16 +1,17 @@
 """A table of Iceberg, as `ordack pipeline ingest` writes it: through pyiceberg, without a checkpoint beside it.
 
 The table's properties keep how far each queue in each folder of segments is in the table: `ordack.serial.FOLDER.QUEUE`
-is the serial of the last segment, and `ordack.folder.FOLDER` says that the folder is known. A transaction adds the
-files of a batch and sets these at once. The catalog refuses it if another one came between; then it is looked anew
-what is in the table. pyiceberg itself would add the same files again behind the other's: it is told not to.
+is the serial of the last segment, and `ordack.folder.FOLDER` says that the folder is known. `ordack.snapshot` is the
+snapshot with whose rows they were set: a table that does not descend from that was rolled back. A transaction adds the
+files of a batch and sets these at once. The catalog refuses it if another one came between; then it is looked anew what
+is in the table. pyiceberg itself would add the same files again behind the other's: it is told not to.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,7 +27,6 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     ValidationError,
 )
-from pyiceberg.io import FileIO
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
@@ -38,7 +38,7 @@ from ordack.pipeline.lake import CATALOG, PROPERTY, check_division, check_empty,
 from ordack.pipeline.progress import IngestError, IngestUnusable
 from ordack.pipeline.writing import DAY, File, open_folder
 
-SERIAL, FOLDER = "ordack.serial.", "ordack.folder."
+SERIAL, FOLDER, SNAPSHOT = "ordack.serial.", "ordack.folder.", "ordack.snapshot"
 RETRIES = "commit.retry.num-retries"
 ATTEMPTS = 10  # to commit, when others do at the same time
 NAMESPACE = "ordack"
@@ -135,21 +135,22 @@ class Iceberg:
         self.names = [name for name in ours if name in there or name in new]
 
     def look(self) -> None:
-        """Read what is in the table now."""
-        self._table.refresh()
+        """Read what is in the table now. Raises IngestError, IngestUnusable."""
+        try:
+            self._table.refresh()
+        except PROBLEMS as error:
+            raise IngestError(f"cannot read the table {self.folder}: {first_line(error)}") from None
         self.serials, self.known = serials_in(self._table)
 
     def commit(self, files: Sequence[File], reached: Mapping[Place, int], new: set[str]) -> bool:
         """As lake.Lake has it."""
         before = {place: self.serials.get(place) for place in reached}
-        told = {f"{SERIAL}{place.folder}.{place.queue}": str(serial) for place, serial in reached.items()}
-        told |= {f"{FOLDER}{folder}": "1" for folder in new}
         paths = [f"{self._table.location()}/data/{file.name}" for file in files]
         for attempt in range(ATTEMPTS):
             try:
                 transaction = once(self._table)
                 transaction.add_files(paths, check_duplicate_files=False)
-                transaction.set_properties(told)
+                self._tell(transaction, {**self.serials, **reached}, self.known | new)
                 transaction.commit_transaction()
                 break
             except CommitFailedException as error:
@@ -164,6 +165,16 @@ class Iceberg:
         self.known |= new
         return True
 
+    def _tell(self, transaction: Transaction, serials: Mapping[Place, int], known: set[str]) -> None:
+        """Of all queues and folders, not only of those of the batch: after a rollback the others are not right."""
+        told = {f"{SERIAL}{place.folder}.{place.queue}": str(serial) for place, serial in serials.items()}
+        told |= {f"{FOLDER}{folder}": "1" for folder in known}
+        told[SNAPSHOT] = str(transaction.table_metadata.current_snapshot_id)
+        transaction.remove_properties(
+            *(name for name in self._table.properties if name.startswith((SERIAL, FOLDER)) and name not in told)
+        )
+        transaction.set_properties(told)
+
 
 def once(table: Table) -> Transaction:
     """A transaction that pyiceberg tries to commit once. The table's own properties stay as they are."""
@@ -174,8 +185,12 @@ def once(table: Table) -> Transaction:
 
 def serials_in(table: Table) -> tuple[dict[Place, int], set[str]]:
     """The last segment of each queue that is in a table, and the folders that it knows, by its properties. Raises
-    IngestUnusable, OSError."""
-    properties = _properties(table.metadata, table.io, ".".join(table.name()))
+    IngestError, IngestUnusable."""
+    try:
+        properties = _properties(table)
+    except PROBLEMS as error:
+        name = ".".join(table.name())
+        raise IngestError(f"cannot read what the table {name} was before: {first_line(error)}") from None
     serials = {}
     for name, value in properties.items():
         if name.startswith(SERIAL):
@@ -184,23 +199,40 @@ def serials_in(table: Table) -> tuple[dict[Place, int], set[str]]:
     return serials, {name.removeprefix(FOLDER) for name in properties if name.startswith(FOLDER)}
 
 
-def _properties(metadata: TableMetadata, io: FileIO, table: str) -> Mapping[str, str]:
-    """Those of the snapshot that a table was rolled back to: that takes rows out, and leaves properties as they are.
-    Raises IngestUnusable, OSError."""
-    current = metadata.current_snapshot_id
-    log = [one.snapshot_id for one in metadata.snapshot_log]
-    if current not in log[:-1] or log[-1] != current:
-        return metadata.properties
-    left = False  # for a version that has the rows which were taken out
-    for entry in reversed(metadata.metadata_log):
-        then = FromInputFile.table_metadata(io.new_input(entry.metadata_file))
-        if left and then.current_snapshot_id == current:
-            return _properties(then, io, table)
-        left = left or then.current_snapshot_id != current
+def _properties(table: Table) -> Mapping[str, str]:
+    """The properties that were set together with the rows that a table has now.
+
+    A rollback takes rows out of a table, and leaves its properties as they are. For example, three ingests made the
+    snapshots 1, 2 and 3; then the table was rolled back to 1, and somebody's delete made 4, whose parent is 1. The
+    properties are still those of 3. The table's history has its earlier metadata. The newest of them counts whose last
+    ingest is the current snapshot or an ancestor of it: 4 descends from 1, and not from 2 or 3, so the properties that
+    the first ingest has set are the right ones. Raises IngestUnusable, and of PROBLEMS."""
+    current = table.metadata.current_snapshot_id
+    parents: dict[int | None, int | None] = {}
+    with contextlib.suppress(FileNotFoundError):  # an old metadata file was deleted: the history ends there
+        for then in _history(table):
+            parents |= {one.snapshot_id: one.parent_snapshot_id for one in then.snapshots}  # of expired ones, too
+            ancestors = {current}
+            ancestor = current
+            while (ancestor := parents.get(ancestor)) is not None:
+                ancestors.add(ancestor)
+            ingested = then.properties.get(SNAPSHOT)
+            if ingested is None and then.snapshots:  # older versions did not tell it
+                ingested = str(max(then.snapshots, key=lambda one: one.timestamp_ms).snapshot_id)
+            if ingested is None or int(ingested) in ancestors:
+                return then.properties
     raise IngestUnusable(
-        f"the table {table} was rolled back to a snapshot so long ago that it does not tell any more which messages "
-        "were in it: begin a new table"
+        f"the table {'.'.join(table.name())} was rolled back so long ago that its history does not tell any more which "
+        "messages are in it, or snapshots were deleted from it: begin a new table. If it was not rolled back since the "
+        f"last ingest, say so: set its property {SNAPSHOT} to {current}"
     )
+
+
+def _history(table: Table) -> Iterator[TableMetadata]:
+    """What a table's metadata is, and was, the newest first. Raises of PROBLEMS."""
+    yield table.metadata
+    for entry in reversed(table.metadata.metadata_log):
+        yield FromInputFile.table_metadata(table.io.new_input(entry.metadata_file))
 
 
 def read_table(table: str) -> Table:
