@@ -23,7 +23,7 @@ import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from ordack.pipeline import segments, writing
 from ordack.pipeline.delta import Delta
 from ordack.pipeline.folders import Part
@@ -155,6 +155,101 @@ def test_what_a_table_of_delta_has_lost_when_it_was_restored_comes_again(folder:
     begun = DeltaTable(table).history()[-1]["timestamp"]
     DeltaTable(table).restore(datetime.datetime.fromtimestamp(begun / 1000 + 0.001, datetime.UTC))
     with pytest.raises(IngestUnusable, match="restored to the state of a time: restore it once more, to a version"):
+        load(what).run(False)
+
+
+@pytest.mark.parametrize("between", ["an ingest of one queue", "others"])
+def test_after_a_restore_of_delta_each_queue_goes_on_however_many_commits_later(
+    folder: Path, table: Path, between: str
+) -> None:
+    def queues() -> dict[str, int]:
+        return {place.queue: serial for place, serial in serials(str(table)).items()}
+
+    def others_commit() -> None:
+        opened = DeltaTable(table)
+        for number in range(101):
+            opened.alter.set_table_properties({"delta.logRetentionDuration": f"interval {30 + number} days"})
+
+    what = job(folder, table)
+    write(folder, 1, 1, 2)
+    write(folder, 1, 10, 10, "other")
+    load(what).run(False)
+    version = DeltaTable(table).version()
+    write(folder, 2, 3, 3)
+    for serial in (2, 3):
+        write(folder, serial, 9 + serial, 9 + serial, "other")
+        load(what).run(False)
+    write(folder, 1, 20, 20, "late")
+    load(what).run(False)
+    DeltaTable(table).restore(version)
+    assert queues() == {"line1": 1, "other": 1}
+    if between == "an ingest of one queue":
+        assert load(job(folder, table, queue="line1")).run(False).rows == 1
+        others_commit()
+        assert queues() == {"line1": 2, "other": 1}
+    else:
+        others_commit()
+        assert queues() == {"line1": 1, "other": 1}
+    load(what).run(False)
+    assert queues() == {"line1": 2, "other": 3, "late": 1}
+    assert load(what).run(False).rows == 0
+    assert numbers(table) == [1, 2, 3, 10, 11, 12, 20]
+
+
+@pytest.mark.parametrize("moment", ["create_write_transaction", "update_incremental"])
+def test_a_running_ingest_goes_on_from_what_delta_is_restored_to(
+    folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    what = job(folder, table)
+    for serial in (1, 2):
+        write(folder, serial, serial, serial)
+        load(what).run(False)
+    write(folder, 3, 3, 3)
+    running = load(what)
+    there = getattr(DeltaTable, moment)
+
+    def restored(opened: DeltaTable, *words: Any, **named: Any) -> Any:  # before a commit, and right behind it
+        monkeypatch.undo()
+        DeltaTable(table).restore(1)
+        return there(opened, *words, **named)
+
+    monkeypatch.setattr(DeltaTable, moment, restored)
+    running.run(False)
+    load(what).run(False)
+    assert numbers(table) == [1, 2, 3]
+
+
+def test_a_table_of_delta_to_which_an_ingest_wrote_that_did_not_heed_a_restore_is_refused(
+    folder: Path, table: Path
+) -> None:
+    what = job(folder, table)
+    for serial in (1, 2):
+        write(folder, serial, serial, serial)
+        load(what).run(False)
+    opened = DeltaTable(table)
+    opened.restore(1)
+    place, name = next(iter(serials(str(table)))), "ordack/{0.folder}/{0.queue}"
+    told = CommitProperties({"ordack.heeded": 2}, app_transactions=[Transaction(name.format(place), 3)])
+    opened.create_write_transaction([], "append", opened.schema(), [], commit_properties=told)
+    for look in (lambda: load(what).run(False), lambda: serials(str(table))):
+        with pytest.raises(IngestUnusable, match="restore it once more, to version 1"):
+            look()
+    DeltaTable(table).restore(1)
+    assert load(what).run(False).rows == 1
+    assert numbers(table) == [1, 2]
+
+
+def test_a_restored_table_of_delta_whose_log_is_gone_is_refused(folder: Path, table: Path) -> None:
+    what = job(folder, table)
+    for serial in (1, 2):
+        write(folder, serial, serial, serial)
+        load(what).run(False)
+    DeltaTable(table).restore(1)
+    DeltaTable(table).create_checkpoint()
+    for number in (0, 1, 2):
+        for old in (table / "_delta_log").glob(f"{number:020}.*"):
+            old.unlink()
+    with pytest.raises(IngestUnusable, match="Begin a new table"):
         load(what).run(False)
 
 

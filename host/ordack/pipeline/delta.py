@@ -4,8 +4,11 @@ The table's log itself keeps how far each queue in each folder of segments is in
 of Delta's, `ordack/FOLDER/QUEUE`, whose version is the serial of the last segment. A commit names the files of a batch
 and these serials at once, so a batch is in the table and counted, or neither. Delta refuses a commit if another one
 has changed a serial meanwhile: of two ingests of the same queue one is the first, and the other reads on from there.
-`ordack/FOLDER` says that the folder is known. A table that is restored to an older version keeps its transactions:
-those that were made since then do not count.
+`ordack/FOLDER` says that the folder is known; version 0 says of either that it is not in the table any more.
+
+A table that is restored to an older version keeps its transactions, though their rows are gone. The first commit of an
+ingest after that sets all of them to what they were in that version. `ordack.heeded` in what Delta keeps about a commit
+is the version up to which an ingest has looked for such restores: they are looked for from there on.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +35,7 @@ from ordack.pipeline.writing import DAY, File, open_folder
 
 APPLICATION = "ordack"
 ATTEMPTS = 10  # to commit, when others do at the same time
-RESTORE_WITHIN = 100  # of the newest commits: what was restored before them was gone on with
+HEEDED = "ordack.heeded"
 # Properties of a table, and of its columns, that whoever writes rows has to heed, and this does not.
 UNHEEDED = ("delta.constraints.", "delta.columnMapping.mode", "delta.setTransactionRetentionDuration")
 UNHEEDED_OF_COLUMNS = ("delta.generationExpression", "delta.invariants", "delta.identity.start")
@@ -114,13 +117,14 @@ class Delta:
 
     def look(self) -> None:
         """Read what is in the table now. Raises IngestError."""
-        self.serials, self.known, self._table = read_serials(self.folder)
+        self.serials, self.known, self._table, self._undone = _read(self.folder)
+        self._heeded = self._table.version()
 
     def commit(self, files: Sequence[File], reached: Mapping[Place, int], new: set[str]) -> bool:
         """As lake.Lake has it."""
         before = {place: self.serials.get(place) for place in reached}
-        transactions = [Transaction(f"{APPLICATION}/{folder}", 1) for folder in sorted(new)]
-        transactions += [Transaction(f"{APPLICATION}/{place.folder}/{place.queue}", n) for place, n in reached.items()]
+        told = {f"{APPLICATION}/{folder}": 1 for folder in sorted(new)}
+        told |= {f"{APPLICATION}/{place.folder}/{place.queue}": serial for place, serial in reached.items()}
         actions: list[AddAction | RemoveAction] = [self._action(file) for file in files]
         for attempt in range(ATTEMPTS):
             version = self._table.version()
@@ -130,7 +134,10 @@ class Delta:
                     "append",
                     self._table.schema(),
                     list(self.by),
-                    commit_properties=CommitProperties(app_transactions=transactions),
+                    commit_properties=CommitProperties(
+                        {HEEDED: self._heeded},
+                        app_transactions=[Transaction(*one) for one in {**self._undone, **told}.items()],
+                    ),
                 )
                 self._table.update_incremental()
             except (DeltaError, OSError) as error:
@@ -144,7 +151,22 @@ class Delta:
         self._sync(version)
         self.serials.update(reached)
         self.known |= new
+        self._undone = {}
+        self._heed(version)
         return True
+
+    def _heed(self, version: int) -> None:
+        """Look for a restore among what was committed behind this version: delta-rs refuses our commit only if it was
+        restored before that. Raises IngestError, IngestUnusable."""
+        now = self._table.version()
+        try:
+            restored = now > version + 1 and _restored(self._table, *_log(self.folder), now)
+        except OSError as error:
+            raise IngestError(f"cannot read the log of the table {self.folder}: {first_line(error)}") from None
+        if restored:
+            self.look()
+        else:
+            self._heeded = now
 
     def _action(self, file: File) -> AddAction:
         stats = {
@@ -178,8 +200,14 @@ def uri_of(table: str) -> str:
     return table if scheme_of(table) else Path(table).absolute().as_uri()
 
 
-def read_serials(table: str) -> tuple[dict[Place, int], set[str], DeltaTable]:
-    """The last segment of each queue that is in a table, the folders that it knows, and the table as it is then.
+def read_serials(table: str) -> dict[Place, int]:
+    """The last segment of each queue that is in a table. Raises IngestError, IngestUnusable."""
+    return _read(table)[0]
+
+
+def _read(table: str) -> tuple[dict[Place, int], set[str], DeltaTable, dict[str, int]]:
+    """The last segment of each queue that is in a table, the folders that it knows, the table as it is then, and the
+    transactions that are to be set because it was restored.
 
     They are read from a checkpoint of Delta's, made for it; where the table may only be read, from the last one and the
     commits behind it. delta-rs tells one transaction at a time, and reads the log for each. Raises IngestError,
@@ -188,8 +216,7 @@ def read_serials(table: str) -> tuple[dict[Place, int], set[str], DeltaTable]:
         if not DeltaTable.is_deltatable(uri_of(table)):
             raise IngestUnusable(f"there is no table of Delta Lake in {table}")
         opened = DeltaTable(uri_of(table))
-        system, folder = open_folder(table)
-        log = f"{folder}/_delta_log"
+        system, log = _log(table)
         try:
             opened.create_checkpoint()
             last = opened.version()
@@ -199,59 +226,90 @@ def read_serials(table: str) -> tuple[dict[Place, int], set[str], DeltaTable]:
         if last >= 0:
             file = f"{log}/{last:020}.checkpoint.parquet"
             entries = pq.read_table(file, columns=["txn"], filesystem=system)["txn"].drop_null().to_pylist()
-            told = {entry["appId"]: entry["version"] for entry in entries}
+            told = _ours(entries)
         for version in range(last + 1, opened.version() + 1):
-            told |= _transactions(system, log, version)
-        told |= _before(opened, system, log, opened.history(RESTORE_WITHIN))
+            told |= _commit(system, log, version)[1]
+        undone = _undone(opened, system, log) if told else {}
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise IngestError(f"cannot read the log of the table {table}: {first_line(error)}") from None
     serials, known = {}, set()
-    for name, version in told.items():
-        application, _, place = name.partition("/")
-        if application == APPLICATION and version is not None:
-            folder, _, queue = place.partition("/")
+    for name, version in {**told, **undone}.items():
+        folder, _, queue = name.removeprefix(f"{APPLICATION}/").partition("/")
+        if version:
             known.add(folder)
-            if queue:
-                serials[Place(folder, queue)] = version
-    return serials, known, opened
+        if version and queue:
+            serials[Place(folder, queue)] = version
+    return serials, known, opened, undone
 
 
-def _transactions(system: fs.FileSystem, log: str, version: int) -> dict[str, int | None]:
-    """Of one commit. Raises OSError."""
+def _log(table: str) -> tuple[fs.FileSystem, str]:
+    system, folder = open_folder(table)
+    return system, f"{folder}/_delta_log"
+
+
+def _ours(entries: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """The transactions of ingests among these."""
+    return {entry["appId"]: entry["version"] for entry in entries if entry["appId"].startswith(f"{APPLICATION}/")}
+
+
+def _commit(system: fs.FileSystem, log: str, version: int) -> tuple[dict[str, Any], dict[str, int]]:
+    """What Delta keeps about a commit, and its transactions. Raises OSError."""
     with system.open_input_stream(f"{log}/{version:020}.json") as commit:
-        actions = map(json.loads, commit.read().splitlines())
-        return {action["txn"]["appId"]: action["txn"]["version"] for action in actions if "txn" in action}
+        actions = [json.loads(line) for line in commit.read().splitlines()]
+    about: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+    return about, _ours(action["txn"] for action in actions if "txn" in action)
 
 
-def _before(opened: DeltaTable, system: fs.FileSystem, log: str, history: list[Any]) -> dict[str, int | None]:
+def _restored(table: DeltaTable, system: fs.FileSystem, log: str, until: int) -> tuple[int, int] | None:
+    """The newest commit up to a version that restored the table and that no ingest has heeded, and the version that it
+    was restored to. Delta deletes its log after some time: what it has deleted is not looked for. Raises OSError,
+    IngestUnusable."""
+    heeded, gone_on = -1, False
+    while until > heeded:
+        try:
+            about, told = _commit(system, log, until)
+        except FileNotFoundError:
+            return None
+        if about.get("operation") == "RESTORE":
+            version = (about.get("operationParameters") or {}).get("version")
+            if version is None:
+                raise IngestUnusable(
+                    f"the table {table.table_uri} was restored to the state of a time: restore it once more, to a "
+                    "version by its number, so that it is known which messages are to come again"
+                )
+            if gone_on:
+                raise IngestUnusable(
+                    f"the table {table.table_uri} was restored while an ingest wrote to it: stop all ingests, and "
+                    f"restore it once more, to version {version}, so that it is known which messages are to come again"
+                )
+            return until, int(version)
+        if told:
+            gone_on = True
+            heeded = max(heeded, int(about.get(HEEDED, until - 1)))  # older versions did not tell it
+        until -= 1
+    return None
+
+
+def _undone(table: DeltaTable, system: fs.FileSystem, log: str) -> dict[str, int]:
     """Of a table that was restored to an older version, the transactions whose rows that has taken out again, as they
-    were then: Delta keeps them as they are, and the messages would never come again. None: it was not there yet. Raises
+    were then: Delta keeps them as they are, and the messages would never come again. 0: it was not there yet. Raises
     DeltaError, OSError, IngestUnusable."""
-    restored = next(
-        (one for one in history if one["version"] <= opened.version() and one.get("operation") == "RESTORE"), None
-    )
+    restored = _restored(table, system, log, table.version())
     if restored is None:
         return {}
-    version = (restored.get("operationParameters") or {}).get("version")
-    if version is None:
-        raise IngestUnusable(
-            f"the table {opened.table_uri} was restored to the state of a time: restore it once more, to a version by "
-            "its number, so that it is known which messages are to come again"
-        )
-    since: set[str] = set()
-    for number in range(restored["version"] + 1, opened.version() + 1):
-        since.update(_transactions(system, log, number))
+    number, version = restored
     try:
-        then = DeltaTable(opened.table_uri, version=int(version))
-        undone = _before(then, system, log, history)
-        for number in range(int(version) + 1, restored["version"]):
-            for name in _transactions(system, log, number):
-                undone.setdefault(name, then.transaction_version(name))
-    except (DeltaError, FileNotFoundError):  # Delta has deleted that part of its log
-        if not since:
-            raise
-        return {}
-    return {name: serial for name, serial in undone.items() if name not in since}
+        then = DeltaTable(table.table_uri, version=version)
+        undone = _undone(then, system, log)
+        for later in range(version + 1, number):
+            for name in _commit(system, log, later)[1]:
+                undone.setdefault(name, then.transaction_version(name) or 0)
+    except (DeltaError, FileNotFoundError) as error:
+        raise IngestUnusable(
+            f"the table {table.table_uri} was restored to version {version}, and Delta has deleted the log that tells "
+            f"which messages were in it: {first_line(error)}. Begin a new table"
+        ) from None
+    return undone
 
 
 def _last_checkpoint(system: fs.FileSystem, log: str) -> int:

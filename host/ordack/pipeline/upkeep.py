@@ -129,7 +129,7 @@ def serials(table: str) -> Serials:
     """The last segment of each queue that is in a table, of whatever format. Raises IngestError, IngestUnusable."""
     kind = format_of(table)
     if kind == DELTA or (kind is None and scheme_of(table)):
-        return read_serials(table)[0]
+        return read_serials(table)
     if kind in FILES:
         place = Path(table, CHECKPOINT)
         try:
