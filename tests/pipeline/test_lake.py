@@ -200,11 +200,12 @@ def test_after_a_restore_of_delta_each_queue_goes_on_however_many_commits_later(
 def test_a_running_ingest_goes_on_from_what_delta_is_restored_to(
     folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    what = job(folder, table)
+    what = job(folder, table, maxSegmentsPerTrigger="1")
     for serial in (1, 2):
         write(folder, serial, serial, serial)
         load(what).run(False)
     write(folder, 3, 3, 3)
+    write(folder, 4, 4, 4)
     running = load(what)
     there = getattr(DeltaTable, moment)
 
@@ -215,8 +216,7 @@ def test_a_running_ingest_goes_on_from_what_delta_is_restored_to(
 
     monkeypatch.setattr(DeltaTable, moment, restored)
     running.run(False)
-    load(what).run(False)
-    assert numbers(table) == [1, 2, 3]
+    assert numbers(table) == [1, 2, 3, 4]
 
 
 def test_a_table_of_delta_to_which_an_ingest_wrote_that_did_not_heed_a_restore_is_refused(
@@ -324,7 +324,11 @@ def test_a_table_of_iceberg_that_cannot_tell_what_is_in_it_is_refused(folder: Pa
         catalog, name = _catalog(str(table))
         snapshots.append(catalog.load_table(name).metadata.current_snapshot_id)
     catalog.load_table(name).manage_snapshots().rollback_to_snapshot(snapshots[0]).commit()
-    for old in catalog.load_table(name).metadata.metadata_log:
+    log = catalog.load_table(name).metadata.metadata_log
+    Path(log[-1].metadata_file.removeprefix("file://")).write_text("no JSON")
+    with pytest.raises(IngestError, match="cannot read what the table"):
+        serials(str(table))
+    for old in log:
         Path(old.metadata_file.removeprefix("file://")).unlink()
     for look in (lambda: load(what).run(False), lambda: serials(str(table))):
         with pytest.raises(IngestUnusable, match=f"set its property ordack.snapshot to {snapshots[0]}"):
