@@ -194,8 +194,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="write them to standard output as one JSON object")
     chosen = parser.parse_args(arguments)
     if chosen.scenario is not None:
-        others = {name for name, value in vars(chosen).items() if value != parser.get_default(name)}
-        if others := {name for name in others if vars(chosen)[name]} - {"scenario", "json", "report"}:
+        others = {name for name, value in vars(chosen).items() if value and value != parser.get_default(name)}
+        if others := others - {"scenario", "json", "report"}:
             parser.error(f"the scenario says what to do: write {', '.join(sorted(others))} into {chosen.scenario}")
         return chosen
     if not chosen.board:

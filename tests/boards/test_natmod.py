@@ -20,15 +20,9 @@ from tests.conformance import ROOT
 MICROPYTHON = ROOT / "build" / "micropython"
 NATIVE = ROOT / "build" / "natmod"
 ARM = ["armv6m", "armv7m", "armv7emsp", "armv7emdp"]
-NUMBERS = {
-    "x64": 2,
-    "armv6m": 4,
-    "armv7m": 5,
-    "armv7emsp": 7,
-    "armv7emdp": 8,
-    "xtensa": 9,
-    "rv32imc": 11,
-}  # MP_NATIVE_ARCH_*
+NUMBERS = {  # MP_NATIVE_ARCH_*
+    "x64": 2, "armv6m": 4, "armv7m": 5, "armv7emsp": 7, "armv7emdp": 8, "xtensa": 9, "rv32imc": 11,
+}  # fmt: skip
 LARGEST = 8192  # bytes of flash and of heap
 
 

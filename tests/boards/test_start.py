@@ -102,17 +102,27 @@ def fill(folder: Path) -> int:
     return waiting
 
 
+def started(board: Machine) -> tuple[int, int, int]:
+    """How many messages a start has found, how much damage, and the instructions that it took."""
+    assert board.ended() == 0, board.output
+    found, microseconds, damage = map(int, re.findall(r"\d+", board.output))
+    return found, damage, microseconds * 1000 // NS_PER_INSTRUCTION
+
+
+def started_with(folder: Path, flash: Path, mps2: Callable[..., Machine]) -> tuple[int, int, int]:
+    """The same, of a board on whose flash this outbox is."""
+    files = {f"outbox/{path.name}": path.read_bytes() for path in folder.glob("*.log")}
+    mps2_flash(flash).create({**files, "main.py": MAIN.encode()}, MPS2_PSRAM_SIZE)
+    found, damage, taken = started(mps2(None, "-icount", "shift=6"))
+    print(f"{found} messages in {len(files)} files: {taken} instructions")
+    return found, damage, taken
+
+
 @pytest.mark.skipif(not (MPS2 / "firmware.elf").exists(), reason="make firmware builds the MicroPython of this test")
 def test_a_start_with_a_full_flash_takes_less_than_two_seconds(tmp_path: Path, mps2: Callable[..., Machine]) -> None:
     """The last file is read, and what was taken since it began, again: then a start is slowest."""
     waiting = fill(tmp_path / "outbox")
-    files = {f"outbox/{path.name}": path.read_bytes() for path in (tmp_path / "outbox").glob("*.log")}
-    mps2_flash(tmp_path / "flash").create({**files, "main.py": MAIN.encode()}, MPS2_PSRAM_SIZE)
-    board = mps2(None, "-icount", "shift=6")
-    assert board.ended() == 0, board.output
-    found, microseconds, damage = map(int, re.findall(r"\d+", board.output))
-    taken = microseconds * 1000 // NS_PER_INSTRUCTION
-    print(f"{waiting} messages in {len(files)} files: {taken} instructions")
+    found, damage, taken = started_with(tmp_path / "outbox", tmp_path / "flash", mps2)
     assert (found, damage) == (waiting, 0)
     assert waiting > 4800
     assert taken < INSTRUCTIONS_MAX
@@ -136,13 +146,7 @@ def test_a_start_with_a_flash_full_of_messages_that_nobody_has_received(
 ) -> None:
     """A message of the last file is looked for in no other: that took 275 million instructions, and memory."""
     stored = fill_stored(tmp_path / "outbox")
-    files = {f"outbox/{path.name}": path.read_bytes() for path in (tmp_path / "outbox").glob("*.log")}
-    mps2_flash(tmp_path / "flash").create({**files, "main.py": MAIN.encode()}, MPS2_PSRAM_SIZE)
-    board = mps2(None, "-icount", "shift=6")
-    assert board.ended() == 0, board.output
-    found, microseconds, damage = map(int, re.findall(r"\d+", board.output))
-    taken = microseconds * 1000 // NS_PER_INSTRUCTION
-    print(f"{stored} messages in {len(files)} files: {taken} instructions")
+    found, damage, taken = started_with(tmp_path / "outbox", tmp_path / "flash", mps2)
     assert (found, damage) == (stored, 0)
     assert stored > 4500
     assert taken < STORED_MAX
@@ -153,10 +157,7 @@ def test_a_start_with_many_messages_in_memory(tmp_path: Path, mps2: Callable[...
     """Each takes as long, however many there are: to sort what is in order already took 7 million instructions."""
     assert mps2(CUT_MAIN, settings="heap=140").ended() == 0
     mps2_flash(tmp_path / "flash").put({"main.py": MAIN.encode()})
-    board = mps2(None, "-icount", "shift=6", settings="heap=140")
-    assert board.ended() == 0, board.output
-    found, microseconds, damage = map(int, re.findall(r"\d+", board.output))
-    taken = microseconds * 1000 // NS_PER_INSTRUCTION
+    found, damage, taken = started(mps2(None, "-icount", "shift=6", settings="heap=140"))
     print(f"{found} messages: {taken} instructions")
     assert (found, damage) == (100, 0)
     assert taken < CUT_MAX

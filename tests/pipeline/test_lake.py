@@ -158,40 +158,48 @@ def test_what_a_table_of_delta_has_lost_when_it_was_restored_comes_again(folder:
         load(what).run(False)
 
 
-@pytest.mark.parametrize("between", ["an ingest of one queue", "others"])
-def test_after_a_restore_of_delta_each_queue_goes_on_however_many_commits_later(
-    folder: Path, table: Path, between: str
-) -> None:
-    def queues() -> dict[str, int]:
-        return {place.queue: serial for place, serial in serials(str(table)).items()}
+def reached(table: Path) -> dict[str, int]:
+    """The serial of the last segment of each queue that is in a table."""
+    return {place.queue: serial for place, serial in serials(str(table)).items()}
 
-    def others_commit() -> None:
-        opened = DeltaTable(table)
-        for number in range(101):
-            opened.alter.set_table_properties({"delta.logRetentionDuration": f"interval {30 + number} days"})
 
-    what = job(folder, table)
+def loaded_in_turns(folder: Path, what: Job, state: Callable[[], Any]) -> Any:
+    """Two queues are loaded, then more of both and of a third one. The table's state behind the first load."""
     write(folder, 1, 1, 2)
     write(folder, 1, 10, 10, "other")
     load(what).run(False)
-    version = DeltaTable(table).version()
+    found = state()
     write(folder, 2, 3, 3)
     for serial in (2, 3):
         write(folder, serial, 9 + serial, 9 + serial, "other")
         load(what).run(False)
     write(folder, 1, 20, 20, "late")
     load(what).run(False)
+    return found
+
+
+@pytest.mark.parametrize("between", ["an ingest of one queue", "others"])
+def test_after_a_restore_of_delta_each_queue_goes_on_however_many_commits_later(
+    folder: Path, table: Path, between: str
+) -> None:
+    def others_commit() -> None:
+        opened = DeltaTable(table)
+        for number in range(101):
+            opened.alter.set_table_properties({"delta.logRetentionDuration": f"interval {30 + number} days"})
+
+    what = job(folder, table)
+    version = loaded_in_turns(folder, what, lambda: DeltaTable(table).version())
     DeltaTable(table).restore(version)
-    assert queues() == {"line1": 1, "other": 1}
+    assert reached(table) == {"line1": 1, "other": 1}
     if between == "an ingest of one queue":
         assert load(job(folder, table, queue="line1")).run(False).rows == 1
         others_commit()
-        assert queues() == {"line1": 2, "other": 1}
+        assert reached(table) == {"line1": 2, "other": 1}
     else:
         others_commit()
-        assert queues() == {"line1": 1, "other": 1}
+        assert reached(table) == {"line1": 1, "other": 1}
     load(what).run(False)
-    assert queues() == {"line1": 2, "other": 3, "late": 1}
+    assert reached(table) == {"line1": 2, "other": 3, "late": 1}
     assert load(what).run(False).rows == 0
     assert numbers(table) == [1, 2, 3, 10, 11, 12, 20]
 
@@ -280,37 +288,25 @@ def test_what_a_table_of_iceberg_has_lost_when_it_was_rolled_back_comes_again(fo
 def test_after_a_rollback_of_iceberg_each_queue_goes_on_whoever_commits_first(
     folder: Path, table: Path, between: str, expired: bool
 ) -> None:
-    def queues() -> dict[str, int]:
-        return {place.queue: serial for place, serial in serials(str(table)).items()}
-
     what = job(folder, table, "iceberg")
-    write(folder, 1, 1, 2)
-    write(folder, 1, 10, 10, "other")
-    load(what).run(False)
     catalog, name = _catalog(str(table))
-    first = catalog.load_table(name).metadata.current_snapshot_id
-    write(folder, 2, 3, 3)
-    for serial in (2, 3):
-        write(folder, serial, 9 + serial, 9 + serial, "other")
-        load(what).run(False)
-    write(folder, 1, 20, 20, "late")
-    load(what).run(False)
+    first = loaded_in_turns(folder, what, lambda: catalog.load_table(name).metadata.current_snapshot_id)
     assert numbers(table, "iceberg") == [1, 2, 3, 10, 11, 12, 20]
     opened = catalog.load_table(name)
     opened.manage_snapshots().rollback_to_snapshot(first).commit()
-    assert queues() == {"line1": 1, "other": 1}
+    assert reached(table) == {"line1": 1, "other": 1}
     if between == "an ingest of one queue":
         assert load(job(folder, table, "iceberg", queue="line1")).run(False).rows == 1
-        assert queues() == {"line1": 2, "other": 1}
+        assert reached(table) == {"line1": 2, "other": 1}
     else:
         catalog.load_table(name).delete("lookup_id = 1")
-        assert queues() == {"line1": 1, "other": 1}
+        assert reached(table) == {"line1": 1, "other": 1}
     if expired:
         opened = catalog.load_table(name)
         opened.maintenance.expire_snapshots().older_than(datetime.datetime.now(datetime.UTC)).commit()
         assert len(catalog.load_table(name).snapshots()) == 1
     load(what).run(False)
-    assert queues() == {"line1": 2, "other": 3, "late": 1}
+    assert reached(table) == {"line1": 2, "other": 3, "late": 1}
     assert load(what).run(False).rows == 0
     assert numbers(table, "iceberg") == [1, 2, 3, 10, 11, 12, 20][between == "a delete by others" :]
 
