@@ -213,15 +213,26 @@ made_for() {
     fi
 }
 
+# like FOLDER OTHER COMMAND...: a build that differs from another one only in what it freezes begins with what that one has
+# compiled. Always anew: headers are followed in the other only.
+like() {
+    rm -rf "$1"
+    cp -a "$2" "$1"
+    rm -rf "$1"/frozen_*
+    "${@:3}"
+}
+
 # build_unix NAME KEY [SETTING...]
 build_unix() {
     local folder=$root/build/micropython/$1
     made_for "$folder" "$2"
     shift 2
     make -j"$cpus" -C build/micropython/source/ports/unix BUILD="$folder" MICROPY_MPYCROSS="$root/build/micropython/mpy-cross/mpy-cross" \
-        VARIANT_DIR="$root/firmware/ports/unix" FROZEN_MANIFEST="$root/firmware/ports/unix/manifest.py" \
-        MICROPY_PY_SSL=0 MICROPY_SSL_MBEDTLS=0 "$@"
+        VARIANT_DIR="$root/firmware/ports/unix" FROZEN_MANIFEST="$root/firmware/ports/unix/manifest.py" "$@"
 }
+
+with_tls=(MICROPY_PY_SSL=1 MICROPY_SSL_MBEDTLS=1)
+without_tls=(MICROPY_PY_SSL=0 MICROPY_SSL_MBEDTLS=0)
 
 micropython_part() {
     local source
@@ -234,11 +245,11 @@ micropython_part() {
     fi
     step mpy-cross "$source" build_mpy_cross
     source+=" $(recipe build_unix) $(digest firmware/ports/unix)"
-    step micropython-unix-c "$source $(digest firmware/ports/usermod c_core)" build_unix unix-c "$source" USER_C_MODULES="$root/firmware/ports/usermod"
-    step micropython-unix-twin "$source" build_unix unix-twin "$source"
+    step micropython-unix-c "$source $(digest firmware/ports/usermod c_core)" build_unix unix-c "$source" USER_C_MODULES="$root/firmware/ports/usermod" "${with_tls[@]}"
+    step micropython-unix-twin "$source" build_unix unix-twin "$source" "${without_tls[@]}"
     [ "$job" = run ] || firmware_part
     if for_tests; then # loads the native modules of all ARM boards, in qemu-arm
-        step micropython-unix-armhf "$source" build_unix unix-armhf "$source" CROSS_COMPILE=arm-linux-gnueabihf- LDFLAGS_EXTRA=-static
+        step micropython-unix-armhf "$source" build_unix unix-armhf "$source" "${without_tls[@]}" CROSS_COMPILE=arm-linux-gnueabihf- LDFLAGS_EXTRA=-static
     fi
 }
 
@@ -332,15 +343,16 @@ firmware_part() {
         build_mps2 mps2-an385-twin "$key" FROZEN_MANIFEST=manifest_twin.py
     if for_tests; then # a board that has nothing of ours yet: ordack board deploy is tested on it
         step firmware-mps2-an385-stock "$key $(digest firmware/ports/mps2)" \
-            build_mps2 mps2-an385-stock "$key" FROZEN_MANIFEST=manifest_stock.py
+            like build/firmware/mps2-an385-{stock,twin} build_mps2 mps2-an385-stock "$key" FROZEN_MANIFEST=manifest_stock.py
     fi
     key="$(cat build/stamps/micropython-source) $(recipe build_unix_board) $(digest firmware/ports/unix)"
     step firmware-pi-linux "$root $(recipe fetch_pi_linux apt_with)" fetch_pi_linux
     pi="$key $(cat build/stamps/firmware-pi-linux)" # whose mbed TLS it has
-    step firmware-pi "$pi $frozen $c" build_unix_board pi "$pi" CROSS_COMPILE=aarch64-linux-gnu- MICROPY_PY_SSL=1 MICROPY_SSL_MBEDTLS=1 \
+    step firmware-pi "$pi $frozen $c" build_unix_board pi "$pi" CROSS_COMPILE=aarch64-linux-gnu- "${with_tls[@]}" \
         CFLAGS_EXTRA="-I$linux/usr/include" LDFLAGS_EXTRA="-static -L$linux/usr/lib/aarch64-linux-gnu"
     step firmware-pi-machine "$(cat build/stamps/firmware-pi{,-linux}) $(recipe build_pi_machine pi_initrd) $(cat firmware/ports/pi/* | sha256sum)" build_pi_machine
-    step firmware-unix "$key $frozen $c" build_unix_board unix "$key" MICROPY_PY_SSL=1 MICROPY_SSL_MBEDTLS=1
+    step firmware-unix "$(cat build/stamps/micropython-unix-c) $frozen" \
+        like build/firmware/unix build/micropython/unix-c build_unix_board unix "$(cat build/micropython/unix-c/made-for)" "${with_tls[@]}"
 }
 
 # ---- what boards with a stock firmware take
