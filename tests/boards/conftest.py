@@ -7,6 +7,7 @@ import pytest
 
 from hil.emulated import M3, Chip
 from tests.support.emulated import Machine, write_flash
+from tests.support.examples import Boards
 
 
 @pytest.fixture
@@ -40,3 +41,9 @@ def mps2(machines: Callable[..., Machine], tmp_path: Path) -> Callable[..., Mach
         return machines(*chip.command(flash, settings, firmware), "-serial", "stdio", *more)
 
     return start
+
+
+@pytest.fixture
+def boards(machines: Callable[..., Machine], tmp_path: Path) -> Boards:
+    """Boards that run examples."""
+    return Boards(machines, tmp_path)

@@ -11,6 +11,7 @@ import json
 import os
 import random
 import select
+import socket
 import subprocess
 import termios
 import threading
@@ -35,7 +36,7 @@ from ordack.store import Store
 from firmware.ports.modules import BOARD
 from tests.host.serial_lines import Board, Place, Wire
 from tests.host.sockets import until
-from tests.support.command import INTERPRETERS, ROOT, Serve, ordack
+from tests.support.command import INTERPRETERS, ROOT, Serve, ordack, own_port
 
 pytestmark = pytest.mark.slow
 
@@ -105,7 +106,7 @@ async def test_a_port_that_goes_and_comes_back_is_used_again(place: Place) -> No
         place.wire = place.plug()
         await until(lambda: place.way()["state"] == "Waiting")
         assert len(place.log) == 2
-        assert place.log[1].endswith("is back")
+        assert place.log[1].endswith("is there")
         board = Board(place.wire)
         board.peer = peer
         peer.disconnect()
@@ -527,10 +528,12 @@ def test_what_stands_for_a_serial_port() -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "text"),
     [
-        (["--serial", "/dev/nothing"], 1, "cannot open serial port /dev/nothing: No such file or directory"),
-        (["--serial", "/dev/null"], 1, "Inappropriate ioctl"),
+        (
+            ["--serial", "/dev/null"],
+            1,
+            "cannot open serial port /dev/null: Could not configure port: (25, 'Inappropriate ioctl for device')",
+        ),
         (["--serial", "a=loop://"], 1, "cannot be waited for"),
-        (["--serial", "a=socket://127.0.0.1:1"], 1, "refused"),
         (["--serial", "a=nonsense://"], 1, "invalid URL"),
         (["--serial", "/dev/null@x"], 2, "baud rate"),
         (["--serial", "a=/dev/null", "--serial", "A=/dev/zero"], 2, "two ways"),
@@ -543,6 +546,50 @@ def test_ports_that_cannot_be_used_are_named(tmp_path: Path, arguments: list[str
     assert done.returncode == status
     assert text in " ".join(done.stderr.replace("│", " ").split())
     assert not (tmp_path / "store").exists()
+
+
+def line_with(text: str, serve: Serve) -> str:
+    """The next line of its standard error in which that is."""
+    return next(line for line in serve.process.stderr if text in line)
+
+
+@pytest.mark.parametrize("kind", ["device", "socket"])
+def test_a_port_that_is_not_there_at_the_start_holds_up_nobody(tmp_path: Path, kind: str) -> None:
+    """As after a power cut, when an adapter is not plugged in: the network is served, and the port when it comes."""
+    with contextlib.ExitStack() as stack:
+        port = own_port()
+        device = tmp_path / "ttyUSB0"
+        there = Serve(
+            tmp_path / "store", "--serial", f"press7={device if kind == 'device' else f'socket://127.0.0.1:{port}'}"
+        )
+        stack.callback(there.process.kill)
+        assert there.line.startswith("listening on 127.0.0.1:")
+        socket.create_connection(("127.0.0.1", there.port), DEADLINE_S).close()
+        absent = line_with("cannot open", there)
+        assert "No such file" in absent if kind == "device" else "refused" in absent
+        assert "press7" in absent
+        assert "trying again" in absent
+        if kind == "device":
+            for end in (ends := os.openpty()):
+                stack.callback(os.close, end)
+            device.symlink_to(os.ttyname(ends[1]))
+        else:
+            stack.enter_context(socket.create_server(("127.0.0.1", port)))
+        assert line_with("is there", there)
+
+
+def test_a_port_that_comes_and_may_not_be_used_is_told_once(tmp_path: Path) -> None:
+    device = tmp_path / "ttyUSB0"
+    there = Serve(tmp_path / "store", "--serial", f"press7={device}")
+    device.symlink_to(os.devnull)
+    assert "trying again" in line_with("ioctl", there)
+    device.unlink()
+    ends = os.openpty()
+    device.symlink_to(os.ttyname(ends[1]))
+    assert "is there" in there.process.stderr.readline()
+    there.stop()
+    for end in ends:
+        os.close(end)
 
 
 def test_a_port_that_another_has_is_refused(place: Place) -> None:

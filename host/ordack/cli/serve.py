@@ -185,7 +185,7 @@ def _serve_store(
         applications = stack.enter_context(_all_open(file.applications))
         web = stack.enter_context(contextlib.closing(_open_listener(file.http))) if file.http else None
         guard = _guard(file) if web else None
-        devices = [(line, _open_serial(line)) for line in file.serial]
+        devices = [(line, _open_serial(line, log)) for line in file.serial]
         tls = _tls(file)
         opened = stack.enter_context(_open_when_there_is_room(store, log))
         if file_system(opened.folder) in IN_MEMORY:
@@ -315,14 +315,15 @@ def _run(
     def ready() -> None:
         for listener in listeners:
             report(as_json, f"listening on {listener}", listening=str(listener))
-        for line, _ in devices:
-            report(
-                as_json,
-                f"listening on serial {line.name} ({line.port})",
-                serial=line.name,
-                port=line.port,
-                baud=line.baud,
-            )
+        for line, device in devices:
+            if device is not None:
+                report(
+                    as_json,
+                    f"listening on serial {line.name} ({line.port})",
+                    serial=line.name,
+                    port=line.port,
+                    baud=line.baud,
+                )
         for listener in applications:
             report(as_json, f"applications on {listener}", applications=str(listener))
         if web:
@@ -355,13 +356,19 @@ def _open_when_there_is_room(folder: Path, log: Log) -> Store:
         log.tick()
 
 
-def _open_serial(line: SerialSettings) -> Any:
-    from ordack.net.serial import open_device
+def _open_serial(line: SerialSettings, log: Log) -> Any:
+    """The device, or None if it is not there now: after a power cut the others must not wait for an adapter that is
+    not plugged in. Raises StoreError for a port that cannot be used."""
+    from ordack.net.serial import ABSENT, open_device
 
     try:
         return open_device(line)
     except OSError as error:
-        raise StoreError(f"cannot open serial port {line.port}: {error.strerror or error}") from None
+        why = f"cannot open serial port {line.port}: {error.strerror or error}"
+        if error.errno not in ABSENT:
+            raise StoreError(why) from None
+        log(Line(f"{line.name}: {why}; trying again each second", WARNING, peer=line.name))
+        return None
 
 
 async def _serve(

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import os
 import secrets
+import socket
 import termios
 import time
 import traceback
@@ -24,6 +25,11 @@ from ordack.net.connect import CONNECTED, DISCONNECTED, WAITING
 from ordack.store import StoreError
 
 RETRY_S = 1.0  # between attempts to open a port that is gone
+# Of a port that is not there and may come: an adapter that is not plugged in, a socket at which nobody listens.
+ABSENT = (
+    *(errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.EIO),
+    *(errno.ECONNREFUSED, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, socket.EAI_AGAIN, socket.EAI_NONAME),
+)
 WINDOW = 16384  # the kernel keeps more than that for a terminal
 BUFFER_BYTES = 1 << 16
 FRAMES = 64  # of the largest, that are kept until the board has taken them
@@ -38,8 +44,9 @@ def _now() -> int:
 
 
 def open_device(settings: SerialSettings) -> Any:
-    """Open a port: a pyserial object with a file descriptor, which does not block. Raises OSError that says why, and
-    ModuleNotFoundError if pyserial is not installed: it comes with the extra "boards"."""
+    """Open a port: a pyserial object with a file descriptor, which does not block. Raises OSError that says why, with
+    an errno in ABSENT if it may come, and ModuleNotFoundError if pyserial is not installed: it comes with the extra
+    "boards"."""
     import serial
 
     try:
@@ -61,8 +68,8 @@ def open_device(settings: SerialSettings) -> Any:
     except (ValueError, termios.error) as error:
         raise OSError(errno.EINVAL, str(error)) from None
     except serial.SerialException as error:
-        number = error.errno or (error.args[0] if error.args and isinstance(error.args[0], int) else 0)
-        raise OSError(number, os.strerror(number) if number else str(error)) from None
+        number = error.errno or getattr(error.__context__, "errno", None) or 0  # pyserial gives it of devices only
+        raise OSError(number, os.strerror(number) if number > 0 else str(error)) from None
     return device
 
 
@@ -109,7 +116,7 @@ class _Transport(asyncio.Transport):
 
 
 class SerialPort:
-    """A serial port, from now until `close`. device: it is open already.
+    """A serial port, from now until `close`. device: it is open already; None: it is not there yet.
 
     factory: makes the protocol of a connection. log: called with a line for an operator. `tick` is to be called every
     few tens of milliseconds. To be made inside the event loop.
@@ -130,11 +137,13 @@ class SerialPort:
         self._writing = False
         self._transport: _Transport | None = None
         self._opening: asyncio.Future[Any] | None = None
-        self._retry_at = 0.0
+        self._retry_at = self._loop.time() + RETRY_S
+        self._refusal = ""  # as it was last logged
         self._connections = 0
         self._faults = 0
         self._last_end = ""
-        self._use(device)
+        if device is not None:
+            self._use(device)
 
     def report(self) -> dict[str, Any]:
         """What there is to know of it, ready for JSON. faults: how often what came over the line, or nothing, ended a
@@ -241,6 +250,7 @@ class SerialPort:
                 self._lost(f"a defect, {error!r}")
 
     def _use(self, device: Any) -> None:
+        self._refusal = ""
         self._device = device
         self._fd = device.fileno()
         self._wire.clear()
@@ -256,10 +266,14 @@ class SerialPort:
         self._opening = None
         if opening.cancelled():
             return
-        if opening.exception():
+        if error := opening.exception():
             self._retry_at = self._loop.time() + RETRY_S
+            if getattr(error, "errno", 0) not in ABSENT and str(error) != self._refusal:
+                self._refusal = str(error)
+                text = f"{self.settings.name}: cannot open serial port {self.settings.port}: {error}; trying again"
+                self._log(serve_log.Line(text, peer=self.settings.name))
             return
-        text = f"{self.settings.name}: serial port {self.settings.port} is back"
+        text = f"{self.settings.name}: serial port {self.settings.port} is there"
         self._log(serve_log.Line(text, serve_log.INFO, peer=self.settings.name))
         self._use(opening.result())
 
