@@ -1,9 +1,10 @@
 """Power cuts of boards' outboxes and the host's stores, more than in `make test`: python -m tests.powercuts CUTS [SEED]
 
 So many of each, with other seeds each time, two processes at a time: of the outbox at the writes of its flash, most of
-them in the unix port, one in a hundred in each microcontroller in QEMU that is here; of the stores at the operations of
-their disks (host/power_cuts.py). Shows how far it is. Prints the kinds of cuts and how many there were of each, and
-whole what a script printed that failed; exits with 1 then. Ctrl-C ends it with what has been cut by then.
+them in the unix port, one in a thousand in each microcontroller in QEMU that is here, which takes fifty times as long,
+and at least a hundred; of the stores at the operations of their disks (host/power_cuts.py). Shows how far it is. Prints
+the kinds of cuts and how many there were of each, and whole what a script printed that failed; exits with 1 then.
+Ctrl-C ends it with what has been cut by then.
 """
 
 import random
@@ -25,7 +26,7 @@ from hil.emulated import CHIPS, Chip
 from tests import on_mps2, run_mp
 
 PROCESSES = 2
-ON_BOARD = 100
+ON_BOARD = 1000
 CUTS_IN_PROCESS = 2000
 CUTS_ON_BOARD = 100
 SECONDS_FOR_CUT = 1.0
