@@ -38,14 +38,23 @@ def matrix() -> Matrix:
     return made
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (400, "dark")])
-def test_it_stands_alone_and_shows_every_board(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
+def test_it_stands_alone_and_shows_every_board(browser: Any, tmp_path: Path) -> None:
     path = tmp_path / "hil.html"
     path.write_text(page(matrix()), "utf-8")
-    tab = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
+    tab = browser.new_page()
     problems, requests = watch(tab), list[str]()
     tab.on("request", lambda request: requests.append(request.url))
-    tab.goto(path.as_uri())
+    for width, scheme in ((1280, "light"), (400, "dark")):
+        tab.set_viewport_size({"width": width, "height": 900})
+        tab.emulate_media(color_scheme=scheme)
+        tab.goto(path.as_uri())
+        shows_every_board(tab)
+        assert tab.evaluate("document.documentElement.scrollWidth") == width
+    assert (problems, requests) == ([], [path.as_uri()] * 2)
+    tab.close()
+
+
+def shows_every_board(tab: Any) -> None:
     tab.wait_for_selector("#recovery-plot .main-svg")
 
     def texts(selector: str) -> list[str]:
@@ -81,9 +90,6 @@ def test_it_stands_alone_and_shows_every_board(browser: Any, tmp_path: Path, wid
     tab.select_option("#board", label="m33")
     assert traces("time-plot")["acknowledged"] == []
     assert tab.title() == "Guarantees by board, seed 7"
-    assert tab.evaluate("document.documentElement.scrollWidth") == width
-    assert (problems, requests) == ([], [path.as_uri()])
-    tab.close()
 
 
 def test_no_name_of_a_board_is_markup_or_a_script() -> None:
