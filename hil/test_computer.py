@@ -101,14 +101,13 @@ def pi(tmp_path: Path) -> Iterator[Pi]:
         pytest.skip("this user may not make a namespace of processes")
     made = Pi(tmp_path)
     with made.held:
-        made.switch(made.on)
         yield made
         made.switch(made.off)
 
 
 @pytest.fixture
 def rig(pi: Pi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Makes the file of boards that is used, with the Pi in it."""
+    """Makes the file of boards that is used, with the Pi in it; without a switch it is on from then on."""
     monkeypatch.setattr(locks, "FOLDER", tmp_path)
 
     def make(switch: bool, **node: Any) -> Path:
@@ -123,6 +122,8 @@ def rig(pi: Pi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         path = tmp_path / "rig.yaml"
         path.write_text(yaml.safe_dump({"imports": ["hil.computer"], "targets": {"pi-1": target}}, sort_keys=False))
         monkeypatch.setenv("LG_ENV", str(path))
+        if not switch:
+            pi.switch(pi.on)
         return path
 
     return make
@@ -261,7 +262,7 @@ def test_an_outbox_that_it_has_not_made_yet_cannot_be_erased(rig: Make, tmp_path
     ],
 )
 def test_one_that_is_described_wrongly_is_refused(rig: Make, tmp_path: Path, node: dict[str, str], reason: str) -> None:
-    rig(False, **node)
+    rig(True, **node)
     with pytest.raises(BoardMissing, match=reason):
         open_board("pi-1", tmp_path / "flash")
 
