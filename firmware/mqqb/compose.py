@@ -53,8 +53,8 @@ def establish_connection(
     out = _internal(0, kind, core.PACKET_SIZE_ESTABLISH_CONNECTION, core.ESTABLISH_CONNECTION, fields)
     out[core.ESTABLISH_CLIENT_GUID_AT : core.ESTABLISH_SERVER_GUID_AT] = names.check_guid(client_guid)
     out[core.ESTABLISH_SERVER_GUID_AT : core.ESTABLISH_SERVER_GUID_AT + 16] = names.check_guid(server_guid)
-    for at in range(core.ESTABLISH_END, core.PACKET_SIZE_ESTABLISH_CONNECTION):
-        out[at] = 0x5A
+    filler = b"\x5a" * (core.PACKET_SIZE_ESTABLISH_CONNECTION - core.ESTABLISH_END)
+    core.copy(out, core.ESTABLISH_END, filler, 0, len(filler))
     return out
 
 

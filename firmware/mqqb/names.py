@@ -1,5 +1,7 @@
 """Names of queues: direct format names, the base of all others, and texts on the wire (wire.md 1.5, 2.2)."""
 
+import struct
+
 from mqqb import MICROPYTHON, const
 
 NULL_GUID: bytes = b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"  # a literal takes no memory of a board
@@ -21,16 +23,17 @@ def utf16_decode(raw: bytes) -> str:
     """Text of little-endian WCHARs. A lone surrogate stays a character: utf16_encode gives back the same bytes."""
     if not MICROPYTHON:  # which has no codecs
         return raw.decode("utf-16-le", "surrogatepass")
+    units = struct.unpack("<{}H".format(len(raw) >> 1), raw)
+    if max(units, default=0) < 0x80:
+        return bytes(units).decode()
     chars = []
     at = 0
-    while at < len(raw):
-        unit = raw[at] | raw[at + 1] << 8
-        at += 2
-        if unit & 0xFC00 == 0xD800 and at < len(raw):
-            low = raw[at] | raw[at + 1] << 8
-            if low & 0xFC00 == 0xDC00:
-                unit = 0x10000 + ((unit & 0x3FF) << 10 | low & 0x3FF)
-                at += 2
+    while at < len(units):
+        unit = units[at]
+        at += 1
+        if unit & 0xFC00 == 0xD800 and at < len(units) and units[at] & 0xFC00 == 0xDC00:
+            unit = 0x10000 + ((unit & 0x3FF) << 10 | units[at] & 0x3FF)
+            at += 1
         chars.append(chr(unit))
     return "".join(chars)
 
@@ -39,6 +42,9 @@ def utf16_encode(text: str) -> bytes:
     """Little-endian WCHARs of a text, without a NUL."""
     if not MICROPYTHON:
         return text.encode("utf-16-le", "surrogatepass")
+    data = text.encode()
+    if len(data) == len(text):
+        return struct.pack("<{}H".format(len(data)), *data)
     raw = bytearray()
     for char in text:
         unit = ord(char)

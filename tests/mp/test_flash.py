@@ -234,13 +234,16 @@ class _Closing:
         self.device.before = None
         self.kind.close(flash.LIFE)
 
+    def compare(self, again):
+        assert sorted(power.bodies(again)) == sorted(self.kept), (self.kind.name, self.cuts)
+        assert again.last_message_id == self.last
+
     def cut(self, block, offset, data):
         size = self.kind.block_size if data is None else len(data)
         self.device.copy(self.left)
         self.left.tear(block, offset, data, self.dice.below(size), self.dice)
         again = outbox.Outbox(self.kind.open(self.left, flash.CUT), power.GUID)
-        assert sorted(power.bodies(again)) == sorted(self.kept), (self.kind.name, self.cuts)
-        assert again.last_message_id == self.last
+        self.compare(again)
         again.close()
         self.kind.close(flash.CUT)
         self.cuts += 1
@@ -269,6 +272,59 @@ def closes(count, seed):
         done += closing.cuts
     print("closes: %d, %d began a file, %d cuts" % (2 * count, begun, done))
     assert begun or count < 10
+    return done
+
+
+class _Awake(_Closing):
+    """The same of all writes of a board that wakes for a message: `kept` are there, of `may` there may be some."""
+
+    def begin(self, may):
+        self.may = may
+        self.kept = []
+        self.device.before = self.cut
+
+    def compare(self, again):
+        found = power.bodies(again)
+        assert not [body for body in self.kept if body not in found], (self.kind.name, self.cuts)
+        assert not [body for body in found if body not in self.kept and body not in self.may], (
+            self.kind.name,
+            self.cuts,
+        )
+
+
+def naps(count, seed):
+    """A board that sleeps between messages that are alike, most of them delivered, the others not."""
+    done = begun = 0
+    for kind in (flash.LITTLEFS, flash.LITTLEFS_256):
+        dice = power.Dice(seed)
+        device = kind.make()
+        awake = _Awake(kind, device, dice)
+        alike = dice.data(250)
+        kept = []
+        for _ in range(count):
+            body = alike[: 240 - dice.below(3)] + dice.data(8)
+            awake.begin(kept + [body])
+            awake.kept = kept[:]
+            box = outbox.Outbox(kind.open(device, flash.LIFE), power.GUID)
+            first = box.log.segments[-1].number
+            handles = box.handles()
+            handles.append(power.put(box, body))
+            awake.kept.append(body)
+            if dice.below(6):
+                box.will_send()
+                awake.kept = []
+                power.end(box, handles)
+                if dice.below(2):
+                    box.sync()
+                kept = []
+            else:
+                kept = awake.kept
+            box.close()
+            begun += box.log.segments[-1].number > first
+            kind.close(flash.LIFE)
+        device.before = None
+        done += awake.cuts
+    print("naps: %d, %d began a file, %d cuts" % (2 * count, begun, done))
     return done
 
 
@@ -366,6 +422,7 @@ def main(cuts, seed):
         (cuts_at_writes, cuts),
         (lives, cuts // 20),
         (closes, min(5 + cuts // 20, 50)),
+        (naps, min(2 + cuts // 100, 50)),
     ]
     if gc.mem_free() > _FLASHES_BYTES:
         tests.append((a_second_node_sees_what_the_first_has_given_to_the_file_and_not_synced, 0))

@@ -590,7 +590,8 @@ def test_what_was_closed_is_in_the_file_and_a_start_opens_no_part_twice(
     monkeypatch.setattr(builtins, "open", noted)
     again = opened(tmp_path)
     assert len(again.restored) == 12
-    assert sorted(name for name in found if name.endswith(".tail")) == [file.name for file in tails(tmp_path)]
+    read = [name for name in found if name.endswith(".tail") and (tmp_path / name).exists()]
+    assert sorted(read) == [file.name for file in tails(tmp_path)]
     again.close()
     monkeypatch.undo()
     for file in tails(tmp_path):

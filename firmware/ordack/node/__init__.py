@@ -5,12 +5,27 @@ import sys
 from mqqb import MICROPYTHON
 
 if MICROPYTHON:  # which else looks for a built-in module on the flash at each import, before it takes its own
-    for _name in ("array", "binascii", "errno", "os", "select", "struct"):
-        sys.modules[_name] = __import__(_name)
+    _path = sys.path[:]
+    sys.path.clear()
+    _taken = []
+    _those = "array", "binascii", "select", "struct", "vfs", "collections", "errno", "os", "random", "socket", "time"
+    for _name in _those:
+        if _name not in sys.modules:
+            try:
+                sys.modules[_name] = __import__(_name)
+                _taken.append(_name)
+            except ImportError:
+                pass  # this board has none
+    sys.path.extend(_path)
 
 from ordack.node.log import OutboxDamaged, OutboxError, OutboxFull, OutboxWriteFailed
 from ordack.node.message import Message
 from ordack.node.node import Node
 from ordack.node.queue import Queue
+
+if MICROPYTHON:
+    for _name in _taken:
+        if _name not in _those[:5]:  # of the others a program may have its own, with more in them
+            del sys.modules[_name]
 
 __all__ = ["Message", "Node", "OutboxDamaged", "OutboxError", "OutboxFull", "OutboxWriteFailed", "Queue"]

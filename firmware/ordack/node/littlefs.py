@@ -12,7 +12,6 @@ the folder's own blocks. When they have all that a block of the segment's file m
 * A part carries a CRC that begins with the segment's own header, so that none counts for another log's file.
 """
 
-import os
 import struct
 from array import array
 from binascii import crc32
@@ -20,6 +19,7 @@ from binascii import crc32
 from mqqb import const, core
 from ordack.node import log
 
+os = log.os  # type: ignore[attr-defined]  # it is looked for on the flash each time that a module is loaded later
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,8 +42,10 @@ _BATCH_MAX = const(9)  # where so many messages are made durable at once, and le
 _SLOTS = const(48)
 _PACKED = const(0x80)  # with a slot
 _HOLE = const(0x7F)  # in place of one
+_CLOSED_MAX = const(12)  # so many of them a close leaves as they are
 _BLOCK_MIN = const(1024)  # bytes: eight times those of a part
 _RUN_MAX = const(255)
+_RAW = const(-0x10000)  # in place of where a model begins: what is in `_packed` is an entry as it is
 _SAME_MIN = const(3)  # so many bytes that are the same end a run: it costs two
 
 
@@ -80,15 +82,23 @@ class LittleFiles(log.Files):
 
     version = 6
     heap_bytes = 6144
+    left = 700  # it takes long to find each tail
+    unseen = 3072  # tails have room in the blocks of the folder
 
     def __init__(self, folder: str, fixed: "bool | None", writes: bool, free: int = 0) -> None:
         super().__init__(folder, fixed)
         self._started()
         self.mended = []
-        if not writes and log.TAIL not in " ".join(self.names()):
+        self._block = 0  # bytes, when it is known: LittleFS takes long to say it
+        self._writes = writes
+        self._names: "list[str] | None" = None
+        names = self._names = self.names()
+        self._has_tails = log.TAIL in " ".join(names)
+        if writes and not self._has_tails:
+            self._block = os.statvfs(folder)[0]
+            self._writes = self._block >= _BLOCK_MIN
+        if not writes and not self._has_tails:
             self.version = log.VERSION  # without tails nobody sees all of the other one
-        self._block = os.statvfs(folder)[0] if writes else 0
-        self._writes = self._block >= _BLOCK_MIN
         is_large = writes and free > _LARGE_HEAP
         self._entry_bytes = _ENTRY_BYTES << is_large  # of an entry that is written, at most
         self._model = memoryview(bytearray(self._entry_bytes))
@@ -113,24 +123,33 @@ class LittleFiles(log.Files):
         self._model_mended: "list[tuple[str, int, int]]" = []  # with these flipped bits as they were
         self._packed_start = self._packed_bytes = 0  # of the entry that `_packed` tells
         self._packed_skip = self._packed_size = 0
+        self._like = 0, 0  # where an earlier message begins, and its bytes, that may be a model: as a start found it
 
     # ---- as log.Files -----------------------------------------------------------------------------
 
     def names(self) -> "list[str]":
-        """As Files.names."""
-        return self._names or super().names()
+        """As Files.names; of the tails only the first: LittleFS has all in order, and takes long for each."""
+        names = self._names or []
+        if not names and self._writes and hasattr(os, "ilistdir"):
+            for entry in os.ilistdir(self.folder):
+                if entry[0] > "01" and names and names[-1] < "00f":
+                    break
+                names.append(entry[0])
+        return names or super().names()
 
     def size(self, name: str) -> int:
         """As Files.size, with the entries."""
         return self._end if name == self._name else super().size(name)
 
     def begin(self, name: str, size: int) -> None:
-        """As Files.begin. First the file before gets what it does not have yet."""
-        self._move(self._end)
+        """As Files.begin. First the file before gets what it does not have yet, if anybody needs it."""
+        if not self.is_over:
+            self._move(self._end)
         self._started()
         self._begin_entries("", 0)
-        if self._writes and log.TAIL not in " ".join(self.names()):
+        if self._writes and not self._has_tails:
             self._open(_file_name(0), "wb")  # before any version 6: by it a start with less memory knows that version
+            self._has_tails = True
         super().begin(name, size)
         if self._writes:
             self._begin_entries(name, 0)
@@ -142,6 +161,8 @@ class LittleFiles(log.Files):
             if not _has_moved(self._move, self._end):
                 return True
             self._begin_entries(name if self._writes else "", super().size(name))
+        if self._writes:
+            self._find_model()
         self._started()
         if not self._writes:
             self._model = self._packed = self._model[:0]  # a small board needs the memory
@@ -187,10 +208,16 @@ class LittleFiles(log.Files):
         self._read(offset, buffer[:count])
         return count
 
+    def remove(self, name: str) -> None:
+        """As Files.remove."""
+        if name == self._name:
+            self._begin_entries("", 0)  # those that a cut left between the next file and this
+        super().remove(name)
+
     def close(self) -> None:
-        """As Files.close. First the file gets all: a board that sleeps then has few of the others, and wakes sooner."""
+        """As Files.close. First the file gets all, if that is much: a board that sleeps then wakes sooner."""
         try:
-            if self._writes:
+            if self._writes and max(self._next, self._kept_end) > _CLOSED_MAX:
                 self._move(self._end)
         except (OSError, MemoryError):
             pass  # they are durable as they are
@@ -198,30 +225,32 @@ class LittleFiles(log.Files):
 
     def _started(self) -> None:
         """The files are about to change: what was remembered, for LittleFS takes long to find a file, may be wrong."""
-        self._names: "list[str] | None" = None
+        self._names = None
         self._parts: "dict[int, bytearray]" = {}
 
     # ---- entries ----------------------------------------------------------------------------------
 
     def _add(self, data: memoryview, size: int) -> None:
         """Write an entry. Before that the file gets what fills its blocks."""
-        self._move(block_end(self._end, self._block))
+        self._move(self._block_end(self._end))
+        if self._is_joined(data, size):
+            return
         slot = self._take(_parts(size))
         model, packed = self._pack(data, size)
         body = self._packed if packed else data
         parts = _parts(packed or size)
-        if self._seed is None:
-            self._seed = self._found.get(self._name) or self._seed_of(self._name)
-        head = bytearray(_HEAD_BYTES)
         for part in range(parts):
-            place = self._end, size, self._end - self._model_start if packed else 0, model
-            struct.pack_into(_HEAD, head, 0, 0, int(self._name[:8], 16), *place, part, parts)
-            core.put_crc(head, 0, 4, _HEAD_BYTES, self._seed)
             begin = part * _BODY_BYTES
-            self._put(slot + part, head, body[begin : min(begin + _BODY_BYTES, packed or size)])
+            place = self._end, size, self._end - self._model_start if packed else 0, model, part, parts
+            self._put(slot + part, "wb", place, body[begin : min(begin + _BODY_BYTES, packed or size)])
         self._next = slot + parts
         self._starts.append(self._end)
         self._slots.append(slot | _PACKED if packed else slot)
+        if parts == 1 and not packed:
+            core.copy(self._packed, 0, data, 0, size)
+            self._packed_start = self._end
+            self._packed_bytes = self._packed_size = size
+            self._packed_skip = _RAW
         if parts > 1 and not packed:
             core.copy(self._model, 0, data, 0, size)
             self._model_start = self._end
@@ -229,11 +258,54 @@ class LittleFiles(log.Files):
             self._model_mended = self.mended[:]
         self._end += size
 
-    def _put(self, slot: int, head: bytearray, body: memoryview) -> None:
-        self._open(_file_name(slot), "wb")
+    def _is_joined(self, data: memoryview, size: int) -> bool:
+        """Is it added to the entry before, whose part has room for it? Then a start has one file less to read.
+
+        What that holds is durable: it is written over at once, by a longer one, or LittleFS keeps what is there.
+        """
+        packed = self._packed_bytes
+        is_raw = self._packed_skip == _RAW
+        end = packed + size if is_raw else packed + 2 + size
+        if (
+            not (packed and self._starts)
+            or end > _BODY_BYTES
+            or (self._packed_skip and not is_raw)
+            or self._packed_start != self._starts[-1]
+        ):
+            return False
+        self._packed_bytes = 0  # until it is there
+        start = self._packed_start
+        place = start, self._end - start + size, 0, 0, 0, 1
+        if not is_raw:
+            place = place[:2] + (start - self._model_start, self._model_bytes | _FRONT, 0, 1)
+            self._packed[packed] = 0
+            self._packed[packed + 1] = size
+        core.copy(self._packed, end - size, data, 0, size)
+        self._put(self._slots[-1] & ~_PACKED, "r+b", place, self._packed[:end])
+        self._end += size
+        self._packed_size += size
+        self._packed_bytes = end
+        return True
+
+    def _block_end(self, end: int) -> int:
+        """As block_end, here."""
+        if end < _BLOCK_MIN:  # the first block of a file has no pointers
+            return 0
+        if not self._block:
+            self._block = os.statvfs(self.folder)[0]
+        return block_end(end, self._block)
+
+    def _put(self, slot: int, mode: str, place: "tuple[int, ...]", body: memoryview) -> None:
+        if self._seed is None:
+            self._seed = self._found.get(self._name) or self._seed_of(self._name)
+        size = _HEAD_BYTES + len(body)
+        part = bytearray(size)
+        struct.pack_into(_HEAD, part, 0, 0, int(self._name[:8], 16), *place)
+        core.put_crc(part, 0, 4, _HEAD_BYTES, self._seed)
+        core.copy(part, _HEAD_BYTES, body, 0, len(body))
+        self._open(_file_name(slot), mode)
         self._tail_is_new = False
-        super().append(head, _HEAD_BYTES)
-        super().append(body, len(body))
+        super().append(part, size)  # at once: what an interrupt leaves open, LittleFS writes as it is
         super().sync()
         self._close_tail()  # now: what stays in a small heap where memory was free parts it
 
@@ -275,7 +347,7 @@ class LittleFiles(log.Files):
     def _pack(self, data: memoryview, size: int) -> "tuple[int, int]":
         """The word of the model, as in _HEAD, and how many bytes of `_packed` tell the entry; 0, 0: not packed."""
         self._packed_bytes = 0
-        model = self._model_bytes if self._model_mended == self.mended else 0
+        model = self._model_bytes if self._model_mended == self.mended and size > _BODY_BYTES else 0
         if model and self._end - self._model_start <= _DISTANCE_MAX:
             for skip in (model - size, 0) if model != size else (0,):
                 packed = _differences(self._packed, data, size, self._model, model, skip)
@@ -384,14 +456,19 @@ class LittleFiles(log.Files):
 
     def _find(self) -> None:
         """Find the entries that count: of the last segment that has any, those that its file does not have."""
-        heads = self._heads()
+        last = max([name for name in self.names() if name.endswith(".log")], default="")
+        heads = self._chain(last) if last and self._writes else None
+        if heads is None:
+            heads = self._heads()
         number = max([head[1] for head in heads.values()]) if heads else 0
         name = log.file_name(number)
         if not number:
             return
         self._begin_entries(name, super().size(name))
         for start, slot in sorted([(heads[slot][2], slot) for slot in heads if heads[slot][1] == number]):
-            _, _, _, size, distance, _, part, parts = heads[slot]
+            _, _, _, size, distance, model, part, parts = heads[slot]
+            if not slot:
+                self._like = (start - distance, model & ~_FRONT) if distance else (start, size)
             if part or start + size <= self._end or (self._starts and start < self._end):
                 continue
             if [heads.get(slot + k, ())[1:7] for k in range(parts)] != [heads[slot][1:6] + (k,) for k in range(parts)]:
@@ -405,11 +482,59 @@ class LittleFiles(log.Files):
             self._next = max(self._next, slot + parts)
             self._end = start + size
 
+    def _chain(self, name: str) -> "dict[int, tuple[int, ...]] | None":
+        """As _heads, of this segment, the last one. None: they may be others than those that are read here.
+
+        As long as none is kept behind, they are written in the order of their numbers: the first stale one ends them.
+        """
+        heads: "dict[int, tuple[int, ...]]" = {}
+        end = super().size(name)
+        is_kept = end == self._block_end(end)
+        last = int(name[:8], 16)
+        seed = self._seed_of(name)
+        for slot in range(_SLOTS):
+            try:
+                data = self._part(slot)
+            except OSError:
+                return None  # it was removed, or more have never been made
+            head = _words(data)
+            _, number, start, size, _, _, part, parts = head
+            is_old = number < last
+            if not parts or number > last or is_old == (_crc((0, last) + head[2:], seed) == head[0]):
+                return None  # broken: one of a file that is gone has another seed
+            is_next = start == end or (not slot and start < end < start + size)
+            if part:
+                is_next = heads.get(slot - 1, ())[1:7] == head[1:6] + (part - 1,)
+            if is_old or not is_next:
+                if (is_kept and not slot) or (not is_old and start + size > end):
+                    return None
+                if not slot and not is_old:
+                    heads[0] = head
+                break
+            heads[slot] = head
+            self._parts[slot] = data
+            if part + 1 == parts:
+                end = start + size
+        return heads
+
+    def _find_model(self) -> None:
+        """What an earlier start has written here is the model of what comes."""
+        start, size = self._like
+        if (
+            _BODY_BYTES < size <= len(self._model)
+            and start + size <= self._end
+            and not (self._model_bytes or self.mended)
+        ):
+            self._read(start, self._model[:size])
+            self._model_start = start
+            self._model_bytes = size
+            self._model_mended = []
+
     def _heads(self) -> "dict[int, tuple[int, ...]]":
         """What the heads of all parts say, by the numbers of their files; not of those that belong to no segment."""
         heads = {}
         seeds: "dict[str, int]" = {}
-        names = self._names = self.names()
+        names = self._names = super().names()
         for file in names:
             slot = _slot_of(file)
             if slot >= 0:
@@ -485,10 +610,12 @@ def _differences(
     fill = place = 0
     while place < size:
         begin = place
-        while low <= place < high and place - begin < _RUN_MAX and data[place] == model[place + skip]:
+        stop = min(high, begin + _RUN_MAX) if low <= place else 0
+        while place < stop and data[place] == model[place + skip]:
             place += 1
         first = end = place
-        while place < size and place - end < _SAME_MIN and place - first < _RUN_MAX:
+        stop = min(size, first + _RUN_MAX)
+        while place < stop and place - end < _SAME_MIN:
             if not low <= place < high or data[place] != model[place + skip]:
                 end = place + 1
             place += 1

@@ -166,6 +166,9 @@ class Files:
     heap_bytes = 0  # that it takes besides
     version = VERSION  # of the segments that are begun
     unit = 1  # a file takes a whole number of so many bytes
+    is_over = False  # of what the file holds that is written, nobody needs anything
+    left = 2048  # so many bytes a close leaves in a file, if nothing in it is kept
+    unseen = 0  # so many bytes have room without taking a block of the file system
     blank = b"\0"  # what stands where nothing was written yet, in files that do not grow
     mended: "list[tuple[str, int, int]]"  # as the log's, of which these are the files
 
@@ -180,12 +183,9 @@ class Files:
         self._reader_name = ""
         self._reader_end = 0
         try:
+            os.stat(folder)
+        except OSError:
             os.mkdir(folder)
-        except OSError as error:
-            try:
-                os.stat(folder)  # there already
-            except OSError:
-                raise error  # noqa: B904 - why not: no room, for example
         core.lock(self._path("lock"))
         if self.fixed and hasattr(os, "statvfs"):
             cluster, _, clusters = os.statvfs(folder)[:3]
@@ -405,6 +405,10 @@ class Segment:
         """Bytes of the file."""
         return max(self.size, self.space)
 
+    def is_needed(self) -> bool:
+        """Is anything in it kept?"""
+        return bool(self.handles or self.deferred or self.aside)
+
     def add(self, handle: Stored) -> None:
         """To the handles."""
         if self.handles is _NONE:
@@ -559,6 +563,7 @@ class Log:
         self.files = files
         self.segment_size = segment_size
         self.capacity = self.bound = capacity
+        self.is_seen = False  # it was seen in this start
         self.guid: "bytes | None" = None
         self.segments: "list[Segment]" = []  # the last one is written
         self.gaps: "list[tuple[str, int, int]]" = []  # what the start could not read: file, begin, end
@@ -804,8 +809,11 @@ class Log:
         first = number = 1
         last = 0
         if self.segments:
-            first = self.segments[0].number
+            segment = self.segments[0]
             number = self.segments[-1].number + 1
+            is_over = number == segment.number + 1 and not segment.is_needed()
+            first = number if is_over else segment.number
+            self.files.is_over = is_over
             last = self.segments[-1].size
         things = list(queues) + list(sources)
         size = header_size(things, len(queues))
@@ -846,7 +854,7 @@ class Log:
         self._synced_size = size
         self.is_ended = False
         self.bytes_written += size
-        self.reclaim(True)
+        self.reclaim(self.size > self.files.unseen)
 
     def resume(self, segments: "list[Segment]", is_ended: bool, useless: "list[str]") -> None:
         """Go on behind what the start has found. Raises OSError."""
@@ -867,7 +875,7 @@ class Log:
                 self.files.sync()
             self._synced_size = segment.size
             self.is_ended = is_ended
-            self.reclaim(True)
+            self.reclaim(self.size > self.files.unseen)
 
     def reclaim(self, looks: bool) -> None:
         """Remove segments that hold nothing any more, oldest first: what became of it stands in them and later ones.
@@ -875,7 +883,7 @@ class Log:
         looks: see how much the file system has room for then, but for noting what becomes of messages.
         """
         segments = self.segments
-        while len(segments) > 1 and not (segments[0].handles or segments[0].deferred or segments[0].aside):
+        while len(segments) > 1 and not segments[0].is_needed():
             try:
                 self.files.remove(segments[0].name)
             except OSError:
@@ -883,6 +891,7 @@ class Log:
             self._older -= segments[0].bytes()
             del segments[0]
         if looks and hasattr(self.files, "folder") and hasattr(os, "statvfs"):
+            self.is_seen = True
             block, _, _, _, free = os.statvfs(self.files.folder)[:5]
             self.bound = min(self.capacity, self.size + free * block - max(self.segment_size, 4 * block))
 

@@ -61,8 +61,8 @@ _PLACE_BYTES = const(512)  # of heap for each message that waits, on 32 bits: a 
 _SESSION_BYTES = const(12288)  # for all else
 _PLACES_MIN = const(8)
 _HOLD_MAX = const(500)  # messages in memory, half of them under way
-_MIDDLE_HEAP = const(100000)
-_LARGE_HEAP = const(1048576)
+_MIDDLE_HEAP = const(65536)
+_MODULES_BYTES = const(24576)  # that these modules have of the heap
 _CAPACITY_MIN = const(1024)
 TAKEN = "another Node has this outbox now: use that one"
 _CLOSED = const("this Node is closed: make a new one for its outbox")
@@ -166,7 +166,8 @@ class Node:
         on_connection: "Callable[[Peer, str], Any] | None" = None,
     ) -> None:
         _check(connect, listen, capacity, segment_size, 1 if hold is None else hold, quota or 0)
-        self.heap, free = _collect_often()  # bytes
+        free = _collect_often()  # bytes
+        self.heap = free + _MODULES_BYTES
         _take_over(files.place if files else log.absolute(folder))  # before anybody looks at what is there
         files = files or outbox.files_of(folder, None, free)
         capacity = min(capacity, files.bytes_max or capacity)
@@ -523,19 +524,18 @@ def _places(free: int) -> int:
     return max((free - (_SESSION_BYTES << wide)) // (_PLACE_BYTES << wide), _PLACES_MIN)
 
 
-def _collect_often() -> "tuple[int, int]":
+def _collect_often() -> int:
     """MicroPython's heap is never compacted: collect before what stays is spread thinly over all of it.
 
     Else a list that grows finds no room although most of the heap is free. An application's own threshold is kept.
-    Returns the bytes of the heap, and how many of them are free.
+    Returns how many bytes of it are free.
     """
     heap: "Any" = gc
     if not MICROPYTHON:
-        return 1 << 30, 1 << 30
+        return 1 << 30
     gc.collect()
     free: int = heap.mem_free()  # which looks at all of it
-    size: int = free + heap.mem_alloc()
     if heap.threshold() == -1:
         # the whole heap is looked at each time
-        heap.threshold(size // (4 if size > _LARGE_HEAP else 8 if size > _MIDDLE_HEAP else 12))
-    return size, free
+        heap.threshold(2 * free // 3 if free > _MIDDLE_HEAP else free // 6)
+    return free

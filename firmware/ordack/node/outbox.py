@@ -34,7 +34,6 @@ _STARTS_MAX = const(0xFFFFFF)
 _STARTS_SHIFT = const(8)  # where a TimeStamp comes from the number of starts: so many low bits are the sequence's
 _QUEUE_NAME_MAX = const(486)
 SOURCE_NAME_MAX = const(470)
-_CLOSED_BYTES = const(2048)
 _AT_ONCE = const(16)  # so many messages that are aside are in memory while they are copied
 _LITTLE_HEAP = const(65536)  # bytes that are free, for files on LittleFS that spare the flash
 
@@ -495,12 +494,14 @@ class Outbox:
 
 def _leave_little(owner: Outbox, opened: log.Log) -> None:
     """Where nothing is kept, the next start shall have little to read: begin a segment."""
-    if not opened.files.fixed and not owner.live + owner.arrivals and opened.segments[-1].size > _CLOSED_BYTES:
+    if not opened.files.fixed and not owner.live + owner.arrivals and opened.segments[-1].size > opened.files.left:
         owner.begin()
 
 
 def _make_room(opened: log.Log, owner: Outbox, need: int) -> None:
     """See that need bytes have room in the current segment; drop what is gone before refusing. Raises OutboxFull."""
+    if not opened.is_seen and opened.size + need > opened.files.unseen:
+        opened.reclaim(True)
     size = opened.segments[-1].size + need
     # With so much of the capacity free, no need to look closer.
     margin = opened.segment_size << opened.files.fixed

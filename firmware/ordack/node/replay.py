@@ -1,9 +1,7 @@
 """What the log in its files holds. No file is changed. A board forgets this module once it has started."""
 
-import os
 import struct
 from array import array
-from hashlib import sha256
 
 from mqqb import confirm, const
 from mqqb.streams import position
@@ -29,7 +27,7 @@ _MOST = const(3)  # so many times the messages that it may hold a start takes fr
 
 _ARRIVALS = (log.ARRIVAL, log.ARRIVAL_COPY)
 
-nonce = os.urandom
+nonce = log.jump
 
 
 class Recovered:
@@ -82,6 +80,8 @@ def fresh_guid() -> bytes:
     that was erased begins another identity: nothing tells what the one before has numbered. Its last group is of the
     chip alone, so that people see whose it is.
     """
+    from hashlib import sha256  # not before there is need of it
+
     try:
         import machine  # type: ignore[import-not-found,unused-ignore]
 
