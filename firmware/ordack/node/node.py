@@ -62,8 +62,11 @@ _SESSION_BYTES = const(12288)  # for all else
 _PLACES_MIN = const(8)
 _HOLD_MAX = const(500)  # messages in memory, half of them under way
 _MIDDLE_HEAP = const(65536)
+_LARGE_HEAP = const(1048576)
+_AWAKE_MS = const(10000)  # is no board that sleeps between readings
 _MODULES_BYTES = const(24576)  # that these modules have of the heap
 _CAPACITY_MIN = const(1024)
+_threshold = -1  # as it was set here last
 TAKEN = "another Node has this outbox now: use that one"
 _CLOSED = const("this Node is closed: make a new one for its outbox")
 opened: "dict[Any, Node]" = {}  # by the place of its files, the Node that has opened them last
@@ -166,7 +169,7 @@ class Node:
         on_connection: "Callable[[Peer, str], Any] | None" = None,
     ) -> None:
         _check(connect, listen, capacity, segment_size, 1 if hold is None else hold, quota or 0)
-        free = _collect_often()  # bytes
+        free = _collect_often(False)  # bytes
         self.heap = free + _MODULES_BYTES
         _take_over(files.place if files else log.absolute(folder))  # before anybody looks at what is there
         files = files or outbox.files_of(folder, None, free)
@@ -189,6 +192,7 @@ class Node:
         )
         self.settings = settings
         self.clock = Clock(clock)
+        self._awake_at: "int | None" = self.clock.now() + _AWAKE_MS
         self.peers = Peers(self, connect, listen, random)
         self.links = self.peers.links
         queues = self._queues = []
@@ -381,6 +385,9 @@ class Node:
             if commits.marked_at is not None and now - commits.marked_at >= LAZY_SYNC_MS:
                 commits.marked_at = now
                 commits.commit_now()  # no message has done it for a while: after a cut this saves a resend
+            if self._awake_at is not None and now >= self._awake_at:
+                self._awake_at = None
+                _collect_often(True)
             wait = self.peers.poll(now)
             if self.receiver is not None:
                 due = self.receiver.next_timeout(now)
@@ -524,18 +531,22 @@ def _places(free: int) -> int:
     return max((free - (_SESSION_BYTES << wide)) // (_PLACE_BYTES << wide), _PLACES_MIN)
 
 
-def _collect_often() -> int:
+def _collect_often(is_running: bool) -> int:
     """MicroPython's heap is never compacted: collect before what stays is spread thinly over all of it.
 
-    Else a list that grows finds no room although most of the heap is free. An application's own threshold is kept.
+    Else a list that grows finds no room although most of the heap is free. Rarely at first, when the heap is large: a
+    board that sleeps between readings is gone before it matters. An application's own threshold is kept.
     Returns how many bytes of it are free.
     """
+    global _threshold
     heap: "Any" = gc
     if not MICROPYTHON:
         return 1 << 30
     gc.collect()
     free: int = heap.mem_free()  # which looks at all of it
-    if heap.threshold() == -1:
+    if heap.threshold() == _threshold:
         # the whole heap is looked at each time
-        heap.threshold(2 * free // 3 if free > _MIDDLE_HEAP else free // 6)
+        most = 2 * free // 3 if free > _MIDDLE_HEAP and not is_running else free // (4 if free > _LARGE_HEAP else 6)
+        _threshold = most & -64  # whole blocks of the heap
+        heap.threshold(_threshold)
     return free
