@@ -74,38 +74,17 @@ def _has_moved(move: "Callable[[int], None]", end: int) -> bool:
     return True
 
 
-class LittleFiles(log.Files):
-    """The files of a folder on LittleFS, or of one that was copied from there: then nothing is added to its entries.
+class _Entries(log.Files):
+    """What the entries of a folder say, as they are read."""
 
-    As log.Files, but that what it appends is durable at once if it is little. free: bytes of the heap.
-    """
-
-    version = 6
-    heap_bytes = 6144
-    left = 700  # it takes long to find each tail
-    unseen = 3072  # tails have room in the blocks of the folder
-
-    def __init__(self, folder: str, fixed: "bool | None", writes: bool, free: int = 0) -> None:
-        super().__init__(folder, fixed)
-        self._started()
-        self.mended = []
-        self._block = 0  # bytes, when it is known: LittleFS takes long to say it
-        self._writes = writes
-        self._names: "list[str] | None" = None
-        names = self._names = self.names()
-        self._has_tails = log.TAIL in " ".join(names)
-        if writes and not self._has_tails:
-            self._block = os.statvfs(folder)[0]
-            self._writes = self._block >= _BLOCK_MIN
-        if not writes and not self._has_tails:
-            self.version = log.VERSION  # without tails nobody sees all of the other one
-        is_large = writes and free > _LARGE_HEAP
-        self._entry_bytes = _ENTRY_BYTES << is_large  # of an entry that is written, at most
-        self._model = memoryview(bytearray(self._entry_bytes))
-        self._packed = memoryview(bytearray(_PACKED_BYTES << is_large))
-        self._found: "dict[str, int]" = {}  # seeds of segments whose header has a flipped bit, as the parts tell
-        self._begin_entries("", 0)
-        self._find()
+    _entry_bytes: int  # of an entry that is written, at most
+    _model: memoryview
+    _packed: memoryview
+    _parts: "dict[int, bytearray]"  # of those that a start has read
+    _names: "list[str] | None"  # of all files, as a start has found them
+    _writes: bool  # here entries are added
+    _block: int  # bytes of a block of the file system; 0: not known yet
+    _found: "dict[str, int]"  # seeds of segments whose header has a flipped bit, as the parts tell
 
     def _begin_entries(self, name: str, size: int) -> None:
         """A file of that size, which has no entries, is the one that is written."""
@@ -125,168 +104,6 @@ class LittleFiles(log.Files):
         self._packed_skip = self._packed_size = 0
         self._like = 0, 0  # where an earlier message begins, and its bytes, that may be a model: as a start found it
 
-    # ---- as log.Files -----------------------------------------------------------------------------
-
-    def names(self) -> "list[str]":
-        """As Files.names; of the tails only the first: LittleFS has all in order, and takes long for each."""
-        names = self._names or []
-        if not names and self._writes and hasattr(os, "ilistdir"):
-            for entry in os.ilistdir(self.folder):
-                if entry[0] > "01" and names and names[-1] < "00f":
-                    break
-                names.append(entry[0])
-        return names or super().names()
-
-    def size(self, name: str) -> int:
-        """As Files.size, with the entries."""
-        return self._end if name == self._name else super().size(name)
-
-    def begin(self, name: str, size: int) -> None:
-        """As Files.begin. First the file before gets what it does not have yet, if anybody needs it."""
-        if not self.is_over:
-            self._move(self._end)
-        self._started()
-        self._begin_entries("", 0)
-        if self._writes and not self._has_tails:
-            self._open(_file_name(0), "wb")  # before any version 6: by it a start with less memory knows that version
-            self._has_tails = True
-        super().begin(name, size)
-        if self._writes:
-            self._begin_entries(name, 0)
-            self._is_dirty = True
-
-    def resume(self, name: str, offset: int) -> bool:
-        """As Files.resume. Where no entries are written, the file gets all of them, which were durable before."""
-        if self._name != name or not self._writes:
-            if not _has_moved(self._move, self._end):
-                return True
-            self._begin_entries(name if self._writes else "", super().size(name))
-        if self._writes:
-            self._find_model()
-        self._started()
-        if not self._writes:
-            self._model = self._packed = self._model[:0]  # a small board needs the memory
-            super().resume(name, offset)
-        return False
-
-    def append(self, data: "Buffer", size: int) -> None:
-        """As Files.append. What is little since the last sync is durable when this returns."""
-        record = self.record_bytes or size
-        if not self._writes:
-            super().append(data, size)
-        elif self._is_dirty or record > self._entry_bytes or self._added + size > _BATCH_MAX * record:
-            self._move(self._end)
-            if self._tail is None:
-                self._open(self._name, "ab")
-            super().append(data, size)
-            self._is_dirty = True
-            self._moved = self._end = self._end + size
-        else:
-            self._added += size
-            view = memoryview(data)
-            begin = 0
-            count = size % record  # of what comes before whole records of that size
-            if not count or (size > record and count + record <= self._entry_bytes):
-                count += record
-            while begin < size:
-                self._add(view[begin : begin + count], count)
-                begin += count
-                count = record
-
-    def sync(self) -> None:
-        """As Files.sync."""
-        if self._is_dirty or not self._writes:
-            super().sync()
-        self._is_dirty = False
-        self._added = 0
-
-    def read_into(self, name: str, offset: int, buffer: memoryview) -> int:
-        """As Files.read_into."""
-        if name != self._name or offset + len(buffer) <= self._moved:
-            return super().read_into(name, offset, buffer)
-        count: int = min(len(buffer), max(self._end - offset, 0))
-        self._read(offset, buffer[:count])
-        return count
-
-    def remove(self, name: str) -> None:
-        """As Files.remove."""
-        if name == self._name:
-            self._begin_entries("", 0)  # those that a cut left between the next file and this
-        super().remove(name)
-
-    def close(self) -> None:
-        """As Files.close. First the file gets all, if that is much: a board that sleeps then wakes sooner."""
-        try:
-            if self._writes and max(self._next, self._kept_end) > _CLOSED_MAX:
-                self._move(self._end)
-        except (OSError, MemoryError):
-            pass  # they are durable as they are
-        super().close()
-
-    def _started(self) -> None:
-        """The files are about to change: what was remembered, for LittleFS takes long to find a file, may be wrong."""
-        self._names = None
-        self._parts: "dict[int, bytearray]" = {}
-
-    # ---- entries ----------------------------------------------------------------------------------
-
-    def _add(self, data: memoryview, size: int) -> None:
-        """Write an entry. Before that the file gets what fills its blocks."""
-        self._move(self._block_end(self._end))
-        if self._is_joined(data, size):
-            return
-        slot = self._take(_parts(size))
-        model, packed = self._pack(data, size)
-        body = self._packed if packed else data
-        parts = _parts(packed or size)
-        for part in range(parts):
-            begin = part * _BODY_BYTES
-            place = self._end, size, self._end - self._model_start if packed else 0, model, part, parts
-            self._put(slot + part, "wb", place, body[begin : min(begin + _BODY_BYTES, packed or size)])
-        self._next = slot + parts
-        self._starts.append(self._end)
-        self._slots.append(slot | _PACKED if packed else slot)
-        if parts == 1 and not packed:
-            core.copy(self._packed, 0, data, 0, size)
-            self._packed_start = self._end
-            self._packed_bytes = self._packed_size = size
-            self._packed_skip = _RAW
-        if parts > 1 and not packed:
-            core.copy(self._model, 0, data, 0, size)
-            self._model_start = self._end
-            self._model_bytes = size
-            self._model_mended = self.mended[:]
-        self._end += size
-
-    def _is_joined(self, data: memoryview, size: int) -> bool:
-        """Is it added to the entry before, whose part has room for it? Then a start has one file less to read.
-
-        What that holds is durable: it is written over at once, by a longer one, or LittleFS keeps what is there.
-        """
-        packed = self._packed_bytes
-        is_raw = self._packed_skip == _RAW
-        end = packed + size if is_raw else packed + 2 + size
-        if (
-            not (packed and self._starts)
-            or end > _BODY_BYTES
-            or (self._packed_skip and not is_raw)
-            or self._packed_start != self._starts[-1]
-        ):
-            return False
-        self._packed_bytes = 0  # until it is there
-        start = self._packed_start
-        place = start, self._end - start + size, 0, 0, 0, 1
-        if not is_raw:
-            place = place[:2] + (start - self._model_start, self._model_bytes | _FRONT, 0, 1)
-            self._packed[packed] = 0
-            self._packed[packed + 1] = size
-        core.copy(self._packed, end - size, data, 0, size)
-        self._put(self._slots[-1] & ~_PACKED, "r+b", place, self._packed[:end])
-        self._end += size
-        self._packed_size += size
-        self._packed_bytes = end
-        return True
-
     def _block_end(self, end: int) -> int:
         """As block_end, here."""
         if end < _BLOCK_MIN:  # the first block of a file has no pointers
@@ -294,72 +111,6 @@ class LittleFiles(log.Files):
         if not self._block:
             self._block = os.statvfs(self.folder)[0]
         return block_end(end, self._block)
-
-    def _put(self, slot: int, mode: str, place: "tuple[int, ...]", body: memoryview) -> None:
-        if self._seed is None:
-            self._seed = self._found.get(self._name) or self._seed_of(self._name)
-        size = _HEAD_BYTES + len(body)
-        part = bytearray(size)
-        struct.pack_into(_HEAD, part, 0, 0, int(self._name[:8], 16), *place)
-        core.put_crc(part, 0, 4, _HEAD_BYTES, self._seed)
-        core.copy(part, _HEAD_BYTES, body, 0, len(body))
-        self._open(_file_name(slot), mode)
-        self._tail_is_new = False
-        super().append(part, size)  # at once: what an interrupt leaves open, LittleFS writes as it is
-        super().sync()
-        self._close_tail()  # now: what stays in a small heap where memory was free parts it
-
-    def _take(self, parts: int) -> int:
-        """The first of so many files that hold nothing that counts."""
-        for _ in range(2):
-            if self._next < self._kept_end and self._next + parts > self._kept:
-                self._next = self._kept_end
-            if self._next + parts <= _SLOTS:
-                break
-            self._move(self._end)
-        return self._next
-
-    def _move(self, end: int) -> None:
-        """Give the file what it does not have until there, and forget the entries that it has wholly then."""
-        if end <= self._moved:
-            return
-        self._open(self._name, "r+b" if self.fixed else "ab")  # anew: a write that has failed leaves it unusable
-        assert self._tail is not None
-        self._moved = self._tail.seek(0, 2)  # all of it, if only the answer was lost
-        place = self._moved
-        part = memoryview(bytearray(_BODY_BYTES))
-        while place < end:
-            count = min(end - place, _BODY_BYTES)
-            self._read(place, part[:count])
-            super().append(part, count)
-            place += count
-        super().sync()
-        self._moved = place
-        count = self._index(place) if place < self._end else len(self._starts)
-        slots = self._slots[count:]  # both, or want of memory ends it before anything has changed
-        self._starts = self._starts[count:]
-        self._slots = slots
-        if len(self._starts) <= 1:
-            self._kept_end = self._next if self._starts else 0
-            self._kept = self._slots[0] & ~_PACKED if self._starts else 0
-            self._next = 0
-
-    def _pack(self, data: memoryview, size: int) -> "tuple[int, int]":
-        """The word of the model, as in _HEAD, and how many bytes of `_packed` tell the entry; 0, 0: not packed."""
-        self._packed_bytes = 0
-        model = self._model_bytes if self._model_mended == self.mended and size > _BODY_BYTES else 0
-        if model and self._end - self._model_start <= _DISTANCE_MAX:
-            for skip in (model - size, 0) if model != size else (0,):
-                packed = _differences(self._packed, data, size, self._model, model, skip)
-                if packed and _parts(packed) < _parts(size):
-                    self._packed_start = self._end
-                    self._packed_bytes = packed
-                    self._packed_size = size
-                    self._packed_skip = skip
-                    return (model if skip else model | _FRONT), packed
-        return 0, 0
-
-    # ---- reading ----------------------------------------------------------------------------------
 
     def _index(self, place: int) -> int:
         """Of the entry that has this byte of the segment."""
@@ -597,6 +348,266 @@ class LittleFiles(log.Files):
             if not left:
                 return super().read_into(name, place, piece[:4]) == 4 and struct.unpack_from("<I", piece)[0] == value
         return False
+
+
+class LittleFiles(_Entries):
+    """The files of a folder on LittleFS, or of one that was copied from there: then nothing is added to its entries.
+
+    As log.Files, but that what it appends is durable at once if it is little. free: bytes of the heap.
+    """
+
+    version = 6
+    heap_bytes = 6144
+    left = 700  # it takes long to find each tail
+    unseen = 3072  # tails have room in the blocks of the folder
+
+    def __init__(self, folder: str, fixed: "bool | None", writes: bool, free: int = 0) -> None:
+        super().__init__(folder, fixed)
+        self._started()
+        self.mended = []
+        self._block = 0  # LittleFS takes long to say it
+        self._writes = writes
+        self._names = None
+        names = self._names = self.names()
+        self._has_tails = log.TAIL in " ".join(names)
+        if writes and not self._has_tails:
+            self._block = os.statvfs(folder)[0]
+            self._writes = self._block >= _BLOCK_MIN
+        if not writes and not self._has_tails:
+            self.version = log.VERSION  # without tails nobody sees all of the other one
+        is_large = writes and free > _LARGE_HEAP
+        self._entry_bytes = _ENTRY_BYTES << is_large
+        self._model = memoryview(bytearray(self._entry_bytes))
+        self._packed = memoryview(bytearray(_PACKED_BYTES << is_large))
+        self._found = {}
+        self._begin_entries("", 0)
+        self._find()
+
+    # ---- as log.Files -----------------------------------------------------------------------------
+
+    def names(self) -> "list[str]":
+        """As Files.names; of the tails only the first: LittleFS has all in order, and takes long for each."""
+        names = self._names or []
+        if not names and self._writes and hasattr(os, "ilistdir"):
+            for entry in os.ilistdir(self.folder):
+                if entry[0] > "01" and names and names[-1] < "00f":
+                    break
+                names.append(entry[0])
+        return names or super().names()
+
+    def size(self, name: str) -> int:
+        """As Files.size, with the entries."""
+        return self._end if name == self._name else super().size(name)
+
+    def begin(self, name: str, size: int) -> None:
+        """As Files.begin. First the file before gets what it does not have yet, if anybody needs it."""
+        if not self.is_over:
+            self._move(self._end)
+        self._started()
+        self._begin_entries("", 0)
+        if self._writes and not self._has_tails:
+            self._open(_file_name(0), "wb")  # before any version 6: by it a start with less memory knows that version
+            self._has_tails = True
+        super().begin(name, size)
+        if self._writes:
+            self._begin_entries(name, 0)
+            self._is_dirty = True
+
+    def resume(self, name: str, offset: int) -> bool:
+        """As Files.resume. Where no entries are written, the file gets all of them, which were durable before."""
+        if self._name != name or not self._writes:
+            if not _has_moved(self._move, self._end):
+                return True
+            self._begin_entries(name if self._writes else "", super().size(name))
+        if self._writes:
+            self._find_model()
+        self._started()
+        if not self._writes:
+            self._model = self._packed = self._model[:0]  # a small board needs the memory
+            super().resume(name, offset)
+        return False
+
+    def append(self, data: "Buffer", size: int) -> None:
+        """As Files.append. What is little since the last sync is durable when this returns."""
+        record = self.record_bytes or size
+        if not self._writes:
+            super().append(data, size)
+        elif self._is_dirty or record > self._entry_bytes or self._added + size > _BATCH_MAX * record:
+            self._move(self._end)
+            if self._tail is None:
+                self._open(self._name, "ab")
+            super().append(data, size)
+            self._is_dirty = True
+            self._moved = self._end = self._end + size
+        else:
+            self._added += size
+            view = memoryview(data)
+            begin = 0
+            count = size % record  # of what comes before whole records of that size
+            if not count or (size > record and count + record <= self._entry_bytes):
+                count += record
+            while begin < size:
+                self._add(view[begin : begin + count], count)
+                begin += count
+                count = record
+
+    def sync(self) -> None:
+        """As Files.sync."""
+        if self._is_dirty or not self._writes:
+            super().sync()
+        self._is_dirty = False
+        self._added = 0
+
+    def read_into(self, name: str, offset: int, buffer: memoryview) -> int:
+        """As Files.read_into."""
+        if name != self._name or offset + len(buffer) <= self._moved:
+            return super().read_into(name, offset, buffer)
+        count: int = min(len(buffer), max(self._end - offset, 0))
+        self._read(offset, buffer[:count])
+        return count
+
+    def remove(self, name: str) -> None:
+        """As Files.remove."""
+        if name == self._name:
+            self._begin_entries("", 0)  # those that a cut left between the next file and this
+        super().remove(name)
+
+    def close(self) -> None:
+        """As Files.close. First the file gets all, if that is much: a board that sleeps then wakes sooner."""
+        try:
+            if self._writes and max(self._next, self._kept_end) > _CLOSED_MAX:
+                self._move(self._end)
+        except (OSError, MemoryError):
+            pass  # they are durable as they are
+        super().close()
+
+    def _started(self) -> None:
+        """The files are about to change: what was remembered, for LittleFS takes long to find a file, may be wrong."""
+        self._names = None
+        self._parts = {}
+
+    # ---- entries ----------------------------------------------------------------------------------
+
+    def _add(self, data: memoryview, size: int) -> None:
+        """Write an entry. Before that the file gets what fills its blocks."""
+        self._move(self._block_end(self._end))
+        if self._is_joined(data, size):
+            return
+        slot = self._take(_parts(size))
+        model, packed = self._pack(data, size)
+        body = self._packed if packed else data
+        parts = _parts(packed or size)
+        for part in range(parts):
+            begin = part * _BODY_BYTES
+            place = self._end, size, self._end - self._model_start if packed else 0, model, part, parts
+            self._put(slot + part, "wb", place, body[begin : min(begin + _BODY_BYTES, packed or size)])
+        self._next = slot + parts
+        self._starts.append(self._end)
+        self._slots.append(slot | _PACKED if packed else slot)
+        if parts == 1 and not packed:
+            core.copy(self._packed, 0, data, 0, size)
+            self._packed_start = self._end
+            self._packed_bytes = self._packed_size = size
+            self._packed_skip = _RAW
+        if parts > 1 and not packed:
+            core.copy(self._model, 0, data, 0, size)
+            self._model_start = self._end
+            self._model_bytes = size
+            self._model_mended = self.mended[:]
+        self._end += size
+
+    def _is_joined(self, data: memoryview, size: int) -> bool:
+        """Is it added to the entry before, whose part has room for it? Then a start has one file less to read.
+
+        What that holds is durable: it is written over at once, by a longer one, or LittleFS keeps what is there.
+        """
+        packed = self._packed_bytes
+        is_raw = self._packed_skip == _RAW
+        end = packed + size if is_raw else packed + 2 + size
+        if (
+            not (packed and self._starts)
+            or end > _BODY_BYTES
+            or (self._packed_skip and not is_raw)
+            or self._packed_start != self._starts[-1]
+        ):
+            return False
+        self._packed_bytes = 0  # until it is there
+        start = self._packed_start
+        place = start, self._end - start + size, 0, 0, 0, 1
+        if not is_raw:
+            place = place[:2] + (start - self._model_start, self._model_bytes | _FRONT, 0, 1)
+            self._packed[packed] = 0
+            self._packed[packed + 1] = size
+        core.copy(self._packed, end - size, data, 0, size)
+        self._put(self._slots[-1] & ~_PACKED, "r+b", place, self._packed[:end])
+        self._end += size
+        self._packed_size += size
+        self._packed_bytes = end
+        return True
+
+    def _put(self, slot: int, mode: str, place: "tuple[int, ...]", body: memoryview) -> None:
+        if self._seed is None:
+            self._seed = self._found.get(self._name) or self._seed_of(self._name)
+        size = _HEAD_BYTES + len(body)
+        part = bytearray(size)
+        struct.pack_into(_HEAD, part, 0, 0, int(self._name[:8], 16), *place)
+        core.put_crc(part, 0, 4, _HEAD_BYTES, self._seed)
+        core.copy(part, _HEAD_BYTES, body, 0, len(body))
+        self._open(_file_name(slot), mode)
+        self._tail_is_new = False
+        super().append(part, size)  # at once: what an interrupt leaves open, LittleFS writes as it is
+        super().sync()
+        self._close_tail()  # now: what stays in a small heap where memory was free parts it
+
+    def _take(self, parts: int) -> int:
+        """The first of so many files that hold nothing that counts."""
+        for _ in range(2):
+            if self._next < self._kept_end and self._next + parts > self._kept:
+                self._next = self._kept_end
+            if self._next + parts <= _SLOTS:
+                break
+            self._move(self._end)
+        return self._next
+
+    def _move(self, end: int) -> None:
+        """Give the file what it does not have until there, and forget the entries that it has wholly then."""
+        if end <= self._moved:
+            return
+        self._open(self._name, "r+b" if self.fixed else "ab")  # anew: a write that has failed leaves it unusable
+        assert self._tail is not None
+        self._moved = self._tail.seek(0, 2)  # all of it, if only the answer was lost
+        place = self._moved
+        part = memoryview(bytearray(_BODY_BYTES))
+        while place < end:
+            count = min(end - place, _BODY_BYTES)
+            self._read(place, part[:count])
+            super().append(part, count)
+            place += count
+        super().sync()
+        self._moved = place
+        count = self._index(place) if place < self._end else len(self._starts)
+        slots = self._slots[count:]  # both, or want of memory ends it before anything has changed
+        self._starts = self._starts[count:]
+        self._slots = slots
+        if len(self._starts) <= 1:
+            self._kept_end = self._next if self._starts else 0
+            self._kept = self._slots[0] & ~_PACKED if self._starts else 0
+            self._next = 0
+
+    def _pack(self, data: memoryview, size: int) -> "tuple[int, int]":
+        """The word of the model, as in _HEAD, and how many bytes of `_packed` tell the entry; 0, 0: not packed."""
+        self._packed_bytes = 0
+        model = self._model_bytes if self._model_mended == self.mended and size > _BODY_BYTES else 0
+        if model and self._end - self._model_start <= _DISTANCE_MAX:
+            for skip in (model - size, 0) if model != size else (0,):
+                packed = _differences(self._packed, data, size, self._model, model, skip)
+                if packed and _parts(packed) < _parts(size):
+                    self._packed_start = self._end
+                    self._packed_bytes = packed
+                    self._packed_size = size
+                    self._packed_skip = skip
+                    return (model if skip else model | _FRONT), packed
+        return 0, 0
 
 
 def _differences(

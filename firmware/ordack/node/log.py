@@ -806,15 +806,13 @@ class Log:
         Its header has the counters of these, and numbers: the next MessageID, the next arrival, the highest TimeStamp,
         starts. need: bytes for which it will have room at least.
         """
-        first = number = 1
-        last = 0
+        first, number, last = 1, 1, 0
         if self.segments:
-            segment = self.segments[0]
+            first = self.segments[0].number
             number = self.segments[-1].number + 1
-            is_over = number == segment.number + 1 and not segment.is_needed()
-            first = number if is_over else segment.number
-            self.files.is_over = is_over
             last = self.segments[-1].size
+            self.files.is_over = number == first + 1 and not self.segments[0].is_needed()
+            first += self.files.is_over
         things = list(queues) + list(sources)
         size = header_size(things, len(queues))
         out = self.out
