@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -13,11 +12,9 @@ from pathlib import Path
 import pytest
 
 from hil import own_network
+from tests.support.debian import LONG_S, booted, packed, unpacked
 from tests.support.wheel import PLAIN, ROOT
 
-LONG_S = 1200
-
-RELEASES = {(3, 11): "bookworm", (3, 13): "trixie"}  # of Debian, by the version of their python3
 DATA = "var/lib/ordack"
 # Shell functions for what runs in there. The service is what the unit starts, as its user; `start` ends when it is up.
 SHELL = r"""
@@ -36,25 +33,7 @@ stop() { kill $!; cat <&3; wait $!; }
 """
 
 
-@pytest.fixture(scope="module")
-def debian() -> Path:
-    """A root of Debian with systemd, Python and little more, as a tar file, which is kept in build/."""
-    missing = [name for name in ("mmdebstrap", "unshare", "setpriv", "dpkg-deb", "ip") if not shutil.which(name)]
-    release = RELEASES.get(sys.version_info[:2])
-    if os.geteuid() or missing or release is None:
-        pytest.skip(f"needs root, Debian's Python 3.11 or 3.13, and {', '.join(missing) or 'programs that are here'}")
-    made = ROOT / "build" / "debian" / f"{release}.tar"
-    if not made.exists():
-        made.parent.mkdir(parents=True, exist_ok=True)
-        part = made.with_suffix(f".{os.getpid()}.tar")
-        packages = "--include=python3,adduser,init-system-helpers,procps,systemd,systemd-sysv,dbus"
-        command = ["mmdebstrap", "--quiet", "--variant=essential", packages, release, part]
-        with own_network.of_machine():
-            done = subprocess.run(command, capture_output=True, text=True, timeout=LONG_S, check=False)
-        if done.returncode:
-            pytest.skip(f"mmdebstrap cannot make a root of Debian here: {done.stderr.strip().splitlines()[-1]}")
-        part.rename(made)
-    return made
+debian = pytest.fixture(scope="module")(packed)
 
 
 @pytest.fixture(scope="module")
@@ -73,20 +52,17 @@ def package(debian: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def root(debian: Path, package: Path, tmp_path: Path) -> Iterator[Path]:
     """That root, with first.deb and later.deb in it: the package, and one of a higher version with another default
     configuration."""
-    root, content = tmp_path / "root", tmp_path / "content"
-    root.mkdir()
-    subprocess.run(["tar", "-x", "-f", debian, "-C", root], check=True, timeout=LONG_S)
-    shutil.copy(package, root / "first.deb")
-    subprocess.run(["dpkg-deb", "-R", package, content], check=True, timeout=LONG_S)
-    control = content / "DEBIAN" / "control"
-    control.write_text(control.read_text().replace("\nVersion: 0", "\nVersion: 9"))
-    with (content / "etc/ordack/ordack.toml").open("a") as file:
-        file.write("# A new default.\n")
-    command = ["dpkg-deb", "--root-owner-group", "-Znone", "-b", content, root / "later.deb"]
-    subprocess.run(command, check=True, timeout=LONG_S)
-    yield root
-    # pytest would keep a quarter of a gigabyte; and nothing that is mounted there is to go, too.
-    subprocess.run(["rm", "-r", "--one-file-system", tmp_path], check=True, timeout=LONG_S)
+    content = tmp_path / "content"
+    with unpacked(debian, tmp_path) as root:
+        shutil.copy(package, root / "first.deb")
+        subprocess.run(["dpkg-deb", "-R", package, content], check=True, timeout=LONG_S)
+        control = content / "DEBIAN" / "control"
+        control.write_text(control.read_text().replace("\nVersion: 0", "\nVersion: 9"))
+        with (content / "etc/ordack/ordack.toml").open("a") as file:
+            file.write("# A new default.\n")
+        command: list[str | Path] = ["dpkg-deb", "--root-owner-group", "-Znone", "-b", content, root / "later.deb"]
+        subprocess.run(command, check=True, timeout=LONG_S)
+        yield root
 
 
 def inside(root: Path, script: str) -> tuple[list[str], str]:
@@ -159,34 +135,12 @@ def test_the_debian_package_serves_and_never_touches_the_messages(root: Path) ->
     assert (store / "ordack.toml").read_text() == "http = 9181\n"
 
 
-def booted(root: Path, script: str) -> list[str]:
-    """Run a shell script there when systemd has started everything; what it has printed."""
-    if not shutil.which("systemd-nspawn"):
-        pytest.skip("needs systemd-nspawn")
-    (root / "script").write_text(SHELL + script)
-    units = root / "etc/systemd/system"
-    (units / "script.service").write_text(
-        "[Unit]\nAfter=multi-user.target\n[Service]\nStandardOutput=append:/shown\nStandardError=append:/errors\n"
-        "ExecStart=sh -eu /script\nExecStopPost=systemctl poweroff\n"
-    )
-    (units / "graphical.target.wants").mkdir()
-    (units / "graphical.target.wants" / "script.service").symlink_to("../script.service")
-    done = subprocess.run(
-        ["systemd-nspawn", "--quiet", "--boot", "--private-network", "--keep-unit", "--register=no",
-         f"--machine=ordack-test-{os.getpid()}", "--directory", root],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONG_S, check=False,
-    )  # fmt: skip
-    if not (root / "shown").exists():
-        pytest.skip(f"systemd does not start in a container here: {done.stdout[-200:]!r} {done.stderr[-200:]!r}")
-    print((root / "errors").read_text())  # for whoever looks at a failure
-    return (root / "shown").read_text().splitlines()
-
-
 def test_systemd_runs_what_the_debian_package_installs(root: Path) -> None:
     """In its sandbox, with all that the unit closes: it is ready, reloads, is started again, and obeys the operator."""
     shown = booted(
         root,
-        """
+        SHELL
+        + """
         now() { systemctl show ordack -P ActiveState; }
         dpkg -i first.deb >&2
         now
