@@ -14,7 +14,6 @@ import json
 import os
 import random
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -34,11 +33,10 @@ from hil import sensor
 from hil.boards import FIRMWARE, MISHAP, RESET, ROOT, Board, BoardMissing, Log, Mortal
 from hil.commands import GUID, Commands
 from hil.dice import new_seed
-from hil.ending import ending, to_the_end
+from hil.ending import ending, new_folder, to_the_end
 from hil.faults import UP, CutSchedule, FaultProxy, TcpFaultProxy
 from hil.kinds import KINDS, WITHOUT_INBOX
 from hil.name_server import NameServer
-from hil.plant import secure
 from hil.queue_manager import CampaignFailed, QueueManager
 from hil.report import Erased, Figures, Received, Timeline, View, compare, read_ledger, read_received
 from hil.scenario import (
@@ -483,6 +481,8 @@ class Campaign:
         await self.manager.command("queue", "create", QUEUE, "--transactional")
         self.manager.links = [word for campaign in self.fleet for word in campaign.proxy.serve_arguments()]
         if self.settings.tls:
+            from hil.plant import secure  # cryptography is slow to import
+
             self.manager.listen, self.tls = [], secure(self.folder, self.manager.address)
         self.manager.power_up()
         start = time.monotonic()
@@ -677,14 +677,11 @@ async def run_campaign(settings: Settings, console: Console) -> Figures:
     Keeps logs, scenario, ledger and store in a folder below `settings.artefacts` if it did not, and says so, with the
     command that repeats it. Raises BoardMissing, and OSError.
     """
-    settings.artefacts.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"seed-{settings.seed}-", dir=settings.artefacts))
-    keep = False
-    try:
+    with new_folder(settings.artefacts, f"seed-{settings.seed}") as (folder, keep):
         campaign, victims, figures = prepare(settings, folder)
         await _play(campaign, victims, figures, console)
         if not figures.ok:
-            keep = True
+            keep()
             figures.artefacts = str(folder)
             campaign.keep(figures)
             (folder / SCENARIO).write_text(_scenario(campaign.settings, settings))
@@ -694,9 +691,6 @@ async def run_campaign(settings: Settings, console: Console) -> Figures:
             ):
                 console.print(text, markup=False, soft_wrap=True)
         return figures
-    finally:
-        if not keep:
-            shutil.rmtree(folder)
 
 
 def _scenario(planned_settings: Settings, asked: Settings) -> str:

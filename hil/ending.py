@@ -1,9 +1,12 @@
-"""How the commands of the rig end, whatever ends them: with a sentence and an exit status, or a report in files."""
+"""How the commands of the rig end, whatever ends them: with a sentence and a status, a report, and what is kept."""
 
 import asyncio
 import importlib.util
+import shutil
 import signal
-from collections.abc import Callable, Coroutine
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,6 +41,16 @@ def to_the_end(work: Coroutine[Any, Any, T]) -> T:
         return await work
 
     return asyncio.run(until_terminated())
+
+
+@contextmanager
+def new_folder(below: Path, name: str) -> Iterator[tuple[Path, Callable[[], object]]]:
+    """A folder for a run, whose name begins with this, and what keeps it: without that it is gone at the end."""
+    below.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=below))
+    with ExitStack() as removal:
+        removal.callback(shutil.rmtree, folder)
+        yield folder, removal.pop_all
 
 
 def report(matrix: Matrix, path: Path) -> None:

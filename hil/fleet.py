@@ -10,9 +10,7 @@ wrong use.
 
 import argparse
 import asyncio
-import shutil
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Sequence
@@ -27,7 +25,7 @@ from rich.table import Table
 from hil.campaign import SCENARIO, Prepared, command, elsewhere, fill, prepare, replay
 from hil.commands import GUID
 from hil.dice import new_seed
-from hil.ending import ending, report, to_the_end
+from hil.ending import ending, new_folder, report, to_the_end
 from hil.matrix import Matrix, told
 from hil.queue_manager import CampaignFailed
 from hil.report import Figures, Received, View
@@ -156,16 +154,13 @@ async def run_fleet(wanted: Settings, console: Console) -> Fleet:
     """Run it, with live progress on `console`. If a board fails, logs, scenario, ledgers and store are kept below
     `wanted.artefacts`. Raises BoardMissing, and OSError of a board that is asked for its firmware.
     """
-    wanted.artefacts.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"fleet-{wanted.seed}-", dir=wanted.artefacts))
-    keep = False
-    try:
+    with new_folder(wanted.artefacts, f"fleet-{wanted.seed}") as (folder, keep):
         members = await prepared(wanted, folder)
         names = [f"{board} {place}" for place, board in enumerate(wanted.boards, 1)]
         await _play(members, names, console)
         fleet = Fleet(wanted.seed, {name: figures for name, (_, _, figures) in zip(names, members, strict=True)})
         if not fleet.ok:
-            keep = True
+            keep()
             for one, _, figures in members:
                 figures.artefacts = str(one.folder)
                 one.keep(figures)
@@ -176,9 +171,6 @@ async def run_fleet(wanted: Settings, console: Console) -> Fleet:
             ):
                 console.print(text, markup=False, soft_wrap=True)
         return fleet
-    finally:
-        if not keep:
-            shutil.rmtree(folder)
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -15,9 +15,7 @@ import argparse
 import asyncio
 import json
 import random
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -33,7 +31,7 @@ from hil import sensor
 from hil.boards import ROOT, Board, Log, Mortal, Process
 from hil.campaign import LISTENING_DEADLINE_S, QUEUE, TICK_S, Progress, Victim
 from hil.dice import new_seed
-from hil.ending import ending, to_the_end
+from hil.ending import ending, new_folder, to_the_end
 from hil.queue_manager import CampaignFailed, QueueManager
 from hil.quick_spark import INTERPRETED, QUICK_JVM
 from hil.report import Comparison, Received, compare, read_ledger
@@ -391,14 +389,11 @@ async def run_campaign(settings: Settings) -> Figures:
     """Run a campaign; its figures, whether it went well or not. Keeps everything below `settings.artefacts` if it did
     not. Raises BoardMissing, and OSError.
     """
-    settings.artefacts.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"seed-{settings.seed}-", dir=settings.artefacts))
     figures = Figures(settings.seed, settings.messages)
     figures.asked = {**dict.fromkeys(("board", "queue manager", "export"), settings.kills),
                      "ingest": settings.ingest_kills}  # fmt: skip
-    keep = False
     begun = time.monotonic()
-    try:
+    with new_folder(settings.artefacts, f"seed-{settings.seed}") as (folder, keep):
         campaign = PipelineCampaign(settings, folder)
         try:
             await campaign.run(figures)
@@ -410,14 +405,11 @@ async def run_campaign(settings: Settings) -> Figures:
         figures.kills = {**{name: victim.kills for name, victim in campaign.victims.items()},
                          "ingest": campaign.ingest_victim.kills}  # fmt: skip
         if not figures.ok:
-            keep = True
+            keep()
             figures.artefacts = str(folder)
             (folder / "figures.json").write_text(figures.to_json())
             (folder / "logs.txt").write_text(campaign.logs())
         return figures
-    finally:
-        if not keep:
-            shutil.rmtree(folder)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
