@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from rich.console import Console
 
 from hil import boards, campaign, kinds, own_network, queue_manager
@@ -27,10 +26,6 @@ from hil.matrix import Matrix, told
 from hil.report import Comparison, Figures
 from hil.rounds import Kept, figures_of, progress, share
 from hil.scenario import ORDACK, Settings
-
-# As in tests/conftest.py: what a busy machine makes slow has not failed.
-settings.register_profile("ordack", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
-settings.load_profile("ordack")
 
 STANDIN = Path(__file__).with_name("standin.py")
 BOARD = "place"
@@ -100,6 +95,13 @@ def pytest_configure(config: pytest.Config) -> None:
     own_network.enter(config)
     path = config.getoption("lg_env", None) or os.environ.get("LG_ENV")
     if path is None or not config.pluginmanager.hasplugin("labgrid"):
+        from hypothesis import HealthCheck, settings  # slow to import
+
+        # As in tests/conftest.py: what a busy machine makes slow has not failed.
+        settings.register_profile(
+            "ordack", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+        )
+        settings.load_profile("ordack")
         return
     from hil import lab
 

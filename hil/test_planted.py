@@ -76,12 +76,12 @@ PLANTED = {
 def plant(fault: Planted, folder: Path) -> tuple[str, str]:
     """A copy of the folder with the fault in it; the board and the queue manager that run on it."""
     top = fault.file.split("/")[0]
-    shutil.copytree(ROOT / top, folder / top, ignore=shutil.ignore_patterns("__pycache__", "ports", "*.so", "build"))
+    shutil.copytree(ROOT / top, folder / top, ignore=shutil.ignore_patterns("ports", "*.so", "build"))
     path = folder / fault.file
     text = path.read_text()
     at = text.index(fault.line, text.index(fault.behind))
     path.write_text(text[:at] + fault.instead + text[at + len(fault.line) :])
-    compileall.compile_dir(folder / top, quiet=1)  # once, and not at every start of the board, which writes none
+    compileall.compile_dir(folder / top, quiet=1)  # what has changed: once, for the board writes none at its starts
     python = shlex.join([shutil.which("env") or "env", f"PYTHONPATH={folder / top}", sys.executable])
     return (f"exec:{python}", shlex.join(ORDACK)) if top == "firmware" else ("cpython", f"{python} -m ordack")
 
