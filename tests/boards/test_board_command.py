@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import shutil
 import socket
 import subprocess
@@ -22,7 +23,7 @@ import pytest
 import serial
 from mqqb import confirm
 from ordack.boards import deploy as deploying
-from ordack.boards import doctor, outbox, repl
+from ordack.boards import doctor, outbox, repl, rescue
 from ordack.boards.check import Check
 from ordack.boards.deploy import deploy
 from ordack.boards.doctor import examine
@@ -306,6 +307,17 @@ def test_what_cannot_be_copied_is_refused_before_anything_changes(
     done = ordack("deploy", "--port", board.port, "--package", large)
     assert (done.returncode, done.stdout) == (1, "")
     assert "remove files" in done.stderr
+
+
+def test_what_a_cut_has_left_takes_no_room_from_the_next(machine: Callable[..., Machine], tmp_path: Path) -> None:
+    board = machine()
+    files = package(tmp_path / "files", SMALL)
+    left = "import os\nos.mkdir('/flash/mqqb')\nf = open('/flash/mqqb/core.py.new', 'wb')\n"
+    fill = "try:\n while f.write(bytes(16384)):\n  f.flush()\nexcept OSError:\n f.close()"
+    with board.open() as opened:
+        opened.run(left + fill, 60)
+        deploy(opened, files)
+        assert opened.read("/flash/mqqb/core.py").decode() == SMALL["mqqb/core.py"]
 
 
 def test_what_the_line_spoils_does_not_take_the_place_of_the_old(
@@ -641,6 +653,41 @@ def test_an_outbox_is_copied_off_a_board(machine: Callable[..., Machine], tmp_pa
     none = ordack("rescue", "--port", board.port, "--to", tmp_path / "other", "--outbox", "nothing")
     assert none.returncode == 1
     assert "there is no outbox in" in none.stderr
+
+
+class Holding:
+    """A board with an outbox of two files, whose second one may be the last that is heard of it."""
+
+    info = repl.Info((1, 25, 0), "", 0, 0, 0, [], "/flash")
+
+    def __init__(self, *, dies: bool) -> None:
+        self._dies = dies
+
+    def run(self, _: str) -> list[tuple[str, int]]:
+        return [("00000001.log", 5000), ("00000002.log", 5000)]
+
+    def read(self, path: str, _: object) -> bytes:
+        if self._dies and path.endswith("2.log"):
+            raise NoBoard("it went away")
+        return bytes(5000)
+
+
+def test_a_part_of_an_outbox_is_not_taken_for_a_whole_one(tmp_path: Path) -> None:
+    with pytest.raises(NoBoard):
+        rescue.copy_from_board(Holding(dies=True), "outbox", tmp_path, lambda *_: None)  # type: ignore[arg-type]
+    done = ordack("rescue", tmp_path)
+    assert done.returncode == 1
+    assert "there is no outbox in" in done.stderr
+
+
+def test_a_disk_that_does_not_take_the_copy_is_a_sentence(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(BoardError, match=f"{tmp_path} has not got the whole outbox: File too large: copy it"):
+            rescue.copy_from_board(Holding(dies=False), "outbox", tmp_path, lambda *_: None)  # type: ignore[arg-type]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_an_outbox_is_rescued_and_what_is_in_it_listed(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ MPY_VERSION = 6  # of the files that mpy-cross makes
 MANIFEST = "ordack.json"
 CHECKOUT = Path(mqqb.__file__).resolve().parents[2]
 _FOLDERS = "import os\nfor p in {!r}:\n try:\n  os.mkdir(p)\n except OSError:\n  pass"
+_REMOVE = "import os\nfor p in {!r}:\n try:\n  os.remove(p)\n except OSError:\n  pass"
 _NODE = "try:\n import ordack.node\n print(repr(''))\nexcept Exception as e:\n print(repr(repr(e)))"
 _MODULE = "try:\n import {}\n print(True)\nexcept Exception:\n print(False)"
 # Puts each FILE.new in the place of FILE, then removes others, which may be folders, if they are empty. FAT does not
@@ -142,6 +143,7 @@ def deploy(
     ours = {path: sums[path] for path in modules}
     complete = {"version": version(), "complete": True, "files": ours}
     if changed or removed or (modules and before != json.loads(json.dumps(complete))):
+        board.run(_REMOVE.format([f"{path}.new" for path in changed]), 30)  # what a cut has left takes room
         _make_room(board, info, [len(files[path]) for path in changed])
         board.run(_FOLDERS.format(_parents([*changed, manifest], info.folder)))
         copy_aside(board, {path: files[path] for path in changed}, sums, progress)

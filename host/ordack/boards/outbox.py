@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import ordack
 from ordack import classes
 from ordack.boards.check import Check
 from ordack.boards.deploy import CHECKOUT
-from ordack.boards.repl import Board, Progress, part_of
+from ordack.boards.repl import Board, BoardError, Progress, part_of
 
 PIECE_BYTES = 8192  # that are read at once
 SMALL_MESSAGE = 512  # bytes: with less room than that an outbox is full
@@ -28,11 +29,26 @@ except OSError:
 
 
 def fetch_outbox(board: Board, path: str, found: list[tuple[str, int]], to: Path, progress: Progress) -> None:
-    """Copy the files of an outbox off a board, as they are."""
+    """Copy the files of an outbox off a board, as they are. They get their names when all are here: a part of an outbox
+    would read as a whole one with fewer messages. Raises BoardError, NoBoard.
+    """
     total, done = sum(size for _, size in found), 0
-    for name, size in found:
-        (to / name).write_bytes(board.read(f"{path}/{name}", part_of(progress, "the outbox", done, total)))
-        done += size
+    with taken(to):
+        for name, size in found:
+            data = board.read(f"{path}/{name}", part_of(progress, "the outbox", done, total))
+            (to / f"{name}.part").write_bytes(data)
+            done += size
+        for name, _ in found:
+            (to / f"{name}.part").rename(to / name)
+
+
+@contextmanager
+def taken(to: Path) -> Iterator[None]:
+    """Raises BoardError where the folder does not take the copy that is made of an outbox."""
+    try:
+        yield
+    except OSError as error:
+        raise BoardError(f"{to} has not got the whole outbox: {error.strerror or error}: copy it elsewhere") from None
 
 
 def node_modules() -> tuple[Any, Any, Any]:

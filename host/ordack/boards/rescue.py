@@ -11,7 +11,7 @@ from typing import Any
 
 from mqqb import confirm, guids, headers, parse
 
-from ordack.boards.outbox import FILES, PIECE_BYTES, fetch_outbox, node_modules
+from ordack.boards.outbox import FILES, PIECE_BYTES, fetch_outbox, node_modules, taken
 from ordack.boards.repl import Board, BoardError, Progress
 
 
@@ -35,12 +35,13 @@ def copy_from_board(board: Board, folder: str, to: Path, progress: Progress) -> 
 
 
 def copy_of(folder: Path, to: Path) -> None:
-    """Copy an outbox of this machine. Raises BoardError if there is none."""
+    """Copy an outbox of this machine. Raises BoardError if there is none, or it cannot be copied."""
     files = sorted(folder.glob("*.log"))
     if not files:
         raise BoardError(f"there is no outbox in {folder}: it has no files like 00000001.log")
-    for file in [*files, *folder.glob("*.tail")]:  # LittleFS: the end of the last one
-        shutil.copy(file, to)
+    with taken(to):
+        for file in [*files, *folder.glob("*.tail")]:  # LittleFS: the end of the last one
+            shutil.copy(file, to)
 
 
 def listing(folder: Path) -> Iterator[dict[str, Any]]:
