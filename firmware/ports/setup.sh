@@ -144,6 +144,7 @@ python_part() {
     if for_tests; then step micropython-stubs "$key $(requirements stubs)" install_stubs; fi
     step ordack "$key $(digest pyproject.toml host/build_backend.py host/build_mqqb.py c_core host/native)" install_ordack
     if for_tests; then
+        flock build/programs.lock true # Java is there
         step spark-classes "$key $(requirements spark) $(java -version 2>&1) $(sha256sum <tests/support/spark_classes.py)" \
             .venv/bin/python -m tests.support.spark_classes build/spark-classes.jsa
     fi
@@ -377,16 +378,27 @@ natmod_part() {
         .venv/bin/python firmware/ports/natmod/package.py build/micropython/mpy-cross/mpy-cross
 }
 
-programs
-# Both at once: one waits for the network and the disk, the other for the processor. Each is a process group of its own
-# (set -m), so that an interrupt ends all of it.
+# Both at once, as one waits for the network and the disk, the other for the processor, and the first beside what Debian
+# installs for tests, which takes as long. Each is a process group of its own (set -m), so that an interrupt ends all of it.
 set -m
 status=0
-python_part &
+exec 8>build/programs.lock
+flock 8
+if [ "$job" != run ] && may_install; then
+    (job=run && programs)
+    others=programs
+else
+    programs
+    others=:
+fi
+python_part 8>&- &
 python=$!
-micropython_part &
-micropython=$!
+micropython=$python
 trap 'kill -TERM -- -$python -$micropython 2>/dev/null; exit 130' INT TERM HUP
+($others) || { kill -TERM -- -$python 2>/dev/null; exit 1; }
+flock -u 8
+micropython_part 8>&- &
+micropython=$!
 wait $micropython || status=1
 wait $python || status=1
 trap - INT TERM HUP
