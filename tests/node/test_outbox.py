@@ -1130,6 +1130,17 @@ def test_a_folder_whose_names_cannot_be_read_is_an_error_of_the_file_system(
         files.names()
 
 
+def test_a_first_start_on_a_full_flash_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: str) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr("os.mkdir", full)
+    said = r"^the file system failed \(.*no room\), nothing was accepted: make room or repair it, then try again$"
+    with pytest.raises(log.OutboxWriteFailed, match=said) as raised:
+        log.Files(str(tmp_path / "box"))
+    assert raised.value.errno == errno.ENOSPC
+
+
 # ---- the wear of the flash ------------------------------------------------------------------------------
 
 MICROPYTHON = run_mp.ROOT / "build" / "micropython" / "unix-c" / "micropython"

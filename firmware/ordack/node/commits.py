@@ -67,15 +67,19 @@ class Commits:
         """Begin what nothing may come between; `is_busy` is to be False at its end. Raises RuntimeError, `error`,
         `closed`.
         """
-        error = self.error or self.closed
-        if error is not None:
-            raise error
+        self.check_open()
         if self.is_busy:
             raise RuntimeError(
                 "the node is at work: no interrupt, thread or micropython.schedule may call it; "
                 "after Ctrl-C make a new one"
             )
         self.is_busy = True
+
+    def check_open(self) -> None:
+        """Raises `error`, `closed`."""
+        error = self.error or self.closed
+        if error is not None:
+            raise error
 
     def log(self, messages: "list[Any]", with_time: bool = False) -> None:
         """Note changes of these messages, or arrivals; they are made durable within LAZY_SYNC_MS, or by commit_now."""

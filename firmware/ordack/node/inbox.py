@@ -329,7 +329,8 @@ class Inboxes:
             self.owed.gone(arrival)
 
     def settle(self) -> None:
-        """Make durable what the application has done. Raises OutboxError if the file system refuses."""
+        """Make durable what the application has done. Raises OutboxError: the file system refuses, it is closed."""
+        self._commits.check_open()
         self.owed.is_durable = self._commits.commit_now()
         if not self.owed.is_durable:
             raise log.OutboxError("the file system refuses: it is not durable yet")

@@ -115,6 +115,7 @@ _PIECE_BYTES = const(128)  # what is read later passes through so much
 LARGE_OUT_BYTES = const(8192)  # who has so much to write need not save
 OUT_BYTES_MIN = const(520)  # what is written, too: a record of any name and its length and CRC in a header
 _EINTR = const(4)
+_ENOSPC = const(28)
 EIO = const(5)
 
 
@@ -131,7 +132,7 @@ class OutboxWriteFailed(OutboxError):
 
     def __init__(self, error: OSError) -> None:
         super().__init__(
-            "not accepted, the file system failed ({}): make room or repair it, then send again".format(error)
+            "the file system failed ({}), nothing was accepted: make room or repair it, then try again".format(error)
         )
         self.errno = error.errno
 
@@ -185,7 +186,12 @@ class Files:
         try:
             os.stat(folder)
         except OSError:
-            os.mkdir(folder)
+            try:
+                os.mkdir(folder)
+            except OSError as error:
+                if error.errno == _ENOSPC:
+                    raise OutboxWriteFailed(error)  # noqa: B904
+                raise
         core.lock(self._path("lock"))
         if self.fixed and hasattr(os, "statvfs"):
             cluster, _, clusters = os.statvfs(folder)[:3]

@@ -67,21 +67,38 @@ _AWAKE_MS = const(10000)  # is no board that sleeps between readings
 _MODULES_BYTES = const(24576)  # that these modules have of the heap
 _CAPACITY_MIN = const(1024)
 _threshold = -1  # as it was set here last
+_NAME_MAX = const(100)  # bytes
+_STARTS_MAX = const(0xFFFFFF)
 TAKEN = "another Node has this outbox now: use that one"
 _CLOSED = const("this Node is closed: make a new one for its outbox")
+_NUMBERS = "capacity", "segment_size", "hold", "quota", "starts", "bytes of inbox_quota", "messages of inbox_quota"
 opened: "dict[Any, Node]" = {}  # by the place of its files, the Node that has opened them last
 
 
-def _check(connect: object, listen: object, *numbers: object) -> None:
+def _refuse(what: str, rule: str, value: object) -> None:
+    raise ValueError("{} is {}, not {}".format(what, rule, repr(value)))
+
+
+def _check(connect: object, listen: object, name: object, guid: object, inbox_quota: object, *numbers: object) -> None:
     """What these arguments of Node cannot be is said at once."""
     for where, address in (("connect", connect), ("listen", listen)):
         if isinstance(address, (str, tuple, list)):
             host, port = address if isinstance(address, tuple) and len(address) == 2 else (None, None)
             if not isinstance(host, str) or not isinstance(port, int) or not 0 <= port <= 0xFFFF:
-                raise ValueError(where + ' is ("address", port), not ' + repr(address))
-    for what, value, least in zip(("capacity", "segment_size", "hold", "quota"), numbers, (_CAPACITY_MIN, 1, 1, 0)):
-        if not isinstance(value, int) or value < least:
-            raise ValueError("{} is a whole number from {} on, not {}".format(what, least, repr(value)))
+                _refuse(where, '("address", port)', address)
+    if not isinstance(name, str) or len(name.encode()) > _NAME_MAX:
+        _refuse("name", "a text of at most 100 bytes", name)
+    if guid is not None and (not isinstance(guid, bytes) or len(guid) != 16):
+        _refuse("guid", "16 bytes", guid)
+    if not isinstance(inbox_quota, tuple) or len(inbox_quota) != 2:
+        _refuse("inbox_quota", "(bytes, messages)", inbox_quota)
+    numbers += inbox_quota  # type: ignore[operator]
+    for what, value, least in zip(_NUMBERS, numbers, (_CAPACITY_MIN, 1, 1, 0, 0, 0, 0)):
+        most = _STARTS_MAX if what == "starts" else sys.maxsize
+        if not isinstance(value, int) or not least <= value <= most:
+            _refuse(
+                what, "a whole number from {} {}".format(least, "on" if most == sys.maxsize else "to 16777215"), value
+            )
 
 
 if not MICROPYTHON:
@@ -168,7 +185,8 @@ class Node:
         on_stored: "Callable[[Message], Any] | None" = None,
         on_connection: "Callable[[Peer, str], Any] | None" = None,
     ) -> None:
-        _check(connect, listen, capacity, segment_size, 1 if hold is None else hold, quota or 0)
+        numbers = capacity, segment_size, 1 if hold is None else hold, quota or 0, starts
+        _check(connect, listen, name, guid, inbox_quota or (0, 0), *numbers)
         free = _collect_often(False)  # bytes
         self.heap = free + _MODULES_BYTES
         _take_over(files.place if files else log.absolute(folder))  # before anybody looks at what is there

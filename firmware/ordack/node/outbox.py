@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     Buffer = bytes | bytearray | memoryview
 
 _INDEX_MAX = const(0xFFFF)
-_NAME_MAX = const(100)
-_STARTS_MAX = const(0xFFFFFF)
 _STARTS_SHIFT = const(8)  # where a TimeStamp comes from the number of starts: so many low bits are the sequence's
 _QUEUE_NAME_MAX = const(486)
 SOURCE_NAME_MAX = const(470)
@@ -69,13 +67,6 @@ def _recover(
         del node.replay, node.records
         del sys.modules["ordack.node.replay"], sys.modules["ordack.node.records"]
     return found
-
-
-def _check(starts: int, name: str) -> None:
-    if not 0 <= starts <= _STARTS_MAX:
-        raise ValueError("starts is 0 to 0xFFFFFF")
-    if len(name.encode()) > _NAME_MAX:
-        raise ValueError("a board's name has at most {} bytes".format(_NAME_MAX))
 
 
 def _check_kept(arrivals: int, arrivals_max: int) -> None:
@@ -122,7 +113,6 @@ class Outbox:
         write_bytes: int = 8192,
         name: str = "",
     ) -> None:
-        _check(starts, name)
         segment_size = _segment_size(files, segment_size, capacity)
         opened = self.log = log.Log(files, segment_size, capacity, write_bytes, self)
         self.arrivals_max = arrivals_max

@@ -332,7 +332,8 @@ class Outcomes:
             message.tell()
 
     def let_go(self, message: "Message") -> None:
-        """A kept message leaves the outbox. Raises ValueError if it is not kept."""
+        """A kept message leaves the outbox. Raises ValueError if it is not kept; as Commits.check_open."""
+        self._commits.check_open()
         message = message.known()
         record = message.record
         state = record[confirm.STATE]
@@ -346,7 +347,8 @@ class Outcomes:
         record[confirm.STATE] = state  # what may be concluded of it stays
 
     def give_up(self, message: "Message") -> None:
-        """A message on its way is given up (C-29). Raises ValueError if it is on none."""
+        """A message on its way is given up (C-29). Raises ValueError if it is on none; as Commits.check_open."""
+        self._commits.check_open()
         self._commits.commit_now()
         message = message.known()
         for queue in self._queues:
