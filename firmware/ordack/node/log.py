@@ -131,9 +131,8 @@ class OutboxWriteFailed(OutboxError):
     """The file system refused (`errno`): what was not durable yet is not accepted. The outbox itself stays in order."""
 
     def __init__(self, error: OSError) -> None:
-        super().__init__(
-            "the file system failed ({}), nothing was accepted: make room or repair it, then try again".format(error)
-        )
+        text = "the file system failed ({}), nothing was accepted: make room or repair it, then start or send again"
+        super().__init__(text.format(error))
         self.errno = error.errno
 
 

@@ -187,10 +187,9 @@ class Node:
     ) -> None:
         numbers = capacity, segment_size, 1 if hold is None else hold, quota or 0, starts
         _check(connect, listen, name, guid, inbox_quota or (0, 0), *numbers)
-        free = _collect_often(False)  # bytes
-        self.heap = free + _MODULES_BYTES
+        self.heap, free = _collect_often(False)  # bytes
         _take_over(files.place if files else log.absolute(folder))  # before anybody looks at what is there
-        files = files or outbox.files_of(folder, None, free)
+        files = files or outbox.files_of(folder, free=free)
         capacity = min(capacity, files.bytes_max or capacity)
         hold = hold or min(_places(free - files.heap_bytes), _HOLD_MAX)
         copies = capacity // 4 if quota is None else quota, max(hold // 4, 1)
@@ -549,17 +548,17 @@ def _places(free: int) -> int:
     return max((free - (_SESSION_BYTES << wide)) // (_PLACE_BYTES << wide), _PLACES_MIN)
 
 
-def _collect_often(is_running: bool) -> int:
+def _collect_often(is_running: bool) -> "tuple[int, int]":
     """MicroPython's heap is never compacted: collect before what stays is spread thinly over all of it.
 
     Else a list that grows finds no room although most of the heap is free. Rarely at first, when the heap is large: a
     board that sleeps between readings is gone before it matters. An application's own threshold is kept.
-    Returns how many bytes of it are free.
+    Returns the bytes of it that these modules or nobody has, and how many are free.
     """
     global _threshold
     heap: "Any" = gc
     if not MICROPYTHON:
-        return 1 << 30
+        return 1 << 30, 1 << 30
     gc.collect()
     free: int = heap.mem_free()  # which looks at all of it
     if heap.threshold() == _threshold:
@@ -567,4 +566,4 @@ def _collect_often(is_running: bool) -> int:
         most = 2 * free // 3 if free > _MIDDLE_HEAP and not is_running else free // (4 if free > _LARGE_HEAP else 6)
         _threshold = most & -64  # whole blocks of the heap
         heap.threshold(_threshold)
-    return free
+    return free + _MODULES_BYTES, free
