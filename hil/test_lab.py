@@ -432,7 +432,9 @@ ln -s "${said% (*}" tty
 
 
 class Bench:
-    """A board on a bench: a Cortex-M3 whose REPL is on a pseudo-terminal, with a switch for its power."""
+    """A board on a bench: a Cortex-M3 whose REPL is on a pseudo-terminal, with a switch for its power, and what loads
+    its firmware.
+    """
 
     def __init__(self, folder: Path, rig: Rig) -> None:
         folder.mkdir()
@@ -443,6 +445,7 @@ class Bench:
         self.tty = folder / "tty"
         self.off = f"sh {folder}/switch {folder} off"
         self.on = self.off.removesuffix("off") + "on"
+        self.loader = {"cmd": f"sed -i 's|-kernel [^ ]*|-kernel {{image}}|' {folder}/command"}
         self.described = described(self.tty, self.on, self.off, host=HOST, listen="127.0.0.1", lan=True, off_s=0.1)
         rig({"bench": self.described})
 
@@ -884,6 +887,26 @@ def test_a_strategy_flashes_what_the_file_names_as_the_firmware(rig: Rig, tmp_pa
     assert with_loader.target.env.loaded == str(tmp_path / "firmware.uf2")
     assert (tmp_path / "on").exists()
     opened.close()
+
+
+@pytest.mark.timeout(180)
+def test_a_strategy_flashes_deploys_to_and_starts_a_board_on_its_way_to_running(
+    bench: Bench, rig: Rig, tmp_path: Path, application: Path
+) -> None:
+    drivers = {"ExternalLoaderDriver": bench.loader, **bench.described["drivers"], "BoardStrategy": {"firmware": "new"}}
+    path = rig({"bench": {**bench.described, "drivers": drivers}})
+    with path.open("a") as file:
+        file.write(f"images: {{new: {M3.twin}}}\n")
+    strategy = lab.strategy(lab.target(lab.load(path), "bench"))
+    board = strategy.open(tmp_path / "flash", application)
+    try:
+        strategy.transition("running", {"outbox": "outbox"})
+        board.log.wait_for(lambda text: text == "alive", DEADLINE_S)
+        strategy.transition("off")
+        assert not lives(board)
+        assert board.firmware() == read_by_the_board(M3.twin)
+    finally:
+        board.close()
 
 
 @target_factory.reg_driver
@@ -1360,8 +1383,7 @@ def test_a_mishap_befalls_it_over_its_repl_and_loses_what_it_took_away_and_nothi
     """A copy is made before one can be put back, and the first firmware comes again."""
     if not Path(ORDACK[0]).exists():
         pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
-    tool = f"sed -i 's|-kernel [^ ]*|-kernel {{image}}|' {bench.tty.with_name('command')}"
-    board = {**bench.described, "drivers": {"ExternalLoaderDriver": {"cmd": tool}, **bench.described["drivers"]}}
+    board = {**bench.described, "drivers": {"ExternalLoaderDriver": bench.loader, **bench.described["drivers"]}}
     board["drivers"]["BoardStrategy"] = {"firmware": "first", "other": "second"}
     with rig({"bench": board}).open("a") as file:
         file.write(f"images: {{first: {M3.firmware}, second: {M3.twin}}}\n")
