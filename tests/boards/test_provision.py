@@ -32,6 +32,8 @@ from tests.boards.unix_board import UnixBoard
 from tests.support import command as commands
 from tests.support.command import ENVIRONMENT, Serve, as_json, own_port
 
+IMPATIENT = "from ordack.boards import provision; provision.JOIN_S = 1"
+
 
 def queue_at(host: str) -> str:
     return f"DIRECT=TCP:{host}\\private$\\line1"
@@ -272,7 +274,7 @@ def test_a_wifi_that_cannot_be_joined(
     (board.folder / "network.py").write_text(driver)
     (board.folder / "air.json").write_text('{"hall 2": "what else"}')
     (board.folder / "config.json").write_text(json.dumps(OLD))
-    done = run(board, serve.port, "--wifi", ssid, stdin=b"mistyped\n")
+    done = run(board, serve.port, "--wifi", ssid, stdin=b"mistyped\n", before=IMPATIENT)
     assert (done.returncode, done.stdout) == (1, "")
     assert said in done.stderr
     assert "mistyped" not in done.stderr

@@ -158,6 +158,7 @@ def _start(
     stdin: IO[bytes],
     stdout: IO[Any] | None = None,
     limits: dict[int, int] | None = None,
+    before: str = "",
 ) -> list[IO[bytes]]:
     """What can be read of the command: standard output, unless that goes elsewhere, standard error, and its number and
     exit status."""
@@ -165,7 +166,7 @@ def _start(
     (_, output), *others = pipes
     output = stdout.fileno() if stdout else output
     places = [stdin.fileno(), output, *(theirs for _, theirs in others)]
-    send(arguments, environment, folder, places, limits=limits)
+    send(arguments, environment, folder, places, before, limits)
     for _, theirs in pipes:
         os.close(theirs)
     return [os.fdopen(ours, "rb") for ours, _ in pipes]
@@ -178,13 +179,15 @@ def ordack(
     environment: dict[str, str] = ENVIRONMENT,
     seconds: float = DEADLINE_S,
     limits: dict[int, int] | None = None,
+    before: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """One command, to its end; killed, and TimeoutExpired, after `seconds`. AssertionError if it shows a traceback."""
+    """One command, to its end; killed, and TimeoutExpired, after `seconds`. AssertionError if it shows a traceback.
+    before: statements that its process runs first."""
     words = [str(argument) for argument in arguments]
     with tempfile.TemporaryFile() as given:
         given.write(stdin)
         given.seek(0)
-        output, errors, fate = _start(words, environment, folder, given, limits=limits)
+        output, errors, fate = _start(words, environment, folder, given, limits=limits, before=before)
     with output, errors, fate:
         number = int(fate.readline())
         late = threading.Timer(seconds, os.kill, (number, signal.SIGKILL))
