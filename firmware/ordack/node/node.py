@@ -63,7 +63,8 @@ _PLACES_MIN = const(8)
 _HOLD_MAX = const(500)  # messages in memory, half of them under way
 _MIDDLE_HEAP = const(65536)
 _LARGE_HEAP = const(1048576)
-_AWAKE_MS = const(10000)  # is no board that sleeps between readings
+_AWAKE_MS = const(10000)  # is no board that sleeps between readings, nor is one that has so many
+_AWAKE_MESSAGES = const(8)
 _MODULES_BYTES = const(24576)  # that these modules have of the heap
 _CAPACITY_MIN = const(1024)
 _threshold = -1  # as it was set here last
@@ -207,8 +208,7 @@ class Node:
             min(self.heap // _WRITE_SHARE, _WRITE_BYTES_MAX),
             name,
         )
-        self.settings = settings
-        self.clock = Clock(clock)
+        self.settings, self.clock = settings, Clock(clock)
         self._awake_at: "int | None" = self.clock.now() + _AWAKE_MS
         self.peers = Peers(self, connect, listen, random)
         self.links = self.peers.links
@@ -403,8 +403,7 @@ class Node:
                 commits.marked_at = now
                 commits.commit_now()  # no message has done it for a while: after a cut this saves a resend
             if self._awake_at is not None and now >= self._awake_at:
-                self._awake_at = None
-                _collect_often(True)
+                self._stays()
             wait = self.peers.poll(now)
             if self.receiver is not None:
                 due = self.receiver.next_timeout(now)
@@ -514,6 +513,13 @@ class Node:
         """Something has changed: poll will be called soon."""
         if self._tasks is not None:
             self._tasks.wake()
+        if self._awake_at is not None and self.stats.accepted > _AWAKE_MESSAGES:
+            self._stays()
+
+    def _stays(self) -> None:
+        """This board does not sleep again at once."""
+        self._awake_at = None
+        _collect_often(True)
 
     def leave(self, link: "Waitable") -> None:
         """This link is about to be closed."""
