@@ -42,9 +42,8 @@ def utf16_encode(text: str) -> bytes:
     """Little-endian WCHARs of a text, without a NUL."""
     if not MICROPYTHON:
         return text.encode("utf-16-le", "surrogatepass")
-    data = text.encode()
-    if len(data) == len(text):
-        return struct.pack("<{}H".format(len(data)), *data)
+    if max(text, default="") < "\x80":
+        return struct.pack("<{}H".format(len(text)), *text.encode())
     raw = bytearray()
     for char in text:
         unit = ord(char)
