@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 
 from hil.boards import BoardMissing
-from hil.matrix import Matrix
+from hil.matrix import Matrix, named
 from hil.scenario import BadScenario
 
 T = TypeVar("T")
@@ -60,4 +60,4 @@ def report(matrix: Matrix, path: Path) -> None:
     if importlib.util.find_spec("plotly"):
         from hil.page import page
 
-        path.with_suffix(".html").write_text(page(matrix), "utf-8")
+        named(path, ".html").write_text(page(matrix), "utf-8")

@@ -55,17 +55,22 @@ def parts(described: dict[str, Any], where: str) -> None:
 def reason(error: BaseException) -> str:
     """What labgrid says: its errors show their fields, at length, and hide what they come from."""
     said = f"no {error}" if isinstance(error, KeyError) else str(getattr(error, "msg", error)).removeprefix("Error: ")
-    said = f"{said}: {error.__cause__}" if error.__cause__ else said
+    if cause := error.__cause__:  # attrs puts all that it knows of a field behind its sentence
+        said = f"{said}: {cause.args[0] if isinstance(cause, TypeError) and cause.args else cause}"
     return re.sub(r"Target\(name='([^']*)', env=Environment\(config_file='[^']*'\)\)", r"\1", said)
 
 
 def load(path: Path) -> Environment:
     """Raises BoardMissing for a file that is no labgrid environment."""
     try:
-        environment = Environment(str(path))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)  # a key that stands twice
+            environment = Environment(str(path))
         targets = environment.config.get_targets()
     except WRONG as error:
         where = "imports: " if isinstance(error, (ImportError, TypeError)) else ""
+        if twice := re.search("duplicate YAML dictionary key '(.*)'", str(error)):
+            raise BoardMissing(f"{path}: {twice[1]} stands there twice: give one another name, or remove it") from None
         raise BoardMissing(f"{path}: {where}{reason(error)}") from None
     known = table(environment.config.data, str(path), *FILE)
     table(known.get("images", {}), f"{path}: images")
@@ -73,6 +78,11 @@ def load(path: Path) -> Environment:
         raise BoardMissing(f"{path}: targets: must be a table of boards, each with resources: and drivers:")
     if not targets:
         raise BoardMissing(f"{path}: there are no boards: write them below targets:, as hil/README.md shows")
+    seen: dict[str, str] = {}
+    for name, board in targets.items():
+        described = str([board.get("resources"), board.get("drivers")])
+        if board.get("resources") and "EmulatedMachine" not in described and seen.setdefault(described, name) != name:
+            raise BoardMissing(f"{path}: boards {seen[described]} and {name} are described alike: are they one board?")
     return environment
 
 

@@ -211,5 +211,10 @@ class Matrix:
 
     def write(self, path: Path) -> None:
         """Both forms, in files that end in .md and .json."""
-        path.with_suffix(".md").write_text(self.markdown())
-        path.with_suffix(".json").write_text(self.to_json() + "\n")
+        named(path, ".md").write_text(self.markdown())
+        named(path, ".json").write_text(self.to_json() + "\n")
+
+
+def named(path: Path, end: str) -> Path:
+    """The file of a report that has this end; a point in `path` that begins none, as of a date, stays."""
+    return path.with_suffix(end) if path.suffix in (".md", ".json", ".html") else path.with_name(path.name + end)

@@ -24,6 +24,7 @@ import yaml
 from labgrid import Environment
 from labgrid.strategy import StrategyError
 from ordack.boards.repl import CORE, dotted
+from ordack.cli.output import OutputError
 
 from hil import lab, locks, targets, wiring
 from hil.boards import BoardMissing, Quarantined
@@ -137,29 +138,45 @@ def flash(environment: Environment, name: str) -> str:
     return f"{strategy.image}, SHA-256 {digest(strategy.image)[:16]}, is loaded"
 
 
+def _told(environment: Environment, name: str, words: Any) -> Iterator[str]:
+    """What the command says of a board, a sentence each. Raises BoardMissing and OSError."""
+    if words.command == "check":
+        yield from check(environment, name)
+    elif words.command == "flash":
+        yield flash(environment, name)
+    elif words.command == "status":
+        yield status(environment, name)
+    elif not (who := _identity(environment, name)):
+        raise BoardMissing("it needs no hardware: there is nothing to hold")
+    elif words.command == "hold":
+        locks.keep(who, words.why)
+    else:
+        locks.give_back(who)
+
+
 def _each(environment: Environment, words: Any) -> bool:
     """The command for each board that is meant; whether all is well."""
     well = True
     for name in words.board or environment.config.get_targets():
         try:
-            if words.command == "check":
-                for line in check(environment, name):
-                    print(f"{name}: {line}")
-            elif words.command == "flash":
-                print(f"{name}: {flash(environment, name)}")
-            elif words.command == "status":
-                print(f"{name}: {status(environment, name)}")
-            elif not (who := _identity(environment, name)):
-                raise BoardMissing("it needs no hardware: there is nothing to hold")
-            elif words.command == "hold":
-                locks.keep(who, words.why)
-            else:
-                locks.give_back(who)
+            for line in _told(environment, name, words):
+                _say(f"{name}: {line}\n")
         except (BoardMissing, OSError) as reason:
             is_expected = isinstance(reason, Quarantined) and words.command in ("check", "status")
-            print(f"{name}: {'' if is_expected else 'FAILED: '}{reason}")
+            _say(f"{name}: {'' if is_expected else 'FAILED: '}{reason}\n")
             well &= is_expected
     return well
+
+
+def _say(text: str) -> None:
+    """At once, also into a pipe. Raises OutputError, and BrokenPipeError if its reader has gone."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(f"cannot write to standard output: {error.strerror}") from None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -176,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ["LG_ENV"] = words.lg_env
     try:
         if words.command == "scan":
-            print(yaml.safe_dump(scan(), sort_keys=False), end="")
+            _say(yaml.safe_dump(scan(), sort_keys=False))
             return 0
         path = targets.file()
         if path is None:

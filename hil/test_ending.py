@@ -5,6 +5,8 @@ import io
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from hil.boards import BoardMissing, Quarantined
 from hil.matrix import Matrix, told
 from hil.scenario import BadScenario
 from hil.test_matrix import figures
+
+RIG = (sys.executable, "-m", "ordack", "rig")
 
 
 def raising(error: BaseException) -> Callable[[], int]:
@@ -95,3 +99,43 @@ def test_a_report_is_in_a_new_folder_with_a_page_where_that_can_be_made(
     found = {file.suffix for file in (tmp_path / "week" / "48").iterdir()}
     assert found == {".md", ".json"} | ({".html"} if has_plotly else set())
     assert json.loads((tmp_path / "week" / "48" / "hil.json").read_text())["boards"].keys() == {"unix"}
+
+
+def test_a_report_with_a_point_in_its_name_leaves_the_others_alone(tmp_path: Path) -> None:
+    for name in ("2026.11.27", "2026.11.28", "hil.json"):
+        Matrix(7).write(tmp_path / name)
+    wanted = {f"{name}{end}" for name in ("2026.11.27", "2026.11.28", "hil") for end in (".md", ".json")}
+    assert {file.name for file in tmp_path.iterdir()} == wanted
+
+
+DRIVERS = "MicroPythonDriver: {}, ManualPowerDriver: {}, NodeDriver: {host: LAN}, BoardStrategy: {}"
+ONE = f"  one: {{resources: {{RawSerialPort: {{port: /dev/ttyS9}}}}, drivers: {{{DRIVERS}}}}}\n"
+FILE = f"imports: [hil.drivers]\ntargets:\n{ONE}"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (FILE + ONE, "{path}: one stands there twice: give one another name"),
+        (FILE + ONE.replace("one", "two"), "{path}: boards one and two are described alike"),
+        (FILE.replace("LAN", "1"), "'host' must be <class 'str'> (got 1 that is a <class 'int'>).\n"),
+    ],
+)
+def test_a_file_of_boards_that_is_wrong_is_a_sentence(text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "rig.yaml"
+    path.write_text(text)
+    done = subprocess.run([*RIG, "status", "--lg-env", path], capture_output=True, text=True, check=False)
+    assert done.returncode in (1, 2)
+    assert said.format(path=path) in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", ["status", "check"])
+def test_a_full_disk_is_no_fault_of_a_board_and_a_sentence(command: str, tmp_path: Path) -> None:
+    path = tmp_path / "rig.yaml"
+    path.write_text(FILE)
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*RIG, command, "--lg-env", path], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    said = "ordack: cannot write to standard output: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, said)

@@ -820,7 +820,7 @@ def _repl(name: str, version: tuple[int, ...]) -> Callable[[bytes], bytes]:
 @pytest.mark.parametrize(
     ("answer", "text", "status"),
     [
-        (lambda data: b"", "does not answer", 5),
+        (lambda data: b"", "does not answer: .* a bare `except:`", 5),
         (lambda data: b"\r\nlogin: " if data else b"", "is not MicroPython: .*login", 5),
         (_repl("circuitpython", (9, 2, 1)), "runs circuitpython", 5),
         (_repl("micropython", (1, 19, 1)), r"has MicroPython 1\.19\.1: 1\.25", 1),
@@ -895,6 +895,7 @@ def test_wrong_usage() -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert "'--main'" in done.stderr
     assert "'no-such.py' does not exist" in done.stderr
+    assert "'/tmp' is a folder: name a file" in ordack("deploy", "--port", "x", "--main", "/tmp").stderr
 
 
 def test_a_board_that_goes_away_is_told(machine: Callable[..., Machine]) -> None:

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,9 +23,10 @@ from ordack.boards import repl
 from ordack.boards.check import Check
 from ordack.boards.provision import Wanted, provision
 from ordack.boards.repl import Board, BoardError
-from ordack.cli.board import PASSWORD_VARIABLE
+from ordack.cli.board import PASSWORD_VARIABLE, Entry
 from ordack.client import Client
 from ordack.peer_names import entered
+from ordack.store import StoreError
 
 from hil.emulated import HOST
 from tests.boards.m3_board import Machine, write_deployed
@@ -220,6 +222,37 @@ def test_the_name_goes_into_the_file_of_the_store(board: UnixBoard, serve: Serve
     assert done.returncode == 0, done.stderr
     guid = json.loads(done.stdout)["guid"]
     assert file.read_text() == f'# ours\n[names]\n"{guid}" = "press-3"\n[settings]\nPoisonAfter = 5\n'
+
+
+def test_names_that_are_entered_at_the_same_time_all_stay_in_a_file_that_stays_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    kept, link = tmp_path / "plant.toml", tmp_path / "store" / "ordack.toml"
+    kept.write_text("[settings]\nPoisonAfter = 5\n")
+    kept.chmod(0o640)
+    link.symlink_to(kept)
+    entries = {f"press-{one}": Entry(tmp_path / "store", f"press-{one}", False) for one in (1, 2, 3)}
+    for name, entry in entries.items():
+        entry.prepare("{" + name + "}")
+    for entry in entries.values():
+        entry.write()
+    assert tomllib.loads(kept.read_text()) == {
+        "settings": {"PoisonAfter": 5},
+        "names": {"{" + name + "}": name for name in entries},
+    }
+    assert link.is_symlink()
+    assert kept.stat().st_mode & 0o777 == 0o640
+    assert sorted(tmp_path.rglob("*")) == [kept, link.parent, link]
+
+
+def test_a_name_that_another_board_got_meanwhile_is_told(tmp_path: Path) -> None:
+    first, second = (Entry(tmp_path, "press-3", False) for _ in range(2))
+    first.prepare("{1}")
+    second.prepare("{2}")
+    first.write()
+    with pytest.raises(
+        StoreError, match=r"is provisioned as press-3, GUID \{2\}, and .* has not the name: .* stands for"
+    ):
+        second.write()
 
 
 @pytest.mark.parametrize(
@@ -427,6 +460,7 @@ def test_a_board_without_tls_and_files_that_are_not_there(tmp_path: Path) -> Non
         ("--queue", "DIRECT=TCP:10.0.0.5\\private$\\a\\b", "PROTOCOL:address"),
         ("--queue", "DIRECT=OS:.\\private$\\line1", "the board itself"),
         ("--queue-manager", "10.0.0.5", "is not HOST:PORT"),
+        ("--store", "no-such", "there is no folder no-such"),
         ("--wifi", "x" * 33, "33 bytes"),
         ("--wifi", "hall", "has 5 bytes: it has 8 to 64"),
         ("--country", "de", "the country 'de' is not the two capital letters of its code"),

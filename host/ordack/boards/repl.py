@@ -249,7 +249,10 @@ class Board:
         data = ast.literal_eval(heard[-1]) if heard and heard[-1].startswith("b") else b""
         if data.strip():
             raise NoBoard(f"what answers at {self.port} is not MicroPython: {data[-60:]!r}")
-        raise NoBoard(f"the board at {self.port} does not answer: is it the right port, and does it have MicroPython?")
+        raise NoBoard(
+            f"the board at {self.port} does not answer: is it the right port, and does it have MicroPython? A program "
+            "that catches Ctrl-C, as a bare `except:` does, holds it: reset the board, and try again"
+        )
 
     def _calm(self) -> None:
         """Interrupt again, and hear out what the attempt before has caused: what it sent may be obeyed only now."""

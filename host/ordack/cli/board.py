@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -128,9 +130,9 @@ def board_provision(
         files = None if tls is None else (provisioning.tls_files(tls, name), tls_name or address[0])
         options = provisioning.options_of(country, hostname, static)
         networks = provisioning.networks_of(wifi or [], _passwords(wifi or []))
+        entry = Entry(store, name, replace)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    entry = _Entry(store, name, replace)
 
     def accept(guid: str) -> None:
         try:
@@ -318,26 +320,50 @@ def _passwords(wifi: list[str]) -> list[str]:
     return passwords
 
 
-class _Entry:
-    """A board's name in the ordack.toml of a store, if one was named."""
+class Entry:
+    """A board's name in the ordack.toml of a store, if one was named. Raises ValueError: there is no such folder."""
 
     def __init__(self, store: Path | None, name: str, replace: bool) -> None:
+        if store is not None and not store.is_dir():
+            raise ValueError(f"there is no folder {store}: --store names the one of a queue manager")
         self.path = None if store is None else store / "ordack.toml"
         self._name = name
         self._replace = replace
-        self._text = ""
+        self._guid = ""
 
     def prepare(self, guid: str) -> None:
         """Raises OSError, ValueError: the name cannot be entered."""
+        self._guid = guid
         if self.path is not None:
-            before = self.path.read_text("utf-8") if self.path.exists() else ""
-            self._text = entered(before, guid, self._name, replace=self._replace)
-            self.path.with_suffix(".new").write_text(self._text, "utf-8")
+            self._made(self.path.resolve()).unlink()
 
     def write(self) -> None:
-        """Let it count."""
+        """Let it count, also beside names that others enter meanwhile. Raises StoreError: it does not."""
         if self.path is not None:
-            self.path.with_suffix(".new").replace(self.path)
+            file = self.path.resolve()
+            try:
+                folder = os.open(file.parent, os.O_RDONLY)
+                try:
+                    fcntl.flock(folder, fcntl.LOCK_EX)
+                    self._made(file).replace(file)
+                finally:
+                    os.close(folder)
+            except (OSError, ValueError) as error:
+                raise StoreError(
+                    f"the board is provisioned as {self._name}, GUID {self._guid}, and {self.path} has not the name: "
+                    f"{error}"
+                ) from None
+
+    def _made(self, file: Path) -> Path:
+        """Another file, of the same owner and mode, with the name and all that this one has."""
+        before = file.read_text("utf-8") if file.exists() else ""
+        aside = file.with_name(f".{file.name}.{os.getpid()}")
+        aside.write_text(entered(before, self._guid, self._name, replace=self._replace), "utf-8")
+        if file.exists():
+            shutil.copymode(file, aside)
+            with contextlib.suppress(PermissionError):
+                os.chown(aside, file.stat().st_uid, file.stat().st_gid)
+        return aside
 
 
 @contextlib.contextmanager

@@ -44,6 +44,8 @@ def anywhere(text: str) -> str:
 def local_file(text: str) -> Path:
     """Parse an option that names an existing file."""
     path = local(text)
+    if path.is_dir():
+        raise typer.BadParameter(f"'{path}' is a folder: name a file")
     if not path.is_file():
         raise typer.BadParameter(f"the file '{path}' does not exist")
     return path
