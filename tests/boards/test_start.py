@@ -43,7 +43,7 @@ for number in range(100):
 import mps2
 mps2.power_off(0)
 """
-AWAKE_MAX = 14_000_000
+AWAKE_MAX = 16_000_000
 ERASES_MAX = 4
 STARTS = 8
 AWAKE_MAIN = """\

@@ -61,13 +61,9 @@ _PLACE_BYTES = const(512)  # of heap for each message that waits, on 32 bits: a 
 _SESSION_BYTES = const(12288)  # for all else
 _PLACES_MIN = const(8)
 _HOLD_MAX = const(500)  # messages in memory, half of them under way
-_MIDDLE_HEAP = const(65536)
 _LARGE_HEAP = const(1048576)
-_AWAKE_MS = const(10000)  # is no board that sleeps between readings, nor is one that has so many
-_AWAKE_MESSAGES = const(8)
 _MODULES_BYTES = const(24576)  # that these modules have of the heap
 _CAPACITY_MIN = const(1024)
-_threshold = -1  # as it was set here last
 _NAME_MAX = const(100)  # bytes
 _STARTS_MAX = const(0xFFFFFF)
 TAKEN = "another Node has this outbox now: use that one"
@@ -188,7 +184,7 @@ class Node:
     ) -> None:
         numbers = capacity, segment_size, 1 if hold is None else hold, quota or 0, starts
         _check(connect, listen, name, guid, inbox_quota or (0, 0), *numbers)
-        self.heap, free = _collect_often(False)  # bytes
+        self.heap, free = _collect_often()  # bytes
         _take_over(files.place if files else log.absolute(folder))  # before anybody looks at what is there
         files = files or outbox.files_of(folder, free=free)
         capacity = min(capacity, files.bytes_max or capacity)
@@ -209,7 +205,6 @@ class Node:
             name,
         )
         self.settings, self.clock = settings, Clock(clock)
-        self._awake_at: "int | None" = self.clock.now() + _AWAKE_MS
         self.peers = Peers(self, connect, listen, random)
         self.links = self.peers.links
         queues = self._queues = []
@@ -402,8 +397,6 @@ class Node:
             if commits.marked_at is not None and now - commits.marked_at >= LAZY_SYNC_MS:
                 commits.marked_at = now
                 commits.commit_now()  # no message has done it for a while: after a cut this saves a resend
-            if self._awake_at is not None and now >= self._awake_at:
-                self._stays()
             wait = self.peers.poll(now)
             if self.receiver is not None:
                 due = self.receiver.next_timeout(now)
@@ -513,13 +506,6 @@ class Node:
         """Something has changed: poll will be called soon."""
         if self._tasks is not None:
             self._tasks.wake()
-        if self._awake_at is not None and self.stats.accepted > _AWAKE_MESSAGES:
-            self._stays()
-
-    def _stays(self) -> None:
-        """This board does not sleep again at once."""
-        self._awake_at = None
-        _collect_often(True)
 
     def leave(self, link: "Waitable") -> None:
         """This link is about to be closed."""
@@ -554,22 +540,17 @@ def _places(free: int) -> int:
     return max((free - (_SESSION_BYTES << wide)) // (_PLACE_BYTES << wide), _PLACES_MIN)
 
 
-def _collect_often(is_running: bool) -> "tuple[int, int]":
+def _collect_often() -> "tuple[int, int]":
     """MicroPython's heap is never compacted: collect before what stays is spread thinly over all of it.
 
-    Else a list that grows finds no room although most of the heap is free. Rarely at first, when the heap is large: a
-    board that sleeps between readings is gone before it matters. An application's own threshold is kept.
+    Else a list that grows finds no room although most of the heap is free. An application's own threshold is kept.
     Returns the bytes of it that these modules or nobody has, and how many are free.
     """
-    global _threshold
     heap: "Any" = gc
     if not MICROPYTHON:
         return 1 << 30, 1 << 30
     gc.collect()
     free: int = heap.mem_free()  # which looks at all of it
-    if heap.threshold() == _threshold:
-        # the whole heap is looked at each time
-        most = 2 * free // 3 if free > _MIDDLE_HEAP and not is_running else free // (4 if free > _LARGE_HEAP else 6)
-        _threshold = most & -64  # whole blocks of the heap
-        heap.threshold(_threshold)
+    if heap.threshold() == -1:
+        heap.threshold(free // (4 if free > _LARGE_HEAP else 6))  # the whole heap is looked at each time
     return free + _MODULES_BYTES, free
