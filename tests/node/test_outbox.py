@@ -89,7 +89,7 @@ def test_a_folder_that_cannot_be_made_is_told_with_the_reason(tmp_path: Path, mo
     log.Files(str(tmp_path / "there")).close()
     monkeypatch.setattr(log.os, "mkdir", full)
     log.Files(str(tmp_path / "there")).close()
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(log.OutboxWriteFailed, match="no space"):
         log.Files(str(tmp_path / "new"))
 
 
@@ -99,7 +99,7 @@ def test_numbers_that_an_error_took_back_are_used_by_the_next_message_also_after
     box = outbox.Outbox(disk, power.GUID)
     power.put(box, b"first")
     disk.before = failing(step, 40)
-    with pytest.raises(log.OutboxWriteFailed, match="then send again") as caught:
+    with pytest.raises(log.OutboxWriteFailed, match="then start or send again") as caught:
         power.put(box, b"second")
     assert caught.value.errno == errno.ENOSPC
     assert box.next_message_id == 2
@@ -603,8 +603,6 @@ def test_starts_are_counted_and_lift_the_time_stamps_of_a_board_without_a_clock(
     assert outbox.Outbox(copy, starts=5).time_stamp() > stamps[-1]
     assert outbox.Outbox(power.Disk(), power.GUID, starts=5).time_stamp() > stamps[-1]
     assert outbox.Outbox(disk, starts=2).starts == 5, "a counter that was set back does no harm"
-    with pytest.raises(ValueError, match="starts"):
-        outbox.Outbox(disk, starts=1 << 24)
 
 
 def test_the_states_of_an_arrival_are_none_of_a_message() -> None:
