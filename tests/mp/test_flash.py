@@ -225,13 +225,34 @@ class _Closing:
         self.dice = dice
         self.left = device.copy()
         self.cuts = 0
+        self.begun = 0  # files, by a close
 
-    def close(self, box):
+    def live(self):
+        """One life of a board, to its end."""
+        dice = self.dice
+        box, first = self.start()
+        for _ in range(dice.below(6)):
+            power.put(box, dice.data(60 + dice.below(300)))
+        if dice.below(3):
+            handles = box.handles()
+            if handles:
+                power.end(box, handles[: len(handles) - dice.below(2)])
+                box.sync()
         self.kept = [bytes(box.log.load(handle)) for handle in box.handles()]
         self.last = box.last_message_id
         self.device.before = self.cut
-        box.close()
+        self.close(box, first)
         self.device.before = None
+        assert box.live or box.log.segments[-1].size <= 2048
+
+    def start(self):
+        """The outbox, and the number of its last file."""
+        box = outbox.Outbox(self.kind.open(self.device, flash.LIFE), power.GUID)
+        return box, box.log.segments[-1].number
+
+    def close(self, box, first):
+        box.close()
+        self.begun += box.log.segments[-1].number > first
         self.kind.close(flash.LIFE)
 
     def compare(self, again):
@@ -249,39 +270,35 @@ class _Closing:
         self.cuts += 1
 
 
-def closes(count, seed):
-    """A board that sleeps closes its outbox: what is kept is there, and a start has little to read where nothing is."""
-    done = begun = 0
-    for kind in (flash.LITTLEFS, flash.LITTLEFS_256):
-        dice = power.Dice(seed)
-        device = kind.make()
-        closing = _Closing(kind, device, dice)
-        for _ in range(count):
-            box = outbox.Outbox(kind.open(device, flash.LIFE), power.GUID)
-            first = box.log.segments[-1].number
-            for _ in range(dice.below(6)):
-                power.put(box, dice.data(60 + dice.below(300)))
-            if dice.below(3):
-                handles = box.handles()
-                if handles:
-                    power.end(box, handles[: len(handles) - dice.below(2)])
-                    box.sync()
-            closing.close(box)
-            begun += box.log.segments[-1].number > first
-            assert box.live or box.log.segments[-1].size <= 2048
-        done += closing.cuts
-    print("closes: %d, %d began a file, %d cuts" % (2 * count, begun, done))
-    assert begun or count < 10
-    return done
-
-
 class _Awake(_Closing):
     """The same of all writes of a board that wakes for a message: `kept` are there, of `may` there may be some."""
 
-    def begin(self, may):
-        self.may = may
-        self.kept = []
+    def __init__(self, kind, device, dice):
+        super().__init__(kind, device, dice)
+        self.alike = dice.data(250)
+        self.waiting = []  # not delivered yet
+
+    def live(self):
+        """One wake, for a message that is like the others; most are delivered."""
+        dice = self.dice
+        body = self.alike[: 240 - dice.below(3)] + dice.data(8)
+        self.may = self.waiting + [body]
+        self.kept = self.waiting[:]
         self.device.before = self.cut
+        box, first = self.start()
+        handles = box.handles()
+        handles.append(power.put(box, body))
+        self.kept.append(body)
+        self.waiting = self.kept
+        if dice.below(6):
+            box.will_send()
+            self.kept = []
+            power.end(box, handles)
+            if dice.below(2):
+                box.sync()
+            self.waiting = []
+        self.close(box, first)
+        self.device.before = None
 
     def compare(self, again):
         found = power.bodies(again)
@@ -292,40 +309,29 @@ class _Awake(_Closing):
         )
 
 
-def naps(count, seed):
-    """A board that sleeps between messages that are alike, most of them delivered, the others not."""
+def _lives_of(what, cutter, count, seed):
+    """So many lives on LittleFS of either kind; how many cuts there were, and how many files a close began."""
     done = begun = 0
     for kind in (flash.LITTLEFS, flash.LITTLEFS_256):
-        dice = power.Dice(seed)
-        device = kind.make()
-        awake = _Awake(kind, device, dice)
-        alike = dice.data(250)
-        kept = []
+        board = cutter(kind, kind.make(), power.Dice(seed))
         for _ in range(count):
-            body = alike[: 240 - dice.below(3)] + dice.data(8)
-            awake.begin(kept + [body])
-            awake.kept = kept[:]
-            box = outbox.Outbox(kind.open(device, flash.LIFE), power.GUID)
-            first = box.log.segments[-1].number
-            handles = box.handles()
-            handles.append(power.put(box, body))
-            awake.kept.append(body)
-            if dice.below(6):
-                box.will_send()
-                awake.kept = []
-                power.end(box, handles)
-                if dice.below(2):
-                    box.sync()
-                kept = []
-            else:
-                kept = awake.kept
-            box.close()
-            begun += box.log.segments[-1].number > first
-            kind.close(flash.LIFE)
-        device.before = None
-        done += awake.cuts
-    print("naps: %d, %d began a file, %d cuts" % (2 * count, begun, done))
+            board.live()
+        done += board.cuts
+        begun += board.begun
+    print("%s: %d, %d began a file, %d cuts" % (what, 2 * count, begun, done))
+    return done, begun
+
+
+def closes(count, seed):
+    """A board that sleeps closes its outbox: what is kept is there, and a start has little to read where nothing is."""
+    done, begun = _lives_of("closes", _Closing, count, seed)
+    assert begun or count < 10
     return done
+
+
+def naps(count, seed):
+    """A board that sleeps between messages that are alike, most of them delivered, the others not."""
+    return _lives_of("naps", _Awake, count, seed)[0]
 
 
 class _Filled:

@@ -367,14 +367,14 @@ class LittleFiles(_Entries):
         self.mended = []
         self._block = 0  # LittleFS takes long to say it
         self._writes = writes
-        self._names = None
         names = self._names = self.names()
         self._has_tails = log.TAIL in " ".join(names)
-        if writes and not self._has_tails:
-            self._block = os.statvfs(folder)[0]
-            self._writes = self._block >= _BLOCK_MIN
-        if not writes and not self._has_tails:
-            self.version = log.VERSION  # without tails nobody sees all of the other one
+        if not self._has_tails:
+            if writes:
+                self._block = os.statvfs(folder)[0]
+                self._writes = self._block >= _BLOCK_MIN
+            else:
+                self.version = log.VERSION  # without tails nobody sees all of the other one
         is_large = writes and free > _LARGE_HEAP
         self._entry_bytes = _ENTRY_BYTES << is_large
         self._model = memoryview(bytearray(self._entry_bytes))
