@@ -2,9 +2,7 @@
 
     python3 read_table.py TABLE
 
-A new table is one of Delta Lake: polars, DuckDB, pandas and others read it, too. Of a table of Parquet, which has
-_spark_metadata in its folder, pyarrow reads the files that ordack.pipeline.table.committed_files names: those of a
-batch that was killed are not among them.
+A new table is one of Delta Lake: polars, DuckDB, pandas and others read it, too.
 """
 
 import sys

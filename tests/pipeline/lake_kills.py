@@ -1,12 +1,11 @@
 """Ingests into a table that are killed by SIGKILL again and again; then each row is in the table once.
 
-    python -m tests.pipeline.lake_kills [--kills 20] [--seed N] [--format delta|iceberg|parquet|orc]
+    python -m tests.pipeline.lake_kills [--kills 20] [--seed N] [--format delta|iceberg]
 
-Of Delta Lake and Iceberg, and their upkeep, without Spark. Each life is a process of its own, forked from this one,
+And their upkeep, without Spark. Each life is a process of its own, forked from this one,
 which has everything imported. It kills itself at a planned step of the way (files written, commit about to be made,
 commit made, batch told) or after a planned time, also in the midst of a commit. Every other life puts small files
-together first. Of Parquet and ORC each life is the command with Spark, killed with its JVM or alone when a step of its
-stream can be seen. A last life goes to the end. Exit status: 0 so it is; 1 not so.
+together first. A last life goes to the end. Exit status: 0 so it is; 1 not so.
 """
 
 from __future__ import annotations
@@ -18,32 +17,18 @@ import signal
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.dataset
 from ordack.pipeline import delta, iceberg, upkeep, writing
-from ordack.pipeline.ingest import CHECKPOINT, FILES, FORMATS, Job, Load
-from ordack.pipeline.table import METADATA, committed_files
+from ordack.pipeline.ingest import FORMATS, Job, Load
 
-from hil.boards import Log, Process
 from hil.dice import new_seed
-from hil.pipeline import QUICK_START
-from hil.scenario import ORDACK
 from tests.support.segment_files import make_folder, write
 
 STEPS = ("written", "to be committed", "committed", "told")
-FILE_STEPS = {  # of a stream of Spark's: what is there when it has done them
-    "planned": f"{CHECKPOINT}/offsets/[0-9]*",
-    "written": "part-*",
-    "committed": f"{METADATA}/[0-9]*",
-    "told": f"{CHECKPOINT}/commits/[0-9]*",
-}
-POLL_S = 0.002
 QUEUES = ("line1", "line2")
 SEGMENTS_MIN, ROWS = 12, 5  # of each queue, for more kills more; of each segment
 LIFE_S = 0.15  # in which a life is killed that is killed by the clock, at the latest
@@ -93,13 +78,8 @@ def life(job: Job, turn: int, fatal: str, seconds: float, optimizes: bool) -> No
 
 def rows(job: Job) -> list[tuple[str, int]]:
     """What is in the table, in the order of its files."""
-    whole: pa.Table
-    if job.table_format in FILES:
-        files = [str(file) for file in committed_files(job.table)]
-        whole = pyarrow.dataset.dataset(files, format=job.table_format).to_table(["queue", "lookup_id"])
-    else:
-        table: Any = job.open(job.rows())
-        whole = table._table.to_pyarrow_table() if job.table_format == "delta" else table._table.scan().to_arrow()
+    table: Any = job.open(job.rows())
+    whole = table._table.to_pyarrow_table() if job.table_format == "delta" else table._table.scan().to_arrow()
     return [*zip(whole["queue"].to_pylist(), whole["lookup_id"].to_pylist())]
 
 
@@ -125,52 +105,15 @@ def check(job: Job, count: int) -> None:
     assert sorted(rows(job)) == sorted(expected), "a row is missing, or there twice"
 
 
-def spark_life(job: Job, fatal: str = "", alone: bool = False) -> bool:
-    """The command, killed when it has done this step once more; else it goes to its end. Was it killed? alone: not its
-    JVM, which notices. Raises RuntimeError if it has failed."""
-    table = Path(job.table)
-    words = ["--to", job.table, "--format", job.table_format, "--segments-max", job.options["maxSegmentsPerTrigger"]]
-    words += ["--master", "local[2]", *(word for setting in QUICK_START for word in ("--conf", setting))]
-    before = set(table.glob(FILE_STEPS[fatal])) if fatal else set()
-    log = Log()
-    process = Process([*ORDACK, "pipeline", "ingest", job.options["path"], *map(str, words)], log, 0, table.parent)
-    while process.alive and (not fatal or before.issuperset(table.glob(FILE_STEPS[fatal]))):
-        time.sleep(POLL_S)
-    if process.alive and alone:
-        process.kill_alone()
-    else:
-        process.kill()
-    if process.status not in (0, -signal.SIGKILL):
-        said = [line.text for line in log.since(0)]
-        if any("takes 10 s to start" in text for text in said):  # this machine has other work
-            return spark_life(job, fatal, alone)
-        raise RuntimeError(f"a life has failed by itself: {said}")
-    return process.status != 0
-
-
-def run_files(job: Job, count: int, kills: int, dice: random.Random) -> dict[str, int]:
-    """As `run`, of Parquet and ORC."""
-    made = dict.fromkeys(FILE_STEPS, 0)
-    steps = dice.sample(list(FILE_STEPS), len(FILE_STEPS))
-    for number in range(kills):
-        fatal = steps[number % len(steps)]
-        made[fatal] += spark_life(job, fatal, dice.random() < 0.5)
-    spark_life(job)
-    check(job, count)
-    return made
-
-
 def run(folder: Path, table_format: str, kills: int, seed: int) -> dict[str, int]:
     """How many kills came at which step. Raises AssertionError, RuntimeError."""
     dice = random.Random(seed)
     source = make_folder(folder / "segments")
-    count = max(SEGMENTS_MIN, kills * (1 + (table_format in FILES)))  # a life of Spark's may end two batches
+    count = max(SEGMENTS_MIN, kills)
     for queue in QUEUES:
         for serial in range(1, count + 1):
             write(source, serial, ROWS * (serial - 1) + 1, ROWS * serial, queue)
     job = Job({"path": str(source), "maxSegmentsPerTrigger": "2"}, str(folder / "table"), table_format)
-    if table_format in FILES:
-        return run_files(job, count, kills, dice)
     made: dict[str, int] = {}
     for number in range(kills):
         # Few batches in a life, so that some are left for the next.
@@ -192,7 +135,7 @@ def main() -> int:
     parser.add_argument("--format", dest="formats", choices=FORMATS, action="append")
     chosen = parser.parse_args()
     print("seed", chosen.seed)
-    for table_format in chosen.formats or ("delta", "iceberg", "parquet"):
+    for table_format in chosen.formats or FORMATS:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 made = run(Path(folder), table_format, chosen.kills, chosen.seed)

@@ -24,7 +24,7 @@ from ordack.audit import tasks
 from ordack.client import Client
 from ordack.peer_names import PeerNames
 from ordack.pipeline.folders import Folders
-from ordack.pipeline.ingest import Job, ingest
+from ordack.pipeline.ingest import Job
 from ordack.pipeline.segments import SCHEMA
 from ordack.pipeline.spark import register
 from ordack.pipeline.upkeep import serials
@@ -281,15 +281,11 @@ def sensors(compared: Compared) -> list[Sensor]:
     return [sensor_of(one) for one in compared.sensors.orderBy("source_queue_manager").collect()]
 
 
-@pytest.mark.parametrize("table_format", ["iceberg", "parquet"])
-def test_tables_of_other_formats_are_read(spark: SparkSession, world: World, table_format: str) -> None:
+def test_tables_of_iceberg_are_read(spark: SparkSession, world: World) -> None:
     """And Delta Lake's by all other tests here, one that is divided by the last of them."""
     world.write(ingest=False)
-    options = {"path": str(world.segments)}
-    if table_format == "parquet":
-        ingest(spark, Job(options, str(world.table), table_format))
-    else:
-        load(Job(options, str(world.table), table_format, by=("day", "queue_manager", "queue"))).run(False)
+    what = Job({"path": str(world.segments)}, str(world.table), "iceberg", by=("day", "queue_manager", "queue"))
+    load(what).run(False)
     assert sum(serials(str(world.table)).values()) == 2
     rows = loaded(spark, str(world.table), None).orderBy("message_id").collect()
     assert [(row.message_id, row.queue) for row in rows] == [(100 + number, "line1") for number in range(1, 11)]

@@ -17,10 +17,9 @@ from deltalake import DeltaTable
 from ordack import cli
 from ordack.pipeline import compaction, iceberg
 from ordack.pipeline.folders import Part
-from ordack.pipeline.ingest import CHECKPOINT, Job
+from ordack.pipeline.ingest import Job
 from ordack.pipeline.progress import IngestError
 from ordack.pipeline.segments import FolderError
-from ordack.pipeline.table import METADATA
 from ordack.pipeline.upkeep import optimize
 from ordack.pipeline.writing import Written
 
@@ -80,9 +79,6 @@ def test_small_files_are_put_together_and_those_that_nobody_needs_are_deleted(
     assert load(what).run(False).rows == 0, "the table still knows what is in it"
     assert run(capfd, monkeypatch, "optimize", folder)[::2] == (
         2, f"ordack: there is no table of Delta Lake or Iceberg in {folder}\n")  # fmt: skip
-    (table.with_name("files") / METADATA).mkdir(parents=True)
-    status, _, errors = run(capfd, monkeypatch, "optimize", table.with_name("files"))
-    assert (status, "is a table of parquet or ORC, which optimize does not change" in errors) == (2, True)
 
 
 @pytest.mark.parametrize(("kept", "stays"), [("0 hours", False), ("30 days", True)])
@@ -262,25 +258,6 @@ def test_a_segment_behind_one_that_is_too_new_stays(
     paths[0].chmod(0o600)  # it has changed last
     done = json.loads(run(capfd, monkeypatch, "prune", folder, "--in", table, "--json")[1])
     assert (done["segments"], done["too_new"], done["newest"]) == (0, 2, 1)
-
-
-def test_what_a_table_of_parquet_has_is_told_by_its_checkpoint(
-    folder: Path, table: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = [write(folder, serial, serial, serial) for serial in (1, 2, 3)]
-    for name in ("offsets", "commits"):
-        (table / CHECKPOINT / name).mkdir(parents=True)
-    (table / METADATA).mkdir()
-    words = ["prune", folder, "--in", table, "--days", "0"]
-    status, _, errors = run(capfd, monkeypatch, *words)
-    assert (status, "has no checkpoint in" in errors) == (2, True)
-    for number, serial in ((9, 1), (10, 2), (11, 3)):
-        offset = json.dumps({"folder": "folder-1", "queues": {"line1": serial}})
-        (table / CHECKPOINT / "offsets" / str(number)).write_text(f"v1\n{{}}\n{offset}")
-        if serial < 3:  # the last one is not committed
-            (table / CHECKPOINT / "commits" / str(number)).touch()
-    assert run(capfd, monkeypatch, *words)[0] == 0
-    assert [path.exists() for path in paths] == [False, False, True]
 
 
 def test_what_cannot_be_is_said(

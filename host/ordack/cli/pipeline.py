@@ -131,7 +131,7 @@ TableOption = Annotated[
 ]
 TableFormatOption = Annotated[
     str | None,
-    typer.Option("--format", help="delta, iceberg, parquet or orc. Default: as the table is; delta for a new one."),
+    typer.Option("--format", help="delta or iceberg. Default: as the table is; delta for a new one."),
 ]
 SchemaOption = Annotated[
     str | None,
@@ -139,13 +139,6 @@ SchemaOption = Annotated[
         metavar="DDL",
         help='Columns to decode from the bodies, as in "temperature DOUBLE, at TIMESTAMP". A body that '
         "does not fit leaves them null, and the column _malformed has the reason.",
-    ),
-]
-CheckpointOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="With parquet and orc: folder that records what is in the table. Default: in the table's folder.",
     ),
 ]
 ContinuousOption = Annotated[
@@ -161,11 +154,11 @@ DivisionOption = Annotated[
     typer.Option(
         "--partition-by",
         metavar="COLUMN",
-        help="Divide a new table of delta or iceberg by day (of arrival), queue_manager or queue. May be repeated.",
+        help="Divide a new table by day (of arrival), queue_manager or queue. May be repeated.",
     ),
 ]
 AddColumnsOption = Annotated[
-    bool, typer.Option("--add-columns", help="Add to a table of delta or iceberg the columns of --schema that are new.")
+    bool, typer.Option("--add-columns", help="Add to the table the columns of --schema that are new.")
 ]
 MetricsOption = Annotated[
     str | None,
@@ -190,7 +183,6 @@ def pipeline_ingest(
     queue: Annotated[str | None, typer.Option(help="Take only this queue. Default: all.")] = None,
     partition_by: DivisionOption = None,
     add_columns: AddColumnsOption = False,
-    checkpoint: CheckpointOption = None,
     continuous: ContinuousOption = False,
     interval: IntervalOption = 1.0,
     metrics: MetricsOption = None,
@@ -220,7 +212,7 @@ def pipeline_ingest(
     gauges = Gauges()
     with _problems(), gauges.served(_place(metrics)) if metrics else contextlib.nullcontext():
         division = tuple(partition_by) if partition_by else None
-        job = ingest.Job(options, table, table_format, checkpoint, division, add_columns)
+        job = ingest.Job(options, table, table_format, division, add_columns)
         for text in job.settings.folders.passed_over():
             complain(text)
         stopped: list[int] = []

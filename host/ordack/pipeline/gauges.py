@@ -1,7 +1,6 @@
 """What an ingest has done, for Prometheus: `ordack pipeline ingest --metrics`.
 
-Every batch that is in the table is counted, of whatever format: those that a query of Spark's writes, and those that
-are committed without one.
+Every batch that is in the table is counted.
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@
 Tables of Delta Lake and Iceberg keep themselves which segments are in them (lake.py). Here the driver looks which
 others there are, has tasks of Spark write them to Parquet files (writing.py), and makes files and serials part of the
 table in one commit. What was killed before that is done again, and is nowhere; what was killed behind it is done.
-Tables of Parquet and ORC are written by a stream of Spark's with a checkpoint (stream.py).
 
-All paths are those of the tasks and, of segments and of tables of Delta Lake and Iceberg, of this process, too.
+All paths are those of the tasks and of this process.
 """
 
 from __future__ import annotations
@@ -18,12 +17,11 @@ from pathlib import Path
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as Spark's own manual has it
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
 from ordack.paths import NotLocal, local_path, scheme_of
-from ordack.pipeline import folders, stream, writing
+from ordack.pipeline import folders, writing
 from ordack.pipeline.bodies import SchemaError
 from ordack.pipeline.lake import CATALOG, Lake, check_empty
 from ordack.pipeline.options import OptionError
@@ -31,34 +29,30 @@ from ordack.pipeline.progress import Batch, IngestError, IngestUnusable, Latency
 from ordack.pipeline.segment_source import MALFORMED, Rows, Settings
 from ordack.pipeline.segments import SCHEMA
 from ordack.pipeline.spark import is_remote, words
-from ordack.pipeline.stream import GOES_ON, OBSERVED, POLL_S, FileTable, Source, holds_files
-from ordack.pipeline.table import METADATA, TableError, committed_files
 
-DELTA, ICEBERG, PARQUET, ORC = "delta", "iceberg", "parquet", "orc"
-FILES = (PARQUET, ORC)  # of those that Spark's file sink writes, the ones that hold all columns in their types
-FORMATS = (DELTA, ICEBERG, *FILES)
+DELTA, ICEBERG = "delta", "iceberg"
+FORMATS = (DELTA, ICEBERG)
 DIVISIONS = (writing.DAY, "queue_manager", "queue")  # what --partition-by takes
-CHECKPOINT = "_ordack_checkpoint"  # of Parquet and ORC; Spark passes over names with _ in front
 # In a micro-batch: what is done again after a kill, and how old progress can be. A batch more costs as much as 100,000
 # rows.
 SEGMENTS_MAX, BYTES_MAX = 1024, 64 << 20
 INTERVAL_S = 1.0
+POLL_S = 0.2
+GOES_ON = "what is in the table is whole, and the next ingest goes on"
 
 
 @dataclass
 class Job:
     """What is to be ingested, checked as far as it can be without Spark.
 
-    options: of the data source (source.py). table: a folder or URL, or with the format iceberg the name of a table.
-    table_format: None: that of the table, and of a new one Delta Lake. checkpoint: of Parquet and ORC, by default
-    CHECKPOINT in the table's folder. by: what divides a new table; None: as it is. add_columns: those that the table
-    does not have. Raises FolderError, OptionError, IngestUnusable.
+    options: of the data source (segment_source.py). table: a folder or URL, or with the format iceberg the name of a
+    table. table_format: None: that of the table, and of a new one Delta Lake. by: what divides a new table; None: as it
+    is. add_columns: those that the table does not have. Raises FolderError, OptionError, IngestUnusable.
     """
 
     options: Mapping[str, str]
     table: str
     table_format: str | None = None
-    checkpoint: str | None = None
     by: tuple[str, ...] | None = None
     add_columns: bool = False
 
@@ -69,7 +63,7 @@ class Job:
         for name in self.by or ():
             if name not in DIVISIONS:
                 raise OptionError(f"a table is not divided by {name!r} (--partition-by): say {', '.join(DIVISIONS)}")
-        if self.table_format == ICEBERG and self.checkpoint is None:
+        if self.table_format == ICEBERG:
             from ordack.pipeline.iceberg import is_name
 
             if is_name(self.table):
@@ -84,40 +78,9 @@ class Job:
                 f"{self.table} is a table of the format {there}, and goes on as that: leave --format out, or name a "
                 f"new folder for {self.table_format}"
             )
-        self.table_format = self.table_format or there or (None if local is None else DELTA)
-        self._check_options()
-        if local is not None and there is None and self.table_format not in FILES:
+        self.table_format = self.table_format or there or DELTA
+        if local is not None and there is None:
             check_empty(self.table)
-
-    def _check_options(self) -> None:
-        if self.table_format in FILES:
-            if self.by or self.add_columns:
-                raise OptionError(
-                    f"--partition-by and --add-columns are for delta and iceberg, not {self.table_format}"
-                )
-            local = _local(self.table)
-            if local is not None:
-                self.files().check_local(local)
-        elif self.checkpoint is not None and self.table_format is not None:
-            raise OptionError(
-                f"a table of the format {self.table_format} keeps itself what is in it: leave --checkpoint out, or say "
-                f"--format {PARQUET} for a table that has one"
-            )
-
-    def files(self) -> FileTable:
-        """The table and its checkpoint, of Parquet or ORC."""
-        place = _absolute(self.checkpoint or f"{self.table}/{CHECKPOINT}")
-        return FileTable(self.table, self.table_format or PARQUET, place, _local(place))
-
-    def settle(self, spark: SparkSession) -> None:
-        """What only Spark can see: the format of a table on another file system. Raises OptionError."""
-        if self.table_format is None:
-            try:
-                files = holds_files(spark, f"{self.table}/{METADATA}")
-            except IngestError:  # it cannot reach what delta-rs may reach
-                files = False
-            self.table_format = PARQUET if files else DELTA
-            self._check_options()
 
     def rows(self) -> Rows:
         """What tasks make of segments. Raises OptionError, SchemaError."""
@@ -130,20 +93,6 @@ class Job:
             assert isinstance(decoded, StructType)
             columns = [*decoded.fields, StructField(MALFORMED, StringType()), *columns]
         return Rows(self.settings, StructType(columns))
-
-    def source(self, spark: SparkSession) -> Source:
-        """The stream of the messages. Raises IngestUnusable."""
-        options = {"maxSegmentsPerTrigger": str(SEGMENTS_MAX), **self.options}
-        frame = spark.readStream.format("ordack").options(**options).load()
-        try:
-            frame.schema  # noqa: B018
-        except PySparkException as error:
-            where = ", as the server sees it: it needs the folder at the same path" if is_remote(spark) else ""
-            raise IngestUnusable(f"{words(error)}{where}") from None
-        decodes = bool(self.settings.schema)
-        if decodes:
-            frame = frame.observe(OBSERVED, F.count(MALFORMED).alias("malformed"))
-        return Source(frame, self.settings.folders, decodes)
 
     def open(self, rows: Rows) -> Lake:
         """The table of Delta Lake or Iceberg. Raises IngestError, IngestUnusable."""
@@ -168,12 +117,7 @@ def format_of(table: str) -> str | None:
         return DELTA
     if (folder / CATALOG).exists():
         return ICEBERG
-    if (folder / METADATA).exists():
-        try:
-            return ORC if any(file.suffix == ".orc" for file in committed_files(folder)) else PARQUET
-        except TableError:
-            return PARQUET
-    return PARQUET if (folder / CHECKPOINT / "offsets").exists() else None
+    return None
 
 
 def _absolute(path: str) -> str:
@@ -207,12 +151,6 @@ def ingest(
     Raises IngestError, FolderError, OptionError, SchemaError.
     """
     rows = job.rows()
-    job.settle(spark)
-    if job.table_format in FILES:
-        return stream.run(
-            spark, job.files(), job.source(spark), continuous=continuous, interval=interval, stop=stop, tell=tell,
-            warn=warn,
-        )  # fmt: skip
     table = job.open(rows)
     writer = writing.Writer(rows, table.data, table.names, table.by, table.by_in_files)
     load = Load(job, table, lambda parts: _written(spark, writer, parts), tell, warn)

@@ -22,7 +22,7 @@ class IngestError(Exception):
 
 
 class IngestUnusable(IngestError):
-    """Somebody has to look: table, checkpoint and segments do not belong together, or a segment cannot be read."""
+    """Somebody has to look: table and segments do not belong together, or a segment cannot be read."""
 
 
 def ended(error: PySparkException) -> IngestError:
@@ -63,9 +63,8 @@ class Latency:
 
 @dataclass
 class Batch:
-    """One micro-batch that is in the table. `number`: for Parquet and ORC that of the checkpoint, else counted from 0
-    in a run. `malformed`: None without a schema. `behind`: segments that were there and not read yet when it was
-    looked."""
+    """One micro-batch that is in the table. `number`: counted from 0 in a run. `malformed`: None without a schema.
+    `behind`: segments that were there and not read yet when it was looked."""
 
     number: int
     rows: int

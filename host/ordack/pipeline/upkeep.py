@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from deltalake import DeltaTable
@@ -18,11 +17,10 @@ from deltalake.exceptions import DeltaError
 from ordack.paths import AnyPath, scheme_of
 from ordack.pipeline.delta import read_serials, uri_of
 from ordack.pipeline.folders import Folders, Found, Place, Serials
-from ordack.pipeline.ingest import CHECKPOINT, DELTA, FILES, ICEBERG, PARQUET, format_of
+from ordack.pipeline.ingest import DELTA, ICEBERG, format_of
 from ordack.pipeline.lake import first_line
 from ordack.pipeline.options import OptionError
 from ordack.pipeline.progress import IngestError, IngestUnusable
-from ordack.pipeline.stream import serials_of
 
 DAY_S = 86_400
 WEEK_H = 7 * 24
@@ -43,11 +41,6 @@ def optimize(table: str) -> Optimized:
     from ordack.pipeline import compaction, iceberg
 
     kind = format_of(table)
-    if kind in FILES:
-        raise IngestUnusable(
-            f"{table} is a table of {PARQUET} or ORC, which optimize does not change: its list of files goes with a "
-            "checkpoint. Begin a new one of Delta Lake or Iceberg"
-        )
     try:
         if kind == ICEBERG or iceberg.is_name(table):
             return Optimized(table, *compaction.optimize(table))
@@ -130,15 +123,6 @@ def serials(table: str) -> Serials:
     kind = format_of(table)
     if kind == DELTA or (kind is None and scheme_of(table)):
         return read_serials(table)
-    if kind in FILES:
-        place = Path(table, CHECKPOINT)
-        try:
-            number = max(int(path.name) for path in (place / "commits").iterdir() if path.name.isdecimal())
-            return serials_of((place / "offsets" / str(number)).read_text().splitlines()[-1])
-        except (OSError, ValueError):
-            raise IngestUnusable(
-                f"the table {table} of {PARQUET} has no checkpoint in {place} that says what is in it"
-            ) from None
     from ordack.pipeline.iceberg import is_name, read_table, serials_in
 
     if kind == ICEBERG or is_name(table):

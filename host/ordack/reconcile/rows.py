@@ -30,13 +30,12 @@ from ordack.pipeline import folders
 from ordack.pipeline.delta import uri_of
 from ordack.pipeline.folders import Found, Serials
 from ordack.pipeline.iceberg import read_table
-from ordack.pipeline.ingest import DELTA, ICEBERG, format_of
+from ordack.pipeline.ingest import ICEBERG, format_of
 from ordack.pipeline.lake import first_line
 from ordack.pipeline.packets import DAMAGE, UNREADABLE
 from ordack.pipeline.progress import IngestUnusable
 from ordack.pipeline.segment_source import Rows, Settings
 from ordack.pipeline.segments import SCHEMA
-from ordack.pipeline.table import TableError, committed_files
 from ordack.pipeline.writing import open_folder
 
 Task = TypeVar("Task")
@@ -209,12 +208,7 @@ def pieces(table: str) -> list[Piece]:
     kind = format_of(table)
     if kind == ICEBERG or (kind is None and not Path(table).exists() and "/" not in table):
         return _pieces_of_iceberg(table)
-    if kind in (DELTA, None):
-        return _pieces_of_delta(table)
-    try:
-        return [Piece(str(file), {}, round(file.stat().st_mtime * 1000)) for file in committed_files(table)]
-    except (TableError, OSError) as error:
-        raise IngestUnusable(f"cannot read the table {table}: {error}") from None
+    return _pieces_of_delta(table)
 
 
 def _pieces_of_delta(table: str) -> list[Piece]:
@@ -261,8 +255,6 @@ def loaded(spark: SparkSession, table: str, acquired: str | None) -> DataFrame:
     sending time. Raises IngestError, IngestUnusable."""
     found = pieces(table)
     columns = [*MESSAGE, *([acquired] if acquired else [])]
-    if found and found[0].path.endswith(".orc"):
-        raise IngestUnusable(f"{table} is a table of ORC, which reconcile does not read")
     kinds = _kinds(table, found, acquired)
     tasks = [found[at : at + FILES_OF_TASK] for at in range(0, len(found), FILES_OF_TASK)]
     schema = pa.schema(
