@@ -25,7 +25,7 @@ pytest.importorskip("pyarrow", reason="the pipeline is not installed")
 from _mqqb import lib
 from mqqb import core
 from ordack.audit import files, replay, reports, rotation, stages, tasks
-from ordack.audit.result import KINDS, OUTCOMES, REJECTS, Latency, Result, Verdict
+from ordack.audit.result import KINDS, OUTCOMES, REJECTS, Latency, Result, Word
 from ordack.capture import columnar, reading
 
 from tests.support import capture_generator
@@ -880,17 +880,23 @@ def test_incomplete_evidence_has_an_exit_status_of_its_own(
         (folder / "a.pcap").rename(folder / "a.pcap2")
         (folder / "a.pcap").write_bytes(data[:24] + struct.pack("<IIII", 1, 0, 0, 0))
     where = ["--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--once"] if follow else [folder]
-    done = ordack("audit", *where, "--json")
+    done = ordack("audit", *where, "--json", "--html", tmp_path / "page.html")
     assert done.returncode == status, done.stderr
     [said] = map(json.loads, done.stdout.splitlines())
     assert said["verdict"] == ("incomplete" if status else "no violations")
     assert any(reason in text for text in said["incomplete"]) is bool(reason)
-    if not follow:
-        text = ordack("audit", folder)
-        assert text.returncode == status
-        assert text.stdout.splitlines()[-1].startswith(
-            "no violations, but the evidence is incomplete: " if status else "no violations"
-        )
+    page = re.search(
+        r'<section class="verdict (\w+)".*?<h2>(.*?)</h2>', (tmp_path / "page.html").read_text(), re.DOTALL
+    )
+    assert page
+    assert page[1] == ("unknown" if status else "clean")
+    text = ordack("audit", *where)
+    assert text.returncode == status
+    sentence = text.stdout.splitlines()[-1]
+    assert (
+        sentence == "no violations" + status // 3 * f", but the evidence is incomplete: {', '.join(said['incomplete'])}"
+    )
+    assert page[2].lower().startswith(sentence.lower())
 
 
 def test_violations_count_more_than_incomplete_evidence(tmp_path: Path) -> None:
@@ -933,4 +939,4 @@ def test_the_glossary_has_each_word_that_an_audit_says_and_no_other() -> None:
     said = text.partition("### What an audit says\n")[2]
     words = re.findall(r"^\| ([^|]+) \|", said, re.MULTILINE)
     tables = [list(group) for is_head, group in itertools.groupby(words, "word".__eq__) if not is_head]
-    assert tables == [[*get_args(Verdict)], [*KINDS], [*REJECTS], [*OUTCOMES]]
+    assert tables == [[*get_args(Word)], [*KINDS], [*REJECTS], [*OUTCOMES]]

@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from ordack.audit import rows
-from ordack.audit.result import Result, StreamKey, Violation, count_text
+from ordack.audit.result import Result, StreamKey, Violation, count_text, kinds_text
 from ordack.peer_names import PeerNames
 from ordack.text import legible
 
@@ -112,19 +112,10 @@ def text_of(result: Result, violations_max: int = 20) -> list[str]:
     if unknown:
         lines.append(
             f"{count_text(unknown, 'verdict')} unknown, because something is missing in the capture: "
-            + _kinds(summary["unknown"])
+            + kinds_text(summary["unknown"])
         )
-    if not summary["packets"]:
-        lines.append("nothing to judge: no packet of the protocol")
-    else:
-        verdict = f"{count_text(total, 'violation')}: {_kinds(summary['violations'])}" if total else "no violations"
-        less = f", but the evidence is incomplete: {', '.join(summary['incomplete'])}" if summary["incomplete"] else ""
-        lines.append(verdict + (less if not total else ""))
+    lines.append(result.verdict.text)
     return lines
-
-
-def _kinds(counts: dict[str, int]) -> str:
-    return ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
 
 
 def stream_text(stream: StreamKey, names: PeerNames) -> str:

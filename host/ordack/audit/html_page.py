@@ -24,6 +24,7 @@ from ordack.text import legible
 
 FINDINGS_MAX = 5000  # of violations, and of what is not known, in one report
 TIME_LINES_MAX = 500  # connections whose events are in the report
+CLASSES = {"no violations": "clean", "violations": "violations", "incomplete": "unknown"}  # of the style sheet
 
 KINDS = {
     "renumbered": "A message came under two numbers, or two messages under one. The receiver may take it twice, or "
@@ -87,7 +88,7 @@ def write(result: Result, path: Path) -> None:
 def _page(result: Result) -> str:
     streams = sorted(map(rows.stream, result.streams), key=_trouble, reverse=True)
     violations, unknowns = _totals(result, streams)
-    verdict, headline, advice = _verdict(result, streams, violations, unknowns)
+    verdict, headline, advice = _verdict(result, streams, violations)
     outcomes = _outcomes(streams)
     rejects = sum((Counter(stream["rejects"]) for stream in streams), Counter[str]())
     parts = {
@@ -142,33 +143,32 @@ def _totals(result: Result, streams: Sequence[Row]) -> tuple[int, int]:
     )
 
 
-def _verdict(result: Result, streams: Sequence[Row], violations: int, unknowns: int) -> tuple[str, str, str]:
+def _verdict(result: Result, streams: Sequence[Row], violations: int) -> tuple[str, str, str]:
     """(CSS class, headline, markup of what it means and what to do)."""
+    verdict = result.verdict
     messages, unsettled = result.summary["messages"], result.summary["unsettled"]
     kinds, advice = {}, []
-    if violations:
+    headline = verdict.text[0].upper() + verdict.text[1:]
+    if verdict.word == "violations":
         kinds = {kind: count for kind, count in result.summary["violations"].items() if count}
         bad = sum(bool(stream["violations"]) for stream in streams)
         where = f" in {bad:,} of {_count(len(streams), 'stream')}" if bad else ""
-        verdict, headline = "violations", f"{_count(violations, 'violation')}{where}"
-    elif unknowns:
-        verdict, headline = "unknown", f"Nothing wrong was found, but {_count(unknowns, 'verdict')} must stay open"
+        headline = f"{_count(violations, 'violation')}{where}"
     elif not messages:
-        verdict, headline = "unknown", "Nothing to judge: no transactional message is in this capture"
         advice.append(
             "Capture TCP port 1801 where the messages pass, or let `ordack serve --capture FILE` write all "
             "that it sends and receives."
         )
-    else:
-        verdict, headline = "clean", f"Clean: {_count(messages, 'message')} in {_count(len(streams), 'stream')}"
+    elif verdict.word == "no violations":
+        headline += f": {_count(messages, 'message')} in {_count(len(streams), 'stream')}"
         advice.append(
             "No message was renumbered, skipped or delivered twice, and none was acknowledged before it was there."
         )
-    if unknowns:
+    if verdict.incomplete:
         advice.append(
-            f"{_count(unknowns, 'verdict')} cannot be known, because the capture has holes, ends early, or "
-            "began after the connections. Capture whole packets (`tcpdump -s 0`) into a larger buffer "
-            "(`-B`), from before the connections begin; or let `ordack serve --capture FILE` do it."
+            f"The capture lacks something ({', '.join(verdict.incomplete)}). A violation may have been missed. Capture "
+            "whole packets (`tcpdump -s 0`) into a larger buffer (`-B`), from before the connections begin; or let "
+            "`ordack serve --capture FILE` do it."
         )
     if unsettled:
         advice.append(
@@ -189,7 +189,7 @@ def _verdict(result: Result, streams: Sequence[Row], violations: int, unknowns: 
     markup = f'<dl class="kinds">{told}</dl>' if told else ""
     for line in advice:
         markup += "<p>" + re.sub("`(.*?)`", r"<code>\1</code>", sheet.markup(line)) + "</p>"
-    return verdict, headline, markup
+    return CLASSES[verdict.word], headline, markup
 
 
 def _count(number: int, thing: str) -> str:

@@ -95,7 +95,8 @@ from typing import Any, Literal, NamedTuple
 from ordack.peer_names import PeerNames
 from ordack.text import counted
 
-Verdict = Literal["no violations", "violations", "incomplete"]
+Word = Literal["no violations", "violations", "incomplete"]
+STATUS: dict[Word, int] = {"no violations": 0, "violations": 1, "incomplete": 3}
 KINDS = (
     "renumbered",
     "ack_beyond_receipt",
@@ -141,6 +142,11 @@ def count_text(number: int, word: str) -> str:
     return counted(number, word, grouped=True)
 
 
+def kinds_text(counts: dict[str, int]) -> str:
+    """Numbers of violations by kind, in a report."""
+    return ", ".join(f"{count:,} {kind}" for kind, count in counts.items() if count)
+
+
 @dataclass(frozen=True, slots=True)
 class Latency:
     """Milliseconds; percentiles from a histogram with steps of at most 1/8, max exact. count 0: the rest is 0."""
@@ -154,6 +160,23 @@ class Latency:
     def as_json(self) -> dict[str, float | None]:
         """For other programs: of nothing there are no percentiles."""
         return {name: value if self.count or name == "count" else None for name, value in asdict(self).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the whole capture shows. Text, JSON, page and exit status all say this.
+
+    text: one sentence, without a capital letter. incomplete: why something may not have been seen.
+    """
+
+    word: Word
+    text: str
+    incomplete: list[str]
+
+    @property
+    def status(self) -> int:
+        """The exit status."""
+        return STATUS[self.word]
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,20 +362,30 @@ class Result:
         """More that could not be read."""
         self.damages.extend(damages)
         self.summary["damages"] = list(map(list, self.damages))
-        self.summary["incomplete"] = self.incomplete()
-        self.summary["verdict"] = self._verdict()
+        self.summary["incomplete"] = self.verdict.incomplete
+        self.summary["verdict"] = self.verdict.word
 
-    def _verdict(self) -> Verdict:
-        if any(self.summary["violations"].values()):
-            return "violations"
-        return "incomplete" if self.summary["incomplete"] else "no violations"
+    @property
+    def verdict(self) -> Verdict:
+        """What the capture shows, and whether all of it was seen."""
+        summary, incomplete = self.summary, self._incomplete()
+        if total := sum(summary["violations"].values()):
+            return Verdict(
+                "violations", f"{count_text(total, 'violation')}: {kinds_text(summary['violations'])}", incomplete
+            )
+        if incomplete:
+            text = f"no violations, but the evidence is incomplete: {', '.join(incomplete)}"
+            return Verdict("incomplete", text, incomplete)
+        if not summary["messages"]:
+            what = "transactional message" if summary["packets"] else "packet of the protocol"
+            return Verdict("no violations", f"no violations, because no {what} is in the capture", incomplete)
+        return Verdict("no violations", "no violations", incomplete)
 
-    def incomplete(self) -> list[str]:
+    def _incomplete(self) -> list[str]:
         """Why the evidence is incomplete: what was not seen may have been a violation."""
         summary = self.summary
-        unknown = sum(summary["unknown"].values())
         counts = {
-            "unknown verdict": unknown,
+            "unknown verdict": sum(summary["unknown"].values()),
             "hole": summary["holes"],
             "malformed packet": summary["malformed"],
             "unreadable frame": summary["unsupported_frames"],

@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from ordack.audit.result import Result
 
 
-AUDIT_STATUS = {"no violations": 0, "violations": 1, "incomplete": 3}
-
-
 def _new_folder(text: str) -> Path:
     path = local(text)
     if path.exists() and not path.is_dir():
@@ -145,7 +142,7 @@ def audit(
         complain(words(error))
         raise typer.Exit(2) from None
     _show_audit(result, as_json)
-    raise typer.Exit(AUDIT_STATUS[result.summary["verdict"]])
+    raise typer.Exit(result.verdict.status)
 
 
 def _save_audit(result: Result, out: Path | None, html: Path | None) -> None:
@@ -229,7 +226,7 @@ def _follow_audit(
     except PySparkException as error:
         complain(words(error))
         raise typer.Exit(2) from None
-    raise typer.Exit(AUDIT_STATUS[result.summary["verdict"]])
+    raise typer.Exit(result.verdict.status)
 
 
 @contextlib.contextmanager
