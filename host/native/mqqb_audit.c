@@ -2169,6 +2169,25 @@ static void end(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
     }
 }
 
+/* One end of a connection that began with another protocol speaks ours: what came first is a packet that cannot be read, and whatever
+ * came since may have been ours. */
+static void speak(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
+{
+    mqqb_audit_direction *const wrong = &c->direction[c->foreign - 1];
+    row other = *r;
+
+    c->foreign = 0;
+    a->foreign--;
+    a->malformed++;
+    wrong->malformed++;
+    wrong->first_malformed = r->time;
+    for (other.direction = 0; other.direction < 2; other.direction++) {
+        c->direction[other.direction].last_time = 0;
+        come_late(a, &other, c, 0);
+        miss(a, &other, c);
+    }
+}
+
 static void take(mqqb_audit *a, const row *r, uint32_t kind)
 {
     mqqb_audit_connection *const c = &a->connections[r->connection];
@@ -2177,6 +2196,16 @@ static void take(mqqb_audit *a, const row *r, uint32_t kind)
     c->last_time = r->time;
     if (c->first_time == 0) {
         c->first_time = r->time;
+    }
+    if (c->foreign != 0 && kind <= MQQB_KIND_FINAL_ACK) {
+        speak(a, r, c);
+    }
+    if (kind == MQQB_KIND_FOREIGN && c->foreign == 0) {
+        c->foreign = r->direction + 1;
+        a->foreign++;
+    }
+    if (c->foreign != 0 && kind != MQQB_KIND_END) {
+        return;
     }
     if (kind == MQQB_KIND_HOLE || kind == MQQB_KIND_MALFORMED) {
         come_late(a, r, c, 0);

@@ -263,6 +263,7 @@ typedef struct {
  * direction, the one before that its owner has opened, or that was opened to it, its index and 1. */
 typedef struct {
     uint32_t pair, begun, before[2]; /* begun: 1 if its SYN was seen */
+    uint32_t foreign, spare;         /* the direction that began with another protocol, and 1; 0: none did */
     int64_t first_time, last_time, established, accused;
     mqqb_audit_direction direction[2];
 } mqqb_audit_connection;
@@ -298,7 +299,7 @@ typedef struct {
     uint32_t violations[MQQB_AUDIT_KINDS], unknowns[MQQB_AUDIT_KINDS]; /* of connections; those of flows are there */
     uint32_t early_next;
     mqqb_audit_early early[MQQB_AUDIT_EARLY];
-    uint64_t packets, holes, malformed;
+    uint64_t packets, holes, malformed, foreign; /* foreign: connections that never spoke the protocol */
 } mqqb_audit;
 
 enum {

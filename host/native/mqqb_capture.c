@@ -14,6 +14,8 @@
 #define NONE 0xFFFFFFFFu
 #define TCP_PORT 1801u
 #define PING_PORT 3527u
+#define TLS_HANDSHAKE 0x16u /* a record's first byte */
+#define TLS_VERSION 3u      /* its second one */
 #define VXLAN_PORT 4789u
 #define WRAPPINGS_MAX 4        /* of one frame, the frame itself counted */
 #define RECORD_MAX (16u << 20) /* bytes of one frame or block; more is no capture but a corrupt length */
@@ -30,9 +32,10 @@
 #define IS_SEARCHING 4u /* for a BaseHeader */
 #define IS_DEAD 8u      /* no BaseHeader where one should be */
 #define HAS_FIN 16u
-#define IS_ENDED 32u   /* MQQB_KIND_END was said */
-#define HAS_HEARD 64u  /* heard is known */
-#define HAS_BEGUN 128u /* its SYN was seen, or the SYN that answers it: initial is known */
+#define IS_ENDED 32u    /* MQQB_KIND_END was said */
+#define HAS_HEARD 64u   /* heard is known */
+#define HAS_BEGUN 128u  /* its SYN was seen, or the SYN that answers it: initial is known */
+#define IS_FOREIGN 256u /* MQQB_KIND_FOREIGN was said */
 
 /* Values of connection.flags */
 #define HAS_SYN 1u
@@ -379,6 +382,12 @@ static void put_details(mqqb_capture *c, mqqb_capture_direction *d, const uint8_
     put(r, MQQB_CAPTURE_EXTENSION_SIZE, le32(in + MQQB_PROPERTIES_EXTENSION_SIZE_AT));
 }
 
+/* First bytes that are no packet: does another protocol send them? Not if they may be ours in TLS. */
+static int is_foreign(const mqqb_capture_direction *other, const uint8_t *in)
+{
+    return (in[0] != TLS_HANDSHAKE || in[1] != TLS_VERSION) && (other->offset == 0 || (other->flags & IS_FOREIGN) != 0);
+}
+
 /* A row for the packet at packet[0..room), at least 16 bytes; none if it has more. s: where it begins. Returns its size, 0 if
  * unknown. */
 static uint32_t add_packet(mqqb_capture *c, uint32_t connection, uint32_t side, const uint8_t *packet, uint32_t room,
@@ -393,6 +402,10 @@ static uint32_t add_packet(mqqb_capture *c, uint32_t connection, uint32_t side, 
         return total;
     }
     put(r, MQQB_SCAN_OFFSET, (uint32_t)offset);
+    if (total == 0 && offset == 0 && is_foreign(&c->connections[connection].direction[1 - side], packet)) {
+        put(r, MQQB_SCAN_KIND, MQQB_KIND_FOREIGN);
+        d->flags |= IS_FOREIGN;
+    }
     if (status == MQQB_OK && r[MQQB_SCAN_SOURCE_OFFSET * BLOCK] != 0) {
         const uint32_t selector = r[MQQB_SCAN_USER_FLAGS * BLOCK] >> 10 & 7;
         const uint32_t name_size = r[MQQB_SCAN_DESTINATION_SIZE * BLOCK];

@@ -25,8 +25,11 @@ enum {
         9, /* the direction is first seen without a SYN, its own or the one that answers it: it may be older */
     MQQB_KIND_END =
         10, /* MQQB_SCAN_STATUS: one of the next; MQQB_SCAN_TOTAL_SIZE: bytes left over of an incomplete packet */
+    MQQB_KIND_FOREIGN =
+        11, /* the first bytes behind the SYN are no packet, and the other direction has said none: another protocol. As
+             * MQQB_KIND_MALFORMED, but for TLS, which may carry ours */
     MQQB_KIND_PING =
-        11 /* a datagram of MQQB_SCAN_TOTAL_SIZE bytes from or to UDP port 3527, only if packets are wanted */
+        12 /* a datagram of MQQB_SCAN_TOTAL_SIZE bytes from or to UDP port 3527, only if packets are wanted */
 };
 
 /* MQQB_SCAN_STATUS of MQQB_KIND_END. */

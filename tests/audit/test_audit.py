@@ -717,9 +717,9 @@ def _pcap(path: Path, frames: list[bytes]) -> Path:
     return path
 
 
-def _tcp(port: int, body: bytes, sequence: int = 1) -> bytes:
+def _tcp(port: int, body: bytes, sequence: int = 1, flags: int = 0x18, source: int = 40000) -> bytes:
     """A frame from port 40000 to this port of the same machine."""
-    tcp = struct.pack(">HHIIBBHHH", 40000, port, sequence, 1, 5 << 4, 0x18, 65535, 0, 0) + body
+    tcp = struct.pack(">HHIIBBHHH", source, port, sequence, 1, 5 << 4, flags, 65535, 0, 0) + body
     ip = struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(tcp), 0, 0, 64, 6, 0) + bytes([127, 0, 0, 1]) * 2
     return bytes(12) + b"\x08\x00" + ip + tcp
 
@@ -733,7 +733,10 @@ def test_a_capture_without_a_packet_of_the_protocol_is_unusable(tmp_path: Path) 
         done = ordack("audit", *arguments)
         assert (done.returncode, done.stdout) == (2, "")
         assert "nothing to judge: no packet of the protocol in " in done.stderr
-        assert "http.pcap (1 connection to TCP port 1801, 0 malformed packets, 0 holes)" in done.stderr
+        assert (
+            "http.pcap (1 connection to TCP port 1801, 0 connections of another protocol, 0 malformed packets, 0 holes)"
+            in done.stderr
+        )
     assert not (tmp_path / "out").exists()
 
 
@@ -897,6 +900,41 @@ def test_incomplete_evidence_has_an_exit_status_of_its_own(
         sentence == "no violations" + status // 3 * f", but the evidence is incomplete: {', '.join(said['incomplete'])}"
     )
     assert page[2].lower().startswith(sentence.lower())
+
+
+HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(194)  # with which TLS begins
+
+
+@pytest.mark.parametrize(("said", "status"), [(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", 0), (HELLO, 3)])
+@pytest.mark.parametrize("form", ["in this process", "follow", "parts"])
+def test_connections_of_another_protocol_are_counted_apart(
+    sound: Path, tmp_path: Path, said: bytes, status: int, form: str
+) -> None:
+    """A request by HTTP says nothing of the streams; what is said in TLS may be of a stream."""
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    (folder / "a.pcap").write_bytes(sound.read_bytes())
+    answer = _tcp(40000, b"HTTP/1.1 400 Bad Request\r\n\r\n", 1, source=1801)
+    opening = [_tcp(1801, b"", 0, 2), _tcp(40000, b"", 0, 0x12, 1801)]
+    _pcap(folder / "b.pcap", [*opening, _tcp(1801, said), *([] if status else [answer]), _tcp(1801, b"", 1, 4)])
+    before = tasks.run([folder / "a.pcap"]).summary
+    if form == "parts":
+        summary = tasks.run(sorted(folder.iterdir()), parts=3, range_bytes=1 << 20).summary
+    else:
+        where = ["--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--once"]
+        where = where if form == "follow" else [folder]
+        done = ordack("audit", *where, "--json", "--html", tmp_path / "page.html")
+        assert done.returncode == status, done.stdout
+        summary = json.loads(done.stdout)
+        text = ordack("audit", *where)
+        assert text.returncode == status
+        for shown in (text.stdout, (tmp_path / "page.html").read_text()):
+            assert ("1 other connection never spoke the protocol" in shown) == (not status)
+    foreign = not status
+    assert summary["foreign_connections"] == foreign
+    assert summary["connections"] == before["connections"] + (not foreign)
+    assert summary["malformed"] == (not foreign)
+    assert summary["incomplete"] == ([] if foreign else ["1 malformed packet"])
 
 
 def test_violations_count_more_than_incomplete_evidence(tmp_path: Path) -> None:

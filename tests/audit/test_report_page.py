@@ -153,6 +153,7 @@ def example(streams: int = 300, seed: int = 7) -> Result:
     summary: dict[str, Any] = {
         "packets": 3 * messages,
         "connections": len(connections),
+        "foreign_connections": 0,
         "streams": 2 * streams,
         "messages": messages,
         "resends": resends,

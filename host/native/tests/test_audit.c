@@ -19,7 +19,13 @@ enum {
     FINAL = MQQB_KIND_FINAL_ACK,
     MALFORMED = MQQB_KIND_MALFORMED
 };
-enum { HOLE = MQQB_KIND_HOLE, BEGIN = MQQB_KIND_BEGIN, OLDER = MQQB_KIND_OLDER, END = MQQB_KIND_END };
+enum {
+    HOLE = MQQB_KIND_HOLE,
+    FOREIGN = MQQB_KIND_FOREIGN,
+    BEGIN = MQQB_KIND_BEGIN,
+    OLDER = MQQB_KIND_OLDER,
+    END = MQQB_KIND_END
+};
 enum { RECEIVER = 1, SENDER = 2, OTHER = 3 };          /* codes of queue managers */
 enum { QUEUE = 1, SECOND_QUEUE = 2, ORDER_QUEUE = 3 }; /* codes of queues */
 enum { JN = MQQB_USER_JN, FIRST = 7, START = 1800000000 };
@@ -1915,6 +1921,36 @@ static void test_a_hole_makes_unsure(void)
     CHECK_FOUND("A");
 }
 
+/* A connection that never speaks ours hides nothing of ours, whatever is missing of it. */
+static void test_another_protocol_hides_nothing(void)
+{
+    for (uint32_t k = 0; k < 3; k++) {
+        start();
+        (void)message(1, 0, USUAL);
+        (void)plain(BEGIN, 1, 0);
+        (void)plain(FOREIGN, 1, 0);
+        (void)plain(FOREIGN, 1, 1);
+        (void)plain(HOLE, 1, 0);
+        (void)plain(OLDER, 1, 1);
+        (void)order_ack(2, USUAL);
+        if (k == 1) { /* it speaks ours after all */
+            (void)plain(CP, 1, 1);
+        } else if (k == 2) {
+            (void)plain(MALFORMED, 1, 1);
+        }
+        (void)plain(END, 1, 0);
+        CHECK_FOUND(k == 0 ? "A" : "A!");
+        CHECK_EQ(a.foreign, k == 0);
+        CHECK_EQ(a.malformed, k);
+        CHECK_EQ(a.holes, 0);
+        CHECK_EQ(a.connections[1 << spread].direction[0].ended, 1);
+        CHECK_EQ(a.connections[1 << spread].direction[0].malformed, k != 0);
+        if (k != 0) {
+            CHECK_EQ(found[1].detail, MQQB_AUDIT_LATE_HOSTS);
+        }
+    }
+}
+
 static void test_holes_of_whom(void)
 {
     setup(); /* nothing names the sender before the hole: it is whoever comes next in that direction */
@@ -3043,6 +3079,7 @@ static void all(void)
     RUN("B-204 B-208", test_an_older_connection_does_not_say_who_opened_it);
     RUN("B-110", test_a_hole_makes_unsure);
     RUN("B-110", test_holes_of_whom);
+    RUN("mqqb_audit.h", test_another_protocol_hides_nothing);
     RUN("B-110", test_many_senders_in_one_direction);
     RUN("B-110", test_another_pair_of_hosts);
     RUN("mqqb_audit.h", test_an_interrupted_capture);

@@ -146,7 +146,7 @@ static void finish(void)
     check_routed();
 }
 
-/* The rows' kinds, as digits, A for an end and B for a ping; directions as they are. */
+/* The rows' kinds, as digits, A for an end, B for another protocol, and C for a ping; directions as they are. */
 static const char *kinds(int direction)
 {
     static char text[ROWS_MAX + 1];
@@ -154,7 +154,7 @@ static const char *kinds(int direction)
 
     for (uint32_t i = 0; i < r->rows; i++) {
         if (direction < 0 || K(DIRECTION)[i] == (uint32_t)direction) {
-            text[n++] = "0123456789AB"[S(KIND)[i]];
+            text[n++] = "0123456789ABC"[S(KIND)[i]];
         }
     }
     text[n] = 0;
@@ -287,7 +287,52 @@ static void test_a_packet_that_cannot_be(void)
     stream[60] = 0x20;
     say(0, (uint32_t)(second + 1), 0, ACK, stream, size);
     finish();
-    CHECK_KINDS(0, "8074A");
+    CHECK_KINDS(0, "8B74A");
+}
+
+static void test_another_protocol(void)
+{
+    static const uint8_t request[] = "GET / HTTP/1.1\r\nHost: plant\r\n\r\n",
+                         answer[] = "HTTP/1.1 400 Bad Request\r\n\r\n";
+    static const uint8_t hello[] = {0x16, 3, 1, 0, 60, 1, 0, 0, 56, 3, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+    const uint32_t asked = sizeof request - 1, answered = sizeof answer - 1;
+    const size_t size = make_message(stream, 5);
+    uint8_t other[sizeof hello];
+
+    opening();
+    say(0, 0, 0, ACK, request, asked);
+    say(1, 0, asked, ACK, answer, answered);
+    say(0, asked, answered, ACK, request, asked);
+    say(1, answered, 2 * asked, ACK | FIN, NOTHING, 0);
+    finish();
+    CHECK_KINDS(-1, "8BBAA");
+    CHECK_EQ((int32_t)S(STATUS)[1], MQQB_BAD_VERSION_NUMBER);
+    opening(); /* it may carry ours */
+    say(0, 0, 0, ACK, hello, sizeof hello);
+    finish();
+    CHECK_KINDS(0, "80A");
+    for (uint32_t k = 0; k < 2; k++) {
+        memcpy(other, hello, sizeof hello);
+        other[k]++;
+        opening();
+        say(0, 0, 0, ACK, other, sizeof other);
+        finish();
+        CHECK_KINDS(0, "8BA");
+    }
+    opening(); /* the answer to a packet of ours */
+    say(0, 0, 0, ACK, stream, size);
+    say(1, 0, (uint32_t)size, ACK, answer, answered);
+    finish();
+    CHECK_KINDS(1, "0A");
+    opening(); /* not at the beginning */
+    say(0, 0, 0, ACK, stream, size);
+    say(0, (uint32_t)size, 0, ACK, request, asked);
+    finish();
+    CHECK_KINDS(0, "840A");
+    pcap(&f, 101, 0, 0); /* where it begins is not known */
+    say(0, 0, 0, ACK, request, asked);
+    finish();
+    CHECK_KINDS(0, "9A");
 }
 
 static void test_older_connections(void)
@@ -1501,7 +1546,7 @@ static void test_pings(void)
     read_files(r, &f, 1, 0, 1, 0, 0);
     CHECK_KINDS(-1, "");
     read_files(r, &f, 1, 0, 1, 0, 1);
-    CHECK_KINDS(-1, "BBBB");
+    CHECK_KINDS(-1, "CCCC");
     CHECK_EQ(K(CONNECTION)[0] + K(CONNECTION)[2], 0);
     CHECK_EQ(K(CONNECTION)[1], 1); /* other ports: here, both came from the same end */
     CHECK_EQ(K(FRAME)[2], 3);
@@ -1949,6 +1994,7 @@ int main(int argc, char **argv)
     RUN("wire.md 4.2", test_segments_of_every_size);
     RUN("wire.md 4.2", test_segments_in_any_order_and_twice);
     RUN("B-168 B-169", test_a_packet_that_cannot_be);
+    RUN("mqqb_capture.h", test_another_protocol);
     RUN("B-168 B-429", test_older_connections);
     RUN("mqqb_capture.h", test_holes);
     RUN("mqqb_capture.h", test_waiting_for_the_other_direction);

@@ -89,6 +89,7 @@ def text_of(result: Result, violations_max: int = 20) -> list[str]:
     }
     lines = [
         "{packets} on {connections}; {holes}".format_map(said) + f", {summary['malformed']:,} malformed",
+        *(foreign_text(summary),) * (summary["foreign_connections"] > 0),
         "{messages} in {streams}: {resends}, {rejects}".format_map(said) + f", {summary['unsettled']:,} unsettled",
     ]
     for kind, value in result.latency.items():
@@ -116,6 +117,11 @@ def text_of(result: Result, violations_max: int = 20) -> list[str]:
         )
     lines.append(result.verdict.text)
     return lines
+
+
+def foreign_text(summary: dict[str, Any]) -> str:
+    """The connections that do not count."""
+    return f"{count_text(summary['foreign_connections'], 'other connection')} never spoke the protocol"
 
 
 def stream_text(stream: StreamKey, names: PeerNames) -> str:

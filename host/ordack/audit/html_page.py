@@ -16,7 +16,7 @@ from typing import Any
 
 from ordack import classes
 from ordack.audit import rows, sheet
-from ordack.audit.files import time_text, write_whole
+from ordack.audit.files import foreign_text, time_text, write_whole
 from ordack.audit.result import ConnectionReport, Result, Series
 from ordack.audit.rows import Row
 from ordack.peer_names import PeerNames
@@ -65,6 +65,7 @@ _REJECTS = {
 _FIGURES = (
     ("packets", "Packets"),
     ("connections", "Connections"),
+    ("foreign_connections", "Other protocols"),
     ("streams", "Sequences"),
     ("messages", "Messages"),
     ("settled", "Settled"),
@@ -176,6 +177,8 @@ def _verdict(result: Result, streams: Sequence[Row], violations: int) -> tuple[s
             "capture ended: on the way, or waiting for an application. A longer capture tells what "
             "becomes of them."
         )
+    if result.summary["foreign_connections"]:
+        advice.append(f"{foreign_text(result.summary)}. They do not count.")
     if result.damages:
         advice.append(
             f"{_count(len(result.damages), 'file')} could not be read to the end, or did not follow on the "

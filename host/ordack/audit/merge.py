@@ -168,9 +168,11 @@ class Merged:
             violations.update(dict(zip(KINDS, own["violations"].sum(axis=0).tolist())))
             unknowns.update(dict(zip(KINDS, own["unknowns"].sum(axis=0).tolist())))
         total = sums.total
+        foreign = sum(partial.foreign for partial in self._partials)
         return {
             "packets": sum(partial.packets for partial in self._partials),
-            "connections": int(self._base[-1]) + sum(partial.forgotten for partial in self._partials),
+            "connections": int(self._base[-1]) + sum(partial.forgotten for partial in self._partials) - foreign,
+            "foreign_connections": foreign,
             "streams": sum(int(own["sequences"].sum()) for own in flows),
             "messages": total["messages"],
             "resends": total["resends"],

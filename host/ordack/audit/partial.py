@@ -34,6 +34,7 @@ class Partial:
     b""; queues: by code, those of flows. missed: by code, how often something of that queue manager was missed;
     pair_missed: the same by hosts, two for each of pairs. strays: (GUID or b"", ordinal, time stamp) of
     acknowledgements of sequences that this task has not seen. forgotten: connections that are not among these any more.
+    foreign: connections that never spoke the protocol.
     series: points of the streams of which they were wanted.
     """
 
@@ -56,6 +57,7 @@ class Partial:
     packets: int
     holes: int
     malformed: int
+    foreign: int
     frames: int
     unread: int
     last_time: int

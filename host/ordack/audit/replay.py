@@ -351,6 +351,7 @@ class Auditor:
             packets=int(c.packets),
             holes=int(c.holes),
             malformed=int(c.malformed),
+            foreign=int(c.foreign),
             frames=decoder.frames if decoder else 0,
             unread=decoder.unread if decoder else 0,
             last_time=self.last_time,

@@ -312,7 +312,9 @@ def connection_report(partial: Partial, number: int, found: Sequence[Violation |
         if item.packets
     ]
     ended = [side for side in (0, 1) if directions[side]["ended"]]
-    ending = ", ".join(dict.fromkeys(_ENDS[int(directions[side]["ending"])] for side in ended))
+    endings = ["another protocol"] * bool(row["foreign"])
+    endings += dict.fromkeys(_ENDS[int(directions[side]["ending"])] for side in ended)
+    ending = ", ".join(endings)
     events.sort()
     events.append(Event(last, "end", 0, ending))
     return ConnectionReport(

@@ -115,6 +115,7 @@ def require_packets(result: Result) -> None:
     summary = result.summary
     seen = (
         f"{count_text(summary['connections'], 'connection')} to TCP port 1801, "
+        f"{count_text(summary['foreign_connections'], 'connection')} of another protocol, "
         f"{count_text(summary['malformed'], 'malformed packet')}, {count_text(summary['holes'], 'hole')}"
     )
     damages = "".join(f"; {path}: {text}" for path, text in result.damages)

@@ -13,9 +13,9 @@ from _mqqb import ffi, lib
 from ordack.capture import packed
 from ordack.paths import LEAST, MOST, RemoteFile, changed, path_of
 
-MALFORMED, HOLE, BEGIN, OLDER, END, PING = (
+MALFORMED, HOLE, BEGIN, OLDER, END, FOREIGN, PING = (
     lib.MQQB_KIND_MALFORMED, lib.MQQB_KIND_HOLE, lib.MQQB_KIND_BEGIN, lib.MQQB_KIND_OLDER, lib.MQQB_KIND_END,
-    lib.MQQB_KIND_PING,
+    lib.MQQB_KIND_FOREIGN, lib.MQQB_KIND_PING,
 )  # fmt: skip
 
 _ERRORS = {

@@ -21,6 +21,7 @@ All packets between two hosts, or, if few hosts have most of the traffic, all of
 | `hole` | here `size` bytes of the connection were not captured, and with them all up to the next packet |
 | `begin` | the connection's SYN was seen |
 | `older` | the connection has said something before, which was not captured |
+| `foreign` | the connection begins with another protocol, `reason`; nothing else of it is a row, but its end |
 | `end` | nothing follows in this direction: `reason`; `size` is that of an incomplete packet at the end |
 | `damage` | this file is damaged, `reason`; frames behind `frame` were not read |
 | `unreadable` | of all files, `size` frames are of a link type that is not supported, or cut off in their headers |
@@ -69,7 +70,7 @@ BATCH_ROWS = 16384  # what a batch's columns take stays in the processor's secon
 
 KINDS = (
     "malformed", "EstablishConnection", "ConnectionParameters", "SessionAck", "UserMessage", "OrderAck", "FinalAck",
-    "hole", "begin", "older", "end",
+    "hole", "begin", "older", "end", "foreign",
 )  # fmt: skip
 DAMAGE, UNREADABLE = "damage", "unreadable"
 _ENDS = ("closed", "reset", "replaced by a new connection", "end of the capture")
@@ -245,7 +246,7 @@ def _reason_text(kind: int, status: int) -> str:
 
 def _reason(view: _View) -> pa.Array:
     kinds, statuses = view.batch["kind"], view.batch["status"]
-    rows = np.flatnonzero((kinds == reading.MALFORMED) | (kinds == reading.END))
+    rows = np.flatnonzero(np.isin(kinds, (reading.MALFORMED, reading.END, reading.FOREIGN)))
     if not len(rows):
         return pa.nulls(view.batch.rows, pa.string())
     pairs = kinds[rows].astype(np.int64) << 32 | statuses[rows]
