@@ -300,7 +300,7 @@ def test_the_state_does_not_grow_with_the_connections_that_are_over(tmp_path: Pa
     kept = [follower._read(step.number).decoder.connections for step in follower.steps(once=True)]
     assert len(kept) == 14
     assert kept[-1] == kept[5] <= (4 if ends else 2 * 48 + 2)
-    assert follower.result(14).summary["connections"] == 14 * 48
+    assert follower.result(14).summary["foreign_connections"] == 14 * 48
 
 
 def test_states_of_another_version_are_made_again_or_it_is_told_that_they_cannot_be(
