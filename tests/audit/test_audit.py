@@ -966,9 +966,20 @@ def test_what_tasks_have_found_out_reaches_the_driver_in_pieces(
 
 
 @pytest.mark.parametrize(
-    ("gib", "places", "shares"), [(0.5, 64, 1), (100, 7, 1), (0.99, 8, 1), (1, 8, 8), (1, 64, 8), (100, 64, 64)]
+    ("gib", "places", "shares"),
+    [
+        (0.5, 64, 1),
+        (100, 7, 1),
+        (0.99, 8, 1),
+        (1, 8, 8),
+        (1, 64, 8),
+        (100, 64, 64),
+        (0.99, None, 1),
+        (8, None, 64),
+        (999, None, 512),
+    ],
 )
-def test_an_audit_is_divided_only_where_that_pays(gib: float, places: int, shares: int) -> None:
+def test_an_audit_is_divided_only_where_that_pays(gib: float, places: int | None, shares: int) -> None:
     assert tasks.shares(int(gib * (1 << 30)), places) == shares
 
 

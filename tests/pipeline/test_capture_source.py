@@ -18,7 +18,7 @@ from ordack import slow_starts
 from ordack.audit.rows import TABLES
 from ordack.pipeline.audited import Audited
 from ordack.pipeline.options import OptionError
-from ordack.pipeline.packets import COLUMNS, KINDS
+from ordack.pipeline.packets import COLUMNS, KINDS, PacketSource
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -89,6 +89,7 @@ def test_tasks_read_everything_once(spark: SparkSession, tmp_path: Path) -> None
     one = load(spark, tmp_path, partitions="1")
     five = load(spark, tmp_path, partitions="5")
     assert spark.read.format("mqqb").option("partitions", 5).load(str(tmp_path)).rdd.getNumPartitions() == 5
+    assert spark.read.format("mqqb").load(str(tmp_path)).rdd.getNumPartitions() == 1
     assert len({row["connection"] for row in five}) == len({row["connection"] for row in one}) == 300
     assert len({row["source_queue_manager"] for row in five}) == 301
 
@@ -98,6 +99,16 @@ def test_tasks_read_everything_once(spark: SparkSession, tmp_path: Path) -> None
     assert bag(five) == bag(one)
     assert Counter(row["packet"] for row in one)["UserMessage"] == 300
     assert {row["packet"] for row in one} <= set(KINDS)
+
+
+@pytest.mark.parametrize(("mib", "tasks"), [(1, 1), (255, 1), (256, 2), (999, 7), (99_999, 16)])
+def test_the_data_decide_how_many_tasks_read(tmp_path: Path, mib: int, tasks: int) -> None:
+    """Not the cores of the machine that plans."""
+    (path,) = put(tmp_path, [pcap(fleet(3))])
+    with Path(path).open("r+b") as file:
+        file.truncate(mib << 20)
+    source = PacketSource({"path": path})
+    assert len(source.reader(source.schema()).partitions()) == tasks
 
 
 def test_only_some_columns_and_only_some_rows(spark: SparkSession, tmp_path: Path) -> None:

@@ -61,7 +61,8 @@ def deadly(work, mark):
 
 for name in names:
     setattr(stages, name, deadly(getattr(stages, name), f"{target}/{name}"))
-result = tasks.run([path], spark=spark, parts=4)
+tasks.SHARE_BYTES = os.path.getsize(path) // tasks.FEW_SHARES  # a capture that is large enough
+result = tasks.run([path], spark=spark)
 with open(f"{target}/result", "wb") as file:
     pickle.dump(result, file)
 spark.stop()

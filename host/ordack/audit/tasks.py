@@ -10,7 +10,6 @@ they have found out.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 FILES_NAMED = 3  # in a complaint
 SHARE_BYTES = 128 << 20  # at least, which take 0.3 s; a task takes a tenth of a second to start
 FEW_SHARES = 8  # below, one task is faster
+SHARES_MAX = 512  # each range of a file hands something to each share
 
 Progress = Callable[[int], None]
 
@@ -81,10 +81,10 @@ def run(
     return result
 
 
-def shares(size: int, places: int) -> int:
-    """Into how many shares an audit of so many bytes is divided: as many as there are places for tasks, but of 128 MiB
-    at least; 1 if that is less than 8, because one process is faster then."""
-    parts = min(places, size // SHARE_BYTES)
+def shares(size: int, places: int | None) -> int:
+    """Into how many shares an audit of so many bytes is divided: 128 MiB at least for each, and no more than there are
+    places for tasks; 1 if that is less than 8, because one process is faster then. places: None if nobody knows."""
+    parts = min(places or SHARES_MAX, SHARES_MAX, size // SHARE_BYTES)
     return parts if parts >= FEW_SHARES else 1
 
 
@@ -146,8 +146,10 @@ def result_of(
     return result
 
 
-def _places(spark: SparkSession) -> int:
-    try:
-        return max(1, spark.sparkContext.defaultParallelism)
-    except (AttributeError, NotImplementedError):  # Spark Connect does not tell
-        return os.cpu_count() or 1
+def _places(spark: SparkSession) -> int | None:
+    """A cluster does not know: its executors may not have registered yet, and more of them may come."""
+    from ordack.pipeline.spark import is_local, is_remote
+
+    if is_remote(spark) or not is_local(spark.sparkContext.master):
+        return None
+    return spark.sparkContext.defaultParallelism

@@ -10,7 +10,7 @@ pcapng files are read, whatever their names); all files together are one capture
 |---|---|
 | `view` | `packets`, which is the default, or a table of the audit: see `views.py`. The other options are for packets |
 | `columns` | only these columns, with commas between them: each costs time, whether the query uses it or not |
-| `partitions` | how many tasks read; by default as many as this machine has cores |
+| `partitions` | how many tasks read; by default one for each 128 MiB of captures, and 16 at most |
 
 All packets between two hosts, or, if few hosts have most of the traffic, all of a connection, are read by one task.
 `packet` is the kind of a row: that of a packet, or
@@ -32,7 +32,6 @@ Columns are named as in the protocol's specification; those that a packet does n
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,12 +58,14 @@ from pyspark.sql.types import (
 from ordack.capture import columnar, reading
 from ordack.capture.columnar import Batch, Decoder, Words
 from ordack.capture.packed import SUFFIXES
-from ordack.paths import AnyPath, NotLocal, RemoteError, each, is_pattern, matching, path_of
+from ordack.paths import AnyPath, NotLocal, RemoteError, each, is_pattern, matching, path_of, size_of
 from ordack.pipeline.options import OptionError, noted, options_of, recalled
 from ordack.pipeline.views import PACKETS, ViewReader, view_of, view_schema
 from ordack.text import first_of, legible
 
 OPTIONS = ("path", "view", "columns", "partitions")
+PART_BYTES = 128 << 20  # of captures for each task, unless `partitions` says how many there are
+PARTS_MAX = 16  # each task reads all captures: of more tasks, most time would go into what others take
 NAMED_MAX = 10  # of what is passed over in a folder
 BATCH_ROWS = 16384  # what a batch's columns take stays in the processor's second cache
 
@@ -476,10 +477,11 @@ def _columns(options: Mapping[str, str]) -> list[Column]:
     return [_BY_NAME[name] for name in names]
 
 
-def _partitions(options: Mapping[str, str]) -> int:
+def _partitions(options: Mapping[str, str], paths: Sequence[str]) -> int:
+    """By the data: whoever plans does not know how many tasks run at once, which may be on other machines."""
     text = options.get("partitions")
     if text is None:
-        return len(os.sched_getaffinity(0))
+        return max(1, min(PARTS_MAX, sum(each(size_of, paths)) // PART_BYTES))
     if not text.isdecimal() or int(text) < 1:
         raise OptionError(f"option partitions is {text!r}; it is a number from 1")
     return int(text)
@@ -533,7 +535,7 @@ def _reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
     if not path:
         raise OptionError("say which captures to read: .load(\"/captures/*.pcap\"), or LOCATION '/captures'")
     paths = find_files(path)
-    return PacketReader(paths, _partitions(options), schema) if view == PACKETS else ViewReader(paths, view)
+    return PacketReader(paths, _partitions(options, paths), schema) if view == PACKETS else ViewReader(paths, view)
 
 
 class PacketReader(DataSourceReader):
