@@ -148,8 +148,8 @@ def result_of(
 
 def _places(spark: SparkSession) -> int | None:
     """A cluster does not know: its executors may not have registered yet, and more of them may come."""
-    from ordack.pipeline.spark import is_local, is_remote
+    from ordack.pipeline.spark import LOCAL, is_local, is_remote
 
-    if is_remote(spark) or not is_local(spark.sparkContext.master):
+    if is_remote(spark) or not is_local(spark.sparkContext.master or LOCAL):
         return None
     return spark.sparkContext.defaultParallelism
