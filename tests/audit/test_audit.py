@@ -282,6 +282,7 @@ def test_a_clean_stream_is_counted_and_timed(wire: Wire) -> None:
         "packets": 14,
         "connections": 1,
         "streams": 1,
+        "sequences": 1,
         "messages": 10,
         "resends": 0,
         "rejects": 0,
@@ -349,7 +350,7 @@ def test_tables_grow() -> None:
     result = wire.result(4096)
     assert (len(result.streams), result.summary["messages"]) == (60, 12000)
     assert result.summary["violations"]["renumbered"] == 0
-    assert result.summary["streams"] == 6000
+    assert (result.summary["streams"], result.summary["sequences"]) == (60, 6000)
     assert sum(stream.messages for stream in result.streams) == 12000  # also of sequences that are not kept
 
 
@@ -770,7 +771,7 @@ def test_the_text_fits_a_terminal_and_counts_one_as_one(tmp_path: Path, wire: Wi
     wire.message(1)
     assert files.text_of(wire.result())[:2] == [
         "3 packets on 1 connection; 0 holes, 0 malformed",
-        "1 message in 1 stream: 0 resends, 0 rejects, 1 unsettled",
+        "1 message in 1 sequence of 1 stream: 0 resends, 0 rejects, 1 unsettled",
     ]
     capture = capture_generator.generate(21, tmp_path, violations=False, faults=[])
     result = tasks.run(capture.paths)

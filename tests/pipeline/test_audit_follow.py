@@ -29,7 +29,7 @@ from ordack.capture import columnar
 from pyspark.errors import PySparkException
 
 from tests.support.capture_files import pcap, segment, syn
-from tests.support.capture_generator import capture_files, write_fleet
+from tests.support.capture_generator import capture_files, generate, write_fleet
 from tests.support.command import ordack
 from tests.support.watched import until
 
@@ -472,6 +472,8 @@ def test_captures_of_other_traffic_do_not_end_it(tmp_path: Path) -> None:
         (["--follow", "."], "--checkpoint"),
         (["--once", "x.pcap"], "--follow"),
         (["x.pcap", "--follow", ".", "--checkpoint", "c"], "either captures or --follow"),
+        (["x.pcap", "--conf", "spark.x"], "--conf spark.x is not of the form KEY=VALUE"),
+        (["x.pcap", "--conf", "spark.x=1", "--no-spark"], "--no-spark excludes"),
     ],
 )
 def test_wrong_usage_of_the_command(arguments: list[str], text: str) -> None:
@@ -481,6 +483,17 @@ def test_wrong_usage_of_the_command(arguments: list[str], text: str) -> None:
 
 
 # ---- in Spark -----------------------------------------------------------------------------------
+
+
+def test_the_command_gives_settings_to_spark(tmp_path: Path) -> None:
+    capture = generate(10, tmp_path, length=60)
+    log = tmp_path / "log"
+    log.mkdir()
+    settings = ("spark.eventLog.enabled=true", f"spark.eventLog.dir={log}")
+    conf = [word for setting in settings for word in ("--conf", setting)]
+    done = ordack("audit", *capture.paths, "--master", "local[1]", *conf)
+    assert done.returncode in (0, 1, 3), done.stderr
+    assert [*log.iterdir()]
 
 
 class TooSlow:

@@ -427,7 +427,8 @@ class Capture:
         return {
             "packets": len(self.packets),
             "connections": len(self.connections),
-            "streams": len({(id(packet.line), packet.sequence) for packet in messages}),
+            "streams": len({id(packet.line) for packet in messages}),
+            "sequences": len({(id(packet.line), packet.sequence) for packet in messages}),
             "messages": len(distinct),
             "resends": len(messages) - len(distinct),
             "settled": settled,

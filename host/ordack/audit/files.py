@@ -85,12 +85,13 @@ def text_of(result: Result, violations_max: int = 20) -> list[str]:
     summary = result.summary
     said = {
         name: count_text(summary[name], name.removesuffix("s"))
-        for name in ("packets", "connections", "holes", "messages", "streams", "resends", "rejects")
+        for name in ("packets", "connections", "holes", "messages", "sequences", "streams", "resends", "rejects")
     }
     lines = [
         "{packets} on {connections}; {holes}".format_map(said) + f", {summary['malformed']:,} malformed",
         *(foreign_text(summary),) * (summary["foreign_connections"] > 0),
-        "{messages} in {streams}: {resends}, {rejects}".format_map(said) + f", {summary['unsettled']:,} unsettled",
+        "{messages} in {sequences} of {streams}: {resends}, {rejects}".format_map(said)
+        + f", {summary['unsettled']:,} unsettled",
     ]
     for kind, value in result.latency.items():
         if value.count:

@@ -178,8 +178,8 @@ TABLES = {
             [
                 pa.field("verdict", pa.string()),
                 pa.field("incomplete", pa.list_(pa.string())),
-                *_numbers("packets connections foreign_connections streams messages resends rejects settled unsettled"),
-                *_numbers("holes malformed unsupported_frames"),
+                *_numbers("packets connections foreign_connections streams sequences messages resends rejects"),
+                *_numbers("settled unsettled holes malformed unsupported_frames"),
                 pa.field("violations", _COUNTS),
                 pa.field("unknown", _COUNTS),
                 _LATENCIES,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ordack.cli.common import (
+    ConfOption,
     HtmlOption,
     JsonOption,
     NamesOption,
@@ -24,6 +25,7 @@ from ordack.cli.common import (
     local,
     needs,
     report,
+    spark_settings,
     written,
 )
 from ordack.cli.config import read_file
@@ -91,6 +93,7 @@ def audit(
     html: HtmlOption = None,
     names: NamesOption = None,
     master: MasterOption = None,
+    conf: ConfOption = None,
     no_spark: Annotated[bool, typer.Option("--no-spark", help="Do everything in this process.")] = False,
     follow: FollowOption = None,
     checkpoint: CheckpointOption = None,
@@ -119,18 +122,18 @@ def audit(
 
         if html is not None:
             from ordack.audit import html_page  # noqa: F401 - needs packages of its own
-    if no_spark and master is not None:
-        raise typer.BadParameter("--no-spark and --master exclude each other")
-    known = PeerNames(read_file(None, names).names)
+    if no_spark and (master is not None or conf):
+        raise typer.BadParameter("--no-spark excludes --master and --conf")
+    known, settings = PeerNames(read_file(None, names).names), spark_settings(conf)
     if follow is not None and checkpoint is not None:
-        _follow_audit(follow, checkpoint, once, None if no_spark else master, out, html, known, as_json)
+        _follow_audit(follow, checkpoint, once, None if no_spark else master, settings, out, html, known, as_json)
         return
     try:
         files = list(dict.fromkeys(file for path in captures or () for file in find_files(path, complain)))
         size = sum(each(size_of, files))
         alone = master is None and "SPARK_REMOTE" not in os.environ and tasks.shares(size, os.cpu_count() or 1) == 1
         with _audit_progress() as show:
-            spark = None if no_spark or alone else spark_session(master, "ordack audit")
+            spark = None if no_spark or alone else spark_session(master, "ordack audit", settings)
             result = tasks.run(files, spark=spark, series=html is not None, progress=show)
         tasks.require_packets(result)
         result = replace(result, names=known)
@@ -176,6 +179,7 @@ def _follow_audit(
     checkpoint: Path,
     once: bool,
     master: str | None,
+    settings: dict[str, str],
     out: Path | None,
     html: Path | None,
     names: PeerNames,
@@ -202,7 +206,7 @@ def _follow_audit(
         with follower.lock():
             if going_on := follower.going_on():
                 complain(going_on)
-            spark = None if master is None else spark_session(master, "ordack audit")
+            spark = None if master is None else spark_session(master, "ordack audit", settings)
             for step, result in follower.reports(once, spark, stopped.is_set):
                 for path in sorted(follower.passed_over - named):
                     complain(f"passed over: {path} is no pcap or pcapng file, packed with gzip or zstd or not")

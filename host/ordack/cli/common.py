@@ -79,7 +79,21 @@ MasterOption = Annotated[
     str | None,
     typer.Option(help="Spark's master URL, or sc://HOST:PORT. Default: the variable SPARK_REMOTE, else local[*]."),
 ]
+ConfOption = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark's own. May be repeated.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+
+
+def spark_settings(conf: list[str] | None) -> dict[str, str]:
+    """What --conf says."""
+    settings = {}
+    for pair in conf or ():
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise typer.BadParameter(f"--conf {pair} is not of the form KEY=VALUE")
+        settings[key] = value
+    return settings
 
 
 def report(as_json: bool, text: str, **values: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ordack.cli.common import (
+    ConfOption,
     JsonOption,
     MasterOption,
     StoreOption,
@@ -19,6 +20,7 @@ from ordack.cli.common import (
     needs,
     report,
     report_done,
+    spark_settings,
 )
 from ordack.cli.output import write
 from ordack.cli.reconcile import reconcile
@@ -188,7 +190,7 @@ def pipeline_ingest(
     metrics: MetricsOption = None,
     segments_max: Annotated[int, typer.Option(min=1, help="Largest number of segments in a micro-batch.")] = 256,
     master: MasterOption = None,
-    conf: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark's own.")] = None,
+    conf: ConfOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Load exported messages into a table, each exactly once.
@@ -205,7 +207,7 @@ def pipeline_ingest(
         from ordack.pipeline.spark import spark_session
     import signal
 
-    settings = dict(_setting(pair) for pair in conf or ())
+    settings = spark_settings(conf)
     options = {"paths": json.dumps([*map(str, segments)]), "maxSegmentsPerTrigger": str(segments_max)}
     options |= {"format": bodies, "prefix": prefix}
     options |= {name: value for name, value in (("schema", schema), ("queue", queue)) if value is not None}
@@ -313,13 +315,6 @@ def _place(text: str) -> tuple[str, int]:
         return parse_local_address(text)
     except ValueError as error:
         raise typer.BadParameter(f"--metrics {text}: {error}") from None
-
-
-def _setting(pair: str) -> tuple[str, str]:
-    key, equals, value = pair.partition("=")
-    if not key or not equals:
-        raise typer.BadParameter(f"--conf {pair} is not of the form KEY=VALUE")
-    return key, value
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ordack.cli.common import (
+    ConfOption,
     HtmlOption,
     JsonOption,
     MasterOption,
@@ -18,6 +19,7 @@ from ordack.cli.common import (
     in_words,
     needs,
     report,
+    spark_settings,
     written,
 )
 from ordack.cli.config import read_file
@@ -48,6 +50,7 @@ def reconcile(
     names: NamesOption = None,
     html: HtmlOption = None,
     master: MasterOption = None,
+    conf: ConfOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check that every acknowledged message of captures is in segments and table, once, and none that was never sent.
@@ -70,13 +73,13 @@ def reconcile(
 
         if html is not None:
             from ordack.reconcile.page import write as write_page
-    known = PeerNames(read_file(None, names).names)
+    known, settings = PeerNames(read_file(None, names).names), spark_settings(conf)
     try:
         source = Folders([segments], queue)
         find_files(captures, complain)
         places = {"captures": captures, "segments": segments, "table": table}
         with activity("reconciling"):
-            spark = spark_session(master, "ordack pipeline reconcile")
+            spark = spark_session(master, "ordack pipeline reconcile", settings)
             result = collect(compare(spark, captures, source, table, acquired=acquired, queue=queue), places)
         result = replace(result, peer_names=known)
         if html is not None:
