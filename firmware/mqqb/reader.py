@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     Buffer = bytes | bytearray | memoryview
 
 ORDER_LABEL_RAW = b"Q\0M\0 \0O\0r\0d\0e\0r\0i\0n\0g\0 \0A\0c\0k\0\0\0"
+ORDER_LABEL_AT = const(-68)  # from the end of an OrderAck or a FinalAck: 32 bytes, and a body of 36
 _NOT_OF_ORDER_ACKS = const(0x10DFE000)  # UserHeader.Flags: AQ, RQ, SH, TH, CQ, MQ, HH
 _USER_TH_BYTE = const(0x10)  # of the third byte of UserHeader.Flags: it is transactional, no OrderAck
 INTERNAL_PACKETS = ("", "SessionAck", "EstablishConnection", "ConnectionParameters")  # by PT

@@ -269,8 +269,11 @@ class Session(Connection):
         """Put one UserMessage-format packet on the wire (B-320, B-321). Only when can_send() says so.
 
         entry: what the acknowledgement is for; None for an OrderAck, which nobody waits for. packet: complete,
-        without SessionHeader; its SH flag is set here as needed. recoverable: DM = 1.
+        without SessionHeader; its SH flag is set here as needed. recoverable: DM = 1. An OrderAck or a FinalAck carries
+        no SessionHeader (B-437): a SessionAck goes in front of it, so that what it covers is over for the peer (B-443).
         """
+        if self.due[timers.ACK_SEND] is not None and packet.startswith(reader.ORDER_LABEL_RAW, reader.ORDER_LABEL_AT):
+            self.send_session_ack(now)
         carries = self._begin_send(recoverable, now)
         packet[core.BASE_FLAGS_AT] = packet[core.BASE_FLAGS_AT] & ~core.BASE_SH & 0xFF | carries
         self._out.append(packet)
@@ -284,7 +287,8 @@ class Session(Connection):
         self, entry: "streams.Entry | None", buffer: bytearray, offset: int, size: int, recoverable: bool, now: int
     ) -> int:
         """As `send`, for a packet that lies in buffer[offset:offset + size] and is written from there. Behind it has
-        to be room for 16 bytes. Returns how many bytes to write. What `take_output` gives goes before.
+        to be room for 16 bytes. Returns how many bytes to write. What `take_output` gives goes before. Not for an
+        OrderAck or a FinalAck.
         """
         carries = self._begin_send(recoverable, now)
         buffer[offset + core.BASE_FLAGS_AT] = buffer[offset + core.BASE_FLAGS_AT] & ~core.BASE_SH & 0xFF | carries

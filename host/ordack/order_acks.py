@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mqqb import acks, core
+from mqqb import acks, core, timers
 from mqqb.destination import may_acknowledge
 
 from ordack import returns
@@ -103,6 +103,10 @@ class OrderAcks:
             state.stream.order_ack_number,
             host,
         )
+        came_on = state.link
+        if came_on and came_on is not link and came_on.session.due[timers.ACK_SEND] is not None:
+            came_on.session.send_session_ack(now)  # B-443
+            self._links.touch(came_on)
         link.session.send(None, packet, False, now)
         self._links.touch(link)
 

@@ -422,12 +422,14 @@ def test_what_is_sent_again_on_a_new_connection_is_counted_and_delivered_once(se
 # ---- order and final acknowledgements -------------------------------------------------------------
 
 
-@pytest.mark.rule("B-356", "B-357", "B-358", "B-361", "B-364", "A-03", "A-19", "OP-6", "OP-7", "OP-26")
+@pytest.mark.rule(
+    "B-356", "B-357", "B-358", "B-361", "B-364", "B-437", "B-438", "A-03", "A-19", "OP-6", "OP-7", "OP-26"
+)
 def test_the_bytes_of_an_order_ack(server: Server) -> None:
     with server.connect() as line:
         line.send(*(message(line.guid, LINE1, b"", tx) for tx in numbered(1, 2)))
         ack = line.until(ORDER_ACK)
-        assert (ack.flags & ~0x10, ack.ttrq, ack.ttbr) == (0, FOR_EVER, FOR_EVER)
+        assert (ack.flags, ack.ttrq, ack.ttbr) == (0, FOR_EVER, FOR_EVER)
         assert (ack.source, ack.address, ack.user_flags) == (line.server, NULL, 0x00201C00)
         assert ack.destination == "TCP:127.0.0.1\\PRIVATE$\\order_queue$"
         assert (ack.label, ack.body_type, ack.ack) == ("QM Ordering Ack", 0, 0)
@@ -436,7 +438,20 @@ def test_the_bytes_of_an_order_ack(server: Server) -> None:
 
 
 @pytest.mark.rule(
-    "B-115", "B-256", "B-257", "B-260", "B-262", "B-356", "B-357", "B-360", "B-361", "C-55", "C-56", "A-15"
+    "B-115",
+    "B-256",
+    "B-257",
+    "B-260",
+    "B-262",
+    "B-356",
+    "B-357",
+    "B-360",
+    "B-361",
+    "B-437",
+    "B-439",
+    "C-55",
+    "C-56",
+    "A-15",
 )
 @pytest.mark.parametrize(("destination", "message_class"), [(NOWHERE, 0x8000), (PLAIN, 0x8009)])
 def test_a_rejected_transactional_message(server: Server, destination: str, message_class: int) -> None:
@@ -445,10 +460,10 @@ def test_a_rejected_transactional_message(server: Server, destination: str, mess
             message(line.guid, destination, b"x", Tx(100, 1, 1, 0), message_id=77),
             message(line.guid, destination, b"y", Tx(100, 1, 4, 1), message_id=78),
         )
-        final = [line.read() for _ in range(2)]
+        final = [line.until(FINAL_ACK) for _ in range(2)]
         for ack, number, previous, identifier in zip(final, (1, 4), (0, 1), (77, 78)):
             assert (ack.kind, ack.message_class) == (FINAL_ACK, message_class)
-            assert (ack.flags & ~0x10, ack.user_flags, ack.address) == (0, 0x00201C20, NULL)
+            assert (ack.flags, ack.user_flags, ack.address) == (0, 0x00201C20, NULL)
             assert ack.destination == "TCP:127.0.0.1\\PRIVATE$\\order_queue$"
             assert (ack.ttrq, ack.ttbr, ack.source, ack.body_type) == (FOR_EVER, FOR_EVER, line.server, 0)
             assert ack.body == struct.pack("<IIII16sI", 1, 100, number, previous, line.guid, identifier)
@@ -473,7 +488,7 @@ def test_a_message_that_is_not_transactional_is_dropped_without_a_word(server: S
     assert server.received() == []
 
 
-@pytest.mark.rule("B-099", "B-264", "B-362", "A-20", "A-21", "A-38")
+@pytest.mark.rule("B-099", "B-264", "B-362", "B-440", "A-20", "A-21", "A-38")
 def test_acknowledgements_for_private_format_names_go_to_the_source_by_guid(server: Server) -> None:
     with server.connect() as line:
         source = next(GUIDS)  # of a peer behind this one
@@ -482,7 +497,7 @@ def test_acknowledgements_for_private_format_names_go_to_the_source_by_guid(serv
         line.send(message(source, 0x7FFFFFFF, b"to nowhere", Tx(200, 1, 1, 0), address=line.server))
         acks = [line.until(kind) for kind in (FINAL_ACK, ORDER_ACK, ORDER_ACK)]
         for ack in acks:
-            assert (ack.destination, ack.address) == (4, source)
+            assert (ack.destination, ack.address, ack.size) == (4, source, 192)
             assert ack.user_flags & ~0x20 == 0x00200C00
         assert {ack.tx for ack in acks} == {Tx(100, 1, 1, 0), Tx(200, 1, 1, 0)}
         # From now on it is a session of direct names, whose address is that of its peer, not of one behind it.
@@ -972,7 +987,7 @@ def test_a_receive_is_told_by_a_final_ack_to_those_who_asked(server: Server) -> 
         assert len(server.received("taken")) == 4
         for tx, identifier in list(zip(numbered(1, 4), ids))[1:]:
             ack = line.until(FINAL_ACK)
-            assert (ack.message_class, ack.user_flags, ack.flags & ~0x10) == (0x4000, 0x00201C20, 0)
+            assert (ack.message_class, ack.user_flags, ack.flags) == (0x4000, 0x00201C20, 0)
             assert ack.body == struct.pack("<IIII16sI", 1, 100, tx.number, tx.previous, line.guid, identifier)
         line.confirm(first=1, bits=7)
         line.works()
@@ -1034,7 +1049,7 @@ def test_administration_acknowledgements(server: Server) -> None:
 # ---- for another queue manager --------------------------------------------------------------------
 
 
-@pytest.mark.rule("B-011", "B-012", "B-259", "B-264", "C-66", "A-40")
+@pytest.mark.rule("B-011", "B-012", "B-259", "B-264", "B-437", "B-443", "C-66", "A-40")
 def test_a_message_for_another_queue_manager_goes_on_untouched(router: Server, far: Hop) -> None:
     stamp = message(NULL, 9, b"on", Tx(100, 7, 3, 2), address=far.guid, user_flags=3)
     with router.connect() as line:
@@ -1052,6 +1067,7 @@ def test_a_message_for_another_queue_manager_goes_on_untouched(router: Server, f
             there.send(acknowledgement(far.guid, Tx(100, 7, 3, 2), direct_name=False, address=line.guid))
             back = line.until(ORDER_ACK)
             assert (back.tx, back.source, back.address) == (Tx(100, 7, 3, 2), far.guid, line.guid)
+            assert (back.flags, line.ack) == (0, 2)
             there.confirm(first=1, bits=1)  # the hop has it: that settles it for the router
             there.works()
         line.send(message(line.guid, 9, b"next", Tx(100, 7, 4, 3), address=far.guid))

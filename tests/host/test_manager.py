@@ -517,6 +517,24 @@ def test_an_order_ack_goes_only_where_the_final_acks_went_in_front(host: Host) -
     assert other.rejected == {1: 0x8000, 2: 0x8000}
 
 
+@pytest.mark.rule("B-443", "A-17")
+def test_the_session_ack_precedes_an_order_ack_that_goes_another_way(host: Host) -> None:
+    host.manager.config.become(Config(early_order_ack=20))
+    peer, other = peer_of(1, "nowhere"), peer_of(1, "nowhere")  # two sessions of one queue manager
+    world = world_of([host], [peer])
+    exchange(world)
+    world.peers.append(other)
+    exchange(world)
+    peer.send(b"x")
+    world.collect()
+    world.deliver(1 << 22)
+    world.pass_time(20)
+    world.collect()
+    on_first, on_second = ([type(packet) for packet in packets_in(wire.to_initiator)] for wire in world.wires)
+    assert on_first == [SessionAck], "there the message came"
+    assert on_second == [headers.FinalAck, reader.OrderAck]
+
+
 @pytest.mark.rule("B-011", "B-053")
 @pytest.mark.parametrize("delivery", ["transactional", "recoverable", "express"])
 def test_what_waits_for_a_peer_goes_on_its_newest_session(host: Host, delivery: str) -> None:
@@ -1014,7 +1032,7 @@ def test_what_is_under_way_on_a_session_goes_the_new_way_once_and_in_order(tmp_p
     world.deliver(300)  # and some of their bytes have arrived
     [queue] = sender.manager.outgoing
     assert queue.link
-    assert queue.stream.table[0].awaiting_ack
+    assert queue.stream.table[-1].awaiting_ack
     sender.manager.config.become(Config(next_hops={"plant": there}))
     sender.manager.outgoing.find_ways()
     assert sender.manager.wanted_hops() == {there}

@@ -325,6 +325,39 @@ def test_a_session_header_rides_on_a_message_once_three_quarters_are_over(delive
     assert receiver.session.data_to_send() == b"", "what rode along needs no SessionAck"
 
 
+@rule("B-437", "B-443", "A-17")
+@parametrize("now", [20, 499, 600])
+def test_an_acknowledgement_carries_no_session_header_and_goes_behind_a_session_ack(now: int) -> None:
+    order_ack = acks.order_ack(ends.ORDER_QUEUE, ends.RECEIVER, 1, 0, 1, 7, 1)
+    final_ack = acks.final_ack(ends.ORDER_QUEUE, ends.RECEIVER, 2, 0, 1, 7, 1, 0, ends.SENDER, 1, 0x4000)
+    for ack, recoverable in ((order_ack, False), (final_ack, True)):
+        as_built = bytes(ack)
+        sender, receiver = ends.open_pair()
+        sender.send(b"x")
+        sender.pump(0)
+        receiver.receive(sender.session.data_to_send(), 0)
+        receiver.session.send(streams.Entry(1, 1, recoverable), ack, recoverable, now)
+        out = receiver.session.data_to_send()
+        assert out[36:] == as_built
+        assert [header[core.ACKS_SEQUENCE_NUMBER] for header in session_headers(out[:36])] == [1]
+        receiver.session.send(streams.Entry(2, 2, recoverable), ack, recoverable, now)
+        assert receiver.session.data_to_send() == as_built, "nothing is left to acknowledge"
+
+
+@rule("B-437")
+def test_an_acknowledgement_carries_no_session_header_while_a_message_is_being_stored() -> None:
+    ack = acks.order_ack(ends.ORDER_QUEUE, ends.RECEIVER, 1, 0, 1, 7, 1)
+    sender, receiver = ends.open_pair()
+    sender.send(b"x")
+    sender.pump(0)
+    receiver.session.receive_data(sender.session.data_to_send(), 0)
+    receiver.session.send(None, ack, False, 9999)
+    out = receiver.session.data_to_send()
+    assert [header[core.ACKS_SEQUENCE_NUMBER] for header in session_headers(out[:36])] == [0]
+    assert out[36:] == bytes(ack)
+    assert receiver.session.next_timeout() is not None, "the message is acknowledged later"
+
+
 @rule("B-227", "A-13")
 @parametrize("close", [True, False])
 def test_a_count_mismatch_delivers_then_closes_or_only_notes(close: bool) -> None:
@@ -515,9 +548,12 @@ def test_a_malformed_session_header_is_noticed_in_an_order_ack_that_is_read_in_p
         sender.send(b"x")
         sender.pump(now)
         receiver.receive(sender.session.data_to_send(), now)
-        receiver.session.send(None, ack, False, now + 499)
-        raw = bytearray(receiver.session.data_to_send())
-        assert raw[2] & 0x10, "it carries a SessionHeader"
+        core.session_sent(receiver.session.window.counts, False)
+        words = core.words(core.SESSION_HEADER)
+        core.session_fill(receiver.session.window.counts, words)
+        raw = ack + bytes(core.SESSION_HEADER_SIZE)
+        raw[2] |= 0x10  # others may send one that carries a SessionHeader (B-178)
+        core.pack(core.SESSION_HEADER, words, raw, len(ack))
         (event,) = _read_in_place(sender.session, bytes(raw))
         assert isinstance(event, MessageReceived)
     (event,) = _read_in_place(sender.session, bytes(raw))  # now it leaves itself out of what it counts (OP-14)

@@ -48,6 +48,7 @@ WRITE_BYTES = 8192  # so much is put together for one write, or
 _HEAP_SHARE = const(128)  # one part of the heap in so many, whatever is less, but
 _HANDSHAKE_BYTES = const(592)  # at least so much, and
 _FROM_HERE_BYTES = const(1088)  # so much where acknowledgements go out: two of the longest format names fit into it
+_ACKS_BYTES = const(312)  # of an OrderAck or a FinalAck to the longest address, with a SessionAck in front of it
 _UNHEARD = ((errno.ETIMEDOUT,), (errno.EHOSTUNREACH,), (errno.ECONNABORTED,))  # nobody answered
 _FULL_MS = const(5000)  # at most, that a session goes on the other way when something it brought has found no room
 
@@ -278,16 +279,14 @@ class Peer:
             source.commits.commit_now()  # nothing leaves before it is durable (B-098)
         room = self.room
         if source.receiver is not None:
-            while self._end < room and conversation.can_send():
+            while conversation.can_send():
+                if self._end + _ACKS_BYTES > room:
+                    return True
                 reply = source.receiver.next_packet(self, now)
                 if reply is None:
                     break
-                size = len(reply[1])
-                if self._end + size > room:
-                    conversation.send(reply[0], reply[1], reply[2], now)  # with the next output
-                    return True
-                self._out[self._end : self._end + size] = reply[1]
-                self._end += conversation.send_in(reply[0], self._out, self._end, size, reply[2], now)
+                conversation.send(reply[0], reply[1], reply[2], now)
+                self._end += conversation.take_output(self._out, self._end)
         while conversation.can_send():
             entry = None
             for _ in self.queues:
