@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from mqqb import acks, build, guid_names, guids, headers, names, parse, rare
 from ordack import classes
 from ordack.capture import decoder
 from ordack.cli import decode
+from rich.cells import cell_len
 from typer.testing import CliRunner
 
 from tests.conformance import ROOT
@@ -568,6 +570,36 @@ def test_texts_from_the_wire_do_not_steer_the_terminal() -> None:
     assert "Label: \\x1b[31m[bold]\\ud800\\n" in out
     _, found = objects("-", stdin=raw)
     assert found[0]["fields"]["MessagePropertiesHeader"]["Label"] == label
+
+
+def test_long_lines_are_folded_within_the_tree() -> None:
+    label = "Füll \u4e2d\u4e2d\u4e2d " * 24
+    _, out, _ = run("-", stdin=bytes(build.user_message(samples.SENDER, 1, samples.DIRECT, b"", label=label)))
+    lines = out.splitlines()
+    [begin] = (number for number, line in enumerate(lines) if "Label: " in line)
+    folded = [lines[begin].partition("Label: ")[2]]
+    for line in lines[begin + 1 :]:
+        if not line.startswith("    │   F"):
+            break
+        folded.append(line[8:])
+    assert " ".join(part.strip() for part in folded) == label.strip()
+    assert len(folded) > 1
+    assert max(map(cell_len, lines)) <= 240
+
+
+def test_a_packet_as_text_takes_about_as_many_steps_as_json() -> None:
+    """Steps, not seconds: 20,000 packets took 70 s as text and 2 s as JSON."""
+    steps = Counter[bool]()
+
+    def count(*_: object) -> None:
+        steps[as_json] += 1
+
+    for as_json in (False, True):
+        run(*["--json"] * as_json, "-", stdin=FRAMES[7])
+        sys.setprofile(count)
+        run(*["--json"] * as_json, "-", stdin=FRAMES[7] * 100)
+        sys.setprofile(None)
+    assert steps[False] < 5 * steps[True]
 
 
 LABEL = "\x1b]0;t\x07\x7f\x9b\u202e\ud800 \u00e4\u4e2d\udfff\n"

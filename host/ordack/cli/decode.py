@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.text import Text
-from rich.tree import Tree
 
 from ordack.capture import decoder
 from ordack.cli.common import NamesOption
@@ -24,6 +23,8 @@ from ordack.peer_names import PeerNames
 
 def _plain(value: object) -> str:
     """Text that cannot steer the terminal."""
+    if isinstance(value, str) and value.isprintable():
+        return value
     if isinstance(value, str):
         return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in value)
     return str(value)
@@ -33,58 +34,123 @@ def _number(value: object) -> str:
     return f"{value} (0x{value:X})" if isinstance(value, int) and value > 9 else _plain(value)
 
 
-def _branch(tree: Tree, offset: int, name: str, text: str, note: str = "") -> Tree:
-    line = Text(f"{offset:06X}  ", style="dim")
-    line.append(f"{name}: ", style="cyan")
-    line.append(text, style="default")
-    if note:
-        line.append(f"  {_plain(note)}", style="green")
-    return tree.add(line)
+STYLES = "", "dim", "dim cyan", "dim default", "dim green", "bold", "bold default", "bold cyan", "red"
 
 
-def _show_bits(tree: Tree, offset: int, name: str, word: dict[str, int]) -> None:
-    branch = _branch(tree, offset, name, f"0x{word['raw']:X}")
-    for bit, value in word.items():
-        meanings = decoder.BIT_VALUES.get(bit, ())
-        if bit != "raw" and (value or meanings):
-            _branch(branch, offset, bit, str(value), meanings[value] if value < len(meanings) else "")
+class _Page:
+    """A packet as a tree for people. rich's own Tree takes 3 ms a packet."""
 
+    def __init__(self, console: Console, called: PeerNames) -> None:
+        self._console, self._called = console, called
+        self._codes = {style: self._code(style) for style in STYLES}
+        self._has_codes = any(map(any, self._codes.values()))
+        self._space, self._line, self._fork, self._last = (
+            ("    ", "|   ", "+-- ", "`-- ") if console.options.ascii_only else ("    ", "│   ", "├── ", "└── ")
+        )
+        self._rows: list[tuple[int, str, str]] = []  # depth, line, the same with codes for the terminal
 
-def _show_value(tree: Tree, offset: int, name: str, value: Any, note: str) -> None:
-    if isinstance(value, dict) and "raw" in value:
-        _show_bits(tree, offset, name, value)
-    elif isinstance(value, dict) and "packet_offset" in value:
-        branch = _branch(tree, offset, name, f"{value['length']} bytes")
+    def _code(self, style: str) -> tuple[str, str]:
+        """What the terminal takes before and after a text in this style."""
+        with self._console.capture() as shown:
+            self._console.print(Text("|", style=style), end="")
+        before, _, after = shown.get().partition("|")
+        return before, after
+
+    def text(self, decoded: decoder.Decoded) -> str:
+        self._rows = []
+        self._add(decoded)
+        width = self._console.width  # asked once: the answer takes 20 us
+        lines: list[str] = []
+        follows: list[bool] = []  # by depth: a line of the same depth and parent is below
+        for depth, line, shown in reversed(self._rows):
+            del follows[depth + 1 :]
+            follows += [False] * (depth + 1 - len(follows))
+            guides = "".join([self._line if below else self._space for below in follows[1:depth]])
+            first, rest = guides, guides
+            if depth:
+                first += self._fork if follows[depth] else self._last
+                rest += self._line if follows[depth] else self._space
+            follows[depth] = True
+            if len(line) <= width - len(rest) and line.isascii():
+                lines.append(first + shown)
+            else:
+                parts = self._wrapped(shown, width - len(rest))
+                lines += reversed([(rest if at else first) + part for at, part in enumerate(parts)])
+        return "\n".join(reversed(lines)) + "\n"
+
+    def _wrapped(self, line: str, room: int) -> list[str]:
+        with self._console.capture() as shown:
+            self._console.print(Text.from_ansi(line), width=max(room, 1))
+        return shown.get().splitlines()
+
+    def _put(self, depth: int, *parts: tuple[str, str]) -> None:
+        """parts: texts with their styles."""
+        line = shown = "".join([text for text, _ in parts])
+        if self._has_codes:
+            shown = "".join([text.join(self._codes[style]) for text, style in parts])
+        self._rows.append((depth, line, shown))
+
+    def _branch(self, depth: int, offset: int, name: str, text: str, note: str = "") -> None:
+        parts = [(f"{offset:06X}  ", "dim"), (f"{name}: ", "dim cyan"), (text, "dim default")]
+        if note:
+            parts.append((f"  {_plain(note)}", "dim green"))
+        if self._called and (called := self._called.of(f"{name}: {text}  {note}")):
+            parts.append((f"  {called}", "dim green"))
+        self._put(depth, *parts)
+
+    def _add(self, decoded: decoder.Decoded) -> None:
+        kind = "malformed" if decoded.packet is None else type(decoded.packet).__name__
+        head = f"  offset {decoded.offset} (0x{decoded.offset:X})"
+        if decoded.connection:
+            moment = datetime.fromtimestamp(decoded.time, UTC).strftime("%Y-%m-%d %H:%M:%S.%f UTC")
+            head += f"  frame {decoded.frame}  {decoded.connection}  {moment}"
+        self._put(0, (kind, "bold"), (head, "bold default"))
+        if decoded.packet is None:
+            self._put(1, (_plain(str(decoded.error)), "red"))
+            return
+        for section in decoder.sections(decoded.packet):
+            self._put(1, (section.name, "bold cyan"))
+            for field in section.fields:
+                self._value(2, field.offset, field.name, field.value, field.note)
+        if trailing := decoder.trailing_hex(decoded.packet):
+            self._put(1, (f"{len(trailing) // 2} bytes behind the last known header: {trailing}", ""))
+
+    def _bits(self, depth: int, offset: int, name: str, word: dict[str, int]) -> None:
+        self._branch(depth, offset, name, f"0x{word['raw']:X}")
+        for bit, value in word.items():
+            meanings = decoder.BIT_VALUES.get(bit, ())
+            if bit != "raw" and (value or meanings):
+                self._branch(depth + 1, offset, bit, str(value), meanings[value] if value < len(meanings) else "")
+
+    def _bytes(self, depth: int, offset: int, name: str, value: dict[str, Any]) -> None:
+        self._branch(depth, offset, name, f"{value['length']} bytes")
         raw = bytes.fromhex(value["hex"][:512])
         for at in range(0, len(raw), 16):
             row = raw[at : at + 16]
             letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
-            branch.add(Text(f"{offset + at:06X}  {row.hex(' '):47}  {letters}", style="dim"))
+            self._put(depth + 1, (f"{offset + at:06X}  {row.hex(' '):47}  {letters}", "dim"))
         if value["length"] > len(raw):
-            branch.add(Text(f"... {value['length'] - len(raw)} bytes more", style="dim"))
-    elif isinstance(value, dict):
-        branch = _branch(tree, offset, name, "", note)
-        for key, inner in value.items():
-            _branch(branch, offset, key, _number(inner))
-    elif isinstance(value, tuple):
-        kinds = [field.value for field in value if field.name == "type"]
-        branch = _branch(tree, offset, name, "".join(kinds), note)
-        for field in value:
-            if field.name != "type":
-                _show_value(branch, field.offset, field.name, field.value, field.note)
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            _show_value(tree, inner[0].offset, f"{name}[{index}]", inner, "")
-    else:
-        _branch(tree, offset, name, _number(value), note)
+            self._put(depth + 1, (f"... {value['length'] - len(raw)} bytes more", "dim"))
 
-
-def _add_names(tree: Tree, names: PeerNames) -> None:
-    """A name at the end of each line with a GUID that has one."""
-    for branch in tree.children:
-        if isinstance(branch.label, Text) and (name := names.of(branch.label.plain)):
-            branch.label.append(f"  {name}", style="green")
-        _add_names(branch, names)
+    def _value(self, depth: int, offset: int, name: str, value: Any, note: str) -> None:
+        if isinstance(value, dict) and "raw" in value:
+            self._bits(depth, offset, name, value)
+        elif isinstance(value, dict) and "packet_offset" in value:
+            self._bytes(depth, offset, name, value)
+        elif isinstance(value, dict):
+            self._branch(depth, offset, name, "", note)
+            for key, inner in value.items():
+                self._branch(depth + 1, offset, key, _number(inner))
+        elif isinstance(value, tuple):
+            self._branch(depth, offset, name, "".join(field.value for field in value if field.name == "type"), note)
+            for field in value:
+                if field.name != "type":
+                    self._value(depth + 1, field.offset, field.name, field.value, field.note)
+        elif isinstance(value, list):
+            for index, inner in enumerate(value):
+                self._value(depth, inner[0].offset, f"{name}[{index}]", inner, "")
+        else:
+            self._branch(depth, offset, name, _number(value), note)
 
 
 def _with_names(value: Any, names: PeerNames) -> Any:
@@ -99,25 +165,6 @@ def _with_names(value: Any, names: PeerNames) -> Any:
         if isinstance(inner, str) and (name := names.of(inner)):
             found[f"{key}_name"] = name
     return found
-
-
-def _tree(decoded: decoder.Decoded) -> Tree:
-    head = Text("malformed" if decoded.packet is None else type(decoded.packet).__name__, style="bold")
-    head.append(f"  offset {decoded.offset} (0x{decoded.offset:X})", style="default")
-    if decoded.connection:
-        moment = datetime.fromtimestamp(decoded.time, UTC).strftime("%Y-%m-%d %H:%M:%S.%f UTC")
-        head.append(f"  frame {decoded.frame}  {decoded.connection}  {moment}", style="default")
-    tree = Tree(head)
-    if decoded.packet is None:
-        tree.add(Text(_plain(str(decoded.error)), style="red"))
-        return tree
-    for section in decoder.sections(decoded.packet):
-        branch = tree.add(Text(section.name, style="bold cyan"))
-        for field in section.fields:
-            _show_value(branch, field.offset, field.name, field.value, field.note)
-    if trailing := decoder.trailing_hex(decoded.packet):
-        tree.add(Text(f"{len(trailing) // 2} bytes behind the last known header: {trailing}"))
-    return tree
 
 
 def _complain(name: str, text: str) -> None:
@@ -143,6 +190,7 @@ def _items(name: str) -> Iterator[decoder.Decoded]:
 
 def _show(items: Iterator[decoder.Decoded], as_json: bool, console: Console, called: PeerNames) -> tuple[int, int]:
     """Print them. (how many, how many of them malformed)."""
+    page = _Page(console, called)
     found = malformed = 0
     for decoded in items:
         found += 1
@@ -151,10 +199,7 @@ def _show(items: Iterator[decoder.Decoded], as_json: bool, console: Console, cal
             said = decoded.as_json()
             sys.stdout.write(json.dumps(_with_names(said, called) if called else said) + "\n")
         else:
-            tree = _tree(decoded)
-            if called:
-                _add_names(tree, called)
-            console.print(tree)
+            sys.stdout.write(page.text(decoded))
     return found, malformed
 
 
