@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from ordack import cli
-from ordack.pipeline import compaction, iceberg
+from ordack.pipeline import compaction, delta_files, iceberg, lake
 from ordack.pipeline.folders import Part
 from ordack.pipeline.ingest import Job
 from ordack.pipeline.progress import IngestError
@@ -153,9 +153,9 @@ def test_files_are_put_together_until_they_are_no_longer_small(
         write(folder, serial, serial, serial)
     load(job(folder, table, "iceberg", maxSegmentsPerTrigger="1")).run(False)
     size = max(path.stat().st_size for path in (table / "data").iterdir())
-    monkeypatch.setattr(compaction, "SMALL", size + 1)
+    monkeypatch.setattr(lake, "SMALL", size + 1)
     assert compaction.optimize(str(table)) == (4, 2, 0), "two and two, and the fifth alone"
-    monkeypatch.setattr(compaction, "SMALL", 1)
+    monkeypatch.setattr(lake, "SMALL", 1)
     assert compaction.optimize(str(table)) == (0, 0, 0)
 
 
@@ -278,3 +278,50 @@ def test_what_cannot_be_is_said(
     load(job(strange, table)).run(False)
     done = json.loads(run(capfd, monkeypatch, "prune", folder, "--in", table, "--days", "0", "--json")[1])
     assert (done["segments"], done["missing_in_table"]) == (0, 2), "a table that does not know the folder"
+
+
+@pytest.mark.parametrize(("deleted", "left"), [(None, [1, 2, 3]), (1, [2])])
+def test_what_others_commit_while_files_of_delta_are_put_together_stays(
+    folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch, deleted: int | None, left: list[int]
+) -> None:
+    for serial in (1, 2):
+        write(folder, serial, serial, serial)
+    what = job(folder, table, maxSegmentsPerTrigger="1")
+    load(what).run(False)
+    commit = DeltaTable.create_write_transaction
+
+    def meanwhile(*words: Any, **named: Any) -> None:
+        monkeypatch.undo()
+        if deleted is None:
+            write(folder, 3, 3, 3)
+            load(what).run(False)
+        else:
+            DeltaTable(table).delete(f"lookup_id = {deleted}")
+        commit(*words, **named)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", meanwhile)
+    if deleted is None:
+        assert optimize(str(table))[1:3] == (2, 1)
+    else:
+        with pytest.raises(IngestError, match=r"cannot optimize .*; what is in it is whole"):
+            optimize(str(table))
+    assert numbers(table) == left
+
+
+def test_columns_that_are_added_while_others_delete_rows_bring_none_back(
+    folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for serial in (1, 2):
+        write(folder, serial, serial, serial)
+    load(job(folder, table, maxSegmentsPerTrigger="1")).run(False)
+    commit = DeltaTable.create_write_transaction
+
+    def meanwhile(*words: Any, **named: Any) -> None:
+        monkeypatch.undo()
+        DeltaTable(table).delete("lookup_id = 1")
+        commit(*words, **named)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", meanwhile)
+    opened = DeltaTable(table)
+    delta_files.complete_statistics(opened, str(table), pa.schema([pa.field("t", pa.float64())]))
+    assert numbers(table) == [2]

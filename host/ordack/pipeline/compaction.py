@@ -26,10 +26,10 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.typedef import Record
 
 from ordack.paths import sync
-from ordack.pipeline.iceberg import ATTEMPTS, PROBLEMS, once, read_table
+from ordack.pipeline.iceberg import PROBLEMS, once, read_table
+from ordack.pipeline.lake import ATTEMPTS, in_groups
 from ordack.pipeline.writing import Growing, open_folder
 
-SMALL = 64 << 20  # bytes of a file that is put together with others, and at least those of the new one
 WEEK_MS = 7 * 86_400_000
 FAILURES = (*PROBLEMS, CommitFailedException, ValidationException, pa.ArrowException)
 _ROWS = re.compile(r"(part-[0-9a-f-]{36}|optimized)-[0-9a-f-]{36}\.parquet")  # of an ingest's and ours
@@ -52,21 +52,11 @@ def _groups(table: Table) -> Iterator[list[FileScanTask]]:
     found: defaultdict[Record, list[FileScanTask]] = defaultdict(list)
     for task in table.scan().plan_files():
         file = task.file
-        small = file.record_count > 0 and file.file_size_in_bytes < SMALL
         ours = file.file_format == FileFormat.PARQUET and file.spec_id == table.spec().spec_id
-        if small and ours and not task.delete_files:
+        if file.record_count > 0 and ours and not task.delete_files:
             found[file.partition].append(task)
     for tasks in found.values():
-        group: list[FileScanTask] = []
-        size = 0
-        for task in tasks:
-            group.append(task)
-            size += task.file.file_size_in_bytes
-            if size >= SMALL:
-                yield group
-                group, size = [], 0
-        if len(group) > 1:
-            yield group
+        yield from in_groups(tasks, lambda task: task.file.file_size_in_bytes)
 
 
 def _replace(table: Table, group: Sequence[FileScanTask]) -> None:

@@ -27,14 +27,15 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
-from ordack.paths import S3, NotLocal, RemoteError, RemoteMissing, RemotePath, scheme_of, sync
+from ordack.paths import S3, NotLocal, RemoteError, RemoteMissing, RemotePath, scheme_of
+from ordack.pipeline.delta_files import columns_of, complete_statistics, log_of, sync_log
 from ordack.pipeline.folders import Place
-from ordack.pipeline.lake import PROPERTY, check_division, check_empty, first_line, foreign, new_columns, said
+from ordack.pipeline.lake import ATTEMPTS, PROPERTY, check_division, check_empty, first_line, foreign, new_columns, said
 from ordack.pipeline.progress import IngestError, IngestUnusable
-from ordack.pipeline.writing import DAY, File, open_folder
+from ordack.pipeline.statistics import completed
+from ordack.pipeline.writing import DAY, File
 
 APPLICATION = "ordack"
-ATTEMPTS = 10  # to commit, when others do at the same time
 HEEDED = "ordack.heeded"
 # Properties of a table, and of its columns, that whoever writes rows has to heed, and this does not.
 UNHEEDED = ("delta.constraints.", "delta.columnMapping.mode", "delta.setTransactionRetentionDuration")
@@ -109,8 +110,11 @@ class Delta:
         unfit += [f"{name}, by which the table is divided" for name in self.by if name not in (*ours, DAY)]
         new = new_columns(self.folder, [*there], [*ours], unfit, add)
         if new:
+            added = pa.schema([columns.field(name) for name in new])
             try:
+                complete_statistics(self._table, self.folder, added)  # before there is a column without
                 self._table.alter.add_columns([ours[name] for name in new])
+                complete_statistics(self._table, self.folder, added)  # of files that came in between
             except (DeltaError, OSError) as error:
                 raise IngestError(f"cannot add columns to {self.folder}: {first_line(error)}") from None
         self.names = [name for name in ours if name in there or name in new]
@@ -148,7 +152,7 @@ class Delta:
                     raise IngestError(f"cannot commit to the table {self.folder}: {first_line(error)}") from None
             else:
                 break
-        self._sync(version)
+        sync_log(self.folder, version, self._table.version())
         self.serials.update(reached)
         self.known |= new
         self._undone = {}
@@ -160,7 +164,7 @@ class Delta:
         restored before that. Raises IngestError, IngestUnusable."""
         now = self._table.version()
         try:
-            restored = now > version + 1 and _restored(self._table, *_log(self.folder), now)
+            restored = now > version + 1 and _restored(self._table, *log_of(self.folder), now)
         except OSError as error:
             raise IngestError(f"cannot read the log of the table {self.folder}: {first_line(error)}") from None
         if restored:
@@ -169,22 +173,9 @@ class Delta:
             self._heeded = now
 
     def _action(self, file: File) -> AddAction:
-        stats = {
-            "numRecords": file.rows,
-            "minValues": file.lowest,
-            "maxValues": file.highest,
-            "nullCount": dict.fromkeys(file.lowest, 0),
-        }
         values = dict(zip(self.by, file.values))
-        return AddAction(file.name, file.size, values, int(time.time() * 1000), True, json.dumps(stats))
-
-    def _sync(self, version: int) -> None:
-        """What was committed behind this version survives a loss of power, where that can be had."""
-        if not scheme_of(self.folder):
-            log = Path(self.folder, "_delta_log")
-            for number in range(version + 1, self._table.version() + 1):
-                sync(str(log / f"{number:020}.json"))
-            sync(str(log))
+        stats = completed(file.stats, columns_of(self._table))
+        return AddAction(file.name, file.size, values, int(time.time() * 1000), True, stats)
 
 
 def uri_of(table: str) -> str:
@@ -216,7 +207,7 @@ def _read(table: str) -> tuple[dict[Place, int], set[str], DeltaTable, dict[str,
         if not DeltaTable.is_deltatable(uri_of(table)):
             raise IngestUnusable(f"there is no table of Delta Lake in {table}")
         opened = DeltaTable(uri_of(table))
-        system, log = _log(table)
+        system, log = log_of(table)
         try:
             opened.create_checkpoint()
             last = opened.version()
@@ -240,11 +231,6 @@ def _read(table: str) -> tuple[dict[Place, int], set[str], DeltaTable, dict[str,
         if version and queue:
             serials[Place(folder, queue)] = version
     return serials, known, opened, undone
-
-
-def _log(table: str) -> tuple[fs.FileSystem, str]:
-    system, folder = open_folder(table)
-    return system, f"{folder}/_delta_log"
 
 
 def _ours(entries: Iterable[Mapping[str, Any]]) -> dict[str, int]:

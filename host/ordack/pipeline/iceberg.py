@@ -10,6 +10,7 @@ is in the table. pyiceberg itself would add the same files again behind the othe
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -34,14 +35,24 @@ from pyiceberg.transforms import DayTransform, IdentityTransform
 from sqlalchemy.exc import SQLAlchemyError
 
 from ordack.pipeline.folders import Place
-from ordack.pipeline.lake import CATALOG, PROPERTY, check_division, check_empty, first_line, foreign, new_columns, said
+from ordack.pipeline.lake import (
+    ATTEMPTS,
+    CATALOG,
+    PROPERTY,
+    check_division,
+    check_empty,
+    first_line,
+    foreign,
+    new_columns,
+    said,
+)
 from ordack.pipeline.progress import IngestError, IngestUnusable
 from ordack.pipeline.writing import DAY, File, open_folder
 
 SERIAL, FOLDER, SNAPSHOT = "ordack.serial.", "ordack.folder.", "ordack.snapshot"
 RETRIES = "commit.retry.num-retries"
-ATTEMPTS = 10  # to commit, when others do at the same time
 NAMESPACE = "ordack"
+logging.getLogger("pyiceberg.io.pyarrow").setLevel(logging.ERROR)  # it warns of each column that has no statistics
 PROBLEMS = (CommitStateUnknownException, NoSuchNamespaceError, RESTError, SQLAlchemyError, ValidationError, OSError,
             ValueError)  # fmt: skip
 

@@ -8,8 +8,8 @@ one table; and a kill at any moment leaves a batch in the table and counted, or 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 from ordack.paths import S3, path_of, scheme_of
 from ordack.pipeline.folders import Place
@@ -19,7 +19,11 @@ from ordack.pipeline.writing import File
 
 PROPERTY = "ordack.ingest"  # of a table to whose rows an ingest may add
 CATALOG = "catalog.sqlite"  # of Iceberg, in the folder of a table that is named by that
+ATTEMPTS = 10  # to commit, when others do at the same time
+SMALL = 64 << 20  # bytes of a file that is put together with others, and at least those of the new one
 NAME_SHOWN = 60
+
+OneFile = TypeVar("OneFile")
 
 
 class Lake(Protocol):
@@ -102,3 +106,21 @@ def new_columns(table: str, there: Sequence[str], ours: Sequence[str], unfit: li
             "what is new, or begin a new table"
         )
     return new
+
+
+def in_groups(
+    files: Iterable[OneFile], size: Callable[[OneFile], int], must: Callable[[OneFile], bool] = lambda _: False
+) -> Iterator[list[OneFile]]:
+    """Small files of one partition, of which each group is to become one file. must: also if it is large, or alone."""
+    group: list[OneFile] = []
+    taken, due = 0, False
+    for file in files:
+        if size(file) >= SMALL and not must(file):
+            continue
+        group.append(file)
+        taken, due = taken + size(file), due or must(file)
+        if taken >= SMALL:
+            yield group
+            group, taken, due = [], 0, False
+    if len(group) > 1 or due:
+        yield group

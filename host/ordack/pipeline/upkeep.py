@@ -38,7 +38,7 @@ class Optimized(NamedTuple):
 def optimize(table: str) -> Optimized:
     """Put small files of a table of Delta Lake or Iceberg together, and delete files that have not belonged to it for a
     week, those of killed batches, too. Ingests may go on meanwhile. Raises IngestError, IngestUnusable, OptionError."""
-    from ordack.pipeline import compaction, iceberg
+    from ordack.pipeline import compaction, delta_files, iceberg
 
     kind = format_of(table)
     try:
@@ -47,14 +47,13 @@ def optimize(table: str) -> Optimized:
         if not DeltaTable.is_deltatable(uri_of(table)):
             raise IngestUnusable(f"there is no table of Delta Lake or Iceberg in {table}")
         opened = DeltaTable(uri_of(table))
-        done = opened.optimize.compact()
-        opened.update_incremental()
+        removed, added = delta_files.compact(opened, table)
         deleted = _clear(opened)
         opened.create_checkpoint()
         opened.cleanup_metadata()
     except (DeltaError, *compaction.FAILURES) as error:
         raise IngestError(f"cannot optimize {table}: {first_line(error)}; what is in it is whole") from None
-    return Optimized(table, done["numFilesRemoved"], done["numFilesAdded"], deleted)
+    return Optimized(table, removed, added, deleted)
 
 
 def _clear(table: DeltaTable) -> int:

@@ -7,7 +7,6 @@ names them. Those of a task that was killed, or whose commit was not made, stay 
 from __future__ import annotations
 
 import contextlib
-import datetime
 import gc
 import json
 import uuid
@@ -27,11 +26,10 @@ from pyspark.sql import SparkSession
 from ordack.paths import S3, open_path, scheme_of, sync
 from ordack.pipeline.folders import Part
 from ordack.pipeline.segment_source import MALFORMED, Rows
-from ordack.pipeline.segments import QUEUE_MANAGER
+from ordack.pipeline.statistics import Statistics, with_statistics
 
 DAY = "day"
 GROUP_BYTES = 64 << 20  # of a row group, before it is packed; and what a task holds in memory of each file
-COUNTED = ("lookup_id", "arrived", "queue", QUEUE_MANAGER)  # columns whose least and greatest values are in the commit
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 Values = tuple[Any, ...]  # of the columns by which a table is divided
@@ -43,14 +41,13 @@ class WriteError(Exception):
 
 class File(NamedTuple):
     """A Parquet file, by its path in the table's folder. `values`: of the columns by which the table is divided, as
-    text. `lowest`, `highest`: of COUNTED."""
+    text. `stats`: what a commit of Delta Lake says of it."""
 
     name: str
     size: int
     rows: int
     values: list[str | None]
-    lowest: dict[str, Any]
-    highest: dict[str, Any]
+    stats: str
 
 
 @dataclass
@@ -158,17 +155,10 @@ class Growing:
         self._held: list[pa.Table] = []
         self._bytes = 0
         self._writer: pq.ParquetWriter | None = None
-        self._rows = 0
-        self._lowest: dict[str, Any] = {}
-        self._highest: dict[str, Any] = {}
+        self._stats = Statistics()
 
     def add(self, rows: pa.Table) -> None:
         self._held.append(rows)
-        self._rows += rows.num_rows
-        for name in set(COUNTED) & set(rows.column_names):
-            found = pc.min_max(rows[name]).as_py()
-            self._lowest[name] = min(found["min"], self._lowest.get(name, found["min"]))
-            self._highest[name] = max(found["max"], self._highest.get(name, found["max"]))
         self._bytes += rows.nbytes
         if self._bytes >= GROUP_BYTES:
             self._flush()
@@ -176,12 +166,14 @@ class Growing:
     def _flush(self) -> None:
         whole = pa.concat_tables(self._held)
         self._held, self._bytes = [], 0
+        self._stats.add(whole)
         if self._writer is None:
             if isinstance(self._system, fs.LocalFileSystem):
                 Path(self._path).parent.mkdir(parents=True, exist_ok=True)
             self._writer = pq.ParquetWriter(
-                self._path, whole.schema, filesystem=self._system, compression="zstd", write_page_checksum=True
-            )
+                self._path, whole.schema, filesystem=self._system, compression="zstd", write_page_checksum=True,
+                write_statistics=with_statistics(whole.schema),
+            )  # fmt: skip
         self._writer.write_table(whole, row_group_size=max(whole.num_rows, 1))
 
     def finish(self) -> File:
@@ -193,15 +185,7 @@ class Growing:
             sync(self._path)
         size = self._system.get_file_info(self._path).size
         values = [None if value is None else str(value) for value in self._values]
-        lowest, highest = ({name: _plain(value) for name, value in ends.items()}
-                           for ends in (self._lowest, self._highest))  # fmt: skip
-        return File(self._name, size, self._rows, values, lowest, highest)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime.datetime):
-        return value.astimezone(datetime.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    return value
+        return File(self._name, size, self._stats.rows, values, str(self._stats))
 
 
 def _counted(times: list[pa.Array]) -> tuple[list[int], list[int]]:
