@@ -1,8 +1,8 @@
 """Makes of mqqb.h what else says where fields are. `make format` runs it; a test sees that nothing is left to change.
 
-The header states each constant, and the fields of each part in wire order with how wide they are: mqqb_u8, mqqb_u16, or
-four bytes. From it come the places on the wire, in the header itself, the tables of mqqb.c, and in Python the constants
-and the formats of the core's twin. What is made stands between two lines that say so.
+The header states each constant, and the fields of each part in wire order with their widths: mqqb_word_u8,
+mqqb_word_u16, or four bytes. From it come the places on the wire, in the header itself, the tables of mqqb.c, and in
+Python the constants and the formats of the core's twin. What is made stands between two lines that say so.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 HEADER = "c_core/mqqb.h"
 MADE = re.compile(r"([Mm]ade by c_core/layout\.py[^\n]*\n).*?([^\n]*end of what was made)", re.DOTALL)
-WIDTHS = {"mqqb_u8": 1, "mqqb_u16": 2, "uint32_t": 4}
-MINIMAL = 5  # parts, the first ones, that MQQB_MINIMAL leaves in
+WIDTHS = {"mqqb_word_u8": 1, "mqqb_word_u16": 2, "uint32_t": 4}
 
 # What constants call a structure's words, and behind what it always is in a packet.
 PREFIXES = {
@@ -90,9 +89,15 @@ def structures(header: str) -> dict[str, list[Field]]:
 
 def parts(header: str) -> list[str]:
     """The structures that go on the wire, in the order of mqqb_part."""
-    listed = re.search(r"typedef enum \{([^}]*)\} mqqb_part;", header)
-    assert listed
-    return [name.lower() for name in re.findall(r"MQQB_(\w+)", listed[1])[:-1]]
+    always, _, otherwise = _listed(header)
+    return always + otherwise
+
+
+def _listed(header: str) -> list[list[str]]:
+    """What mqqb_part has always, what MQQB_MINIMAL leaves of the others, and these."""
+    found = re.search(r"typedef enum \{([^}]*)#ifdef MQQB_MINIMAL([^}]*)#else([^}]*)#endif[^}]*\} mqqb_part;", header)
+    assert found
+    return [[name.lower() for name in re.findall(r"MQQB_(\w+),", text)] for text in found.groups()]
 
 
 def wire(header: str) -> Iterator[tuple[str, int]]:
@@ -103,8 +108,9 @@ def wire(header: str) -> Iterator[tuple[str, int]]:
         yield f"{part.upper()}_SIZE", size
         prefix, before = PREFIXES.get(part, (None, None))
         start = 0 if before is None else ends[before]
+        suffix = "IN_PART" if before is None else "AT"
         if prefix:
-            yield from ((f"{prefix}_{field.name}_AT", start + field.at) for field in every[part])
+            yield from ((f"{prefix}_{field.name}_{suffix}", start + field.at) for field in every[part])
         if before is not None:
             ends[part] = start + size
             yield f"{prefix}_END", ends[part]
@@ -124,17 +130,28 @@ def constants(header: str) -> Iterator[tuple[str, str | int]]:
 
 def tables(header: str) -> Iterator[str]:
     """Those of mqqb.c, in lines."""
-    every = [(part, structures(header)[part]) for part in parts(header)]
+    always, minimal, otherwise = _listed(header)
+    common = len(always)
+    openings = (
+        "static const uint8_t widths[] = {",
+        "static const struct {\n    uint8_t first, size, words;\n} layouts[] = {",
+    )
+    for opening, few, rows in zip(
+        openings, _rows(header, always + minimal), _rows(header, always + otherwise), strict=True
+    ):
+        yield from (opening, *rows[:common], "#ifdef MQQB_MINIMAL", *few[common:], "#else", *rows[common:])
+        yield from ("#endif", "};", "")
+
+
+def _rows(header: str, names: list[str]) -> tuple[list[str], list[str]]:
+    """Of both tables, for these parts."""
     widths, layouts, first = [], [], 0
-    for part, fields in every:
+    for part in names:
+        fields = structures(header)[part]
         widths.append(f"    {', '.join(str(field.width) for field in fields)}, /* {first}: {part} */")
         layouts.append(f"    {{{first}, MQQB_{part.upper()}_SIZE, sizeof(mqqb_{part}) / 4}},")
         first += len(fields)
-    for opening, rows in (
-        ("static const uint8_t widths[] = {", widths),
-        ("static const struct {\n    uint8_t first, size, words;\n} layouts[] = {", layouts),
-    ):
-        yield from (opening, *rows[:MINIMAL], "#ifndef MQQB_MINIMAL", *rows[MINIMAL:], "#endif", "};", "")
+    return widths, layouts
 
 
 def formats(header: str) -> Iterator[str]:

@@ -1,11 +1,12 @@
+/* SPDX-License-Identifier: MIT */
 /* mqqb.c: see mqqb.h for the contract.
  *
  * One table describes the bytes of every part; one loop reads and one loop writes by it. What a table cannot say, the
  * ranges, is a small function for each part that looks at the wire bytes, so that a bad part leaves the caller's
  * structure untouched.
  *
- * MQQB_MINIMAL leaves out the parts after MQQB_CONNECTION_PARAMETERS (their layouts and checks), for a device that
- * builds its messages elsewhere. MQQB_CHECKS_ONLY is for mqqb_scan.c, which includes this file for the range checks:
+ * MQQB_MINIMAL leaves out the parts after MQQB_CONNECTION_PARAMETERS but MQQB_ORDER_ACK (their names, layouts and
+ * checks), for a device that builds its messages elsewhere. MQQB_CHECKS_ONLY is for mqqb_scan.c, which includes this file for the range checks:
  * they exist once. */
 #include "mqqb.h"
 
@@ -55,15 +56,15 @@ static inline mqqb_status check_internal_header(const uint8_t *in)
 
 static inline mqqb_status check_session_header(const uint8_t *in)
 {
-    return le16(in + MQQB_ACKS_WINDOW_SIZE_AT) == 0 ? MQQB_BAD_WINDOW_SIZE : MQQB_OK;
+    return le16(in + MQQB_ACKS_WINDOW_SIZE_IN_PART) == 0 ? MQQB_BAD_WINDOW_SIZE : MQQB_OK;
 }
 
 static inline mqqb_status check_transaction_header(const uint8_t *in)
 {
-    if (le32(in + MQQB_TX_NUMBER_AT) == 0) {
+    if (le32(in + MQQB_TX_NUMBER_IN_PART) == 0) {
         return MQQB_BAD_TX_SEQUENCE_NUMBER;
     }
-    if (le32(in + MQQB_TX_PREVIOUS_AT) == 0xFFFFFFFFu) {
+    if (le32(in + MQQB_TX_PREVIOUS_IN_PART) == 0xFFFFFFFFu) {
         return MQQB_BAD_PREVIOUS_NUMBER;
     }
     return MQQB_OK;
@@ -81,6 +82,12 @@ static inline mqqb_status check_connection_parameters(const uint8_t *in)
         return MQQB_BAD_ACK_TIMEOUT;
     }
     return MQQB_OK;
+}
+
+/* OrderAck and FinalAck begin alike. */
+static inline mqqb_status check_ack_body(const uint8_t *in)
+{
+    return le32(in + MQQB_ACK_NUMBER_IN_PART) == 0 ? MQQB_BAD_ACK_NUMBER : MQQB_OK;
 }
 
 #ifndef MQQB_MINIMAL
@@ -115,10 +122,10 @@ static inline mqqb_status check_user_header(const uint8_t *in)
 
 static inline mqqb_status check_message_properties_header(const uint8_t *in)
 {
-    if (in[MQQB_PROPERTIES_LABEL_LENGTH_AT] > 0xFA) {
+    if (in[MQQB_PROPERTIES_LABEL_LENGTH_IN_PART] > 0xFA) {
         return MQQB_BAD_LABEL_LENGTH;
     }
-    if (le32(in + MQQB_PROPERTIES_MESSAGE_SIZE_AT) > le32(in + MQQB_PROPERTIES_ALLOCATION_BODY_SIZE_AT)) {
+    if (le32(in + MQQB_PROPERTIES_MESSAGE_SIZE_IN_PART) > le32(in + MQQB_PROPERTIES_ALLOCATION_BODY_SIZE_IN_PART)) {
         return MQQB_BAD_BODY_SIZE;
     }
     return MQQB_OK;
@@ -126,12 +133,12 @@ static inline mqqb_status check_message_properties_header(const uint8_t *in)
 
 static inline mqqb_status check_security_header(const uint8_t *in)
 {
-    const uint32_t sender_cert_size = le32(in + MQQB_SECURITY_SENDER_CERT_SIZE_AT);
-    const uint32_t others = le16(in + MQQB_SECURITY_SENDER_ID_SIZE_AT) |
-                            le32(in + MQQB_SECURITY_ENCRYPTION_KEY_SIZE_AT) |
-                            le32(in + MQQB_SECURITY_PROVIDER_INFO_SIZE_AT);
+    const uint32_t sender_cert_size = le32(in + MQQB_SECURITY_SENDER_CERT_SIZE_IN_PART);
+    const uint32_t others = le16(in + MQQB_SECURITY_SENDER_ID_SIZE_IN_PART) |
+                            le32(in + MQQB_SECURITY_ENCRYPTION_KEY_SIZE_IN_PART) |
+                            le32(in + MQQB_SECURITY_PROVIDER_INFO_SIZE_IN_PART);
 
-    if ((in[MQQB_SECURITY_FLAGS_AT] & 0x0F) > 2) {
+    if ((in[MQQB_SECURITY_FLAGS_IN_PART] & 0x0F) > 2) {
         return MQQB_BAD_SENDER_ID_TYPE;
     }
     if (sender_cert_size > 0xFFFF || (others | sender_cert_size) == 0) {
@@ -142,7 +149,7 @@ static inline mqqb_status check_security_header(const uint8_t *in)
 
 static inline mqqb_status check_debug_header(const uint8_t *in)
 {
-    return (in[MQQB_DEBUG_FLAGS_AT] & 2) != 0 ? MQQB_BAD_QUEUE_TYPE : MQQB_OK;
+    return (in[MQQB_DEBUG_FLAGS_IN_PART] & 2) != 0 ? MQQB_BAD_QUEUE_TYPE : MQQB_OK;
 }
 
 static inline mqqb_status check_establish_connection(const uint8_t *in)
@@ -150,15 +157,9 @@ static inline mqqb_status check_establish_connection(const uint8_t *in)
     return in[MQQB_ESTABLISH_OPERATING_SYSTEM_AT - MQQB_INTERNAL_END] != 0x10 ? MQQB_BAD_OPERATING_SYSTEM : MQQB_OK;
 }
 
-/* OrderAck and FinalAck begin alike. */
-static inline mqqb_status check_ack_body(const uint8_t *in)
-{
-    return le32(in + MQQB_ACK_NUMBER_AT) == 0 ? MQQB_BAD_ACK_NUMBER : MQQB_OK;
-}
-
 static inline mqqb_status check_ping(const uint8_t *in)
 {
-    return le16(in + MQQB_PING_SIGNATURE_WORD_AT) != MQQB_PING_SIGNATURE ? MQQB_BAD_PING_SIGNATURE : MQQB_OK;
+    return le16(in + MQQB_PING_SIGNATURE_WORD_IN_PART) != MQQB_PING_SIGNATURE ? MQQB_BAD_PING_SIGNATURE : MQQB_OK;
 }
 #endif
 
@@ -191,16 +192,14 @@ static mqqb_status check(mqqb_part part, const uint8_t *in)
             return check_ack_body(in);
         }
     }
-    if (part >= MQQB_CONNECTION_PARAMETERS) {
+    if (part >= MQQB_USER_HEADER) {
         switch (part) {
         case MQQB_USER_HEADER:
             return check_user_header(in);
         case MQQB_MESSAGE_PROPERTIES_HEADER:
             return check_message_properties_header(in);
-        case MQQB_SECURITY_HEADER:
-            return check_security_header(in);
         default:
-            break;
+            return check_security_header(in);
         }
     }
 #endif
@@ -212,6 +211,10 @@ static mqqb_status check(mqqb_part part, const uint8_t *in)
         return check_session_header(in);
     case MQQB_TRANSACTION_HEADER:
         return check_transaction_header(in);
+#ifdef MQQB_MINIMAL
+    case MQQB_ORDER_ACK:
+        return check_ack_body(in);
+#endif
     default:
         return check_connection_parameters(in);
     }
@@ -228,7 +231,9 @@ static const uint8_t widths[] = {
     2, 2, 4, 2, 2, 2, 2, /* 8: session_header */
     4, 4, 4, 4, 4, /* 15: transaction_header */
     4, 4, 2, 2, /* 20: connection_parameters */
-#ifndef MQQB_MINIMAL
+#ifdef MQQB_MINIMAL
+    4, 4, 4, 4, 20, /* 24: order_ack */
+#else
     16, 16, 4, 4, 4, 4, /* 24: user_header */
     1, 1, 2, 20, 4, 4, 4, 4, 4, 4, 4, 4, /* 30: message_properties_header */
     2, 2, 2, 2, 4, 4, /* 42: security_header */
@@ -248,7 +253,9 @@ static const struct {
     {8, MQQB_SESSION_HEADER_SIZE, sizeof(mqqb_session_header) / 4},
     {15, MQQB_TRANSACTION_HEADER_SIZE, sizeof(mqqb_transaction_header) / 4},
     {20, MQQB_CONNECTION_PARAMETERS_SIZE, sizeof(mqqb_connection_parameters) / 4},
-#ifndef MQQB_MINIMAL
+#ifdef MQQB_MINIMAL
+    {24, MQQB_ORDER_ACK_SIZE, sizeof(mqqb_order_ack) / 4},
+#else
     {24, MQQB_USER_HEADER_SIZE, sizeof(mqqb_user_header) / 4},
     {30, MQQB_MESSAGE_PROPERTIES_HEADER_SIZE, sizeof(mqqb_message_properties_header) / 4},
     {42, MQQB_SECURITY_HEADER_SIZE, sizeof(mqqb_security_header) / 4},

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* mqqb.h: fixed-size headers, session counters, acknowledgement bits and transactional order of
  * the MSMQ binary protocol ([MS-MQQB], [MS-MQMQ]). Freestanding C99; copy mqqb.h and mqqb.c.
  *
@@ -9,7 +10,7 @@
  *   the status. Nothing was written and no state was changed.
  *
  * STRUCTURES. Every structure here consists of 32-bit words only: integers of any wire width are
- * uint32_t (mqqb_u8 and mqqb_u16 say how wide one is there), byte strings are uint8_t arrays whose
+ * uint32_t (mqqb_word_u8 and mqqb_word_u16 tell its width there), byte strings are uint8_t arrays whose
  * length is a multiple of 4. It has therefore no padding, and it is also an array of words, which is how the bindings for Python pass it. Nothing of it
  * goes on the wire as it is: pack and unpack move single bytes, so that byte order and alignment of the
  * machine do not matter.
@@ -25,6 +26,8 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+#define MQQB_CORE_VERSION "0.1.0" /* of mqqb.h and mqqb.c; formats and names may change before 1.0 */
 
 /* ---- sizes and constants (wire.md sections 1, 2, 5, 11) ------------------------------------ */
 
@@ -113,6 +116,27 @@ typedef enum {
     MQQB_BAD_MESSAGE_COUNT = -27   /* SessionHeader counts differ from ours: deliver, then close (B-227) */
 } mqqb_status;
 
+/* The name of a status without its MQQB_, for a log; "?" for any other number. Only a program that calls it has the names. */
+static inline const char *mqqb_status_name(mqqb_status status)
+{
+    /* clang-format off */
+#define MQQB_NAME(name) case MQQB_##name: return #name;
+    switch (status) {
+        MQQB_NAME(OK) MQQB_NAME(NEED_MORE) MQQB_NAME(ACK_FIRST) MQQB_NAME(IGNORED) MQQB_NAME(STREAM_FULL)
+        MQQB_NAME(BAD_VERSION_NUMBER) MQQB_NAME(BAD_SIGNATURE) MQQB_NAME(BAD_PACKET_SIZE) MQQB_NAME(BAD_PACKET_TYPE)
+        MQQB_NAME(BAD_REFUSED_FLAG) MQQB_NAME(BAD_HOP_COUNT) MQQB_NAME(BAD_DELIVERY_MODE)
+        MQQB_NAME(BAD_DESTINATION_TYPE) MQQB_NAME(BAD_ADMIN_TYPE) MQQB_NAME(BAD_TRANSACTION_MODE)
+        MQQB_NAME(BAD_PROPERTIES_FLAG) MQQB_NAME(BAD_HTTP_FLAG) MQQB_NAME(BAD_TX_SEQUENCE_NUMBER)
+        MQQB_NAME(BAD_PREVIOUS_NUMBER) MQQB_NAME(BAD_SENDER_ID_TYPE) MQQB_NAME(BAD_SECURITY_SIZE)
+        MQQB_NAME(BAD_LABEL_LENGTH) MQQB_NAME(BAD_BODY_SIZE) MQQB_NAME(BAD_RECOVERABLE_ACK_TIMEOUT)
+        MQQB_NAME(BAD_ACK_TIMEOUT) MQQB_NAME(BAD_OPERATING_SYSTEM) MQQB_NAME(BAD_WINDOW_SIZE) MQQB_NAME(BAD_ACK_NUMBER)
+        MQQB_NAME(BAD_PING_SIGNATURE) MQQB_NAME(BAD_QUEUE_TYPE) MQQB_NAME(BAD_ACK_COUNT) MQQB_NAME(BAD_MESSAGE_COUNT)
+    }
+/* clang-format on */
+#undef MQQB_NAME
+    return "?";
+}
+
 /* ---- the fixed-size parts -------------------------------------------------------------------- */
 
 typedef enum {
@@ -121,6 +145,9 @@ typedef enum {
     MQQB_SESSION_HEADER,
     MQQB_TRANSACTION_HEADER,
     MQQB_CONNECTION_PARAMETERS,
+#ifdef MQQB_MINIMAL
+    MQQB_ORDER_ACK,
+#else
     MQQB_USER_HEADER,
     MQQB_MESSAGE_PROPERTIES_HEADER,
     MQQB_SECURITY_HEADER,
@@ -129,53 +156,54 @@ typedef enum {
     MQQB_ORDER_ACK,
     MQQB_FINAL_ACK,
     MQQB_PING,
+#endif
     MQQB_PARTS
 } mqqb_part;
 
-typedef uint32_t mqqb_u8, mqqb_u16; /* words as others, of which so many bits go on the wire */
+typedef uint32_t mqqb_word_u8, mqqb_word_u16; /* 32-bit words that are a u8 or a u16 on the wire */
 
 typedef struct {
-    mqqb_u8 version_number, reserved;
-    mqqb_u16 flags;
+    mqqb_word_u8 version_number, reserved;
+    mqqb_word_u16 flags;
     uint32_t signature, packet_size, time_to_reach_queue;
 } mqqb_base_header; /* 16 bytes, wire.md 2.1 */
 typedef struct {
-    mqqb_u16 reserved, flags;
+    mqqb_word_u16 reserved, flags;
 } mqqb_internal_header; /* 4, 5.1 */
 typedef struct {
-    mqqb_u16 ack_sequence_number, recoverable_msg_ack_seq_number;
+    mqqb_word_u16 ack_sequence_number, recoverable_msg_ack_seq_number;
     uint32_t recoverable_msg_ack_flags;
-    mqqb_u16 user_msg_sequence_number, recoverable_msg_sequence_number, window_size, reserved;
+    mqqb_word_u16 user_msg_sequence_number, recoverable_msg_sequence_number, window_size, reserved;
 } mqqb_session_header; /* 16, 2.9 */
 typedef struct {
     uint32_t flags, tx_sequence_ordinal, tx_sequence_time_stamp, tx_sequence_number, previous_tx_sequence_number;
 } mqqb_transaction_header; /* 20, 2.3; ConnectorQMGuid follows if CG */
 typedef struct {
     uint32_t recoverable_ack_timeout, ack_timeout;
-    mqqb_u16 reserved, window_size;
+    mqqb_word_u16 reserved, window_size;
 } mqqb_connection_parameters; /* 12, 5.3; ms, ms, -, packets */
 typedef struct {
     uint8_t source_queue_manager[16], queue_manager_address[16];
     uint32_t time_to_be_received, sent_time, message_id, flags;
 } mqqb_user_header; /* 48, 2.2; s, s since 1970 */
 typedef struct {
-    mqqb_u8 flags, label_length;
-    mqqb_u16 message_class;
+    mqqb_word_u8 flags, label_length;
+    mqqb_word_u16 message_class;
     uint8_t correlation_id[20];
     uint32_t body_type, application_tag, message_size, allocation_body_size, privacy_level, hash_algorithm,
         encryption_algorithm, extension_size;
 } mqqb_message_properties_header; /* 56, 2.5 */
 typedef struct {
-    mqqb_u16 flags, sender_id_size, encryption_key_size, signature_size;
+    mqqb_word_u16 flags, sender_id_size, encryption_key_size, signature_size;
     uint32_t sender_cert_size, provider_info_size;
 } mqqb_security_header; /* 16, 2.4 */
 typedef struct {
-    mqqb_u16 flags, reserved;
+    mqqb_word_u16 flags, reserved;
 } mqqb_debug_header; /* 4, 2.6; QueueIdentifier follows if QT is 1 */
 typedef struct {
     uint8_t client_guid[16], server_guid[16];
     uint32_t time_stamp;
-    mqqb_u16 operating_system, reserved;
+    mqqb_word_u16 operating_system, reserved;
 } mqqb_establish_connection; /* 40 of 552, 5.2; 512 bytes of padding follow */
 typedef struct {
     uint32_t tx_sequence_ordinal, tx_sequence_time_stamp, tx_sequence_number, tx_previous_sequence_number;
@@ -187,13 +215,13 @@ typedef struct {
     uint32_t message_id;
 } mqqb_final_ack; /* 36, section 6 */
 typedef struct {
-    mqqb_u16 flags, signature;
+    mqqb_word_u16 flags, signature;
     uint32_t cookie;
     uint8_t qm_guid[16];
 } mqqb_ping; /* 24, section 7 */
 
-/* Sizes and places on the wire, in bytes. What has its place in a packet is counted from there, up to its END: BASE, INTERNAL,
- * PARAMETERS, USER, ESTABLISH. Else it is counted from the part's beginning. Made by c_core/layout.py: */
+/* Sizes and places on the wire, in bytes. _AT and _END are counted from the beginning of the packet: of headers that have their
+ * place there. _IN_PART is counted from the beginning of the part. Made by c_core/layout.py: */
 #define MQQB_BASE_HEADER_SIZE 16u
 #define MQQB_BASE_VERSION_NUMBER_AT 0u
 #define MQQB_BASE_RESERVED_AT 1u
@@ -207,19 +235,19 @@ typedef struct {
 #define MQQB_INTERNAL_FLAGS_AT 18u
 #define MQQB_INTERNAL_END 20u
 #define MQQB_SESSION_HEADER_SIZE 16u
-#define MQQB_ACKS_SEQUENCE_NUMBER_AT 0u
-#define MQQB_ACKS_BASE_AT 2u
-#define MQQB_ACKS_FLAGS_AT 4u
-#define MQQB_ACKS_SENT_AT 8u
-#define MQQB_ACKS_RECOVERABLE_SENT_AT 10u
-#define MQQB_ACKS_WINDOW_SIZE_AT 12u
-#define MQQB_ACKS_RESERVED_AT 14u
+#define MQQB_ACKS_SEQUENCE_NUMBER_IN_PART 0u
+#define MQQB_ACKS_BASE_IN_PART 2u
+#define MQQB_ACKS_FLAGS_IN_PART 4u
+#define MQQB_ACKS_SENT_IN_PART 8u
+#define MQQB_ACKS_RECOVERABLE_SENT_IN_PART 10u
+#define MQQB_ACKS_WINDOW_SIZE_IN_PART 12u
+#define MQQB_ACKS_RESERVED_IN_PART 14u
 #define MQQB_TRANSACTION_HEADER_SIZE 20u
-#define MQQB_TX_FLAGS_AT 0u
-#define MQQB_TX_ORDINAL_AT 4u
-#define MQQB_TX_TIME_STAMP_AT 8u
-#define MQQB_TX_NUMBER_AT 12u
-#define MQQB_TX_PREVIOUS_AT 16u
+#define MQQB_TX_FLAGS_IN_PART 0u
+#define MQQB_TX_ORDINAL_IN_PART 4u
+#define MQQB_TX_TIME_STAMP_IN_PART 8u
+#define MQQB_TX_NUMBER_IN_PART 12u
+#define MQQB_TX_PREVIOUS_IN_PART 16u
 #define MQQB_CONNECTION_PARAMETERS_SIZE 12u
 #define MQQB_PARAMETERS_RECOVERABLE_ACK_TIMEOUT_AT 20u
 #define MQQB_PARAMETERS_ACK_TIMEOUT_AT 24u
@@ -235,28 +263,28 @@ typedef struct {
 #define MQQB_USER_FLAGS_AT 60u
 #define MQQB_USER_END 64u
 #define MQQB_MESSAGE_PROPERTIES_HEADER_SIZE 56u
-#define MQQB_PROPERTIES_FLAGS_AT 0u
-#define MQQB_PROPERTIES_LABEL_LENGTH_AT 1u
-#define MQQB_PROPERTIES_MESSAGE_CLASS_AT 2u
-#define MQQB_PROPERTIES_CORRELATION_ID_AT 4u
-#define MQQB_PROPERTIES_BODY_TYPE_AT 24u
-#define MQQB_PROPERTIES_APPLICATION_TAG_AT 28u
-#define MQQB_PROPERTIES_MESSAGE_SIZE_AT 32u
-#define MQQB_PROPERTIES_ALLOCATION_BODY_SIZE_AT 36u
-#define MQQB_PROPERTIES_PRIVACY_LEVEL_AT 40u
-#define MQQB_PROPERTIES_HASH_ALGORITHM_AT 44u
-#define MQQB_PROPERTIES_ENCRYPTION_ALGORITHM_AT 48u
-#define MQQB_PROPERTIES_EXTENSION_SIZE_AT 52u
+#define MQQB_PROPERTIES_FLAGS_IN_PART 0u
+#define MQQB_PROPERTIES_LABEL_LENGTH_IN_PART 1u
+#define MQQB_PROPERTIES_MESSAGE_CLASS_IN_PART 2u
+#define MQQB_PROPERTIES_CORRELATION_ID_IN_PART 4u
+#define MQQB_PROPERTIES_BODY_TYPE_IN_PART 24u
+#define MQQB_PROPERTIES_APPLICATION_TAG_IN_PART 28u
+#define MQQB_PROPERTIES_MESSAGE_SIZE_IN_PART 32u
+#define MQQB_PROPERTIES_ALLOCATION_BODY_SIZE_IN_PART 36u
+#define MQQB_PROPERTIES_PRIVACY_LEVEL_IN_PART 40u
+#define MQQB_PROPERTIES_HASH_ALGORITHM_IN_PART 44u
+#define MQQB_PROPERTIES_ENCRYPTION_ALGORITHM_IN_PART 48u
+#define MQQB_PROPERTIES_EXTENSION_SIZE_IN_PART 52u
 #define MQQB_SECURITY_HEADER_SIZE 16u
-#define MQQB_SECURITY_FLAGS_AT 0u
-#define MQQB_SECURITY_SENDER_ID_SIZE_AT 2u
-#define MQQB_SECURITY_ENCRYPTION_KEY_SIZE_AT 4u
-#define MQQB_SECURITY_SIGNATURE_SIZE_AT 6u
-#define MQQB_SECURITY_SENDER_CERT_SIZE_AT 8u
-#define MQQB_SECURITY_PROVIDER_INFO_SIZE_AT 12u
+#define MQQB_SECURITY_FLAGS_IN_PART 0u
+#define MQQB_SECURITY_SENDER_ID_SIZE_IN_PART 2u
+#define MQQB_SECURITY_ENCRYPTION_KEY_SIZE_IN_PART 4u
+#define MQQB_SECURITY_SIGNATURE_SIZE_IN_PART 6u
+#define MQQB_SECURITY_SENDER_CERT_SIZE_IN_PART 8u
+#define MQQB_SECURITY_PROVIDER_INFO_SIZE_IN_PART 12u
 #define MQQB_DEBUG_HEADER_SIZE 4u
-#define MQQB_DEBUG_FLAGS_AT 0u
-#define MQQB_DEBUG_RESERVED_AT 2u
+#define MQQB_DEBUG_FLAGS_IN_PART 0u
+#define MQQB_DEBUG_RESERVED_IN_PART 2u
 #define MQQB_ESTABLISH_CONNECTION_SIZE 40u
 #define MQQB_ESTABLISH_CLIENT_GUID_AT 20u
 #define MQQB_ESTABLISH_SERVER_GUID_AT 36u
@@ -266,17 +294,17 @@ typedef struct {
 #define MQQB_ESTABLISH_END 60u
 #define MQQB_ORDER_ACK_SIZE 36u
 #define MQQB_FINAL_ACK_SIZE 36u
-#define MQQB_ACK_ORDINAL_AT 0u
-#define MQQB_ACK_TIME_STAMP_AT 4u
-#define MQQB_ACK_NUMBER_AT 8u
-#define MQQB_ACK_PREVIOUS_AT 12u
-#define MQQB_ACK_SOURCE_GUID_AT 16u
-#define MQQB_ACK_MESSAGE_ID_AT 32u
+#define MQQB_ACK_ORDINAL_IN_PART 0u
+#define MQQB_ACK_TIME_STAMP_IN_PART 4u
+#define MQQB_ACK_NUMBER_IN_PART 8u
+#define MQQB_ACK_PREVIOUS_IN_PART 12u
+#define MQQB_ACK_SOURCE_GUID_IN_PART 16u
+#define MQQB_ACK_MESSAGE_ID_IN_PART 32u
 #define MQQB_PING_SIZE 24u
-#define MQQB_PING_FLAGS_AT 0u
-#define MQQB_PING_SIGNATURE_WORD_AT 2u
-#define MQQB_PING_COOKIE_AT 4u
-#define MQQB_PING_QM_GUID_AT 8u
+#define MQQB_PING_FLAGS_IN_PART 0u
+#define MQQB_PING_SIGNATURE_WORD_IN_PART 2u
+#define MQQB_PING_COOKIE_IN_PART 4u
+#define MQQB_PING_QM_GUID_IN_PART 8u
 /* end of what was made */
 
 /* Bytes of a part on the wire. part: any mqqb_part but MQQB_PARTS. */
@@ -298,7 +326,8 @@ uint32_t mqqb_packet_total(uint32_t flags, uint32_t packet_size);
 
 /* The framing rule (wire.md 4.2): *total becomes the bytes of the packet that begins at in.
  * MQQB_OK: the whole packet is there. MQQB_NEED_MORE: *total is 16 (the BaseHeader is not complete) or the packet's size,
- * read until there are as many. Negative: close the session. Costs one mqqb_unpack of the BaseHeader. */
+ * read until there are as many. If *total exceeds your buffer, close the session, or read the packet away and count it (README.md).
+ * Negative: close the session. Costs one mqqb_unpack of the BaseHeader. */
 mqqb_status mqqb_frame(const uint8_t *in, size_t in_size, uint32_t *total);
 
 /* ---- one connection: both message sequences, acknowledgements, window (B-086 to B-130) -------- */

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* mqqb_line.c: see mqqb_line.h for the contract. */
 #include "mqqb_line.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: MIT */
 /* mqqb_line.h: frames on a serial line: content with its CRC-32, COBS-encoded, and a zero byte behind it. firmware/mqqb/line.py
  * says what the content is and how a line is used; it does without this file too, some ten times slower.
  *

@@ -89,7 +89,7 @@ def final_ack(
     packet = _acknowledgment(
         destination, address, source, message_id, sent_time, message_class, 0x20, core.FINAL_ACK, fields
     )
-    at = len(packet) - core.ORDER_ACK_SIZE + core.ACK_SOURCE_GUID_AT
+    at = len(packet) - core.ORDER_ACK_SIZE + core.ACK_SOURCE_GUID_IN_PART
     packet[at : at + 16] = names.check_guid(acked_source)
     return packet
 

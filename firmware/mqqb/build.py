@@ -25,10 +25,10 @@ def build(
     if isinstance(packet, (reader.OrderAck, FinalAck)):
         body = bytearray(core.ORDER_ACK_SIZE)
         core.pack(packet.body.part, packet.body.fields, body, 0)
-        body[core.ACK_SOURCE_GUID_AT :] = bytes(core.ORDER_ACK_SIZE - core.ACK_SOURCE_GUID_AT)
+        body[core.ACK_SOURCE_GUID_IN_PART :] = bytes(core.ORDER_ACK_SIZE - core.ACK_SOURCE_GUID_IN_PART)
         if isinstance(packet, FinalAck):
-            body[core.ACK_SOURCE_GUID_AT : core.ACK_MESSAGE_ID_AT] = packet.body.source_guid
-            pack_into("<I", body, core.ACK_MESSAGE_ID_AT, packet.body.fields[core.ACK_MESSAGE_ID])
+            body[core.ACK_SOURCE_GUID_IN_PART : core.ACK_MESSAGE_ID_IN_PART] = packet.body.source_guid
+            pack_into("<I", body, core.ACK_MESSAGE_ID_IN_PART, packet.body.fields[core.ACK_MESSAGE_ID])
         packet.message.properties.body = body
         return _build_message(packet.message)
     if isinstance(packet, SessionAck):
@@ -159,7 +159,7 @@ def _build_message(message: UserMessage) -> bytearray:
     core.pack(core.MESSAGE_PROPERTIES_HEADER, fields, out, len(head))
     if len(properties.correlation_id) != compose.CORRELATION_SIZE:
         raise ValueError("a correlation identifier has 20 bytes")
-    correlation_at = len(head) + core.PROPERTIES_CORRELATION_ID_AT
+    correlation_at = len(head) + core.PROPERTIES_CORRELATION_ID_IN_PART
     out[correlation_at : correlation_at + compose.CORRELATION_SIZE] = properties.correlation_id
     for content in (properties.label_raw, properties.extension, properties.body, properties.surplus):
         out[at : at + len(content)] = content

@@ -152,7 +152,7 @@ def message(
     core.pack(core.MESSAGE_PROPERTIES_HEADER, properties, out, at)
     if len(correlation) != CORRELATION_SIZE:
         raise ValueError("a correlation identifier has 20 bytes")
-    out[at + core.PROPERTIES_CORRELATION_ID_AT : at + core.PROPERTIES_BODY_TYPE_AT] = correlation
+    out[at + core.PROPERTIES_CORRELATION_ID_IN_PART : at + core.PROPERTIES_BODY_TYPE_IN_PART] = correlation
     out[label_at : label_at + len(label_raw)] = label_raw
     out[body_at - len(extension) : body_at] = extension
     out[body_at : body_at + len(body)] = body
@@ -185,7 +185,7 @@ class Draft:
         self._flags = unpack_from("<I", packet, core.USER_FLAGS_AT)[0]
         properties_at = self.transaction_at + core.TRANSACTION_HEADER_SIZE
         size = properties_at + core.MESSAGE_PROPERTIES_HEADER_SIZE + len(raw)
-        self._sizes_at = properties_at + core.PROPERTIES_MESSAGE_SIZE_AT
+        self._sizes_at = properties_at + core.PROPERTIES_MESSAGE_SIZE_IN_PART
         self._head = bytes(packet[:size])
         self.head_size = size
         self._label = label

@@ -155,7 +155,7 @@ def _acknowledgment(message: UserMessage, message_class: int, data: "Buffer", at
     if message_class == compose.CLASS_ORDER_ACK:
         return reader.OrderAck(message, reader.OrderAckBody(unpack(core.ORDER_ACK, data, at, limit)))
     final = FinalAckBody(unpack(core.FINAL_ACK, data, at, limit))
-    final.source_guid = bytes(data[at + core.ACK_SOURCE_GUID_AT : at + core.ACK_SOURCE_GUID_AT + 16])
+    final.source_guid = bytes(data[at + core.ACK_SOURCE_GUID_IN_PART : at + core.ACK_SOURCE_GUID_IN_PART + 16])
     return FinalAck(message, final)
 
 
@@ -187,7 +187,7 @@ def _parse_properties(data: "Buffer", at: int, limit: int) -> MessagePropertiesH
     """The fixed part, label and extension; the body is for _finish."""
     properties = MessagePropertiesHeader(unpack(core.MESSAGE_PROPERTIES_HEADER, data, at, limit))
     fields = properties.fields
-    correlation_at = at + core.PROPERTIES_CORRELATION_ID_AT
+    correlation_at = at + core.PROPERTIES_CORRELATION_ID_IN_PART
     properties.correlation_id = bytes(data[correlation_at : correlation_at + compose.CORRELATION_SIZE])
     at += core.MESSAGE_PROPERTIES_HEADER_SIZE
     size = 2 * fields[core.PROPERTIES_LABEL_LENGTH]

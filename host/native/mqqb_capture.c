@@ -358,7 +358,7 @@ static void put_details(mqqb_capture *c, mqqb_capture_direction *d, const uint8_
     put_name(c, r, MQQB_CAPTURE_RESPONSE_QUEUE, &w, user_flags >> 16 & 7);
     w.cursor += (user_flags & MQQB_USER_CQ) != 0 ? 16 : 0;
     if ((user_flags & MQQB_USER_TH) != 0) {
-        if ((here(&w)[MQQB_TX_FLAGS_AT] & MQQB_TX_CG) != 0) {
+        if ((here(&w)[MQQB_TX_FLAGS_IN_PART] & MQQB_TX_CG) != 0) {
             put_guid(c, r, MQQB_CAPTURE_CONNECTOR_QUEUE_MANAGER, &last, here(&w) + MQQB_TRANSACTION_HEADER_SIZE);
             w.cursor += 16;
         }
@@ -366,20 +366,20 @@ static void put_details(mqqb_capture *c, mqqb_capture_direction *d, const uint8_
     }
     if ((user_flags & MQQB_USER_SH) != 0) {
         const uint8_t *const security = here(&w);
-        put(r, MQQB_CAPTURE_SECURITY_FLAGS, le16(security + MQQB_SECURITY_FLAGS_AT));
-        put(r, MQQB_CAPTURE_SENDER_ID_SIZE, le16(security + MQQB_SECURITY_SENDER_ID_SIZE_AT));
-        put(r, MQQB_CAPTURE_ENCRYPTION_KEY_SIZE, le16(security + MQQB_SECURITY_ENCRYPTION_KEY_SIZE_AT));
-        put(r, MQQB_CAPTURE_SIGNATURE_SIZE, le16(security + MQQB_SECURITY_SIGNATURE_SIZE_AT));
-        put(r, MQQB_CAPTURE_SENDER_CERT_SIZE, le32(security + MQQB_SECURITY_SENDER_CERT_SIZE_AT));
-        put(r, MQQB_CAPTURE_PROVIDER_INFO_SIZE, le32(security + MQQB_SECURITY_PROVIDER_INFO_SIZE_AT));
+        put(r, MQQB_CAPTURE_SECURITY_FLAGS, le16(security + MQQB_SECURITY_FLAGS_IN_PART));
+        put(r, MQQB_CAPTURE_SENDER_ID_SIZE, le16(security + MQQB_SECURITY_SENDER_ID_SIZE_IN_PART));
+        put(r, MQQB_CAPTURE_ENCRYPTION_KEY_SIZE, le16(security + MQQB_SECURITY_ENCRYPTION_KEY_SIZE_IN_PART));
+        put(r, MQQB_CAPTURE_SIGNATURE_SIZE, le16(security + MQQB_SECURITY_SIGNATURE_SIZE_IN_PART));
+        put(r, MQQB_CAPTURE_SENDER_CERT_SIZE, le32(security + MQQB_SECURITY_SENDER_CERT_SIZE_IN_PART));
+        put(r, MQQB_CAPTURE_PROVIDER_INFO_SIZE, le32(security + MQQB_SECURITY_PROVIDER_INFO_SIZE_IN_PART));
     }
-    put(r, MQQB_CAPTURE_BODY_TYPE, le32(in + MQQB_PROPERTIES_BODY_TYPE_AT));
-    put(r, MQQB_CAPTURE_APPLICATION_TAG, le32(in + MQQB_PROPERTIES_APPLICATION_TAG_AT));
-    put(r, MQQB_CAPTURE_ALLOCATION_BODY_SIZE, le32(in + MQQB_PROPERTIES_ALLOCATION_BODY_SIZE_AT));
-    put(r, MQQB_CAPTURE_PRIVACY_LEVEL, le32(in + MQQB_PROPERTIES_PRIVACY_LEVEL_AT));
-    put(r, MQQB_CAPTURE_HASH_ALGORITHM, le32(in + MQQB_PROPERTIES_HASH_ALGORITHM_AT));
-    put(r, MQQB_CAPTURE_ENCRYPTION_ALGORITHM, le32(in + MQQB_PROPERTIES_ENCRYPTION_ALGORITHM_AT));
-    put(r, MQQB_CAPTURE_EXTENSION_SIZE, le32(in + MQQB_PROPERTIES_EXTENSION_SIZE_AT));
+    put(r, MQQB_CAPTURE_BODY_TYPE, le32(in + MQQB_PROPERTIES_BODY_TYPE_IN_PART));
+    put(r, MQQB_CAPTURE_APPLICATION_TAG, le32(in + MQQB_PROPERTIES_APPLICATION_TAG_IN_PART));
+    put(r, MQQB_CAPTURE_ALLOCATION_BODY_SIZE, le32(in + MQQB_PROPERTIES_ALLOCATION_BODY_SIZE_IN_PART));
+    put(r, MQQB_CAPTURE_PRIVACY_LEVEL, le32(in + MQQB_PROPERTIES_PRIVACY_LEVEL_IN_PART));
+    put(r, MQQB_CAPTURE_HASH_ALGORITHM, le32(in + MQQB_PROPERTIES_HASH_ALGORITHM_IN_PART));
+    put(r, MQQB_CAPTURE_ENCRYPTION_ALGORITHM, le32(in + MQQB_PROPERTIES_ENCRYPTION_ALGORITHM_IN_PART));
+    put(r, MQQB_CAPTURE_EXTENSION_SIZE, le32(in + MQQB_PROPERTIES_EXTENSION_SIZE_IN_PART));
 }
 
 /* First bytes that are no packet: does another protocol send them? Not if they may be ours in TLS. */
@@ -433,7 +433,7 @@ static uint32_t add_packet(mqqb_capture *c, uint32_t connection, uint32_t side, 
     if (c->columns.correlation_id != NULL) {
         uint8_t *const out = c->columns.correlation_id + (size_t)20 * c->rows;
         if (r[MQQB_SCAN_PROPERTIES_OFFSET * BLOCK] != 0) {
-            memcpy(out, packet + r[MQQB_SCAN_PROPERTIES_OFFSET * BLOCK] + MQQB_PROPERTIES_CORRELATION_ID_AT, 20);
+            memcpy(out, packet + r[MQQB_SCAN_PROPERTIES_OFFSET * BLOCK] + MQQB_PROPERTIES_CORRELATION_ID_IN_PART, 20);
         } else {
             memset(out, 0, 20);
         }

@@ -47,15 +47,16 @@ int mqqb_run_learn(mqqb_run_template *t, const uint8_t *packet, size_t size)
     if (at + MQQB_TRANSACTION_HEADER_SIZE + MQQB_MESSAGE_PROPERTIES_HEADER_SIZE > size) {
         return 0;
     }
-    at += MQQB_TRANSACTION_HEADER_SIZE + ((packet[at + MQQB_TX_FLAGS_AT] & MQQB_TX_CG) != 0 ? GUID_SIZE : 0);
+    at += MQQB_TRANSACTION_HEADER_SIZE + ((packet[at + MQQB_TX_FLAGS_IN_PART] & MQQB_TX_CG) != 0 ? GUID_SIZE : 0);
     if (at + MQQB_MESSAGE_PROPERTIES_HEADER_SIZE > size) {
         return 0;
     }
-    body_size = le32(packet + at + MQQB_PROPERTIES_MESSAGE_SIZE_AT);
-    head_size = at + MQQB_MESSAGE_PROPERTIES_HEADER_SIZE + 2 * (uint64_t)packet[at + MQQB_PROPERTIES_LABEL_LENGTH_AT] +
-                le32(packet + at + MQQB_PROPERTIES_EXTENSION_SIZE_AT);
-    if ((packet[at + MQQB_PROPERTIES_FLAGS_AT] & WANT_PA) != 0 ||
-        le32(packet + at + MQQB_PROPERTIES_ALLOCATION_BODY_SIZE_AT) != body_size ||
+    body_size = le32(packet + at + MQQB_PROPERTIES_MESSAGE_SIZE_IN_PART);
+    head_size = at + MQQB_MESSAGE_PROPERTIES_HEADER_SIZE +
+                2 * (uint64_t)packet[at + MQQB_PROPERTIES_LABEL_LENGTH_IN_PART] +
+                le32(packet + at + MQQB_PROPERTIES_EXTENSION_SIZE_IN_PART);
+    if ((packet[at + MQQB_PROPERTIES_FLAGS_IN_PART] & WANT_PA) != 0 ||
+        le32(packet + at + MQQB_PROPERTIES_ALLOCATION_BODY_SIZE_IN_PART) != body_size ||
         align4(head_size + body_size) != size) {
         return 0;
     }
@@ -80,10 +81,10 @@ static int is_alike(const mqqb_run_template *t, const uint8_t *packet)
            is_same(t, packet, MQQB_BASE_TIME_TO_REACH_QUEUE_AT, MQQB_USER_SENT_TIME_AT) &&
            is_same(t, packet, MQQB_USER_FLAGS_AT, transaction_at) &&
            ((packet[transaction_at] ^ t->head[transaction_at]) & (MQQB_TX_CG | MQQB_TX_FA)) == 0 &&
-           is_same(t, packet, transaction_at + MQQB_TX_ORDINAL_AT, transaction_at + MQQB_TX_NUMBER_AT) &&
+           is_same(t, packet, transaction_at + MQQB_TX_ORDINAL_IN_PART, transaction_at + MQQB_TX_NUMBER_IN_PART) &&
            is_same(t, packet, transaction_at + MQQB_TRANSACTION_HEADER_SIZE,
-                   properties_at + MQQB_PROPERTIES_MESSAGE_SIZE_AT) &&
-           is_same(t, packet, properties_at + MQQB_PROPERTIES_ALLOCATION_BODY_SIZE_AT + 4, t->head_size);
+                   properties_at + MQQB_PROPERTIES_MESSAGE_SIZE_IN_PART) &&
+           is_same(t, packet, properties_at + MQQB_PROPERTIES_ALLOCATION_BODY_SIZE_IN_PART + 4, t->head_size);
 }
 
 size_t mqqb_run_find(const mqqb_run_template *t, const uint8_t *in, size_t in_size, mqqb_run_packet *out,
@@ -97,11 +98,11 @@ size_t mqqb_run_find(const mqqb_run_template *t, const uint8_t *in, size_t in_si
         const uint8_t *const packet = in + at;
         const uint8_t *const transaction = packet + t->transaction_at;
         const uint8_t *const properties = packet + t->properties_at;
-        const uint32_t body_size = le32(properties + MQQB_PROPERTIES_MESSAGE_SIZE_AT);
+        const uint32_t body_size = le32(properties + MQQB_PROPERTIES_MESSAGE_SIZE_IN_PART);
         uint32_t total;
 
         if (mqqb_frame(packet, end - at, &total) != MQQB_OK || align4((uint64_t)t->head_size + body_size) != total ||
-            le32(properties + MQQB_PROPERTIES_ALLOCATION_BODY_SIZE_AT) != body_size ||
+            le32(properties + MQQB_PROPERTIES_ALLOCATION_BODY_SIZE_IN_PART) != body_size ||
             check_transaction_header(transaction) != MQQB_OK) {
             break;
         }
@@ -109,8 +110,8 @@ size_t mqqb_run_find(const mqqb_run_template *t, const uint8_t *in, size_t in_si
         out[count].size = total;
         out[count].sent_time = le32(packet + MQQB_USER_SENT_TIME_AT);
         out[count].message_id = le32(packet + MQQB_USER_MESSAGE_ID_AT);
-        out[count].tx_sequence_number = le32(transaction + MQQB_TX_NUMBER_AT);
-        out[count].previous_tx_sequence_number = le32(transaction + MQQB_TX_PREVIOUS_AT);
+        out[count].tx_sequence_number = le32(transaction + MQQB_TX_NUMBER_IN_PART);
+        out[count].previous_tx_sequence_number = le32(transaction + MQQB_TX_PREVIOUS_IN_PART);
         count++;
         at += total;
     }
@@ -124,8 +125,8 @@ size_t mqqb_run_accept(mqqb_incoming *in, const mqqb_run_template *t, const mqqb
     size_t done;
 
     h.flags = le32(transaction);
-    h.tx_sequence_ordinal = le32(transaction + MQQB_TX_ORDINAL_AT);
-    h.tx_sequence_time_stamp = le32(transaction + MQQB_TX_TIME_STAMP_AT);
+    h.tx_sequence_ordinal = le32(transaction + MQQB_TX_ORDINAL_IN_PART);
+    h.tx_sequence_time_stamp = le32(transaction + MQQB_TX_TIME_STAMP_IN_PART);
     if (mqqb_tx_compare(h.tx_sequence_ordinal, h.tx_sequence_time_stamp, in->tx_sequence_ordinal,
                         in->tx_sequence_time_stamp) != 0) {
         return 0;
@@ -207,8 +208,8 @@ size_t mqqb_run_depart(const uint8_t *first, size_t transaction_at, uint32_t pre
                 0) {
             break;
         }
-        write_le32(packets + transaction_at + MQQB_TX_PREVIOUS_AT, previous);
-        previous = le32(packets + transaction_at + MQQB_TX_NUMBER_AT);
+        write_le32(packets + transaction_at + MQQB_TX_PREVIOUS_IN_PART, previous);
+        previous = le32(packets + transaction_at + MQQB_TX_NUMBER_IN_PART);
         if (le32(packets + MQQB_USER_SENT_TIME_AT) < clock_set) {
             write_le32(packets + MQQB_BASE_TIME_TO_REACH_QUEUE_AT, UINT32_MAX);
             write_le32(packets + MQQB_USER_TIME_TO_BE_RECEIVED_AT, UINT32_MAX);

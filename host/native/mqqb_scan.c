@@ -201,7 +201,7 @@ static inline int32_t pass_rest(const uint8_t *packet, uint64_t body_end, uint64
         uint64_t need = MQQB_DEBUG_HEADER_SIZE;
         if (has(&w, need)) {
             status = check_debug_header(here(&w));
-            need += (here(&w)[MQQB_DEBUG_FLAGS_AT] & 1) != 0 ? 16 : 0;
+            need += (here(&w)[MQQB_DEBUG_FLAGS_IN_PART] & 1) != 0 ? 16 : 0;
         }
         if (status != MQQB_OK) {
             return status;
@@ -223,12 +223,12 @@ static inline int32_t pass_rest(const uint8_t *packet, uint64_t body_end, uint64
 static int32_t scan_session_header(const uint8_t *in, row *r, uint32_t offset)
 {
     put(r, MQQB_SCAN_SESSION_OFFSET, offset);
-    put(r, MQQB_SCAN_ACK_SEQUENCE_NUMBER, le16(in + MQQB_ACKS_SEQUENCE_NUMBER_AT));
-    put(r, MQQB_SCAN_RECOVERABLE_MSG_ACK_SEQ_NUMBER, le16(in + MQQB_ACKS_BASE_AT));
-    put(r, MQQB_SCAN_RECOVERABLE_MSG_ACK_FLAGS, le32(in + MQQB_ACKS_FLAGS_AT));
-    put(r, MQQB_SCAN_USER_MSG_SEQUENCE_NUMBER, le16(in + MQQB_ACKS_SENT_AT));
-    put(r, MQQB_SCAN_RECOVERABLE_MSG_SEQUENCE_NUMBER, le16(in + MQQB_ACKS_RECOVERABLE_SENT_AT));
-    put(r, MQQB_SCAN_WINDOW_SIZE, le16(in + MQQB_ACKS_WINDOW_SIZE_AT));
+    put(r, MQQB_SCAN_ACK_SEQUENCE_NUMBER, le16(in + MQQB_ACKS_SEQUENCE_NUMBER_IN_PART));
+    put(r, MQQB_SCAN_RECOVERABLE_MSG_ACK_SEQ_NUMBER, le16(in + MQQB_ACKS_BASE_IN_PART));
+    put(r, MQQB_SCAN_RECOVERABLE_MSG_ACK_FLAGS, le32(in + MQQB_ACKS_FLAGS_IN_PART));
+    put(r, MQQB_SCAN_USER_MSG_SEQUENCE_NUMBER, le16(in + MQQB_ACKS_SENT_IN_PART));
+    put(r, MQQB_SCAN_RECOVERABLE_MSG_SEQUENCE_NUMBER, le16(in + MQQB_ACKS_RECOVERABLE_SENT_IN_PART));
+    put(r, MQQB_SCAN_WINDOW_SIZE, le16(in + MQQB_ACKS_WINDOW_SIZE_IN_PART));
     return check_session_header(in);
 }
 
@@ -310,16 +310,16 @@ static int32_t scan_ack(const uint8_t *body, uint32_t body_size, row *r, uint32_
     if (body_size != MQQB_FINAL_ACK_SIZE) {
         return MQQB_BAD_BODY_SIZE;
     }
-    put(r, MQQB_SCAN_ACK_TX_SEQUENCE_ORDINAL, le32(body + MQQB_ACK_ORDINAL_AT));
-    put(r, MQQB_SCAN_ACK_TX_SEQUENCE_TIME_STAMP, le32(body + MQQB_ACK_TIME_STAMP_AT));
-    put(r, MQQB_SCAN_ACK_TX_SEQUENCE_NUMBER, le32(body + MQQB_ACK_NUMBER_AT));
-    put(r, MQQB_SCAN_ACK_PREVIOUS_TX_SEQUENCE_NUMBER, le32(body + MQQB_ACK_PREVIOUS_AT));
+    put(r, MQQB_SCAN_ACK_TX_SEQUENCE_ORDINAL, le32(body + MQQB_ACK_ORDINAL_IN_PART));
+    put(r, MQQB_SCAN_ACK_TX_SEQUENCE_TIME_STAMP, le32(body + MQQB_ACK_TIME_STAMP_IN_PART));
+    put(r, MQQB_SCAN_ACK_TX_SEQUENCE_NUMBER, le32(body + MQQB_ACK_NUMBER_IN_PART));
+    put(r, MQQB_SCAN_ACK_PREVIOUS_TX_SEQUENCE_NUMBER, le32(body + MQQB_ACK_PREVIOUS_IN_PART));
     if (message_class == 0x00FF) {
         put(r, MQQB_SCAN_KIND, MQQB_KIND_ORDER_ACK);
     } else {
         put(r, MQQB_SCAN_KIND, MQQB_KIND_FINAL_ACK);
-        put(r, MQQB_SCAN_ACK_SOURCE_OFFSET, offset + MQQB_ACK_SOURCE_GUID_AT);
-        put(r, MQQB_SCAN_ACK_MESSAGE_ID, le32(body + MQQB_ACK_MESSAGE_ID_AT));
+        put(r, MQQB_SCAN_ACK_SOURCE_OFFSET, offset + MQQB_ACK_SOURCE_GUID_IN_PART);
+        put(r, MQQB_SCAN_ACK_MESSAGE_ID, le32(body + MQQB_ACK_MESSAGE_ID_IN_PART));
     }
     return check_ack_body(body);
 }
@@ -370,7 +370,7 @@ static int32_t scan_message(const uint8_t *packet, uint32_t packet_size, row *r,
             return MQQB_SCAN_BAD_CHAIN;
         }
         in = here(&w);
-        need = MQQB_TRANSACTION_HEADER_SIZE + ((in[MQQB_TX_FLAGS_AT] & MQQB_TX_CG) != 0 ? 16 : 0);
+        need = MQQB_TRANSACTION_HEADER_SIZE + ((in[MQQB_TX_FLAGS_IN_PART] & MQQB_TX_CG) != 0 ? 16 : 0);
         status = check_transaction_header(in);
         if (status != MQQB_OK) {
             return status;
@@ -378,11 +378,11 @@ static int32_t scan_message(const uint8_t *packet, uint32_t packet_size, row *r,
         if (!has(&w, need)) {
             return MQQB_SCAN_BAD_CHAIN;
         }
-        put(r, MQQB_SCAN_TX_FLAGS, le32(in + MQQB_TX_FLAGS_AT));
-        put(r, MQQB_SCAN_TX_SEQUENCE_ORDINAL, le32(in + MQQB_TX_ORDINAL_AT));
-        put(r, MQQB_SCAN_TX_SEQUENCE_TIME_STAMP, le32(in + MQQB_TX_TIME_STAMP_AT));
-        put(r, MQQB_SCAN_TX_SEQUENCE_NUMBER, le32(in + MQQB_TX_NUMBER_AT));
-        put(r, MQQB_SCAN_PREVIOUS_TX_SEQUENCE_NUMBER, le32(in + MQQB_TX_PREVIOUS_AT));
+        put(r, MQQB_SCAN_TX_FLAGS, le32(in + MQQB_TX_FLAGS_IN_PART));
+        put(r, MQQB_SCAN_TX_SEQUENCE_ORDINAL, le32(in + MQQB_TX_ORDINAL_IN_PART));
+        put(r, MQQB_SCAN_TX_SEQUENCE_TIME_STAMP, le32(in + MQQB_TX_TIME_STAMP_IN_PART));
+        put(r, MQQB_SCAN_TX_SEQUENCE_NUMBER, le32(in + MQQB_TX_NUMBER_IN_PART));
+        put(r, MQQB_SCAN_PREVIOUS_TX_SEQUENCE_NUMBER, le32(in + MQQB_TX_PREVIOUS_IN_PART));
         w.cursor += need;
     }
 
@@ -395,11 +395,11 @@ static int32_t scan_message(const uint8_t *packet, uint32_t packet_size, row *r,
         if (status != MQQB_OK) {
             return status;
         }
-        need = MQQB_SECURITY_HEADER_SIZE + align4(le16(in + MQQB_SECURITY_SENDER_ID_SIZE_AT)) +
-               align4(le16(in + MQQB_SECURITY_ENCRYPTION_KEY_SIZE_AT)) +
-               align4(le16(in + MQQB_SECURITY_SIGNATURE_SIZE_AT)) +
-               align4(le32(in + MQQB_SECURITY_SENDER_CERT_SIZE_AT)) +
-               align4(le32(in + MQQB_SECURITY_PROVIDER_INFO_SIZE_AT));
+        need = MQQB_SECURITY_HEADER_SIZE + align4(le16(in + MQQB_SECURITY_SENDER_ID_SIZE_IN_PART)) +
+               align4(le16(in + MQQB_SECURITY_ENCRYPTION_KEY_SIZE_IN_PART)) +
+               align4(le16(in + MQQB_SECURITY_SIGNATURE_SIZE_IN_PART)) +
+               align4(le32(in + MQQB_SECURITY_SENDER_CERT_SIZE_IN_PART)) +
+               align4(le32(in + MQQB_SECURITY_PROVIDER_INFO_SIZE_IN_PART));
         if (!has(&w, need)) {
             return MQQB_SCAN_BAD_CHAIN;
         }
@@ -416,13 +416,13 @@ static int32_t scan_message(const uint8_t *packet, uint32_t packet_size, row *r,
     }
     put(r, MQQB_SCAN_PROPERTIES_OFFSET, offset + (uint32_t)w.cursor);
     w.cursor += MQQB_MESSAGE_PROPERTIES_HEADER_SIZE;
-    label_length = in[MQQB_PROPERTIES_LABEL_LENGTH_AT];
+    label_length = in[MQQB_PROPERTIES_LABEL_LENGTH_IN_PART];
     need = 2 * (uint64_t)label_length;
     if (!has(&w, need)) {
         return MQQB_SCAN_BAD_CHAIN;
     }
-    message_class = le16(in + MQQB_PROPERTIES_MESSAGE_CLASS_AT);
-    put(r, MQQB_SCAN_PROPERTIES_FLAGS, in[MQQB_PROPERTIES_FLAGS_AT]);
+    message_class = le16(in + MQQB_PROPERTIES_MESSAGE_CLASS_IN_PART);
+    put(r, MQQB_SCAN_PROPERTIES_FLAGS, in[MQQB_PROPERTIES_FLAGS_IN_PART]);
     put(r, MQQB_SCAN_MESSAGE_CLASS, message_class);
     if (need != 0) {
         if (!terminated(here(&w), label_length)) {
@@ -432,14 +432,14 @@ static int32_t scan_message(const uint8_t *packet, uint32_t packet_size, row *r,
         put(r, MQQB_SCAN_LABEL_LENGTH, label_length);
         w.cursor += need;
     }
-    need = le32(in + MQQB_PROPERTIES_EXTENSION_SIZE_AT);
+    need = le32(in + MQQB_PROPERTIES_EXTENSION_SIZE_IN_PART);
     if (!has(&w, need)) {
         return MQQB_SCAN_BAD_CHAIN;
     }
     w.cursor += need;
     /* B-432. Whether the surplus of AllocationBodySize takes bytes is not stated (OP-4): what makes sense of the rest tells. */
-    body_size = le32(in + MQQB_PROPERTIES_MESSAGE_SIZE_AT);
-    allocated = le32(in + MQQB_PROPERTIES_ALLOCATION_BODY_SIZE_AT);
+    body_size = le32(in + MQQB_PROPERTIES_MESSAGE_SIZE_IN_PART);
+    allocated = le32(in + MQQB_PROPERTIES_ALLOCATION_BODY_SIZE_IN_PART);
     if (!has(&w, allocated)) {
         return has(&w, body_size) ? (int32_t)MQQB_BAD_BODY_SIZE : (int32_t)MQQB_SCAN_BAD_CHAIN;
     }

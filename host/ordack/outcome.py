@@ -86,9 +86,9 @@ def body_in(packet: bytes) -> slice | None:
         if unpack_from("<I", packet, at)[0] & core.TX_CG:
             return None
         at += core.TRANSACTION_HEADER_SIZE
-    size: int = unpack_from("<I", packet, at + core.PROPERTIES_MESSAGE_SIZE_AT)[0]
-    extension: int = unpack_from("<I", packet, at + core.PROPERTIES_EXTENSION_SIZE_AT)[0]
-    at += core.MESSAGE_PROPERTIES_HEADER_SIZE + 2 * packet[at + core.PROPERTIES_LABEL_LENGTH_AT] + extension
+    size: int = unpack_from("<I", packet, at + core.PROPERTIES_MESSAGE_SIZE_IN_PART)[0]
+    extension: int = unpack_from("<I", packet, at + core.PROPERTIES_EXTENSION_SIZE_IN_PART)[0]
+    at += core.MESSAGE_PROPERTIES_HEADER_SIZE + 2 * packet[at + core.PROPERTIES_LABEL_LENGTH_IN_PART] + extension
     return slice(at, at + size)
 
 

@@ -69,7 +69,7 @@ class Template:
         if self._message is None:
             packet = bytearray(self._head) + bytes(-len(self._head) % 4)
             pack_into("<I", packet, core.BASE_PACKET_SIZE_AT, len(packet))
-            pack_into("<II", packet, self.structure.properties_at + core.PROPERTIES_MESSAGE_SIZE_AT, 0, 0)
+            pack_into("<II", packet, self.structure.properties_at + core.PROPERTIES_MESSAGE_SIZE_IN_PART, 0, 0)
             message = parse.parse(packet)
             assert isinstance(message, headers.UserMessage)
             self._message = message
@@ -202,8 +202,8 @@ def _ready_to_follow(
         packet = data[at : at + size]
         if packet[core.BASE_FLAGS_AT + 1] & core.BASE_TR >> 8 or packet[core.USER_FLAGS_AT : transaction_at] != names:
             return place
-        pack_into("<I", packet, transaction_at + core.TX_PREVIOUS_AT, previous)
-        (previous,) = unpack_from("<I", packet, transaction_at + core.TX_NUMBER_AT)
+        pack_into("<I", packet, transaction_at + core.TX_PREVIOUS_IN_PART, previous)
+        (previous,) = unpack_from("<I", packet, transaction_at + core.TX_NUMBER_IN_PART)
         clock.hide_limits(packet)
         packet[core.BASE_FLAGS_AT] &= ~core.BASE_SH & 0xFF
         data[at : at + size] = packet

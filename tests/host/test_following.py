@@ -228,7 +228,7 @@ def test_c_and_its_twin_make_the_same_ready_to_follow(data: st.DataObject) -> No
     for number in range(8, 8 + data.draw(st.integers(0, 6))):
         body = bytes(data.draw(st.integers(0, 9)))
         packet = build.user_message(samples.SENDER, number, samples.DIRECT, body, delivery="transactional")
-        pack_into("<I", packet, at + core.TX_NUMBER_AT, number)
+        pack_into("<I", packet, at + core.TX_NUMBER_IN_PART, number)
         if data.draw(st.booleans()):
             sent_time = data.draw(st.sampled_from((0, clock.FIRST - 1, clock.FIRST)))
             pack_into("<I", packet, core.USER_SENT_TIME_AT, sent_time)

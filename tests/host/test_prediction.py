@@ -355,7 +355,7 @@ class Play:
             packet += bytes(4 * (1 + value % 3))
             pack_into("<I", packet, core.BASE_PACKET_SIZE_AT, len(packet))
         if how == "allocated":
-            size_at = at + core.TRANSACTION_HEADER_SIZE + core.PROPERTIES_MESSAGE_SIZE_AT
+            size_at = at + core.TRANSACTION_HEADER_SIZE + core.PROPERTIES_MESSAGE_SIZE_IN_PART
             pack_into("<I", packet, size_at + 4, unpack_from("<I", packet, size_at)[0] + value % 6)
         return packet
 

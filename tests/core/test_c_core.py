@@ -1,0 +1,58 @@
+"""The C core as a device takes it: what its switches leave in, and the example beside it."""
+
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.conformance import ROOT
+
+CORE = ROOT / "c_core"
+STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", f"-I{CORE}")
+
+
+def built(source: str, folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":
+    """A program of mqqb.c and this source, in the folder."""
+    program = folder / "main.c"
+    program.write_text(f'#include "mqqb.h"\n#include <stdio.h>\n{source}')
+    command = ["gcc", *STRICT, "-DNDEBUG", *options, program, CORE / "mqqb.c", "-o", folder / "main"]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("part", ["USER_HEADER", "SECURITY_HEADER", "ESTABLISH_CONNECTION", "FINAL_ACK", "PING"])
+def test_a_part_that_mqqb_minimal_leaves_out_has_no_name(part: str, tmp_path: Path) -> None:
+    source = f"int main(void) {{ return (int)mqqb_part_size(MQQB_{part}); }}"
+    assert built(source, tmp_path).returncode == 0
+    refused = built(source, tmp_path, "-DMQQB_MINIMAL")
+    assert refused.returncode != 0
+    assert f"MQQB_{part}" in refused.stderr
+
+
+def test_mqqb_minimal_reads_an_order_ack(tmp_path: Path) -> None:
+    source = """
+    int main(void)
+    {
+        const uint8_t body[36] = {7, 0, 0, 0, 9, 0, 0, 0, 3, 0, 0, 0, 2};
+        mqqb_outgoing stream = {7, 9, 4, 0};
+        mqqb_order_ack ack;
+        const mqqb_status status = mqqb_unpack(MQQB_ORDER_ACK, &ack, body, sizeof body);
+        printf("%s %s", mqqb_status_name(status), mqqb_status_name(mqqb_order_ack_received(&stream, &ack)));
+        return (int)stream.last_ack;
+    }"""
+    made = built(source, tmp_path, "-DMQQB_MINIMAL")
+    assert made.returncode == 0, made.stderr
+    done = subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (3, "OK OK")
+
+
+def test_the_version_of_the_core_is_that_of_the_package(tmp_path: Path) -> None:
+    made = built("int main(void) { return puts(MQQB_CORE_VERSION) < 0; }", tmp_path)
+    assert made.returncode == 0, made.stderr
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=True).stdout == f"{version}\n"
+
+
+@pytest.mark.parametrize("name", ["mqqb.h", "mqqb.c", "mqqb_line.h", "mqqb_line.c", "examples/sender.c"])
+def test_a_file_that_is_copied_says_its_licence(name: str) -> None:
+    assert (CORE / name).read_text(encoding="utf-8").startswith("/* SPDX-License-Identifier: MIT */\n")
