@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cbor2
 import numpy as np
 import pytest
 from deltalake import DeltaTable
@@ -28,11 +29,10 @@ from ordack.pipeline.gauges import Gauges
 from ordack.pipeline.ingest import Job, ingest
 from ordack.pipeline.options import OptionError
 from ordack.pipeline.progress import Batch, Latency, Summary
+from ordack.pipeline.segment_source import MALFORMED
 from pyspark.sql import SparkSession
 
 from tests.support.segment_files import row, write, write_rows
-
-COMPACTED = "spark.sql.streaming.fileSink.log.compactInterval"  # batches until metadata is drawn together
 
 
 def job(folder: Path, table: Path, table_format: str | None = None, **others: Any) -> Job:
@@ -313,3 +313,67 @@ def test_the_command_says_what_is_wrong_in_words(
     (table / "readme.txt").unlink()
     status, errors = fails(str(folder), *to)
     assert (status, "Spark needs a Java runtime, 17 or newer" in errors) == (2, True)
+
+
+def values(table: Path, *names: str) -> list[tuple[Any, ...]]:
+    """These columns of the rows in a table, in the order of arrival."""
+    found = DeltaTable(table).to_pyarrow_table() if (table / "_delta_log").exists() else (
+        iceberg.read_table(str(table)).scan().to_arrow())  # fmt: skip
+    found = found.sort_by("lookup_id")
+    return [*zip(*(found[name].to_pylist() for name in names))]
+
+
+@pytest.mark.usefixtures("signals", "spark")
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+def test_an_ingest_decodes_bodies_as_the_table_was_begun(
+    folder: Path, table: Path, table_format: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ingested(*more: str, status: int = 0) -> str:
+        done, output, errors = run(capfd, monkeypatch, str(folder), "--to", str(table), *more)
+        assert (done, "Traceback" in errors) == (status, False), errors
+        return output + errors
+
+    for serial, value in enumerate((1.5, 2.5, 3.5), 1):
+        write(folder, serial, serial, serial, body=cbor2.dumps({"t": value, "u": serial}))
+        ingested(*(["--schema", "t DOUBLE", "--format", table_format, "--bodies", "cbor"] if serial == 1 else []))
+    assert values(table, "t", MALFORMED) == [(1.5, None), (2.5, None), (3.5, None)]
+    write(folder, 4, 4, 4, body=b'{"t": 4.5, "u": 4}')
+    for words, said in (
+        (["--schema", "t STRING"], "t"),
+        (["--schema", "t DOUBLE, u INT"], "u"),
+        (["--schema", "u INT", "--add-columns"], "t"),
+        (["--prefix", "x"], "--prefix"),
+        (["--schema", "t DOUBLE, T DOUBLE"], "T"),
+        (["--schema", "t DOUBLE, T DOUBLE", "--add-columns"], "T"),
+    ):
+        assert said in ingested(*words, status=2)
+    ingested("--schema", "u INT, t DOUBLE", "--add-columns", "--bodies", "json")
+    write(folder, 5, 5, 5, body=cbor2.dumps({"t": 5.5, "u": 5}))
+    ingested()
+    assert values(table, "t", "u")[2:] == [(3.5, None), (4.5, 4), (5.5, 5)]
+    ingested("--schema", "t DOUBLE, u INT")
+
+
+@pytest.mark.usefixtures("signals", "spark")
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
+def test_columns_that_differ_only_in_case_are_refused(
+    folder: Path, table: Path, table_format: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder, 1, 1, 1, body=b"{}")
+    for schema, said in (
+        ("n INT, N INT", "column N"),
+        ("n INT, n INT", "column n"),
+        ("s STRUCT<a: INT, b: ARRAY<STRUCT<x: INT, X: INT>>>", "column s.b[].X"),
+        ("Label STRING", "column Label"),
+        ("_MALFORMED STRING", "column _MALFORMED"),
+    ):
+        words = [str(folder), "--to", str(table), "--format", table_format, "--schema", schema]
+        status, output, errors = run(capfd, monkeypatch, *words)
+        assert (status, output, "Traceback" in errors, said in errors) == (2, "", False, True), errors
+        assert not table.exists()
+    words = [str(folder), "--to", str(table), "--format", table_format, "--partition-by", "day"]
+    assert run(capfd, monkeypatch, *words)[0] == 0
+    write(folder, 2, 2, 2, body=b"{}")
+    for schema in ("day DATE", "Day INT"):
+        status, output, errors = run(capfd, monkeypatch, *words[:5], "--add-columns", "--schema", schema)
+        assert (status, output, "Traceback" in errors, "day" in errors) == (2, "", False, True), errors

@@ -29,16 +29,15 @@ from ordack.pipeline.delta import Delta
 from ordack.pipeline.folders import Part
 from ordack.pipeline.iceberg import Iceberg, _catalog
 from ordack.pipeline.ingest import Job
-from ordack.pipeline.lake import PROPERTY
+from ordack.pipeline.lake import DECODING, PROPERTY
 from ordack.pipeline.progress import IngestError, IngestUnusable
-from ordack.pipeline.segment_source import MALFORMED, OptionError, Rows
+from ordack.pipeline.segment_source import MALFORMED, OptionError, SchemaError
 from ordack.pipeline.segments import ADDED, SCHEMA, FolderError
 from ordack.pipeline.upkeep import optimize, serials
 from ordack.reconcile.rows import pieces
 from pyiceberg.catalog import load_catalog
 from pyiceberg.utils.config import Config
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import DoubleType, StringType, StructField, StructType
+from pyspark.sql.types import DoubleType, StructField
 
 from tests.conformance import ROOT
 from tests.pipeline.lake_kills import load
@@ -55,10 +54,7 @@ def job(folder: Path, table: Path | str, table_format: str | None = None, **othe
 
 def decoding(what: Job, *columns: str) -> None:
     """Bodies with columns of DOUBLE; what parses DDL is in Spark."""
-    fields = [*(StructField(name, DoubleType()) for name in columns), StructField(MALFORMED, StringType())]
-    what.settings.schema = "as said"
-    rows = Rows(what.settings, StructType([*fields, *from_arrow_schema(SCHEMA)]))
-    what.rows = lambda: rows  # type: ignore[method-assign]
+    what.given = lambda: [StructField(name, DoubleType()) for name in columns]  # type: ignore[method-assign]
 
 
 def read(table: Path, table_format: str = "delta") -> pa.Table:
@@ -570,14 +566,81 @@ def test_columns_are_added_when_that_is_asked_for(folder: Path, table: Path, tab
     with pytest.raises(IngestUnusable, match=r"has no column t, u, _malformed: .* Say --add-columns to add"):
         load(what)
     what.add_columns = True
+    before = load(job(folder, table))
     assert load(what).run(False).rows == 1
     write(folder, 3, 3, 3, body=b'{"t": 1, "u": 2}')
-    assert load(job(folder, table)).run(False).rows == 1, "without bodies, the table's other columns are null"
+    assert load(job(folder, table)).run(False).rows == 1, "the table says what is decoded"
     found = read(table, table_format).sort_by("lookup_id").select(["t", "u"]).to_pylist()
-    assert found == [{"t": None, "u": None}, {"t": 1.0, "u": 2.0}, {"t": None, "u": None}]
-    decoding(what, "T")
-    with pytest.raises(IngestUnusable, match="has other columns than this ingest: T, which is t there"):
+    assert found == [{"t": None, "u": None}, {"t": 1.0, "u": 2.0}, {"t": 1.0, "u": 2.0}]
+    write(folder, 4, 4, 4)
+    with pytest.raises(IngestError, match="another ingest has added columns"):
+        before.run(False)
+    for names, said in (
+        (("T", "u"), "it lacks t double"),
+        (("t",), "it lacks u double"),
+        (("t", "u", "U"), "column U"),
+    ):
+        decoding(what, *names)
+        with pytest.raises((IngestUnusable, SchemaError), match=said):
+            load(what)
+
+
+@both
+def test_an_ingest_that_has_a_table_open_to_which_columns_are_added_writes_no_rows_without_them(
+    folder: Path, table: Path, table_format: str
+) -> None:
+    """Whenever that is."""
+    write(folder, 1, 1, 1, body=b'{"t": 1}')
+    going, what = load(job(folder, table, table_format)), job(folder, table, table_format, add_columns=True)
+    decoding(what, "t")
+    write_files = going.write
+
+    def meanwhile(parts: list[Part]) -> list[writing.Written]:
+        done = write_files(parts)
         load(what)
+        return done
+
+    going.write = meanwhile
+    with pytest.raises(IngestError, match="another ingest has added columns"):
+        going.run(False)
+    assert load(job(folder, table)).run(False).rows == 1
+    assert read(table, table_format)["t"].to_pylist() == [1.0]
+    going.write = write_files
+    write(folder, 2, 2, 2)
+    with pytest.raises(IngestError, match="another ingest has added columns"):
+        going.run(False)
+
+
+@both
+def test_a_table_with_decoded_columns_that_does_not_say_how_is_refused_without_a_schema(
+    folder: Path, table: Path, table_format: str
+) -> None:
+    write(folder, 1, 1, 1, body=b'{"t": 1}')
+    what = job(folder, table, table_format)
+    decoding(what, "t")
+    load(what).run(False)
+    if table_format == "delta":
+        DeltaTable(table).alter.set_table_properties({DECODING: "?"}, raise_if_not_exists=False)
+    else:
+        catalog, name = _catalog(str(table))
+        with catalog.load_table(name).transaction() as transaction:
+            transaction.set_properties({DECODING: "?"})
+    with pytest.raises(IngestUnusable, match="does not say how bodies are decoded"):
+        load(job(folder, table))
+
+
+def test_a_table_of_its_owner_is_gone_on_with_and_keeps_how_bodies_are_decoded(folder: Path, table: Path) -> None:
+    DeltaTable.create(table, pa.schema([SCHEMA.field("lookup_id"), pa.field(MALFORMED, pa.string()),
+                                        pa.field("t", pa.float64()), pa.field("site", pa.string())]))  # fmt: skip
+    write(folder, 1, 1, 1, body=b'{"t": 1}')
+    with pytest.raises(IngestUnusable, match="it decodes bodies, and has no property"):
+        load(job(folder, table))
+    what = job(folder, table)
+    decoding(what, "t")
+    load(what).run(False)
+    write(folder, 2, 2, 2, body=b'{"t": 2}')
+    assert load(job(folder, table)).run(False).rows == 1
+    assert sorted(read(table)["t"].to_pylist()) == [1.0, 2.0]
 
 
 def test_a_table_without_a_column_that_is_new_of_messages_is_gone_on_with(folder: Path, table: Path) -> None:
@@ -586,6 +649,8 @@ def test_a_table_without_a_column_that_is_new_of_messages_is_gone_on_with(folder
     write(folder, 1, 1, 2)
     DeltaTable.create(table, pa.schema([SCHEMA.field(name) for name in kept]), partition_by=["queue"])
     assert load(job(folder, table)).run(False).rows == 2
+    write(folder, 2, 3, 3)
+    assert load(job(folder, table)).run(False).rows == 1, "again"
     assert [*read(table).column_names] == kept
 
 

@@ -140,8 +140,15 @@ SchemaOption = Annotated[
     typer.Option(
         metavar="DDL",
         help='Columns to decode from the bodies, as in "temperature DOUBLE, at TIMESTAMP". A body that '
-        "does not fit leaves them null, and the column _malformed has the reason.",
+        "does not fit leaves them null, and the column _malformed has the reason. Default: those of the table.",
     ),
+]
+BodiesOption = Annotated[
+    str | None, typer.Option(help="Format of the bodies: json or cbor. Default: as the table is; json for a new one.")
+]
+PrefixOption = Annotated[
+    str | None,
+    typer.Option(help="Text that names in --schema have in front of those in the body. Default: as the table is."),
 ]
 ContinuousOption = Annotated[
     bool,
@@ -180,8 +187,8 @@ def pipeline_ingest(
     table: TableOption,
     table_format: TableFormatOption = None,
     schema: SchemaOption = None,
-    bodies: Annotated[str, typer.Option(help="Format of the bodies: json or cbor.")] = "json",
-    prefix: Annotated[str, typer.Option(help="Text before the names of the schema's columns in the body.")] = "",
+    bodies: BodiesOption = None,
+    prefix: PrefixOption = None,
     queue: Annotated[str | None, typer.Option(help="Take only this queue. Default: all.")] = None,
     partition_by: DivisionOption = None,
     add_columns: AddColumnsOption = False,
@@ -209,8 +216,8 @@ def pipeline_ingest(
 
     settings = spark_settings(conf)
     options = {"paths": json.dumps([*map(str, segments)]), "maxSegmentsPerTrigger": str(segments_max)}
-    options |= {"format": bodies, "prefix": prefix}
-    options |= {name: value for name, value in (("schema", schema), ("queue", queue)) if value is not None}
+    said = {"schema": schema, "format": bodies, "prefix": prefix, "queue": queue}
+    options |= {name: value for name, value in said.items() if value is not None}
     gauges = Gauges()
     with _problems(), gauges.served(_place(metrics)) if metrics else contextlib.nullcontext():
         division = tuple(partition_by) if partition_by else None

@@ -98,6 +98,7 @@ class Bodies:
             if not field.name.startswith(prefix) or field.name == prefix:
                 raise SchemaError(f"column {field.name}: the name must be the prefix {prefix!r} and a field's name")
             _check(field.name, field)
+        _check_names("", fields)
         self.fields = list(fields)
         self._names = [field.name[len(prefix) :] for field in fields]
         self._types = [to_arrow_type(field.dataType, timezone="UTC") for field in fields]
@@ -148,8 +149,19 @@ def _check(path: str, field: types.StructField) -> None:
     _check_type(path, field.dataType)
 
 
+def _check_names(path: str, fields: Sequence[types.StructField]) -> None:
+    """Tables and SQL do not tell names apart by case."""
+    seen: dict[str, str] = {}
+    for name in (field.name for field in fields):
+        if name.lower() in seen:
+            other = seen[name.lower()]
+            raise SchemaError(f"column {path}{name} is there already, as {path}{other}: case does not tell names apart")
+        seen[name.lower()] = name
+
+
 def _check_type(path: str, kind: types.DataType) -> None:
     if isinstance(kind, types.StructType):
+        _check_names(f"{path}.", kind.fields)
         for inner in kind.fields:
             _check(f"{path}.{inner.name}", inner)
     elif isinstance(kind, types.ArrayType):

@@ -30,7 +30,18 @@ from pyarrow import fs
 from ordack.paths import S3, NotLocal, RemoteError, RemoteMissing, RemotePath, scheme_of
 from ordack.pipeline.delta_files import columns_of, complete_statistics, log_of, sync_log
 from ordack.pipeline.folders import Place
-from ordack.pipeline.lake import ATTEMPTS, PROPERTY, check_division, check_empty, first_line, foreign, new_columns, said
+from ordack.pipeline.lake import (
+    ATTEMPTS,
+    DECODING,
+    PROPERTY,
+    check_division,
+    check_empty,
+    check_same,
+    first_line,
+    foreign,
+    new_columns,
+    said,
+)
 from ordack.pipeline.progress import IngestError, IngestUnusable
 from ordack.pipeline.statistics import completed
 from ordack.pipeline.writing import DAY, File
@@ -44,16 +55,19 @@ UNHEEDED_OF_COLUMNS = ("delta.generationExpression", "delta.invariants", "delta.
 
 class Delta:
     """An open table, as lake.Lake has it, made if there is none. columns: those of the rows. by: columns by which a new
-    one is divided; None: as it is. add: columns that it does not have are added to it. Raises IngestError,
-    IngestUnusable."""
+    one is divided; None: as it is. add: columns that it does not have are added to it. decoding: how its bodies are
+    decoded, which it keeps. Raises IngestError, IngestUnusable."""
 
     by_in_files = False
 
-    def __init__(self, table: str, columns: pa.Schema, by: tuple[str, ...] | None, add: bool = False) -> None:
+    def __init__(
+        self, table: str, columns: pa.Schema, by: tuple[str, ...] | None, add: bool = False, decoding: str | None = None
+    ) -> None:
         if "%" in table:
             raise IngestUnusable(f"{table} has a % in its path, which delta-rs takes for something else: name another")
         self.folder = self.data = table
         self._uri = uri_of(table)
+        self._kept = {PROPERTY: "1", **({} if decoding is None else {DECODING: decoding})}
         self._table = self._open(columns, by)
         self.by = tuple(self._table.metadata().partition_columns)
         self._check(columns, by, add)
@@ -71,7 +85,7 @@ class Delta:
                         Schema.from_arrow(pa.schema([column.with_nullable(True) for column in columns])),
                         mode="ignore",
                         partition_by=list(by or ()),
-                        configuration={PROPERTY: "1"},
+                        configuration=self._kept,
                         raise_if_key_not_exists=False,
                     )
             return DeltaTable(self._uri)
@@ -95,7 +109,7 @@ class Delta:
             )
         if PROPERTY not in told and self._table.file_uris():
             raise IngestUnusable(foreign(self.folder, f"ALTER TABLE ... SET TBLPROPERTIES ('{PROPERTY}' = '1')"))
-        check_division(self.folder, self.by, by)
+        check_division(self.folder, self.by, by, columns.names)
         ours = {column.name: column for column in Schema.from_arrow(columns).fields}
         unfit = [
             f"{column.name} {said(column.type)}, which is {said(there[name].type)} there"
@@ -109,6 +123,7 @@ class Delta:
         ]
         unfit += [f"{name}, by which the table is divided" for name in self.by if name not in (*ours, DAY)]
         new = new_columns(self.folder, [*there], [*ours], unfit, add)
+        self._keep(told)
         if new:
             added = pa.schema([columns.field(name) for name in new])
             try:
@@ -118,6 +133,14 @@ class Delta:
             except (DeltaError, OSError) as error:
                 raise IngestError(f"cannot add columns to {self.folder}: {first_line(error)}") from None
         self.names = [name for name in ours if name in there or name in new]
+
+    def _keep(self, told: Mapping[str, str]) -> None:
+        """Set the properties, before there are the columns that they name. Raises IngestError."""
+        if any(told.get(name) != value for name, value in self._kept.items()):
+            try:
+                self._table.alter.set_table_properties(self._kept, raise_if_not_exists=False)
+            except (DeltaError, OSError) as error:
+                raise IngestError(f"cannot set properties of {self.folder}: {first_line(error)}") from None
 
     def look(self) -> None:
         """Read what is in the table now. Raises IngestError."""
@@ -132,6 +155,7 @@ class Delta:
         actions: list[AddAction | RemoveAction] = [self._action(file) for file in files]
         for attempt in range(ATTEMPTS):
             version = self._table.version()
+            check_same(self.folder, self._kept.get(DECODING), self._table.metadata().configuration.get(DECODING))
             try:
                 self._table.create_write_transaction(
                     actions,
@@ -189,6 +213,15 @@ def uri_of(table: str) -> str:
         except RemoteError:
             pass  # a key that may not do this may do the rest
     return table if scheme_of(table) else Path(table).absolute().as_uri()
+
+
+def properties_of(table: str) -> Mapping[str, str]:
+    """None, if there is no table. Raises IngestError, IngestUnusable."""
+    uri = uri_of(table)
+    try:
+        return DeltaTable(uri).metadata().configuration if DeltaTable.is_deltatable(uri) else {}
+    except (DeltaError, OSError) as error:
+        raise IngestError(f"cannot open the table {table}: {first_line(error)}") from None
 
 
 def read_serials(table: str) -> dict[Place, int]:

@@ -31,6 +31,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import AssertCurrentSchemaId
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -38,9 +39,11 @@ from ordack.pipeline.folders import Place
 from ordack.pipeline.lake import (
     ATTEMPTS,
     CATALOG,
+    DECODING,
     PROPERTY,
     check_division,
     check_empty,
+    check_same,
     first_line,
     foreign,
     new_columns,
@@ -67,12 +70,15 @@ def is_name(table: str) -> bool:
 class Iceberg:
     """An open table, as lake.Lake has it, made if there is none. table: its name, with that of a catalog that pyiceberg
     is told of in .pyiceberg.yaml or by variables PYICEBERG_CATALOG__...; or a folder, which has the catalog in a file.
-    columns, by, add: as of delta.Delta. Raises IngestError, IngestUnusable."""
+    columns, by, add, decoding: as of delta.Delta. Raises IngestError, IngestUnusable."""
 
     by_in_files = True
 
-    def __init__(self, table: str, columns: pa.Schema, by: tuple[str, ...] | None, add: bool = False) -> None:
+    def __init__(
+        self, table: str, columns: pa.Schema, by: tuple[str, ...] | None, add: bool = False, decoding: str | None = None
+    ) -> None:
         self.folder = table
+        self._kept = {PROPERTY: "1", **({} if decoding is None else {DECODING: decoding})}
         try:
             catalog, self._name = _catalog(table)
             self._table = self._open(catalog, columns, by)
@@ -93,9 +99,7 @@ class Iceberg:
         location = None if is_name(self.folder) else f"file://{self.folder}"
         schema = pa.schema([column.with_nullable(True) for column in columns])
         try:
-            with catalog.create_table_transaction(
-                self._name, schema, location, properties={PROPERTY: "1"}
-            ) as transaction:
+            with catalog.create_table_transaction(self._name, schema, location, properties=self._kept) as transaction:
                 with transaction.update_spec() as spec:
                     for name in by or ():
                         if name == DAY:
@@ -126,7 +130,7 @@ class Iceberg:
         """Refuse what this does not fit. Raises IngestUnusable."""
         if PROPERTY not in self._table.properties and self._table.current_snapshot() is not None:
             raise IngestUnusable(foreign(self.folder, f"set its property {PROPERTY} to 1"))
-        check_division(self.folder, self.by, by)
+        check_division(self.folder, self.by, by, columns.names)
         there = {column.name: column for column in self._table.schema().as_arrow()}
         ours = {column.name: column for column in columns}
         unfit = [
@@ -140,9 +144,11 @@ class Iceberg:
             if not column.nullable and (name not in ours or ours[name].nullable)
         ]
         new = new_columns(self.folder, [*there], [*ours], unfit, add)
-        if new:
-            with self._table.update_schema() as update:
-                update.union_by_name(pa.schema([ours[name] for name in new]))
+        if new or any(self._table.properties.get(name) != value for name, value in self._kept.items()):
+            with self._table.transaction() as transaction:
+                transaction.set_properties(self._kept)
+                with transaction.update_schema() as update:
+                    update.union_by_name(pa.schema([ours[name] for name in new]))
         self.names = [name for name in ours if name in there or name in new]
 
     def look(self) -> None:
@@ -158,6 +164,7 @@ class Iceberg:
         before = {place: self.serials.get(place) for place in reached}
         paths = [f"{self._table.location()}/data/{file.name}" for file in files]
         for attempt in range(ATTEMPTS):
+            check_same(self.folder, self._kept.get(DECODING), self._table.properties.get(DECODING))
             try:
                 transaction = once(self._table)
                 transaction.add_files(paths, check_duplicate_files=False)
@@ -187,11 +194,27 @@ class Iceberg:
         transaction.set_properties(told)
 
 
+def properties_of(table: str) -> Mapping[str, str]:
+    """None, if there is no table. Raises IngestError, IngestUnusable."""
+    if not is_name(table) and not Path(table, CATALOG).exists():
+        return {}
+    try:
+        return _load(*_catalog(table), table).properties
+    except (NoSuchTableError, NoSuchNamespaceError):
+        return {}
+    except PROBLEMS as error:
+        raise IngestError(f"cannot open the table {table}: {first_line(error)}") from None
+
+
 def once(table: Table) -> Transaction:
-    """A transaction that pyiceberg tries to commit once. The table's own properties stay as they are."""
+    """A transaction that pyiceberg tries to commit once, and not if the columns have changed meanwhile. The table's own
+    properties stay as they are."""
     properties = {**table.metadata.properties, RETRIES: "0"}
     table.metadata = table.metadata.model_copy(update={"properties": properties})
-    return table.transaction()
+    transaction = table.transaction()
+    same = AssertCurrentSchemaId.model_validate({"current-schema-id": table.metadata.current_schema_id})
+    transaction._requirements += (same,)  # noqa: SLF001 - pyiceberg asks for it only where columns are changed
+    return transaction
 
 
 def serials_in(table: Table) -> tuple[dict[Place, int], set[str]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from py4j.protocol import Py4JError
@@ -23,7 +23,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from ordack.paths import NotLocal, local_path, scheme_of
 from ordack.pipeline import folders, writing
 from ordack.pipeline.bodies import SchemaError
-from ordack.pipeline.lake import CATALOG, Lake, check_empty
+from ordack.pipeline.lake import CATALOG, DECODING, Decoding, Lake, check_empty
 from ordack.pipeline.options import OptionError
 from ordack.pipeline.progress import Batch, IngestError, IngestUnusable, Latency, Summary, ended
 from ordack.pipeline.segment_source import MALFORMED, Rows, Settings
@@ -57,6 +57,7 @@ class Job:
     add_columns: bool = False
 
     def __post_init__(self) -> None:
+        self._decoding: Decoding | None = None
         self.settings = Settings.of({"maxSegmentsPerTrigger": str(SEGMENTS_MAX), **self.options})
         if self.table_format not in (None, *FORMATS):
             raise OptionError(f"no table has the format {self.table_format!r}; there are {', '.join(FORMATS)}")
@@ -82,29 +83,65 @@ class Job:
         if local is not None and there is None:
             check_empty(self.table)
 
+    def given(self) -> list[StructField]:
+        """The columns of --schema. Raises SchemaError."""
+        if not self.settings.schema:
+            return []
+        try:
+            decoded = StructType.fromDDL(self.settings.schema)
+        except PySparkException as error:
+            raise SchemaError(f"Spark does not take the schema {self.settings.schema!r}: {words(error)}") from None
+        assert isinstance(decoded, StructType)
+        return decoded.fields
+
     def rows(self) -> Rows:
-        """What tasks make of segments. Raises OptionError, SchemaError."""
+        """What tasks make of segments: with the columns that the table decodes from bodies, or is to. Raises
+        IngestError, IngestUnusable, OptionError, SchemaError."""
+        given, settings = self.given(), self.settings
+        kept = self._properties().get(DECODING)
+        if kept is not None:
+            self._decoding = Decoding.of(kept, self.table).checked(self.table, given, self.options.get("prefix"))
+        elif given:
+            self._decoding = Decoding(given, settings.body_format, settings.prefix)
         columns = from_arrow_schema(SCHEMA).fields
-        if self.settings.schema:
-            try:
-                decoded = StructType.fromDDL(self.settings.schema)
-            except PySparkException as error:
-                raise SchemaError(f"Spark does not take the schema {self.settings.schema!r}: {words(error)}") from None
-            assert isinstance(decoded, StructType)
-            columns = [*decoded.fields, StructField(MALFORMED, StringType()), *columns]
-        return Rows(self.settings, StructType(columns))
+        if self._decoding is not None:
+            decoded = self._decoding.fields
+            settings = replace(
+                settings,
+                schema=StructType(decoded).simpleString(),
+                body_format=self.options.get("format", self._decoding.body_format),
+                prefix=self._decoding.prefix,
+            )
+            columns = [*decoded, StructField(MALFORMED, StringType()), *columns]
+        return Rows(settings, StructType(columns))
+
+    def _properties(self) -> Mapping[str, str]:
+        """Of the table, if there is one. Raises IngestError, IngestUnusable."""
+        if self.table_format == ICEBERG:
+            from ordack.pipeline import iceberg
+
+            return iceberg.properties_of(self.table)
+        from ordack.pipeline import delta
+
+        return delta.properties_of(self.table)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether bodies are decoded."""
+        return self._decoding is not None
 
     def open(self, rows: Rows) -> Lake:
         """The table of Delta Lake or Iceberg. Raises IngestError, IngestUnusable."""
         if writing.DAY in (self.by or ()) and writing.DAY in map(str.lower, rows.arrow.names):
             raise OptionError(f"--partition-by {writing.DAY} makes a column of that name, and the schema has one, too")
+        decoding = None if self._decoding is None else str(self._decoding)
         if self.table_format == ICEBERG:
             from ordack.pipeline.iceberg import Iceberg
 
-            return Iceberg(self.table, rows.arrow, self.by, self.add_columns)
+            return Iceberg(self.table, rows.arrow, self.by, self.add_columns, decoding)
         from ordack.pipeline.delta import Delta
 
-        return Delta(self.table, rows.arrow, self.by, self.add_columns)
+        return Delta(self.table, rows.arrow, self.by, self.add_columns, decoding)
 
 
 def format_of(table: str) -> str | None:
@@ -182,7 +219,7 @@ class Load:
         self.summary = self._summary()
 
     def _summary(self) -> Summary:
-        return Summary(self.job.table, malformed=0 if self.job.settings.schema else None)
+        return Summary(self.job.table, malformed=0 if self.job.decodes else None)
 
     def run(self, continuous: bool, interval: float = INTERVAL_S, stop: Callable[[], bool] = bool) -> Summary:
         """Until everything that was there is in the table, or `stop()`. Raises IngestError, FolderError."""
@@ -227,7 +264,7 @@ class Load:
         batch = Batch(
             self.summary.batches,
             sum(one.rows for one in written),
-            sum(one.malformed for one in written) if self.job.settings.schema else None,
+            sum(one.malformed for one in written) if self.job.decodes else None,
             len(taken),
             behind,
             time.monotonic() - begun,

@@ -7,23 +7,72 @@ one table; and a kill at any moment leaves a batch in the table and counted, or 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
+
+from pyspark.errors import PySparkException
+from pyspark.sql.types import StructField
 
 from ordack.paths import S3, path_of, scheme_of
 from ordack.pipeline.folders import Place
-from ordack.pipeline.progress import IngestUnusable
+from ordack.pipeline.progress import IngestError, IngestUnusable
+from ordack.pipeline.segment_source import MALFORMED
 from ordack.pipeline.segments import SCHEMA
-from ordack.pipeline.writing import File
+from ordack.pipeline.writing import DAY, File
 
 PROPERTY = "ordack.ingest"  # of a table to whose rows an ingest may add
+DECODING = "ordack.decoding"  # of a table with columns that are decoded from the bodies
 CATALOG = "catalog.sqlite"  # of Iceberg, in the folder of a table that is named by that
 ATTEMPTS = 10  # to commit, when others do at the same time
 SMALL = 64 << 20  # bytes of a file that is put together with others, and at least those of the new one
 NAME_SHOWN = 60
 
 OneFile = TypeVar("OneFile")
+
+
+class Decoding(NamedTuple):
+    """Which columns are decoded from the bodies, and how. As text, a table keeps it in its property DECODING."""
+
+    fields: list[StructField]
+    body_format: str
+    prefix: str
+
+    def __str__(self) -> str:
+        return json.dumps(self._asdict() | {"fields": [field.jsonValue() for field in self.fields]})
+
+    @staticmethod
+    def of(text: str, table: str) -> Decoding:
+        """Raises IngestUnusable."""
+        try:
+            told = json.loads(text)
+            fields = [StructField.fromJson(field) for field in told["fields"]]
+            return Decoding(fields, str(told["body_format"]), str(told["prefix"]))
+        except (ValueError, KeyError, TypeError, PySparkException):
+            raise IngestUnusable(
+                f"the property {DECODING} of the table {table} does not say how bodies are decoded: set it to what it "
+                "was, or begin a new table"
+            ) from None
+
+    def checked(self, table: str, given: Sequence[StructField], prefix: str | None) -> Decoding:
+        """With the columns that are given, if there are some. Raises IngestUnusable if they lack one of the table's."""
+        if prefix not in (None, self.prefix):
+            raise IngestUnusable(
+                f"the table {table} has columns with the prefix {self.prefix!r}, not {prefix!r}: leave --prefix out, "
+                "or begin a new table"
+            )
+        ours = {field.name: field.dataType.simpleString() for field in given}
+        there = {field.name: field.dataType.simpleString() for field in self.fields}
+        unfit = [f"{name} {kind}, which is {there[name]} there" for name, kind in ours.items()
+                 if there.get(name, kind) != kind]  # fmt: skip
+        unfit += [f"it lacks {name} {kind}" for name, kind in there.items() if name not in ours]
+        if given and unfit:
+            raise IngestUnusable(
+                f"the table {table} has other columns than --schema: {'; '.join(unfit)}. Leave --schema out to decode "
+                "those of the table, or begin a new table"
+            )
+        return self._replace(fields=list(given)) if given else self
 
 
 class Lake(Protocol):
@@ -76,8 +125,19 @@ def check_empty(table: str) -> None:
         raise IngestUnusable(f"{table} holds files that no ingest has written: name a new folder")
 
 
-def check_division(table: str, by: Sequence[str], wanted: Sequence[str] | None) -> None:
-    """Raises IngestUnusable if a table is to be divided by other columns than it is."""
+def check_same(table: str, before: str | None, now: str | None) -> None:
+    """Raises IngestError if a table does not decode bodies as it did: the rows of an ingest would lack columns."""
+    if before != now:
+        raise IngestError(
+            f"another ingest has added columns to the table {table}: what is in it is whole, and the next ingest fills "
+            "them"
+        )
+
+
+def check_division(table: str, by: Sequence[str], wanted: Sequence[str] | None, columns: Sequence[str]) -> None:
+    """Raises IngestUnusable if a table is to be divided by other columns than it is, or has DAY twice."""
+    if DAY in by and DAY in map(str.lower, columns):
+        raise IngestUnusable(f"the table {table} is divided by {DAY}, that of arrival, and --schema has one, too")
     if wanted is not None and list(wanted) != list(by):
         raise IngestUnusable(
             f"the table {table} is divided by {', '.join(by) or 'nothing'}, not by {', '.join(wanted)}: leave "
@@ -92,6 +152,8 @@ def new_columns(table: str, there: Sequence[str], ours: Sequence[str], unfit: li
     lacking = [name for name in ours if name not in there]
     folded = {name.lower(): name for name in there}
     unfit += [f"{name}, which is {folded[name.lower()]} there" for name in lacking if name.lower() in folded]
+    if MALFORMED in there and MALFORMED not in ours:
+        unfit.append(f"it decodes bodies, and has no property {DECODING} that says how")
     if not unfit and set(ours) == set(lacking):
         unfit.append("none of its own is among them")
     if unfit:
