@@ -17,7 +17,6 @@
 #define TLS_HANDSHAKE 0x16u /* a record's first byte */
 #define TLS_VERSION 3u      /* its second one */
 #define VXLAN_PORT 4789u
-#define WRAPPINGS_MAX 4        /* of one frame, the frame itself counted */
 #define RECORD_MAX (16u << 20) /* bytes of one frame or block; more is no capture but a corrupt length */
 #define PENDING_MAX (4u << 20) /* bytes kept out of order for one direction: more than a TCP window */
 #define LATE_MAX                                                                                                       \
@@ -47,12 +46,7 @@
 
 /* Answers of read_frame besides mqqb_capture's statuses. */
 #define FRAME_DONE 0
-#define FRAME_AGAIN 8  /* once drain is done */
-#define FRAME_INNER 10 /* what is left begins with the link header of a frame that was wrapped */
-
-/* Types of link headers that also frames in frames have. */
-#define LINK_ETHERNET 1u
-#define LINK_RAW 101u /* IP alone */
+#define FRAME_AGAIN 8 /* once drain is done */
 
 #define IS_UDP (1u << 17) /* in mqqb_capture_end's last word */
 
@@ -60,10 +54,6 @@
 #define SYN 2u
 #define RST 4u
 #define ACK 16u
-
-/* Values of datagram.state */
-#define IS_WAITING 1u
-#define IS_KNOWN 2u
 
 /* A file is read once, from record to record: steps of which the processor cannot guess the next. */
 static inline void fetch(const uint8_t *from, uint64_t size)
@@ -987,7 +977,6 @@ static uint32_t connect(mqqb_capture *c, uint32_t *place, const mqqb_capture_end
     memset(k, 0, sizeof *k);
     k->end[side] = end[0];
     k->end[1 - side] = end[1];
-    k->tunnel = c->tunnel;
     for (unsigned i = 0; i < 2; i++) {
         k->direction[i].carry = k->direction[i].pending = NONE;
     }
@@ -1013,17 +1002,15 @@ static int is_far_behind(const mqqb_capture_direction *d, uint32_t sequence)
 }
 
 /* A segment of TCP. end: its sender and receiver; s: its bytes as far as captured, its number in s->sequence; length: how many it
- * had. *found: the connection, or NONE.
- * There is room for 4 rows, 2 segments and a connection. */
+ * had. There is room for 4 rows, 2 segments and a connection. */
 static int32_t read_tcp(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t flags, uint32_t ack, piece *s,
-                        uint32_t length, uint32_t *found, uint32_t *found_side)
+                        uint32_t length)
 {
     uint32_t side, number;
     uint32_t *const place = find(c, end, &side);
     mqqb_capture_connection *k;
     mqqb_capture_direction *d, *other;
 
-    *found = NONE;
     s->sequence += (flags & SYN) != 0;
     number = *place - 1;
     if (*place != 0) {
@@ -1046,8 +1033,6 @@ static int32_t read_tcp(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t
     k = &c->connections[number];
     d = &k->direction[side];
     other = &k->direction[1 - side];
-    *found = number;
-    *found_side = side;
 
     if ((flags & SYN) != 0) {
         if ((d->flags & IS_OPEN) == 0) {
@@ -1129,13 +1114,13 @@ static inline uint64_t manager_of(const uint8_t *guid)
     return memcmp(guid, no_guid, 16) == 0 ? 0 : hash_of(guid, 16) | 1;
 }
 
-/* A TCP segment, or (in is NULL) a fragment of one. */
+/* A TCP segment. */
 static void route(mqqb_capture *c, const mqqb_capture_end end[2], const uint8_t *in, uint64_t size)
 {
-    c->pair = c->tunnel != 0 ? c->tunnel : pair_hash(end) | 1;
-    c->key = in != NULL ? connection_hash(end) | 1 : c->pair;
+    c->pair = pair_hash(end) | 1;
+    c->key = connection_hash(end) | 1;
     c->managers[0] = c->managers[1] = 0;
-    if (in != NULL && size >= MQQB_ESTABLISH_TIME_STAMP_AT && check_base_header(in) == MQQB_OK) {
+    if (size >= MQQB_ESTABLISH_TIME_STAMP_AT && check_base_header(in) == MQQB_OK) {
         const uint32_t at = (le16(in + MQQB_BASE_FLAGS_AT) & MQQB_BASE_IN) != 0 ? MQQB_ESTABLISH_CLIENT_GUID_AT
                                                                                 : MQQB_USER_SOURCE_QUEUE_MANAGER_AT;
         if (at == MQQB_USER_SOURCE_QUEUE_MANAGER_AT ||
@@ -1167,7 +1152,7 @@ static void end_route(mqqb_capture *c, uint64_t place, uint32_t link, uint64_t s
 
 uint64_t mqqb_capture_pair(const mqqb_capture_connection *k)
 {
-    return k->tunnel != 0 ? k->tunnel : pair_hash(k->end) | 1;
+    return pair_hash(k->end) | 1;
 }
 
 void mqqb_capture_gather(const uint8_t *file, const mqqb_capture_routed *routed, const uint32_t *which, uint64_t count,
@@ -1202,20 +1187,14 @@ uint64_t mqqb_capture_places(const uint8_t *gathered, uint64_t size, uint64_t *p
 typedef struct {
     const uint8_t *in;
     uint64_t size, wire;
-    uint32_t link; /* type of the header that they begin with */
-    /* Of a tunnel's datagram whose first fragment this is in: its number and 1, or 0; its bytes here; the connection in it, or NONE, with
-     * what a datagram knows of that. */
-    uint32_t datagram;
-    const uint8_t *whole;
-    uint64_t whole_wire;
-    uint32_t connection, side, sequence, limit;
-    uint32_t cut; /* a header was not captured whole */
+    uint32_t link;   /* type of the header that they begin with */
+    uint32_t unread; /* why the frame cannot be read: as mqqb_capture.unread_link; 0: it can */
 } view;
 
 static inline int holds(view *v, uint64_t size)
 {
     if (size > v->size) {
-        v->cut = size <= v->wire;
+        v->unread = size <= v->wire ? MQQB_CAPTURE_CUT : 0;
         return 0;
     }
     return 1;
@@ -1242,15 +1221,6 @@ static inline void shorten(view *v, uint64_t wire)
     }
 }
 
-/* What an IP header says that follows. */
-static inline void claim(view *v, uint64_t wire)
-{
-    if (v->datagram != 0) {
-        v->limit = (uint32_t)((uint64_t)(v->in - v->whole) + wire);
-    }
-    shorten(v, wire);
-}
-
 static inline piece piece_of(const mqqb_capture *c, const view *v, uint32_t sequence)
 {
     piece s = {0};
@@ -1264,19 +1234,19 @@ static inline piece piece_of(const mqqb_capture *c, const view *v, uint32_t sequ
     return s;
 }
 
-/* A TCP header and what follows. partial: what follows is not all of it. */
-static int32_t read_tcp_header(mqqb_capture *c, mqqb_capture_end end[2], view *v, uint32_t partial, uint32_t *found,
-                               uint32_t *side)
+/* Do the ports say that it is none of ours? */
+static inline int is_other(view *v)
+{
+    return holds(v, 4) && be16(v->in) != TCP_PORT && be16(v->in + 2) != TCP_PORT;
+}
+
+/* A TCP header and what follows. */
+static int32_t read_tcp_header(mqqb_capture *c, mqqb_capture_end end[2], view *v)
 {
     const uint8_t *const in = v->in;
-    uint32_t flags, sequence;
     piece s;
 
-    *found = NONE;
-    if (holds(v, 4) && be16(in) != TCP_PORT && be16(in + 2) != TCP_PORT) {
-        return FRAME_DONE;
-    }
-    if (!holds(v, 20) || in[12] >> 4 < 5 || !pass(v, (uint64_t)(in[12] >> 4) * 4)) {
+    if (is_other(v) || !holds(v, 20) || in[12] >> 4 < 5 || !pass(v, (uint64_t)(in[12] >> 4) * 4)) {
         return FRAME_DONE;
     }
     end[0].word[4] |= be16(in);
@@ -1288,151 +1258,11 @@ static int32_t read_tcp_header(mqqb_capture *c, mqqb_capture_end end[2], view *v
     if (!is_ours(c, end)) {
         return FRAME_DONE;
     }
-    flags = partial ? in[13] & ~FIN : in[13];
-    sequence = be32(in + 4);
-    s = piece_of(c, v, sequence);
-    return read_tcp(c, end, flags, be32(in + 8), &s, (uint32_t)v->wire, found, side);
+    s = piece_of(c, v, be32(in + 4));
+    return read_tcp(c, end, in[13], be32(in + 8), &s, (uint32_t)v->wire);
 }
 
-static void count_fragment(mqqb_capture_datagram *g, const view *v, uint32_t place, uint32_t more)
-{
-    const uint32_t end = smaller((place + (uint32_t)v->wire + 7) / 8, MQQB_CAPTURE_UNITS);
-
-    for (uint32_t unit = place / 8; unit < end; unit++) {
-        const uint32_t bit = 1u << unit % 32;
-        g->received += (g->there[unit / 32] & bit) == 0;
-        g->there[unit / 32] |= bit;
-    }
-    if (more == 0) {
-        g->total = end;
-    }
-    if (g->state == IS_KNOWN && g->received >= g->total) {
-        g->state = 0;
-    }
-}
-
-/* A segment that is not the first fragment of its datagram, whose first fragment is known. Returns the one behind it. */
-static uint32_t take_fragment(mqqb_capture *c, const mqqb_capture_datagram *g, uint32_t number)
-{
-    piece *const s = &c->segments[number];
-    const uint32_t next = s->next;
-
-    if (g->connection == NONE || (c->connections[g->connection].flags & IS_CLOSED) != 0 || s->sequence >= g->limit) {
-        return free_segment(c, number);
-    }
-    s->size = smaller(s->size, g->limit - s->sequence);
-    s->sequence += g->sequence;
-    wait_in(c, &c->connections[g->connection].direction[g->side], number);
-    c->active = g->connection;
-    return next;
-}
-
-/* That of which this is a part, or a new one in the place of the oldest. */
-static mqqb_capture_datagram *datagram_of(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t id)
-{
-    mqqb_capture_datagram *g = NULL;
-
-    for (unsigned i = 0; i < MQQB_CAPTURE_FRAGMENTS && g == NULL; i++) {
-        g = &c->datagrams[i];
-        if (g->state == 0 || g->id != id || memcmp(g->end, end, sizeof g->end) != 0) {
-            g = NULL;
-        }
-    }
-    if (g == NULL) {
-        g = &c->datagrams[c->datagram_next++ % MQQB_CAPTURE_FRAGMENTS];
-        while (g->state == IS_WAITING && g->waiting != NONE) {
-            g->waiting = free_segment(c, g->waiting);
-        }
-        memcpy(g->end, end, sizeof g->end);
-        g->id = id;
-        g->state = IS_WAITING;
-        g->waiting = NONE;
-        g->received = 0;
-        g->total = NONE;
-        memset(g->there, 0, sizeof g->there);
-    }
-    return g;
-}
-
-/* A fragment that is not the first one. place: in the datagram, in bytes. */
-static int32_t read_later(mqqb_capture *c, mqqb_capture_datagram *g, const view *v, uint32_t place, uint32_t more)
-{
-    const piece s = piece_of(c, v, place);
-    const uint32_t number = new_segment(c, &s);
-
-    if (g->state == IS_WAITING) {
-        c->segments[number].next = g->waiting;
-        g->waiting = number;
-    } else {
-        (void)take_fragment(c, g, number);
-    }
-    count_fragment(g, v, place, more);
-    return FRAME_DONE;
-}
-
-/* The first fragment has told the connection. */
-static void begin_datagram(mqqb_capture *c, mqqb_capture_datagram *g, const view *v)
-{
-    g->connection = v->connection;
-    g->side = v->side;
-    g->sequence = v->sequence;
-    g->limit = v->limit;
-    while (g->state == IS_WAITING && g->waiting != NONE) {
-        g->waiting = take_fragment(c, g, g->waiting);
-    }
-    g->state = IS_KNOWN;
-}
-
-/* A TCP header in the first fragment of a datagram, which begins at v->whole, and what follows. */
-static int32_t read_first(mqqb_capture *c, mqqb_capture_end end[2], view *v)
-{
-    const uint8_t *const in = v->in;
-    const int32_t status = read_tcp_header(c, end, v, 1, &v->connection, &v->side);
-
-    if (v->connection != NONE) {
-        v->sequence = be32(in + 4) + ((in[13] & SYN) != 0) - (uint32_t)(v->in - v->whole);
-    }
-    return status;
-}
-
-/* A part of an IP datagram that carries TCP, with more of them. */
-static int32_t read_fragment(mqqb_capture *c, mqqb_capture_end end[2], const view *v, uint32_t id, uint32_t place,
-                             uint32_t more)
-{
-    mqqb_capture_datagram *const g = datagram_of(c, end, id);
-    view header = *v;
-    int32_t status;
-
-    if (place > 0) {
-        return read_later(c, g, v, place, more);
-    }
-    header.whole = v->in;
-    header.limit = NONE;
-    status = read_first(c, end, &header);
-    if (status == FRAME_DONE) {
-        begin_datagram(c, g, &header);
-        count_fragment(g, v, place, more);
-    }
-    return status;
-}
-
-/* An IP datagram that carries TCP, or a part of one. */
-static inline int32_t read_datagram(mqqb_capture *c, mqqb_capture_end end[2], view *v, uint32_t id, uint32_t place,
-                                    uint32_t more)
-{
-    uint32_t number, side;
-
-    if (c->routed != NULL && (place | more) != 0) {
-        route(c, end, NULL, 0);
-        return FRAME_DONE;
-    }
-    if ((place | more) != 0) {
-        return read_fragment(c, end, v, id, place, more);
-    }
-    return v->datagram != 0 ? read_first(c, end, v) : read_tcp_header(c, end, v, 0, &number, &side);
-}
-
-/* A UDP header and what follows: a ping, or a frame in VXLAN. There is room for a row, a packet and a connection. */
+/* A UDP header and what follows: a ping. There is room for a row, a packet and a connection. */
 static int32_t read_udp(mqqb_capture *c, mqqb_capture_end end[2], view *v)
 {
     const uint8_t *const in = v->in;
@@ -1444,8 +1274,8 @@ static int32_t read_udp(mqqb_capture *c, mqqb_capture_end end[2], view *v)
     }
     shorten(v, be16(in + 4) - 8u);
     if (be16(in + 2) == VXLAN_PORT) {
-        v->link = LINK_ETHERNET;
-        return pass(v, 8) && (v->in[-8] & 8) != 0 ? FRAME_INNER : FRAME_DONE;
+        v->unread = MQQB_CAPTURE_WRAPPED;
+        return FRAME_DONE;
     }
     if (c->columns.packets == NULL || (be16(in) != PING_PORT && be16(in + 2) != PING_PORT)) {
         return FRAME_DONE;
@@ -1461,86 +1291,23 @@ static int32_t read_udp(mqqb_capture *c, mqqb_capture_end end[2], view *v)
     return FRAME_DONE;
 }
 
-/* A GRE header and what follows: a frame or an IP datagram, as tunnels and mirrors send it. */
-static int32_t read_gre(view *v)
+/* What an IP datagram carries, or a part of that: then place, its first byte, or more, whether more follow, is not 0. */
+static int32_t read_carried(mqqb_capture *c, mqqb_capture_end end[2], view *v, uint32_t protocol, uint32_t place,
+                            uint32_t more)
 {
-    const uint8_t *const in = v->in;
-    uint32_t flags, type, size = 4;
+    const uint32_t part = place | more;
 
-    if (!holds(v, 4) || (in[1] & 7) != 0) { /* version 1 is PPTP's */
+    if (protocol == 47 || (protocol == 6 && part != 0 && (place != 0 || !is_other(v)))) {
+        v->unread = MQQB_CAPTURE_WRAPPED; /* GRE; it may be of ours */
         return FRAME_DONE;
     }
-    flags = in[0];
-    type = be16(in + 2);
-    size += (flags & 0x80) != 0 ? 4 : 0; /* checksum */
-    size += (flags & 0x20) != 0 ? 4 : 0; /* key */
-    size += (flags & 0x10) != 0 ? 4 : 0; /* number */
-    v->link = type == 0x0800 || type == 0x86DD ? LINK_RAW : LINK_ETHERNET;
-    if (type == 0x88BE && (flags & 0x10) != 0) { /* ERSPAN II; its type I has no number, and no header */
-        size += 8;
-    } else if (type == 0x22EB) { /* ERSPAN III, whose last bit tells of a subheader */
-        size += v->size >= size + 12 && (in[size + 11] & 1) != 0 ? 20 : 12;
-    } else if (v->link == LINK_ETHERNET && type != 0x6558 && type != 0x88BE) {
+    if (part != 0) {
         return FRAME_DONE;
     }
-    return pass(v, size) ? FRAME_INNER : FRAME_DONE;
-}
-
-/* A part of an IP datagram that may carry a frame, in VXLAN or GRE: what is in the first one is read like a frame that goes on in the
- * others. If that begins with a part of another one, only the inner one is put together. */
-static int32_t read_tunnel_fragment(mqqb_capture *c, mqqb_capture_end end[2], view *v, uint32_t protocol, uint32_t id,
-                                    uint32_t place, uint32_t more)
-{
-    mqqb_capture_datagram *g;
-
-    if (c->routed != NULL) {
-        route(c, end, NULL, 0);
-        return FRAME_DONE;
+    if (protocol == 17) {
+        return read_udp(c, end, v);
     }
-    end[0].word[4] |= protocol << 24;
-    end[1].word[4] |= protocol << 24;
-    g = datagram_of(c, end, id);
-    if (place > 0) {
-        return read_later(c, g, v, place, more);
-    }
-    v->datagram = (uint32_t)(g - c->datagrams) + 1;
-    v->whole = v->in;
-    v->whole_wire = v->wire;
-    v->connection = v->limit = NONE;
-    if (protocol == 47) {
-        return read_gre(v);
-    }
-    return holds(v, 8) && be16(v->in + 2) == VXLAN_PORT ? read_udp(c, end, v) : FRAME_DONE;
-}
-
-/* All of the first fragment was read. */
-static void end_tunnel_fragment(mqqb_capture *c, const view *v)
-{
-    mqqb_capture_datagram *const g = &c->datagrams[v->datagram - 1];
-    view whole = {0};
-
-    whole.wire = v->whole_wire;
-    begin_datagram(c, g, v);
-    count_fragment(g, &whole, 0, 1);
-}
-
-/* What an IP datagram carries, or a part of that. */
-static int32_t read_carried(mqqb_capture *c, mqqb_capture_end end[2], view *v, uint32_t protocol, uint32_t id,
-                            uint32_t place, uint32_t more)
-{
-    if (protocol == 6) {
-        return read_datagram(c, end, v, id, place, more);
-    }
-    if (protocol != 17 && protocol != 47) {
-        return FRAME_DONE;
-    }
-    if (c->tunnel == 0) {
-        c->tunnel = pair_hash(end) | 1;
-    }
-    if ((place | more) != 0) {
-        return read_tunnel_fragment(c, end, v, protocol, id, place, more);
-    }
-    return protocol == 17 ? read_udp(c, end, v) : read_gre(v);
+    return protocol == 6 ? read_tcp_header(c, end, v) : FRAME_DONE;
 }
 
 static int32_t read_ip4(mqqb_capture *c, view *v)
@@ -1555,27 +1322,27 @@ static int32_t read_ip4(mqqb_capture *c, view *v)
     head = (uint32_t)(in[0] & 15) * 4;
     total = be16(in + 2);
     if (total != 0) { /* else the sender's network card divides what is more than 64 KiB here */
-        claim(v, total);
+        shorten(v, total);
     }
     if (head < 20 || !pass(v, head)) {
         return FRAME_DONE;
     }
     memcpy(&end[0].word[0], in + 12, 4);
     memcpy(&end[1].word[0], in + 16, 4);
-    return read_carried(c, end, v, in[9], be16(in + 4), (be16(in + 6) & 0x1FFF) * 8, in[6] & 0x20);
+    return read_carried(c, end, v, in[9], be16(in + 6) & 0x1FFF, in[6] & 0x20);
 }
 
 static int32_t read_ip6(mqqb_capture *c, view *v)
 {
     const uint8_t *const in = v->in;
     mqqb_capture_end end[2] = {{{0}}, {{0}}};
-    uint32_t next, id = 0, place = 0, more = 0;
+    uint32_t next, place = 0, more = 0;
 
     if (!pass(v, 40) || in[0] >> 4 != 6) {
         return FRAME_DONE;
     }
     if (be16(in + 4) != 0) {
-        claim(v, be16(in + 4));
+        shorten(v, be16(in + 4));
     }
     memcpy(end[0].word, in + 8, 16);
     memcpy(end[1].word, in + 24, 16);
@@ -1590,7 +1357,6 @@ static int32_t read_ip6(mqqb_capture *c, view *v)
         if (next == 44) {
             place = be16(header + 2) & 0xFFF8;
             more = header[3] & 1;
-            id = be32(header + 4);
         } else {
             size = next == 51 ? 4 * (uint32_t)header[1] + 8 : 8 * (uint32_t)header[1] + 8;
         }
@@ -1599,7 +1365,7 @@ static int32_t read_ip6(mqqb_capture *c, view *v)
             return FRAME_DONE;
         }
     }
-    return read_carried(c, end, v, next, id, place, more);
+    return read_carried(c, end, v, next, place, more);
 }
 
 /* The Ethernet type of what begins with IP. */
@@ -1608,18 +1374,13 @@ static uint32_t ip_type(const view *v)
     return v->size > 0 && v->in[0] >> 4 == 6 ? 0x86DD : 0x0800;
 }
 
-static void count_unread(mqqb_capture *c, uint32_t link)
-{
-    c->unread_link = c->unread++ == 0 ? link : c->unread_link;
-}
-
 /* Link header, IP. Whatever is broken or none of ours is passed over. */
 static int32_t read_link(mqqb_capture *c, view *v)
 {
     uint32_t type = 0;
 
     switch (v->link) {
-    case LINK_ETHERNET: /* with any number of VLAN tags */
+    case 1: /* Ethernet, with any number of VLAN tags */
         if (!pass(v, 14)) {
             return FRAME_DONE;
         }
@@ -1649,13 +1410,13 @@ static int32_t read_link(mqqb_capture *c, view *v)
         break;
     case 12: /* raw IP */
     case 14:
-    case LINK_RAW:
+    case 101:
     case 228:
     case 229:
         type = ip_type(v);
         break;
     default:
-        count_unread(c, v->link);
+        v->unread = v->link;
         return FRAME_DONE;
     }
     if (type == 0x0800) {
@@ -1664,21 +1425,13 @@ static int32_t read_link(mqqb_capture *c, view *v)
     return type == 0x86DD ? read_ip6(c, v) : FRAME_DONE;
 }
 
-/* A frame, or the one that is in it. The view is passed on, not copied: a copy of what was just written has to wait until that is in
- * the cache. */
+/* The view is passed on, not copied: a copy of what was just written has to wait until that is in the cache. */
 static int32_t read_frame(mqqb_capture *c, view *v)
 {
-    int32_t status = FRAME_INNER;
+    const int32_t status = read_link(c, v);
 
-    for (unsigned i = 0; status == FRAME_INNER && i < WRAPPINGS_MAX; i++) {
-        status = read_link(c, v);
-    }
-    status = status == FRAME_INNER ? FRAME_DONE : status;
-    if (v->cut) {
-        count_unread(c, MQQB_CAPTURE_CUT);
-    }
-    if (v->datagram != 0 && status == FRAME_DONE) {
-        end_tunnel_fragment(c, v);
+    if (v->unread != 0) {
+        c->unread_link = c->unread++ == 0 ? v->unread : c->unread_link;
     }
     return status;
 }
@@ -1988,21 +1741,10 @@ static int is_over(const mqqb_capture_connection *k)
            (k->direction[1].flags & (IS_OPEN | IS_ENDED)) != IS_OPEN;
 }
 
-/* Its first fragment has come, and was of a connection. */
-static int has_connection(const mqqb_capture_datagram *g)
-{
-    return g->state == IS_KNOWN && g->connection != NONE;
-}
-
 uint32_t mqqb_capture_forget(mqqb_capture *c, uint32_t *numbers)
 {
     uint32_t left = 0, number;
 
-    for (unsigned i = 0; i < MQQB_CAPTURE_FRAGMENTS; i++) {
-        if (has_connection(&c->datagrams[i])) {
-            numbers[c->datagrams[i].connection] = MQQB_CAPTURE_KEEP;
-        }
-    }
     for (number = 0; number < c->connections_used; number++) {
         mqqb_capture_connection *const k = &c->connections[number];
         if (numbers[number] == MQQB_CAPTURE_KEEP || (k->flags & (IS_HELD | IS_GIVING)) != 0 ||
@@ -2028,11 +1770,6 @@ uint32_t mqqb_capture_forget(mqqb_capture *c, uint32_t *numbers)
     if (c->held_first != NONE) {
         c->held_first = numbers[c->held_first];
         c->held_last = numbers[c->held_last];
-    }
-    for (unsigned i = 0; i < MQQB_CAPTURE_FRAGMENTS; i++) {
-        if (has_connection(&c->datagrams[i])) {
-            c->datagrams[i].connection = numbers[c->datagrams[i].connection];
-        }
     }
     c->connections_used = left;
     return left;
@@ -2094,7 +1831,6 @@ int32_t mqqb_capture_read(mqqb_capture *c)
         {
             const uint64_t place = (uint64_t)(v.in - file), size = v.size, wire = v.wire;
             const uint32_t link = v.link;
-            c->tunnel = 0;
             status = read_frame(c, &v);
             end_route(c, place, link, size, wire);
         }

@@ -1,7 +1,7 @@
 /* mqqb_capture.h: from the bytes of pcap and pcapng files to columns of packets: frames, IP, TCP put together again, mqqb_scan.
  * For hosts (captures, pipelines); firmware leaves this file out. Nothing is allocated: all tables are the caller's, who makes
- * them larger when a status asks for it. Only connections to or from TCP port 1801 are looked at, also those that a mirror has
- * wrapped once more: in VXLAN (UDP port 4789), in GRE, or in GRE as ERSPAN. With mqqb_capture_columns.packets pings, too.
+ * them larger when a status asks for it. Only connections to or from TCP port 1801 are looked at; with
+ * mqqb_capture_columns.packets pings, too.
  *
  * COST. A frame whose packets lie in it whole is scanned where it is. Bytes that wait (for what is missing before them, or for
  * the rest of their packet) are references into the files, so that memory grows with connections, not with bytes. */
@@ -98,9 +98,8 @@ enum {
     MQQB_CAPTURE_LABEL = 750,        /* bytes of the longest label */
     MQQB_CAPTURE_SCRATCH = 0x400010, /* bytes of the longest packet */
     MQQB_CAPTURE_NAMES = 0x80000,    /* bytes of a dictionary that have to be free before a packet is read */
-    MQQB_CAPTURE_UNITS = 8192,       /* of 8 bytes in an IP datagram */
     MQQB_CAPTURE_CUT = 1 << 30,      /* in place of a link type: a frame's headers were not captured whole */
-    MQQB_CAPTURE_FRAGMENTS = 64,     /* IP datagrams whose fragments are waited for at once */
+    MQQB_CAPTURE_WRAPPED,            /* the same: the frame is in a tunnel, VXLAN or GRE, or is a fragment of IP */
     MQQB_CAPTURE_INTERFACES = 256    /* of one section of a pcapng file */
 };
 
@@ -140,7 +139,6 @@ typedef struct {
     uint32_t flags;              /* bit 0: a SYN was seen */
     uint32_t ending;             /* a value of MQQB_KIND_END and 1, while what is left is given up */
     uint32_t held_at, held_next; /* a frame's number over all files, the next connection that waits */
-    uint64_t tunnel;             /* number of the two hosts of the tunnel in which it was first seen; 0: in none */
 } mqqb_capture_connection;
 
 /* Distinct strings of bytes. Entry number n, from 1, is bytes[end[n - 1]..end[n]); end[0] is 0. */
@@ -152,27 +150,14 @@ typedef struct {
     uint32_t index_size, capacity, count;
 } mqqb_capture_dictionary;
 
-/* An IP datagram of which fragments have come. */
-typedef struct {
-    mqqb_capture_end end[2]; /* sender, receiver, without ports; of a tunnel, its protocol << 24 in their last words */
-    uint32_t id, state;      /* state 0: unused */
-    uint32_t connection, side; /* of the first fragment, when it has come */
-    uint32_t sequence;         /* TCP's number that the datagram's first byte would have */
-    uint32_t limit;            /* bytes of the datagram up to the end of the segment; what follows is none of it */
-    uint32_t waiting; /* segments that came before the first fragment; their sequence is the place in the datagram */
-    uint32_t received, total;                /* units of 8 bytes */
-    uint32_t there[MQQB_CAPTURE_UNITS / 32]; /* bits of the units that have come: captures may have all twice */
-} mqqb_capture_datagram;
-
 typedef struct {
     uint64_t units; /* per second; if binary is 1: 2 to the power of units */
     int64_t shift;  /* s */
     uint32_t link, snap, binary;
 } mqqb_capture_interface;
 
-/* A frame of TCP port 1801, for the task that replays its connection. key: the same for all frames of a connection; of an IP
- * fragment: pair, which is the same for all frames of two hosts, in a tunnel for all frames of its two hosts. managers: of the GUIDs in a packet that begins in the frame, a
- * number each; 0: none. */
+/* A frame of TCP port 1801, for the task that replays its connection. key: the same for all frames of a connection. pair: for all
+ * frames of two hosts. managers: of the GUIDs in a packet that begins in the frame, a number each; 0: none. */
 typedef struct {
     uint64_t key, pair, managers[2];
     uint64_t place; /* of its bytes in the file */
@@ -213,20 +198,17 @@ typedef struct {
     uint32_t frames_before; /* caller, with order: frames of the file before this part of it */
 
     uint64_t cursor, frames,
-        unread; /* in the file; frames of all files; of these, those of link types that cannot be read, or of which too
-                 * little was captured to tell whether they are of the protocol, or what they carry of it */
+        unread; /* in the file; frames of all files; of these, those that cannot be read (their link type, a tunnel, a
+                 * fragment of IP), or of which too little was captured to tell whether they are of the protocol */
     uint32_t frame, connections_used, segments_used, segments_free, segments_spare;
     uint32_t started, format, swapped, interfaces_used; /* what the file's header said */
     uint32_t active, drain_side, drain_progress, held_first, held_last, finished;
     uint32_t details, flushed;
-    uint32_t unread_link; /* the link type of the first of those, or MQQB_CAPTURE_CUT */
+    uint32_t unread_link; /* the link type of the first of those, MQQB_CAPTURE_CUT or MQQB_CAPTURE_WRAPPED */
     uint64_t next, label_used, packets_used, ahead;
     uint64_t key, pair, managers[2];
-    uint64_t tunnel; /* of the frame that is read, as connection.tunnel */
     int64_t time;
     mqqb_capture_interface interfaces[MQQB_CAPTURE_INTERFACES];
-    mqqb_capture_datagram datagrams[MQQB_CAPTURE_FRAGMENTS];
-    uint32_t datagram_next;
     uint32_t block[MQQB_CAPTURE_COLUMNS * 16];
 } mqqb_capture;
 
@@ -264,7 +246,7 @@ uint64_t mqqb_capture_keep(mqqb_capture *c, uint8_t *out, uint8_t *files);
 
 /* Forget connections, when all rows were taken: frames of one that come after all are of a new one, as if it were older than the
  * capture. numbers: what is wished of each; then its new number, in the same order, all ones if it is forgotten. Returns how many are left; the indexes have to be
- * filled again: mqqb_capture_rehash. What the queue of waiting frames or an IP fragment refers to is kept. */
+ * filled again: mqqb_capture_rehash. What the queue of waiting frames refers to is kept. */
 enum { MQQB_CAPTURE_KEEP = 0, MQQB_CAPTURE_FORGET_ENDED = 1, MQQB_CAPTURE_FORGET = 2 };
 uint32_t mqqb_capture_forget(mqqb_capture *c, uint32_t *numbers);
 

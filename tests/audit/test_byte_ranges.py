@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import struct
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from ordack.audit import stages, tasks
 from ordack.capture import byte_ranges
 
 from tests.support import capture_generator
-from tests.support.capture_files import enhanced, in_fragments, interface, pcap, section, segment, syn
+from tests.support.capture_files import enhanced, interface, pcap, section, segment, syn
 
 SEED = 4
 
@@ -107,37 +106,3 @@ def test_a_fleet_behind_one_address_is_read_once(tmp_path: Path, monkeypatch: py
         assert found.summary == whole.summary
         assert found.streams == whole.streams
         assert found.bytes_read <= 1.2 * path.stat().st_size
-
-
-def in_tunnel(source: Path, target: Path) -> int:
-    """A capture of Ethernet as a switch mirrors it in VXLAN through a network of small frames, in fragments, of which
-    the last one comes first of each third datagram. Returns how many frames there are."""
-    data = source.read_bytes()
-    made, frames, number, at = bytearray(data[:24]), 0, 0, 24
-    while at < len(data):
-        time = data[at : at + 8]
-        size = struct.unpack_from("<I", data, at + 8)[0]
-        inner = b"\x08" + bytes(7) + data[at + 16 : at + 16 + size]
-        head = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 28 + len(inner), 0, 0, 64, 17, 0, b"\x0a\1\0\1", b"\x0a\1\0\2")
-        udp = struct.pack(">HHHH", 5000, 4789, 8 + len(inner), 0)
-        for part in in_fragments(head + udp + inner, 160, number)[:: -1 if number % 3 == 0 else 1]:
-            frame = bytes(12) + b"\x08\x00" + part
-            made += time + struct.pack("<II", len(frame), len(frame)) + frame
-            frames += 1
-        at += 16 + size
-        number += 1
-    target.write_bytes(made)
-    return frames
-
-
-def test_a_fleet_in_a_tunnel_with_small_frames(tmp_path: Path) -> None:
-    own, path = tmp_path / "own.pcap", tmp_path / "tunnel.pcap"
-    capture_generator.write_fleet([own], 10_000, 400, seed=SEED)
-    frames = in_tunnel(own, path)
-    plain = tasks.run([own])
-    assert frames > 15_000
-    for parts in (1, 2, 8):
-        found = tasks.run([path], parts=parts, range_bytes=path.stat().st_size // 16)
-        for name in ("packets", "connections", "streams", "messages", "resends", "rejects", "holes", "malformed",
-                     "unsettled", "violations", "unknown", "verdict"):  # fmt: skip
-            assert found.summary[name] == plain.summary[name], (parts, name)

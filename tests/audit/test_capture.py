@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 import dpkt
 import packet_samples as samples  # type: ignore[import-not-found]
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mqqb import build
-from ordack.capture.one_by_one import CaptureError, Found, Tally, is_capture, packets
+from ordack.capture.one_by_one import WRAPPED, CaptureError, Found, Tally, is_capture, packets
 
 from tests.support.capture_files import (
     CLIENT,
@@ -26,7 +26,6 @@ from tests.support.capture_files import (
     START,
     block,
     enhanced,
-    in_fragments,
     interface,
     pcap,
     section,
@@ -246,64 +245,26 @@ def outer(protocol: int, data: bytes) -> bytes:
     return bytes(dpkt.ip.IP(src=b"\x0a\1\0\1", dst=b"\x0a\1\0\2", p=protocol, len=20 + len(data), data=data))
 
 
-def vxlan(inner: bytes, flags: int = 8) -> bytes:
-    data = bytes([flags, 0, 0, 0, 0, 0, 42, 0]) + ethernet(inner)
+def vxlan(inner: bytes) -> bytes:
+    data = bytes([8, 0, 0, 0, 0, 0, 42, 0]) + ethernet(inner)
     return outer(17, bytes(dpkt.udp.UDP(sport=50123, dport=4789, ulen=8 + len(data), data=data)))
 
 
-def gre(kind: int, inner: bytes, flags: int = 0, head: bytes = b"") -> bytes:
-    return outer(47, struct.pack(">HH", flags, kind) + head + inner)
+def fragment(whole: bytes) -> bytes:
+    """The first part of an IP packet."""
+    if whole[0] >> 4 == 6:
+        return whole[:4] + struct.pack(">HB", 68, 44) + whole[7:40] + struct.pack(">BxHI", 6, 1, 7) + whole[40:100]
+    return whole[:2] + struct.pack(">HHH", 80, 7, 0x2000) + whole[8:80]
 
 
-WRAPPINGS = {
-    "vxlan": vxlan,
-    "gre ip": lambda inner: gre(0x86DD if inner[0] >> 4 == 6 else 0x0800, inner),
-    "gre ip, checksum, key and number": lambda inner: gre(0x0800, inner, 0xB000, bytes(12)),
-    "gre ethernet, key": lambda inner: gre(0x6558, ethernet(inner), 0x2000, bytes(4)),
-    "erspan 1": lambda inner: gre(0x88BE, ethernet(inner)),
-    "erspan 2": lambda inner: gre(0x88BE, ethernet(inner), 0x1000, bytes(4 + 8)),
-    "erspan 3": lambda inner: gre(0x22EB, ethernet(inner), 0x1000, bytes(4 + 12)),
-    "erspan 3, subheader": lambda inner: gre(0x22EB, ethernet(inner), 0x1000, bytes(4 + 11) + b"\1" + bytes(8)),
-    "vxlan in gre": lambda inner: gre(0x0800, vxlan(inner)),
-}
-
-
-@pytest.mark.parametrize("wrapping", WRAPPINGS)
 @pytest.mark.parametrize("six", [False, True])
-def test_what_a_mirror_has_wrapped_is_what_it_was(wrapping: str, six: bool) -> None:
-    """Switches and clouds send copies of frames in VXLAN, GRE and ERSPAN."""
-    stream = b"".join(SESSION)
-    records = [segment(1000 + at, stream[at : at + 500], six=six) for at in range(0, len(stream), 500)]
-    wrapped = [WRAPPINGS[wrapping](record) for record in records]
-    assert cuts(pcap(wrapped)) == cuts(pcap(records))
-
-
-@pytest.mark.parametrize("wrapping", WRAPPINGS)
-@pytest.mark.parametrize("six", [False, True])
-@pytest.mark.parametrize("order", [1, -1])
-def test_what_was_wrapped_and_did_not_fit_is_put_together(wrapping: str, six: bool, order: int) -> None:
-    stream = b"".join(SESSION)
-    records = [segment(1000 + at, stream[at : at + 500], six=six) for at in range(0, len(stream), 500)]
-    wrapped = [
-        one
-        for number, record in enumerate(records)
-        for one in in_fragments(WRAPPINGS[wrapping](record), 200, number)[::order]
-    ]
-    assert len(wrapped) > 2 * len(records)
-    assert [found.data for found in cuts(pcap(wrapped))] == [found.data for found in cuts(pcap(records))]
-
-
-def test_what_only_looks_wrapped_is_passed_over() -> None:
-    inner = segment(1000, FRAMES[5])
-    deep = inner
-    for _ in range(4):
-        deep = vxlan(deep)
-    others = [
-        vxlan(inner, flags=0), vxlan(inner)[:35], gre(0x0800, inner, 1), gre(0x1234, inner), gre(0x0800, b"")[:22],
-        gre(0x88BE, ethernet(inner), 0x1000), gre(0x22EB, b"", 0x1000), outer(17, b"1234567"),
-        outer(17, struct.pack(">HHHH", 4057, 3527, 7, 0) + FRAMES[1]), outer(4, inner), deep,
-    ]  # fmt: skip
-    assert cuts(pcap([*others, inner])) == [Found(NAME, START + len(others), len(others) + 1, 0, FRAMES[5])]
+def test_what_is_wrapped_or_in_fragments_is_counted_and_passed_over(six: bool) -> None:
+    inner = segment(1000, FRAMES[7], six=six)
+    tally = Tally()
+    gre = outer(47, struct.pack(">HH", 0, 0x0800) + inner)
+    records = [vxlan(inner), gre, fragment(inner), outer(17, b"1234567"), outer(4, inner)]
+    assert [found.data for found in packets(io.BytesIO(pcap([*records, inner])), tally=tally)] == [FRAMES[7]]
+    assert (tally.frames, tally.unread, tally.unread_link) == (6, 3, WRAPPED)
 
 
 def test_frames_that_could_not_be_read_are_counted() -> None:
@@ -316,7 +277,7 @@ def test_frames_that_could_not_be_read_are_counted() -> None:
 
 @pytest.mark.parametrize(("size", "protocol", "unread"), [
     (0, 6, 1), (19, 6, 1), (22, 6, 1), (24, 6, 1), (39, 6, 1), (40, 6, 0),
-    (24, 17, 1), (28, 17, 0), (22, 47, 1), (24, 47, 0), (20, 1, 0),
+    (24, 17, 1), (28, 17, 0), (22, 47, 1), (24, 47, 1), (20, 1, 0),
 ])  # fmt: skip
 @pytest.mark.parametrize("port", [1801, 1802])
 def test_a_frame_whose_headers_are_cut_off_was_not_read(size: int, protocol: int, unread: int, port: int) -> None:
@@ -454,78 +415,7 @@ def test_both_directions_and_data_on_a_syn() -> None:
     ]
 
 
-# ---- IP fragments -------------------------------------------------------------------------------
-
-
-def fragments(whole: bytes, size: int, number: int = 7) -> list[bytes]:
-    """An IP packet cut into fragments of at most size bytes of payload, a multiple of 8."""
-    six = whole[0] >> 4 == 6
-    head, payload = (whole[:40], whole[40:]) if six else (whole[:20], whole[20:])
-    pieces = []
-    for at in range(0, len(payload), size):
-        piece = payload[at : at + size]
-        more = at + size < len(payload)
-        if six:
-            extension = struct.pack(">BxHI", 6, at | more, number)
-            size_field = struct.pack(">HB", len(piece) + 8, 44)
-            pieces.append(head[:4] + size_field + head[7:] + extension + piece)
-        else:
-            fields = struct.pack(">HHH", 20 + len(piece), number, more << 13 | at >> 3)
-            pieces.append(head[:2] + fields + head[8:] + piece)
-    return pieces
-
-
-@settings(max_examples=40)
-@given(data=st.data(), size=st.integers(3, 60), six=st.booleans(), cut=st.integers(100, 1500))
-def test_fragments_in_any_order_and_number_are_put_together(
-    data: st.DataObject, size: int, six: bool, cut: int
-) -> None:
-    stream = b"".join(SESSION)
-    records = []
-    for number, at in enumerate(range(0, len(stream), cut)):
-        records += fragments(segment(1000 + at, stream[at : at + cut], six=six), 8 * size, number)
-    records += data.draw(st.lists(st.sampled_from(records), max_size=3))
-    if len(records) < 40:
-        records = data.draw(st.permutations(records))
-    elif data.draw(st.booleans()):
-        records.reverse()
-    found = cuts(pcap([segment(999, flags=dpkt.tcp.TH_SYN, six=six), *records]))
-    assert [(cut.data, cut.problem) for cut in found] == [(data, "") for data in SESSION]
-
-
-@pytest.mark.parametrize("six", [False, True])
-def test_lost_fragments_are_a_hole(six: bool) -> None:
-    stream = FRAMES[5] + FRAMES[7] + FRAMES[5]
-    pieces = fragments(segment(1000, stream[:2256], six=six), 1480)
-    assert len(pieces) == 2
-    records = [segment(999, flags=dpkt.tcp.TH_SYN, six=six), pieces[0], segment(3256, stream[2256:], six=six)]
-    found = cuts(pcap(records))
-    assert [(cut.data, cut.offset) for cut in found] == [(FRAMES[5], 0), (b"", 1460), (FRAMES[5], 2256)]
-    assert "796 bytes from offset 1460 on are missing" in found[1].problem
-
-
-def test_lost_fragments_at_the_end_of_a_stream_are_said() -> None:
-    first = fragments(segment(1000, FRAMES[5] + FRAMES[5] + FRAMES[7]), 72)[0]
-    good, problem = cuts(pcap([syn(999), first]))
-    assert good.data == FRAMES[5]
-    assert problem.offset == 32
-    assert problem.problem == "the stream ends after 20 bytes of this packet"
-
-
-def test_a_number_that_is_used_again_begins_another_datagram() -> None:
-    first = fragments(segment(1000, FRAMES[7]), 1480)
-    second = fragments(segment(1000 + len(FRAMES[7]), FRAMES[7]), 1480)
-    found = cuts(pcap([syn(999), first[0], *second, segment(1000, FRAMES[7])]))
-    assert [cut.data for cut in found] == [FRAMES[7], FRAMES[7]]
-
-
-def test_fragments_of_other_protocols_are_passed_over() -> None:
-    ping = dpkt.udp.UDP(sport=4057, dport=3527, ulen=32, data=FRAMES[1])
-    whole = bytes(dpkt.ip.IP(src=CLIENT, dst=SERVER, p=17, len=20 + len(ping), data=ping))
-    deceptive = struct.pack(">HHHHIHHHH", 4057, 1801, 52, 0, 0, 0x5000, 0, 0, 0) + FRAMES[5]  # as TCP, it has a packet
-    other = bytes(dpkt.ip.IP(src=CLIENT, dst=SERVER, p=17, len=20 + len(deceptive), data=deceptive))
-    records = [*fragments(other, 24), fragments(whole, 16)[1], whole]
-    assert [cut.data for cut in cuts(pcap(records))] == [FRAMES[1]]
+# ---- IP headers ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("extension", [43, 50, 51, 60])

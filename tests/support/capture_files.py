@@ -59,14 +59,3 @@ def enhanced(data: bytes, number: int = 0, units: int = 1_000_000, order: str = 
 
 
 ETHERNET = bytes(12)
-
-
-def in_fragments(datagram: bytes, size: int, number: int) -> list[bytes]:
-    """An IPv4 datagram without options in fragments of so many bytes, a multiple of 8, behind their headers."""
-    parts = []
-    for at in range(20, len(datagram), size):
-        data = datagram[at : at + size]
-        more = 0x2000 if at + size < len(datagram) else 0
-        head = struct.pack(">HHH", 20 + len(data), number & 0xFFFF, (at - 20) // 8 | more)
-        parts.append(datagram[:2] + head + datagram[8:20] + data)
-    return parts

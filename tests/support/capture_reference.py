@@ -27,7 +27,6 @@ PCAPNG_MAGIC = b"\x0a\x0d\x0d\x0a"
 
 _RECORD_MAX = 16 << 20  # bytes of one frame or block; more is no capture but a corrupt length
 _PENDING_MAX = 4 << 20  # bytes kept out of order for one direction: more than a TCP window
-_DATAGRAMS_MAX = 64  # fragmented IP datagrams put together at once; the one without news for longest is given up
 _ETHERNET, _LOOPBACK, _LOOP, _LINUX_COOKED, _LINUX_COOKED_2 = 1, 0, 108, 113, 276  # others: raw IP
 
 
@@ -191,63 +190,14 @@ def _address(raw: bytes, port: int) -> str:
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
 
 
-class _Fragmented:
-    """An IP datagram that comes in fragments: its bytes, which units of 8 of them are there, its size if known."""
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-        self.there = bytearray()
-        self.size = -1
-
-    def add(self, place: int, data: bytes, last: bool) -> bool:
-        """place: in units of 8 bytes. False if what is there already says otherwise: this is another datagram."""
-        at, end = 8 * place, 8 * place + len(data)
-        units = -(-len(data) // 8) if last else len(data) // 8
-        if 1 in self.there[place : place + units] and self.data[at:end] != data:
-            return False
-        self.data += bytes(max(0, end - len(self.data)))
-        self.data[at:end] = data
-        self.there += bytes(max(0, place + units - len(self.there)))
-        self.there[place : place + units] = b"\1" * units
-        if last:
-            self.size = end
-        return True
-
-    def whole(self) -> bool:
-        return len(self.data) == self.size and 0 not in self.there
-
-
-class _Fragments:
-    """Puts IP datagrams that carry TCP together: 64 at once, of at most 128 KiB."""
-
-    def __init__(self) -> None:
-        self._table: dict[tuple[bytes, bytes, int], _Fragmented] = {}
-
-    def payload(self, ip: Any) -> Any:
-        """What ip carries. The fragment that makes a datagram whole carries all of it."""
-        if isinstance(ip, dpkt.ip.IP):
-            place, more, number = ip.offset, ip.mf, ip.id
-        elif isinstance(ip, dpkt.ip6.IP6) and dpkt.ip.IP_PROTO_FRAGMENT in ip.extension_hdrs:
-            header = ip.extension_hdrs[dpkt.ip.IP_PROTO_FRAGMENT]
-            place, more, number = header.frag_off, header.m_flag, header.id
-        else:
-            return getattr(ip, "data", None)
-        if not place and not more:
-            return ip.data
-        if ip.p != dpkt.ip.IP_PROTO_TCP:
-            return None if place else ip.data
-        key = (ip.src, ip.dst, number)
-        datagram = self._table.pop(key, None) or _Fragmented()
-        data = bytes(ip.data)
-        if not datagram.add(place, data, not more):
-            datagram = _Fragmented()
-            datagram.add(place, data, not more)
-        if datagram.whole():
-            return dpkt.tcp.TCP(bytes(datagram.data))
-        self._table[key] = datagram
-        if len(self._table) > _DATAGRAMS_MAX:
-            del self._table[next(iter(self._table))]
-        return None if place else ip.data
+def _segment(ip: Any) -> Any:
+    """What ip carries, unless it is a fragment."""
+    if isinstance(ip, dpkt.ip.IP) and (ip.offset or ip.mf):
+        return None
+    if isinstance(ip, dpkt.ip6.IP6) and dpkt.ip.IP_PROTO_FRAGMENT in ip.extension_hdrs:
+        header = ip.extension_hdrs[dpkt.ip.IP_PROTO_FRAGMENT]
+        return None if header.frag_off or header.m_flag else ip.data
+    return getattr(ip, "data", None)
 
 
 class _Stream:
@@ -306,20 +256,19 @@ def streams(source: Iterator[Frame]) -> Iterator[Chunk]:
     """Put the TCP connections of port 1801 together again.
 
     Repeated and overlapping bytes are given once, early ones wait for what is missing, up to 4 MiB a direction; then,
-    or at the end of the stream, what is missing is given up. Fragmented IP datagrams are put together. A new SYN of
+    or at the end of the stream, what is missing is given up. Fragments of IP are passed over. A new SYN of
     the same addresses and ports begins a new stream; the SYN that answers one says where that begins, too. Frames that
     are no IP, or broken, are passed over. An error of source is raised at the very end.
     """
     table: dict[tuple[bytes, int, bytes, int], _Stream] = {}
     answered: dict[tuple[bytes, int, bytes, int], int] = {}  # the first byte, by the SYN that answers
-    fragments = _Fragments()
     count = 0
     error = None
     try:
         for number, time, link, raw in source:
             try:
                 ip = _ip(link, raw)
-                segment = fragments.payload(ip)
+                segment = _segment(ip)
             except (dpkt.Error, struct.error, IndexError, ValueError, AttributeError, RecursionError):
                 continue  # the last two: dpkt on IPv6 headers in an odd order, and on IP in IP in IP ...
             if not isinstance(segment, dpkt.tcp.TCP) or TCP_PORT not in (segment.sport, segment.dport):

@@ -222,7 +222,8 @@ static inline void read_rows(reading *r, mqqb_capture_columns *columns)
     c->columns.packets_size = sizeof r->packets;
 }
 
-static uint32_t wish; /* for all connections behind each file but the last, if it is not 0: see mqqb_capture_forget */
+/* For all connections from number `first_wished` on, behind each file but the last, if it is not 0: see mqqb_capture_forget. */
+static uint32_t wish, first_wished;
 
 static inline void forget(mqqb_capture *c)
 {
@@ -234,7 +235,7 @@ static inline void forget(mqqb_capture *c)
         abort();
     }
     for (uint32_t i = 0; i < before; i++) {
-        numbers[i] = wish;
+        numbers[i] = i < first_wished ? MQQB_CAPTURE_KEEP : wish;
     }
     mqqb_capture_forget(c, numbers);
     for (uint32_t i = 0; i < before; i++) {

@@ -62,34 +62,6 @@ static void one_scan(const uint8_t *data, size_t size)
     }
 }
 
-/* A part of the frame, or all of it, in a tunnel: in VXLAN or GRE, with places in its datagram by the input. */
-static void tunnel(file *f, const uint8_t *frame, size_t n, const uint8_t in[8])
-{
-    static uint8_t out[1200];
-    const size_t head = (in[7] & 0x40) != 0 ? 16 : 4, from = 8 * (size_t)(in[7] & 7);
-    size_t size = head + n;
-
-    memset(out, 0, sizeof out);
-    memcpy(out + 20 + head, frame, n);
-    if (head == 4) { /* GRE with IP in it; VXLAN has a frame, here one that is broken */
-        be(out + 22, 0x0800, 2);
-    } else {
-        be(out + 22, 4789, 2);
-        be(out + 24, size, 2);
-        out[28] = 8;
-    }
-    size = from < size ? size - from : 0;
-    memmove(out + 20, out + 20 + from, size);
-    out[0] = 0x45;
-    out[9] = head == 4 ? 47 : 17;
-    out[15] = 1;
-    out[19] = 2;
-    be(out + 2, 20 + size, 2);
-    be(out + 4, in[7] >> 3 & 1, 2);
-    be(out + 6, from / 8 | (in[6] & 0x80u) << 6, 2);
-    record(f, out, 20 + size, 20 + size);
-}
-
 /* A file of the input's bytes, and one of TCP segments with places, sizes and flags by the input. Rows are what they may be. */
 static void one_capture(const uint8_t *data, size_t size)
 {
@@ -108,17 +80,17 @@ static void one_capture(const uint8_t *data, size_t size)
         if ((in[6] & 0x20) != 0 && (in[0] & 1) == 0) {
             be(frame + 6, (get(in + 2, 2) & 0x2007), 2); /* a fragment */
         }
-        if ((in[7] & 0x80) != 0) {
-            tunnel(&files[1], frame, n, in);
-        } else {
-            record(&files[1], frame, (in[6] & 0x40) != 0 ? n / 2 : n, n);
+        if ((in[7] & 0x80) != 0 && (in[0] & 1) == 0) {
+            frame[9] = (in[7] & 0x40) != 0 ? 47 : 17;
         }
+        record(&files[1], frame, (in[6] & 0x40) != 0 ? n / 2 : n, n);
     }
     read_files(&r, files, 2, 0, 1, 0, 1);
     for (size_t i = 0; i < r.rows; i++) {
         const uint32_t kind = r.column[MQQB_SCAN_KIND][i];
-        REQUIRE(kind <= MQQB_KIND_END);
-        REQUIRE(((int32_t)r.column[MQQB_SCAN_STATUS][i] < 0) == (kind == MQQB_KIND_MALFORMED));
+        REQUIRE(kind <= MQQB_KIND_FOREIGN);
+        REQUIRE(((int32_t)r.column[MQQB_SCAN_STATUS][i] < 0) ==
+                (kind == MQQB_KIND_MALFORMED || kind == MQQB_KIND_FOREIGN));
         REQUIRE(r.column[MQQB_CAPTURE_CONNECTION][i] < r.c.connections_used);
         REQUIRE(r.column[MQQB_CAPTURE_DIRECTION][i] < 2);
         REQUIRE(r.column[MQQB_CAPTURE_SOURCE_QUEUE_MANAGER][i] <= r.c.dictionary[0].count);

@@ -51,9 +51,6 @@ class Connections:
         homes = self._keys.copy()
         order = np.lexsort((manager, others[manager], place))[::-1]
         homes[place[order]] = found[manager[order]]  # the last one stays
-        # A fragment of IP does not tell its connection: all between its hosts stay together.
-        whole = np.isin(self._pairs, self._keys[self._keys == self._pairs])
-        homes[whole] = self._pairs[whole]
         return homes
 
     def between(self, pairs: set[int]) -> Places:

@@ -96,8 +96,8 @@ def _problem(path: str) -> str:
     why = [damage.text for damage in decoder.damages]
     if decoder.unread:
         why.append(
-            f"{count_text(decoder.unread, 'frame')} of a link type that is not supported, or cut off in their headers "
-            "(capture with tcpdump -s 0)"
+            f"{count_text(decoder.unread, 'frame')} of a link type that is not supported, in tunnels, "
+            "in fragments of IP, or cut off in their headers (capture with tcpdump -s 0)"
         )
     if read := decoder.frames - decoder.unread:
         of = "the other" if decoder.unread else "its"

@@ -28,6 +28,10 @@ Packet = (
 )
 Bits = tuple[tuple[str, int], ...]
 Warn = Callable[[str], None]
+_UNREAD = {
+    one_by_one.CUT: "headers of the first of them were not captured whole",
+    one_by_one.WRAPPED: "the first of them is in a tunnel (VXLAN, GRE), or a fragment of IP: capture behind that",
+}
 _PIECE = 1 << 16  # bytes of hex text read at a time
 
 # ---- names of bits, lowest first, with their widths (wire.md) -----------------------------------
@@ -566,10 +570,8 @@ def decode_capture(file: BinaryIO, first: bytes, warn: Warn) -> Iterator[Decoded
     except one_by_one.CaptureError as error:
         damage = str(error)
     if tally.unread:
-        why = (
-            "headers of the first of them were not captured whole"
-            if tally.unread_link == one_by_one.CUT
-            else f"link type {tally.unread_link}, which the first of them has, is not supported"
+        why = _UNREAD.get(
+            tally.unread_link, f"link type {tally.unread_link}, which the first of them has, is not supported"
         )
         warn(f"{tally.unread} of {tally.frames} frames could not be read: {why}")
     if damage:

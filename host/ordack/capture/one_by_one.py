@@ -44,13 +44,13 @@ class Found(NamedTuple):
     ping: bool = False
 
 
-CUT = lib.MQQB_CAPTURE_CUT
+CUT, WRAPPED = lib.MQQB_CAPTURE_CUT, lib.MQQB_CAPTURE_WRAPPED
 
 
 @dataclass
 class Tally:
     """What packets() has read: the number of frames, and of those with a link type that is not supported, or with
-    headers that are cut off; the link type of the first of those, or CUT."""
+    headers that are cut off, or wrapped; the link type of the first of those, CUT or WRAPPED."""
 
     frames: int = 0
     unread: int = 0
