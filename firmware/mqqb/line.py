@@ -23,11 +23,11 @@ bytes is none. Content, little-endian:
     u8 opener     number of the attempt to open, another one for each
     u8 acceptor   number that the accepting end has given the connection; 0 in OPEN
     u16 number    of DATA with payload in its direction, from 0, modulo 65536; in other DATA and ASK that of the next;
-                  in MISSING the number that this end waits for; in OPEN and ACCEPT 1; in CLOSE 0
+                  in MISSING the number that this end waits for; in OPEN and ACCEPT the version, 1; in CLOSE 0
     u16 taken     bytes on the wire of all DATA with payload that were taken so far, modulo 65536;
                   in OPEN and ACCEPT the window; in CLOSE 0
-    payload       of DATA; none: it only says what was taken, or that this end is alive; of OPEN and ACCEPT the format,
-                  u8 2, and u16 bytes of DATA that this end keeps until they are taken
+    payload       of DATA; none: it only says what was taken, or that this end is alive; of OPEN and ACCEPT u16, the
+                  bytes of DATA that this end keeps until they are taken
 
 OPEN is sent again, each time with the next number, after OPEN_MS, twice that and so on up to OPEN_LIMIT_MS; ACCEPT
 gives its number back, or is too old. OPEN ends a connection that stands, and begins the next.
@@ -48,9 +48,7 @@ for SILENCE_MS end the connection at once; the other end is told with CLOSE. Tha
 KEEPALIVE_MS, so it hears of it by then too: what belongs to a connection that is not there is answered with CLOSE.
 Without a connection everything else is passed over: a line may carry a console before, and noise.
 
-THE FORMAT BEFORE has no payload in OPEN and ACCEPT, and passes over it; so both formats understand each other. It has
-no ASK, MISSING and rounds. With such an end DATA without payload have numbers of their own too, and nothing is sent
-again: what is no frame, and a number that was not due, end the connection.
+VERSION. An OPEN or ACCEPT of another version is refused: `read` tells ENDED, and `reason` names both versions.
 """
 
 import struct
@@ -92,9 +90,9 @@ _MISSING = const(5)
 _ROUNDS = const(0x70)
 _ROUND = const(0x10)
 _FROM_ACCEPTOR = const(0x80)
-_FORMAT = const(2)
+_VERSION = const(1)
 _HEADER = const(7)
-_GREETING = const(3)  # the payload of OPEN and ACCEPT
+_GREETING = const(2)  # the payload of OPEN and ACCEPT
 _LEAST = const(12)  # bytes of a frame, without the zero behind it
 _BATCH = const(8)  # frames that are made together
 _BATCH_BYTES = const(1020)
@@ -131,7 +129,6 @@ class _Connection:
         self.opener = opener
         self.state = CLOSED
         self.reason = ""
-        self.resends = False
         self.resent = self.damaged = 0
         self.keepalive = KEEPALIVE_MS
         self.silence = SILENCE_MS
@@ -154,7 +151,7 @@ class _Connection:
         self._window = window
         self._number = number & 0xFF  # that this end has given last
         self._offer = 0  # the window in an OPEN that was not accepted yet,
-        self._offer_kept = 0  # and what its end keeps, 0 if that sends nothing again
+        self._offer_kept = 0  # and the bytes that its end keeps
         self._close_opener = self._close_acceptor = 0  # of the connection that is to be closed
         self._opener = self._acceptor = 0  # of the connection
         self._hold = self._payload_max = 0  # bytes that may be sent and not taken, and of payload in a frame
@@ -186,11 +183,10 @@ class _Connection:
 
     def _begin(self, window: int, kept: int, now: int) -> None:
         """A connection begins; window, kept: the other end's."""
-        self.resends = kept > 0
         self._wait = ASK_MS
-        self._hold = min(window, len(self._out) - _BASE) if kept else window
+        self._hold = min(window, len(self._out) - _BASE)
         self._payload_max = min(PAYLOAD_MAX, window // 2 - OVERHEAD)
-        self._tell = min((self._window + 1) // 2, max(kept // 4, WINDOW_MIN) if kept else WINDOW_MAX)
+        self._tell = min((self._window + 1) // 2, max(kept // 4, WINDOW_MIN))
         self._number_in = self._round_in = self._tries = 0
         self._missed = -1
         struct.pack_into("<BBBHH", self._head, 0, _DATA | self._kinds_out, self._opener, self._acceptor, 0, 0)
@@ -221,8 +217,13 @@ class _Connection:
 
     def _greeted(self, opener: int, acceptor: int, version: int, window: int, kept: int, now: int) -> int:
         """OPEN or ACCEPT has come."""
-        if version != 1 or not WINDOW_MIN <= window <= WINDOW_MAX:
-            return self._fault("another version")
+        if version != _VERSION:  # the one place where an earlier version could be understood
+            reason = "the other end has version {} of the line protocol, this end version {}".format(version, _VERSION)
+            self.close(reason)
+            self.reason = reason
+            return ENDED
+        if not WINDOW_MIN <= window <= WINDOW_MAX:
+            return self._fault("a window that cannot be")
         if not self.opener:
             self._offer = window
             self._offer_kept = kept
@@ -254,7 +255,7 @@ class _Connection:
         struct.pack_into("<BBBHH", word, 2, kind | self._kinds_out, opener, acceptor, number, taken)
         end = 2 + _HEADER
         if greets:
-            struct.pack_into("<BH", word, end, _FORMAT, min(len(self._out) - _BASE, WINDOW_MAX))
+            struct.pack_into("<H", word, end, min(len(self._out) - _BASE, WINDOW_MAX))
             end += _GREETING
         self._word_at = 0
         self._word_end = seal(word, self._word_view, 1, end)
@@ -267,9 +268,9 @@ class Line(_Connection):
     numbers of connections begin, best at random. size: of the buffer for what comes, two frames or more. frames: of the
     largest as many are kept until they are taken, at least 8.
 
-    state: CLOSED, OPENING, OPEN. reason: why the last connection ended. resends: what the last one loses is sent again,
-    for both ends know how to. resent, damaged: frames that this end has sent again, and what came to it that was no
-    frame, since it was made. keepalive, silence: KEEPALIVE_MS and SILENCE_MS of this end.
+    state: CLOSED, OPENING, OPEN. reason: why the last connection ended. resent, damaged: frames that this end has sent
+    again, and what came to it that was no frame, since it was made. keepalive, silence: KEEPALIVE_MS and SILENCE_MS of
+    this end.
     """
 
     # ---- what comes
@@ -318,7 +319,7 @@ class Line(_Connection):
             self._taken = self._taken + self._payload_wire & 0xFFFF
             if self._taken - self._told & 0xFFFF >= self._tell:
                 self._owed |= _OWE_TAKEN
-            elif self.resends and self._due > now + TELL_MS:
+            elif self._due > now + TELL_MS:
                 self._due = now + TELL_MS
         return count
 
@@ -357,7 +358,7 @@ class Line(_Connection):
             end = _BASE + end - first
         if not held:
             self._ask_at = now + self._wait
-        self._due = self._ask_at if self.resends else now + self.keepalive
+        self._due = self._ask_at
         self._sent = sent + size & 0xFFFF
         head = self._head
         taken = self._told = self._taken
@@ -393,8 +394,6 @@ class Line(_Connection):
                 self._word_end = 0
             return
         self._next += count
-        if not self.resends:
-            self._first = self._next
 
     def timeout(self, now: int) -> "int | None":
         """ms until `check` or `output` has something to do by itself, 0 or more; None: nothing is due."""
@@ -410,8 +409,6 @@ class Line(_Connection):
         if self.state != OPEN:
             return 0
         self.damaged += 1
-        if not self.resends:
-            return self._fault("no frame")
         self._miss(self._round_in)
         return 0
 
@@ -434,9 +431,7 @@ class Line(_Connection):
         number = frame[start + 4] | frame[start + 5] << 8
         taken = frame[start + 6] | frame[start + 7] << 8
         if kind == _OPEN:
-            kept = 0
-            if end - start >= _LEAST + _GREETING and frame[start + 8] >= _FORMAT:
-                kept = frame[start + 9] | frame[start + 10] << 8
+            kept = frame[start + 8] | frame[start + 9] << 8  # of another version these may be anything
             return self._greeted(opener, acceptor, number, taken, kept, now)
         is_ours = self.state == OPEN and opener == self._opener and acceptor == self._acceptor
         if kind == _CLOSE:
@@ -445,7 +440,7 @@ class Line(_Connection):
             self._over("closed by the other end")
             return ENDED
         is_known = _DATA <= kind <= _MISSING
-        if not is_ours or not is_known or (kind != _DATA and not self.resends):
+        if not is_ours or not is_known:
             if self.state == CLOSED and is_known:
                 self._owe_close(opener, acceptor)
             return self._fault("of another connection")
@@ -453,8 +448,6 @@ class Line(_Connection):
             self._heard = now
             return self._take(taken, now) or (self._go_back(number) if of_round == self._head[0] & _ROUNDS else 0)
         ahead = number - self._number_in & 0xFFFF
-        if ahead and not self.resends:
-            return self._fault("frames are missing")
         self._heard = now
         if ahead >= 0x8000:
             return 0  # it was there already
@@ -468,7 +461,7 @@ class Line(_Connection):
                 self._owed |= _OWE_TAKEN
         if ahead:
             self._miss(of_round)
-        elif end - start > _LEAST or not self.resends:
+        elif end - start > _LEAST:
             self._number_in = number + 1 & 0xFFFF
             self._payload = start + 1 + _HEADER
             self._payload_end = end - 4
@@ -480,13 +473,12 @@ class Line(_Connection):
         count = taken - self._acked & 0xFFFF
         if not count or count >= 0x8000:
             return 0  # no news
-        if count > self._sent - self._acked & 0xFFFF or (self.resends and self._out[self._first + count - 1]):
+        if count > self._sent - self._acked & 0xFFFF or self._out[self._first + count - 1]:
             return self._fault("more taken than sent")
         self._acked = taken
-        if self.resends:
-            self._first += count
-            self._tries = 0
-            self._rest(now)
+        self._first += count
+        self._tries = 0
+        self._rest(now)
         return 0
 
     def _go_back(self, number: int) -> int:
@@ -532,10 +524,10 @@ class Line(_Connection):
             self._say(_CLOSE, self._close_opener, self._close_acceptor, 0, 0)
         elif owed & _OWE_ACCEPT:
             self._owed = owed ^ _OWE_ACCEPT
-            self._say(_OPEN, self._opener, self._acceptor, 1, self._window, self.resends)
+            self._say(_OPEN, self._opener, self._acceptor, _VERSION, self._window, True)
         elif self.state == OPENING:  # and it is due: without a connection nothing else is owed
             self._number = self._number + 1 & 0xFF
-            self._say(_OPEN, self._number, 0, 1, self._window, True)
+            self._say(_OPEN, self._number, 0, _VERSION, self._window, True)
             self._due = now + self._wait
             self._wait = min(2 * self._wait, OPEN_LIMIT_MS)
         else:
@@ -549,7 +541,7 @@ class Line(_Connection):
         number = head[3] | head[4] << 8
         kind = _DATA | head[0] & _ROUNDS
         is_due = now >= self._due
-        is_asking = self.resends and self._sent != self._acked
+        is_asking = self._sent != self._acked
         self._owed = 0
         if owed & _OWE_MISSING:
             kind = _MISSING | self._round_in
@@ -560,8 +552,6 @@ class Line(_Connection):
             self._ask_at = now + self._wait
         elif not is_due and not owed & _OWE_TAKEN:
             return
-        elif not self.resends:
-            struct.pack_into("<H", head, 3, number + 1 & 0xFFFF)
         self._due = self._ask_at if is_asking else now + self.keepalive
         self._told = self._taken
         self._say(kind, self._opener, self._acceptor, number, self._taken)

@@ -52,12 +52,11 @@ actions = st.tuples(
     st.sampled_from([64, 200, 4000]),
     st.sampled_from([64, 500, 32767]),
     st.integers(0, 255),
-    st.sampled_from([0, 0, 0, 1, 2, 3]),
 )
 def test_whatever_happens_a_prefix_arrives_and_the_line_comes_back(
-    steps: list[tuple[int, int, int, int, int]], up: int, down: int, number: int, old: int
+    steps: list[tuple[int, int, int, int, int]], up: int, down: int, number: int
 ) -> None:
-    world = worlds.World(up, down, number, old=old)
+    world = worlds.World(up, down, number)
     world.recover()
     for step in steps:
         worlds.act(world, *step)

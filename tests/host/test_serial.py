@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import line_world
 import pytest
 import serial as pyserial
 from mqqb import line
@@ -129,18 +128,13 @@ async def test_a_board_that_starts_anew_ends_the_connection_that_stood(place: Pl
         await again.close()
 
 
-@pytest.mark.parametrize("old", ["", "board", "host"])
-async def test_what_comes_over_a_bad_line_is_exactly_what_was_sent(
-    place: Place, monkeypatch: pytest.MonkeyPatch, old: str
-) -> None:
-    """With resends it costs no session; if an end has the format before, it does."""
+async def test_what_comes_over_a_bad_line_is_exactly_what_was_sent(place: Place) -> None:
+    """The resends cost no session."""
     numbers = random.Random(7)
-    if old:
-        monkeypatch.setattr({"board": line, "host": serial}[old], "Line", line_world.OldLine)
 
     def spoil(data: bytes) -> bytes:
         at = numbers.randrange(len(data))
-        kind = numbers.randrange(60 if old else 15)
+        kind = numbers.randrange(15)
         if kind == 0:
             return data[:at] + data[at + 1 :]
         if kind == 1:
@@ -159,27 +153,21 @@ async def test_what_comes_over_a_bad_line_is_exactly_what_was_sent(
 
         def was_bad() -> bool:
             resent, damaged = place.way()["resent"] + board.link.line.resent, place.way()["damaged"]
-            return board.connections > 5 if old else resent > 5 and damaged > 1
+            return resent > 5 and damaged > 1
 
         while not was_bad():
             sent += bodies
             for body in bodies:
                 board.peer.send(body)
-            await until(lambda: (old and was_bad()) or board.peer.is_settled)
+            await until(lambda: board.peer.is_settled)
         place.wire.fault = bytes
         await until(lambda: board.peer.is_settled)
         assert place.bodies() == sent
         await until(lambda: {bytes(p.properties.body) for p in board.peer.received} >= set(bodies))
         way = place.way()
-        assert way["resends"] == (not old)
         table = glance.sessions({"sessions": [], "serial": [way]})[1]
-        if old:
-            assert (way["resent"], table.rows[0][-2]) == (0, "never")
-            assert way["faults"]
-            assert way["last_end"]
-        else:
-            assert (board.connections, way["connections"], way["faults"], way["last_end"]) == (1, 1, 0, "")
-            assert table.rows[0][-3:] == ["0", str(way["resent"]), str(way["damaged"])]
+        assert (board.connections, way["connections"], way["faults"], way["last_end"]) == (1, 1, 0, "")
+        assert table.rows[0][-3:] == ["0", str(way["resent"]), str(way["damaged"])]
         await board.close()
 
 

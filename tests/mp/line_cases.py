@@ -6,22 +6,21 @@ import line_world as worlds
 from mqqb import line, line_py
 
 
-def joined(window_up=512, window_down=200, number=0, size=512, old=0):
+def joined(window_up=512, window_down=200, number=0, size=512):
     """A world with a connection that has carried bytes both ways."""
-    world = worlds.World(window_up, window_down, number, size, old)
+    world = worlds.World(window_up, window_down, number, size)
     world.recover()
     return world
 
 
-def settled(old=0):
+def settled():
     """The same, and nothing is under way."""
-    world = joined(2000, 2000, old=old)
+    world = joined(2000, 2000)
     for _ in range(4):
         world.turn(1, 0)
-    if not old:
-        world.wait(line.ASK_MS)
-        for _ in range(4):
-            world.turn(1, 0)
+    world.wait(line.ASK_MS)
+    for _ in range(4):
+        world.turn(1, 0)
     return world
 
 
@@ -262,9 +261,9 @@ def test_a_close_of_another_connection_is_passed_over():
     assert world.ends[1].line.state == line.CLOSED
 
 
-def spoiled(which, spoil, old=0):
+def spoiled(which, spoil):
     """Spoil what end `which` has on the wire, two frames of 63 bytes."""
-    world = settled(old)
+    world = settled()
     for _ in range(2):
         world.ends[which].write(50, world.now)
         world.emit(which)
@@ -309,62 +308,6 @@ def test_what_is_spoiled_on_the_wire_is_sent_again_at_once():
             assert not other.line.resent
 
 
-def test_what_is_spoiled_before_an_end_that_sends_nothing_again_ends_the_connection_and_both_ends_hear():
-    for old in (1, 2, 3):
-        for which in (0, 1):
-            for number, spoil in enumerate(NO_FRAMES + OUT_OF_TURN):
-                world = spoiled(which, spoil, old)
-                other = world.ends[1 - which]
-                assert other.line.reason == ("no frame" if number < len(NO_FRAMES) else "frames are missing"), number
-                world.emit(1 - which)
-                world.deliver(1 - which)
-                assert world.ends[which].line.reason == "closed by the other end"
-                assert world.recover() < 300
-
-
-def test_both_formats_understand_each_other_and_an_old_end_sees_nothing_new():
-    for old in (0, 1, 2, 3):
-        world = joined(300, 300, old=old)
-        assert [end.line.resends for end in world.ends] == [not old] * 2
-        for _ in range(200):
-            world.turn(100, 200)
-            for wire in world.wire:
-                assert not old or set(kinds(wire)) <= {1, 2, 0x81, 0x82}
-        assert world.ends[0].events == world.ends[1].events == [line.OPENED]
-        for end in world.ends:
-            assert len(end.read[-1][1]) > 200 * 100
-        world.wait(line.SILENCE_MS)
-        world.check(0)
-        world.recover()
-
-
-# What two ends with the format before had on the wire, as they made it when there was no other: who (0 the opener) and
-# what. The opener's window is 200, the other's 300.
-FIRST = struct.pack("<HHHHHHH", 0, 1, 1, 0, 1, 1, 1)
-REPLY = struct.pack("<HHHHHHH", 0, 1, 0, 0, 1, 1, 0)
-MORE = struct.pack("<HHHHHHHHHH", 251, 2, 1, 1, 246, 3, 1, 1, 241, 4)
-BEFORE = (
-    (0, b"\x00\x03\x01\x06\x02\x01\x02\xc8\x05\xf4\r\xddV\x00"),
-    (1, b"\x00\x05\x81\x06\r\x01\x07,\x01\xc9%Nk\x00"),
-    (
-        0,
-        b"\x04\x02\x06\r\x01\x01\x01\x01\x01\x02\x01\x02\x01\x01\x01\x02\x01\x02\x01\x02\x01\x05\xcckT\x08\x00",
-    ),
-    (
-        1,
-        b"\x04\x82\x06\r\x01\x02\x1b\x01\x01\x02\x01\x01\x01\x01\x01\x02\x01\x02\x01\x01\x01\x053\xb9\xc2p\x00",
-    ),
-    (0, b"\x05\x02\x06\r\x01\x02\x1b\x05\x04E\xb05\x00"),
-    (1, b"\x05\x82\x06\r\x01\x02\x1b\x05\xf6\xaf\xa6\xbd\x00"),
-    (
-        0,
-        bytes((5, 2, 6, 13, 2, 2, 27, 2, 251, 2, 2, 2, 1, 2, 1, 2, 246, 2, 3, 2, 1, 2, 1, 2, 241, 2, 4))
-        + bytes((5, 0xCE, 0xF1, 0x43, 0xC7, 0)),
-    ),
-    (0, b"\x00\x04\x03\x06\r\x01\x01\x01\x05O\xe2M\x82\x00"),
-)
-
-
 def said(end, now):
     """All that an end has for the wire."""
     sent = b""
@@ -374,41 +317,6 @@ def said(end, now):
         end.written(len(data))
         data = end.output(now)
     return sent
-
-
-def test_the_bytes_of_the_format_before_are_what_they_were():
-    for which in (0, 1):
-        end = line.Line(not which, (200, 300)[which], (5, 12)[which])
-        if not which:
-            end.open(0)
-        got = bytearray()
-        buffer = bytearray(100)
-        now = 0
-        for step, (who, wire) in enumerate(BEFORE):
-            now = 2000 if step >= 4 else 0
-            if who != which:
-                end.room()[: len(wire)] = wire
-                end.received(len(wire))
-                count = end.read(buffer, now)
-                while count:
-                    got += buffer[: max(count, 0)]
-                    count = end.read(buffer, now)
-                continue
-            if step in (2, 3, 6):
-                data = {2: FIRST, 3: REPLY, 6: MORE}[step]
-                assert end.write(data, now) == len(data)
-            elif step == 7:
-                end.close()
-            sent = said(end, now)
-            if step == 0:
-                content = bytearray(sent[1:-1])
-                assert line.unseal(content, memoryview(content), 0, len(content))
-                assert content[1:-4] == b"\1\6\0\1\0\xc8\0\2\xf8\7"  # there is a payload now
-            else:
-                assert sent.lstrip(b"\0") == wire.lstrip(b"\0"), (which, step)
-            assert not end.resends
-        assert bytes(got) == (FIRST + MORE if which else REPLY)
-        assert end.state == line.CLOSED
 
 
 def test_what_goes_wrong_before_the_first_answer_is_asked_for():
@@ -532,14 +440,6 @@ def test_what_is_sent_again_says_what_was_taken_since():
     assert content[1] == 0x12
     assert content[6:8] == struct.pack("<H", end.line._taken)
     assert end.line._taken == end.line._told
-
-
-def test_a_format_that_is_not_known_is_the_one_before_and_a_newer_one_is_this():
-    known = (b"\2\xf8\7", b"\3\1\0")
-    for payload in (b"", b"\2", b"\1\xf8\7") + known:
-        world = worlds.World()
-        world.arrive(1, b"\0" + frame(b"\1\5\0\1\0\0\2" + payload))
-        assert world.ends[1].line.resends == (payload in known), payload
 
 
 def test_an_answer_that_is_lost_is_asked_for_and_rounds_come_again():
@@ -685,14 +585,15 @@ def test_frames_that_cannot_be_end_the_connection():
         (0, 6, "of another connection"),
         (0, 0x82, "of another connection"),  # its own, that an echo brings back
         (6, 77, "more taken than sent"),
-        (0, 1, "another version"),
+        (0, 1, "the other end has version %d of the line protocol, this end version 1"),
     ):
         world = joined()
         end = world.ends[1].line
         content = bytearray([2]) + bytearray(world.ends[0].key()) + struct.pack("<HH", end._number_in, end._acked)
         content[at] = value
         world.arrive(1, frame(content))
-        assert end.reason == reason
+        number = content[3] | content[4] << 8
+        assert end.reason == (reason % number if "%" in reason else reason)
         world.recover()
 
 
@@ -710,6 +611,9 @@ def test_an_open_with_another_version_or_a_window_that_is_none_is_not_answered()
         world.arrive(1, b"\0" + frame(bytes(content)))
         world.emit(1)
         assert not world.wire[1]
+        is_other = content[3] == 2
+        assert world.ends[1].events == [line.ENDED] * is_other
+        assert ("version 2" in world.ends[1].line.reason) == is_other
     assert raises(ValueError, line.Line, True, 63)
     assert raises(ValueError, line.Line, True, 32768)
     assert raises(ValueError, line.Line, True, 64, 0, 509)
@@ -749,17 +653,16 @@ def test_an_end_may_start_anew_at_any_byte():
 
 def test_a_wire_that_is_dead_one_way_ends_the_connection_and_both_ends_say_why():
     for which in (0, 1):
-        for old in (0, 3):
-            world = settled(old)
-            began = world.now
-            ends = world.ends[which], world.ends[1 - which]
-            keys = ends[0].key()
-            while ends[0].line.state == line.OPEN and ends[0].key() == keys:
-                world.turn(50, 20, lambda data: b"", (which,))
-                assert world.now - began <= line.SILENCE_MS + 200
-            assert ends[1].line.reason == "nothing heard"
-            assert ends[0].line.reason == "closed by the other end"
-            world.recover()
+        world = settled()
+        began = world.now
+        ends = world.ends[which], world.ends[1 - which]
+        keys = ends[0].key()
+        while ends[0].line.state == line.OPEN and ends[0].key() == keys:
+            world.turn(50, 20, lambda data: b"", (which,))
+            assert world.now - began <= line.SILENCE_MS + 200
+        assert ends[1].line.reason == "nothing heard"
+        assert ends[0].line.reason == "closed by the other end"
+        world.recover()
 
 
 def test_an_opener_that_has_started_anew_is_heard_at_once():
@@ -827,13 +730,12 @@ def test_an_accept_that_was_not_sent_when_its_connection_ends_is_not_sent():
 
 
 def test_a_frame_without_an_end_is_none_when_it_is_too_long():
-    for old in (0, 3):
-        world = joined(old=old)
-        other = world.ends[1].line
-        world.arrive(1, bytes([1]) * (line.FRAME_MAX - 1))
-        assert (other.state, other.damaged) == (line.OPEN, 0)
-        world.arrive(1, b"\1")
-        assert (other.state, other.damaged) == (line.CLOSED if old else line.OPEN, 1)
+    world = joined()
+    other = world.ends[1].line
+    world.arrive(1, bytes([1]) * (line.FRAME_MAX - 1))
+    assert (other.state, other.damaged) == (line.OPEN, 0)
+    world.arrive(1, b"\1")
+    assert (other.state, other.damaged) == (line.OPEN, 1)
 
 
 def test_silence_ends_a_connection_and_sending_now_and_then_keeps_it():
@@ -936,7 +838,7 @@ def accidents(seed, steps):
     numbers = worlds.Random(seed)
     windows = (64, 100, 511, 4000, 32767)
     up, down = windows[numbers.below(5)], windows[numbers.below(5)]
-    world = worlds.World(up, down, numbers.below(256), 512 + numbers.below(3000), max(seed % 6 - 2, 0))
+    world = worlds.World(up, down, numbers.below(256), 512 + numbers.below(3000))
     try:
         world.recover()
         for _ in range(steps):

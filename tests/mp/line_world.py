@@ -24,21 +24,11 @@ class Random:
         return (self.state >> 8) % limit
 
 
-class OldLine(line.Line):
-    """An end that has only the format before: it says nothing in OPEN and ACCEPT, and hears nothing there."""
-
-    def _say(self, kind, opener, acceptor, number, taken, greets=False):
-        super()._say(kind, opener, acceptor, number, taken)
-
-    def _greeted(self, opener, acceptor, version, window, kept, now):
-        return super()._greeted(opener, acceptor, version, window, 0, now)
-
-
 class End:
     """One end: a line, what was written on each of its connections, what was read."""
 
-    def __init__(self, opener, window, number, size, old=False):
-        self.line = (OldLine if old else line.Line)(opener, window, number, size)
+    def __init__(self, opener, window, number, size):
+        self.line = line.Line(opener, window, number, size)
         self.opener = opener
         self.written = []  # of each connection: its key, the bytes
         self.read = []
@@ -72,15 +62,13 @@ class End:
 
 
 class World:
-    """Two ends and the wire. wire[0]: what the opener has sent. old: which ends have the format before: 1 the opener, 2
-    the other, 3 both.
-    """
+    """Two ends and the wire. wire[0]: what the opener has sent."""
 
-    def __init__(self, window_up=512, window_down=200, number=0, size=512, old=0):
+    def __init__(self, window_up=512, window_down=200, number=0, size=512):
         self.now = 0
         self.ends = [
-            End(True, window_down, number, size, old & 1),
-            End(False, window_up, number + 7, size, old & 2),
+            End(True, window_down, number, size),
+            End(False, window_up, number + 7, size),
         ]
         self.wire = [bytearray(), bytearray()]
 
@@ -128,7 +116,7 @@ class World:
     def restart(self, which, number):
         """An end was switched off and on: it knows nothing of before, and begins with this number."""
         before = self.ends[which]
-        fresh = End(before.opener, before.line._window, number, len(before.line._in), isinstance(before.line, OldLine))
+        fresh = End(before.opener, before.line._window, number, len(before.line._in))
         fresh.written = before.written  # what the other end may still read
         self.ends[which] = fresh
 

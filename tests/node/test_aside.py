@@ -373,22 +373,6 @@ def test_a_board_with_messages_of_all_kinds_ends_each_once(seed: int) -> None:
     assert sorted(set(told)) == sorted(number for number in ended if ended[number] == PURGED)
 
 
-def test_programs_that_do_not_know_of_these_refuse_the_folder_as_long_as_there_are_any() -> None:
-    board = filled(10)
-
-    def version() -> int:
-        board.node.commit_now()
-        board.node.outbox.begin()
-        board.restart()
-        data = board.disk.files[max(board.disk.files)].data
-        return int.from_bytes(data[4:6], "little")
-
-    assert version() == log.VERSION + 2
-    for number in range(1, 11):
-        board.final_ack(number, RECEIVED)
-    assert version() == log.VERSION
-
-
 def test_a_start_does_not_read_what_is_aside() -> None:
     """One with much more memory does, and finds the same."""
     board = filled(2000, segment_size=16384, hold=20)

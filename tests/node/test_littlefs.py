@@ -190,17 +190,17 @@ def test_a_host_sees_the_end_of_a_copied_folder(tmp_path: Path) -> None:
     node.close_now()
 
 
-def test_an_older_folder_is_taken_over_and_who_does_not_see_all_of_a_folder_refuses_it(tmp_path: Path) -> None:
-    """An older program would see half of what was accepted, and give its numbers again; so would one without tails."""
+def test_a_folder_without_tails_gets_them_and_a_copy_that_lacks_them_is_refused(tmp_path: Path) -> None:
+    """A copy without tails lacks accepted messages, and would give their numbers again."""
     folder = tmp_path / "box"
     old = outbox.Outbox(log.Files(str(folder)), power.GUID)
-    power.put(old, b"of version 5")
+    power.put(old, b"without tails")
     old.close()
     box = opened(folder)
-    power.put(box, b"of version 6")
+    power.put(box, b"with tails")
     leave(box)
-    assert [file.read_bytes()[4] for file in sorted(folder.glob("*.log"))] == [5, 6]
-    sent = [b"of version 5", b"of version 6"]
+    assert [file.read_bytes()[42] & log.TAILS for file in sorted(folder.glob("*.log"))] == [0, log.TAILS]
+    sent = [b"without tails", b"with tails"]
     assert kept(folder) == sent
     copy = tmp_path / "copy"
     copy.mkdir()
@@ -208,9 +208,7 @@ def test_an_older_folder_is_taken_over_and_who_does_not_see_all_of_a_folder_refu
         shutil.copy(file, copy)
     alone = littlefs.LittleFiles(str(copy), None, writes=False)
     for files in (outbox.files_of(str(copy)), alone, log.Files(str(folder))):
-        with pytest.raises(
-            log.OutboxError, match=r"00000002.log has format version 6, this program knows 5: copy files \*.tail"
-        ):
+        with pytest.raises(log.OutboxError, match=r"00000002.log .*copy these files"):
             outbox.Outbox(files, power.GUID)
     plain = outbox.Outbox(outbox.files_of(str(folder)), power.GUID)  # moved away from LittleFS
     power.put(plain, b"and on a disk")
@@ -478,9 +476,9 @@ def test_what_could_not_be_read_once_is_read_the_next_time(tmp_path: Path, monke
 def test_a_start_with_less_memory_finds_a_folder_that_has_no_entry_yet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the first segment of this version and the first entry the power may go at any operation."""
+    """Between the first segment that may have tails and the first entry the power may go at any operation."""
     before = outbox.Outbox(log.Files(str(tmp_path / "box")), power.GUID)
-    power.put(before, b"of version 5")
+    power.put(before, b"without tails")
     before.close()
     states = []
     plain = log.Files._open
@@ -495,19 +493,19 @@ def test_a_start_with_less_memory_finds_a_folder_that_has_no_entry_yet(
 
     monkeypatch.setattr(log.Files, "_open", noted)
     box = opened(tmp_path / "box")
-    send(box, b"of version 6")
+    send(box, b"with tails")
     leave(box)
     monkeypatch.undo()
     states.append(tmp_path / "box")
-    versions = set()
+    flags = set()
     for state in states:
-        versions |= {file.read_bytes()[4:5] for file in state.glob("*.log")}
+        flags |= {sum(file.read_bytes()[42:43]) & log.TAILS for file in state.glob("*.log")}
         less = outbox.Outbox(outbox.files_of(str(state)), power.GUID)  # as on a board with less memory
-        assert [body[-12:] for body in power.bodies(less)][:1] == [b"of version 5"]
+        assert [body[-13:] for body in power.bodies(less)][:1] == [b"without tails"]
         send(less, b"behind")
         leave(less)
         assert kept(state)[-1].endswith(b"behind")
-    assert b"\x06" in versions
+    assert flags == {0, log.TAILS}
 
 
 def test_want_of_memory_while_the_file_grows_changes_nothing(tmp_path: Path) -> None:

@@ -399,7 +399,7 @@ def test_the_format_is_the_documented_one() -> None:
     box.change([first], with_time=True)
     box.sync()
     name = LINE.encode()
-    header = struct.pack("<4sHHIIIIIIIIHH16s", b"ORDK", 5, 0, 64, 1, 1, 0, 1, 1, 0, 1, 0, 0, power.GUID)
+    header = struct.pack("<4sHHIIIIIIIIHH16s", b"ORDK", 1, 0, 64, 1, 1, 0, 1, 1, 0, 1, 0, 0, power.GUID)
     seed = binascii.crc32(header)
 
     def record(kind: int, payload: bytes) -> bytes:
@@ -423,41 +423,14 @@ def test_a_folder_of_another_board_or_another_format_is_refused_and_left_alone()
     with pytest.raises(log.OutboxError, match="another board"):
         outbox.Outbox(disk, bytes(16))
     newer = bytearray(disk.files["00000001.log"].data)
-    newer[4] = 6
-    first = struct.pack("<4sHHIIIIII16s", b"ORDK", 1, 0, 52, 1, 1, 0, 1, 0, power.GUID)
-    for header, version in ((newer[:-4], 6), (first, 1)):
+    newer[4] = 2
+    smaller = struct.pack("<4sHHIIIIII16s", b"ORDK", 0, 0, 52, 1, 1, 0, 1, 0, power.GUID)
+    for header, version in ((newer[:-4], 2), (smaller, 0)):
         data = bytearray(header + struct.pack("<I", binascii.crc32(header)))
         disk.files["00000001.log"].data = bytearray(data)
         with pytest.raises(log.OutboxError, match=f"version {version}, .*empty the folder"):
             outbox.Outbox(disk)
         assert disk.files["00000001.log"].data == data
-
-
-def test_a_folder_of_the_version_before_is_read_and_goes_on_in_this_one() -> None:
-    """In version 3 a STATE does not say its queue; what it left waiting is in memory, however little may be held."""
-    name = LINE.encode()
-    header = struct.pack("<4sHHIIIIIIIIHH16s", b"ORDK", 3, 0, 64, 1, 1, 0, 1, 1, 0, 1, 0, 0, power.GUID)
-    seed = binascii.crc32(header)
-
-    def record(kind: int, payload: bytes) -> bytes:
-        word = struct.pack("<I", kind | len(payload) << 8)
-        return struct.pack("<I", binascii.crc32(word + payload, seed)) + word + payload
-
-    confirmation = struct.pack("<BBHIII", ord("Q"), 0, 0, 1, 0xFFFFFFFF, 0xFFFFFFFF)
-    data = header + struct.pack("<I", seed) + record(0xB3, struct.pack("<HIIII", 0, 1, 256, 1, 0) + name)
-    for number in range(1, 5):
-        data += record(0xB1, struct.pack("<HHIIIII", 0, 3, number, 1, 256, number + 1, 0) + confirmation + b"reading")
-    data += record(0xB2, struct.pack("<BBHII", ord("-"), 0, 0, 0, 1))
-    disk = power.Disk()
-    disk.files["00000001.log"] = disk.durable["00000001.log"] = power.File(data, len(data))
-    box = outbox.Outbox(disk, power.GUID, hold=1)
-    assert [restored.handle.message_id for restored in box.restored] == [2, 3, 4]
-    power.put(box, b"new")
-    power.end(box, [box.restored[0].handle])
-    box.close()
-    assert bytes(disk.files["00000001.log"].data) == data
-    again = outbox.Outbox(disk, power.GUID)
-    assert [restored.handle.message_id for restored in again.restored] == [3, 4, 5]
 
 
 def test_a_missing_or_shortened_file_is_reported() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import struct
-import zlib
 from array import array
 from collections.abc import Iterator
 from typing import Any
@@ -370,38 +369,3 @@ def test_a_start_with_much_less_memory_than_the_one_before_reads_everything() ->
         assert again.live == 200
         assert (disk.read > whole) == reads_all, hold
         assert again.queue(LINE).deferred == (195 if reads_all else 150)
-
-
-def of_version_4(data: bytes, numbers: range) -> bytes:
-    """A segment as the version before wrote it, with these messages on the flash; the first has ended."""
-    name = LINE.encode()
-    header = struct.pack("<4sHHIIIIIIIIHH16s", b"ORDK", 4, 0, 64, 1, 1, 0, 1, 1, 0, 1, 0, 0, power.GUID)
-    seed = zlib.crc32(header)
-
-    def record(kind: int, payload: bytes) -> bytes:
-        word = struct.pack("<I", kind | len(payload) << 8)
-        return struct.pack("<I", zlib.crc32(word + payload, seed)) + word + payload
-
-    confirmation = struct.pack("<BBHIII", ord("Q"), 0, 0, 1, 0xFFFFFFFF, 0xFFFFFFFF)
-    log_of_it = header + struct.pack("<I", seed) + record(0xB3, struct.pack("<HIIII", 0, 1, 256, 1, 0) + name)
-    for number in numbers:
-        prefix = struct.pack("<HHIIIII", 0, 3, number, 1, 256, number + 1, 0)
-        log_of_it += record(0xB1, prefix + confirmation + data)
-    return log_of_it + record(0xB2, struct.pack("<BBHIHI", ord("-"), 0, 0, 0, 0, numbers[0]))
-
-
-@pytest.mark.usefixtures("skipping")
-def test_a_folder_of_version_4_is_read_and_goes_on_in_this_one() -> None:
-    data = of_version_4(b"reading", range(1, 9))
-    disk = power.Disk()
-    disk.files["00000001.log"] = disk.durable["00000001.log"] = power.File(data, len(data))
-    box = started(disk, 2, 700)
-    assert box.queue(LINE).deferred > 0
-    for _ in range(20):
-        put(box, bytes(40))
-        box.sync()
-    assert bytes(disk.files["00000001.log"].data) == data
-    again = started(disk, 2, 700)
-    expected = {**dict.fromkeys(range(2, 9), b"reading"), **dict.fromkeys(range(9, 29), bytes(40))}
-    assert all_of(again) == expected
-    assert len(replay.recover(log.Log(disk, 0, 0, 1024, None)).restored) == 27  # type: ignore[arg-type]

@@ -356,7 +356,7 @@ class LittleFiles(_Entries):
     As log.Files, but that what it appends is durable at once if it is little. free: bytes of the heap.
     """
 
-    version = 6
+    tails = log.TAILS
     heap_bytes = 6144
     left = 700  # it takes long to find each tail
     unseen = 3072  # tails have room in the blocks of the folder
@@ -374,7 +374,7 @@ class LittleFiles(_Entries):
                 self._block = os.statvfs(folder)[0]
                 self._writes = self._block >= _BLOCK_MIN
             else:
-                self.version = log.VERSION  # without tails nobody sees all of the other one
+                self.tails = 0
         is_large = writes and free > _LARGE_HEAP
         self._entry_bytes = _ENTRY_BYTES << is_large
         self._model = memoryview(bytearray(self._entry_bytes))
@@ -406,7 +406,7 @@ class LittleFiles(_Entries):
         self._started()
         self._begin_entries("", 0)
         if self._writes and not self._has_tails:
-            self._open(_file_name(0), "wb")  # before any version 6: by it a start with less memory knows that version
+            self._open(_file_name(0), "wb")  # before a segment with the flag: a start with less memory then takes it
             self._has_tails = True
         super().begin(name, size)
         if self._writes:

@@ -38,8 +38,7 @@ if TYPE_CHECKING:
             """The file system has failed, or a write was interrupted: what was logged since the last sync is lost."""
 
 
-VERSION = const(5)
-ASIDE_VERSION = const(2)  # so much more is that of a segment that may have ASIDE
+VERSION = const(1)  # of the format
 MAGIC = b"ORDK"
 TAIL = ".tail"  # ends the names of files that have the end of a segment, on LittleFS (littlefs.py)
 # magic, version, queues, bytes until the first record, segment, first segment needed, end of the one before,
@@ -47,7 +46,7 @@ TAIL = ".tail"  # ends the names of files that have the end of a segment, on Lit
 # follow, then for each queue how much of it the log has had, then a CRC of all before it
 HEADER = const("<4sHHIIIIIIIIHH16s")
 HEADER_BYTES = const(60)
-VERSION_BYTES = const(12)  # so much of it is the same in every version
+VERSION_BYTES = const(12)  # this part of the header is the same in every version
 TOTAL_BYTES = const(8)  # of LoggedQueue.total,
 TOTAL_MASK = const(0x3FFFFFFF)  # whose counts begin anew after that: a board has no larger number without taking memory
 
@@ -92,6 +91,7 @@ START = const("<II")  # starts, flags; the board's name follows in UTF-8
 STARTED_SENT = const(1)  # flags of a start: something may have been transmitted;
 STARTED_AHEAD = const(2)  # an OrderAck has named what was never given;
 STARTED_SENT_BEFORE = const(4)  # in an earlier start something may have been transmitted
+TAILS = const(8)  # flag of a header only: the end of the segment may be in tails (littlefs.py)
 
 TRANSACTIONAL = const(0x01)  # flags of a message
 RECOVERABLE = const(0x02)
@@ -164,7 +164,7 @@ class Files:
     bytes_max = 0  # so many bytes all files may have together; 0: nobody knows
     record_bytes = 0  # of the message that was logged last
     heap_bytes = 0  # that it takes besides
-    version = VERSION  # of the segments that are begun
+    tails = 0  # TAILS, if the segments that are begun may have tails; without it, segments that have them are refused
     unit = 1  # a file takes a whole number of so many bytes
     is_over = False  # of what the file holds that is written, nobody needs anything
     left = 2048  # so many bytes a close leaves in a file, if nothing in it is kept
@@ -825,9 +825,9 @@ class Log:
         self.is_ended = True  # from here on the files' tail is not the current segment
         try:
             space = max(self.segment_size, size + need) if self.files.fixed else 0
-            version = self.files.version + ASIDE_VERSION * any(segment.aside for segment in self.segments)
             self.files.begin(file_name(number), space)
-            struct.pack_into(HEADER, out, 0, MAGIC, version, *counts, *numbers, len(sources), flags, self.guid)
+            flags |= self.files.tails
+            struct.pack_into(HEADER, out, 0, MAGIC, VERSION, *counts, *numbers, len(sources), flags, self.guid)
             fill = HEADER_BYTES
             seed = 0
             for thing in things:

@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from ordack.node.log import LoggedQueue, Segment, Stored
     from ordack.node.sources import Arrival, LoggedSource
 
-_VERSION_3 = const(3)  # all of its messages are in memory, and its STATE does not say the queue
-_VERSION_4 = const(4)  # it has neither totals nor snapshots
-_VERSION_6 = const(6)  # the last one without ASIDE
-_STATE_PREFIX_BYTES_3 = const(8)
 _QUEUE_PREFIX = const("<HIIII")
 _SOURCE_PREFIX = const("<HIIII16s")
 _NUMBERED = const("<HHIIIII")  # the begin of log.MESSAGE_PREFIX
@@ -118,7 +114,7 @@ class _Header:
     """The words of a segment's header, its CRC, bytes of the file, and LoggedQueue.total of its queues."""
 
     def __init__(self, words: "tuple[Any, ...]", crc: int, size: int) -> None:
-        _, self.version, self.queues, self.base, self.number, self.first, self.end_before, self.next_id = words[:8]
+        _, _, self.queues, self.base, self.number, self.first, self.end_before, self.next_id = words[:8]
         self.next_arrival, self.time_stamp, self.starts, self.sources, self.flags, self.guid = words[8:]
         self.crc = crc
         self.size = size
@@ -197,24 +193,22 @@ class _Headers:
         crc = reader.crc(name, 0, base - 4, 0)
         if reader.word(name, base - 4) != crc:
             return None
-        known = self._log.files.version
-        form = version - log.ASIDE_VERSION if version > _VERSION_6 else version
-        if not _VERSION_3 <= form <= known:
+        if version != log.VERSION:  # the one place where an upgrade from an earlier version would begin
             raise log.OutboxError(
-                "{} has format version {}, this program knows {}: copy files *.tail, too, or "
-                "let the one that wrote it deliver what is there, then empty the folder".format(name, version, known)
+                "{} has format version {}, this program knows version {}: let the program that wrote the folder "
+                "deliver its messages, then empty the folder".format(name, version, log.VERSION)
             )
         if size < log.HEADER_BYTES or base < log.HEADER_BYTES + 4 or words[4] != number:
             return None
         header = _Header(words, crc, self._log.files.size(name))
-        header.version = form
+        if header.flags & log.TAILS > self._log.files.tails:
+            raise log.OutboxError(name + " goes on in files *.tail, and the folder has none: copy these files, too")
         if self.guid is None:
             self.guid = header.guid
         if header.guid != self.guid:
             raise log.OutboxError(name + " belongs to another board: its folder must not be used under this GUID")
-        if form > _VERSION_4:
-            place = base - 4 - log.TOTAL_BYTES * header.queues
-            header.totals = [(reader.word(name, at), reader.word(name, at + 4)) for at in range(place, base - 4, 8)]
+        place = base - 4 - log.TOTAL_BYTES * header.queues
+        header.totals = [(reader.word(name, at), reader.word(name, at + 4)) for at in range(place, base - 4, 8)]
         return header
 
 
@@ -244,16 +238,14 @@ class _Snapshot:
 
         Not one with more messages than `most`: a start with more memory has left it.
         """
-        first = self._headers.read(numbers[0]) if numbers else None
         following = None
-        if first is not None and first.version > _VERSION_4:
-            for i in range(len(numbers) - 1, 0, -1):
-                header = self._headers.read(numbers[i])
-                if header is None:
-                    break
-                if self._read(header, following, most):
-                    return i
-                following = header
+        for i in range(len(numbers) - 1, 0, -1):
+            header = self._headers.read(numbers[i])
+            if header is None:
+                break
+            if self._read(header, following, most):
+                return i
+            following = header
         return 0
 
     def _read(self, header: "_Header", following: "_Header | None", most: int) -> bool:
@@ -381,7 +373,7 @@ class _Replay:
         self._records = records.Records(opened, opened.out)  # nothing is written yet
         self._headers = _Headers(self._records, guid)
         self._snapshot = _Snapshot(self._records, self._headers)
-        self._version = self._files.version  # of the segment that is read
+        self._tails = self._files.tails  # of the segment that is read
         self._left_out = 0  # bytes that cannot be read,
         self._gap = 0  # of them those before the record that is next,
         self._gap_from = 0  # and what would have been the first MessageID in there
@@ -428,10 +420,10 @@ class _Replay:
             found.useless.append(name)
         for number in stale:
             found.useless.append(log.file_name(number))
-        # What comes next begins a segment of its own: of this version; and behind a record that is whole only as
-        # mended, for the next start could take that for a torn one as soon as half a record stands behind it.
+        # What comes next begins a segment of its own where tails begin or end, and behind a record that is whole only
+        # as mended, for the next start could take that for a torn one as soon as half a record stands behind it.
         mended = [name for name, _, _ in self._log.mended if found.segments and name == found.segments[-1].name]
-        found.is_torn = torn or self._version != self._files.version or len(mended) > 0
+        found.is_torn = torn or self._tails != self._files.tails or len(mended) > 0
         found.last_message_id = found.next_message_id - 1
         found.arrivals = list(self._arrivals.values())
         if found.damage or self._log.mended:  # now, or by an earlier look
@@ -502,15 +494,14 @@ class _Replay:
 
     def _apply_header(self, segment: "Segment", header: "_Header") -> None:
         found = self.found
-        self._version = header.version
+        self._tails = header.flags & log.TAILS
         offset = log.HEADER_BYTES
         for i in range(header.queues + header.sources):
             payload = self._records.counters(segment, offset, header.base)
             self._apply_counters(log.QUEUE if i < header.queues else log.SOURCE, payload)
             offset += 2 + len(payload)
         for queue in found.queues[: header.queues]:
-            if self._version > _VERSION_4:
-                queue.total[0], queue.total[1] = header.total(queue.index)
+            queue.total[0], queue.total[1] = header.total(queue.index)
         if self._gap:
             self._end_gap(header.next_id)
         found.next_message_id = header.next_id
@@ -658,9 +649,7 @@ class _Replay:
 
     def _is_enough(self, index: int) -> bool:
         """Are so many messages of a queue in memory that another one is not taken?"""
-        if self._hold is None or self._version == _VERSION_3:
-            return False
-        return self._counts.get(index, 0) >= max(self._hold // len(self.found.queues), 1)
+        return self._hold is not None and self._counts.get(index, 0) >= max(self._hold // len(self.found.queues), 1)
 
     def _find(self, queue: "LoggedQueue", number: int, is_new: bool = False) -> "log.Restored | None":
         """A message of which a record says more: it was in memory, so this start takes it, too. is_new: not stored."""
@@ -705,11 +694,7 @@ class _Replay:
     def _apply_state(self, kind: int, payload: memoryview) -> None:
         state, marks, message_class, sent_time, index = struct.unpack_from(log.STATE_PREFIX, payload)
         queues = self.found.queues
-        begin = log.STATE_PREFIX_BYTES
-        if self._version == _VERSION_3:
-            begin = _STATE_PREFIX_BYTES_3
-            index = 0
-        for place in range(begin, len(payload), 4):
+        for place in range(log.STATE_PREFIX_BYTES, len(payload), 4):
             number = struct.unpack_from("<I", payload, place)[0]
             if kind == log.ARRIVAL_STATE:
                 arrival = self._arrivals.get(number)

@@ -28,14 +28,6 @@ Part = str | Rows
 _SERIAL_FIGURES = ("baud", "connections", "faults", "resent", "damaged")
 
 
-def _figures(line: Mapping[str, Any]) -> list[str]:
-    """The figures of a serial line; one whose board sends nothing again says so."""
-    found = [str(line.get(key, "")) for key in _SERIAL_FIGURES]
-    if line.get("connections") and not line.get("resends"):
-        found[_SERIAL_FIGURES.index("resent")] = "never"
-    return found
-
-
 def _whom(session: Mapping[str, Any]) -> str:
     """The queue manager at the other end: its identifier, what people call it, and the name in its certificate."""
     name = f" ({session['peer_name']})" if session.get("peer_name") else ""
@@ -68,7 +60,7 @@ def sessions(shown: Mapping[str, Any]) -> list[Rows]:
                 ("serial line", "port", "state", "last end"),
                 _SERIAL_FIGURES,
                 [
-                    [str(line[key]) for key in ("host", "serial", "state", "last_end")] + _figures(line)
+                    [str(line[key]) for key in ("host", "serial", "state", "last_end", *_SERIAL_FIGURES)]
                     for line in shown["serial"]
                 ],
             )

@@ -148,7 +148,7 @@ class SerialPort:
     def report(self) -> dict[str, Any]:
         """What there is to know of it, ready for JSON. faults: how often what came over the line, or nothing, ended a
         connection. resent, damaged: frames that this end has sent again, and what came that was no frame, since `serve`
-        began. resends: both ends send again what is lost, on this connection or the last one.
+        began.
         """
         state = DISCONNECTED if self._device is None else CONNECTED if self._transport else WAITING
         return {
@@ -159,7 +159,6 @@ class SerialPort:
             "state": state,
             "connections": self._connections,
             "faults": self._faults,
-            "resends": self._line.resends,
             "resent": self._line.resent,
             "damaged": self._line.damaged,
             "last_end": self._last_end,
