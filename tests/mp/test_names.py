@@ -15,6 +15,7 @@ sys.path.insert(0, "tests/mp")
 import power
 import virtual
 from engine_cases import run_calls
+from mqqb import events
 from ordack.node import Node, board, dns, link, listener
 from virtual import Ticks
 
@@ -93,7 +94,7 @@ def wait_for(stream):
 
 def served(*servers, again=False, name=NAME):
     """Look the name up, while these servers serve once each, one after the other."""
-    looking = dns.Lookup(name, again)
+    looking = dns.Lookup(name, "", again)
     virtual.opened.append(looking)
     found = looking.poll()
     for server in servers:
@@ -130,11 +131,12 @@ def a_local_name_needs_no_server():
     dns.SERVERS[:] = []
     path = "/tmp/ordack-hosts-" + str(int.from_bytes(os.urandom(6), "big"))
     with open(path, "w") as file:
-        file.write("# 10.9.9.9 press7\n\n::1 loop\n10.0.0.7 line.example Press7 # 10.0.0.8 other\n")
+        file.write("# 10.9.9.9 press7\n\n::1 loop\n10.0.0.7 line.example Press7 # 10.0.0.8 other\n10.0.0.8 press7\n")
     real = dns.HOSTS, dns.RESOLV
     dns.HOSTS, dns.RESOLV = path, "/nowhere"
     try:
         assert dns.Lookup("press7").poll() == "10.0.0.7"
+        assert dns.Lookup("press7", "10.0.0.7", True).poll() == "10.0.0.8"
         assert dns.Lookup("LINE.example.").poll() == "10.0.0.7"
         assert "no name server" in str(refused(dns.Lookup("other").poll))
     finally:
@@ -475,6 +477,44 @@ def a_link_opens_when_its_name_is_known():
     assert tcp.is_open() is False
 
 
+two = saying(record(POINTER, A, 300, bytes([127, 0, 0, 2])), record(POINTER, A, 300, bytes([127, 0, 0, 1])))
+
+
+def goes_on(closes):
+    """The first address of two refuses, or something there closes the connection: the node goes on to the second."""
+    server = Server(two)
+    there, port = listening()
+    other = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    virtual.opened.append(other)
+    if closes:
+        other.bind(socket.getaddrinfo("127.0.0.2", port)[0][-1])
+        other.listen(1)
+    node = Node("", files=power.Disk(), connect=(NAME, port), random=lambda: 0.5)
+    peer = node.queue(power.NAMES[0]).peer
+    node.queue(power.NAMES[0]).put(b"1")
+    node.poll()
+    server.serve()
+    if closes:
+        assert node.wait(lambda: is_ready(other, 0), 60000)
+        other.accept()[0].close()
+    assert node.wait(lambda: is_ready(there, 0), 60000), peer.reason
+    assert node.wait(lambda: peer.session, 60000)
+    peer._take(events.Opened())
+    there.accept()[0].close()
+    assert node.wait(lambda: not peer.session, 60000)
+    assert node.wait(lambda: is_ready(there, 0) or (closes and is_ready(other, 0)), 60000)
+    assert is_ready(there, 0), "it stays where there was a session"
+    node.close_now()
+
+
+def a_stale_address_of_a_name_is_passed_over():
+    goes_on(False)
+
+
+def an_address_of_another_program_is_passed_over():
+    goes_on(True)
+
+
 def a_board_does_not_listen_at_a_name():
     assert "localhost" in str(refused(listener.TcpListener, "localhost", 1801, None))
 
@@ -646,6 +686,8 @@ TESTS = (
     what_was_found_is_kept_while_nobody_answers,
     a_local_name_is_asked_for_by_multicast,
     a_link_opens_when_its_name_is_known,
+    a_stale_address_of_a_name_is_passed_over,
+    an_address_of_another_program_is_passed_over,
     a_board_does_not_listen_at_a_name,
     the_time_comes_from_a_server_with_a_name,
     a_dead_name_server_does_not_keep_a_node_from_its_watchdog,

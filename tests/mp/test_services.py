@@ -45,9 +45,6 @@ def a_guid_is_of_the_chip_and_of_a_nonce():
     finally:
         replay.nonce = nonce
         sys.modules.pop("machine", None)
-    disk = power.Disk()
-    made = Node("", files=disk).guid
-    assert Node("", files=disk, guid=board.guid()).guid == made, "it stays; and what older programs give is no other"
 
 
 class Server:

@@ -31,12 +31,6 @@ _NTP_EPOCH = const(2208988800)  # s from 1900, where NTP counts from, to 1970
 _NTP_ERA = const(0x100000000)  # its seconds begin anew after so many, in 2036
 
 
-def guid() -> None:
-    """What programs of the versions before give to Node: None, for the identity belongs to the outbox's folder. Made
-    from the chip alone it came back after the folder was erased, and used its numbers again.
-    """
-
-
 def __getattr__(name: str) -> "Any":
     if name == "Wifi":
         from ordack.node.wifi import Wifi  # not before a program uses it
@@ -71,7 +65,8 @@ class NetworkTime:
         self._looking: "Any" = None  # a dns.Lookup
         self._socket: "Any" = None
         self._cookie = b""
-        self._again = False  # the last request had no answer
+        self._last = ""  # the address that was asked,
+        self._again = False  # and gave no answer
         self._timer = Timer()
 
     def poll(self) -> bool:
@@ -108,10 +103,11 @@ class NetworkTime:
                 if self._looking is None:
                     from ordack.node.dns import Lookup  # not before a program uses a name
 
-                    self._looking = Lookup(self._host, self._again)
+                    self._looking = Lookup(self._host, self._last, self._again)
                 address = self._looking.poll()
                 if address is None:
                     return
+                self._last = address
             self._timer.start(self._answer_ms)
             self._again = True
             entry = socket.getaddrinfo(address, self._port)[0]

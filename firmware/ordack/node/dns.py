@@ -1,6 +1,6 @@
 """Host names to addresses, without waiting: a DNS client over UDP (RFC 1035). Loaded when a program uses a name.
 
-An address is kept as long as its server allows, within TTL_MIN and TTL_MAX, and longer while nobody answers. Names of
+Addresses are kept as long as their server allows, within TTL_MIN and TTL_MAX, and longer while nobody answers. Names of
 HOSTS need no server. Names without a dot are tried with the search list of RESOLV. Names in .local are asked for by
 multicast, too (RFC 6762, 6.7). Only IPv4 addresses are asked for.
 """
@@ -30,16 +30,18 @@ _QUERY = b"\1\0\0\1\0\0\0\0\0\0"  # behind the id: recursion desired, one questi
 _TYPE_A = const(1)
 _TYPE_CNAME = const(5)
 
-_cache: "dict[str, tuple[str, Any, int]]" = {}  # name -> (address, since when in ticks, ms that it is good for)
+_cache: "dict[str, tuple[list[str], Any, int]]" = {}  # name -> (addresses, since when in ticks, ms that it is good for)
 
 
 class Lookup:
     """Finds the address of a name: `poll` until it is there, and `close` if it is not needed any more.
 
-    again: nothing answered at the address that was found last; it is asked for anew, if it is older than TTL_MIN.
+    last: the address that was used before. again: it did not work, so the next address is found; the addresses are
+    asked for anew, if they are older than TTL_MIN.
     """
 
-    def __init__(self, name: str, again: bool = False) -> None:
+    def __init__(self, name: str, last: str = "", again: bool = False) -> None:
+        self._last, self._again = last, again
         name = name.lower()
         self._name = name[:-1] if name.endswith(".") else name
         self._socket: "Any" = None
@@ -49,15 +51,15 @@ class Lookup:
         self._query = b""
         self._began: "Any" = 0  # ticks
         self._wait_ms = 0
-        self._stale, since, good = _cache.get(self._name, ("", 0, 0))
+        self._stale, since, good = _cache.get(self._name, ([], 0, 0))
         is_fresh = 0 <= ticks_diff(ticks_ms(), since) < (1000 * TTL_MIN if again else good)
-        self._address = _local(self._name) or (self._stale if is_fresh else "")
-        if not self._address:
+        self._found = _local(self._name) or (self._stale if is_fresh else [])
+        if not self._found:
             self._names, self._servers = _places(self._name)
 
     def poll(self) -> "str | None":
         """The address; None: nobody has answered yet. OSError: it cannot be known, and why."""
-        while not self._address:
+        while not self._found:
             try:
                 if self._socket is None:
                     self._ask()
@@ -70,7 +72,8 @@ class Lookup:
                 return None
             self.close()
             self._keep(answer[0], max(answer[1], TTL_MIN))
-        return self._address
+        at = self._found.index(self._last) + self._again if self._last in self._found else 0
+        return self._found[at % len(self._found)]
 
     def close(self) -> None:
         """Wait for an answer no more."""
@@ -78,9 +81,9 @@ class Lookup:
             self._socket.close()
             self._socket = None
 
-    def _keep(self, address: str, seconds: int) -> None:
-        self._address = address
-        _cache[self._name] = (address, ticks_ms(), 1000 * seconds)
+    def _keep(self, found: "list[str]", seconds: int) -> None:
+        self._found = found
+        _cache[self._name] = (found, ticks_ms(), 1000 * seconds)
 
     def _ask(self) -> None:
         """Ask the server whose turn it is. Raises OSError."""
@@ -100,7 +103,7 @@ class Lookup:
             self._socket.connect(entry[-1])  # nothing comes from elsewhere
             self._socket.send(self._query)
 
-    def _hear(self) -> "tuple[str, int] | None":
+    def _hear(self) -> "tuple[list[str], int] | None":
         """What the server has answered, if it has. Raises OSError: it is of no use, or too late."""
         try:
             found = _read(self._socket.recv(_ANSWER_BYTES), self._query)
@@ -136,14 +139,11 @@ def _lines(path: str) -> "list[list[str]]":
         return []
 
 
-def _local(name: str) -> str:
-    """The address of a name that is known without a server; else ""."""
+def _local(name: str) -> "list[str]":
+    """The addresses of a name that are known without a server."""
     if name == "localhost":
-        return "127.0.0.1"
-    for words in _lines(HOSTS):
-        if name in [word.lower() for word in words[1:]]:
-            return words[0]
-    return ""
+        return ["127.0.0.1"]
+    return [words[0] for words in _lines(HOSTS) if name in [word.lower() for word in words[1:]]]
 
 
 def _places(name: str) -> "tuple[list[str], list[tuple[str, int]]]":
@@ -182,8 +182,8 @@ def _question(name: str) -> bytes:
     return question + b"\0\0\1\0\1"
 
 
-def _read(answer: bytes, query: bytes) -> "tuple[str, int] | None":
-    """An answer's address and the s that it may be kept; None: it answers another question.
+def _read(answer: bytes, query: bytes) -> "tuple[list[str], int] | None":
+    """An answer's addresses and the s that they may be kept; None: it answers another question.
 
     Raises OSError: it has no address. ENOENT: no server has one.
     """
@@ -208,8 +208,8 @@ def _read(answer: bytes, query: bytes) -> "tuple[str, int] | None":
     return found
 
 
-def _follow(answer: bytes, at: int) -> "tuple[str, int] | None":
-    """The address at the end of an answer's aliases, which begin at `at`, and the least TTL, at most TTL_MAX."""
+def _follow(answer: bytes, at: int) -> "tuple[list[str], int] | None":
+    """The addresses at the end of an answer's aliases, which begin at `at`, and the least TTL, at most TTL_MAX."""
     records = []
     for _ in range(_word(answer, 6)):
         name, at = _labels(answer, at)
@@ -220,19 +220,19 @@ def _follow(answer: bytes, at: int) -> "tuple[str, int] | None":
             raise IndexError
     wanted = _labels(answer, 12)[0]
     least = TTL_MAX
-    while records:  # each alias is followed once
+    found = []
+    while True:  # each alias is followed once
         for record in records:
             name, kind, ttl, start, size = record
-            if name == wanted and kind == _TYPE_A and size == 4:
-                return "%d.%d.%d.%d" % tuple(answer[start : start + 4]), min(least, ttl)
-            if name == wanted and kind == _TYPE_CNAME:
-                wanted = _labels(answer, start)[0]
+            if name == wanted and (kind == _TYPE_CNAME or (kind == _TYPE_A and size == 4)):
                 least = min(least, ttl)
-                records.remove(record)
-                break
+                if kind == _TYPE_CNAME:
+                    wanted = _labels(answer, start)[0]
+                    records.remove(record)
+                    break
+                found.append("%d.%d.%d.%d" % tuple(answer[start : start + 4]))
         else:
-            return None
-    return None
+            return (found, least) if found else None
 
 
 def _word(data: bytes, at: int) -> int:

@@ -21,7 +21,10 @@ class Link(Waitable, Protocol):
     """How bytes reach the peer, without waiting. OSError: it is broken, and only close and then open are of use.
 
     While it is opening or open, is_open or readinto is called at least every TICK_MS: its timers run inside them.
+    failed: the node sets it to False when there is a session.
     """
+
+    failed: bool
 
     def open(self) -> None:
         """Begin to open it."""

@@ -59,7 +59,8 @@ class Backoff:
 
 
 class TcpLink:
-    """A TCP connection to host and port (B-001). While the name of a host is looked up, `stream` is None.
+    """A TCP connection to host and port (B-001). While the name of a host is looked up, `stream` is None. After an
+    attempt without a session the next address of the name is tried.
 
     accepted: a connection that is there already; it cannot be opened again.
     """
@@ -71,8 +72,10 @@ class TcpLink:
         self.wants_write = False
         self._looking: "Any" = None  # a dns.Lookup
         self._connecting: "Any" = None  # a poll object
-        self._again = False  # the last attempt has failed
+        self.failed = False  # the last attempt; the node clears it when there is a session
         self._began: "Any" = 0  # ticks
+
+    _last = ""  # of the addresses of a name, the one in use
 
     def open(self) -> None:
         """Begin to connect."""
@@ -81,7 +84,7 @@ class TcpLink:
             return
         from ordack.node.dns import Lookup  # not before a program uses a name
 
-        self._looking = Lookup(self.host, self._again)
+        self._looking = Lookup(self.host, self._last, self.failed)
         self._look()
 
     def _look(self) -> None:
@@ -89,11 +92,12 @@ class TcpLink:
         address = self._looking.poll()
         if address is not None:
             self._looking = None
+            self._last = address
             self._connect(address)
 
     def _connect(self, host: str) -> None:
         family, kind, protocol, _, address = socket.getaddrinfo(host, self.port, 0, socket.SOCK_STREAM)[0]
-        self._again = True
+        self.failed = True
         stream = socket.socket(family, kind, protocol)
         self.stream = stream
         set_up(stream)
@@ -122,7 +126,7 @@ class TcpLink:
             self.readinto(memoryview(bytearray(1)))  # raises what happened
             raise OSError(errno.ECONNABORTED)
         self._connecting = None
-        self.wants_write = self._again = False
+        self.wants_write = False
         return True
 
     if MICROPYTHON:

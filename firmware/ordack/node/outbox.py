@@ -69,19 +69,6 @@ def _recover(
     return found
 
 
-def _check_kept(arrivals: int, arrivals_max: int) -> None:
-    if arrivals >= arrivals_max:
-        raise log.OutboxFull("not accepted, {} messages received are kept: take some of them".format(arrivals))
-
-
-def _segment_size(files: log.Files, wanted: int, capacity: int) -> int:
-    """Bytes of a file: so many that a folder that must not grow has few enough, and room comes back by whole files."""
-    if files.fixed and files.files_max:
-        wanted = max(wanted, capacity // max(files.files_max - 3, 1))
-    wanted = min(wanted, capacity // 4)
-    return max(wanted - wanted % files.unit, files.unit)
-
-
 class Outbox:
     """Messages in a `log`. guid: 16 bytes, the board's; None takes the log's, or a `fresh_guid` if there is none yet.
 
@@ -113,7 +100,10 @@ class Outbox:
         write_bytes: int = 8192,
         name: str = "",
     ) -> None:
-        segment_size = _segment_size(files, segment_size, capacity)
+        if files.fixed and files.files_max:  # a folder that must not grow has few files
+            segment_size = max(segment_size, capacity // max(files.files_max - 3, 1))
+        segment_size = min(segment_size, capacity // 4)  # room comes back by whole files
+        segment_size = max(segment_size - segment_size % files.unit, files.unit)
         opened = self.log = log.Log(files, segment_size, capacity, write_bytes, self)
         self.arrivals_max = arrivals_max
         self._sent = False  # in this start something may have been transmitted
@@ -280,7 +270,9 @@ class Outbox:
         assert handle.message_id == self.next_arrival
         assert handle.source is source
         try:
-            _check_kept(self.arrivals, self.arrivals_max)
+            if self.arrivals >= self.arrivals_max:
+                text = "not accepted, {} messages received are kept: take some of them"
+                raise log.OutboxFull(text.format(self.arrivals))
             self._prepare(len(packet) + self._sources.need(source))
             self._sources.write(source)
             next_arrival = log.following(handle.message_id)
@@ -349,7 +341,9 @@ class Outbox:
         """Make everything durable if possible, and let go of the files."""
         try:
             self.sync()
-            _leave_little(self, self.log)
+            files, kept = self.log.files, self.live + self.arrivals
+            if not files.fixed and not kept and self.log.segments[-1].size > files.left:
+                self.begin()  # the next start has little to read
         except (log.OutboxWriteFailed, MemoryError):
             pass
         self.log.files.close()
@@ -480,12 +474,6 @@ class Outbox:
             self._log_start()
             deferred.write_snapshot(opened, self.queues)
             opened.segments[-1].base = opened.segments[-1].size
-
-
-def _leave_little(owner: Outbox, opened: log.Log) -> None:
-    """Where nothing is kept, the next start shall have little to read: begin a segment."""
-    if not opened.files.fixed and not owner.live + owner.arrivals and opened.segments[-1].size > opened.files.left:
-        owner.begin()
 
 
 def _make_room(opened: log.Log, owner: Outbox, need: int) -> None:

@@ -381,6 +381,7 @@ class Peer:
             assert self.session is not None
             source.stats.connects += 1
             self._was_open = True
+            self.link.failed = False
             self._tell("")
             self.remote_guid = self.session.remote_guid
             if self.backoff is not None:

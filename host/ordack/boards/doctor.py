@@ -55,24 +55,26 @@ def _reach(host, port, packet):
         import socket
     except ImportError:
         return ('no network', b'')
-    s = None
-    step = 'the name is not found'
     try:
-        a = socket.getaddrinfo(host, port)[0][-1]
+        places = socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM)
+    except OSError as e:
+        return ('the name is not found: ' + repr(e), b'')
+    for a in places:
         _feed()
         step = 'no connection'
-        s = socket.socket()
-        s.settimeout(5)
-        s.connect(a)
-        _feed()
-        step = 'it does not answer'
-        s.send(packet)
-        return ('', s.recv(16))
-    except OSError as e:
-        return (step + ': ' + repr(e), b'')
-    finally:
-        if s:
+        s = socket.socket(a[0])
+        try:
+            s.settimeout(5)
+            s.connect(a[-1])
+            _feed()
+            step = 'it does not answer'
+            s.send(packet)
+            return ('', s.recv(16))
+        except OSError as e:
+            said = step + ': ' + repr(e)
+        finally:
             s.close()
+    return (said, b'')
 """
 
 
