@@ -2,6 +2,7 @@
 # that has set
 #   MODULES   its own modules, PROGRAMS its test programs, FUZZED the sources that its fuzz target is linked with
 #   CORE      the folder of mqqb.c, SUPPORT that of check.h, TESTS that of the tests
+#   ALSO      modules of the core, besides mqqb, that its own are linked with
 #   VARIANTS  switches besides NDEBUG with which the modules are compiled
 # Everything that is written goes below BUILD.
 
@@ -18,7 +19,7 @@ TEST_WARN := -std=c99 -Wall -Wextra -Wpedantic -Wshadow -Werror
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 INCLUDE := -I. -I$(CORE) -I$(SUPPORT)
 HOOK := -include $(SUPPORT)/assert_hook.h
-LINKED := $(sort mqqb $(MODULES))
+LINKED := $(sort mqqb $(ALSO) $(MODULES))
 FILES := $(wildcard *.[ch] $(CORE)/*.[ch] $(TESTS)/*.h $(SUPPORT)/*.h) Makefile $(CORE)/rules.mk
 JOBS ?= $(shell nproc)
 

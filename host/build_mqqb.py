@@ -59,7 +59,7 @@ ffibuilder.cdef(GLUE_DECLARATION)
 ffibuilder.set_source(
     "_mqqb",
     GLUE,
-    sources=[str(module.with_suffix(".c")) for module in MODULES],
+    sources=[str(module.with_suffix(".c")) for module in (*MODULES, CORE / "mqqb_line")],  # it has the CRC
     include_dirs=[str(CORE), str(NATIVE)],
     define_macros=[("NDEBUG", None)],  # the bindings refuse a caller's mistake instead
     py_limited_api=True,

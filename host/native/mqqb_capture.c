@@ -5,6 +5,7 @@
  * drain takes from the lists what can go on. Whatever writes rows may find no room for them: it then leaves everything so
  * that drain goes on at the same byte in the next call, which is why a connection with such work is `active`. */
 #include "mqqb_capture.h"
+#include "mqqb_line.h"
 
 #include <string.h>
 
@@ -370,6 +371,10 @@ static void put_details(mqqb_capture *c, mqqb_capture_direction *d, const uint8_
     put(r, MQQB_CAPTURE_HASH_ALGORITHM, le32(in + MQQB_PROPERTIES_HASH_ALGORITHM_IN_PART));
     put(r, MQQB_CAPTURE_ENCRYPTION_ALGORITHM, le32(in + MQQB_PROPERTIES_ENCRYPTION_ALGORITHM_IN_PART));
     put(r, MQQB_CAPTURE_EXTENSION_SIZE, le32(in + MQQB_PROPERTIES_EXTENSION_SIZE_IN_PART));
+    if (c->columns.column[MQQB_CAPTURE_BODY_CRC] != NULL) {
+        put(r, MQQB_CAPTURE_BODY_CRC,
+            mqqb_crc32(0, packet + r[MQQB_SCAN_BODY_OFFSET * BLOCK], r[MQQB_SCAN_BODY_SIZE * BLOCK]));
+    }
 }
 
 /* First bytes that are no packet: does another protocol send them? Not if they may be ours in TLS. */

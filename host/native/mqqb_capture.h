@@ -69,6 +69,7 @@ enum {
     MQQB_CAPTURE_HASH_ALGORITHM,
     MQQB_CAPTURE_ENCRYPTION_ALGORITHM,
     MQQB_CAPTURE_EXTENSION_SIZE,
+    MQQB_CAPTURE_BODY_CRC,                /* found out only if wanted */
     MQQB_CAPTURE_CLIENT_GUID,             /* EstablishConnection, dictionary 0 */
     MQQB_CAPTURE_SERVER_GUID,             /* EstablishConnection, dictionary 0 */
     MQQB_CAPTURE_TIME_STAMP,              /* EstablishConnection */

@@ -9,6 +9,7 @@ import itertools
 import random
 import struct
 import tracemalloc
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -555,8 +556,10 @@ def details(raw: bytes, folder: Path) -> dict[str, Any]:
     assert batch.label_text is not None
     assert batch.correlation_id is not None
     row = batch["kind"].tolist().index(min(batch["kind"].tolist()))
+    begin, size = int(batch["body_offset"][row]), int(batch["body_size"][row])
+    assert batch["body_crc"][row] == zlib.crc32(raw[begin : begin + size])
     found: dict[str, Any] = {}
-    for name in (*columnar.DETAIL_COLUMNS, "source_queue_manager", "destination_queue", "ack_source"):
+    for name in (*{*columnar.DETAIL_COLUMNS} - {"body_crc"}, "source_queue_manager", "destination_queue", "ack_source"):
         value = int(batch[name][row])
         if value and name in GUIDS:
             found[name] = batch.decoder.queue_manager(value)

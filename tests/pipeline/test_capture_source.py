@@ -4,6 +4,7 @@ import json
 import struct
 import subprocess
 import sys
+import zlib
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,6 +60,7 @@ def test_a_row_has_what_the_packet_has(spark: SparkSession, tmp_path: Path) -> N
         "direction": 0, "sender": "10.0.0.1:50000", "receiver": "10.0.0.2:1801", "offset": 0, "size": len(FULL),
         "reason": None, "base_flags": message.base.flags, "time_to_reach_queue": message.base.time_to_reach_queue,
         "source_queue_manager": guids.guid_text(samples.SENDER), "message_id": 77,
+        "body_crc": zlib.crc32(b"reading 12.5"),
         "destination_queue": "DIRECT=TCP:10.0.0.5\\private$\\line1",
         "administration_queue": f"PRIVATE={guids.guid_text(bytes(16))[1:-1]}\\00000003",
         "response_queue": f"PRIVATE={guids.guid_text(samples.RECEIVER)[1:-1]}\\00000005",

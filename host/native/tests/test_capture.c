@@ -2,6 +2,7 @@
  * another implementation in tests/audit/test_captures.py. */
 #include "check.h"
 #include "frames.h"
+#include "mqqb_line.h"
 
 #define LENGTH(array) (sizeof(array) / sizeof(array)[0])
 #define S(name) r->column[MQQB_SCAN_##name]
@@ -774,6 +775,8 @@ static void test_all_columns(void)
     CHECK_EQ(K(BODY_TYPE)[i], 8);
     CHECK_EQ(K(APPLICATION_TAG)[i], 99);
     CHECK_EQ(K(EXTENSION_SIZE)[i], 3);
+    CHECK_EQ(K(BODY_CRC)[i], mqqb_crc32(0, body, sizeof body));
+    CHECK_EQ(K(BODY_CRC)[0], 0);
     CHECK_EQ(r->correlation_id[i][19], 0x77);
     CHECK_EQ(r->correlation_id[0][19], 0);
     CHECK_EQ(r->label_end[0], 0);

@@ -36,8 +36,8 @@ DETAIL_COLUMNS = (
     "queue_manager_address", "administration_queue", "response_queue", "connector_queue_manager", "security_flags",
     "sender_id_size", "encryption_key_size", "signature_size", "sender_cert_size", "provider_info_size", "body_type",
     "application_tag", "allocation_body_size", "privacy_level", "hash_algorithm", "encryption_algorithm",
-    "extension_size", "client_guid", "server_guid", "time_stamp", "operating_system", "recoverable_ack_timeout",
-    "ack_timeout", "parameters_window_size",
+    "extension_size", "body_crc", "client_guid", "server_guid", "time_stamp", "operating_system",
+    "recoverable_ack_timeout", "ack_timeout", "parameters_window_size",
 )  # fmt: skip
 COLUMNS = SCAN_COLUMNS + PLACE_COLUMNS + DETAIL_COLUMNS
 _NUMBERS = {name: number for number, name in enumerate(COLUMNS)}

@@ -340,6 +340,7 @@ COLUMNS = (
     _int("body_offset", "message"),
     _int("body_size", "message"),
     _int("allocation_body_size", "message"),
+    _long("body_crc", "message"),
     _long("privacy_level", "message"),
     _long("hash_algorithm", "message"),
     _long("encryption_algorithm", "message"),

@@ -8,7 +8,7 @@ ingest may not have reached yet.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -111,14 +111,22 @@ def collect(compared: Compared, names: dict[str, Any]) -> Result:
 
 def _messages(sent: DataFrame, exported: DataFrame, loaded: DataFrame, managers: Sequence[str]) -> DataFrame:
     """receiver: the queue manager that had it, as the captures say; ours: it is, or may be, one of the segments'."""
-    copies = exported.select(*rows.MESSAGE, "due", F.lit(1).alias("segments"), F.lit(0).alias("table")).unionByName(
-        loaded.select(*rows.MESSAGE, F.lit(False).alias("due"), F.lit(0).alias("segments"), F.lit(1).alias("table"))
+    copies = exported.select(
+        *rows.MESSAGE, rows.BODY, "due", F.lit(1).alias("segments"), F.lit(0).alias("table")
+    ).unionByName(
+        loaded.select(
+            *rows.MESSAGE, rows.BODY, F.lit(False).alias("due"), F.lit(0).alias("segments"), F.lit(1).alias("table")
+        )
     )
     there = copies.groupBy("queue_manager", "queue", "message_key").agg(
         F.sum("segments").alias("segments"),
         F.sum("table").alias("table"),
         F.max("due").alias("due"),
         F.max("over_http").alias("over_http"),
+        *(
+            F.collect_set(F.when(F.col(side) > 0, F.col(rows.BODY))).alias(f"{side}_bodies")
+            for side in ("segments", "table")
+        ),
         *(F.min(name).alias(f"stored_{name}") for name in ("source_queue_manager", "message_id", "destination_queue")),
         F.min("arrived").alias("arrived"),
     )
@@ -127,6 +135,7 @@ def _messages(sent: DataFrame, exported: DataFrame, loaded: DataFrame, managers:
         *(F.min(name).alias(name) for name in ("source_queue_manager", "message_id", "destination_queue",
           "tx_sequence_ordinal", "tx_sequence_time_stamp", "tx_sequence_number", "first", "outcome")),
         F.min("acknowledged").alias("acknowledged"),
+        F.array_distinct(F.flatten(F.collect_list("bodies"))).alias("sent_bodies"),
         F.max(ours).alias("ours"),
         F.min(F.when(ours, F.col("receiver_manager"))).alias("receiver"),
     )  # fmt: skip
@@ -179,6 +188,7 @@ class _Kinds:
                 self._in_no_segment(others),
                 self._never_sent(),
                 self._missing(),
+                *self._bodies(),
             ),
             lambda kind: kind.isNotNull(),
         )
@@ -219,6 +229,18 @@ class _Kinds:
     def _in_no_segment(others: bool) -> Column:
         absent = (F.col("segments") == 0) & (F.col("table") > 0) & ~F.col("pruned")
         return F.when(absent, F.lit("of_other_folder" if others else "in_no_segment"))
+
+    @staticmethod
+    def _bodies() -> Iterator[Column]:
+        """Those in a table are compared with what was sent, or, if the captures do not show that, with the segments."""
+        sent, segments, table = (F.col(f"{name}_bodies") for name in ("sent", "segments", "table"))
+        shown = F.coalesce(F.size(sent), F.lit(0)) > 0
+        for name, these, reference in (
+            ("segments", segments, sent), ("table", table, F.when(shown, sent).otherwise(segments)),
+        ):  # fmt: skip
+            others = F.size(F.array_except(these, reference))
+            yield F.when((F.size(reference) > 0) & (others > 0), F.lit(f"other_body_in_{name}"))
+        yield F.when((F.col("table") > 0) & (F.size(table) == 0), F.lit("body_not_compared"))
 
     @staticmethod
     def _never_sent() -> Column:

@@ -31,6 +31,10 @@ KINDS = {
     "never_sent": Kind(True, "stored while its source was captured, and not in the captures"),
     "twice_in_segments": Kind(True, "in the segments more than once"),
     "twice_in_table": Kind(True, "in the table more than once"),
+    "other_body_in_segments": Kind(True, "in a segment with another body than was sent"),
+    "other_body_in_table": Kind(True, "in the table with another body than was sent, or, if the captures do not show "
+                                "that, than in its segment"),
+    "body_not_compared": Kind(False, "in the table without its body: the table has no column body"),
     "not_exported_yet": Kind(False, "acknowledged, and perhaps still in its queue: export, ingest and reconcile again"),
     "not_ingested_yet": Kind(False, "in a segment that the table has not taken yet: ingest, and reconcile again"),
     "queue_not_exported": Kind(False, "acknowledged, and sent to a queue of which there is no segment: name all "

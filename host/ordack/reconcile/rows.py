@@ -7,6 +7,7 @@ the names of files.
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,11 +42,12 @@ from ordack.pipeline.writing import open_folder
 Task = TypeVar("Task")
 NO_GUID = guids.guid_text(NULL_GUID)
 PORT = ":1801"  # of the end that was connected to
+BODY = "body_crc"  # the CRC-32 of a body
 LACKS = ("hole", "malformed", DAMAGE, UNREADABLE)  # of captures: what was not seen whole
 PACKETS = ("file", "frame", "time", "connection", "direction", "receiver", "packet", "size", "source_queue_manager",
            "queue_manager_address", "message_id", "destination_queue", "tx_sequence_ordinal", "tx_sequence_time_stamp",
            "tx_sequence_number", "message_class", "ack_tx_sequence_ordinal", "ack_tx_sequence_time_stamp",
-           "ack_tx_sequence_number", "ack_source", "ack_message_id", "client_guid", "server_guid")  # fmt: skip
+           "ack_tx_sequence_number", "ack_source", "ack_message_id", "client_guid", "server_guid", BODY)  # fmt: skip
 MESSAGE = ("queue_manager", "queue", "message_key", "source_queue_manager", "message_id", "arrived", "sent_time",
            "destination_queue", "over_http", "tx_sequence_ordinal", "tx_sequence_time_stamp", "tx_sequence_number",
            "previous_tx_sequence_number")  # fmt: skip
@@ -66,7 +68,8 @@ def packets(spark: SparkSession, captures: str) -> DataFrame:
 
 def sent(packets: DataFrame) -> DataFrame:
     """One row for each message and queue manager that it was sent to: what it is called, `first`, the packet that has
-    shown it first, `acknowledged`, that of the first acknowledgement, and `outcome`, the class of its FinalAck.
+    shown it first, `acknowledged`, that of the first acknowledgement, `outcome`, the class of its FinalAck, and
+    `bodies`, the CRC of each body that it was sent with.
 
     receiver: GUID; null if the capture does not tell whose connection it was."""
     of_packet = F.struct("time", "file", "frame")
@@ -82,6 +85,7 @@ def sent(packets: DataFrame) -> DataFrame:
             *(F.min(name).alias(name) for name in ("source_queue_manager", "message_id", "destination_queue",
               "tx_sequence_ordinal", "tx_sequence_time_stamp", "tx_sequence_number")),
             F.min(of_packet).alias("first"),
+            F.collect_set(BODY).alias("bodies"),
         )
     )  # fmt: skip
     return _with_finals(_with_order_acks(messages, _order_acks(packets, owners)), packets)
@@ -170,11 +174,15 @@ def exported(spark: SparkSession, found: Sequence[Found], read: Serials) -> Data
         part, there = task
         assert rows is not None
         for piece in rows.read(part):
-            kept = piece.select(list(MESSAGE))
+            kept = piece.select(list(MESSAGE)).append_column(BODY, _crcs(piece.column("body")))
             yield kept.append_column("due", pa.array([there] * kept.num_rows))
 
-    schema = StructType([whole[name] for name in MESSAGE]).add("due", "boolean")
+    schema = StructType([whole[name] for name in MESSAGE]).add(BODY, "long").add("due", "boolean")
     return _read_in_tasks(spark, tasks, read_part, schema)
+
+
+def _crcs(bodies: pa.Array) -> pa.Array:
+    return pa.array([None if body is None else zlib.crc32(body) for body in bodies.to_pylist()], pa.int64())
 
 
 def _read_in_tasks(
@@ -252,13 +260,17 @@ def _pieces_of_iceberg(table: str) -> list[Piece]:
 
 def loaded(spark: SparkSession, table: str, acquired: str | None) -> DataFrame:
     """The rows of a table; `in_table`: when they became part of it; `acquired`: the value of that column, or the
-    sending time. Raises IngestError, IngestUnusable."""
+    sending time; BODY: null if it has no column body. Raises IngestError, IngestUnusable."""
     found = pieces(table)
     columns = [*MESSAGE, *([acquired] if acquired else [])]
     kinds = _kinds(table, found, acquired)
     tasks = [found[at : at + FILES_OF_TASK] for at in range(0, len(found), FILES_OF_TASK)]
     schema = pa.schema(
-        [*(pa.field(name, kinds[name]) for name in columns), pa.field("in_table", SCHEMA.field("arrived").type)]
+        [
+            *(pa.field(name, kinds[name]) for name in columns),
+            pa.field(BODY, pa.int64()),
+            pa.field("in_table", SCHEMA.field("arrived").type),
+        ]
     )
 
     def read_files(task: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
@@ -267,7 +279,7 @@ def loaded(spark: SparkSession, table: str, acquired: str | None) -> DataFrame:
 
     frame = _read_in_tasks(spark, tasks, read_files, from_arrow_schema(schema))
     return frame.withColumn("acquired", F.col(f"`{acquired}`" if acquired else "sent_time")).select(
-        *MESSAGE, "in_table", "acquired")  # fmt: skip
+        *MESSAGE, BODY, "in_table", "acquired")  # fmt: skip
 
 
 def _kinds(table: str, found: Sequence[Piece], acquired: str | None) -> dict[str, pa.DataType]:
@@ -294,7 +306,8 @@ def _read(piece: Piece, columns: Sequence[str], schema: pa.Schema) -> Iterator[p
     system, path = open_folder(piece.path)
     inside = [name for name in columns if name not in piece.values]
     with pq.ParquetFile(path, filesystem=system, page_checksum_verification=True) as file:
-        for batch in file.iter_batches(columns=inside, use_threads=False):
+        has_body = "body" in file.schema_arrow.names
+        for batch in file.iter_batches(columns=[*inside, *(["body"] if has_body else [])], use_threads=False):
             size = batch.num_rows
             arrays = [
                 pa.array([piece.values[name]] * size, schema.field(name).type)
@@ -302,6 +315,7 @@ def _read(piece: Piece, columns: Sequence[str], schema: pa.Schema) -> Iterator[p
                 else batch.column(name).cast(schema.field(name).type)
                 for name in columns
             ]
+            arrays.append(_crcs(batch.column("body")) if has_body else pa.nulls(size, pa.int64()))
             moment = None if piece.in_table is None else piece.in_table * 1000
             arrays.append(pa.array([moment] * size, pa.int64()).cast(schema.field("in_table").type))
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
