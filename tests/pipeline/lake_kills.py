@@ -122,7 +122,7 @@ def run(folder: Path, table_format: str, kills: int, seed: int) -> dict[str, int
         ended = in_child(partial(life, job, turn, fatal, seconds, optimizes=number % 2 == 1))
         made[fatal or "by the clock"] = made.get(fatal or "by the clock", 0) + (ended == signal.SIGKILL)
     in_child(lambda: load(job).run(False))
-    for fatal in ("to be committed", "committed", ""):  # of the upkeep: of Delta Lake it has no such step
+    for fatal in ("to be committed", "committed", ""):  # of the upkeep
         in_child(partial(life, job, 0, fatal, LIFE_S, optimizes=True))
         in_child(lambda: check(job, count))
     return made

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from ordack.pipeline import segments, writing
+from ordack.pipeline import delta_files, segments, writing
 from ordack.pipeline.delta import Delta
 from ordack.pipeline.folders import Part
 from ordack.pipeline.iceberg import Iceberg, _catalog
@@ -883,6 +883,103 @@ def test_a_loss_of_power_before_the_newest_commit_was_on_disk_takes_rows_and_ser
     write(folder, 3, 3, 3)
     assert load(job(folder, table)).run(False).rows == 2
     assert numbers(table) == [1, 2, 3]
+
+
+def _empty(log: Path) -> None:
+    _newest(log).write_bytes(b"")
+
+
+def _torn(log: Path) -> None:
+    _newest(log).write_bytes(_newest(log).read_bytes()[:-100])
+
+
+def _gone(log: Path) -> None:
+    _newest(log).unlink()
+
+
+def _all_empty(log: Path) -> None:
+    for path in (*log.glob("*.checkpoint.parquet"), log / "_last_checkpoint"):
+        path.write_bytes(b"")
+
+
+def _newest(log: Path) -> Path:
+    return max(log.glob("*.checkpoint.parquet"))
+
+
+@pytest.mark.parametrize("use", ["ingest", "optimize", "serials", "pieces", "decoding"])
+@pytest.mark.parametrize("damage", [_empty, _torn, _gone, _all_empty])
+def test_a_checkpoint_of_delta_that_a_loss_of_power_has_damaged_is_done_without(
+    folder: Path, table: Path, damage: Callable[[Path], None], use: str
+) -> None:
+    """Every commit is whole."""
+    for serial in (1, 2, 3):
+        write(folder, serial, serial, serial)
+    load(job(folder, table, maxSegmentsPerTrigger="1")).run(False)
+    DeltaTable(table).create_checkpoint()
+    damage(table / "_delta_log")
+    write(folder, 4, 4, 4)
+    if use == "ingest":
+        assert load(job(folder, table)).run(False).rows == 1
+    elif use == "optimize":
+        assert optimize(str(table)).files_removed == 3
+    elif use == "serials":
+        assert [*serials(str(table)).values()] == [3]
+    elif use == "pieces":
+        assert len(pieces(str(table))) == 3
+    else:
+        assert job(folder, table).rows().decoded == []
+    assert numbers(table)[:3] == [1, 2, 3], "others read it again, too"
+
+
+def test_a_damaged_checkpoint_of_delta_without_the_commits_before_it_is_told(folder: Path, table: Path) -> None:
+    for serial in (1, 2, 3):
+        write(folder, serial, serial, serial)
+    load(job(folder, table, maxSegmentsPerTrigger="1")).run(False)
+    DeltaTable(table).create_checkpoint()
+    log = table / "_delta_log"
+    newest = _newest(log)
+    kept = newest.read_bytes()
+    for path in (*log.glob("*0[012].json"), *(set(log.glob("*.checkpoint.parquet")) - {newest})):
+        path.unlink()
+    newest.write_bytes(kept[:100])
+    for look in (lambda: load(job(folder, table)), lambda: serials(str(table)), lambda: optimize(str(table))):
+        with pytest.raises(IngestUnusable, match=f"{newest.name} is damaged"):
+            look()
+        assert newest.read_bytes() == kept[:100], "as it was"
+
+
+def test_a_checkpoint_of_delta_is_on_disk_before_the_commits_in_it_are_deleted(
+    folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder, 1, 1, 1)
+    load(job(folder, table)).run(False)
+    DeltaTable(table).alter.set_table_properties({"delta.checkpointInterval": "2"})
+    steps: list[str] = []
+    for name in ("create_checkpoint", "cleanup_metadata"):
+        real = getattr(DeltaTable, name)
+
+        def told(opened: DeltaTable, name: str = name, real: Any = real) -> None:
+            steps.append(name)
+            real(opened)
+
+        monkeypatch.setattr(DeltaTable, name, told)
+    real_sync = delta_files.sync
+    monkeypatch.setattr(delta_files, "sync", lambda path: (steps.append(Path(path).name), real_sync(path)))
+    going = load(job(folder, table, maxSegmentsPerTrigger="1"))
+    for serial in (2, 3, 4):
+        write(folder, serial, serial, serial)
+    steps.clear()
+    log = table / "_delta_log"
+    there = {*log.iterdir()}
+    going.run(False)
+    made = [name for name in steps if name.endswith(".checkpoint.parquet")]
+    assert sorted(made) == sorted(path.name for path in {*log.glob("*.checkpoint.parquet")} - there)
+    for number, step in enumerate(steps):
+        if step == "cleanup_metadata":
+            before = steps[:number]
+            begun = len(before) - 1 - before[::-1].index("create_checkpoint")
+            assert {*before[begun + 1 :]} == {made[0], "_last_checkpoint", "_delta_log"}
+    assert "cleanup_metadata" in steps
 
 
 def test_rows_of_many_small_segments_share_row_groups(folder: Path, table: Path) -> None:

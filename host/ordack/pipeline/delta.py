@@ -17,7 +17,6 @@ import contextlib
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -27,8 +26,17 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
-from ordack.paths import S3, NotLocal, RemoteError, RemoteMissing, RemotePath, scheme_of
-from ordack.pipeline.delta_files import columns_of, complete_statistics, log_of, sync_log
+from ordack.pipeline.delta_files import (
+    NO_HOOKS,
+    checkpoint,
+    columns_of,
+    complete_statistics,
+    last_checkpoint,
+    log_of,
+    open_table,
+    sync_log,
+    uri_of,
+)
 from ordack.pipeline.folders import Place
 from ordack.pipeline.lake import (
     ATTEMPTS,
@@ -48,6 +56,7 @@ from ordack.pipeline.writing import DAY, File
 
 APPLICATION = "ordack"
 HEEDED = "ordack.heeded"
+CHECKPOINT_INTERVAL = 100  # commits
 # Properties of a table, and of its columns, that whoever writes rows has to heed, and this does not.
 UNHEEDED = ("delta.constraints.", "delta.columnMapping.mode", "delta.setTransactionRetentionDuration")
 UNHEEDED_OF_COLUMNS = ("delta.generationExpression", "delta.invariants", "delta.identity.start")
@@ -85,10 +94,12 @@ class Delta:
                         Schema.from_arrow(pa.schema([column.with_nullable(True) for column in columns])),
                         mode="ignore",
                         partition_by=list(by or ()),
+                        post_commithook_properties=NO_HOOKS,
                         configuration=self._kept,
                         raise_if_key_not_exists=False,
                     )
-            return DeltaTable(self._uri)
+                    sync_log(self.folder, -1, 0)
+            return open_table(self.folder)
         except (DeltaError, OSError, ValueError) as error:
             raise IngestError(f"cannot open or make the table {self.folder}: {first_line(error)}") from None
 
@@ -128,7 +139,10 @@ class Delta:
             added = pa.schema([columns.field(name) for name in new])
             try:
                 complete_statistics(self._table, self.folder, added)  # before there is a column without
-                self._table.alter.add_columns([ours[name] for name in new])
+                before = self._table.version()
+                fields = [ours[name] for name in new]
+                self._table.alter.add_columns(fields, post_commithook_properties=NO_HOOKS)
+                sync_log(self.folder, before, self._table.version())
                 complete_statistics(self._table, self.folder, added)  # of files that came in between
             except (DeltaError, OSError) as error:
                 raise IngestError(f"cannot add columns to {self.folder}: {first_line(error)}") from None
@@ -138,7 +152,11 @@ class Delta:
         """Set the properties, before there are the columns that they name. Raises IngestError."""
         if any(told.get(name) != value for name, value in self._kept.items()):
             try:
-                self._table.alter.set_table_properties(self._kept, raise_if_not_exists=False)
+                before = self._table.version()
+                self._table.alter.set_table_properties(
+                    self._kept, raise_if_not_exists=False, post_commithook_properties=NO_HOOKS
+                )
+                sync_log(self.folder, before, self._table.version())
             except (DeltaError, OSError) as error:
                 raise IngestError(f"cannot set properties of {self.folder}: {first_line(error)}") from None
 
@@ -166,6 +184,7 @@ class Delta:
                         {HEEDED: self._heeded},
                         app_transactions=[Transaction(*one) for one in {**self._undone, **told}.items()],
                     ),
+                    post_commithook_properties=NO_HOOKS,
                 )
                 self._table.update_incremental()
             except (DeltaError, OSError) as error:
@@ -181,7 +200,19 @@ class Delta:
         self.known |= new
         self._undone = {}
         self._heed(version)
+        self._shorten(version)
         return True
+
+    def _shorten(self, version: int) -> None:
+        """After so many commits behind this version as the table says, make a checkpoint, and delete old commits. What
+        fails is done the next time."""
+        told = self._table.metadata().configuration
+        every = int(told.get("delta.checkpointInterval", CHECKPOINT_INTERVAL))
+        if version // every < self._table.version() // every:
+            with contextlib.suppress(DeltaError, OSError):
+                checkpoint(self._table, self.folder)
+                if told.get("delta.enableExpiredLogCleanup") != "false":
+                    self._table.cleanup_metadata()
 
     def _heed(self, version: int) -> None:
         """Look for a restore among what was committed behind this version: delta-rs refuses our commit only if it was
@@ -202,24 +233,10 @@ class Delta:
         return AddAction(file.name, file.size, values, int(time.time() * 1000), True, stats)
 
 
-def uri_of(table: str) -> str:
-    """As delta-rs takes a folder or URL. Raises IngestUnusable for a bucket that is not there: delta-rs tries for a
-    minute, and does not say it."""
-    if scheme_of(table) in S3:
-        try:
-            RemotePath(table).require_bucket()
-        except (NotLocal, RemoteMissing) as error:
-            raise IngestUnusable(str(error)) from None
-        except RemoteError:
-            pass  # a key that may not do this may do the rest
-    return table if scheme_of(table) else Path(table).absolute().as_uri()
-
-
 def properties_of(table: str) -> Mapping[str, str]:
     """None, if there is no table. Raises IngestError, IngestUnusable."""
-    uri = uri_of(table)
     try:
-        return DeltaTable(uri).metadata().configuration if DeltaTable.is_deltatable(uri) else {}
+        return open_table(table).metadata().configuration if DeltaTable.is_deltatable(uri_of(table)) else {}
     except (DeltaError, OSError) as error:
         raise IngestError(f"cannot open the table {table}: {first_line(error)}") from None
 
@@ -239,13 +256,13 @@ def _read(table: str) -> tuple[dict[Place, int], set[str], DeltaTable, dict[str,
     try:
         if not DeltaTable.is_deltatable(uri_of(table)):
             raise IngestUnusable(f"there is no table of Delta Lake in {table}")
-        opened = DeltaTable(uri_of(table))
+        opened = open_table(table)
         system, log = log_of(table)
         try:
-            opened.create_checkpoint()
+            checkpoint(opened, table)
             last = opened.version()
         except (DeltaError, OSError):
-            last = _last_checkpoint(system, log)
+            last = last_checkpoint(table)
         told = {}
         if last >= 0:
             file = f"{log}/{last:020}.checkpoint.parquet"
@@ -329,12 +346,3 @@ def _undone(table: DeltaTable, system: fs.FileSystem, log: str) -> dict[str, int
             f"which messages were in it: {first_line(error)}. Begin a new table"
         ) from None
     return undone
-
-
-def _last_checkpoint(system: fs.FileSystem, log: str) -> int:
-    """The version of the last one; -1: there is none yet. Raises OSError."""
-    try:
-        with system.open_input_stream(f"{log}/_last_checkpoint") as hint:
-            return int(json.loads(hint.read())["version"])
-    except FileNotFoundError:
-        return -1

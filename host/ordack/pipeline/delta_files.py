@@ -6,6 +6,8 @@ in a column has none for that: `to_pyarrow_dataset` then finds no row in it.
 
 from __future__ import annotations
 
+import json
+import re
 import time
 import uuid
 from collections import defaultdict
@@ -17,17 +19,21 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable
-from deltalake.exceptions import CommitFailedError
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
-from ordack.paths import scheme_of, sync
-from ordack.pipeline.lake import ATTEMPTS, in_groups
+from ordack.paths import S3, NotLocal, RemoteError, RemoteMissing, RemotePath, scheme_of, sync
+from ordack.pipeline.lake import ATTEMPTS, first_line, in_groups
 from ordack.pipeline.progress import IngestUnusable
 from ordack.pipeline.statistics import completed, is_complete
 from ordack.pipeline.writing import Growing, open_folder
 
+_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\.parquet")
+HINT = "_last_checkpoint"
+# delta-rs would make checkpoints behind commits, and delete commits in them before they are on disk.
+NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 # What a file may have that an action of delta-rs's would take from it.
 _UNKNOWN = ("deletionVector", "baseRowId", "defaultRowCommitVersion", "clusteringProvider", "tags")
 
@@ -36,6 +42,86 @@ def log_of(folder: str) -> tuple[fs.FileSystem, str]:
     """The file system and the folder of the log of the table in this folder or URL. Raises ValueError, OSError."""
     system, path = open_folder(folder)
     return system, f"{path}/_delta_log"
+
+
+def uri_of(table: str) -> str:
+    """As delta-rs takes a folder or URL. Raises IngestUnusable for a bucket that is not there: delta-rs tries for a
+    minute, and does not say it."""
+    if scheme_of(table) in S3:
+        try:
+            RemotePath(table).require_bucket()
+        except (NotLocal, RemoteMissing) as error:
+            raise IngestUnusable(str(error)) from None
+        except RemoteError:
+            pass  # a key that may not do this may do the rest
+    return table if scheme_of(table) else Path(table).absolute().as_uri()
+
+
+def open_table(folder: str) -> DeltaTable:
+    """Without checkpoints that cannot be read, as a loss of power leaves them: they are moved aside where the commits
+    tell everything. Raises DeltaError, OSError, IngestUnusable."""
+    try:
+        return DeltaTable(uri_of(folder))
+    except (DeltaError, OSError) as error:
+        system, log = log_of(folder)
+        damaged = _damaged(system, log)
+        if not damaged:
+            raise
+        first = first_line(error)
+    moved: list[str] = []
+    try:
+        for name in damaged:
+            system.move(f"{log}/{name}", f"{log}/.{name}.damaged")
+            moved.append(name)
+        return DeltaTable(uri_of(folder))
+    except DeltaError:
+        for name in moved:
+            system.move(f"{log}/.{name}.damaged", f"{log}/{name}")
+        names = ", ".join(name for name in damaged if name != HINT) or HINT
+        raise IngestUnusable(
+            f"the table {folder} cannot be opened: {first}. In its _delta_log {names} is damaged, and "
+            "commits before it are gone: bring them back from a copy, or begin a new table"
+        ) from None
+
+
+def _damaged(system: fs.FileSystem, log: str) -> list[str]:
+    """The checkpoints that cannot be read, and what names one that is not there. Raises OSError."""
+    names = [file.base_name for file in system.get_file_info(fs.FileSelector(log))]
+    damaged = [name for name in names if _CHECKPOINT.fullmatch(name) and not _is_whole(system, f"{log}/{name}")]
+    whole = {int(name[:20]) for name in names if _CHECKPOINT.fullmatch(name) and name not in damaged}
+    if HINT in names:
+        try:
+            with system.open_input_stream(f"{log}/{HINT}") as hint:
+                named = json.loads(hint.read())["version"]
+        except (ValueError, KeyError, TypeError):
+            named = None
+        if named not in whole:
+            damaged.append(HINT)
+    return sorted(damaged)
+
+
+def _is_whole(system: fs.FileSystem, path: str) -> bool:
+    try:
+        pq.read_table(path, filesystem=system)
+    except (pa.ArrowException, OSError):
+        return False
+    return True
+
+
+def last_checkpoint(folder: str) -> int:
+    """The version of the newest one; -1: there is none. Raises OSError."""
+    system, log = log_of(folder)
+    names = [file.base_name for file in system.get_file_info(fs.FileSelector(log))]
+    return max((int(name[:20]) for name in names if _CHECKPOINT.fullmatch(name)), default=-1)
+
+
+def checkpoint(table: DeltaTable, folder: str) -> None:
+    """Make one, and have it on disk where that can be had: commits in it may be deleted. Raises DeltaError, OSError."""
+    table.create_checkpoint()
+    if not scheme_of(folder):
+        log = Path(folder, "_delta_log")
+        for path in (*log.glob(f"{table.version():020}.checkpoint*"), log / HINT, log):
+            sync(str(path))
 
 
 def columns_of(table: DeltaTable) -> pa.Schema:
@@ -56,7 +142,7 @@ def sync_log(folder: str, behind: int, until: int) -> None:
 def _files(table: DeltaTable, folder: str) -> list[dict[str, Any]]:
     """What the log says of each file, in a checkpoint that is made for it; `name`: in the table's folder. Raises
     DeltaError, OSError."""
-    table.create_checkpoint()
+    checkpoint(table, folder)
     system, log = log_of(folder)
     path = f"{log}/{table.version():020}.checkpoint.parquet"
     found = pq.read_table(path, columns=["add"], filesystem=system)["add"].drop_null().to_pylist()
@@ -83,7 +169,9 @@ def complete_statistics(table: DeltaTable, folder: str, added: pa.Schema) -> Non
             # Only if nobody else has committed meanwhile: one of these files may be removed.
             once = CommitProperties(max_commit_retries=0)
             by = table.metadata().partition_columns
-            table.create_write_transaction(actions, "append", table.schema(), by, commit_properties=once)
+            table.create_write_transaction(
+                actions, "append", table.schema(), by, commit_properties=once, post_commithook_properties=NO_HOOKS
+            )
         except CommitFailedError:
             if attempt == ATTEMPTS - 1:
                 raise
@@ -132,6 +220,7 @@ def _replace(table: DeltaTable, folder: str, group: Sequence[dict[str, Any]], co
     ]
     actions.append(AddAction(made.name, made.size, values, now, False, made.stats))
     version = table.version()
-    table.create_write_transaction(actions, "append", table.schema(), table.metadata().partition_columns)
+    by = table.metadata().partition_columns
+    table.create_write_transaction(actions, "append", table.schema(), by, post_commithook_properties=NO_HOOKS)
     table.update_incremental()
     sync_log(folder, version, table.version())

@@ -15,7 +15,8 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from ordack.paths import AnyPath, scheme_of
-from ordack.pipeline.delta import read_serials, uri_of
+from ordack.pipeline.delta import read_serials
+from ordack.pipeline.delta_files import checkpoint, open_table, uri_of
 from ordack.pipeline.folders import Folders, Found, Place, Serials
 from ordack.pipeline.ingest import DELTA, ICEBERG, format_of
 from ordack.pipeline.lake import first_line
@@ -46,10 +47,10 @@ def optimize(table: str) -> Optimized:
             return Optimized(table, *compaction.optimize(table))
         if not DeltaTable.is_deltatable(uri_of(table)):
             raise IngestUnusable(f"there is no table of Delta Lake or Iceberg in {table}")
-        opened = DeltaTable(uri_of(table))
+        opened = open_table(table)
         removed, added = delta_files.compact(opened, table)
         deleted = _clear(opened)
-        opened.create_checkpoint()
+        checkpoint(opened, table)
         opened.cleanup_metadata()
     except (DeltaError, *compaction.FAILURES) as error:
         raise IngestError(f"cannot optimize {table}: {first_line(error)}; what is in it is whole") from None

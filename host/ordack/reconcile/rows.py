@@ -16,7 +16,6 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from mqqb import guids
 from mqqb.confirm import CLASS_NEGATIVE, CLASS_RECEIVING
@@ -28,7 +27,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from ordack.pipeline import folders
-from ordack.pipeline.delta import uri_of
+from ordack.pipeline.delta_files import open_table
 from ordack.pipeline.folders import Found, Serials
 from ordack.pipeline.iceberg import read_table
 from ordack.pipeline.ingest import ICEBERG, format_of
@@ -221,7 +220,7 @@ def pieces(table: str) -> list[Piece]:
 
 def _pieces_of_delta(table: str) -> list[Piece]:
     try:
-        opened = DeltaTable(uri_of(table))
+        opened = open_table(table)
         unread = {"deletionVectors", "columnMapping"} & set(opened.protocol().reader_features or ())
         actions = pa.table(opened.get_add_actions(flatten=True)).to_pylist()
     except (DeltaError, OSError) as error:
