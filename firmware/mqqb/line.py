@@ -218,7 +218,7 @@ class _Connection:
     def _greeted(self, opener: int, acceptor: int, version: int, window: int, kept: int, now: int) -> int:
         """OPEN or ACCEPT has come."""
         if version != _VERSION:  # the one place where an earlier version could be understood
-            reason = "the other end has version {} of the line protocol, this end version {}".format(version, _VERSION)
+            reason = "line protocol: version {} at the other end, version {} here".format(version, _VERSION)
             self.close(reason)
             self.reason = reason
             return ENDED

@@ -585,7 +585,7 @@ def test_frames_that_cannot_be_end_the_connection():
         (0, 6, "of another connection"),
         (0, 0x82, "of another connection"),  # its own, that an echo brings back
         (6, 77, "more taken than sent"),
-        (0, 1, "the other end has version %d of the line protocol, this end version 1"),
+        (0, 1, "line protocol: version %d at the other end, version 1 here"),
     ):
         world = joined()
         end = world.ends[1].line

@@ -13,6 +13,7 @@ from inbox_world import BOARD, Application, Sender, Wire, World
 from mqqb import build, core, guids, headers, names, parse, reader, session
 from ordack.node import OutboxError, log
 from ordack.node.peer import Peer
+from virtual import Started
 
 STRIDE, LIVES = (32, 4) if sys.implementation.name == "micropython" else (8, 12)
 NUMBERED = "PRIVATE=" + guids.guid_text(BOARD)[1:-1] + "\\7"
@@ -552,6 +553,7 @@ def a_loop_takes_what_it_has_handled_and_nothing_else():
     sender = Sender(1)
     world = world_of(sender)
     handled = []
+    world.node._tasks = Started()
 
     async def handle(fails_at):
         async for message in world.inbox:

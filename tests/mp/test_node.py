@@ -16,7 +16,7 @@ from engine_cases import run_calls
 from mqqb import build, compose, confirm, core, lives, names
 from node_board import LINE, Board, aside
 from ordack.node import Node, clock, log, node, outcomes
-from virtual import Nowhere
+from virtual import Nowhere, Started
 
 
 def check(case, restarts=False):
@@ -696,6 +696,7 @@ def two_handles_of_one_message_say_the_same():
     assert found is not sent[7]
     assert not sent[7].is_settled()
     told = []
+    board.node._tasks = Started()
 
     async def wait(message):
         told.append(await message.stored())
@@ -1066,6 +1067,41 @@ def an_asyncio_callback_of_a_node_that_is_not_started_is_refused_in_words():
     assert board.node.error is None
 
 
+def who_waits_for_a_node_that_is_not_started_is_told():
+    """It would wait for ever, and on MicroPython the program would end without a word."""
+    board = Board(connect=Nowhere())
+    message = board.send(b"1", dead_letter=True)
+    inbox = board.node.inbox("commands")
+    for waiting in (
+        message.stored,
+        message.received,
+        message.dead_lettered,
+        inbox.arrived,
+        inbox.__aiter__().__anext__,
+    ):
+        said = ""
+        try:
+            asyncio.run(waiting())
+        except log.OutboxError as error:
+            said = str(error)
+        assert "node.start()" in said, waiting
+
+    async def main():
+        waiting = asyncio.create_task(message.stored())
+        await asyncio.sleep(0)
+        board.node.start()  # a task that waits may have been made before
+        await asyncio.sleep(0)
+        await board.node.close()
+        said = ""
+        try:
+            await waiting
+        except log.OutboxError as error:
+            said = str(error)
+        assert "closed" in said
+
+    asyncio.run(main())
+
+
 def an_interrupt_that_calls_the_node_at_work_is_refused_in_words():
     """As micropython.schedule does it: between any two steps. Nothing is half done, and the node goes on."""
     link = Nowhere()
@@ -1265,6 +1301,7 @@ OTHERS = (
     each_message_that_is_stored_is_told_once,
     asyncio_callbacks_take_their_time_one_after_the_other,
     an_asyncio_callback_of_a_node_that_is_not_started_is_refused_in_words,
+    who_waits_for_a_node_that_is_not_started_is_told,
     an_interrupt_that_calls_the_node_at_work_is_refused_in_words,
     an_interrupt_that_puts_changes_nothing_of_the_message_that_it_meets,
     after_ctrl_c_a_new_node_goes_on_with_what_was_accepted,

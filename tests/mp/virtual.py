@@ -33,6 +33,16 @@ class Nowhere:
         pass
 
 
+class Started:
+    """In place of the tasks of a node that a test polls itself."""
+
+    def wake(self):
+        pass
+
+    def leave(self, link):
+        pass
+
+
 def _set(ticks_ms, ticks_diff):
     for module in MODULES:
         module.ticks_ms, module.ticks_diff = ticks_ms, ticks_diff

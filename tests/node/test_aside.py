@@ -12,6 +12,7 @@ from confirm_cases import JN, JP
 from mqqb import confirm, core
 from node_board import Board, aside
 from ordack.node import Node, log
+from virtual import Started
 
 HOLD = 40
 COUNT = 120
@@ -236,6 +237,7 @@ def test_the_application_hears_what_becomes_of_its_message() -> None:
 def test_whoever_waits_is_woken() -> None:
     """Also if it all comes at once, and more of it than the node remembers."""
     board = Board(hold=500)
+    board.node._tasks = Started()  # type: ignore[assignment]
 
     async def run() -> None:
         sent = [await board.queue.send(b"", dead_letter=True) for _ in range(COUNT)]
@@ -255,7 +257,7 @@ def test_a_final_ack_is_heard_while_a_message_is_half_accepted() -> None:
     board = filled(10)
     numbers = board.numbers[9]
     for one in ((numbers[0], 7777), numbers):  # the first is not there, and all is looked through
-        board.queue._accept(b"new", "", confirm.UNSET, confirm.UNSET, 3, False, False)
+        board.queue._accept(b"new", "", confirm.UNSET, confirm.UNSET, False, False)
         board.numbers[9] = one
         board.final_ack(9, PURGED)
     assert letters(board) == [9]

@@ -128,8 +128,10 @@ class Inbox:
         return _Messages(self)
 
     async def arrived(self) -> None:
-        """Wait until there is a message."""
-        if not self.waiting:
+        """Wait until there is a message. Raises OutboxError: the node is not started."""
+        from ordack.node import node
+
+        if not self.waiting and not await node.await_start(self._inboxes):
             import asyncio
 
             if self._event is None:

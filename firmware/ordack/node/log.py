@@ -51,8 +51,8 @@ TOTAL_BYTES = const(8)  # of LoggedQueue.total,
 TOTAL_MASK = const(0x3FFFFFFF)  # whose counts begin anew after that: a board has no larger number without taking memory
 
 AHEAD = (
-    "an acknowledgement names numbers that this outbox never gave: it is a copy that was put back, was erased under a "
-    "fixed GUID, or has a twin (B-426)"
+    "acknowledged numbers were never given here: this outbox is an old copy, was erased under a fixed GUID, or has a "
+    "twin (B-426)"
 )
 NO_MEMORY = "there is not enough memory: it is tried again, with fewer messages in it"
 jump = os.urandom  # how far MessageIDs go on from those of the start before

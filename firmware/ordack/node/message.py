@@ -135,6 +135,10 @@ class Message(log.Stored):
         if self.event is None:
             import asyncio  # not before a program uses it
 
+            from ordack.node import node
+
+            if await node.await_start(self.queue):
+                return
             self.event = asyncio.Event()
         await self.event.wait()
 

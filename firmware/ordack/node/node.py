@@ -534,6 +534,22 @@ def _arrival(number: int, record: "array[int]", source: "LoggedSource") -> "Arri
     return owed.Arrival(number, record, source)
 
 
+async def await_start(owner: "Any") -> bool:
+    """Raises OutboxError: the node of these inboxes, or of this logged queue, is not started, and no other task starts
+    it at once. False: it was started before, and nothing has changed.
+    """
+    for node in opened.values():
+        tasks = node._tasks  # noqa: SLF001 - of this module
+        if tasks is None and (owner is node.inboxes or owner in node.outbox.queues):
+            import asyncio
+
+            await asyncio.sleep(0)
+            if node._tasks is None:  # noqa: SLF001
+                raise log.OutboxError("the node is not started: call node.start()")
+            return True
+    return False
+
+
 def _places(free: int) -> int:
     """So many messages fit into so many free bytes, also at the next start, beside a session."""
     wide = sys.maxsize >> 32 != 0  # 64 bits

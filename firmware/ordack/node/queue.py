@@ -23,7 +23,7 @@ class Queue:
     and TimeToBeReceived in s; a ttrq of 0 counts as the 10 s that connecting may take. dead_letter (JN): keep it until
     it is known to be received, and if it is not, or that remains unknown, in the dead-letter queue. journal (JP): keep
     it until it is known to be received, and then in the journal (B-389).
-    priority: without effect, transactional messages have none (B-287). A body has at most about 4 MiB.
+    A body has at most about 4 MiB.
 
     Every form of sending raises OutboxFull, OutboxWriteFailed: it was not accepted. ValueError: it cannot be a message.
     """
@@ -100,12 +100,11 @@ class Queue:
         label: str = "",
         ttrq: int = compose.FOREVER,
         ttbr: int = compose.FOREVER,
-        priority: int = 3,
         dead_letter: bool = False,
         journal: bool = False,
     ) -> "Message":
         """Accept a message: returns when it is durable here. Concurrent calls share one sync of the file system."""
-        message = self._accept(body, label, ttrq, ttbr, priority, dead_letter, journal)
+        message = self._accept(body, label, ttrq, ttbr, dead_letter, journal)
         await self.backlog.commits.commit()
         if message.error is not None:
             raise message.error
@@ -117,7 +116,6 @@ class Queue:
         label: str = "",
         ttrq: int = compose.FOREVER,
         ttbr: int = compose.FOREVER,
-        priority: int = 3,
         dead_letter: bool = False,
         journal: bool = False,
     ) -> "list[Message]":
@@ -125,7 +123,7 @@ class Queue:
 
         If it raises, those before the one that failed may be accepted: Node.next_message_id tells.
         """
-        messages = self._accept_all(bodies, label, ttrq, ttbr, priority, dead_letter, journal)
+        messages = self._accept_all(bodies, label, ttrq, ttbr, dead_letter, journal)
         await self.backlog.commits.commit()
         return _all_accepted(messages)
 
@@ -135,12 +133,11 @@ class Queue:
         label: str = "",
         ttrq: int = compose.FOREVER,
         ttbr: int = compose.FOREVER,
-        priority: int = 3,
         dead_letter: bool = False,
         journal: bool = False,
     ) -> "Message":
         """Accept a message: it is durable here when this returns."""
-        message = self._accept(body, label, ttrq, ttbr, priority, dead_letter, journal)
+        message = self._accept(body, label, ttrq, ttbr, dead_letter, journal)
         self.backlog.commits.commit_now()
         if message.error is not None:
             raise message.error
@@ -152,12 +149,11 @@ class Queue:
         label: str = "",
         ttrq: int = compose.FOREVER,
         ttbr: int = compose.FOREVER,
-        priority: int = 3,
         dead_letter: bool = False,
         journal: bool = False,
     ) -> "list[Message]":
         """As `send_all`: they are durable here when this returns."""
-        messages = self._accept_all(bodies, label, ttrq, ttbr, priority, dead_letter, journal)
+        messages = self._accept_all(bodies, label, ttrq, ttbr, dead_letter, journal)
         self.backlog.commits.commit_now()
         return _all_accepted(messages)
 
@@ -167,12 +163,11 @@ class Queue:
         label: str,
         ttrq: int,
         ttbr: int,
-        priority: int,
         dead_letter: bool,
         journal: bool,
     ) -> "list[Message]":
         try:
-            return [self._accept(body, label, ttrq, ttbr, priority, dead_letter, journal) for body in bodies]
+            return [self._accept(body, label, ttrq, ttbr, dead_letter, journal) for body in bodies]
         except Exception:
             self.backlog.commits.commit_now()
             raise
@@ -183,7 +178,6 @@ class Queue:
         label: str,
         ttrq: int,
         ttbr: int,
-        priority: int,
         dead_letter: bool,
         journal: bool,
     ) -> "Message":
@@ -191,7 +185,7 @@ class Queue:
         commits = backlog.commits
         settings = backlog.outcomes.settings
         flags = core.USER_JN * dead_letter | core.USER_JP * journal
-        _check(body, label, ttrq, ttbr, priority)
+        _check(body, label, ttrq, ttbr)
         ttrq = ttrq or link.CONNECT_TIMEOUT_S  # 0: one attempt to deliver it (B-405)
         outbox = commits.outbox
         label = label or outbox.name
@@ -232,7 +226,7 @@ class Queue:
                 return message
 
 
-def _check(body: "Any", label: str, ttrq: int, ttbr: int, priority: int) -> None:
+def _check(body: "Any", label: str, ttrq: int, ttbr: int) -> None:
     """What an application gets wrong most, said in its own words."""
     if isinstance(body, str):
         raise ValueError("a body is bytes: encode the text")
@@ -244,8 +238,6 @@ def _check(body: "Any", label: str, ttrq: int, ttbr: int, priority: int) -> None
         raise ValueError("ttrq is 0 to 4294967295 s, not " + str(ttrq))
     if not 0 <= ttbr <= compose.FOREVER:
         raise ValueError("ttbr is 0 to 4294967295 s, not " + str(ttbr))
-    if not 0 <= priority <= 7:
-        raise ValueError("priority is 0 to 7, not " + str(priority))
 
 
 def _all_accepted(messages: "list[Message]") -> "list[Message]":

@@ -195,8 +195,8 @@ class _Headers:
             return None
         if version != log.VERSION:  # the one place where an upgrade from an earlier version would begin
             raise log.OutboxError(
-                "{} has format version {}, this program knows version {}: let the program that wrote the folder "
-                "deliver its messages, then empty the folder".format(name, version, log.VERSION)
+                "{} has format version {}, this program version {}: let the program that wrote it deliver its "
+                "messages, then empty the folder".format(name, version, log.VERSION)
             )
         if size < log.HEADER_BYTES or base < log.HEADER_BYTES + 4 or words[4] != number:
             return None
