@@ -427,7 +427,7 @@ def the_board_is_reset_when_what_it_accepted_is_durable(chip, way):
         raise OSError(28)
 
     made.go(lambda: made.wifi.attempts == 4)
-    made.queue._accept(b"2", "", forever, forever, 3, False, False)
+    made.queue._accept(b"2", "", forever, forever, False, False)
     made.go(lambda: told, 100000000)
     assert told == [4]
     assert made.wifi.restarts == 1
