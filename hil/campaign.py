@@ -22,7 +22,7 @@ from asyncio.subprocess import create_subprocess_exec
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -30,13 +30,14 @@ from mqqb import confirm
 from rich.console import Console
 
 from hil import sensor
-from hil.boards import FIRMWARE, MISHAP, RESET, ROOT, Board, BoardMissing, Log, Mortal
+from hil.boards import FIRMWARE, MISHAP, RESET, ROOT, Board, BoardMissing, Mortal
 from hil.commands import GUID, Commands
 from hil.dice import new_seed
 from hil.ending import ending, new_folder, to_the_end
 from hil.faults import UP, CutSchedule, FaultProxy, TcpFaultProxy
 from hil.kinds import KINDS, WITHOUT_INBOX
 from hil.name_server import NameServer
+from hil.progress import Progress
 from hil.queue_manager import CampaignFailed, QueueManager
 from hil.report import Erased, Figures, Received, Timeline, View, compare, read_ledger, read_received
 from hil.scenario import (
@@ -81,8 +82,6 @@ TICK_S = 0.01
 LISTENING_DEADLINE_S = 60.0
 COUNT_INTERVAL_S = 1.0  # or so many times as long as it takes to count, which costs the processor of all campaigns:
 COUNT_SHARE = 10
-AHEAD = "ahead"
-"""What the node says that has heard of numbers that its outbox never gave."""
 FULL_BYTES = 16384
 """Of an outbox that is to be full, and as much as four of the largest bodies besides."""
 NAME = "gateway.example"
@@ -279,65 +278,6 @@ class Victim:
 
 
 @dataclass
-class Progress:
-    """What the board's output says: the highest figures of all lives, its core, and its error if it gave one."""
-
-    accepted: int = 0
-    stored: int = 0
-    core: str = "unknown"
-    started: bool = False
-    error: str | None = None
-    mark: int = 0
-    base: int = 0
-    bases: set[int] = field(default_factory=set)
-    claimed: set[int] = field(default_factory=set)
-    failed: set[int] = field(default_factory=set)
-    cores: set[str] = field(default_factory=set)
-    starts: int = 0
-    told: set[str] = field(default_factory=set)
-    sessions_before: int = 0
-    sessions_now: int = 0
-    associations: int = 0
-    full: bool = False
-    commanded: int = 0
-
-    @property
-    def sessions(self) -> int:
-        """Sessions that the board has had, in all its lives."""
-        return self.sessions_before + self.sessions_now
-
-    def read(self, log: Log) -> None:
-        """Take in what the log has got since the last time. Lines that are no JSON objects (torn, tracebacks) are
-        passed over.
-        """
-        lines = log.since(self.mark)
-        self.mark += len(lines)
-        for line in lines:
-            with suppress(ValueError):
-                said = json.loads(line.text)
-                if not isinstance(said, dict):
-                    continue
-                self.associations += "associated" in said
-                self.base = said.get("base", self.base)
-                self.bases.update({self.base} - {0})
-                self.claimed.update(range(self.base + 1, said.get("stored", 0) + 1))
-                self.accepted = max(self.accepted, said.get("accepted", 0))
-                self.stored = max(self.stored, said.get("stored", 0))
-                self.core = said.get("core", self.core)
-                self.cores.add(self.core)
-                self.failed.update({said.get("message_id", 0)} - {0})
-                self.told.update(said.get("damage", ()), [AHEAD] if said.get("ahead") else ())
-                self.full = self.full or bool(said.get("full"))
-                self.commanded = max(self.commanded, said.get("commanded", 0))
-                self.started = self.started or "accepted" in said
-                if said.get("event") == "started":
-                    self.starts += 1
-                    self.sessions_before, self.sessions_now = self.sessions, 0
-                self.sessions_now = said.get("sessions", self.sessions_now)
-                self.error = said.get("reason", self.error)
-
-
-@dataclass
 class Campaign:
     """One run: the parts while they live. `run` does it all; `close` leaves nothing behind, whenever it is called.
     `fleet`: the campaigns of all boards that send to this queue manager, this one too.
@@ -510,6 +450,7 @@ class Campaign:
             link = {**link, "capacity": FULL_BYTES + 4 * (settings.max_size or 0)}
         steps = [(kill.count, kill.step_s) for kill in kills_of(settings.plan or (), BOARD) if kill.way == CLOCK]
         application = {
+            "campaign": self.progress.campaign,
             "outbox": "outbox",
             "queue": f"DIRECT=TCP:{self.manager.address[0]}\\private$\\{QUEUE}",
             "seed": settings.seed,

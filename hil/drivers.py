@@ -30,7 +30,7 @@ from ordack.boards.outbox import FILES as FILES_OF
 from ordack.boards.repl import Board as Repl
 from ordack.boards.repl import BoardError, Silent, attended, write_limit
 
-from hil import kinds
+from hil import kinds, sensor
 from hil.boards import POWER, RESET, SENSOR, Board, BoardMissing, Limits, Line, Log
 from hil.emulated import MAIN, compiled
 from hil.locks import Lock
@@ -40,7 +40,10 @@ REPL_DEADLINE_S: Final = 30.0
 SWITCH_DEADLINE_S: Final = 60.0
 LOAD_DEADLINE_S: Final = 900.0  # 4 MiB at 115,200 baud take 6 minutes
 WATCHDOG_DEADLINE_S: Final = 60.0
-FILES: Final = ("main.py", "application.mpy", "config.json", "ledger.txt", "ledger.txt.new")
+FILES: Final = (
+    *("main.py", "application.mpy", "config.json", sensor.BASE),
+    *(f"{ledger}{end}" for ledger in (sensor.LEDGER, sensor.COMMANDS) for end in ("", ".new")),
+)
 
 _READ_TIMEOUT_S: Final = 0.1
 _AGAIN_S: Final = 0.2

@@ -29,9 +29,10 @@ from rich.console import Console
 
 from hil import sensor
 from hil.boards import ROOT, Board, Log, Mortal, Process
-from hil.campaign import LISTENING_DEADLINE_S, QUEUE, TICK_S, Progress, Victim
+from hil.campaign import LISTENING_DEADLINE_S, QUEUE, TICK_S, Victim
 from hil.dice import new_seed
 from hil.ending import ending, new_folder, to_the_end
+from hil.progress import Progress
 from hil.queue_manager import CampaignFailed, QueueManager
 from hil.quick_spark import INTERPRETED, QUICK_JVM
 from hil.report import Comparison, Received, compare, read_ledger
@@ -291,6 +292,7 @@ class PipelineCampaign:
         self.board.start({
             "outbox": "outbox", "queue": f"DIRECT=TCP:{host}\\private$\\{QUEUE}", "seed": settings.seed,
             "count": settings.messages, "max_size": settings.max_size, "ahead": 64, "host": host, "port": port,
+            "campaign": self.progress.campaign,
         })  # fmt: skip
         self.export.power_up()
         marker = self.folder / SEGMENTS / segments.MARKER

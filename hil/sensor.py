@@ -29,7 +29,8 @@ reading in the ledger, and says with `base` behind which one its knowledge of wh
 A command is a number. Executing it is a line in `commands.txt`, of the same form. One that had been executed when the
 power went is handed out again, and is not executed.
 
-Prints JSON lines: {"event": "started", ...} first, {"accepted": n, "stored": n} as the figures grow, {"event": "done"}
+Prints JSON lines, each with `campaign`, the identity that its configuration gives: the rig counts no other lines. They
+are {"event": "started", ...} first, {"accepted": n, "stored": n} as the figures grow, {"event": "done"}
 when all is stored, from then on every second, and {"event": "error", "reason": ...} before it gives up, and of a
 reading that was refused; with `erasures` {"event": "failed", "message_id": ...} of one that was, or is in doubt. What
 the node says of its outbox is in `damage` and `ahead` of all but these, how many sessions it has had in this life in
@@ -54,6 +55,8 @@ COMMANDS = "commands.txt"
 INBOX = ("commands", 0x1F)
 BASE = "base.txt"
 POLL_S = 0.005
+ALWAYS: "dict[str, Any]" = {}
+"""In each line on the board's output."""
 
 
 def mix(seed: int, k: int) -> int:
@@ -161,7 +164,13 @@ def without_torn_line(path: str) -> None:
 
 def say(**figures: object) -> None:
     """One JSON line on the board's output."""
+    figures.update(ALWAYS)
     print(json.dumps(figures))
+
+
+def begin(config: "dict[str, Any]") -> None:
+    """From now on each line says for which campaign it is."""
+    ALWAYS["campaign"] = config.get("campaign", "")
 
 
 class Clock:
@@ -381,6 +390,7 @@ async def main(path: str) -> None:
 
     with open(path) as file:
         config = json.load(file)
+    begin(config)
     clock = Clock(config["clock_steps"], last_noted(LEDGER)[0]) if config.get("clock_steps") else None
     node = await open_node(config, clock)
     sensor = Sensor(config, node, core.implementation)
@@ -392,7 +402,7 @@ async def main(path: str) -> None:
         from ordack.node.wifi import Wifi
         from radio import Radio  # type: ignore[import-not-found,unused-ignore]
 
-        wifi = Wifi("lab", "", Radio(), node=node, doubt_ms=config["radio"])
+        wifi = Wifi("lab", "", Radio(say), node=node, doubt_ms=config["radio"])
         asyncio.create_task(wifi.keep())  # noqa: RUF006 - as the watchdog's
     if config.get("watchdog_ms"):
         from ordack.node.board import Watchdog

@@ -111,6 +111,7 @@ def board(config: dict[str, Any]) -> None:
     sys.path.insert(0, str(ROOT))
     from hil import sensor
 
+    sensor.begin(config)
     accepted, _ = sensor.last_noted(sensor.LEDGER)
     stored = 0
     count = config["count"]

@@ -25,12 +25,13 @@ from ordack.node import Node, dns
 
 from hil import campaign, queue_manager, scenario
 from hil.boards import MISHAP, POWER, RESET, ROOT, Line, Log, ProcessBoard
-from hil.campaign import AccessPoint, Progress, Victim, beside, elsewhere, main, parse_arguments
+from hil.campaign import AccessPoint, Victim, beside, elsewhere, main, parse_arguments
 from hil.commands import Commands
 from hil.conftest import STANDIN, RunStandin
 from hil.emulated import M3, PI_FOLDER, QemuBoard
 from hil.faults import GOES_ON, UP, Cut, CutSchedule, TcpFaultProxy
 from hil.name_server import NameServer
+from hil.progress import Progress
 from hil.queue_manager import CampaignFailed, QueueManager
 from hil.scenario import (
     CLOCK,
@@ -414,7 +415,7 @@ def test_a_command_that_fails_or_hangs_is_told(
 
 def test_progress_takes_the_highest_figures_and_passes_over_what_is_not_json() -> None:
     log = Log()
-    progress = Progress()
+    progress = Progress("a1")
     for text in (
         "Traceback:",
         '{"event": "started", "accepted": 3, "stored": 1, "core": "c-module"}',
@@ -422,15 +423,17 @@ def test_progress_takes_the_highest_figures_and_passes_over_what_is_not_json() -
         '{"accepted": 10, "sto',
         "[1]",
         "7",
+        '{"accepted": 20, "stored": 20}',
+        '{"event": "error", "reason": "of a program that was here before", "accepted": 20, "campaign": "b2"}',
     ):
-        log.append(Line(1, text))
+        log.append(Line(1, text.replace("{", '{"campaign": "a1", ', "b2" not in text and "20" not in text)))
     progress.read(log)
-    log.append(Line(2, '{"event": "started", "accepted": 9, "stored": 2, "sessions": 0}'))
-    log.append(Line(2, '{"accepted": 9, "stored": 2, "sessions": 3}'))
+    log.append(Line(2, '{"campaign": "a1", "event": "started", "accepted": 9, "stored": 2, "sessions": 0}'))
+    log.append(Line(2, '{"campaign": "a1", "accepted": 9, "stored": 2, "sessions": 3}'))
     progress.read(log)
     assert progress.sessions == 5
     assert (progress.accepted, progress.stored, progress.core, progress.started) == (9, 4, "c-module", True)
-    log.append(Line(2, '{"event": "error", "reason": "flash is full"}'))
+    log.append(Line(2, '{"campaign": "a1", "event": "error", "reason": "flash is full"}'))
     assert progress.error is None
     progress.read(log)
     assert progress.error == "flash is full"
@@ -520,7 +523,10 @@ def test_a_queue_manager_that_misbehaves(
         ("raise SystemExit(1)", "the board ended by itself"),
         ("import time; time.sleep(60)", "no progress for 1 s: "),
         (
-            """import time; print('{"event": "error", "reason": "flash is full"}', flush=True); time.sleep(60)""",
+            """import json, time
+said = {"event": "error", "reason": "flash is full", "campaign": json.load(open("config.json"))["campaign"]}
+print(json.dumps(said), flush=True)
+time.sleep(60)""",
             "the board gave up: flash is full",
         ),
     ],
@@ -545,7 +551,8 @@ def test_a_board_that_only_says_it_sent_is_found_out(run_standin: RunStandin, tm
     application = tmp_path / "liar.py"
     application.write_text(
         """import json, time
-print(json.dumps({"event": "started", "accepted": 30, "stored": 30}), flush=True)
+campaign = json.load(open("config.json"))["campaign"]
+print(json.dumps({"event": "started", "accepted": 30, "stored": 30, "campaign": campaign}), flush=True)
 time.sleep(60)"""
     )
     figures = run_standin(application=application, cuts=3, kills=0)

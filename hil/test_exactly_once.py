@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from hil.campaign import AHEAD
 from hil.conftest import Play
 from hil.kinds import KINDS, MPS2
+from hil.progress import AHEAD
 from hil.report import Figures
 from hil.scenario import BEFALL, COPY, DEAD_DNS, DEPLOY, FLIP, FULL, OFFLINE, REFLASH, RESTORE, read
 

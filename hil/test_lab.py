@@ -48,7 +48,7 @@ from ordack.cli import rig as rig_of_ordack
 from rich.console import Console
 from typer.testing import CliRunner
 
-from hil import drivers, lab, locks, targets, wiring
+from hil import drivers, lab, locks, sensor, targets, wiring
 from hil.boards import POWER, RESET, ROOT, SENSOR, Board, BoardMissing
 from hil.campaign import run_campaign
 from hil.dice import new_seed
@@ -57,7 +57,7 @@ from hil.emulated import HOST, ICOUNT, M3
 from hil.kinds import KINDS
 from hil.locks import Lock
 from hil.rig import main as rig_command
-from hil.scenario import BOARD, COPY, DEPLOY, ERASE, FLIP, ORDACK, REFLASH, Settings, kills_of, planned
+from hil.scenario import BOARD, COPY, DEPLOY, ERASE, FLIP, ORDACK, REFLASH, Kill, Settings, kills_of, planned
 from hil.targets import open_board
 
 DEADLINE_S = 60.0
@@ -1373,6 +1373,39 @@ def test_the_campaign_drives_it_and_switches_its_power_by_a_relay_in_the_network
     assert figures.shortcomings() == [], f"seed {seed}"
     assert figures.core == "c-module"
     assert [one["params"]["on"] for _, one in asked].count(True) >= 3, "its firmware is read, it starts, and once more"
+
+
+EARLIER = """
+import json, time
+
+for _ in range(10):
+    print(json.dumps({"event": "started", "accepted": 10, "stored": 10, "core": "earlier", "campaign": "earlier"}))
+    time.sleep_ms(50)
+"""
+
+
+@pytest.mark.timeout(240)
+def test_lines_of_an_earlier_campaign_are_no_progress(bench: Bench, tmp_path: Path) -> None:
+    """The board prints them at each start, as the program of the campaign before does until it is interrupted."""
+    if not Path(ORDACK[0]).exists():
+        pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
+    board = bench.open()
+    assert isinstance(board, LabBoard)
+    with board.asked() as repl:
+        for name in (sensor.LEDGER, sensor.COMMANDS, sensor.BASE):
+            repl.write(name, b"10 7 00000000 10\n")
+        repl.write("boot.py", EARLIER.encode())
+    board.close()
+    seed = new_seed()
+    print(f"seed {seed}")
+    plan = (Kill(8, 0.0, 0.0),)
+    settings = Settings(10, 0, 1, seed, "bench", 200, deadline_s=120.0, artefacts=tmp_path / "campaign", plan=plan)
+    figures = asyncio.run(run_campaign(settings, Console()))
+    assert figures.shortcomings() == [], f"seed {seed}"
+    assert figures.cores == ["c-module"]
+    assert figures.timeline.readings[0][1:3] == (0, 0)
+    [killed] = [at for at, what, _ in figures.timeline.faults if what.startswith("board")]
+    assert [accepted for at, accepted, *_ in figures.timeline.readings if at <= killed][-1] >= 8
 
 
 @pytest.mark.timeout(400)
