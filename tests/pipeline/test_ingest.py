@@ -8,10 +8,13 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import os
 import runpy
 import signal
 import socket
+import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -32,7 +35,11 @@ from ordack.pipeline.progress import Batch, Latency, Summary
 from ordack.pipeline.segment_source import MALFORMED
 from pyspark.sql import SparkSession
 
+from hil.dice import new_seed
+from hil.pipeline import QUICK_START
+from tests.support.command import ENVIRONMENT
 from tests.support.segment_files import row, write, write_rows
+from tests.support.watched import until
 
 
 def job(folder: Path, table: Path, table_format: str | None = None, **others: Any) -> Job:
@@ -52,6 +59,29 @@ def test_figures_are_quantiles_of_what_was_added() -> None:
     assert latency.figures() == (3.5, 3.5, 3.5, 9.999)
     latency.add([2000], [900], 4500)
     assert latency.figures() == (2.5, 2.5, 3.5, 9.999)
+    latency.add([], [], 4500)
+    ahead = Latency()
+    ahead.add([5000], [1], 4500)  # of a clock that is ahead
+    assert ahead.figures() == (-0.5, -0.5, -0.5, -0.5)
+
+
+def test_latencies_take_no_more_memory_the_more_messages_there_are() -> None:
+    seed = new_seed()
+    print("seed", seed)
+    dice = np.random.default_rng(seed)
+    summary, all_taken = Summary("t"), []
+    for number in range(10):
+        taken = np.unique(np.exp(dice.uniform(0, np.log(1e9), 100_000)).astype(np.int64))
+        latency = Latency()
+        latency.add((1_800_000_000_000 - taken).tolist(), [1] * len(taken), 1_800_000_000_000)
+        summary.add(Batch(number, len(taken), None, 1, 0, 1.0, None, None), latency, Latency())
+        all_taken.append(taken)
+    assert len(summary.arrived_to_table.milliseconds) < 10_000
+    figures = summary.arrived_to_table.figures()
+    assert figures is not None
+    exact = np.quantile(np.concatenate(all_taken), (0.5, 0.9, 0.99, 1.0), method="inverted_cdf") / 1000
+    assert figures.max == exact[3]
+    assert all(true <= told <= true * 1.011 for told, true in zip(figures, exact))
 
 
 def test_each_run_adds_what_is_new_and_nothing_else(spark: SparkSession, folder: Path, table: Path) -> None:
@@ -377,3 +407,33 @@ def test_columns_that_differ_only_in_case_are_refused(
     for schema in ("day DATE", "Day INT"):
         status, output, errors = run(capfd, monkeypatch, *words[:5], "--add-columns", "--schema", schema)
         assert (status, output, "Traceback" in errors, "day" in errors) == (2, "", False, True), errors
+
+
+@pytest.mark.timeout(300)
+def test_an_idle_ingest_waits_for_its_folder_and_notices_that_spark_has_ended(
+    folder: Path, table: Path, tmp_path: Path
+) -> None:
+    write(folder, 1, 1, 1)
+    words = ["pipeline", "ingest", folder, "--to", table, "--continuous", "--interval", "0.1", "--json"]
+    settings = [word for setting in QUICK_START for word in ("--conf", setting)]
+    errors = tmp_path / "errors"
+    with errors.open("w") as told, subprocess.Popen(
+        [sys.executable, "-m", "ordack", *map(str, words), "--master", "local[1]", *settings],
+        stdout=subprocess.PIPE, stderr=told, text=True, env=ENVIRONMENT,
+    ) as running:  # fmt: skip
+        guard = threading.Timer(200, running.kill)
+        guard.start()
+        assert running.stdout
+        assert json.loads(running.stdout.readline())["rows"] == 1
+        away = folder.rename(folder.with_name("away"))
+        until(lambda: "Until it is there again" in errors.read_text(), "it is told")
+        write(away, 2, 2, 3)
+        away.rename(folder)
+        assert json.loads(running.stdout.readline())["rows"] == 2
+        [java] = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+        os.kill(int(java), signal.SIGKILL)
+        running.wait()
+        guard.cancel()
+    assert running.returncode == 1, errors.read_text()
+    assert "Spark's JVM has ended; what is in the table is whole" in errors.read_text()
+    assert rows(table) == [1, 2, 3]

@@ -30,9 +30,9 @@ from ordack.pipeline.folders import Part
 from ordack.pipeline.iceberg import Iceberg, _catalog
 from ordack.pipeline.ingest import Job
 from ordack.pipeline.lake import DECODING, PROPERTY
-from ordack.pipeline.progress import IngestError, IngestUnusable
+from ordack.pipeline.progress import Batch, IngestError, IngestUnusable
 from ordack.pipeline.segment_source import MALFORMED, OptionError, SchemaError
-from ordack.pipeline.segments import ADDED, SCHEMA, FolderError
+from ordack.pipeline.segments import ADDED, SCHEMA, FolderError, FolderMissing
 from ordack.pipeline.upkeep import optimize, serials
 from ordack.reconcile.rows import pieces
 from pyiceberg.catalog import load_catalog
@@ -883,6 +883,76 @@ def test_a_loss_of_power_before_the_newest_commit_was_on_disk_takes_rows_and_ser
     write(folder, 3, 3, 3)
     assert load(job(folder, table)).run(False).rows == 2
     assert numbers(table) == [1, 2, 3]
+
+
+def _away(path: Path) -> None:
+    path.rename(path.with_name("away"))
+
+
+def _unmounted(path: Path) -> None:
+    _away(path)
+    path.mkdir()
+
+
+def _back(path: Path) -> None:
+    if path.exists():
+        shutil.rmtree(path)
+    path.with_name("away").rename(path)
+
+
+@both
+@pytest.mark.parametrize("leave", [_away, _unmounted])
+@pytest.mark.parametrize("what", ["segments", "segments while they are read", "table", "table while files are written"])
+def test_a_continuous_ingest_waits_for_a_file_system_that_is_not_mounted(
+    folder: Path, table: Path, table_format: str, what: str, leave: Callable[[Path], None]
+) -> None:
+    place = folder if what.startswith("segments") else table
+    write(folder, 1, 1, 1)
+    going = load(job(folder, table, table_format))
+    told: list[str] = []
+    looks: list[str] = []
+    done: list[int] = []
+    write_files = going.write
+
+    def written(parts: list[Part]) -> list[writing.Written]:
+        if done and "while" in what and not told:
+            if place == table:  # it goes behind that
+                write_files(parts)
+            leave(place)
+            if place == table:
+                return []
+        return write_files(parts)
+
+    def tell(batch: Batch) -> None:
+        done.append(batch.rows)
+        if len(done) == 1:
+            write(folder, 2, 2, 3)
+            if "while" not in what:
+                leave(place)
+
+    def warn(text: str) -> None:
+        told.append(text)
+        if len(told) == 1:
+            looks.clear()
+            _back(place)
+
+    going.write, going.tell, going.warn, going.looked = written, tell, warn, lambda: looks.append("look")
+    going.run(True, 0.001, lambda: len(done) == 2 and len(told) == 2)
+    assert done == [1, 2]
+    assert numbers(table, table_format) == [1, 2, 3]
+    assert "Until it is there again, nothing is loaded" in told[0]
+    assert told[1:] == ["it is there again: the ingest goes on"]
+    assert looks
+
+
+def test_an_ingest_that_is_not_continuous_does_not_wait(folder: Path, table: Path) -> None:
+    write(folder, 1, 1, 1)
+    going = load(job(folder, table))
+    _unmounted(folder)
+    with pytest.raises(FolderMissing, match="is no folder of segments"):
+        going.run(False)
+    with pytest.raises(FolderMissing, match="is no folder of segments"):
+        job(folder, table)
 
 
 def _empty(log: Path) -> None:

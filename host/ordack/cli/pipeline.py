@@ -238,7 +238,7 @@ def pipeline_ingest(
                     report(True, "", **batch.as_json())
 
             done = ingest.ingest(spark, job, continuous=continuous, interval=interval, tell=tell, warn=complain,
-                                 stop=lambda: bool(stopped))  # fmt: skip
+                                 looked=gauges.looked, stop=lambda: bool(stopped))  # fmt: skip
     report(as_json, str(done), **done.as_json())
 
 

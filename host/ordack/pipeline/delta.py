@@ -45,6 +45,7 @@ from ordack.pipeline.lake import (
     check_division,
     check_empty,
     check_same,
+    check_there,
     first_line,
     foreign,
     new_columns,
@@ -164,6 +165,10 @@ class Delta:
         """Read what is in the table now. Raises IngestError."""
         self.serials, self.known, self._table, self._undone = _read(self.folder)
         self._heeded = self._table.version()
+
+    def check_there(self) -> None:
+        """As lake.Lake has it."""
+        check_there(self.folder, "_delta_log")
 
     def commit(self, files: Sequence[File], reached: Mapping[Place, int], new: set[str]) -> bool:
         """As lake.Lake has it."""

@@ -20,7 +20,7 @@ from ordack.names import BadName, local_queue
 from ordack.paths import AnyPath, NotLocal, RemoteError, RemotePath, is_pattern, is_same, matching, path_of
 from ordack.pipeline import segments
 from ordack.pipeline.options import OptionError
-from ordack.pipeline.segments import MARKER, SUFFIX, FolderError, Marker, Segment
+from ordack.pipeline.segments import MARKER, SUFFIX, FolderError, FolderMissing, Marker, Segment
 from ordack.text import first_of
 
 # What one task reads: a segment more costs it little, a task more 150 ms of processors, most of it for one more file of
@@ -133,7 +133,7 @@ class Folders:
         except RemoteError as error:
             raise segments.refused(error) from None
         if not found:
-            raise FolderError(f"no folder of segments matches {self}: `ordack export` makes them")
+            raise FolderMissing(f"no folder of segments matches {self}: `ordack export` makes them")
         paths: dict[str, AnyPath] = {}
         for path, marker in found.items():
             other = paths.setdefault(marker.folder, path)
@@ -288,10 +288,10 @@ def _marker(folder: AnyPath) -> Marker:
     if not folder.is_dir():
         if isinstance(folder, RemotePath):
             raise folder.missing()
-        raise FolderError(f"there is no folder {folder}: `ordack export` makes it")
+        raise FolderMissing(f"there is no folder {folder}: `ordack export` makes it")
     marker = segments.read_marker(folder)
     if marker is None:
-        raise FolderError(f"{folder} is no folder of segments: it has no {MARKER}, which `ordack export` writes")
+        raise FolderMissing(f"{folder} is no folder of segments: it has no {MARKER}, which `ordack export` writes")
     return marker
 
 
@@ -325,6 +325,8 @@ def _size(one: Found) -> int:
 def missing(folder: AnyPath, queue: str, serial: int, name: str = "") -> FolderError:
     """What to say of a segment that is not there, although later ones were read or are there. name: its file's, where
     that is known; else the segments beside it tell roughly which messages are in it."""
+    if segments.read_marker(folder) is None:
+        return FolderMissing(f"{folder} is no folder of segments any more: it has no {MARKER}")
     known = segments.parse_name(name)
     if known:
         ids = f", with the lookup ids {known[2]} to {known[3]}"

@@ -31,6 +31,9 @@ class Gauges:
         )
         self._behind = self._gauge("segments_behind", "Segments that were there and not read yet at the last batch")
         self._last = self._gauge("last_batch_timestamp_seconds", "When the last batch was in the table; 0: none was")
+        self._looked = self._gauge(
+            "last_look_timestamp_seconds", "When a continuous ingest has looked for segments; not while it has to wait"
+        )
         self._seconds = self._gauge("batch_seconds", "How long the last batch took")
         self._latencies = {
             "arrived": self._gauge("arrival_to_table_seconds", "Of rows of the last batch", "quantile"),
@@ -39,6 +42,10 @@ class Gauges:
 
     def _gauge(self, name: str, meaning: str, *labels: str) -> Gauge:
         return Gauge(f"ordack_ingest_{name}", meaning, labels, registry=self.registry)
+
+    def looked(self) -> None:
+        """The segments were looked at."""
+        self._looked.set(time.time())
 
     def tell(self, batch: Batch) -> None:
         """Count a batch that is in the table."""

@@ -44,6 +44,7 @@ from ordack.pipeline.lake import (
     check_division,
     check_empty,
     check_same,
+    check_there,
     first_line,
     foreign,
     new_columns,
@@ -158,6 +159,11 @@ class Iceberg:
         except PROBLEMS as error:
             raise IngestError(f"cannot read the table {self.folder}: {first_line(error)}") from None
         self.serials, self.known = serials_in(self._table)
+
+    def check_there(self) -> None:
+        """As lake.Lake has it."""
+        if not is_name(self.folder):
+            check_there(self.folder, CATALOG)
 
     def commit(self, files: Sequence[File], reached: Mapping[Place, int], new: set[str]) -> bool:
         """As lake.Lake has it."""

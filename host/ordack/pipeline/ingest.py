@@ -25,9 +25,9 @@ from ordack.pipeline import folders, writing
 from ordack.pipeline.bodies import SchemaError
 from ordack.pipeline.lake import CATALOG, DECODING, Decoding, Lake, check_empty
 from ordack.pipeline.options import OptionError
-from ordack.pipeline.progress import Batch, IngestError, IngestUnusable, Latency, Summary, ended
+from ordack.pipeline.progress import Batch, IngestError, IngestMissing, IngestUnusable, Latency, Summary, ended
 from ordack.pipeline.segment_source import MALFORMED, Rows, Settings
-from ordack.pipeline.segments import SCHEMA
+from ordack.pipeline.segments import SCHEMA, FolderBusy, FolderMissing
 from ordack.pipeline.spark import is_remote, words
 
 DELTA, ICEBERG = "delta", "iceberg"
@@ -180,17 +180,20 @@ def ingest(
     stop: Callable[[], bool] = lambda: False,
     tell: Callable[[Batch], None] | None = None,
     warn: Callable[[str], None] = lambda _: None,
+    looked: Callable[[], None] = lambda: None,
 ) -> Summary:
     """Put what is in the segments, and not in the table yet, into the table; with `continuous` also what comes, looking
     every `interval` seconds, until `stop()`. `tell` hears of each batch that is in the table, `warn` of queues whose
-    first segments are gone when the table begins with them.
+    first segments are gone when the table begins with them, and of folders that are waited for, `looked` of each look.
 
     Raises IngestError, FolderError, OptionError, SchemaError.
     """
     rows = job.rows()
     table = job.open(rows)
     writer = writing.Writer(rows, table.data, table.names, table.by, table.by_in_files)
-    load = Load(job, table, lambda parts: _written(spark, writer, parts), tell, warn)
+    load = Load(
+        job, table, lambda parts: _written(spark, writer, parts), tell, warn, looked, lambda: _check_alive(spark)
+    )
     return load.run(continuous, interval, stop)
 
 
@@ -205,18 +208,35 @@ def _written(spark: SparkSession, writer: writing.Writer, parts: list[folders.Pa
         raise IngestError(f"Spark's JVM has ended; {GOES_ON}") from None
 
 
+def _check_alive(spark: SparkSession) -> None:
+    """An ingest that waits for segments asks nothing else of Spark. Raises IngestError."""
+    try:
+        if is_remote(spark):
+            spark.conf.get("spark.sql.session.timeZone")
+        elif spark.sparkContext._jsc.sc().isStopped():  # noqa: SLF001 - pyspark itself does not ask
+            raise IngestError(f"Spark has stopped; {GOES_ON}")
+    except PySparkException as error:
+        raise ended(error) from None
+    except (Py4JError, OSError):
+        raise IngestError(f"Spark's JVM has ended; {GOES_ON}") from None
+
+
 @dataclass
 class Load:
-    """Batch after batch into a table that keeps which segments are in it. write: has parts written to files."""
+    """Batch after batch into a table that keeps which segments are in it. write: has parts written to files. looked:
+    hears of each look of a continuous run. check: raises IngestError if that cannot go on."""
 
     job: Job
     table: Lake
     write: Callable[[list[folders.Part]], list[writing.Written]]
     tell: Callable[[Batch], None] | None = None
     warn: Callable[[str], None] = lambda _: None
+    looked: Callable[[], None] = lambda: None
+    check: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         self.summary = self._summary()
+        self._missing = ""
 
     def _summary(self) -> Summary:
         return Summary(self.job.table, malformed=0 if self.job.decodes else None)
@@ -228,7 +248,8 @@ class Load:
         until = None if continuous else self.job.settings.folders.last()
         while True:
             looked = time.monotonic()
-            behind = self.batch(until)
+            self.check()
+            behind = self._batch_or_wait() if continuous else self.batch(until)
             if not behind and not continuous:
                 break
             while not stop() and not behind and time.monotonic() < looked + interval:
@@ -238,10 +259,26 @@ class Load:
         self.summary.seconds = time.monotonic() - begun
         return self.summary
 
+    def _batch_or_wait(self) -> int:
+        """As `batch`. What is not there may come back: a file system that is not mounted, or a server."""
+        try:
+            behind = self.batch(None)
+        except (FolderMissing, FolderBusy, IngestMissing) as error:
+            if str(error) != self._missing:
+                self._missing = str(error)
+                self.warn(f"{error}. Until it is there again, nothing is loaded")
+            return 0
+        if self._missing:
+            self._missing = ""
+            self.warn("it is there again: the ingest goes on")
+        self.looked()
+        return behind
+
     def batch(self, until: folders.Serials | None) -> int:
         """Put some segments into the table; how many are left to be looked at."""
         begun = time.monotonic()
         source, table = self.job.settings.folders, self.table
+        table.check_there()
         new = {marker.folder for marker in source.now().values()} - table.known
         beginning = source.beginning(table.known) if new else {}
         waiting = source.waiting({**table.serials, **beginning}, until)
@@ -254,6 +291,7 @@ class Load:
         reached = {place: serial for place, serial in beginning.items() if serial}
         reached |= {one.place: one.serial for one in taken}
         behind = len(waiting) - len(taken)
+        table.check_there()
         if not table.commit([file for one in written for file in one.files], reached, new):
             return behind + len(taken)  # another ingest was faster with some
         now = round(time.time() * 1000)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
 from pyspark.errors import PySparkException
@@ -17,7 +18,7 @@ from pyspark.sql.types import StructField
 
 from ordack.paths import S3, path_of, scheme_of
 from ordack.pipeline.folders import Place
-from ordack.pipeline.progress import IngestError, IngestUnusable
+from ordack.pipeline.progress import IngestError, IngestMissing, IngestUnusable
 from ordack.pipeline.segment_source import MALFORMED
 from ordack.pipeline.segments import SCHEMA
 from ordack.pipeline.writing import DAY, File
@@ -89,6 +90,9 @@ class Lake(Protocol):
     by: tuple[str, ...]
     by_in_files: bool
 
+    def check_there(self) -> None:
+        """Raises IngestMissing if its folder is not there any more: a commit would make another table in its place."""
+
     def commit(self, files: Sequence[File], reached: Mapping[Place, int], new: set[str]) -> bool:
         """Make files and serials part of the table, with the folders that it does not know yet; False: another ingest
         was faster with one of them, and `serials` are as they are now. Raises IngestError."""
@@ -132,6 +136,12 @@ def check_same(table: str, before: str | None, now: str | None) -> None:
             f"another ingest has added columns to the table {table}: what is in it is whole, and the next ingest fills "
             "them"
         )
+
+
+def check_there(folder: str, part: str) -> None:
+    """Raises IngestMissing if a folder of this machine does not have this part of a table."""
+    if not scheme_of(folder) and not Path(folder, part).exists():
+        raise IngestMissing(f"the table is not in {folder} any more: there is no {part}")
 
 
 def check_division(table: str, by: Sequence[str], wanted: Sequence[str] | None, columns: Sequence[str]) -> None:

@@ -12,9 +12,11 @@ import numpy as np
 from pyspark.errors import PySparkException
 
 from ordack.pipeline.segment_source import MALFORMED
-from ordack.pipeline.segments import FolderError, OtherFolder
+from ordack.pipeline.segments import FolderError, FolderMissing, OtherFolder
 from ordack.pipeline.spark import words
 from ordack.text import counted
+
+DIGITS = 3  # of a latency that are kept: it is told up to 1 % too long
 
 
 class IngestError(Exception):
@@ -25,8 +27,14 @@ class IngestUnusable(IngestError):
     """Somebody has to look: table and segments do not belong together, or a segment cannot be read."""
 
 
+class IngestMissing(IngestUnusable):
+    """A folder is not there: its file system may not be mounted, and come back."""
+
+
 def ended(error: PySparkException) -> IngestError:
     """What to say of a job of Spark's that has failed."""
+    if re.search(rf"\b{FolderMissing.__name__}: ", str(error)):
+        return IngestMissing(words(error))
     ours = re.search(rf"\b({FolderError.__name__}|{OtherFolder.__name__}): ", str(error))
     return (IngestUnusable if ours else IngestError)(words(error))
 
@@ -42,23 +50,38 @@ class Figures(NamedTuple):
 
 @dataclass
 class Latency:
-    """How long messages took. Of sending only the second is known, as the protocol has it: up to 1 s too long."""
+    """How long messages took, as a histogram, which does not grow with the messages: in milliseconds, rounded up to
+    DIGITS digits. Of sending only the second is known, as the protocol has it: up to 1 s too long."""
 
     milliseconds: Counter[int] = field(default_factory=Counter)
+    longest: int | None = None
 
     def add(self, times: Sequence[int], counts: Sequence[int], until: int) -> None:
         """Times of an event, how many rows have each, and when they were in the table: milliseconds since 1970."""
-        for value, count in zip(times, counts):
-            self.milliseconds[until - value] += count
+        if not times:
+            return
+        taken = until - np.array(times, np.int64)
+        step = 10 ** np.maximum(0, np.floor(np.log10(np.maximum(np.abs(taken), 1))).astype(np.int64) + 1 - DIGITS)
+        values, places = np.unique(-(-taken // step) * step, return_inverse=True)
+        sums = np.zeros(len(values), np.int64)
+        np.add.at(sums, places, np.array(counts, np.int64))
+        self.merge(Latency(Counter(dict(zip(values.tolist(), sums.tolist()))), int(taken.max())))
+
+    def merge(self, other: Latency) -> None:
+        """Add what another one has counted."""
+        self.milliseconds += other.milliseconds
+        if other.longest is not None:
+            self.longest = other.longest if self.longest is None else max(self.longest, other.longest)
 
     def figures(self) -> Figures | None:
         """None: of nothing."""
-        if not self.milliseconds:
+        if self.longest is None:
             return None
         values = np.array(sorted(self.milliseconds))
         reached = np.cumsum([self.milliseconds[value] for value in values.tolist()])
-        at = np.searchsorted(reached, np.ceil(np.array([0.5, 0.9, 0.99, 1.0]) * reached[-1]))
-        return Figures(*(float(value) / 1000 for value in values[at]))
+        at = np.searchsorted(reached, np.ceil(np.array([0.5, 0.9, 0.99]) * reached[-1]))
+        p50, p90, p99 = (min(value, self.longest) / 1000 for value in values[at].tolist())
+        return Figures(p50, p90, p99, self.longest / 1000)
 
 
 @dataclass
@@ -145,5 +168,5 @@ class Summary:
         self.segments += batch.segments
         if self.malformed is not None and batch.malformed is not None:
             self.malformed += batch.malformed
-        self.arrived_to_table.milliseconds += arrived.milliseconds
-        self.sent_to_table.milliseconds += sent.milliseconds
+        self.arrived_to_table.merge(arrived)
+        self.sent_to_table.merge(sent)

@@ -51,7 +51,7 @@ from ordack.pipeline.bodies import FORMATS, JSON, Bodies, SchemaError
 from ordack.pipeline.folders import Folders, Part, Place
 from ordack.pipeline.options import OptionError, noted, options_of, recalled
 from ordack.pipeline.period import Period
-from ordack.pipeline.segments import ADDED, SCHEMA, FolderError, OtherFolder, completed
+from ordack.pipeline.segments import ADDED, SCHEMA, FolderError, FolderMissing, OtherFolder, completed
 
 MALFORMED = "_malformed"
 OPTIONS = ("path", "paths", "queue", *period.OPTIONS, "schema", "format", "prefix", "maxSegmentsPerTrigger")
@@ -197,7 +197,7 @@ class Rows:
             except FileNotFoundError:
                 file = path_of(path)
                 if not file.parent.is_dir():
-                    raise FolderError(
+                    raise FolderMissing(
                         f"there is no folder {file.parent} where this task runs: it is to be there"
                     ) from None
                 queue, serial, _, _ = segments.parse_name(file.name) or ("", 0, 0, 0)

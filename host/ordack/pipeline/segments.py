@@ -116,6 +116,10 @@ class FolderError(Exception):
     """The folder cannot be used as a folder of segments; the text says why and what to do."""
 
 
+class FolderMissing(FolderError):
+    """The folder is not there, or cannot be read: its file system may not be mounted, and come back."""
+
+
 class FolderBusy(FolderError):
     """The server that has the folder does not answer as it should: another time it may."""
 
@@ -232,7 +236,7 @@ def names(folder: AnyPath) -> list[str]:
     except RemoteError as error:
         raise refused(error) from None
     except OSError as error:
-        raise FolderError(f"cannot read the folder {folder}: {error.strerror}") from None
+        raise FolderMissing(f"cannot read the folder {folder}: {error.strerror}") from None
 
 
 def of_name(folder: AnyPath, name: str) -> Segment | None:
@@ -269,7 +273,7 @@ def read_marker(folder: AnyPath) -> Marker | None:
     except RemoteError as error:
         raise refused(error) from None
     except OSError as error:
-        raise FolderError(f"cannot read {path}: {error.strerror}") from None
+        raise FolderMissing(f"cannot read {path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
         raise FolderError(f"{path} is damaged: it does not say whose segments these are") from None
 
