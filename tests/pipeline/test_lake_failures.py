@@ -1,0 +1,321 @@
+"""Tables of Delta Lake and Iceberg when something fails: commits, disks, mounts, power."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from ordack.pipeline import delta_files, writing
+from ordack.pipeline.delta import Delta
+from ordack.pipeline.folders import Part
+from ordack.pipeline.iceberg import Iceberg
+from ordack.pipeline.progress import Batch, IngestError, IngestUnusable
+from ordack.pipeline.segments import FolderMissing
+from ordack.pipeline.upkeep import optimize, serials
+from ordack.reconcile.rows import pieces
+
+from tests.conformance import ROOT
+from tests.pipeline.lake import both, job, numbers
+from tests.pipeline.lake_kills import load
+from tests.support.segment_files import row, write, write_rows
+
+
+@both
+def test_a_commit_that_failed_is_made_again_if_nobody_else_was_faster(
+    folder: Path, table: Path, table_format: str
+) -> None:
+    """Somebody else changes the table between a look and a commit."""
+    write(folder, 1, 1, 1)
+    going = load(job(folder, table, table_format))
+    write_first = going.write
+
+    def disturbed(parts: list[Part]) -> list[writing.Written]:
+        lake: Any = load(job(folder, table)).table
+        if isinstance(lake, Delta):
+            lake._table.alter.set_table_properties({"delta.appendOnly": "true"})
+        else:
+            assert isinstance(lake, Iceberg)
+            with lake._table.transaction() as transaction:
+                transaction.set_properties({"owner": "somebody"})
+        return write_first(parts)
+
+    going.write = disturbed
+    assert going.run(False).rows == 1
+    assert numbers(table, table_format) == [1]
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    """A file system of 4 MiB."""
+    folder = Path(tempfile.mkdtemp(prefix="ordack-disk-"))
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"this process cannot mount a file system: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    folder.rmdir()
+
+
+def test_a_commit_that_fails_says_why(folder: Path, disk: Path) -> None:
+    """delta-rs has the reason in a line of its own. There is room for the rows' file, and for no other."""
+    write(folder, 1, 1, 1)
+    load(job(folder, disk / "table")).run(False)
+    write(folder, 2, 2, 2)
+    going = load(job(folder, disk / "table"))
+    status = os.statvfs(disk)
+    for files in (status.f_files - status.f_ffree + 1, status.f_files):
+        subprocess.run(["mount", "-o", f"remount,nr_inodes={files}", str(disk)], check=True)
+        if files != status.f_files:
+            with pytest.raises(IngestError, match=r"cannot commit to the table .*: No space left on device"):
+                going.run(False)
+    assert going.run(False).rows == 1
+    assert numbers(disk / "table") == [1, 2]
+
+
+def test_what_is_in_a_table_that_may_only_be_read_is_told(folder: Path, disk: Path) -> None:
+    """reconcile and `prune --dry-run` need to write to no table. Some serials are in a checkpoint, some behind it."""
+    write(folder, 1, 1, 1)
+    write(folder, 1, 7, 7, "line2")
+    load(job(folder, disk / "table")).run(False)
+    for serial in (2, 3):
+        write(folder, serial, serial, serial)
+    assert load(job(folder, disk / "table", maxSegmentsPerTrigger="1")).run(False).batches == 2
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    told = {place.queue: serial for place, serial in serials(str(disk / "table")).items()}
+    assert told == {"line1": 3, "line2": 1}
+
+
+@both
+def test_a_full_disk_ends_the_ingest_and_when_there_is_room_it_goes_on(
+    folder: Path, disk: Path, table_format: str
+) -> None:
+    table = disk / "table"
+    write(folder, 1, 1, 1)
+    load(job(folder, table, table_format)).run(False)
+    write_rows(folder, 2, [row(number, body=os.urandom(50_000)) for number in range(2, 32)])
+    going = load(job(folder, table))
+    filler = disk / "filler"
+    filler.write_bytes(bytes(3_000_000))
+    with pytest.raises(writing.WriteError, match=r"cannot write to the table .*No space left on device"):
+        going.run(False)
+    filler.unlink()
+    assert len([*table.rglob("part-*.parquet")]) == 1, "what was written for nothing is deleted"
+    write_first = going.write
+
+    def filled(parts: list[Part]) -> list[writing.Written]:
+        done = write_first(parts)
+        with contextlib.suppress(OSError), filler.open("wb", 0) as file:
+            while True:
+                file.write(bytes(512))
+        return done
+
+    going.write = filled
+    with pytest.raises(IngestError, match="cannot commit to the table"):
+        going.run(False)
+    filler.unlink()
+    assert load(job(folder, table)).run(False).rows == 30
+    assert numbers(table, table_format) == [*range(1, 32)]
+
+
+def test_an_ingest_that_is_killed_at_any_step_puts_each_row_into_the_table_once() -> None:
+    """`make pipeline` has the long form. In a process that has not used delta-rs: that does not survive a fork."""
+    command = [sys.executable, "-m", "tests.pipeline.lake_kills", "--kills=5", "--format=delta", "--format=iceberg"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False,
+                          env=os.environ | {"PYTHONPATH": f"{ROOT}/host:{ROOT}/firmware"})  # fmt: skip
+    print(done.stdout)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty file"])
+def test_a_loss_of_power_before_the_newest_commit_was_on_disk_takes_rows_and_serials_alike(
+    folder: Path, table: Path, left: str
+) -> None:
+    write(folder, 1, 1, 1)
+    load(job(folder, table)).run(False)
+    write(folder, 2, 2, 2)
+    load(job(folder, table)).run(False)
+    newest = max((table / "_delta_log").glob("*.json"))
+    newest.unlink()
+    if left != "nothing":
+        newest.touch()
+    assert numbers(table) == [1]
+    write(folder, 3, 3, 3)
+    assert load(job(folder, table)).run(False).rows == 2
+    assert numbers(table) == [1, 2, 3]
+
+
+def _away(path: Path) -> None:
+    path.rename(path.with_name("away"))
+
+
+def _unmounted(path: Path) -> None:
+    _away(path)
+    path.mkdir()
+
+
+def _back(path: Path) -> None:
+    if path.exists():
+        shutil.rmtree(path)
+    path.with_name("away").rename(path)
+
+
+@both
+@pytest.mark.parametrize("leave", [_away, _unmounted])
+@pytest.mark.parametrize("what", ["segments", "segments while they are read", "table", "table while files are written"])
+def test_a_continuous_ingest_waits_for_a_file_system_that_is_not_mounted(
+    folder: Path, table: Path, table_format: str, what: str, leave: Callable[[Path], None]
+) -> None:
+    place = folder if what.startswith("segments") else table
+    write(folder, 1, 1, 1)
+    going = load(job(folder, table, table_format))
+    told: list[str] = []
+    looks: list[str] = []
+    done: list[int] = []
+    write_files = going.write
+
+    def written(parts: list[Part]) -> list[writing.Written]:
+        if done and "while" in what and not told:
+            if place == table:  # it goes behind that
+                write_files(parts)
+            leave(place)
+            if place == table:
+                return []
+        return write_files(parts)
+
+    def tell(batch: Batch) -> None:
+        done.append(batch.rows)
+        if len(done) == 1:
+            write(folder, 2, 2, 3)
+            if "while" not in what:
+                leave(place)
+
+    def warn(text: str) -> None:
+        told.append(text)
+        if len(told) == 1:
+            looks.clear()
+            _back(place)
+
+    going.write, going.tell, going.warn, going.looked = written, tell, warn, lambda: looks.append("look")
+    going.run(True, 0.001, lambda: len(done) == 2 and len(told) == 2)
+    assert done == [1, 2]
+    assert numbers(table, table_format) == [1, 2, 3]
+    assert "Until it is there again, nothing is loaded" in told[0]
+    assert told[1:] == ["it is there again: the ingest goes on"]
+    assert looks
+
+
+def test_an_ingest_that_is_not_continuous_does_not_wait(folder: Path, table: Path) -> None:
+    write(folder, 1, 1, 1)
+    going = load(job(folder, table))
+    _unmounted(folder)
+    with pytest.raises(FolderMissing, match="is no folder of segments"):
+        going.run(False)
+    with pytest.raises(FolderMissing, match="is no folder of segments"):
+        job(folder, table)
+
+
+def _empty(log: Path) -> None:
+    _newest(log).write_bytes(b"")
+
+
+def _torn(log: Path) -> None:
+    _newest(log).write_bytes(_newest(log).read_bytes()[:-100])
+
+
+def _gone(log: Path) -> None:
+    _newest(log).unlink()
+
+
+def _all_empty(log: Path) -> None:
+    for path in (*log.glob("*.checkpoint.parquet"), log / "_last_checkpoint"):
+        path.write_bytes(b"")
+
+
+def _newest(log: Path) -> Path:
+    return max(log.glob("*.checkpoint.parquet"))
+
+
+@pytest.mark.parametrize("use", ["ingest", "optimize", "serials", "pieces", "decoding"])
+@pytest.mark.parametrize("damage", [_empty, _torn, _gone, _all_empty])
+def test_a_checkpoint_of_delta_that_a_loss_of_power_has_damaged_is_done_without(
+    folder: Path, table: Path, damage: Callable[[Path], None], use: str
+) -> None:
+    """Every commit is whole."""
+    for serial in (1, 2, 3):
+        write(folder, serial, serial, serial)
+    load(job(folder, table, maxSegmentsPerTrigger="1")).run(False)
+    DeltaTable(table).create_checkpoint()
+    damage(table / "_delta_log")
+    write(folder, 4, 4, 4)
+    if use == "ingest":
+        assert load(job(folder, table)).run(False).rows == 1
+    elif use == "optimize":
+        assert optimize(str(table)).files_removed == 3
+    elif use == "serials":
+        assert [*serials(str(table)).values()] == [3]
+    elif use == "pieces":
+        assert len(pieces(str(table))) == 3
+    else:
+        assert job(folder, table).rows().decoded == []
+    assert numbers(table)[:3] == [1, 2, 3], "others read it again, too"
+
+
+def test_a_damaged_checkpoint_of_delta_without_the_commits_before_it_is_told(folder: Path, table: Path) -> None:
+    for serial in (1, 2, 3):
+        write(folder, serial, serial, serial)
+    load(job(folder, table, maxSegmentsPerTrigger="1")).run(False)
+    DeltaTable(table).create_checkpoint()
+    log = table / "_delta_log"
+    newest = _newest(log)
+    kept = newest.read_bytes()
+    for path in (*log.glob("*0[012].json"), *(set(log.glob("*.checkpoint.parquet")) - {newest})):
+        path.unlink()
+    newest.write_bytes(kept[:100])
+    for look in (lambda: load(job(folder, table)), lambda: serials(str(table)), lambda: optimize(str(table))):
+        with pytest.raises(IngestUnusable, match=f"{newest.name} is damaged"):
+            look()
+        assert newest.read_bytes() == kept[:100], "as it was"
+
+
+def test_a_checkpoint_of_delta_is_on_disk_before_the_commits_in_it_are_deleted(
+    folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder, 1, 1, 1)
+    load(job(folder, table)).run(False)
+    DeltaTable(table).alter.set_table_properties({"delta.checkpointInterval": "2"})
+    steps: list[str] = []
+    for name in ("create_checkpoint", "cleanup_metadata"):
+        real = getattr(DeltaTable, name)
+
+        def told(opened: DeltaTable, name: str = name, real: Any = real) -> None:
+            steps.append(name)
+            real(opened)
+
+        monkeypatch.setattr(DeltaTable, name, told)
+    real_sync = delta_files.sync
+    monkeypatch.setattr(delta_files, "sync", lambda path: (steps.append(Path(path).name), real_sync(path)))
+    going = load(job(folder, table, maxSegmentsPerTrigger="1"))
+    for serial in (2, 3, 4):
+        write(folder, serial, serial, serial)
+    steps.clear()
+    log = table / "_delta_log"
+    there = {*log.iterdir()}
+    going.run(False)
+    made = [name for name in steps if name.endswith(".checkpoint.parquet")]
+    assert sorted(made) == sorted(path.name for path in {*log.glob("*.checkpoint.parquet")} - there)
+    for number, step in enumerate(steps):
+        if step == "cleanup_metadata":
+            before = steps[:number]
+            begun = len(before) - 1 - before[::-1].index("create_checkpoint")
+            assert {*before[begun + 1 :]} == {made[0], "_last_checkpoint", "_delta_log"}
+    assert "cleanup_metadata" in steps
