@@ -212,7 +212,7 @@ class Board(Mortal, Protocol):
     of its `POWER`, and perhaps by a `RESET`. `dips_s`: when its power browns out, so many seconds at most are between
     two cuts; 0: it is not to be tried. `is_direct`: its TCP ends at the proxy, not in a network that is emulated, which
     takes megabytes that the proxy does not: it would hear of no slow reader. `has_radio`: it takes radio.py for one.
-    `log` holds the output of all lives.
+    `life`: how often it was switched on. `log` holds the output of all lives.
     """
 
     target: str
@@ -225,6 +225,9 @@ class Board(Mortal, Protocol):
     dips_s: float = 0.0
     is_direct: bool = True
     has_radio: bool = False
+
+    @property
+    def life(self) -> int: ...
 
     def describe(self) -> str:
         """One line for a report."""
@@ -322,6 +325,10 @@ class ProcessBoard(Board):
         self._folder = folder
         self._process: Process | None = None
         self._life = 0
+
+    @property
+    def life(self) -> int:
+        return self._life
 
     @property
     def alive(self) -> bool:

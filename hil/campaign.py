@@ -30,14 +30,14 @@ from mqqb import confirm
 from rich.console import Console
 
 from hil import sensor
-from hil.boards import FIRMWARE, MISHAP, RESET, ROOT, Board, BoardMissing, Mortal
+from hil.boards import FIRMWARE, MISHAP, POWER, RESET, ROOT, Board, BoardMissing, Mortal
 from hil.commands import GUID, Commands
 from hil.dice import new_seed
 from hil.ending import ending, new_folder, to_the_end
 from hil.faults import UP, CutSchedule, FaultProxy, TcpFaultProxy
 from hil.kinds import KINDS, WITHOUT_INBOX
 from hil.name_server import NameServer
-from hil.progress import Progress
+from hil.progress import Progress, Starts
 from hil.queue_manager import CampaignFailed, QueueManager
 from hil.report import Erased, Figures, Received, Timeline, View, compare, read_ledger, read_received
 from hil.scenario import (
@@ -169,7 +169,7 @@ async def elsewhere(work: Work) -> None:
 
 class Victim:
     """Killed and switched on again as planned while a count grows. `schedule` counts the bytes of its link, `do` does
-    what may take time.
+    what may take time. `ended` hears in which way a life ends, just before.
     """
 
     def __init__(
@@ -181,6 +181,7 @@ class Victim:
         step: Callable[[float], None] = lambda _: None,
         schedule: CutSchedule | None = None,
         do: Callable[[Work], "Future[None] | asyncio.Future[None]"] = at_once,
+        ended: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.name = name
         self.mishap = mishap
@@ -191,6 +192,7 @@ class Victim:
         self._plan = [life for kill in plan for life in kill.lives()]
         self._schedule = schedule or CutSchedule(())
         self._do = do
+        self._tell = ended
         self._begun = time.monotonic()
         self._due: float | None = None
         self._off_until: float | None = None
@@ -241,6 +243,8 @@ class Victim:
         self.kills += 1
         self._due = None
         self._off_s = None if kill.way in (RESET, CLOCK, GONE) else kill.off_s
+        if kill.way not in (CLOCK, GONE):
+            self._tell(kill.way)
 
         def work() -> None:
             began, up = time.monotonic(), self._schedule.forwarded[UP]
@@ -492,8 +496,12 @@ class Campaign:
             for task in beside_it:
                 if task.done():
                     await task
+            if self.progress.starts.wrong:
+                raise CampaignFailed(self.progress.starts.wrong)
             for name, victim in victims.items():
-                if name != MANAGER:
+                # Until the board has started again after a reset, nothing else ends its life: one start would show both
+                is_resetting = name == BOARD and victim.idle and RESET in self.progress.starts.unseen
+                if name != MANAGER and not is_resetting:
                     victim.tick(self.progress.accepted, now)
             if self.is_withheld:
                 await self._relent(victims[BOARD])
@@ -528,11 +536,7 @@ class Campaign:
         return self.settings.mishap in WITHHELD and not self.mishaps
 
     async def _relent(self, victim: Victim) -> None:
-        """When all, or what there is room for, waits on the board: it starts once more, and what it lacks is there.
-        Raises CampaignFailed if it has started by itself: its watchdog has bitten.
-        """
-        if self.progress.starts > victim.kills + 1:
-            raise CampaignFailed("the board has started by itself")
+        """When all, or what there is room for, waits on the board: it starts once more, and what it lacks is there."""
         if self.names is not None and not victim.finished:
             self.names.asked = 0
         has_tried = self.names is None or self.names.asked >= QUESTIONS
@@ -540,6 +544,7 @@ class Campaign:
         if self.settings.mishap == FULL:
             waits = self.progress.full and victim.idle  # the other kills come later
         if waits and has_tried:
+            self.progress.starts.end(self.board.life, POWER)
             await elsewhere(self.board.kill)
             await elsewhere(self.board.power_up)
             if self.names is None:
@@ -550,7 +555,8 @@ class Campaign:
 
     def _complete(self, victims: dict[str, Victim]) -> bool:
         settled = self.progress.accepted == self.progress.stored == self.settings.messages
-        ready = self.progress.started and self.manager.listening()
+        starts = self.progress.starts
+        ready = self.progress.started and starts.count > 0 and not starts.unseen and self.manager.listening()
         settled = settled and self.commands.executed(self.progress.commanded)
         return ready and settled and all(victim.finished for victim in victims.values())
 
@@ -559,6 +565,9 @@ class Campaign:
         lacking = [f"{name} {figure} of {totals[name]}" for name, figure in figures.items() if figure < totals[name]]
         if not self.progress.started:
             lacking.append("the board has not started")
+        elif not self.progress.starts.count:
+            lacking.append("the application does not say `starts`: how often it has started")
+        lacking += [f"the board has not started again after a {way}" for way in self.progress.starts.unseen]
         if not self.manager.listening():
             lacking.append("the queue manager is not listening")
         return ", ".join(lacking)
@@ -582,6 +591,7 @@ class Campaign:
         self.in_queue = result.received
         figures.comparison, figures.found_at_restart = result, sum(entry.found for entry in ledger)
         figures.wear = self.board.wear()
+        figures.failure = self.progress.starts.wrong or None
 
     async def close(self) -> None:
         """Kill every process and drop every connection, also where one of them fails, as a relay that does not
@@ -733,13 +743,17 @@ def prepare(settings: Settings, folder: Path, first: Prepared | None = None) -> 
     proxy = proxy_of(board, schedule, settings.seed)
     fleet = first[0].fleet if first else []
     campaign = Campaign(settings, board, manager, schedule, proxy, folder, Commands(settings.commands), fleet=fleet)
+    campaign.progress.starts = Starts(is_loose=settings.mishap in (REFLASH, DEPLOY))
     loop = asyncio.get_running_loop()
 
     def restore() -> None:  # in a thread
         asyncio.run_coroutine_threadsafe(campaign.restore(), loop).result()
 
+    def ended(way: str) -> None:
+        campaign.progress.starts.end(board.life, way)
+
     victims = {
-        BOARD: Victim(BOARD, board, plans[BOARD], campaign.befall, schedule=schedule, do=beside),
+        BOARD: Victim(BOARD, board, plans[BOARD], campaign.befall, schedule=schedule, do=beside, ended=ended),
         MANAGER: first[1][MANAGER]
         if first
         else Victim(MANAGER, manager, plans[MANAGER], restore, manager.step, schedule, beside),
@@ -795,7 +809,8 @@ def fill(campaign: Campaign, victims: dict[str, Victim], figures: Figures) -> No
     figures.cuts = campaign.schedule.made
     made = {name: victim.made for name, victim in victims.items()}
     figures.power = [asdict(one) for one in made[BOARD] if one.planned.way in (*KILLS, DIP)]
-    figures.board_kills, figures.manager_kills = (victims[name].ended for name in VICTIMS)
+    unseen = sum(way in KILLS for way in campaign.progress.starts.unseen)
+    figures.board_kills, figures.manager_kills = victims[BOARD].ended - unseen, victims[MANAGER].ended
     figures.others = dict(_others(one.planned for of_end in made.values() for one in of_end))
     figures.unanswered = campaign.names.unanswered if campaign.names else 0
     figures.connections = campaign.schedule.connections

@@ -31,6 +31,7 @@ INTERPRETER: Final = "interpreter"
 OURS: Final = ".ordack-rig"  # what else has no such file in it is not removed
 
 _STARTED: Final = "process "
+_BOOT: Final = "cat /proc/sys/kernel/random/boot_id"
 _VERSION: Final = "import sys; print(sys.implementation.name, *sys.implementation.version[:3])"
 
 
@@ -86,9 +87,15 @@ class SSHBoard(RealBoard):
     def __init__(self, node: SSHNodeDriver, application: Path) -> None:
         super().__init__(node, application, node.power)
         self._folder = shlex.quote(node.folder)
+        self._life = 0
         self._pid = ""
+        self._boot = b""
         self._process: Process | None = None
         self._switch = None if node.power is None else Switch(node.power, node.off_s, self.target)
+
+    @property
+    def life(self) -> int:
+        return self._life
 
     @property
     def alive(self) -> bool:
@@ -222,13 +229,21 @@ class SSHBoard(RealBoard):
             self._off()
 
     def _connect(self) -> None:
-        """Raises OSError if it does not answer within the SSHDriver's `connection_timeout`."""
+        """Raises OSError if it does not answer within the SSHDriver's `connection_timeout`, or if its power was not
+        off since the last time.
+        """
         if self._switch is not None:
             self._switch.on()
         try:
             self._node.target.activate(self._node.ssh)
         except Exception as error:  # noqa: BLE001 - labgrid raises Exception itself
             raise OSError(f"board {self.target}: {self._node.identity}: {error}: {error.__cause__}") from None
+        if self._switch is not None:
+            before, self._boot = self._boot, self._run(_BOOT)
+            if before == self._boot:
+                raise OSError(
+                    f"board {self.target} was switched off and on and did not boot: does the switch switch this board?"
+                )
 
     def _off(self) -> None:
         assert self._switch is not None

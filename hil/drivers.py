@@ -41,7 +41,7 @@ SWITCH_DEADLINE_S: Final = 60.0
 LOAD_DEADLINE_S: Final = 900.0  # 4 MiB at 115,200 baud take 6 minutes
 WATCHDOG_DEADLINE_S: Final = 60.0
 FILES: Final = (
-    *("main.py", "application.mpy", "config.json", sensor.BASE),
+    *("main.py", "application.mpy", "config.json", sensor.BASE, sensor.STARTS),
     *(f"{ledger}{end}" for ledger in (sensor.LEDGER, sensor.COMMANDS) for end in ("", ".new")),
 )
 
@@ -457,9 +457,11 @@ class Switch:
         self._off_s = off_s
         self._board = board
         self._off_at = 0.0
+        self.times = 0
 
     def on(self) -> None:
-        """After it was off for so long as it must be."""
+        """After it was off for so long as it must be; `times` counts that."""
+        self.times += 1
         time.sleep(max(0.0, self._off_at + self._off_s - time.monotonic()))
         self.do("power switch", self._power.on)
 
@@ -505,7 +507,6 @@ class RealBoard(Board):
         self.log = Log()
         self._node = node
         self._application = application
-        self._life = 0
         self._lock = Lock(node.identity, f"a campaign on {self.target}")
         try:
             self._activate(*drivers)
@@ -551,6 +552,10 @@ class LabBoard(RealBoard):
         return Path(url(self._node.target.get_resource("SerialPort", name=self._node.line, wait_avail=False)))
 
     @property
+    def life(self) -> int:
+        return self.switch.times
+
+    @property
     def alive(self) -> bool:
         return self._reader is not None and self._reader.is_alive()
 
@@ -571,7 +576,7 @@ class LabBoard(RealBoard):
             return
         self.switch.on()
         try:
-            with self._node.micropython.repl(self.log, self._life) as self._repl:
+            with self._node.micropython.repl(self.log, self.life) as self._repl:
                 try:
                     yield self._repl
                 finally:
@@ -687,10 +692,9 @@ class LabBoard(RealBoard):
             self._reader.join()
 
     def power_up(self) -> None:
-        self._life += 1
         self._stop.clear()
         self.switch.on()
-        self._reader = threading.Thread(target=self._read, args=(self._life,), daemon=True)
+        self._reader = threading.Thread(target=self._read, args=(self.life,), daemon=True)
         self._reader.start()
 
     def _read(self, life: int) -> None:

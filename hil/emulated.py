@@ -201,7 +201,7 @@ class Qemu:
         self._log = log
         self._folder = folder
         self._control = control
-        self._life = 0
+        self.life = 0
         self._process: Process | None = None
 
     @property
@@ -209,8 +209,8 @@ class Qemu:
         return self._process is not None and self._process.alive
 
     def power_up(self) -> None:
-        self._life += 1
-        self._process = Process(self.command, self._log, self._life, self._folder)
+        self.life += 1
+        self._process = Process(self.command, self._log, self.life, self._folder)
 
     def kill(self) -> None:
         if self._process is not None:
@@ -278,6 +278,10 @@ class QemuBoard(Board):
     def write_flash(self, config: dict[str, object]) -> None:
         """Make the flash, with the application and its configuration."""
         raise NotImplementedError
+
+    @property
+    def life(self) -> int:
+        return self.qemu.life
 
     @property
     def alive(self) -> bool:

@@ -348,6 +348,8 @@ class PipelineCampaign:
             self.progress.read(self.board.log)
             if self.progress.error is not None:
                 raise CampaignFailed(f"the board gave up: {self.progress.error}")
+            if self.progress.starts.wrong:
+                raise CampaignFailed(self.progress.starts.wrong)
             if now > looked + LOOK_S:
                 looked = now
                 exported = self.exported()

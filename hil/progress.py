@@ -5,10 +5,51 @@ import secrets
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from hil.boards import Log
+from hil.boards import RESET, Log
 
 AHEAD = "ahead"
 """What the node says that has heard of numbers that its outbox never gave."""
+
+
+class Starts:
+    """How often the board says that it has started, held against what ended its lives.
+
+    A cut of the power has happened if the next life says a higher number, a reset if the same life does. A board starts
+    once in each life, and once for each reset; `wrong` has the sentence if it has not. With `is_loose` it may also
+    have started between two lives in which it is heard: a tool that loads a firmware starts it, too.
+    """
+
+    def __init__(self, is_loose: bool = False) -> None:
+        self.count = 0
+        self.wrong = ""
+        self._is_loose = is_loose
+        self._life = 0
+        self._ended: list[tuple[int, str]] = []
+
+    @property
+    def unseen(self) -> list[str]:
+        """The ways in which lives were ended of which the board has not shown yet that it has started again."""
+        return [way for _, way in self._ended]
+
+    def end(self, life: int, way: str) -> None:
+        """This life is ended now, in this way."""
+        self._ended.append((life, way))
+
+    def said(self, life: int, count: int) -> None:
+        """The board says in this life that it has started so often."""
+        if not count or life < self._life:  # a line of an ended life may come late
+            return
+        planned = self.count + life - self._life + self.unseen.count(RESET)
+        if life > self._life and count <= self.count:
+            self.wrong = (
+                f"the board was switched off and on and did not start again, it says start {count} before and after: "
+                "does the switch switch this board?"
+            )
+        elif count > planned and not (life > self._life and self._is_loose):
+            self.wrong = f"the board has started by itself: it says start {count}, and {planned} were planned"
+        elif count > self.count:
+            self._ended = [(when, way) for when, way in self._ended if when >= life and way != RESET]
+        self._life, self.count = life, max(self.count, count)
 
 
 @dataclass
@@ -19,7 +60,6 @@ class Progress:
     """
 
     campaign: str = field(default_factory=lambda: secrets.token_hex(4))
-
     accepted: int = 0
     stored: int = 0
     core: str = "unknown"
@@ -31,7 +71,7 @@ class Progress:
     claimed: set[int] = field(default_factory=set)
     failed: set[int] = field(default_factory=set)
     cores: set[str] = field(default_factory=set)
-    starts: int = 0
+    starts: Starts = field(default_factory=Starts)
     told: set[str] = field(default_factory=set)
     sessions_before: int = 0
     sessions_now: int = 0
@@ -68,8 +108,8 @@ class Progress:
                 self.full = self.full or bool(said.get("full"))
                 self.commanded = max(self.commanded, said.get("commanded", 0))
                 self.started = self.started or "accepted" in said
+                self.starts.said(line.life, said.get("starts", 0))
                 if said.get("event") == "started":
-                    self.starts += 1
                     self.sessions_before, self.sessions_now = self.sessions, 0
                 self.sessions_now = said.get("sessions", self.sessions_now)
                 self.error = said.get("reason", self.error)

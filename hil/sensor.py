@@ -29,8 +29,9 @@ reading in the ledger, and says with `base` behind which one its knowledge of wh
 A command is a number. Executing it is a line in `commands.txt`, of the same form. One that had been executed when the
 power went is handed out again, and is not executed.
 
-Prints JSON lines, each with `campaign`, the identity that its configuration gives: the rig counts no other lines. They
-are {"event": "started", ...} first, {"accepted": n, "stored": n} as the figures grow, {"event": "done"}
+Prints JSON lines, each with `campaign`, the identity that its configuration gives, for the rig counts no other lines,
+and with `starts`: how often the application has started since it was deployed. They are {"event": "started", ...}
+first, {"accepted": n, "stored": n} as the figures grow, {"event": "done"}
 when all is stored, from then on every second, and {"event": "error", "reason": ...} before it gives up, and of a
 reading that was refused; with `erasures` {"event": "failed", "message_id": ...} of one that was, or is in doubt. What
 the node says of its outbox is in `damage` and `ahead` of all but these, how many sessions it has had in this life in
@@ -54,6 +55,7 @@ LEDGER = "ledger.txt"
 COMMANDS = "commands.txt"
 INBOX = ("commands", 0x1F)
 BASE = "base.txt"
+STARTS = "starts.txt"
 POLL_S = 0.005
 ALWAYS: "dict[str, Any]" = {}
 """In each line on the board's output."""
@@ -169,8 +171,10 @@ def say(**figures: object) -> None:
 
 
 def begin(config: "dict[str, Any]") -> None:
-    """From now on each line says for which campaign it is."""
+    """Count this start. From now on each line says for which campaign it is, and how many starts there were."""
+    append(STARTS, b".")
     ALWAYS["campaign"] = config.get("campaign", "")
+    ALWAYS["starts"] = os.stat(STARTS)[6]
 
 
 class Clock:

@@ -31,7 +31,7 @@ from hil.conftest import STANDIN, RunStandin
 from hil.emulated import M3, PI_FOLDER, QemuBoard
 from hil.faults import GOES_ON, UP, Cut, CutSchedule, TcpFaultProxy
 from hil.name_server import NameServer
-from hil.progress import Progress
+from hil.progress import Progress, Starts
 from hil.queue_manager import CampaignFailed, QueueManager
 from hil.scenario import (
     CLOCK,
@@ -541,6 +541,93 @@ def test_a_board_that_fails(run_standin: RunStandin, tmp_path: Path, script: str
     assert "--- the last lines of the board:" in figures.failure
 
 
+RESTARTING = """
+import json, os, sys
+from pathlib import Path
+
+sys.path.insert(0, {root!r})
+from hil import sensor, standin
+
+say, at_start = sensor.say, []
+
+
+def say_and_restart(**figures):
+    say(**figures)
+    at_start.append(figures["accepted"])
+    if at_start[0] < {at} <= figures["accepted"]:
+        os.execv(sys.executable, [sys.executable, *sys.argv])
+
+
+sensor.say = say_and_restart
+standin.board(json.loads(Path("config.json").read_text()))
+"""
+
+
+@pytest.mark.parametrize("plan", [(), (Kill(2, 0.0, 0.05),)])
+def test_an_application_that_restarts_by_itself_fails_the_campaign(
+    run_standin: RunStandin, tmp_path: Path, plan: tuple[Kill, ...]
+) -> None:
+    """Nothing is lost by that, and all other figures are as they should be."""
+    application = tmp_path / "application.py"
+    application.write_text(RESTARTING.format(root=str(ROOT), at=250))
+    figures = run_standin(application=application, messages=300, cuts=0, kills=len(plan), plan=plan)
+    assert figures.failure is not None
+    assert re.match(r"the board has started by itself: it says start \d, and \d were planned", figures.failure)
+
+
+def test_an_application_that_does_not_count_its_starts_fails_the_campaign(
+    run_standin: RunStandin, tmp_path: Path
+) -> None:
+    application = tmp_path / "application.py"
+    application.write_text(
+        RESTARTING.format(root=str(ROOT), at=99).replace("say(**", "sensor.ALWAYS.pop('starts', 0); say(**")
+    )
+    figures = run_standin(application=application, cuts=0, kills=0, patience_s=3.0)
+    assert figures.failure is not None
+    assert "the application does not say `starts`" in figures.failure
+
+
+def heard(starts: Starts, *said: tuple[int, int]) -> Starts:
+    """The same, after lines of these lives with these numbers of starts."""
+    for life, count in said:
+        starts.said(life, count)
+    return starts
+
+
+def test_each_end_of_a_life_is_seen_by_the_start_after_it() -> None:
+    starts = heard(Starts(), (2, 1), (2, 1))  # the life before was that of a deploy
+    starts.end(2, POWER)
+    assert heard(starts, (2, 1)).unseen == [POWER]
+    assert heard(starts, (3, 2), (2, 1)).unseen == []
+    starts.end(3, RESET)
+    assert heard(starts, (3, 2)).unseen == [RESET]
+    assert heard(starts, (3, 3)).unseen == []
+    starts.end(3, POWER)
+    starts.end(4, DIP)  # so short a life says nothing, whether it has counted its start or not
+    assert heard(starts, (5, 5)).unseen == []
+    assert starts.wrong == ""
+
+
+@pytest.mark.parametrize(
+    ("said", "is_loose", "wrong"),
+    [
+        ([(1, 1), (2, 1)], False, "did not start again, it says start 1 before and after"),
+        ([(1, 1), (1, 2)], False, "has started by itself: it says start 2, and 1 were planned"),
+        ([(1, 2)], False, "has started by itself"),
+        ([(1, 1), (2, 3)], False, "has started by itself: it says start 3, and 2 were planned"),
+        ([(1, 1), (2, 3)], True, ""),
+        ([(1, 1), (1, 2)], True, "has started by itself"),
+    ],
+)
+def test_a_cut_that_did_not_happen_and_a_start_that_was_not_planned_are_told(
+    said: list[tuple[int, int]], is_loose: bool, wrong: str
+) -> None:
+    starts = Starts(is_loose)
+    starts.end(1, POWER)
+    assert wrong in heard(starts, *said).wrong
+    assert bool(wrong) == bool(starts.wrong)
+
+
 def test_a_deadline_for_all_of_it(run_standin: RunStandin) -> None:
     figures = run_standin(fault="deaf:20", deadline_s=1.0)
     assert figures.failure is not None
@@ -552,7 +639,7 @@ def test_a_board_that_only_says_it_sent_is_found_out(run_standin: RunStandin, tm
     application.write_text(
         """import json, time
 campaign = json.load(open("config.json"))["campaign"]
-print(json.dumps({"event": "started", "accepted": 30, "stored": 30, "campaign": campaign}), flush=True)
+print(json.dumps({"event": "started", "accepted": 30, "stored": 30, "campaign": campaign, "starts": 1}), flush=True)
 time.sleep(60)"""
     )
     figures = run_standin(application=application, cuts=3, kills=0)

@@ -72,7 +72,10 @@ class Pi:
         self.held = hold_port(LOOPBACK)
         self.port = self.held.getsockname()[1]
         server = shlex.join([sys.executable, "server.py", str(self.port), "key", "known"])
-        start = f"setsid unshare --pid --fork --kill-child {server} > server.log 2>&1 & echo $! > pid"
+        boot = "/proc/sys/kernel/random/boot_id"  # of its own, a new one at each start
+        server = f"cat /proc/sys/kernel/random/uuid > boot; mount --bind boot {boot}; exec {server}"
+        space = "unshare --pid --mount --fork --kill-child"
+        start = f"setsid {space} sh -c {shlex.quote(server)} > server.log 2>&1 & echo $! > pid"
         until = "until grep -q listening server.log; do sleep 0.05; done"
         (folder / "on").write_text(f"cd {folder}; test -e pid && exit; {start}; {until}")
         (folder / "off").write_text(f"cd {folder}; test ! -e pid || kill -9 $(cat pid); rm -f pid server.log")
@@ -97,7 +100,7 @@ class Pi:
 
 @pytest.fixture
 def pi(tmp_path: Path) -> Iterator[Pi]:
-    if subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True, check=False).returncode:
+    if subprocess.run(["unshare", "--pid", "--mount", "--fork", "true"], capture_output=True, check=False).returncode:
         pytest.skip("this user may not make a namespace of processes")
     made = Pi(tmp_path)
     with made.held:
@@ -150,6 +153,16 @@ def test_a_campaign_drives_it(rig: Make, tmp_path: Path, switch: bool, mishap: s
     figures = asyncio.run(run_campaign(settings, Console()))
     assert figures.shortcomings() == []
     assert figures.board_kills == 2
+
+
+def test_a_switch_that_switches_nothing_ends_the_campaign(rig: Make, pi: Pi, tmp_path: Path) -> None:
+    """Its process is started again all the same: the connection ends at each cut, and the process with it."""
+    path = rig(True, command=sys.executable)
+    pi.switch(pi.on)
+    path.write_text(path.read_text().replace(pi.off, "sh -c true"))
+    settings = Settings(40, 0, 2, new_seed(), "pi-1", 1024, 120.0, 240.0, others=False, artefacts=tmp_path / "campaign")
+    with pytest.raises(OSError, match="board pi-1 was switched off and on and did not boot"):
+        asyncio.run(run_campaign(replace(settings, ordack=tuple(map(str, ORDACK))), Console()))
 
 
 def test_check_says_what_it_is_and_finds_a_switch_that_switches_nothing(

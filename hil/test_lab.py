@@ -488,7 +488,7 @@ def test_a_board_is_given_its_application_cut_off_and_read(bench: Bench, applica
             else:
                 board.power_up()
             mark = board.log.mark()
-            assert board.log.wait_for(lambda text: text == "alive", DEADLINE_S, mark).life == life
+            assert board.log.wait_for(lambda text: text == "alive", DEADLINE_S, mark).life == board.life
             assert board.alive
             board.kill()
             assert not bench.tty.exists()
@@ -1406,6 +1406,26 @@ def test_lines_of_an_earlier_campaign_are_no_progress(bench: Bench, tmp_path: Pa
     assert figures.timeline.readings[0][1:3] == (0, 0)
     [killed] = [at for at, what, _ in figures.timeline.faults if what.startswith("board")]
     assert [accepted for at, accepted, *_ in figures.timeline.readings if at <= killed][-1] >= 8
+
+
+@pytest.mark.timeout(240)
+def test_a_switch_that_gets_stuck_fails_the_campaign_and_none_of_its_cuts_counts(
+    bench: Bench, rig: Rig, tmp_path: Path
+) -> None:
+    """It says that all is done. Its first three turns are those of the deploy."""
+    if not Path(ORDACK[0]).exists():
+        pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
+    turns = tmp_path / "turns"
+    off = f"sh -c 'echo off >> {turns}; test $(wc -l < {turns}) -gt 3 || exec {bench.off}'"
+    rig({"bench": described(bench.tty, bench.on, off, host=HOST, listen="127.0.0.1", lan=True, off_s=0.1)})
+    seed = new_seed()
+    print(f"seed {seed}")
+    plan = tuple(Kill(count, 0.0, 0.0) for count in (2, 4, 6, 8))
+    settings = Settings(20, 0, 4, seed, "bench", 200, deadline_s=120.0, artefacts=tmp_path / "campaign", plan=plan)
+    figures = asyncio.run(run_campaign(settings, Console()))
+    assert figures.failure is not None
+    assert figures.failure.startswith("the board was switched off and on and did not start again, it says start 1 ")
+    assert "the board was killed 0 times instead of 4" in figures.shortcomings()
 
 
 @pytest.mark.timeout(400)

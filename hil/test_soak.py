@@ -38,7 +38,8 @@ from hil.drivers import EmulatedNodeDriver
 class BrokenNodeDriver(EmulatedNodeDriver):
     def open(self, folder, application):
         program = folder.parent / "full.py"
-        program.write_text("import signal\\nprint('{\\"reason\\": \\"flash is full\\"}', flush=True)\\nsignal.pause()")
+        said = "{**json.load(open('config.json')), 'reason': 'flash is full'}"
+        program.write_text(f"import json, signal\\nprint(json.dumps({said}), flush=True)\\nsignal.pause()")
         return super().open(folder, program)
 """
 
