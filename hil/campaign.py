@@ -30,7 +30,7 @@ from mqqb import confirm
 from rich.console import Console
 
 from hil import sensor
-from hil.boards import FIRMWARE, MISHAP, POWER, RESET, ROOT, Board, BoardMissing, Mortal
+from hil.boards import FIRMWARE, MISHAP, POWER, RESET, ROOT, SENSOR, Board, BoardMissing, Mortal
 from hil.commands import GUID, Commands
 from hil.dice import new_seed
 from hil.ending import ending, new_folder, to_the_end
@@ -61,6 +61,7 @@ from hil.scenario import (
     OFFLINE,
     ORDACK,
     REFLASH,
+    RESTORE,
     VICTIMS,
     WITHHELD,
     BadScenario,
@@ -75,6 +76,7 @@ from hil.scenario import (
 )
 from hil.serial_faults import SerialFaultProxy
 from hil.targets import open_board
+from hil.traffic import CAPTURE, Tap, judge
 
 HOST = ROOT / "host"
 QUEUE = "line1"
@@ -198,6 +200,7 @@ class Victim:
         self._off_until: float | None = None
         self._working: Future[None] | asyncio.Future[None] | None = None
         self._off_s: float | None = None
+        self._rings = False
 
     @property
     def ended(self) -> int:
@@ -223,24 +226,33 @@ class Victim:
         if self._off_until is not None:
             if now >= self._off_until:
                 self._off_until = None
+                self.arm(count, now, is_on=False)
                 self._begin(self.end.power_up, now)
             return
         if not self.end.alive:
             raise CampaignFailed(f"the {self.name} ended by itself")
-        if self.kills == len(self._plan):
+        self.arm(count, now)
+        if self._due is not None and now >= self._due:
+            self._strike(self._plan[self.kills], now, at_byte=False)
+
+    def arm(self, count: int, now: float, is_on: bool = True) -> None:
+        """Let the next kill come if it is its turn. A kill that waits for bytes counts them from the first one of a
+        life: it is armed before that begins.
+        """
+        if self._due is not None or self.kills == len(self._plan):
             return
         kill = self._plan[self.kills]
-        if self._due is None and count >= kill.count:
-            self._due = now + kill.delay_s
-            if kill.bytes:
-                self._schedule.ring(kill.bytes, lambda: self._strike(kill, time.monotonic(), at_byte=True))
-        if self._due is not None and now >= self._due:
-            self._strike(kill, now, at_byte=False)
+        if count < kill.count or not (is_on or kill.bytes):
+            return
+        self._due = now + kill.delay_s
+        if kill.bytes:
+            self._schedule.ring(kill.bytes, lambda: self._strike(kill, time.monotonic(), at_byte=True))
 
     def _strike(self, kill: Kill, now: float, at_byte: bool) -> None:
         if self._due is None or kill is not self._plan[self.kills]:
-            return  # the bell rang late
+            return  # the bell rang late: `silence` lets bytes pass again
         self.kills += 1
+        self._rings = bool(kill.bytes)
         self._due = None
         self._off_s = None if kill.way in (RESET, CLOCK, GONE) else kill.off_s
         if kill.way not in (CLOCK, GONE):
@@ -269,6 +281,9 @@ class Victim:
         """Whether what was begun is done; then its off-time begins."""
         assert self._working is not None
         if self._working.done():
+            if self._rings:
+                self._schedule.silence()
+                self._rings = False
             self._working.result()
             self._working = None
             if self._off_s is not None:
@@ -307,6 +322,7 @@ class Campaign:
     fleet: "list[Campaign]" = field(default_factory=list)
     guid: str = ""
     tls: dict[str, object] = field(default_factory=dict)
+    tap: Tap | None = None
 
     def __post_init__(self) -> None:
         self.fleet.append(self)
@@ -424,6 +440,8 @@ class Campaign:
         """Start the queue manager, for the boards of the whole fleet. Raises CampaignFailed."""
         await self.manager.command("queue", "create", QUEUE, "--transactional")
         self.manager.links = [word for campaign in self.fleet for word in campaign.proxy.serve_arguments()]
+        if self.tap is None and judges_traffic(self.settings):
+            self.manager.links += ["--capture", CAPTURE]
         if self.settings.tls:
             from hil.plant import secure  # cryptography is slow to import
 
@@ -468,6 +486,7 @@ class Campaign:
             "clock_steps": steps,
             "radio": 0 if self.access_point is None else DOUBT_MS,
         }
+        victims[BOARD].arm(0, time.monotonic(), is_on=False)
         await elsewhere(lambda: self.board.start({**application, **link, **self.tls}))
         giving = self.commands.give(self.manager, self.progress, settings.messages)
         beside_it = [asyncio.create_task(giving)]
@@ -590,8 +609,22 @@ class Campaign:
         self.commands.judge(result, read_ledger(self.board.read_file(sensor.COMMANDS)))
         self.in_queue = result.received
         figures.comparison, figures.found_at_restart = result, sum(entry.found for entry in ledger)
+        if figures.failure is not None:
+            result.missing = [k for k in result.lost if k not in result.false]
+            result.lost = result.false
         figures.wear = self.board.wear()
-        figures.failure = self.progress.starts.wrong or None
+        figures.failure = figures.failure or self.progress.starts.wrong or None
+
+    async def judge_traffic(self, figures: Figures) -> None:
+        """Hold what went over the link against the specification. Raises CampaignFailed if it cannot be read."""
+        if self.tap is not None:
+            self.tap.close()
+        if not judges_traffic(self.settings) or len(self.fleet) > 1:
+            return
+        try:
+            figures.traffic = await asyncio.to_thread(judge, ORDACK, self.folder)
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            raise CampaignFailed(f"the capture of the link cannot be judged: {error}") from None
 
     async def close(self) -> None:
         """Kill every process and drop every connection, also where one of them fails, as a relay that does not
@@ -617,9 +650,19 @@ class Campaign:
         )
 
 
-def proxy_of(board: Board, schedule: CutSchedule, seed: int) -> FaultProxy:
-    """The proxy for the board's kind of link."""
-    return TcpFaultProxy(schedule, board.listen) if board.line is None else SerialFaultProxy(schedule, board.line, seed)
+def judges_traffic(settings: Settings) -> bool:
+    """Whether all traffic has to follow the specification and can be read. A folder that is erased or put back, of
+    either end, repeats numbers in its new life.
+    """
+    is_put_back = settings.mishap in (ERASE, ERASE_FIXED, COPY, FLIP, RESTORE)
+    return settings.application == SENSOR and not settings.tls and not is_put_back
+
+
+def proxy_of(board: Board, schedule: CutSchedule, seed: int, tap: Tap | None) -> FaultProxy:
+    """The proxy for the board's kind of link. tap: what records a network's traffic."""
+    if board.line is None:
+        return TcpFaultProxy(schedule, board.listen, tap)
+    return SerialFaultProxy(schedule, board.line, seed)
 
 
 async def run_campaign(settings: Settings, console: Console) -> Figures:
@@ -740,9 +783,11 @@ def prepare(settings: Settings, folder: Path, first: Prepared | None = None) -> 
     schedule = CutSchedule(cuts)
     has_clock = any(kill.way == CLOCK for kill in plans[MANAGER])
     manager = first[0].manager if first else QueueManager(settings.ordack, folder, has_clock)
-    proxy = proxy_of(board, schedule, settings.seed)
+    tap = Tap(folder) if first is None and board.line is None and judges_traffic(settings) else None
+    proxy = proxy_of(board, schedule, settings.seed, tap)
     fleet = first[0].fleet if first else []
-    campaign = Campaign(settings, board, manager, schedule, proxy, folder, Commands(settings.commands), fleet=fleet)
+    commands = Commands(settings.commands)
+    campaign = Campaign(settings, board, manager, schedule, proxy, folder, commands, fleet=fleet, tap=tap)
     campaign.progress.starts = Starts(is_loose=settings.mishap in (REFLASH, DEPLOY))
     loop = asyncio.get_running_loop()
 
@@ -787,11 +832,17 @@ async def _play(campaign: Campaign, victims: dict[str, Victim], figures: Figures
     try:
         with View(console, campaign.totals()) as view:
             await campaign.start_manager()
-            await campaign.run(victims, view)
+            try:
+                await campaign.run(victims, view)
+            except CampaignFailed as error:
+                figures.failure = f"{error}\n{campaign.logs()}"
+                for victim in victims.values():
+                    await victim.settle()
             await campaign.judge(await campaign.drain(), figures)
+            await campaign.judge_traffic(figures)
             view.update(campaign.figures(victims))
     except (CampaignFailed, ValueError, KeyError) as error:
-        figures.failure = f"{error}\n{campaign.logs()}"
+        figures.failure = figures.failure or f"{error}\n{campaign.logs()}"
     finally:
         for victim in victims.values():
             await victim.settle()

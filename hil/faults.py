@@ -22,6 +22,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
+from ordack.net.record import RecordedConnection
+
+from hil.traffic import Tap
+
 UP: Final = "up"
 DOWN: Final = "down"
 RST: Final = "rst"
@@ -154,10 +158,23 @@ class CutSchedule:
         self.connections = 0
         self.forwarded = {UP: 0, DOWN: 0}
         self._alarm: tuple[int, Callable[[], None]] | None = None
+        self._passes = asyncio.Event()
+        self._passes.set()
 
     def ring(self, count: int, call: Callable[[], None]) -> None:
-        """Call this once, in between, when `count` more upstream bytes have been forwarded, in place of another."""
+        """Call this once when `count` more upstream bytes have been forwarded, in place of another. Nothing passes from
+        then until `silence`: how many bytes a board gets and sends before it is killed depends on no scheduler.
+        """
         self._alarm = (self.forwarded[UP] + count, call)
+
+    def silence(self) -> None:
+        """What was rung for is done, or is not wanted any more."""
+        self._alarm = None
+        self._passes.set()
+
+    async def passes(self) -> None:
+        """Wait until bytes may pass."""
+        await self._passes.wait()
 
     def until_ring(self, count: int) -> int:
         """How many of `count` upstream bytes may be forwarded at a time."""
@@ -168,6 +185,7 @@ class CutSchedule:
         self.forwarded[direction] += count
         if self._alarm is not None and self.forwarded[UP] >= self._alarm[0]:
             (_, call), self._alarm = self._alarm, None
+            self._passes.clear()
             call()
 
     def open(self) -> "Passage":
@@ -196,7 +214,7 @@ class Passage:
     """The bytes of one connection, counted per direction against the cut that it holds, if it holds one."""
 
     def __init__(self, schedule: CutSchedule, number: int) -> None:
-        self._schedule = schedule
+        self.schedule = schedule
         self.number = number
         self.planned = schedule.take()
         self._base = {UP: 0, DOWN: 0}
@@ -204,6 +222,7 @@ class Passage:
         self.forwarded = {UP: 0, DOWN: 0}
         self.is_cut = False
         self.made: CutMade | None = None
+        self.recorded: RecordedConnection | None = None
         self._closed = False
 
     def _limit(self, direction: str) -> int | None:
@@ -220,15 +239,15 @@ class Passage:
         if self.is_cut:
             return 0
         if self.planned is None and not self._closed:
-            self.planned = self._schedule.take()
+            self.planned = self.schedule.take()
             self._base = dict(self._granted)
         limit = self._limit(direction)
         if limit is not None:
             count = min(count, limit - self._granted[direction])
         elif direction == UP and not self._closed:
-            count = min(count, self._schedule.pause() or count)
+            count = min(count, self.schedule.pause() or count)
         if direction == UP:
-            count = self._schedule.until_ring(count)
+            count = self.schedule.until_ring(count)
         self._granted[direction] += count
         return count
 
@@ -237,7 +256,7 @@ class Passage:
         allowed from then on, or until it is made if its kind is one of `GOES_ON`.
         """
         self.forwarded[direction] += count
-        self._schedule.count(direction, count)
+        self.schedule.count(direction, count)
         reached = not self.is_cut and self.forwarded[direction] == self._limit(direction)
         self.is_cut = self.is_cut or reached
         return reached
@@ -248,7 +267,7 @@ class Passage:
         """
         assert self.planned is not None
         made = CutMade(self.number, direction, self.forwarded[direction], self.planned.kind, self.planned)
-        self._schedule.made.append(made)
+        self.schedule.made.append(made)
         if made.kind in GOES_ON:
             self.planned, self.is_cut = None, False
         else:
@@ -258,7 +277,7 @@ class Passage:
         """The connection is ending: a cut that was not made goes back to the schedule. May be called repeatedly."""
         self._closed = True
         if self.planned is not None and self.made is None:
-            self._schedule.give_back(self.planned)
+            self.schedule.give_back(self.planned)
             self.planned = None
 
 
@@ -309,8 +328,9 @@ class TcpFaultProxy:
     `close`.
     """
 
-    def __init__(self, schedule: CutSchedule, host: str = "127.0.0.1") -> None:
+    def __init__(self, schedule: CutSchedule, host: str = "127.0.0.1", tap: Tap | None = None) -> None:
         self.schedule = schedule
+        self.tap = tap
         self.target = ("", 0)
         self.refused = 0
         self._ways = Ways()
@@ -424,10 +444,14 @@ class TcpFaultProxy:
             for end in (near, far):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             passage = self.schedule.open()
+            recorded = passage.recorded = self.tap.open(near.getpeername()[:2], self.target) if self.tap else None
+            orderly = False
             try:
                 orderly = await _forward(near, far, passage, self._ways, self._gone)
             finally:
                 passage.close()
+                if recorded is not None:
+                    recorded.closed(here=False, reset=not orderly)
             kind = HALF_OPEN if self._gone.is_set() else passage.made.kind if passage.made else None
             if kind == FIN:
                 await _finish(near, far)
@@ -492,10 +516,14 @@ async def _pump(source: socket.socket, sink: socket.socket, direction: str, pass
         start = 0
         while start < count:
             await ways.wait_open(direction)
+            await passage.schedule.passes()
             is_slow = loop.time() < slow_until
             allowed = passage.allowed(direction, min(count - start, SLOW_BYTES) if is_slow else count - start)
             if not allowed:
                 return False
+            if passage.recorded is not None:
+                record = passage.recorded.received if direction == UP else passage.recorded.sent
+                record(chunk[start : start + allowed])
             await loop.sock_sendall(sink, chunk[start : start + allowed])
             start += allowed
             if is_slow:

@@ -122,6 +122,7 @@ class Comparison:
     unexpected: list[str] = field(default_factory=list)
     false: list[int] = field(default_factory=list)
     erased: list[int] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)
     commands: int = 0
     unexecuted: list[int] = field(default_factory=list)
     misexecuted: list[str] = field(default_factory=list)
@@ -299,6 +300,7 @@ class Figures:
     bytes_down: int = 0
     found_at_restart: int = 0
     seconds: float = 0.0
+    traffic: list[str] = field(default_factory=list)
     failure: str | None = None
     artefacts: str | None = None
 
@@ -311,11 +313,14 @@ class Figures:
             for name, found in self.comparison.faults.items():
                 shown = ", ".join(str(one) for one in found[:_SHOWN])
                 reasons.append(f"{len(found)} {name}: {shown}{', ...' if len(found) > _SHOWN else ''}")
+            if missing := self.comparison.missing:
+                reasons.append(f"reading {missing[0]} is the first of {len(missing)} that the queue does not have yet")
             if self.comparison.sent != self.messages:
                 reasons.append(f"{self.comparison.sent} sent instead of {self.messages}")
             expected = self.messages - len(self.comparison.erased)
             if self.comparison.once != expected:
                 reasons.append(f"{self.comparison.once} received once instead of {expected}")
+        reasons += self.traffic
         if len(self.cuts) < self.cuts_asked:
             reasons.append(f"{len(self.cuts)} cuts instead of {self.cuts_asked}")
         for name, kills, asked in (
@@ -334,7 +339,8 @@ class Figures:
     def symptoms(self) -> set[str]:
         """In which ways the promise was broken, without figures. That a planned fault was not made is none."""
         begin = {self.failure.splitlines()[0].split(":")[0]} if self.failure else set()
-        return begin | set(self.comparison.faults if self.comparison else ())
+        found = {"traffic"} if self.traffic else set()
+        return begin | found | set(self.comparison.faults if self.comparison else ())
 
     @property
     def ok(self) -> bool:

@@ -212,6 +212,7 @@ class SerialFaultProxy:
         loop = asyncio.get_running_loop()
         with suppress(OSError):
             while data := await read():
+                await self.schedule.passes()
                 arriving = data if damage is None else damage.carry(direction, data, loop.time())
                 if arriving:
                     await write(arriving)

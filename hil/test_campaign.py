@@ -192,8 +192,7 @@ def test_a_cut_of_the_power_comes_at_its_byte_or_when_that_does_not_come() -> No
     victim.tick(20, now + 1.0)
     victim.tick(20, now + 6.1)
     assert [(made.at_byte, made.up, made.up_off) for made in victim.made] == [(True, 170, 170), (False, 170, 170)]
-    assert passage.allowed(UP, 4096) == 100
-    passage.passed(UP, 100)  # the byte came late
+    assert passage.allowed(UP, 4096) == 4096, "nobody waits for its byte any more"
     victim.tick(20, now + 7.2)
     assert (victim.kills, victim.finished) == (2, True)
 
@@ -515,6 +514,11 @@ def test_a_queue_manager_that_misbehaves(
     assert re.search(reason, figures.failure.splitlines()[0])
     assert "--- the last lines of the queue manager:" in figures.failure
     assert not figures.ok
+    if fault == "deaf:20":
+        assert figures.comparison is not None, "a stalled campaign compares the ledger with the queue, too"
+        assert figures.comparison.lost == []
+        assert figures.comparison.missing[0] == 20
+        assert "reading 20 is the first of" in " ".join(figures.shortcomings())
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,103 @@
+"""The traffic of a campaign, captured at the link and judged by the specification.
+
+The ledger and the queue show what became of the readings. A fault of the protocol that the other end made good leaves
+no trace there. The capture shows it: `ordack audit` reads the transactional streams, and `window_faults` checks each
+connection against the rules of windows and acknowledgements.
+"""
+
+import json
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ordack.net.record import RecordedConnection, Recorder
+
+CAPTURE = "link.pcapng"
+CAPTURE_BYTES = 1 << 30
+DEADLINE_S = 120.0
+_SHOWN = 3
+_WORD = 0x10000
+
+
+class Tap:
+    """Writes each byte that a proxy forwards into `folder`, as packets between the board and the queue manager."""
+
+    def __init__(self, folder: Path) -> None:
+        self.failure = ""
+        self._recorder = Recorder(folder / CAPTURE, CAPTURE_BYTES, self._fail)
+
+    def _fail(self, reason: str) -> None:
+        self.failure = str(reason)
+
+    def open(self, board: tuple[str, int], manager: tuple[str, int]) -> RecordedConnection:
+        """The board at this address has connected."""
+        return self._recorder.connection(board, manager, opened_here=False)
+
+    def close(self) -> None:
+        """Write the rest."""
+        self._recorder.close()
+
+
+def judge(ordack: Sequence[str], folder: Path) -> list[str]:
+    """What the captures in `folder` show against the specification, a sentence each. Raises OSError, ValueError,
+    subprocess.SubprocessError: the commands of `ordack` did not read them.
+    """
+    captures = sorted(folder.glob(f"{Path(CAPTURE).stem}*{Path(CAPTURE).suffix}"))
+    if not any(_packets(ordack, capture, 1) for capture in captures):
+        return []
+    violations = _json_lines(ordack, "audit", *captures, "--no-spark", statuses=(0, 1, 3))
+    kinds = [str(line["kind"]) for line in violations if line.get("record") == "violation"]
+    found = [f"{kinds.count(kind)} times {kind} (`ordack audit`)" for kind in dict.fromkeys(kinds)]
+    faults = window_faults(packet for capture in captures for packet in _packets(ordack, capture))
+    return found + faults[:_SHOWN]
+
+
+def _packets(ordack: Sequence[str], capture: Path, most: int = -1) -> list[dict[str, Any]]:
+    return _json_lines(ordack, "decode", capture, statuses=(0, 3))[: None if most < 0 else most]
+
+
+def _json_lines(ordack: Sequence[str], *words: str | Path, statuses: Sequence[int]) -> list[dict[str, Any]]:
+    done = subprocess.run([*ordack, *words, "--json"], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    if done.returncode not in statuses:
+        raise ValueError(f"`ordack {words[0]}` ended with status {done.returncode}: {done.stderr.strip()}")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+class _Direction:
+    """What one end has sent on a connection. acknowledged: of that, by the other end. window: that this end told."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.acknowledged = 0
+        self.window: int | None = None
+
+
+def window_faults(packets: Iterable[dict[str, Any]]) -> list[str]:
+    """Where an end sent more messages than the window of both ends lets through (B-118), or a SessionHeader
+    acknowledges without its base message (B-102, B-103, B-107). packets: as `ordack decode --json` prints them.
+    """
+    ends: dict[str, _Direction] = {}
+    found = []
+    for packet in packets:
+        name, fields = packet.get("connection", ""), packet.get("fields", {})
+        if packet["packet"] == "EstablishConnection":
+            ends[name] = _Direction()  # a port may be used again
+        end = ends.setdefault(name, _Direction())
+        other = ends.setdefault(">".join(reversed(name.split(">"))), _Direction())
+        if parameters := fields.get("ConnectionParametersHeader"):
+            end.window = parameters["WindowSize"]
+        if header := fields.get("SessionHeader"):
+            newly = (header["AckSequenceNumber"] - other.acknowledged) % _WORD
+            other.acknowledged += newly if newly < _WORD // 2 else 0
+            base, flags = header["RecoverableMsgAckSeqNumber"], header["RecoverableMsgAckFlags"]
+            if bool(base) != bool(flags & 1):
+                place = f"frame {packet['frame']} of {name}"
+                found.append(f"a SessionHeader acknowledges base {base} with the bits {flags:#x} ({place})")
+        if "UserHeader" in fields:
+            end.sent += 1
+            windows = [one.window for one in (end, other) if one.window is not None]
+            if len(windows) == 2 and end.sent - end.acknowledged > min(windows):
+                waiting, place = end.sent - end.acknowledged, f"frame {packet['frame']} of {name}"
+                found.append(f"{waiting} messages wait for a SessionHeader, the window is {min(windows)} ({place})")
+    return found
