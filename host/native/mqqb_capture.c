@@ -23,7 +23,7 @@
 #define LATE_MAX                                                                                                       \
     (64u << 10) /* a SYN that is captured behind bytes of its connection has a number at most so far below */
 #define AHEAD_MAX (16u << 20) /* an acknowledgement of more bytes than this that were not seen says nothing */
-#define HOLD_FRAMES 64u       /* so many frames later nothing that was acknowledged before will come */
+#define SET_BACK 20000000     /* ns: by less, times of frames may be wrong */
 #define FETCH_AHEAD 8192u     /* bytes of the file that are on their way into the cache: some tens of frames */
 
 /* Values of direction.flags */
@@ -240,7 +240,7 @@ static void tell(mqqb_capture *c, uint32_t connection, uint32_t side, uint32_t k
 {
     const mqqb_capture_direction *const d = &c->connections[connection].direction[side];
     const int is_begun = c->columns.packets != NULL && d->carry != NONE;
-    const mqqb_capture_segment now = {.time = c->time, .file = c->file, .frame = c->frame};
+    const mqqb_capture_segment now = {.time = c->told_time, .file = c->told_file, .frame = c->told_frame};
     const mqqb_capture_segment *const at = is_begun ? &c->segments[d->carry] : &now;
     row *const r = new_row(c);
 
@@ -737,7 +737,9 @@ static void hold(mqqb_capture *c, uint32_t connection)
 
     if ((k->flags & IS_HELD) == 0) {
         k->flags |= IS_HELD;
-        k->held_at = (uint32_t)c->frames;
+        k->held_at = c->now;
+        k->held_file = c->told_file;
+        k->held_frame = c->told_frame;
         k->held_next = NONE;
         limit(k);
         if (c->held_first == NONE) {
@@ -747,6 +749,14 @@ static void hold(mqqb_capture *c, uint32_t connection)
         }
         c->held_last = connection;
     }
+}
+
+static int is_before(const piece *a, const piece *b)
+{
+    if (a->time != b->time) {
+        return a->time < b->time;
+    }
+    return a->file != b->file ? a->file < b->file : a->frame < b->frame;
 }
 
 /* Give up a little of what is missing. 0: there is nothing to give up. There is room for a row. */
@@ -764,8 +774,7 @@ static int give_up(mqqb_capture *c, uint32_t connection)
         if (is_waiting && ahead_of(head->sequence, d->sequence) <= 0) { /* waits for the other direction */
             missing = 0;
             waiting++;
-            if (earliest == NONE || head->file < c->segments[earliest].file ||
-                (head->file == c->segments[earliest].file && head->frame < c->segments[earliest].frame)) {
+            if (earliest == NONE || is_before(head, &c->segments[earliest])) {
                 earliest = d->pending;
             }
         } else if (is_waiting) {
@@ -1119,11 +1128,32 @@ static inline uint64_t manager_of(const uint8_t *guid)
     return memcmp(guid, no_guid, 16) == 0 ? 0 : hash_of(guid, 16) | 1;
 }
 
-/* A TCP segment. */
-static void route(mqqb_capture *c, const mqqb_capture_end end[2], const uint8_t *in, uint64_t size)
+/* If bytes that follow others in their direction have an earlier time, the clock was set back between them. Frames that are only out of
+ * order do not show that. */
+static void check_clock(mqqb_capture *c, const mqqb_capture_end end[2], uint32_t sequence)
+{
+    const uint64_t key = mixed(c->key + end_hash(&end[0], 0));
+    mqqb_capture_flow *const flow = &c->flows[key % MQQB_CAPTURE_FLOWS];
+    const int32_t ahead = ahead_of(sequence, flow->sequence);
+
+    if (flow->key == key && ahead <= 0 && ahead >= -(int32_t)AHEAD_MAX) {
+        return;
+    }
+    if (flow->key == key && ahead > 0 && ahead <= (int32_t)AHEAD_MAX && flow->moment - c->moment > SET_BACK) {
+        c->set_back = 1;
+        c->moment = c->latest;
+    }
+    flow->key = key;
+    flow->sequence = sequence;
+    flow->moment = c->moment;
+}
+
+/* A TCP segment. sequence: TCP's number behind it. */
+static void route(mqqb_capture *c, const mqqb_capture_end end[2], const uint8_t *in, uint64_t size, uint32_t sequence)
 {
     c->pair = pair_hash(end) | 1;
     c->key = connection_hash(end) | 1;
+    check_clock(c, end, sequence);
     c->managers[0] = c->managers[1] = 0;
     if (size >= MQQB_ESTABLISH_TIME_STAMP_AT && check_base_header(in) == MQQB_OK) {
         const uint32_t at = (le16(in + MQQB_BASE_FLAGS_AT) & MQQB_BASE_IN) != 0 ? MQQB_ESTABLISH_CLIENT_GUID_AT
@@ -1147,6 +1177,8 @@ static void end_route(mqqb_capture *c, uint64_t place, uint32_t link, uint64_t s
         r->managers[1] = c->managers[1];
         r->place = place;
         r->time = c->time;
+        r->moment = c->moment;
+        r->file = c->file;
         r->frame = c->frame;
         r->link = link;
         r->size = (uint32_t)size;
@@ -1165,22 +1197,30 @@ void mqqb_capture_gather(const uint8_t *file, const mqqb_capture_routed *routed,
 {
     for (uint64_t i = 0; i < count; i++) {
         const mqqb_capture_routed *const r = &routed[which[i]];
-        const mqqb_capture_frame head = {r->time, r->frame, r->link, r->size, r->wire};
+        const mqqb_capture_frame head = {r->time, r->moment, r->frame, r->link, r->size, r->wire};
         memcpy(out, &head, sizeof head);
         memcpy(out + sizeof head, file + r->place, r->size);
         out += sizeof head + r->size;
     }
 }
 
-uint64_t mqqb_capture_places(const uint8_t *gathered, uint64_t size, uint64_t *places, uint32_t *frames)
+uint64_t mqqb_capture_list(const uint8_t *gathered, uint64_t size, uint32_t file, mqqb_capture_routed *out)
 {
     uint64_t count = 0;
 
     for (uint64_t at = 0; at < size; count++) {
+        mqqb_capture_routed *const r = &out[count];
         mqqb_capture_frame head;
         memcpy(&head, gathered + at, sizeof head);
-        places[count] = at;
-        frames[count] = head.frame;
+        memset(r, 0, sizeof *r);
+        r->place = at + sizeof head;
+        r->time = head.time;
+        r->moment = head.moment;
+        r->file = file;
+        r->frame = head.frame;
+        r->link = head.link;
+        r->size = head.size;
+        r->wire = head.wire;
         at += sizeof head + head.size;
     }
     return count;
@@ -1256,11 +1296,11 @@ static int32_t read_tcp_header(mqqb_capture *c, mqqb_capture_end end[2], view *v
     }
     end[0].word[4] |= be16(in);
     end[1].word[4] |= be16(in + 2);
-    if (c->routed != NULL) {
-        route(c, end, v->in, v->size);
+    if (!is_ours(c, end)) {
         return FRAME_DONE;
     }
-    if (!is_ours(c, end)) {
+    if (c->routed != NULL) {
+        route(c, end, v->in, v->size, be32(in + 4) + (uint32_t)v->wire);
         return FRAME_DONE;
     }
     s = piece_of(c, v, be32(in + 4));
@@ -1651,36 +1691,19 @@ static int32_t read_pcapng(mqqb_capture *c, const uint8_t *in, uint64_t room, vi
     return 0;
 }
 
-/* One of the frames that were gathered. */
-static void read_gathered(mqqb_capture *c, const uint8_t *file, view *v)
+/* The next one of the frames that were routed. */
+static void read_routed(mqqb_capture *c, view *v)
 {
-    const uint8_t *const in = file + c->order[c->cursor];
-    mqqb_capture_frame head;
+    const mqqb_capture_routed *const r = &c->order[c->cursor];
 
-    memcpy(&head, in, sizeof head);
-    c->time = head.time;
-    c->frames = c->before + head.frame - 1;
-    c->frame = c->frames_before + head.frame - 1;
+    c->file = r->file;
+    c->time = r->time;
+    c->frame = r->frame - 1;
     c->next = c->cursor + 1;
-    v->in = in + sizeof head;
-    v->size = head.size;
-    v->wire = head.wire;
-    v->link = head.link;
-}
-
-/* How many frames of the capture are before the next one. */
-static uint64_t frames_ahead(const mqqb_capture *c, const uint8_t *file)
-{
-    mqqb_capture_frame head;
-
-    if (c->order == NULL) {
-        return c->frames;
-    }
-    if (c->cursor == c->size) {
-        return c->behind > c->frames ? c->behind : c->frames;
-    }
-    memcpy(&head, file + c->order[c->cursor], sizeof head);
-    return c->before + head.frame - 1;
+    v->in = c->files[r->file] + r->place;
+    v->size = r->size;
+    v->wire = r->wire;
+    v->link = r->link;
 }
 
 /* Rows in the block go to the columns, whatever the reason to return. */
@@ -1706,6 +1729,19 @@ static void begin_call(mqqb_capture *c)
     }
 }
 
+static void set_told(mqqb_capture *c, uint32_t file, uint32_t frame, int64_t time)
+{
+    c->told_file = file;
+    c->told_frame = frame;
+    c->told_time = time;
+}
+
+/* Has a connection waited long enough when the next frame comes? What was acknowledged before will not come any more. */
+static int is_due(const mqqb_capture *c)
+{
+    return c->held_first != NONE && c->ahead - c->connections[c->held_first].held_at >= MQQB_CAPTURE_WINDOW;
+}
+
 /* What has to be done before the next frame. */
 static int32_t work(mqqb_capture *c)
 {
@@ -1717,12 +1753,13 @@ static int32_t work(mqqb_capture *c)
             }
             c->active = NONE;
         }
-        if (c->held_first == NONE || (uint32_t)c->ahead - c->connections[c->held_first].held_at < HOLD_FRAMES) {
+        if (!is_due(c)) {
             return 0;
         }
         {
             mqqb_capture_connection *const k = &c->connections[c->held_first];
-            c->frames += k->held_at + HOLD_FRAMES - (uint32_t)c->frames; /* frames of others, which are not here */
+            c->now = k->held_at + MQQB_CAPTURE_WINDOW; /* whenever the next frame comes that is here */
+            set_told(c, k->held_file, k->held_frame, c->now);
             c->active = c->held_first;
             c->held_first = k->held_next;
             k->flags = (k->flags & ~IS_HELD) | IS_GIVING;
@@ -1780,61 +1817,93 @@ uint32_t mqqb_capture_forget(mqqb_capture *c, uint32_t *numbers)
     return left;
 }
 
+/* Where the frame belongs. Once the clock was set back, all frames stay in their order until it comes to the same time again. */
+static void set_moment(mqqb_capture *c)
+{
+    if (c->time >= c->latest) {
+        c->latest = c->time;
+        c->set_back = 0;
+    } else if (c->time < c->latest - MQQB_CAPTURE_WINDOW) {
+        c->set_back = 1;
+    }
+    c->moment = c->set_back != 0 ? c->latest : c->time;
+}
+
+/* The next record of a file. */
+static int32_t read_record(mqqb_capture *c, view *v)
+{
+    const uint64_t room = c->size - c->cursor;
+    const uint8_t *const in = c->files[c->file] + c->cursor;
+    int32_t status;
+
+    if (c->started == 0) {
+        return begin_file(c, in, room);
+    }
+    status = c->format == IS_PCAPNG ? read_pcapng(c, in, room, v) : read_pcap(c, in, room, v);
+    if (status == 0) {
+        set_moment(c);
+        c->ahead = c->latest;
+        if (c->size - c->next > FETCH_AHEAD) {
+            fetch(in + FETCH_AHEAD, c->next - c->cursor);
+        }
+    }
+    return status;
+}
+
+/* Why no frame can be read now; 0: one can. */
+static int32_t room_for_frame(const mqqb_capture *c)
+{
+    if (c->capacity - c->rows < 4 || !has_bytes(c)) {
+        return MQQB_CAPTURE_ROWS;
+    }
+    if (c->connections_used == c->connections_size) {
+        return MQQB_CAPTURE_GROW_CONNECTIONS;
+    }
+    if (!has_segments(c)) {
+        return MQQB_CAPTURE_GROW_SEGMENTS;
+    }
+    return c->routed != NULL && c->routed_used == c->routed_size ? MQQB_CAPTURE_ROWS : 0;
+}
+
 int32_t mqqb_capture_read(mqqb_capture *c)
 {
-    const uint8_t *const file = c->files[c->file];
-
     begin_call(c);
     for (;;) {
-        const uint64_t room = c->size - c->cursor;
+        const int at_end = c->cursor == c->size && (c->started != 0 || c->order != NULL);
         view v = {0};
-        int32_t status;
+        int32_t status = work(c);
 
-        c->ahead = frames_ahead(c, file);
-        status = work(c);
-
-        if (status == 0 && (c->capacity - c->rows < 4 || !has_bytes(c))) {
-            status = MQQB_CAPTURE_ROWS;
-        }
-        if (status == 0 && c->connections_used == c->connections_size) {
-            status = MQQB_CAPTURE_GROW_CONNECTIONS;
-        }
-        if (status == 0 && !has_segments(c)) {
-            status = MQQB_CAPTURE_GROW_SEGMENTS;
-        }
-        if (status == 0 && c->routed != NULL && c->routed_used == c->routed_size) {
-            status = MQQB_CAPTURE_ROWS;
-        }
-        if (status != 0 || (c->started != 0 && room == 0)) {
+        status = status != 0 ? status : room_for_frame(c);
+        if (status != 0 || at_end) {
             return answer(c, status);
-        }
-        if (c->cursor >= c->pause) {
-            return answer(c, MQQB_CAPTURE_PAUSE);
         }
         if (c->order != NULL) {
-            read_gathered(c, file, &v);
-        } else if (c->started == 0) {
-            status = begin_file(c, file + c->cursor, room);
-        } else if (c->format == IS_PCAPNG) {
-            status = read_pcapng(c, file + c->cursor, room, &v);
+            c->ahead = c->order[c->cursor].moment;
+        } else if (c->cursor >= c->pause) {
+            return answer(c, MQQB_CAPTURE_PAUSE);
         } else {
-            status = read_pcap(c, file + c->cursor, room, &v);
+            status = read_record(c, &v);
+            if (status == NO_FRAME) {
+                continue;
+            }
+            if (status != 0) {
+                return answer(c, status);
+            }
         }
-        if (status == NO_FRAME) {
+        if (is_due(c)) {
             continue;
         }
-        if (status != 0) {
-            return answer(c, status);
-        }
-        if (c->order == NULL && c->size - c->next > FETCH_AHEAD) {
-            fetch(file + c->cursor + FETCH_AHEAD, c->next - c->cursor);
+        c->now = c->ahead;
+        if (c->order != NULL) {
+            read_routed(c, &v);
         }
         c->frame++;
+        set_told(c, c->file, c->frame, c->time);
         if (v.wire < v.size) {
             v.wire = v.size;
         }
         {
-            const uint64_t place = (uint64_t)(v.in - file), size = v.size, wire = v.wire;
+            const uint64_t place = (uint64_t)(v.in - c->files[c->file]), size = v.size, wire = v.wire;
             const uint32_t link = v.link;
             status = read_frame(c, &v);
             end_route(c, place, link, size, wire);
@@ -1852,20 +1921,13 @@ int32_t mqqb_capture_finish(mqqb_capture *c)
 {
     begin_call(c);
     for (;;) {
-        if (c->active != NONE) {
-            const int32_t status = drain(c, c->active);
-            if (status != 0) {
-                return answer(c, status);
-            }
-            c->active = NONE;
+        const int32_t status = work(c);
+
+        if (status != 0 || c->finished == c->connections_used) {
+            return answer(c, status);
         }
-        if (c->finished == c->connections_used) {
-            return answer(c, MQQB_CAPTURE_END_OF_FILE);
-        }
-        {
-            mqqb_capture_connection *const k = &c->connections[c->finished];
-            c->active = c->finished++;
-            finish(k, MQQB_END_CAPTURE);
-        }
+        c->active = c->finished++;
+        set_told(c, c->file, c->frame, c->time);
+        finish(&c->connections[c->active], MQQB_END_CAPTURE);
     }
 }

@@ -96,12 +96,14 @@ typedef struct {
 } mqqb_capture_columns;
 
 enum {
-    MQQB_CAPTURE_LABEL = 750,        /* bytes of the longest label */
-    MQQB_CAPTURE_SCRATCH = 0x400010, /* bytes of the longest packet */
-    MQQB_CAPTURE_NAMES = 0x80000,    /* bytes of a dictionary that have to be free before a packet is read */
-    MQQB_CAPTURE_CUT = 1 << 30,      /* in place of a link type: a frame's headers were not captured whole */
-    MQQB_CAPTURE_WRAPPED,            /* the same: the frame is in a tunnel, VXLAN or GRE, or is a fragment of IP */
-    MQQB_CAPTURE_INTERFACES = 256    /* of one section of a pcapng file */
+    MQQB_CAPTURE_LABEL = 750,         /* bytes of the longest label */
+    MQQB_CAPTURE_SCRATCH = 0x400010,  /* bytes of the longest packet */
+    MQQB_CAPTURE_NAMES = 0x80000,     /* bytes of a dictionary that have to be free before a packet is read */
+    MQQB_CAPTURE_CUT = 1 << 30,       /* in place of a link type: a frame's headers were not captured whole */
+    MQQB_CAPTURE_WRAPPED,             /* the same: the frame is in a tunnel, VXLAN or GRE, or is a fragment of IP */
+    MQQB_CAPTURE_WINDOW = 1000000000, /* ns: frames are out of order by so much at most */
+    MQQB_CAPTURE_FLOWS = 256,         /* directions of which the last bytes are remembered */
+    MQQB_CAPTURE_INTERFACES = 256     /* of one section of a pcapng file */
 };
 
 /* ---- the tables, whose memory is the caller's ------------------------------------------------- */
@@ -136,10 +138,12 @@ typedef struct {
 
 typedef struct {
     mqqb_capture_direction direction[2];
-    mqqb_capture_end end[2];     /* senders of the directions */
-    uint32_t flags;              /* bit 0: a SYN was seen */
-    uint32_t ending;             /* a value of MQQB_KIND_END and 1, while what is left is given up */
-    uint32_t held_at, held_next; /* a frame's number over all files, the next connection that waits */
+    mqqb_capture_end end[2]; /* senders of the directions */
+    uint32_t flags;          /* bit 0: a SYN was seen */
+    uint32_t ending;         /* a value of MQQB_KIND_END and 1, while what is left is given up */
+    int64_t held_at;         /* the moment since which it waits */
+    uint32_t held_next, held_file, held_frame,
+        spare; /* the next connection that waits; the frame that made this one wait */
 } mqqb_capture_connection;
 
 /* Distinct strings of bytes. Entry number n, from 1, is bytes[end[n - 1]..end[n]); end[0] is 0. */
@@ -157,19 +161,29 @@ typedef struct {
     uint32_t link, snap, binary;
 } mqqb_capture_interface;
 
-/* A frame of TCP port 1801, for the task that replays its connection. key: the same for all frames of a connection. pair: for all
- * frames of two hosts. managers: of the GUIDs in a packet that begins in the frame, a number each; 0: none. */
+/* A frame of TCP port 1801, to be read in the order of moments, or by the task that replays its connection. key: the same for all frames
+ * of a connection. pair: for all frames of two hosts. managers: of the GUIDs in a packet that begins in the frame, a number each; 0:
+ * none. moment: its time; or, of a frame that comes more than MQQB_CAPTURE_WINDOW behind later ones, the greatest time before it, because
+ * the clock was set back. */
 typedef struct {
     uint64_t key, pair, managers[2];
     uint64_t place; /* of its bytes in the file */
-    int64_t time;
-    uint32_t frame; /* from 1 */
+    int64_t time, moment;
+    uint32_t file, frame; /* the file's number in `files`; from 1 */
     uint32_t link, size, wire;
+    uint32_t rank; /* caller: anything by which frames of the same moment are put in order */
 } mqqb_capture_routed;
+
+/* The last bytes of a direction that were routed. */
+typedef struct {
+    uint64_t key;
+    int64_t moment;
+    uint32_t sequence, spare;
+} mqqb_capture_flow;
 
 /* What mqqb_capture_gather puts before the bytes of a frame. */
 typedef struct {
-    int64_t time;
+    int64_t time, moment;
     uint32_t frame, link, size, wire;
 } mqqb_capture_frame;
 
@@ -192,11 +206,8 @@ typedef struct {
     uint64_t pause;                    /* caller: return after a frame that ends there or behind it */
     mqqb_capture_routed *routed;       /* caller: or NULL. Frames go here, and no row is made of them */
     uint32_t routed_used, routed_size; /* MQQB_CAPTURE_ROWS: full; take them, and set routed_used to 0 */
-    const uint64_t
-        *order; /* caller: or NULL. The file has frames that were gathered, `size` of them: their places, in order */
-    uint64_t before;        /* caller, with order: frames of the capture before this part of a file */
-    uint64_t behind;        /* caller, with order: and with it, if these are its last frames; 0: they are not */
-    uint32_t frames_before; /* caller, with order: frames of the file before this part of it */
+    const mqqb_capture_routed
+        *order; /* caller: or NULL. Read these frames, `size` of them, whose moments never go back */
 
     uint64_t cursor, frames,
         unread; /* in the file; frames of all files; of these, those that cannot be read (their link type, a tunnel, a
@@ -206,9 +217,16 @@ typedef struct {
     uint32_t active, drain_side, drain_progress, held_first, held_last, finished;
     uint32_t details, flushed;
     uint32_t unread_link; /* the link type of the first of those, MQQB_CAPTURE_CUT or MQQB_CAPTURE_WRAPPED */
-    uint64_t next, label_used, packets_used, ahead;
+    uint64_t next, label_used, packets_used;
+    int64_t latest, now,
+        ahead; /* the greatest time of the file; the moment of the frame that is read, of the next one */
     uint64_t key, pair, managers[2];
     int64_t time;
+    int64_t moment; /* of the frame that is read */
+    mqqb_capture_flow flows[MQQB_CAPTURE_FLOWS];
+    uint32_t set_back, spare;       /* 1: the clock was set back, and has not come to `latest` again */
+    uint32_t told_file, told_frame; /* where rows are that tell what happens to a direction */
+    int64_t told_time;
     mqqb_capture_interface interfaces[MQQB_CAPTURE_INTERFACES];
     uint32_t block[MQQB_CAPTURE_COLUMNS * 16];
 } mqqb_capture;
@@ -216,7 +234,7 @@ typedef struct {
 /* What mqqb_capture_read and mqqb_capture_finish answer. */
 enum {
     MQQB_CAPTURE_END_OF_FILE =
-        0, /* read: set file and size, cursor 0 and started 0 for the next one, or call mqqb_capture_finish */
+        0, /* read: set file, size or order, cursor 0 and started 0 for the next one, or call mqqb_capture_finish */
     MQQB_CAPTURE_ROWS = 1,             /* take the rows and set rows to 0; call again */
     MQQB_CAPTURE_GROW_CONNECTIONS = 2, /* more connections and index, mqqb_capture_rehash; call again */
     MQQB_CAPTURE_GROW_SEGMENTS = 3,    /* more segments; call again */
@@ -234,14 +252,15 @@ enum {
 /* Before the first call of mqqb_capture_read. */
 void mqqb_capture_start(mqqb_capture *c);
 
-/* Read on in the file. Rows come in the order in which packets become complete; where TCP's acknowledgements tell that a segment
+/* Read on in the file, or in `order`. Rows come in the order in which packets become complete; where TCP's acknowledgements tell that a segment
  * followed one of the other direction, it also does so here, whatever their order in the capture. */
 int32_t mqqb_capture_read(mqqb_capture *c);
 
-/* After the last file: what waits is given up, and directions end. MQQB_CAPTURE_END_OF_FILE: this is done. */
+/* After the last file: what waits is given up, and directions end. MQQB_CAPTURE_END_OF_FILE: this is done. Before the first call, `ahead`
+ * is to be the last moment of the capture, and file, frame and time its last frame's, if only some of its frames were read. */
 int32_t mqqb_capture_finish(mqqb_capture *c);
 
-/* The file that is read now goes: what waits in it moves to `out`, one piece behind the other, and refers to that from then on.
+/* The file `file` goes: what waits in it moves to `out`, one piece behind the other, and refers to that from then on.
  * Returns how many bytes that are; with NULL nothing moves. files: a byte for each file; 1: something refers to it. */
 uint64_t mqqb_capture_keep(mqqb_capture *c, uint8_t *out, uint8_t *files);
 
@@ -258,8 +277,9 @@ uint64_t mqqb_capture_pair(const mqqb_capture_connection *k);
 void mqqb_capture_gather(const uint8_t *file, const mqqb_capture_routed *routed, const uint32_t *which, uint64_t count,
                          uint8_t *out);
 
-/* The places of gathered frames in `size` bytes, and their numbers. Returns how many there are. */
-uint64_t mqqb_capture_places(const uint8_t *gathered, uint64_t size, uint64_t *places, uint32_t *frames);
+/* Gathered frames in `size` bytes, which are file number `file`, to be read in an order. Of what they were routed by, nothing is left.
+ * Returns how many there are. */
+uint64_t mqqb_capture_list(const uint8_t *gathered, uint64_t size, uint32_t file, mqqb_capture_routed *out);
 
 /* After index_size of the connections or of a dictionary was changed: fill the indexes, which are all 0, again. */
 void mqqb_capture_rehash(mqqb_capture *c);

@@ -46,6 +46,7 @@ class _Decoder:
         self.damages: list[Any] = []
         self.frames, self.unread = 1, 0
         self.spans: dict[int, tuple[int, int]] = {}
+        self.closed: set[int] = set()
         self.queue_managers, self.queues = 40, 3
 
     @property
@@ -936,6 +937,21 @@ def test_connections_of_another_protocol_are_counted_apart(
     assert summary["connections"] == before["connections"] + (not foreign)
     assert summary["malformed"] == (not foreign)
     assert summary["incomplete"] == ([] if foreign else ["1 malformed packet"])
+
+
+@pytest.mark.parametrize("form", capture_generator.FORMS[1:])
+def test_frames_that_were_not_written_in_their_order_are_put_in_it(tmp_path: Path, form: str) -> None:
+    """A tap writes a file for each direction; queues of a network card write late, each in pieces."""
+    plain = capture_generator.generate(10, tmp_path / "plain", violations=False, faults=[])
+    wanted = tasks.run(plain.paths).summary
+    folder = tmp_path / form
+    capture = capture_generator.generate(10, folder, violations=False, faults=[], form=form)
+    assert sum(map(columnar.is_capture, map(str, capture.paths))) == (2 if form == "tap" else 1)
+    done = ordack("audit", folder, "--json")
+    assert (done.returncode, json.loads(done.stdout)) == (0, wanted)
+    done = ordack("audit", "--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--once", "--json")
+    assert (done.returncode, json.loads(done.stdout)) == (0, wanted)
+    assert tasks.run(capture.paths, parts=5, range_bytes=20_000).summary == wanted
 
 
 def test_violations_count_more_than_incomplete_evidence(tmp_path: Path) -> None:

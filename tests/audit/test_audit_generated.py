@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.support import capture_generator
-from tests.support.capture_generator import CONSEQUENCES, Capture, Planted
+from tests.support.capture_generator import CONSEQUENCES, FORMS, Capture, Planted
 
 pytest.importorskip("pyarrow", reason="the pipeline is not installed")
 
@@ -96,12 +96,12 @@ def judge(capture: Capture, result: Any) -> Judgement:
 
 
 def audit_one(seed: int) -> Judgement:
-    """Makes a capture and audits it."""
+    """Makes a capture, in any form, and audits it, in any number of shares."""
     from ordack.audit import tasks
 
     folder = Path(tempfile.mkdtemp(prefix="capture-"))
     try:
-        capture = capture_generator.generate(seed, folder)
+        capture = capture_generator.generate(seed, folder, form=FORMS[seed // 3 % len(FORMS)])
         try:
             paths = [str(path) for path in reversed(capture.paths)]
             result = tasks.run(paths, parts=1 + seed % 3, range_bytes=500 + seed * 7919 % 20_000)

@@ -42,7 +42,7 @@ def read(path: Path, size: int) -> tuple[list[tuple[int, int, int]], list[object
         for key, taken in pieces[number].items():
             sums[key] = sums.get(key, 0) + taken
     last = parts[-1]
-    frames = last.before + last.frames
+    frames = last.frames_before + last.frames
     found = sorted((key, 0, taken) for key, taken in sums.items())
     return found, [frames, sum(part.unread for part in parts), last.span, last.damage], wrong
 

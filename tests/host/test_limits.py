@@ -64,7 +64,7 @@ def test_what_waits_in_files_that_were_read_is_all_that_is_kept_of_them(captured
     folder, _ = captured
     paths = columnar.in_order(list(folder.iterdir()))
     decoder = columnar.Decoder(paths, 0, 1, False)
-    largest = sum(Path(path).stat().st_size for path in paths) // 20
+    largest = sum(Path(path).stat().st_size for path in paths) // 5
     before = _open_descriptors()
     kept, descriptors = zip(
         *[

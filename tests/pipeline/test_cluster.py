@@ -1,4 +1,4 @@
-"""The audit on a cluster: the same answer as in one process, even if an executor is killed.
+"""The audit on a cluster of what a tap has written: the same answer as in one process, even if an executor is killed.
 
 `python -m tests.pipeline.test_cluster [SEED]` has two workers, a larger capture, and kills an executor in each stage.
 """
@@ -42,7 +42,8 @@ import json, os, pickle, signal, sys
 from ordack.audit import stages, tasks
 from ordack.pipeline.spark import spark_session
 
-master, settings, target, path, *names = sys.argv[1:]
+master, settings, target, paths, *names = sys.argv[1:]
+paths = json.loads(paths)
 spark = spark_session(master, settings=json.loads(settings))
 
 def deadly(work, mark):
@@ -61,8 +62,8 @@ def deadly(work, mark):
 
 for name in names:
     setattr(stages, name, deadly(getattr(stages, name), f"{target}/{name}"))
-tasks.SHARE_BYTES = os.path.getsize(path) // tasks.FEW_SHARES  # a capture that is large enough
-result = tasks.run([path], spark=spark)
+tasks.SHARE_BYTES = sum(map(os.path.getsize, paths)) // tasks.FEW_SHARES  # a capture that is large enough
+result = tasks.run(paths, spark=spark)
 with open(f"{target}/result", "wb") as file:
     pickle.dump(result, file)
 spark.stop()
@@ -72,12 +73,15 @@ spark.stop()
 def compare(folder: Path, workers: int, packets: int, seed: int, *names: str) -> int:
     """How many violations a cluster of so many workers has found, as has this process, while the stages of these names
     each lost an executor. folder: empty."""
-    path = folder / "fleet.pcap"
-    truth = capture_generator.write_fleet([path], packets, packets // 100, seed=seed, each=3)
-    local = tasks.run([path])
+    whole, *paths = (folder / name for name in ("fleet.pcap", "to.pcap", "from.pcap"))
+    truth = capture_generator.write_fleet([whole], packets, packets // 100, seed=seed, each=3)
+    capture_generator.split_by_direction(whole, paths)
+    local = tasks.run(paths)
+    assert local.summary == tasks.run([whole]).summary
     assert sum(local.summary["violations"].values()) >= len(truth.planted)
+    said = json.dumps([*map(str, paths)])
     done = subprocess.run(
-        [sys.executable, "-c", DRIVER, MASTER.format(workers), json.dumps(SETTINGS), folder, path, *names],
+        [sys.executable, "-c", DRIVER, MASTER.format(workers), json.dumps(SETTINGS), folder, said, *names],
         # SPARK_TESTING: what executors leave is in a folder that their cluster deletes, not among Spark's own files.
         env=os.environ | BARE | {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_TESTING": ""},
         capture_output=True, text=True, timeout=DEADLINE_S, check=False,

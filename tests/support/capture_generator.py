@@ -22,7 +22,7 @@ import random
 import struct
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -1479,19 +1479,49 @@ def _faults(rng: random.Random, frames: list[Frame], faults: list[str]) -> tuple
     return frames, snap
 
 
+def _queued(rng: random.Random, frames: list[Frame]) -> list[Frame]:
+    """As several queues of a network card write them: each in pieces, all that came since the one before."""
+    count, by_flow = rng.randint(2, 4), rng.random() < 0.7
+    period = rng.choice([1, 10, 100, 400]) * 10**6
+    phases = [rng.randrange(period) for _ in range(count)]
+
+    def written(frame: Frame) -> int:
+        flow = 2 * frame.connection.number + frame.direction
+        phase = phases[flow * 7919 % count if by_flow else rng.randrange(count)]
+        return phase - (phase - frame.time) // period * period
+
+    return sorted(frames, key=written)
+
+
+def _tapped(frames: list[Frame]) -> list[list[Frame]]:
+    """As a tap writes them: a file for each direction of the wire."""
+    sides: tuple[list[Frame], list[Frame]] = [], []
+    for frame in frames:
+        addresses = frame.connection.addresses
+        sides[addresses[frame.direction] > addresses[1 - frame.direction]].append(frame)
+    return [side for side in sides if side]
+
+
 def generate(
-    seed: int, folder: Path, *, violations: bool | None = None, faults: Iterable[str] | None = None, length: int = 0
+    seed: int,
+    folder: Path,
+    *,
+    violations: bool | None = None,
+    faults: Iterable[str] | None = None,
+    length: int = 0,
+    form: str = "",
 ) -> Capture:
     """A capture, its seed deciding everything that is not given.
 
-    violations: whether some are planted. faults: of the capture, out of FAULTS. length: steps for each pair of hosts.
+    violations: whether some are planted. faults: of the capture, out of FAULTS; with a form, those of FORMED. length:
+    steps for each pair of hosts. form: out of FORMS, of which the first is in one file and in order.
     """
     rng = random.Random(seed)
     if violations is None:
         violations = rng.random() < 0.7
     if faults is None:
         faults = [] if rng.random() < 0.35 else [fault for fault in FAULTS if rng.random() < 0.25]
-    faults = list(faults)
+    faults = [fault for fault in faults if not form or fault in FORMED]
     pairs = _simulate(rng, violations, length or rng.choice([60, 150, 400]))
     _translate(random.Random(f"router {seed}"), pairs)
     everything = [frame for pair in pairs for frame in pair.frames]
@@ -1517,24 +1547,25 @@ def generate(
         if part == missing:
             cuts += [mine[0].time] if paths else []  # the next file's number tells
             continue
-        writer = _Writer(rng, folder / f"capture-{seed}-{number}.{rng.choice(['pcap', 'pcapng', 'cap'])}")
-        for frame in mine:
-            packet = _segment(frame, rng.getrandbits(16))
-            place, kept = writer.add(rng, frame.time, packet, vlans[frame.connection.number], snap)
-            frame.file, frame.number = len(paths), place
-            if frame.noise:
-                continue
-            frame.kept = max(0, len(frame.payload) - (len(packet) - kept))
-            if (len(frame.connection.ends[0].address) == 4 and kept < 40) or (kept < 60 and len(packet) > kept):
-                frame.kept = 0
-        last = mine[-1]
-        if "file end" in faults and rng.random() < 0.5:
-            writer.close(rng.randint(1, 15))
-            last.kept = -1
-            cuts.append(last.time)
-        else:
-            writer.close()
-        paths.append(writer.path)
+        for side, own in enumerate(_tapped(mine) if form == "tap" else [mine]):
+            name = f"capture-{seed}{'-ab'[side + 1] if form == 'tap' else ''}-{number}"
+            writer = _Writer(rng, folder / f"{name}.{rng.choice(['pcap', 'pcapng', 'cap'])}")
+            for frame in _queued(random.Random(f"queues {seed}"), own) if form == "queues" else own:
+                packet = _segment(frame, rng.getrandbits(16))
+                place, kept = writer.add(rng, frame.time, packet, vlans[frame.connection.number], snap)
+                frame.file, frame.number = len(paths), place
+                if frame.noise:
+                    continue
+                frame.kept = max(0, len(frame.payload) - (len(packet) - kept))
+                if (len(frame.connection.ends[0].address) == 4 and kept < 40) or (kept < 60 and len(packet) > kept):
+                    frame.kept = 0
+            if "file end" in faults and rng.random() < 0.5:
+                writer.close(rng.randint(1, 15))
+                mine[-1].kept = -1
+                cuts.append(mine[-1].time)
+            else:
+                writer.close()
+            paths.append(writer.path)
     capture = Capture(
         seed,
         paths,
@@ -1716,6 +1747,8 @@ def _has_begun(capture: Capture, violation: Planted) -> bool:
 
 
 FAULTS = ("loss", "duplicates", "late start", "snap length", "file end", "rotation", "lost file")
+FORMED = ("loss", "duplicates", "late start", "snap length", "rotation")
+FORMS = ("", "tap", "queues")
 
 
 def _judge(capture: Capture, pairs: list[_Pair], everything: list[Frame]) -> None:
@@ -2247,32 +2280,48 @@ if __name__ == "__main__":
     main()
 
 
-def capture_files(seed: int, folder: Path, pieces: int, length: int = 0) -> list[Path]:
-    """A generated capture in so many files, or in as many as it has, in the order of time."""
+def capture_files(seed: int, folder: Path, pieces: int, length: int = 0, form: str = "") -> list[Path]:
+    """A generated capture in so many files, or in as many as it has, in the order of time. With a form, each of its
+    files is cut by itself."""
     chance = random.Random(seed)
     folder.mkdir(parents=True)
-    paths = [Path(path) for path in columnar.in_order(capture_generator.generate(seed, folder, length=length).paths)]
-    data = paths[0].read_bytes()
-    order = {
-        b"\xd4\xc3\xb2\xa1": "<",
-        b"\x4d\x3c\xb2\xa1": "<",
-        b"\xa1\xb2\xc3\xd4": ">",
-        b"\xa1\xb2\x3c\x4d": ">",
-    }.get(data[:4])
-    if len(paths) > 1 or order is None:
-        return paths
-    records, at = [], 24
-    while at + 16 <= len(data):
-        size = 16 + struct.unpack_from(order + "I", data, at + 8)[0]
-        records.append(data[at : at + size])
-        at += size
-    cuts = [0, *sorted(chance.sample(range(1, len(records)), min(pieces, len(records)) - 1)), len(records)]
-    paths[0].unlink()
+    capture = capture_generator.generate(seed, folder, length=length, form=form)
+    paths = [Path(path) for path in columnar.in_order(capture.paths)]
     made = []
-    for number, (begin, end) in enumerate(itertools.pairwise(cuts)):
-        made.append(folder / f"plant-{number:03}.pcap")
-        made[-1].write_bytes(data[:24] + b"".join(records[begin:end]))
-    return made
+    for side, path in enumerate(paths):
+        data = path.read_bytes()
+        order = {
+            b"\xd4\xc3\xb2\xa1": "<",
+            b"\x4d\x3c\xb2\xa1": "<",
+            b"\xa1\xb2\xc3\xd4": ">",
+            b"\xa1\xb2\x3c\x4d": ">",
+        }.get(data[:4])
+        if order is None or (len(paths) > 1 and not form):
+            made.append(path)
+            continue
+        records, at = [], 24
+        while at + 16 <= len(data):
+            size = 16 + struct.unpack_from(order + "I", data, at + 8)[0]
+            records.append(data[at : at + size])
+            at += size
+        cuts = [0, *sorted(chance.sample(range(1, len(records)), min(pieces, len(records)) - 1)), len(records)]
+        path.unlink()
+        for number, (begin, end) in enumerate(itertools.pairwise(cuts)):
+            made.append(folder / f"plant{f'-{side}' if form else ''}-{number:03}.pcap")
+            made[-1].write_bytes(data[:24] + b"".join(records[begin:end]))
+    return made if not form else [Path(path) for path in columnar.in_order(made)]
+
+
+def split_by_direction(source: Path, targets: Sequence[Path]) -> None:
+    """A fleet's capture as a tap writes it: to port 1801, and from there."""
+    data = source.read_bytes()
+    parts, at = [bytearray(data[:24]), bytearray(data[:24])], 24
+    while at < len(data):
+        end = at + 16 + struct.unpack_from("<I", data, at + 8)[0]
+        parts[data[at + 50 : at + 52] == struct.pack(">H", 1801)] += data[at:end]
+        at = end
+    for target, part in zip(targets, parts, strict=True):
+        target.write_bytes(part)
 
 
 def behind_one_address(source: Path, target: Path) -> int:

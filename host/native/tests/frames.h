@@ -19,9 +19,10 @@ enum { FIN = 1, SYN = 2, RST = 4, ACK = 16 };
 typedef struct {
     uint8_t *data;
     size_t size, room;
-    int swapped;           /* big-endian */
-    const uint64_t *order; /* data is frames that were gathered, `count` of a capture of `frames` */
-    uint64_t count, frames;
+    int swapped;                      /* big-endian */
+    const mqqb_capture_routed *order; /* data is frames that were gathered, `count` of them */
+    uint64_t count;
+    int64_t end; /* the last moment of the capture that they are of */
 } file;
 
 static inline void be(uint8_t *out, uint64_t value, unsigned width)
@@ -70,10 +71,12 @@ static inline void pcap(file *f, uint32_t link, int swapped, int nano)
     number(f, link, 4);
 }
 
+static uint32_t clock_ms; /* when frames are captured */
+
 static inline void record(file *f, const uint8_t *data, size_t size, size_t wire)
 {
-    number(f, 1700000000, 4);
-    number(f, 5, 4);
+    number(f, 1700000000 + clock_ms / 1000, 4);
+    number(f, clock_ms % 1000 * 1000 + 5, 4);
     number(f, size, 4);
     number(f, wire, 4);
     add(f, data, size);
@@ -314,10 +317,9 @@ static inline void read_files(reading *r, const file *files, unsigned count, uin
             c->file = at;
             c->size = files[at].order != NULL ? files[at].count : files[at].size;
             c->order = files[at].order;
-            c->behind = files[at].frames;
-            c->started |= files[at].order != NULL;
             status = mqqb_capture_read(c);
         } else {
+            c->ahead = files[count - 1].order != NULL ? files[count - 1].end : c->ahead;
             status = mqqb_capture_finish(c);
         }
         if (status > 0) {

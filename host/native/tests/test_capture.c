@@ -45,18 +45,17 @@ static void opening(void)
     say(1, (uint32_t)-1, 0, SYN | ACK, NOTHING, 0);
 }
 
-/* Frames that are nobody's. */
-static void pass_frames(int count)
+/* Time goes by, then a frame comes that is nobody's. */
+static void pass_ms(uint32_t ms)
 {
-    while (count-- > 0) {
-        record(&f, NOTHING, 0, 0);
-    }
+    clock_ms += ms;
+    record(&f, NOTHING, 0, 0);
 }
 
-/* So many that what waits has waited long enough. */
+/* So much that what waits has waited long enough. */
 static void pass_time(void)
 {
-    pass_frames(70);
+    pass_ms(MQQB_CAPTURE_WINDOW / 1000000);
 }
 
 static size_t make_message(uint8_t *out, size_t body)
@@ -77,11 +76,10 @@ static size_t make_message(uint8_t *out, size_t body)
 #define ROUTED_MAX 60000
 
 static reading *again;
-static mqqb_capture_routed routed[ROUTED_MAX];
-static uint64_t routed_places[ROUTED_MAX];
+static mqqb_capture_routed routed[ROUTED_MAX], listed[ROUTED_MAX];
 
-/* The frames of f that are routed, three at a time. Returns how many; frames: how many there are. */
-static uint32_t route_all(uint64_t *frames)
+/* The frames of f that are routed, three at a time. Returns how many. */
+static uint32_t route_all(void)
 {
     static mqqb_capture c;
     static mqqb_capture_routed table[3];
@@ -107,31 +105,17 @@ static uint32_t route_all(uint64_t *frames)
         c.routed_used = 0;
     } while (status == MQQB_CAPTURE_ROWS);
     CHECK_EQ(c.rows + c.connections_used + c.segments_used, 0);
-    *frames = c.frames;
     return count;
 }
 
-/* What is read of the frames that are routed is what is read of the file, but for where a hole is found. */
-static void check_routed(void)
+static void check_order(file *g)
 {
     static const unsigned columns[] = {
         MQQB_SCAN_KIND,          MQQB_SCAN_OFFSET,       MQQB_SCAN_TOTAL_SIZE,
         MQQB_SCAN_STATUS,        MQQB_SCAN_MESSAGE_ID,   MQQB_SCAN_BODY_SIZE,
         MQQB_CAPTURE_CONNECTION, MQQB_CAPTURE_DIRECTION, MQQB_CAPTURE_SOURCE_QUEUE_MANAGER};
-    static uint32_t which[ROUTED_MAX], numbers[ROUTED_MAX];
-    file g = {.order = routed_places};
-    uint64_t size = 0;
 
-    g.count = route_all(&g.frames);
-    for (uint32_t i = 0; i < g.count; i++) {
-        which[i] = i;
-        size += sizeof(mqqb_capture_frame) + routed[i].size;
-    }
-    g.data = malloc(size + 1);
-    mqqb_capture_gather(f.data, routed, which, g.count, g.data);
-    CHECK_EQ(mqqb_capture_places(g.data, size, routed_places, numbers), g.count);
-    read_files(again, &g, 1, 0, 1, 0, 0);
-    free(g.data);
+    read_files(again, g, 1, 0, 1, 0, 0);
     CHECK_EQ(again->rows, r->rows);
     for (unsigned i = 0; i < LENGTH(columns); i++) {
         CHECK(memcmp(again->column[columns[i]], r->column[columns[i]], r->rows * sizeof(uint32_t)) == 0);
@@ -139,6 +123,27 @@ static void check_routed(void)
     for (uint32_t i = 0; i < r->rows; i++) {
         CHECK(S(KIND)[i] >= HOLE || again->column[MQQB_CAPTURE_FRAME][i] == K(FRAME)[i]);
     }
+}
+
+/* What is read of the frames that are routed is what is read of the file, but for where a hole is found: in the file, and gathered. */
+static void check_routed(void)
+{
+    static uint32_t which[ROUTED_MAX];
+    const uint32_t count = route_all();
+    file in_file = {.data = f.data, .order = routed, .count = count, .end = r->c.latest},
+         gathered = {.order = listed, .count = count, .end = r->c.latest};
+    uint64_t size = 0;
+
+    for (uint32_t i = 0; i < count; i++) {
+        which[i] = i;
+        size += sizeof(mqqb_capture_frame) + routed[i].size;
+    }
+    gathered.data = malloc(size + 1);
+    mqqb_capture_gather(f.data, routed, which, count, gathered.data);
+    CHECK_EQ(mqqb_capture_list(gathered.data, size, 0, listed), count);
+    check_order(&in_file);
+    check_order(&gathered);
+    free(gathered.data);
 }
 
 static void finish(void)
@@ -444,6 +449,7 @@ static void test_waiting_for_the_other_direction(void)
     for (int first = 0; first < 2; first++) { /* each waits for the other */
         opening();
         say(first, 0, (uint32_t)size, ACK, stream, size);
+        clock_ms += (uint32_t)first;
         say(1 - first, 0, (uint32_t)size, ACK, stream, size);
         finish();
         CHECK_KINDS(-1, "844AA");
@@ -482,13 +488,9 @@ static void test_waiting_for_the_other_direction(void)
     for (int side = 0; side < 2; side++) { /* what is missing since later is given up later */
         opening();
         say(side, 0, 100, ACK, stream, size);
-        for (int i = 0; i < 40; i++) {
-            record(&f, NOTHING, 0, 0);
-        }
+        pass_ms(600);
         say(side, (uint32_t)size, 200, ACK, stream, size);
-        for (int i = 0; i < 40; i++) {
-            record(&f, NOTHING, 0, 0);
-        }
+        pass_ms(600);
         say(1 - side, 100, 0, ACK, stream, 100);
         finish();
         CHECK_KINDS(-1, "8744AA");
@@ -571,9 +573,9 @@ static void test_how_connections_end(void)
     opening(); /* what is captured soon behind a reset, though something else is given up meanwhile */
     say(0, 0, 0, ACK, stream, size);
     say(0, (uint32_t)size + 10, 0, ACK, NOTHING, 0);
-    pass_frames(60);
+    pass_ms(MQQB_CAPTURE_WINDOW / 1000000 - 1);
     say(0, 2 * (uint32_t)size + 10, 0, RST, NOTHING, 0);
-    pass_frames(10);
+    pass_ms(1);
     say(0, (uint32_t)size + 10, 0, ACK, stream, size);
     pass_time();
     finish();
@@ -732,6 +734,8 @@ static void test_all_columns(void)
     uint8_t body[36] = {0};
     layout at;
     size_t size;
+
+    clock_ms = 0;
     uint32_t i;
 
     le(body + 8, 6, 4);
@@ -988,7 +992,6 @@ static void test_parts(void)
 static void test_routed(void)
 {
     const size_t msg = make_message(stream + 600, 5);
-    uint64_t frames;
 
     memset(stream, 0, 600);
     pcap(&f, 101, 0, 0);
@@ -1002,8 +1005,7 @@ static void test_routed(void)
     stream[604] = 0;
     say(0, 572, 0, ACK, stream + 600, msg);
     say(0, 572, 0, ACK, stream + 600, 51);
-    CHECK_EQ(route_all(&frames), 7);
-    CHECK_EQ(frames, 8);
+    CHECK_EQ(route_all(), 7);
     for (unsigned i = 0; i < 7; i++) {
         CHECK(routed[i].pair == routed[0].pair && (routed[i].key == routed[0].key) == (i != 3));
         CHECK(routed[i].key != routed[i].pair);
@@ -1017,11 +1019,68 @@ static void test_routed(void)
     }
 }
 
+static uint32_t ms_of(int64_t time)
+{
+    return (uint32_t)((time - 5000) / 1000000 - (int64_t)1700000000 * 1000);
+}
+
+/* The clock was set back where a frame is too far behind one before it, whosever that was. */
+static void test_moments(void)
+{
+    static const uint32_t times[] = {5000, 4000, 3999, 4100, 6000, 5500, 4999, 7000};
+    static const uint32_t moments[] = {5000, 4000, 5000, 5000, 6000, 5500, 6500, 7000};
+    const uint32_t before = clock_ms;
+
+    pcap(&f, 101, 0, 0);
+    for (unsigned i = 0; i < LENGTH(times); i++) {
+        if (i == 6) {
+            clock_ms = 6500;
+            record(&f, NOTHING, 0, 0);
+        }
+        clock_ms = times[i];
+        say(0, 0, 0, ACK, NOTHING, 0);
+    }
+    clock_ms = before;
+    CHECK_EQ(route_all(), LENGTH(times));
+    for (unsigned i = 0; i < LENGTH(times); i++) {
+        CHECK_EQ(ms_of(routed[i].time), times[i]);
+        CHECK_EQ(ms_of(routed[i].moment), moments[i]);
+    }
+}
+
+/* It was set back, too, where later bytes of a direction have an earlier time. */
+static void test_a_clock_that_was_set_back_a_little(void)
+{
+    static const struct {
+        uint32_t side, at, time, moment;
+    } frames[] = {
+        {0, 100, 1000, 1000}, {1, 500, 1030, 1030},
+        {0, 50, 900, 900},  /* out of order */
+        {0, 200, 980, 980}, /* by less than counts */
+        {0, 300, 959, 1030},  {0, 250, 960, 1030},
+        {1, 100, 1029, 1030}, /* until it comes to the same time again */
+        {1, 200, 1030, 1030}, {1, 100, 990, 990},
+        {0, 400, 1100, 1100}, {0, (20u << 20), 1000, 1000}, /* another connection's */
+        {0, 100, 900, 900},
+    };
+    const uint32_t before = clock_ms;
+
+    pcap(&f, 101, 0, 0);
+    for (unsigned i = 0; i < LENGTH(frames); i++) {
+        clock_ms = frames[i].time;
+        say(frames[i].side, frames[i].at, 0, ACK, stream, 20);
+    }
+    clock_ms = before;
+    CHECK_EQ(route_all(), LENGTH(frames));
+    for (unsigned i = 0; i < LENGTH(frames); i++) {
+        CHECK_EQ(ms_of(routed[i].moment), frames[i].moment);
+    }
+}
+
 /* Two ends whose addresses add up to the same as two others are not the same connection. */
 static void test_sums_of_addresses(void)
 {
     mqqb_capture_connection k = {0};
-    uint64_t frames;
     size_t n;
 
     pcap(&f, 101, 0, 0);
@@ -1031,7 +1090,7 @@ static void test_sums_of_addresses(void)
         frame[19] = (uint8_t)(20 - i);
         record(&f, frame, n, n);
     }
-    CHECK_EQ(route_all(&frames), 2);
+    CHECK_EQ(route_all(), 2);
     CHECK(routed[0].key != routed[1].key);
     CHECK(routed[0].pair != routed[1].pair);
     memcpy(k.end[1].word, frame + 12, 4);
@@ -1355,6 +1414,7 @@ static void test_headers_of_ipv6(void)
 
 static void test_pcap_in_all_its_forms(void)
 {
+    clock_ms = 0;
     for (int swapped = 0; swapped < 2; swapped++) {
         for (int nano = 0; nano < 2; nano++) {
             size_t n;
@@ -1687,6 +1747,8 @@ int main(int argc, char **argv)
     RUN("mqqb_capture.h", test_many_connections_of_one_port);
     RUN("mqqb_capture.h", test_parts);
     RUN("mqqb_capture.h", test_routed);
+    RUN("mqqb_capture.h", test_moments);
+    RUN("mqqb_capture.h", test_a_clock_that_was_set_back_a_little);
     RUN("mqqb_capture.h", test_sums_of_addresses);
     RUN("mqqb_capture.h", test_links);
     RUN("mqqb_capture.h", test_pings);

@@ -13,7 +13,9 @@ captures) they had to replay the frames, which may be gone when they show it.
 
 A file that comes late, or has grown since it was read, belongs in front of others that were read. The next step then
 goes back to a state from before its place, so the result is always that of one `ordack audit` over all the files. If
-what must be read again is gone, the file is left out, and every verdict that depends on it is unknown.
+what must be read again is gone, the file is left out, and every verdict that depends on it is unknown. So does a file
+that overlaps with others that were read, as those of a tap: a state holds back the frames of its last two seconds, so
+that a little does no harm.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import pickle
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +42,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from ordack.audit import replay, tasks
 from ordack.audit.result import Result, count_text
 from ordack.capture import columnar, reading
+from ordack.capture.merging import WINDOW_NS
 from ordack.capture.packed import SUFFIXES
 from ordack.slow_starts import STARTS, is_slow_start
 
@@ -49,12 +52,13 @@ if TYPE_CHECKING:
 
 MARK = "follow.json"  # in the checkpoint: what it is for
 FORMAT = 1  # of checkpoints, but for the states
-STATE_FORMAT = 8  # of what is not in structures of C: modules and names of its classes too
+STATE_FORMAT = 9  # of what is not in structures of C: modules and names of its classes too
 STEP_BYTES = 1 << 30  # of files in a step, if it is more than one: what is read again after a kill
 SETTLED_S = 5.0  # a file that has not changed for so long is taken for complete
 POLL_S = 1
 ENDED_S = 3600.0  # of the captures' time: a connection that has ended is forgotten so long after its last packet
 QUIET_S = 2 * 86400.0  # and one that has not, as of a board that lost its power
+WINDOW_S = WINDOW_NS / 1e9
 STATES_KEPT = 4  # the last ones; of older ones ever fewer
 
 
@@ -64,12 +68,14 @@ class FollowError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A capture. size: of what was read. time: of its first frame, s since 1970. missed: it came too late."""
+    """A capture. size: of what was read. time: of its first frame, s since 1970. missed: it came too late. last: the
+    greatest time in it, if it was read."""
 
     path: str
     size: int
     time: float
     missed: bool = False
+    last: float = field(default=0.0, compare=False)
 
     @property
     def place(self) -> tuple[float, str]:
@@ -97,23 +103,23 @@ class State:
     auditor: replay.Auditor
     missed: list[tuple[str, str]]
 
-    def read(self, file: File) -> int:
-        """Take the next file; how many packets it has."""
-        why = "came when what follows it had been read, and was there no more"
-        if not file.missed:
-            self.decoder.paths.append(file.path)
-            try:
-                return self.feed()
-            except FileNotFoundError:
-                why = "was removed before it was read"
-        self.auditor.interrupt()
-        self.missed.append((file.path, why))
-        return 0
+    def read(self, files: Sequence[File]) -> int:
+        """Take the next files; how many packets they have."""
+        packets = 0
+        for file in files:
+            if not file.missed and Path(file.path).exists():
+                self.decoder.paths.append(file.path)
+                continue
+            late = "came when what follows it had been read, and was there no more"
+            self.missed.append((file.path, late if file.missed else "was removed before it was read"))
+            packets += self.feed(hold=False)
+            self.auditor.interrupt()
+        return packets + self.feed()
 
-    def feed(self, finish: bool = False) -> int:
+    def feed(self, finish: bool = False, hold: bool = True) -> int:
         """What the decoder has to say now; how many packets."""
         packets = 0
-        for batch in columnar.read_on(self.decoder, replay.BATCH_ROWS, replay.COLUMNS, finish):
+        for batch in columnar.read_on(self.decoder, replay.BATCH_ROWS, replay.COLUMNS, finish, hold=hold):
             self.auditor.feed(batch)
             packets += int(np.count_nonzero(batch["kind"] < reading.HOLE))
         return packets
@@ -294,7 +300,8 @@ class Follower:
         begin = number
         while begin and begin != self._order[0]:
             step = self.step(begin)
-            found.append(step.files)
+            lasts = (self.done(begin) or {}).get("lasts", {})
+            found.append(tuple(replace(file, last=lasts.get(file.path, file.time)) for file in step.files))
             begin = step.origin
         files = [*(self._order[1] if begin else ()), *(file for files in reversed(found) for file in files)]
         if not self._order[0] or begin:
@@ -318,9 +325,11 @@ class Follower:
         read = [file for file in before if not file.missed]
         wanted = sorted([*(file for file in read if file.path not in new), *new.values()], key=lambda file: file.place)
         same = next((at for at, (one, other) in enumerate(zip(read, wanted)) if one != other), len(read))
+        while not _follow_on(wanted, same):
+            same -= 1
         origin, prefix = number - 1, before
         if same < len(read) or not whole:
-            origin, prefix = self._origin(number - 1, wanted[:same])
+            origin, prefix = self._origin(number - 1, wanted, same)
         rest = wanted[len([file for file in prefix if not file.missed]) :]
         lost = [file for file in rest if not Path(file.path).exists()]
         if lost and not whole:
@@ -329,7 +338,8 @@ class Follower:
                 "is no more there to be read again: begin a new one"
             )
         if lost:  # cannot go back: what is late is left out, and said to be missing
-            late = {file.path for file in new.values() if file.place < max(file.place for file in read)}
+            begin = max(file.last for file in read) - WINDOW_S
+            late = {file.path for file in new.values() if file.time < begin}
             origin = number - 1
             rest = [File(file.path, file.size, file.time, file.path in late) for file in new.values()]
             rest.sort(key=lambda file: (not file.missed, file.place))
@@ -337,17 +347,19 @@ class Follower:
         total = 0
         for file in rest:
             total += 0 if file.missed else file.size
-            if taken and total > self.step_bytes:
+            if taken and total > self.step_bytes and _follow_on(rest, len(taken)):
                 break
             taken.append(file)
         return Step(number, origin, tuple(taken), len(rest) - len(taken))
 
-    def _origin(self, number: int, wanted: Sequence[File]) -> tuple[int, list[File]]:
-        """The latest step whose state is kept, behind which only these files were read in this order; its files."""
+    def _origin(self, number: int, wanted: Sequence[File], most: int) -> tuple[int, list[File]]:
+        """The latest step whose state is kept, behind which only the first of these files were read in this order, so
+        many at most; its files."""
         while number:
             order = self.order(number)
             read = [file for file in order if not file.missed]
-            if len(read) == len(order) and read == list(wanted[: len(read)]) and self._state(number).exists():
+            is_prefix = len(read) == len(order) <= most and read == list(wanted[: len(read)])
+            if is_prefix and _follow_on(wanted, len(read)) and self._state(number).exists():
                 return number, order
             number = self.step(number).origin
         return 0, []
@@ -358,7 +370,7 @@ class Follower:
         return self._states / f"{number:010}"
 
     def done(self, number: int) -> dict[str, Any] | None:
-        """{"packets": read in this step, "seconds": taken for it}, if it is done."""
+        """{"packets": read in this step, "seconds": taken for it, "lasts": {path: File.last}}, if it is done."""
         path = self.checkpoint / "done" / f"{number:010}.json"
         return json.loads(path.read_bytes()) if path.exists() else None
 
@@ -375,14 +387,15 @@ class Follower:
         live = _live.get(self._state(step.origin))
         _live.clear()
         state = live or self._load(step)
-        packets = sum(state.read(file) for file in step.files)
+        packets = state.read(step.files)
         state.auditor.forget(ENDED_S, QUIET_S)
         aside = self._state(step.number).with_name(f".{step.number:010}-{os.getpid()}")
         with pa.CompressedOutputStream(str(aside), "lz4") as target:
             pickle.dump(state, target, pickle.HIGHEST_PROTOCOL)
         _publish(aside, self._state(step.number))
         _live[self._state(step.number)] = state
-        said = {"packets": packets, "seconds": round(time.monotonic() - begin, 3)}
+        lasts = {state.decoder.paths[number]: latest / 1e9 for number, (_, latest) in state.decoder.spans.items()}
+        said = {"packets": packets, "seconds": round(time.monotonic() - begin, 3), "lasts": lasts}
         _write_once(self.checkpoint / "done" / f"{step.number:010}.json", json.dumps(said).encode())
         return said
 
@@ -448,6 +461,12 @@ class Follower:
             file.close()
             raise FollowError(f"another process works on the checkpoint {self.checkpoint}") from None
         return file
+
+
+def _follow_on(files: Sequence[File], count: int) -> bool:
+    """Whether the first ones of these files can be read without the others, which begin later."""
+    last = max((file.last for file in files[:count]), default=0.0)
+    return count == len(files) or last - WINDOW_S <= files[count].time
 
 
 def _was_packed(file: File, known: Mapping[str, File]) -> bool:

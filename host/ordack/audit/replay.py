@@ -11,8 +11,9 @@ What several of them say together is said by merge.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -178,7 +179,7 @@ class Auditor:
         self._verdicts = verdicts
         self.gaps: list[tuple[str, str]] = []
         self.forgotten = 0  # connections
-        self._interrupted: list[int] = []  # files of which something is missing, and nothing of a later one was seen
+        self._marks: dict[int, int] = {}  # files behind whose last time something is missing, and nothing was seen yet
         self._decoder: columnar.Decoder | None = None
         self._done = ffi.new("uint32_t *")
         self.last_time = start
@@ -200,33 +201,34 @@ class Auditor:
         if self._verdicts:
             self.verdicts = np.zeros(batch.rows, np.uint8)
             self._tables.c.verdicts = ffi.from_buffer("uint8_t[]", self.verdicts)
+        self._mark(batch.decoder)
         begin = 0
-        damaged = batch.decoder.damages[self._damages :]
-        self._damages += len(damaged)
-        marks = [
-            *self._interrupted,
-            *(batch.decoder.paths.index(damage.path) for damage in damaged),
-            *self._missing(batch),
-        ]
-        self._interrupted = []
-        for number in sorted(set(marks)):
+        for number, latest in sorted(self._marks.items(), key=itemgetter(1)):
             # What follows in this file is missing: from the first frame of a later one on, everything may have been.
-            later = np.flatnonzero(batch["file"] > number)
+            later = np.flatnonzero(batch.time[begin : batch.rows] > latest)
             if len(later):
-                self._rows(batch, begin, int(later[0]))
-                begin = int(later[0])
+                at = begin + int(later[0])
+                self._rows(batch, begin, at)
+                begin = at
                 firsts = [first for file, (first, _) in batch.decoder.spans.items() if file > number]
-                lib.mqqb_audit_interrupted(self._tables.c, min(firsts, default=int(batch.time[begin])))
-            else:
-                self._interrupted.append(number)
+                since = max(latest, min(firsts, default=int(batch.time[at])))
+                lib.mqqb_audit_interrupted(self._tables.c, since)
+                del self._marks[number]
         self._rows(batch, begin, batch.rows)
         self.last_time = max(self.last_time, int(batch.time[: batch.rows].max()))
 
-    def _missing(self, batch: columnar.Batch) -> Iterator[int]:
-        """Files behind which others are missing, by names and times: of those that this batch has reached."""
-        paths, spans = batch.decoder.paths, batch.decoder.spans
-        last = int(batch["file"].max())
-        for number in range(self._files, last + 1):
+    def _mark(self, decoder: columnar.Decoder) -> None:
+        """Note files behind whose last frame something is missing: that are damaged, or by names and times."""
+        for damage in decoder.damages[self._damages :]:
+            if damage.latest >= 0:
+                self._marks[decoder.paths.index(damage.path)] = damage.latest
+        self._damages = len(decoder.damages)
+        paths, spans = decoder.paths, decoder.spans
+        while self._files <= max(spans, default=-1):
+            number = self._files
+            if number - 1 in spans and number - 1 not in decoder.closed:
+                return
+            self._files += 1
             if number - 1 not in spans or number not in spans:
                 continue  # has no frame
             missing = missing_between(paths[number - 1], spans[number - 1], paths[number], spans[number])
@@ -234,8 +236,7 @@ class Auditor:
                 name, verb = Path(paths[number - 1]).name, "is" if missing == 1 else "are"
                 said = f"by their numbers, {count_text(missing, 'file')} between {name} and this one {verb} missing"
                 self.gaps.append((paths[number], said))
-                yield number - 1
-        self._files = max(self._files, last + 1)
+                self._marks[number - 1] = spans[number - 1][1]
 
     def _rows(self, batch: columnar.Batch, begin: int, end: int) -> None:
         tables, done = self._tables, self._done

@@ -14,6 +14,7 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -26,17 +27,26 @@ from ordack.audit.series import Kept, Lines
 from ordack.audit.shares import Connections
 from ordack.capture import byte_ranges, columnar
 from ordack.capture.byte_ranges import Piece, Places, Range, Report
+from ordack.capture.merging import WINDOW_NS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RANGE_BYTES = 128 << 20
 _ROUTED = pa.schema(
-    [("part", pa.int64()), ("connections", pa.binary()), ("packed", pa.binary()), ("report", pa.binary())]
+    [
+        ("part", pa.int64()),
+        ("low", pa.int64()),
+        ("connections", pa.binary()),
+        ("packed", pa.binary()),
+        ("report", pa.binary()),
+    ]
 )
-_ROUTED_SQL = "part long, connections binary, packed binary, report binary"
-_DIVIDED = pa.schema([("part", pa.int64()), ("share", pa.int32()), ("size", pa.int64()), ("packed", pa.binary())])
-_DIVIDED_SQL = "part long, share int, size long, packed binary"
+_ROUTED_SQL = "part long, low long, connections binary, packed binary, report binary"
+_DIVIDED = pa.schema(
+    [("low", pa.int64()), ("part", pa.int64()), ("share", pa.int32()), ("size", pa.int64()), ("packed", pa.binary())]
+)
+_DIVIDED_SQL = "low long, part long, share int, size long, packed binary"
 _PARTIAL_SQL = "size long, packed binary"
 _BATCH_BYTES = 4 << 20  # of packed frames that go to Spark at once
 _ATTEMPTS = 1 << 12  # of a range at most
@@ -53,6 +63,10 @@ class Share(NamedTuple):
     numbers: Sequence[int]
     strays: bool
     plotted: Sequence[StreamKey]
+
+    def lows(self) -> dict[int, int]:
+        """Of each routed row, what no frame of it has a moment before."""
+        return {number: part.before - WINDOW_NS for number, part in zip(self.numbers, self.parts, strict=True)}
 
 
 def whole(
@@ -81,22 +95,17 @@ def _fed(
     return auditor.partial()
 
 
-def replay(share: Share, pieces: Iterable[tuple[int, int, bytes]], progress: Callable[[int], None] | None) -> Partial:
-    """pieces: number of a part and chunk of it, size, packed frames; in order."""
+def replay(
+    share: Share, pieces: Iterable[tuple[int, int, int, bytes]], progress: Callable[[int], None] | None
+) -> Partial:
+    """pieces: low, number of a part and chunk of it, size, packed frames; in order."""
     lines = Lines(share.plotted) if share.plotted else None
-    waiting = iter(pieces)
-    last = next(waiting, None)
-
-    def frames(number: int) -> Iterator[bytes]:
-        nonlocal last
-        while last is not None and last[0] >> _CHUNK_BITS == share.numbers[number]:
-            chunk, taken = last[0], []
-            while last is not None and last[0] == chunk:
-                taken.append(byte_ranges.unpacked(last[1], last[2]))
-                last = next(waiting, None)
-            yield b"".join(taken)
-
-    batches = columnar.gathered(share.paths, share.parts, frames, BATCH_ROWS, COLUMNS)
+    places = {row: place for place, row in enumerate(share.numbers)}
+    chunks = (
+        columnar.Chunk(low, places[part >> _CHUNK_BITS], byte_ranges.unpacked(size, packed))
+        for low, part, size, packed in pieces
+    )
+    batches = columnar.gathered(share.paths, share.parts, chunks, BATCH_ROWS, COLUMNS)
     found = _fed(Auditor(share.start, share.strays, lines is not None), batches, progress, lines)
     return replace(found, series=lines.series()) if lines is not None else found
 
@@ -178,12 +187,14 @@ class _Here:
     def replay(
         self, share: Share, places: Places, shares: int, progress: Callable[[int], None] | None
     ) -> list[Partial]:
-        found: list[list[tuple[int, int, bytes]]] = [[] for _ in range(shares)]
+        found: list[list[tuple[int, int, int, bytes]]] = [[] for _ in range(shares)]
+        lows = share.lows()
         for row in share.numbers:
             for piece in self._pieces[row]:
                 for place, size, packed in byte_ranges.divided(piece.connections, piece.packed, places):
-                    found[place].append((row << _CHUNK_BITS | piece.chunk, size, packed))
-        return [replay(share, pieces, progress) for pieces in found]
+                    low = max(piece.low, lows[row])
+                    found[place].append((low, row << _CHUNK_BITS | piece.chunk, size, packed))
+        return [replay(share, sorted(pieces, key=itemgetter(0, 1)), progress) for pieces in found]
 
     def close(self) -> None:
         self._pieces.clear()
@@ -222,10 +233,10 @@ class _InSpark:
             rows = rows.union(more)
         if len(self._rows) > 1:
             rows = rows.where(functions.expr(f"part >> {_CHUNK_BITS}").isin(list(share.numbers)))
-        rows = rows.where("report is null").select("part", "connections", "packed")
-        rows = rows.mapInArrow(partial(_divide_task, places), _DIVIDED_SQL)
-        rows = rows.repartitionById(shares, functions.col("share")).select("part", "size", "packed")
-        rows = rows.sortWithinPartitions("part")
+        rows = rows.where("report is null").select("part", "low", "connections", "packed")
+        rows = rows.mapInArrow(partial(_divide_task, places, share.lows()), _DIVIDED_SQL)
+        rows = rows.repartitionById(shares, functions.col("share")).select("low", "part", "size", "packed")
+        rows = rows.sortWithinPartitions("low", "part")
         return list(_partials(rows.mapInArrow(partial(_replay_task, share), _PARTIAL_SQL).collect()))
 
     def close(self) -> None:
@@ -257,22 +268,25 @@ def _route_task(
                 for row, task in bundles[number]:
                     for item in byte_ranges.route(task):
                         if isinstance(item, Report):
-                            yield row, None, None, pickle.dumps(item, pickle.HIGHEST_PROTOCOL)
+                            yield row, None, None, None, pickle.dumps(item, pickle.HIGHEST_PROTOCOL)
                         else:
-                            yield row << _CHUNK_BITS | item.chunk, item.connections.tobytes(), item.packed, None
+                            part = row << _CHUNK_BITS | item.chunk
+                            yield part, item.low, item.connections.tobytes(), item.packed, None
 
     yield from _batches(rows(), _ROUTED)
 
 
-def _divide_task(places: Places, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _divide_task(
+    places: Places, lows: Mapping[int, int], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     gc.freeze()  # as above
 
     def rows() -> Iterator[tuple[Any, ...]]:
         for batch in batches:
-            for part, connections, packed in zip(*(column.to_pylist() for column in batch.columns)):
+            for part, low, connections, packed in zip(*(column.to_pylist() for column in batch.columns)):
                 known = np.frombuffer(connections, np.uint64).reshape(-1, 2)
                 for share, size, own in byte_ranges.divided(known, packed, places):
-                    yield part, share, size, own
+                    yield max(low, lows[part >> _CHUNK_BITS]), part, share, size, own
 
     yield from _batches(rows(), _DIVIDED)
 
@@ -300,7 +314,7 @@ def _replay_task(share: Share, batches: Iterable[pa.RecordBatch]) -> Iterator[pa
     rows = (
         row
         for batch in batches
-        for row in zip(*(batch.column(name).to_pylist() for name in ("part", "size", "packed")))
+        for row in zip(*(batch.column(name).to_pylist() for name in ("low", "part", "size", "packed")))
     )
     yield from _packed(replay(share, rows, None))
 

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from ordack.capture import packed
 from ordack.capture.columnar import Damage, Gathered
+from ordack.capture.merging import HEAD_BYTES, ROUTED
 from ordack.capture.reading import CaptureFile
 from ordack.paths import each, path_of
 
@@ -36,20 +37,6 @@ _FRAME_MAX = 1 << 18  # bytes, as libpcap has it: larger records are read, but n
 _BLOCKS = {1, 2, 3, 4, 5, 6}  # of pcapng
 _PIECE = 4 << 20  # bytes of a piece, unpacked, if no connection has more: a piece for each cost more than the audit
 _LATER = 366 * 86400  # s that a capture may last for its records to be guessed
-
-_ROUTED = np.dtype(
-    [
-        ("key", "u8"),
-        ("pair", "u8"),
-        ("managers", "u8", 2),
-        ("place", "u8"),
-        ("time", "i8"),
-        ("frame", "u4"),
-        ("link", "u4"),
-        ("size", "u4"),
-        ("wire", "u4"),
-    ]
-)
 
 
 class State(NamedTuple):
@@ -76,7 +63,8 @@ class Range(NamedTuple):
 
 class Report(NamedTuple):
     """What was found in a range. at, state: where it was read from, -1: nowhere; stop, then: where the next record
-    begins, and what is known there. times: of the first and last frame. error: of the file at stop. bytes_read: of it.
+    begins, and what is known there. times: of the first frame, and the greatest one. error: of the file at stop.
+    bytes_read: of it.
     connections: key, pair and bytes, in rows; managers: key and two queue managers of it."""
 
     at: int
@@ -93,10 +81,12 @@ class Report(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Frames of some connections, packed. chunk: all frames of a later one come later. connections: key and bytes, in
-    rows, in the order in which they are there, unpacked."""
+    """Frames of some connections, packed. chunk: number of those that were read together. low: the first moment of
+    their frames, by what is known of this range alone. connections: key and bytes, in rows, in the order in which they
+    are there, unpacked."""
 
     chunk: int
+    low: int
     connections: NDArray[np.uint64]
     packed: bytes
 
@@ -171,7 +161,7 @@ class _Reader:
         self._task = task
         self._file = file = CaptureFile(task.path, version=task.version)
         self.c = c = ffi.new("mqqb_capture *")
-        self._table = np.empty(FRAMES, _ROUTED)
+        self._table = np.empty(FRAMES, ROUTED)
         self._pointers = ffi.new("uint8_t *[]", [file.pointer])
         c.files, c.size, c.capacity = ffi.cast("const uint8_t *const *", self._pointers), file.size, 16
         c.routed, c.routed_size = ffi.from_buffer("mqqb_capture_routed[]", self._table), FRAMES
@@ -189,7 +179,7 @@ class _Reader:
 
     def _restore(self, at: int, state: State | None) -> None:
         c = self.c
-        c.cursor, c.frame, c.frames, c.unread, c.routed_used = at, 0, 0, 0, 0
+        c.cursor, c.frame, c.frames, c.unread, c.routed_used, c.latest = at, 0, 0, 0, 0, 0
         if state is not None:
             c.started, c.format, c.swapped = 1, state.format, state.swapped
             size = ffi.sizeof("mqqb_capture_interface")
@@ -231,7 +221,7 @@ class _Reader:
         while True:
             status = self._file.read(c)
             if c.frames:
-                times = (c.time if times is None else times[0], c.time)
+                times = (c.time if times is None else times[0], c.latest)
             if status == lib.MQQB_CAPTURE_ROWS:
                 yield from self._pieces()
             elif status != lib.MQQB_CAPTURE_PAUSE or c.cursor >= end:
@@ -259,7 +249,7 @@ class _Reader:
         order = _by_key(rows["key"])
         keys = rows["key"][order]
         begins = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-        sizes = rows["size"][order].astype(np.int64) + ffi.sizeof("mqqb_capture_frame")
+        sizes = rows["size"][order].astype(np.int64) + HEAD_BYTES
         ends = np.cumsum(sizes)
         taken = np.add.reduceat(sizes, begins).astype(np.uint64)
         connections = np.stack([keys[begins], rows["pair"][order[begins]], taken], axis=1)
@@ -277,10 +267,10 @@ class _Reader:
         )  # fmt: skip
         behind = np.cumsum(taken)
         cuts = np.flatnonzero(np.diff((behind - taken) // np.uint64(_PIECE))) + 1
-        begin = 0
+        begin, low = 0, int(rows["moment"].min())
         for own in np.split(connections[:, ::2], cuts):
             end = begin + int(own[:, 1].sum())
-            yield Piece(self._chunk, own, _packed(self._out[begin:end]))
+            yield Piece(self._chunk, low, own, _packed(self._out[begin:end]))
             begin = end
         self._chunk += 1
         self._file.release(self.c.cursor)
@@ -365,23 +355,16 @@ def again(ranges: Sequence[Range], reports: Mapping[int, Report]) -> tuple[dict[
 def parts_of(ranges: Sequence[Range], reports: Mapping[int, Report], held: Sequence[int]) -> list[Gathered]:
     """The ranges that hold, as columnar.Decoder.gathered needs them."""
     spans: dict[int, tuple[int, int]] = {}
-    for number in held:
-        times = reports[number].times
-        if times is not None:
-            file = ranges[number].file
-            spans[file] = spans.get(file, times)[0], times[1]
     parts: list[Gathered] = []
-    before, frames_before, file = 0, 0, -1
     for number in held:
         report, task = reports[number], ranges[number]
-        frames_before, file = (frames_before if task.file == file else 0), task.file
-        last = frames_before + report.frames
-        text = report.error.replace("behind frame -1:", f"behind frame {last}:")
-        parts.append(
-            Gathered(
-                file, before, frames_before, report.frames, report.unread, spans.get(file),
-                Damage(task.path, text, last) if text else None,
-            )
-        )  # fmt: skip
-        before, frames_before = before + report.frames, last
-    return parts
+        before = [part for part in parts[-1:] if part.file == task.file]
+        frames_before = sum(part.frames_before + part.frames for part in before)
+        latest = spans.get(task.file, (-1, -1))[1]
+        first, last = report.times or (-1, -1)
+        if report.times:
+            spans[task.file] = spans.get(task.file, (first, -1))[0], max(latest, last)
+        text = report.error.replace("behind frame -1:", f"behind frame {frames_before + report.frames}:")
+        damage = Damage(task.path, text, frames_before + report.frames, max(latest, last)) if text else None
+        parts.append(Gathered(task.file, frames_before, report.frames, report.unread, latest, None, damage))
+    return [part._replace(span=spans.get(part.file)) for part in parts]

@@ -13,6 +13,7 @@ from mqqb import names as wire_names
 from numpy.typing import NDArray
 
 from ordack.capture import packed
+from ordack.capture.merging import WINDOW_NS, Merge, Routed, Router, bytes_of, earliest, listed, size_of
 from ordack.capture.reading import CaptureFile, Tables
 from ordack.paths import each
 
@@ -42,7 +43,6 @@ DETAIL_COLUMNS = (
 COLUMNS = SCAN_COLUMNS + PLACE_COLUMNS + DETAIL_COLUMNS
 _NUMBERS = {name: number for number, name in enumerate(COLUMNS)}
 
-_WINDOW = 64 << 20  # bytes of a file that stay in this process's memory behind the place that is read
 _BEGINNING = 1 << 18  # bytes of what was packed that have its first frame, but for odd cases
 _SAMPLE = 16 << 20  # bytes that decide how connections are divided
 _LABEL_BYTES = 64  # of an average label at most, before a batch is full early
@@ -61,47 +61,36 @@ class QueueName(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """Why a file could be read only in part, and the last frame that could."""
+    """Why a file could be read only in part, the last frame that could, and the greatest time so far, -1 if none."""
 
     path: str
     text: str
     frame: int
+    latest: int
 
 
 class Gathered(NamedTuple):
-    """A part of a file whose frames were read elsewhere. before, frames_before: frames of the capture and of the file
-    before it; frames: of it; unread: of these, those of unknown link types; span: times of the file's first and last
-    frames, None if it has none; damage: behind this part, nothing of the file can be read."""
+    """A part of a file whose frames were read elsewhere. frames_before: frames of the file before it; frames: of it;
+    unread: of these, those of unknown link types; before: the greatest time of the file before this part, -1 if there
+    is none; span: times of the file's first frame and its greatest one, None if it has none; damage: behind this part,
+    nothing of the file can be read."""
 
     file: int
-    before: int
     frames_before: int
     frames: int
     unread: int
+    before: int
     span: tuple[int, int] | None
     damage: Damage | None
 
 
-def _with_ends(
-    parts: Sequence[Gathered], frames: Callable[[int], Iterable[bytes]]
-) -> Iterator[tuple[Gathered | None, bytes]]:
-    """The frames of each part, then b"" for its end; at last None."""
-    for number, part in enumerate(parts):
-        for data in frames(number):
-            yield part, data
-        yield part, b""
-    yield None, b""
+class Chunk(NamedTuple):
+    """Frames of a part that byte_ranges has gathered. low: none of these, and of chunks that follow, has a moment
+    before it."""
 
-
-def places_of(data: bytes) -> NDArray[np.uint64]:
-    """Places of frames that were gathered, in the order of their numbers."""
-    most = len(data) // ffi.sizeof("mqqb_capture_frame")
-    places, frames = np.empty(most, np.uint64), np.empty(most, np.uint32)
-    count = lib.mqqb_capture_places(
-        ffi.from_buffer("uint8_t[]", data), len(data),
-        ffi.from_buffer("uint64_t[]", places), ffi.from_buffer("uint32_t[]", frames),
-    )  # fmt: skip
-    return places[:count][np.argsort(frames[:count], kind="stable")]
+    low: int
+    part: int
+    data: bytes
 
 
 def _queue_name(selector: int, raw: bytes) -> QueueName:
@@ -117,13 +106,16 @@ def _queue_name(selector: int, raw: bytes) -> QueueName:
     return QueueName(selector, raw, guids.format_name(name))
 
 
+_STATE = ("paths", "damages", "spans", "closed", "frames", "unread", "_read", "_last", "latest")  # of a Decoder
+
+
 class Decoder(Tables):
     """What the codes in batches mean. It grows while batches are taken.
 
     paths: the files, in the order of their first frames. damages: files that could be read only in part, so far.
     frames: frames read so far; unread: those of them with a link type that is not supported, or with headers that are
-    cut off. spans: {number of a file: times of its first and of its last frame so far, ns since 1970}, of the last one
-    before those read now, and these.
+    cut off. spans: {number of a file: times of its first frame and its greatest one so far, ns since 1970}, of the last
+    one before those read now, and these. closed: those that are read. latest: the greatest time of all files so far.
     """
 
     def __init__(self, paths: Sequence[str], part: int, parts: int, by_ports: bool) -> None:
@@ -131,127 +123,149 @@ class Decoder(Tables):
         self.paths = list(paths)
         self.damages: list[Damage] = []
         self.spans: dict[int, tuple[int, int]] = {}
+        self.closed: set[int] = set()
+        self.frames = self.unread = 0
         self._queue_names: dict[int, QueueName] = {}
-        self._read = 0
+        self._read = self._last = 0  # files; frames of the last one
+        self.latest = -1
+        self._merge = Merge()
 
     def __getstate__(self) -> dict[str, Any]:
         """To read on elsewhere, with more paths."""
-        own = {"paths": self.paths, "damages": self.damages, "read": self._read, "spans": self.spans}
-        return super().__getstate__() | own
+        own = {name: getattr(self, name) for name in _STATE}
+        return super().__getstate__() | own | {"waiting": self._merge.waiting.copy()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self.paths, self.damages, self._read = state["paths"], state["damages"], state["read"]
-        self.spans = state["spans"]
+        for name in _STATE:
+            setattr(self, name, state[name])
+        self._merge = Merge(state["waiting"])
         self._queue_names = {}
 
     def batches(
-        self, tables: Sequence["_Table"], rows: int, stop: int | None = None, finish: bool = True
+        self,
+        tables: Sequence["_Table"],
+        rows: int,
+        stop: int | None = None,
+        finish: bool = True,
+        hold: bool = False,
     ) -> Iterator["Batch"]:
         """The batches of all files, or of the first `stop` bytes of each. finish: nothing follows.
 
-        If something does: add it to paths, and call this again.
+        If something does: add it to paths, and call this again. hold: until then, frames wait that something may belong
+        before.
         """
-        c = self.c
         number, self._read = self._read, len(self.paths)
         self.spans = {at: span for at, span in self.spans.items() if at == number - 1}
+        self.closed &= self.spans.keys()
         pointers = ffi.new("uint8_t *[]", self._read + 1)
         for at, kept in self.kept.items():
             pointers[at] = kept
-        c.files, c.capacity = ffi.cast("const uint8_t *const *", pointers), rows
-        turn, end, begun = 0, 0, 0
-        file = None
-        c.columns = tables[0].pointers[0]
-        while number < self._read + finish:
-            if number < self._read:
-                if file is None:
-                    file = CaptureFile(self.paths[number])
-                    pointers[number] = file.pointer
-                    c.file, c.pause = number, 1
-                    end = file.size if stop is None else stop
-                    begun = c.frames
-                status = file.read(c)
-                file.release(c.cursor)
-                if c.frames > begun:
-                    self.spans[number] = self.spans.get(number, (c.time, 0))[0], c.time
+        self.c.files = ffi.cast("const uint8_t *const *", pointers)
+        reader = _Reader(self, tables, rows)
+        for order in self._ordered(number, pointers, stop, hold and not finish):
+            yield from reader.read(order)
+        self.c.file, self.c.frame = max(self._read - 1, 0), self._last
+        yield from reader.end(finish)
+
+    def _ordered(self, number: int, pointers: Any, stop: int | None, hold: bool) -> Iterator[Routed]:
+        """The frames of the files from this one on, in the order of their moments."""
+        active: list[Router] = []
+        numbers = iter(range(number, self._read))
+        ahead = self._open(numbers, pointers, stop)
+        while ahead or active:
+            if ahead and all(ahead.latest <= router.latest for router in active):
+                active.append(ahead)
+                ahead = self._open(numbers, pointers, stop)
+            router = min(active, key=lambda one: one.latest)
+            self._more(router)
+            if router.ended:
+                active.remove(router)
+            begun = [*active, ahead] if ahead else active
+            yield self._merge.take(earliest(begun) if begun else self._limit(hold))
+            if router.ended:
+                self._close(router, pointers)
             else:
-                status = lib.mqqb_capture_finish(c)
-            if status == lib.MQQB_CAPTURE_ROWS:
-                yield tables[turn].batch(c.rows, self)
-                c.rows = 0
-                turn = (turn + 1) % len(tables)
-                c.columns = tables[turn].pointers[0]
-            elif status == lib.MQQB_CAPTURE_PAUSE and c.cursor < end:
-                c.pause = min(c.cursor + (_WINDOW if number in self.spans else 1), end)
-            elif status in (lib.MQQB_CAPTURE_END_OF_FILE, lib.MQQB_CAPTURE_PAUSE) or status < 0:
-                if status < 0:
-                    assert file is not None
-                    text = file.error(c.cursor, c.frame, status)
-                    self.damages.append(Damage(self.paths[number], text, c.frame))
-                if file is not None and file.damage and status >= 0 and c.cursor >= file.size:
-                    self.damages.append(Damage(self.paths[number], file.damage, c.frame))
-                if file is not None:
-                    if end == file.size:
-                        file.check()
-                    pointers[number] = self.keep(number)
-                    file.close()
-                file = None
-                number += 1
-                c.cursor = c.started = 0
-            else:
-                self.grow(status)
-        if c.rows:
-            yield tables[turn].batch(c.rows, self)
-            c.rows = 0
+                router.release(self._merge.waiting)
+        yield self._merge.take(self._limit(hold))
+
+    def _limit(self, hold: bool) -> int | None:
+        """What has a moment before this can be read: files that follow begin at most WINDOW_NS before the latest frame,
+        and have frames that belong as much before their first one."""
+        return self.latest - 2 * WINDOW_NS if hold else None
+
+    def _open(self, numbers: Iterator[int], pointers: Any, stop: int | None) -> Router | None:
+        """The next file, and its first frame; those without one are done."""
+        c = self.c
+        for number in numbers:
+            router = Router(number, self.paths[number], (c.part, c.parts, c.by_ports), stop)
+            pointers[number] = router.file.pointer
+            while not router.ended and router.latest < 0:
+                self._more(router)
+            if router.latest >= 0 and not router.ended:
+                return router
+            self._close(router, pointers)
+        return None
+
+    def _more(self, router: Router) -> None:
+        frames, unread = router.c.frames, router.c.unread
+        self._merge.add(router.more())
+        self.frames += router.c.frames - frames
+        self.unread += router.c.unread - unread
+        self._last = int(router.c.frame) if router.number == self._read - 1 else self._last
+        if router.latest >= 0:
+            self.spans[router.number] = router.first, router.latest
+            self.latest = max(self.latest, router.latest)
+        if router.damage:
+            self.damages.append(Damage(router.path, router.damage, int(router.c.frame), router.latest))
+
+    def _close(self, router: Router, pointers: Any) -> None:
+        """What waits of a file that was read is in memory of its own from now on."""
+        waiting = self._merge.pending()
+        own = np.flatnonzero(waiting["file"] == router.number)
+        rows = waiting[own]
+        room = size_of(rows)
+        self.c.file = router.number
+        pointers[router.number] = kept = self.keep(router.number, self._read, room, set(waiting["file"].tolist()))
+        if room:
+            begin = len(kept) - room
+            waiting["place"][own] = bytes_of(router.file.pointer, rows, kept + begin) + np.uint64(begin)
+        router.close()
+        self.closed.add(router.number)
 
     def gathered(
-        self,
-        parts: Sequence["Gathered"],
-        frames: Callable[[int], Iterable[bytes]],
-        tables: Sequence["_Table"],
-        rows: int,
+        self, parts: Sequence["Gathered"], chunks: Iterable[Chunk], tables: Sequence["_Table"], rows: int
     ) -> Iterator["Batch"]:
         """The batches of frames that were read elsewhere. parts: all of the capture, in order, whether frames came of
-        them or not; frames: of one of them, as byte_ranges made them."""
-        c = self.c
-        files = np.zeros(len(parts), np.uint32)  # of what has a number in kept
-        pointers = ffi.new("uint8_t *[]", len(files))
-        c.capacity, c.columns, c.started, c.pause = rows, tables[0].pointers[0], 1, (1 << 64) - 1
-        turn = 0
-        for number, (part, data) in enumerate(_with_ends(parts, frames)):
+        them or not; chunks: in the order of their lows."""
+        self.damages += [part.damage for part in parts if part.damage]
+        self.frames, self.unread = sum(part.frames for part in parts), sum(part.unread for part in parts)
+        self.spans = {part.file: part.span for part in parts if part.span}
+        self.closed = {part.file for part in parts}
+        self.latest = max((latest for _, latest in self.spans.values()), default=-1)
+        files = np.zeros(64, np.uint32)  # of each chunk, which is a file for the C core
+        reader, pointers = _Reader(self, tables, rows, files), ffi.new("uint8_t *[]", len(files))
+        held: dict[int, tuple[int, bytes]] = {}  # chunks: their last moments
+        for number, chunk in enumerate(chunks):
+            self.c.files = ffi.cast("const uint8_t *const *", pointers)
+            yield from reader.read(self._merge.take(chunk.low))
+            for done in [at for at, (last, _) in held.items() if last < chunk.low]:
+                self.c.file = done
+                pointers[done] = self.keep(done, number)
+                del held[done]
             if number == len(files):
-                files = np.concatenate((files, np.zeros(number, np.uint32)))
-                more = ffi.new("uint8_t *[]", len(files))
-                ffi.memmove(more, pointers, ffi.sizeof(pointers))
-                pointers = more
-            c.files = ffi.cast("const uint8_t *const *", pointers)
-            if part is not None:
-                order = places_of(data)
-                pointer, places = ffi.from_buffer("uint8_t[]", data), ffi.from_buffer("uint64_t[]", order)
-                files[number], pointers[number], c.order = part.file, pointer, places
-                c.file, c.size, c.cursor = number, len(order), 0
-                c.before, c.frames_before = part.before, part.frames_before
-                c.behind = 0 if data else part.before + part.frames
-                if part.span is not None:
-                    self.spans[part.file] = part.span
-            while status := (lib.mqqb_capture_read if part is not None else lib.mqqb_capture_finish)(c):
-                if status == lib.MQQB_CAPTURE_ROWS:
-                    yield tables[turn].batch(c.rows, self, files)
-                    c.rows = 0
-                    turn = (turn + 1) % len(tables)
-                    c.columns = tables[turn].pointers[0]
-                else:
-                    self.grow(status)
-            if part is None:
-                break
-            pointers[number] = self.keep(number)
-            if not data:
-                c.unread += part.unread
-                self.damages.extend([part.damage] if part.damage else [])
-        if c.rows:
-            yield tables[turn].batch(c.rows, self, files)
-            c.rows = 0
-        c.frames = parts[-1].before + parts[-1].frames if parts else 0
+                files = reader.files = np.concatenate((files, np.zeros(number, np.uint32)))
+                pointers = ffi.new("uint8_t *[]", [*pointers, *[ffi.NULL] * number])
+            part = parts[chunk.part]
+            files[number], pointers[number] = part.file, ffi.from_buffer("uint8_t[]", chunk.data)
+            found = _of_part(listed(pointers[number], len(chunk.data), number), part)
+            held[number] = int(found["moment"].max()), chunk.data
+            self._merge.add(found)
+        self.c.files = ffi.cast("const uint8_t *const *", pointers)
+        yield from reader.read(self._merge.take(None))
+        reader.files = np.append(files, np.uint32(parts[-1].file))
+        self.c.file, self.c.frame = len(files), parts[-1].frames_before + parts[-1].frames
+        yield from reader.end(True)
 
     def forget(self, numbers: Words) -> None:
         """Forget connections, as mqqb_capture_forget says, when all batches were taken."""
@@ -273,14 +287,6 @@ class Decoder(Tables):
             c.pause = c.cursor + 1
         file.close()
         return bool(c.format), c.time / 1e9 if c.frames else float("inf")
-
-    @property
-    def frames(self) -> int:
-        return int(self.c.frames)
-
-    @property
-    def unread(self) -> int:
-        return int(self.c.unread)
 
     @property
     def connections(self) -> int:
@@ -337,6 +343,52 @@ class Batch:
 
     def __getitem__(self, name: str) -> Words:
         return self.columns[name]
+
+
+class _Reader:
+    """Takes frames in their order, and gives batches. files: number of the file of each part, if those are files."""
+
+    def __init__(self, decoder: Decoder, tables: Sequence["_Table"], rows: int, files: Words | None = None) -> None:
+        self._decoder, self._tables, self._turn, self.files = decoder, tables, 0, files
+        decoder.c.capacity, decoder.c.columns = rows, tables[0].pointers[0]
+
+    def read(self, order: Routed) -> Iterator[Batch]:
+        c = self._decoder.c
+        if len(order):
+            c.order, c.size, c.cursor = ffi.from_buffer("mqqb_capture_routed[]", order), len(order), 0
+            yield from self._run(lib.mqqb_capture_read)
+
+    def end(self, finish: bool) -> Iterator[Batch]:
+        c = self._decoder.c
+        if finish:
+            c.ahead = c.time = self._decoder.latest
+            yield from self._run(lib.mqqb_capture_finish)
+        if c.rows:
+            yield self._batch()
+
+    def _run(self, call: Callable[[Any], int]) -> Iterator[Batch]:
+        while status := call(self._decoder.c):
+            if status == lib.MQQB_CAPTURE_ROWS:
+                yield self._batch()
+            else:
+                self._decoder.grow(status)
+
+    def _batch(self) -> Batch:
+        c, table = self._decoder.c, self._tables[self._turn]
+        batch = table.batch(c.rows, self._decoder, self.files)
+        self._turn = (self._turn + 1) % len(self._tables)
+        c.rows, c.columns = 0, self._tables[self._turn].pointers[0]
+        return batch
+
+
+def _of_part(rows: Routed, part: Gathered) -> Routed:
+    """The frames of a part, as those of its file."""
+    rows["frame"] += part.frames_before
+    rows["rank"] = part.file
+    moments, times = rows["moment"], rows["time"]
+    late = (moments != times) | (times < part.before - WINDOW_NS)
+    moments[late] = np.maximum(moments[late], part.before)
+    return rows
 
 
 class _Table:
@@ -456,21 +508,23 @@ def read_on(
     finish: bool = False,
     labels: bool = False,
     correlations: bool = False,
+    hold: bool = False,
 ) -> Iterator[Batch]:
     """The packets of the paths that were added to this decoder since it was made, or since this was called last.
 
-    finish: the capture ends there, and nothing can be added any more.
+    finish: the capture ends there, and nothing can be added any more. hold: frames wait for those of later paths.
     """
-    yield from decoder.batches([_Table(rows, columns, labels, correlations) for _ in range(2)], rows, finish=finish)
+    tables = [_Table(rows, columns, labels, correlations) for _ in range(2)]
+    yield from decoder.batches(tables, rows, finish=finish, hold=hold)
 
 
 def gathered(
     paths: Sequence[str],
     parts: Sequence[Gathered],
-    frames: Callable[[int], Iterable[bytes]],
+    chunks: Iterable[Chunk],
     rows: int,
     columns: Sequence[str],
 ) -> Iterator[Batch]:
     """The packets in frames that were read elsewhere, as Decoder.gathered has it. paths: in their order."""
     tables = [_Table(rows, columns, labels=False, correlations=False) for _ in range(2)]
-    yield from Decoder(paths, 0, 1, False).gathered(parts, frames, tables, rows)
+    yield from Decoder(paths, 0, 1, False).gathered(parts, chunks, tables, rows)

@@ -6,6 +6,7 @@ import mmap
 import os
 import sys
 import tempfile
+from collections.abc import Collection
 from typing import Any, BinaryIO, NamedTuple
 
 from _mqqb import ffi, lib
@@ -250,14 +251,16 @@ class Tables:
         lib.mqqb_capture_rehash(c)
         self.kept = {file: ffi.from_buffer("uint8_t[]", bytearray(raw)) for file, raw in state["kept"].items()}
 
-    def keep(self, number: int) -> Any:
-        """The file that was read goes: what waits of it is in memory of its own from now on, which is the answer."""
-        there = bytearray(max([number, *self.kept]) + 1)
-        out = bytearray(lib.mqqb_capture_keep(self.c, ffi.NULL, ffi.from_buffer("uint8_t[]", there)))
+    def keep(self, number: int, files: int = 0, room: int = 0, held: Collection[int] = ()) -> Any:
+        """The file c.file, which was read, goes: what waits of it is in memory of its own from now on, which is the
+        answer, before as much room as the caller needs. files: how many there are, if others are read meanwhile. held:
+        those of which the caller has something in that room."""
+        there = bytearray(max([files - 1, number, *self.kept]) + 1)
+        out = bytearray(lib.mqqb_capture_keep(self.c, ffi.NULL, ffi.from_buffer("uint8_t[]", there)) + room)
         pointer = ffi.from_buffer("uint8_t[]", out)
         lib.mqqb_capture_keep(self.c, pointer, ffi.from_buffer("uint8_t[]", there))
         self.kept[number] = pointer
-        self.kept = {at: kept for at, kept in self.kept.items() if there[at]}
+        self.kept = {at: kept for at, kept in self.kept.items() if there[at] or at in held}
         return self.kept.get(number, ffi.NULL)
 
     def _grow_connections(self, size: int) -> None:

@@ -4,7 +4,7 @@
     spark.read.format("mqqb").option("view", "violations").load("/captures/*.pcapng")
 
 `session.register(spark)` makes it known to a session. The path is a file, a pattern or a folder (of which all pcap and
-pcapng files are read, whatever their names); all files together are one capture, in the order of their first frames.
+pcapng files are read, whatever their names); all files together are one capture, in the order of the frames' times.
 
 | option | meaning |
 |---|---|
