@@ -1,8 +1,10 @@
-"""The addresses of this machine. They are asked for each time, because they change (DHCP). Nothing is sent."""
+"""What is on this machine: addresses, which are asked for each time because they change (DHCP), and Spark sessions.
+Nothing is sent."""
 
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 
 
@@ -21,3 +23,13 @@ def has(address: str) -> bool:
         except OSError:
             return False
     return ipaddress.ip_address(source.partition("%")[0]) == ip  # the way to an own address begins at itself
+
+
+def is_local(master: str) -> bool:
+    """Whether this Spark master runs everything in one JVM on this machine."""
+    return re.fullmatch(r"local(\[.*\])?", master) is not None
+
+
+def is_remote(session: object) -> bool:
+    """Whether this Spark session is one of a Spark Connect server."""
+    return "connect" in type(session).__module__

@@ -6,8 +6,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from ordack.machine import is_local
 from ordack.pipeline import spark as spark_module
-from ordack.pipeline.spark import PARTITIONS, SparkMissing, is_local, spark_session
+from ordack.pipeline.spark import PARTITIONS, SparkMissing, spark_session
 from pyspark.sql import SparkSession
 
 from tests.support.command import own_port

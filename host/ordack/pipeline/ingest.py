@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
+from ordack.machine import is_remote
 from ordack.paths import NotLocal, local_path, scheme_of
 from ordack.pipeline import folders, writing
 from ordack.pipeline.bodies import SchemaError
@@ -28,7 +29,7 @@ from ordack.pipeline.options import OptionError
 from ordack.pipeline.progress import Batch, IngestError, IngestMissing, IngestUnusable, Latency, Summary, ended
 from ordack.pipeline.segment_source import MALFORMED, Rows, Settings
 from ordack.pipeline.segments import SCHEMA, FolderBusy, FolderMissing
-from ordack.pipeline.spark import is_remote, words
+from ordack.pipeline.spark import words
 
 DELTA, ICEBERG = "delta", "iceberg"
 FORMATS = (DELTA, ICEBERG)

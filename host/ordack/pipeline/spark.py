@@ -21,6 +21,8 @@ from urllib.parse import urlsplit
 
 import mqqb
 
+from ordack.machine import is_local, is_remote
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -102,16 +104,6 @@ def spark_session(
         spark.conf.set(PARTITIONS, str(PARTITIONS_A_CORE * spark.sparkContext.defaultParallelism))
     register(spark)
     return spark
-
-
-def is_local(master: str) -> bool:
-    """Whether this master runs everything in one JVM on this machine."""
-    return re.fullmatch(r"local(\[.*\])?", master) is not None
-
-
-def is_remote(spark: SparkSession) -> bool:
-    """Whether this session is one of a Spark Connect server."""
-    return "connect" in type(spark).__module__
 
 
 def register(spark: SparkSession) -> None:
