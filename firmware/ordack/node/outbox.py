@@ -70,19 +70,13 @@ def _recover(
 
 
 class Outbox:
-    """Messages in a `log`. guid: 16 bytes, the board's; None takes the log's, or a `fresh_guid` if there is none yet.
+    """Messages in a `log`.
 
-    segment_size: bytes after which a new file is begun, at most a quarter of capacity. capacity: bytes of all files
-    together, beyond which messages are refused. hold: about so many messages the start takes into memory, of each queue
-    those that are sent first; the others are `deferred` (log.LoggedQueue), until the owner asks for `more`.
-    arrivals_max: so many arrivals may be kept at once, for each needs memory. handle: makes the handle of a stored
-    message from its MessageID and record. starts: how often this board has started, 0 to 0xFFFFFF, where somebody else
-    counts that too. arrival: makes the handle of an arrival from its number, record and source. write_bytes: in so much
-    memory records are put together until they are written; less than the default is for small boards, which also give
-    up what only the start needs.
-    `damage`: what could not be read as it was written, a sentence each, at the start or since then.
-    `waiting`: reads those that are deferred. `restored`: the messages that are kept in memory, those of a queue in the
-    order of their numbers, for the owner.
+    guid: 16 bytes; None takes that of the log, or a `fresh_guid`. segment_size: bytes of a file, at most a quarter of
+    capacity. capacity: bytes of all files; a message beyond it is refused. hold: messages of each queue that a start
+    reads into memory; the rest is deferred (log.LoggedQueue). starts: how often the board has started, 0 to 0xFFFFFF.
+    write_bytes: records gather in so much memory; less than the default frees what only the start needs.
+    `damage`: a sentence for each record that could not be read. `restored`: messages in memory, each queue in order.
     Raises OutboxDamaged, OutboxError (another board's folder, another format), OutboxWriteFailed, OSError, ValueError.
     """
 
