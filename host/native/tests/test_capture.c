@@ -455,6 +455,14 @@ static void test_waiting_for_the_other_direction(void)
         CHECK_KINDS(-1, "844AA");
         CHECK_EQ(K(DIRECTION)[1], first);
     }
+    opening(); /* the first one was captured last */
+    say(0, 0, (uint32_t)size, ACK, stream, size);
+    clock_ms--;
+    say(1, 0, (uint32_t)size, ACK, stream, size);
+    clock_ms++;
+    finish();
+    CHECK_KINDS(-1, "844AA");
+    CHECK_EQ(K(DIRECTION)[1], 1);
     for (uint32_t behind = 0; behind < 2; behind++) { /* also where the number of the acknowledgement is 0 */
         const uint32_t number = behind - (uint32_t)size;
         pcap(&f, 101, 0, 0);
