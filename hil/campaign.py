@@ -323,6 +323,8 @@ class Campaign:
     guid: str = ""
     tls: dict[str, object] = field(default_factory=dict)
     tap: Tap | None = None
+    description: str = ""
+    hashes: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.fleet.append(self)
@@ -486,8 +488,10 @@ class Campaign:
             "clock_steps": steps,
             "radio": 0 if self.access_point is None else DOUBT_MS,
         }
+        await elsewhere(lambda: self.board.deploy({**application, **link, **self.tls}))
+        await elsewhere(self._identify)
         victims[BOARD].arm(0, time.monotonic(), is_on=False)
-        await elsewhere(lambda: self.board.start({**application, **link, **self.tls}))
+        await elsewhere(self.board.power_up)
         giving = self.commands.give(self.manager, self.progress, settings.messages)
         beside_it = [asyncio.create_task(giving)]
         if self.fleet[0] is self:
@@ -540,6 +544,9 @@ class Campaign:
             if now > begun + deadline_s:
                 raise CampaignFailed(f"not done within {deadline_s:g} s: {self._lacking(figures)}")
             await asyncio.sleep(TICK_S)
+
+    def _identify(self) -> None:
+        self.description, self.hashes = self.board.describe(), hashes(self.board, self.settings)
 
     def _new_faults(self, victims: dict[str, Victim]) -> Iterator[str]:
         """What was made since the last time."""
@@ -716,10 +723,9 @@ def identity(settings: Settings) -> dict[str, str]:
 
 
 def hashes(board: Board, settings: Settings) -> dict[str, str]:
-    """SHA-256 of what decides what the board does, and of the queue manager, by what it is."""
-    found = {name: digest(path) for name, path in board.files().items()}
-    if read := board.firmware():
-        found["firmware"] = read
+    """SHA-256 of what decides what the board does, and of the queue manager, by what it is. Raises OSError."""
+    read = board.firmware()  # first: some boards are asked then what they have
+    found = {name: digest(path) for name, path in board.files().items()} | ({"firmware": read} if read else {})
     if settings.ordack == ORDACK:
         found["queue manager"] = digest(HOST / "ordack", FIRMWARE / "mqqb", *sorted(HOST.glob("*.so")))
     return found
@@ -766,14 +772,8 @@ Prepared = tuple[Campaign, dict[str, Victim], Figures]
 
 def prepare(settings: Settings, folder: Path, first: Prepared | None = None) -> Prepared:
     """The parts of a campaign, what will happen to them, and its figures with that plan. It shares the queue manager,
-    and what will happen to that, with the one that was prepared `first`. Raises BoardMissing, and OSError of a board
-    that is asked for its firmware."""
+    and what will happen to that, with the one that was prepared `first`. Raises BoardMissing."""
     settings, board = _opened(settings, folder)
-    try:
-        found = hashes(board, settings)
-    except BaseException:
-        board.close()
-        raise
     if first is not None:
         kills = kills_of(settings.plan or (), MANAGER)
         own = [event for event in settings.plan or () if event not in kills]
@@ -817,7 +817,6 @@ def prepare(settings: Settings, folder: Path, first: Prepared | None = None) -> 
         **{name: [asdict(kill) for kill in plans[name]] for name in plans if plans[name] or name in VICTIMS},
     }
     figures.others_asked = dict(_others(life for name in ENDS for kill in plans[name] for life in kill.lives()))
-    figures.hashes = found
     return campaign, victims, figures
 
 
@@ -854,6 +853,8 @@ async def _play(campaign: Campaign, victims: dict[str, Victim], figures: Figures
 def fill(campaign: Campaign, victims: dict[str, Victim], figures: Figures) -> None:
     """What was made of the plan, and how much went over the link."""
     figures.timeline = campaign.timeline
+    figures.description = campaign.description or figures.description
+    figures.hashes = campaign.hashes
     figures.core = campaign.progress.core
     figures.cores, figures.told = (sorted(found) for found in (campaign.progress.cores, campaign.progress.told))
     figures.mishaps, figures.commands = campaign.mishaps, len(campaign.commands.given)

@@ -6,10 +6,13 @@ import abc
 import contextlib
 import copy
 import enum
+import functools
+import hashlib
 import json
 import shlex
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,13 +29,17 @@ from labgrid.protocol import BootstrapProtocol, PowerProtocol, ResetProtocol
 from labgrid.resource import NetworkSerialPort, Resource
 from labgrid.resource.udev import USBResource
 from labgrid.strategy import Strategy, StrategyError
+from ordack.boards.deploy import MPY_VERSION
+from ordack.boards.deploy import deploy as deploy_modules
 from ordack.boards.outbox import FILES as FILES_OF
+from ordack.boards.repl import CORE, BoardError, Silent, attended, write_limit
 from ordack.boards.repl import Board as Repl
-from ordack.boards.repl import BoardError, Silent, attended, write_limit
 
+from firmware.ports import modules
+from firmware.ports.natmod.package import compile_all
 from hil import kinds, sensor
 from hil.boards import POWER, RESET, SENSOR, Board, BoardMissing, Limits, Line, Log
-from hil.emulated import MAIN, compiled
+from hil.emulated import MAIN, MPY_CROSS, compiled
 from hil.locks import Lock
 
 PORT_DEADLINE_S: Final = 15.0
@@ -45,6 +52,8 @@ FILES: Final = (
     *(f"{ledger}{end}" for ledger in (sensor.LEDGER, sensor.COMMANDS) for end in ("", ".new")),
 )
 
+_LOADED: Final[dict[str, str]] = {}
+"""What this process has loaded into a board: the hash of its firmware."""
 _READ_TIMEOUT_S: Final = 0.1
 _AGAIN_S: Final = 0.2
 _INTERRUPT: Final = b"\r\x03\x02"  # and out of a raw REPL
@@ -422,6 +431,17 @@ class BoardStrategy(Strategy):  # type: ignore[misc]
         self.firmware, self.other = self.other, self.firmware
         self._flash()
 
+    def load(self) -> None:
+        """Load the firmware, if the file names one and a driver that loads it, unless this process has done that. The
+        board is off before and after. Raises OSError.
+        """
+        loads = self.image is not None and getattr(self.node, "loader", None) is not None
+        if loads and _LOADED.get(self.target.name) != self._digest():
+            self._flash()
+
+    def _digest(self) -> str:
+        return hashlib.sha256(self.image.read_bytes()).hexdigest() if self.image and self.image.is_file() else ""
+
     def _flash(self) -> None:
         if self.image is None:
             return
@@ -439,6 +459,15 @@ class BoardStrategy(Strategy):  # type: ignore[misc]
             raise failed(self.target.name, error) from None
         self.target.deactivate(loader)
         board.switch.off()
+        _LOADED[self.target.name] = self._digest()
+
+
+@functools.cache
+def compiled_modules() -> "tempfile.TemporaryDirectory[str]":
+    """The modules of this checkout as boards load them, compiled now, with the native modules of the last build."""
+    folder = tempfile.TemporaryDirectory(prefix="modules-")
+    compile_all(MPY_CROSS, Path(folder.name))
+    return folder
 
 
 def failed(board: str, error: Exception) -> OSError:
@@ -543,6 +572,9 @@ class LabBoard(RealBoard):
         self._reader: threading.Thread | None = None
         self._repl: Repl | None = None
         self._program: dict[str, bytes] = {}
+        self._firmware: str | None = None
+        self._is_frozen = False
+        self._modules: Path | None = None
         super().__init__(node, application, node.power, node.button)
         self.switch = Switch(node.power, node.off_s, self.target)
 
@@ -561,12 +593,15 @@ class LabBoard(RealBoard):
 
     def describe(self) -> str:
         link = "a network" if self.line is None else f"UART {self._node.uart}, {self._node.baud} baud"
-        return f"{self.target}: {self._node.identity}, over {link}"
+        is_old = self._is_frozen and self._strategy.image is None
+        found = ", with the modules of a firmware that the rig has not loaded" if is_old else ""
+        return f"{self.target}: {self._node.identity}, over {link}{found}"
 
     def files(self) -> dict[str, Path]:
         image = self._strategy.image
         named = {"firmware image": image} if image is not None and image.is_file() else {}
-        return {"application": self._application, **named}
+        copied = {} if self._modules is None else {"modules": self._modules}
+        return {"application": self._application, **copied, **named}
 
     @contextlib.contextmanager
     def asked(self) -> Iterator[Repl]:
@@ -591,9 +626,20 @@ class LabBoard(RealBoard):
         return self.asked()
 
     def firmware(self) -> str:
+        """As `Board` has it; as it was at the last deploy, for to ask it then would start its program."""
+        if self._firmware is not None:
+            return self._firmware
         with self.asked() as repl:
+            self._choose_modules(repl)
             read: str = repl.run(_FIRMWARE, REPL_DEADLINE_S)
             return read
+
+    def _choose_modules(self, repl: Repl) -> None:
+        """Those of this checkout in the form that the board loads; none if they are frozen into its firmware."""
+        _, _, self._is_frozen = repl.run(CORE)
+        loads = repl.info.mpy & 0xFF == MPY_VERSION
+        folder = Path(compiled_modules().name) if loads else modules.write()
+        self._modules = None if self._is_frozen else folder
 
     def deploy(self, settings: dict[str, object]) -> None:
         node = self._node
@@ -606,10 +652,22 @@ class LabBoard(RealBoard):
             "main.py": MAIN.encode(),
         }
         self.switch.off()
+        self._strategy.load()
         with self.asked() as repl:
             self._refuse_what_others_have(repl)
             repl.run(_CLEAN.format([*FILES, str(settings["outbox"])]))
+            self._deploy_modules(repl)
+            self._firmware = repl.run(_FIRMWARE, REPL_DEADLINE_S)
             self._write_program(repl)
+
+    def _deploy_modules(self, repl: Repl) -> None:
+        """What is tested; a firmware with frozen modules is tested as it is. Raises OSError, BoardError."""
+        self._choose_modules(repl)
+        if self._modules is None:
+            return
+        done = deploy_modules(repl, self._modules / "package.json")
+        if done.problem:
+            raise OSError(f"board {self.target}: a node cannot start there: {done.problem}")
 
     def _write_program(self, repl: Repl) -> None:
         for name, data in self._program.items():

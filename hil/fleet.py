@@ -152,7 +152,7 @@ def scenario(wanted: Settings, members: list[Prepared]) -> str:
 
 async def run_fleet(wanted: Settings, console: Console) -> Fleet:
     """Run it, with live progress on `console`. If a board fails, logs, scenario, ledgers and store are kept below
-    `wanted.artefacts`. Raises BoardMissing, and OSError of a board that is asked for its firmware.
+    `wanted.artefacts`. Raises BoardMissing, OSError.
     """
     with new_folder(wanted.artefacts, f"fleet-{wanted.seed}") as (folder, keep):
         members = await prepared(wanted, folder)

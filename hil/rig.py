@@ -112,9 +112,8 @@ def check(environment: Environment, name: str) -> Iterator[str]:
                 yield wiring.cross(repl, board.line, node.uart, node.baud)
             else:
                 yield wiring.reach(repl, board.host, board.listen, node.lan)
-        if not core:
-            raise OSError("it has no modules of ordack: `ordack board deploy` brings them")
-        yield f"core {core}, {'frozen into the firmware' if frozen else 'in files'}"
+        found = f"core {core}, {'frozen into the firmware' if frozen else 'in files'}"
+        yield found if core else "it has no modules of ordack: a campaign brings them"
         if strategy.node.micropython.answers(OFF_S):
             raise OSError("it answers although its power is off: the switch is another board's, or USB feeds it")
         yield "silent when its power is off"

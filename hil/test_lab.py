@@ -50,7 +50,7 @@ from typer.testing import CliRunner
 
 from hil import drivers, lab, locks, sensor, targets, wiring
 from hil.boards import POWER, RESET, ROOT, SENSOR, Board, BoardMissing
-from hil.campaign import run_campaign
+from hil.campaign import digest, run_campaign
 from hil.dice import new_seed
 from hil.drivers import LabBoard
 from hil.emulated import HOST, ICOUNT, M3
@@ -69,7 +69,8 @@ Rig = Callable[[dict[str, Any]], Path]
 
 @pytest.fixture(autouse=True)
 def folder_of_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test meets a board that is in use here."""
+    """No test meets a board that is in use here, or that another one has loaded a firmware into."""
+    monkeypatch.setattr(drivers, "_LOADED", {})
     monkeypatch.setattr(locks, "FOLDER", tmp_path)
 
 
@@ -1375,6 +1376,66 @@ def test_the_campaign_drives_it_and_switches_its_power_by_a_relay_in_the_network
     assert [one["params"]["on"] for _, one in asked].count(True) >= 3, "its firmware is read, it starts, and once more"
 
 
+STALE = """
+import os
+for name in ("mqqb", "ordack", "ordack/node"):
+    os.mkdir(name)
+for name in ("mqqb/session", "ordack/node/node"):
+    with open(name + ".py", "w") as file:
+        file.write("raise ImportError('it is stale')")
+"""
+
+
+@pytest.mark.timeout(240)
+def test_a_campaign_deploys_the_modules_that_it_tests_and_reports_their_hash(bench: Bench, tmp_path: Path) -> None:
+    """The board has a stock firmware, and modules of before in its files."""
+    stock = M3.firmware.parents[1] / "mps2-an385-stock" / "firmware.elf"
+    if not Path(ORDACK[0]).exists() or not stock.exists():
+        pytest.skip(f"{ORDACK[0]} or {stock} is missing; `make setup-test` makes both")
+    command = bench.tty.with_name("command")
+    command.write_text(command.read_text().replace(str(M3.firmware), str(stock)).replace("heap=64", "heap=200"))
+    board = bench.open()
+    assert isinstance(board, LabBoard)
+    with board.asked() as repl:
+        repl.run(STALE)
+    board.close()
+    seed = new_seed()
+    print(f"seed {seed}")
+    settings = Settings(10, 0, 1, seed, "bench", 200, deadline_s=120.0, artefacts=tmp_path / "campaign")
+    figures = asyncio.run(run_campaign(settings, Console()))
+    assert figures.shortcomings() == [], f"seed {seed}"
+    assert figures.core == "native-module"
+    assert figures.hashes["modules"] == digest(Path(drivers.compiled_modules().name))
+    board = bench.open()
+    assert isinstance(board, LabBoard)
+    with board.asked() as repl:
+        assert (
+            repl.read("ordack/node/node.mpy")
+            == Path(drivers.compiled_modules().name, "ordack", "node", "node.mpy").read_bytes()
+        )
+    board.close()
+
+
+@pytest.mark.timeout(240)
+def test_a_run_loads_the_firmware_that_the_file_names_once(
+    bench: Bench, rig: Rig, tmp_path: Path, application: Path
+) -> None:
+    """The modules that are frozen into it are tested."""
+    loaded = tmp_path / "loaded"
+    cmd = f"sh -c 'echo {{image}} >> {loaded}; {bench.loader['cmd']}'".replace("'s|", '"s|').replace("|' ", '|" ')
+    board = {**bench.described, "drivers": {"ExternalLoaderDriver": {"cmd": cmd}, **bench.described["drivers"]}}
+    board["drivers"]["BoardStrategy"] = {"firmware": "new"}
+    with rig({"bench": board}).open("a") as file:
+        file.write(f"images: {{new: {M3.twin}}}\n")
+    for _ in range(2):
+        opened = bench.open(application)
+        opened.deploy({"outbox": "outbox"})
+        assert opened.firmware() == read_by_the_board(M3.twin)
+        assert "that the rig has not loaded" not in opened.describe()
+        opened.close()
+    assert loaded.read_text().split() == [str(M3.twin)]
+
+
 EARLIER = """
 import json, time
 
@@ -1412,11 +1473,11 @@ def test_lines_of_an_earlier_campaign_are_no_progress(bench: Bench, tmp_path: Pa
 def test_a_switch_that_gets_stuck_fails_the_campaign_and_none_of_its_cuts_counts(
     bench: Bench, rig: Rig, tmp_path: Path
 ) -> None:
-    """It says that all is done. Its first three turns are those of the deploy."""
+    """It says that all is done. Its first two turns are those of the deploy."""
     if not Path(ORDACK[0]).exists():
         pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
     turns = tmp_path / "turns"
-    off = f"sh -c 'echo off >> {turns}; test $(wc -l < {turns}) -gt 3 || exec {bench.off}'"
+    off = f"sh -c 'echo off >> {turns}; test $(wc -l < {turns}) -gt 2 || exec {bench.off}'"
     rig({"bench": described(bench.tty, bench.on, off, host=HOST, listen="127.0.0.1", lan=True, off_s=0.1)})
     seed = new_seed()
     print(f"seed {seed}")

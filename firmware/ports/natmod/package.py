@@ -27,21 +27,21 @@ def listing() -> str:
     return modules.package([(name, f"firmware/{name}") for name in names])
 
 
-def compile_all(mpy_cross: str) -> None:
-    """Makes build/mip anew."""
+def compile_all(mpy_cross: str | Path, folder: Path = PACKAGE) -> None:
+    """Makes the folder anew."""
     board = modules.write()
-    shutil.rmtree(PACKAGE, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
     places = []
     for name in modules.of_boards():
         place = name.removesuffix(".py") + ".mpy"
-        (PACKAGE / place).parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run([mpy_cross, *FLAGS, "-s", name, "-o", PACKAGE / place, board / name], check=True)
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run([mpy_cross, *FLAGS, "-s", name, "-o", folder / place, board / name], check=True)
         places.append(place)
     for module in sorted((ROOT / "build" / "natmod").glob("*/_mqqb.mpy")):
         place = f"mqqb/core_{module.parent.name}.mpy"
-        shutil.copy(module, PACKAGE / place)
+        shutil.copy(module, folder / place)
         places.append(place)
-    (PACKAGE / "package.json").write_text(modules.package([(place, place) for place in places]))
+    (folder / "package.json").write_text(modules.package([(place, place) for place in places]))
 
 
 if __name__ == "__main__":
