@@ -728,3 +728,34 @@ def test_an_upgrade_on_a_full_disk_says_so_and_leaves_the_store_as_it_was(
 
 def test_each_step_of_an_upgrade_has_a_text() -> None:
     assert CHANGES.keys() == UPGRADES.keys() == set(range(min(UPGRADES), FORMAT_VERSION))
+
+
+@pytest.mark.parametrize("words", [("serve", "--listen", "127.0.0.1:0"), ("status",), ("queue", "create", "q")])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_log_without_its_file_is_an_error_and_stays(tmp_path: Path, words: tuple[str, ...], is_there: bool) -> None:
+    """SQLite takes such a log for one of another file, and deletes it with all that it holds."""
+    store = tmp_path / "store"
+    assert ordack("queue", "create", "line1", "--store", store).returncode == 0
+    with Client(store) as client:
+        client.queue("line1").send(b"reading")
+        log = store / f"{FILE_NAME}-wal"
+        content = log.read_bytes()
+    assert content
+    log.write_bytes(content)
+    (store / FILE_NAME).unlink()
+    if is_there:
+        (store / FILE_NAME).touch()
+    done = ordack(*words, "--store", store)
+    assert done.returncode == 1
+    assert f"{FILE_NAME}-wal" in done.stderr
+    assert log.read_bytes() == content
+    assert (store / FILE_NAME).exists() is is_there
+
+
+@pytest.mark.parametrize("words", [("status",), ("send", "line1", "--body", "x"), ("store", "check")])
+def test_an_empty_file_is_not_taken_for_a_new_store(tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / FILE_NAME).touch()
+    done = ordack(*words, "--store", tmp_path)
+    assert done.returncode == 1
+    assert "empty" in done.stderr
+    assert (tmp_path / FILE_NAME).stat().st_size == 0

@@ -31,7 +31,7 @@ from ordack.store.schema import (
     UPGRADES,
     correlation_in,
 )
-from ordack.store.write_ahead import WriteAheadLog, patience
+from ordack.store.write_ahead import WriteAheadLog, log_bytes, patience
 from ordack.text import legible
 
 BUSY_TIMEOUT_S = 10.0
@@ -215,6 +215,7 @@ class Database:
         """Open the store in `folder`; make it there first if `create`. `busy_timeout` in seconds. is_served: does
         another process run a queue manager on it? Then it is only to be read."""
         self.folder = Path(folder)
+        self._create = create
         self._is_served = is_served
         self.path = self.folder / FILE_NAME
         self.is_new = False  # it was not there before
@@ -227,6 +228,7 @@ class Database:
         if legible(str(self.path)) != str(self.path):
             raise StoreError(f"the folder's name {str(folder)!r} is not UTF-8")
         self._check_place()
+        self._check_log()
         if create:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
@@ -258,6 +260,20 @@ class Database:
             raise StoreError(
                 f"{self.folder} is on {kind}, a file system of another machine, where neither locks nor syncs can be "
                 "relied on: have the store on a disk of this machine"
+            )
+
+    def _check_log(self) -> None:
+        """SQLite deletes a log whose file is missing or empty, and all that it holds: the disk may not be mounted, or
+        the file was lost."""
+        try:
+            is_there = self.path.exists()
+            is_lost = log_bytes(self.path) > 0 and not (is_there and self.path.stat().st_size)
+        except OSError:
+            return  # what comes next says why
+        if is_lost:
+            raise StoreError(
+                f"{self.path} is {'empty' if is_there else 'missing'}, but the log {self.path.name}-wal holds data: "
+                "mount the disk or put the file back; nothing was changed"
             )
 
     def close(self) -> None:
@@ -294,6 +310,10 @@ class Database:
             self.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # else other arguments mean another compilation
             if self._check_program():
                 self._check_version()
+            elif not self._create:
+                raise StoreError(
+                    f"{self.path} is empty: put the store's file back, or remove it if no message was ever in it"
+                )
             else:
                 self.connection.pragma("auto_vacuum", INCREMENTAL)  # before anything is in the file
             self._use_write_ahead_log(time.monotonic() + busy_timeout)
