@@ -251,6 +251,9 @@ class Victim:
     def _strike(self, kill: Kill, now: float, at_byte: bool) -> None:
         if self._due is None or kill is not self._plan[self.kills]:
             return  # the bell rang late: `silence` lets bytes pass again
+        if self._working is not None:  # it is just being switched on: at the next tick; nothing passes until then
+            self._due = now
+            return
         self.kills += 1
         self._rings = bool(kill.bytes)
         self._due = None

@@ -34,7 +34,8 @@ LINES = 5
 
 class Planted(NamedTuple):
     """In `file`, `line` becomes `instead` where it stands first behind `behind`. is_at_manager: the queue manager runs
-    on the copy, whatever the file is. The others: of campaigns.
+    on the copy, whatever the file is. The others: of campaigns. ahead: with a plan, so that
+    each life of the board accepts some readings.
     """
 
     file: str
@@ -44,6 +45,7 @@ class Planted(NamedTuple):
     mishap: str = ""
     commands: int = 0
     plan: tuple[Event, ...] | None = None
+    ahead: int = 4
     is_at_manager: bool = False
 
 
@@ -60,6 +62,7 @@ PLANTED = {
         *("firmware/mqqb/session.py", "def can_send(", "core.session_can_send(self.window.counts)"),
         "core.session_unacked_sent(self.window.counts) <= self.window.counts[core.SESSION_WINDOW_SIZE]",
         plan=(Cut(after=4000, direction=DOWN, position=1, kind=ONE_WAY, up_limit=1, for_s=10.0),),
+        ahead=100,
     ),
     "the queue manager drops the lowest acknowledgement bit": Planted(
         *("firmware/mqqb/window.py", "def fill(", "core.session_fill(self.counts, header)"),
@@ -116,7 +119,7 @@ def campaign(tmp_path: Path) -> Callable[[Planted], Figures]:
         settings = Settings(200, 4, 4, seed, board, 200, PATIENCE_S, 240.0, mishap=fault.mishap, others=False)
         settings = replace(settings, ordack=tuple(shlex.split(ordack)), commands=fault.commands)
         if fault.plan:
-            settings = replace(settings, messages=100, cuts=0, ahead=100, plan=fault.plan)
+            settings = replace(settings, messages=100, cuts=0, ahead=fault.ahead, plan=fault.plan)
         settings = replace(settings, artefacts=folder / "campaign")
         return asyncio.run(run_campaign(settings, Console()))
 

@@ -26,6 +26,7 @@ NEEDY = {
         "ordack.by_fsspec",
         "ordack.reconcile.",
         "ordack.capture.columnar",
+        "ordack.capture.merging",
         "ordack.capture.byte_ranges",
     ),
 }

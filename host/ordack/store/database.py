@@ -228,7 +228,7 @@ class Database:
         if legible(str(self.path)) != str(self.path):
             raise StoreError(f"the folder's name {str(folder)!r} is not UTF-8")
         self._check_place()
-        self._check_log()
+        _check_log(self.path)
         if create:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
@@ -260,20 +260,6 @@ class Database:
             raise StoreError(
                 f"{self.folder} is on {kind}, a file system of another machine, where neither locks nor syncs can be "
                 "relied on: have the store on a disk of this machine"
-            )
-
-    def _check_log(self) -> None:
-        """SQLite deletes a log whose file is missing or empty, and all that it holds: the disk may not be mounted, or
-        the file was lost."""
-        try:
-            is_there = self.path.exists()
-            is_lost = log_bytes(self.path) > 0 and not (is_there and self.path.stat().st_size)
-        except OSError:
-            return  # what comes next says why
-        if is_lost:
-            raise StoreError(
-                f"{self.path} is {'empty' if is_there else 'missing'}, but the log {self.path.name}-wal holds data: "
-                "mount the disk or put the file back; nothing was changed"
             )
 
     def close(self) -> None:
@@ -606,6 +592,21 @@ class Database:
                 self.connection.executemany(sql, rows)
             except apsw.Error as error:
                 self.explain(error)
+
+
+def _check_log(path: Path) -> None:
+    """SQLite deletes a log whose file is missing or empty, and all that it holds: the disk may not be mounted, or the
+    file was lost. Raises StoreError."""
+    try:
+        is_there = path.exists()
+        is_lost = log_bytes(path) > 0 and not (is_there and path.stat().st_size)
+    except OSError:
+        return  # what comes next says why
+    if is_lost:
+        raise StoreError(
+            f"{path} is {'empty' if is_there else 'missing'}, but the log {path.name}-wal holds data: mount the disk "
+            "or put the file back; nothing was changed"
+        )
 
 
 def _reason(error: apsw.Error, path: Path) -> StoreError:
