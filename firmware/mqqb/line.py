@@ -302,9 +302,7 @@ class Line(_Connection):
                 if self._filled - self._start < FRAME_MAX:
                     return 0
                 self._start = self._filled
-                event = self._spoiled()
-                if event:
-                    return event
+                self._spoiled()
                 continue
             start = self._start
             self._start = self._searched = end + 1
@@ -404,13 +402,11 @@ class Line(_Connection):
 
     # ---- inside
 
-    def _spoiled(self) -> int:
+    def _spoiled(self) -> None:
         """What came is no frame."""
-        if self.state != OPEN:
-            return 0
-        self.damaged += 1
-        self._miss(self._round_in)
-        return 0
+        if self.state == OPEN:
+            self.damaged += 1
+            self._miss(self._round_in)
 
     def _miss(self, number: int) -> None:
         """Something of this round is missing."""
@@ -422,7 +418,8 @@ class Line(_Connection):
         """Take a frame: the event that it is, or 0."""
         frame = self._in
         if end - start < _LEAST or not unseal(frame, self._in_view, start, end):
-            return self._spoiled()
+            self._spoiled()
+            return 0
         kind = frame[start + 1] ^ self._kinds_out ^ _FROM_ACCEPTOR
         of_round = kind & _ROUNDS
         kind ^= of_round
