@@ -1418,9 +1418,10 @@ def test_a_campaign_deploys_the_modules_that_it_tests_and_reports_their_hash(ben
 
 @pytest.mark.timeout(240)
 def test_a_run_loads_the_firmware_that_the_file_names_once(
-    bench: Bench, rig: Rig, tmp_path: Path, application: Path
+    bench: Bench, rig: Rig, tmp_path: Path, application: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The modules that are frozen into it are tested."""
+    monkeypatch.setattr("hil.drivers._LOADED", {})  # other tests have boards of this name
     loaded = tmp_path / "loaded"
     cmd = f"sh -c 'echo {{image}} >> {loaded}; {bench.loader['cmd']}'".replace("'s|", '"s|').replace("|' ", '|" ')
     board = {**bench.described, "drivers": {"ExternalLoaderDriver": {"cmd": cmd}, **bench.described["drivers"]}}
