@@ -445,7 +445,7 @@ class Campaign:
         """Start the queue manager, for the boards of the whole fleet. Raises CampaignFailed."""
         await self.manager.command("queue", "create", QUEUE, "--transactional")
         self.manager.links = [word for campaign in self.fleet for word in campaign.proxy.serve_arguments()]
-        if self.tap is None and judges_traffic(self.settings):
+        if self.tap is None and is_captured(self.settings, self.board):
             self.manager.links += ["--capture", CAPTURE]
         if self.settings.tls:
             from hil.plant import secure  # cryptography is slow to import
@@ -629,7 +629,9 @@ class Campaign:
         """Hold what went over the link against the specification. Raises CampaignFailed if it cannot be read."""
         if self.tap is not None:
             self.tap.close()
-        if not judges_traffic(self.settings) or len(self.fleet) > 1:
+            if self.tap.failure:
+                raise CampaignFailed(self.tap.failure)
+        if not is_captured(self.settings, self.board) or len(self.fleet) > 1:
             return
         try:
             figures.traffic = await asyncio.to_thread(judge, ORDACK, self.folder)
@@ -660,12 +662,14 @@ class Campaign:
         )
 
 
-def judges_traffic(settings: Settings) -> bool:
-    """Whether all traffic has to follow the specification and can be read. A folder that is erased or put back, of
-    either end, repeats numbers in its new life.
+def is_captured(settings: Settings, board: Board) -> bool:
+    """Whether the traffic is captured and judged. A folder that is erased or put back, of either end, repeats numbers
+    in its new life. The queue manager captures a serial line, by its own clock: if that steps, an audit has no order.
     """
     is_put_back = settings.mishap in (ERASE, ERASE_FIXED, COPY, FLIP, RESTORE)
-    return settings.application == SENSOR and not settings.tls and not is_put_back
+    steps = any(kill.way == CLOCK for kill in kills_of(settings.plan or (), MANAGER))
+    is_ordered = board.line is None or not steps
+    return settings.application == SENSOR and not settings.tls and not is_put_back and is_ordered
 
 
 def proxy_of(board: Board, schedule: CutSchedule, seed: int, tap: Tap | None) -> FaultProxy:
@@ -786,7 +790,7 @@ def prepare(settings: Settings, folder: Path, first: Prepared | None = None) -> 
     schedule = CutSchedule(cuts)
     has_clock = any(kill.way == CLOCK for kill in plans[MANAGER])
     manager = first[0].manager if first else QueueManager(settings.ordack, folder, has_clock)
-    tap = Tap(folder) if first is None and board.line is None and judges_traffic(settings) else None
+    tap = Tap(folder) if first is None and board.line is None and is_captured(settings, board) else None
     proxy = proxy_of(board, schedule, settings.seed, tap)
     fleet = first[0].fleet if first else []
     commands = Commands(settings.commands)

@@ -1,10 +1,14 @@
 """Traffic is judged by the rules of windows and acknowledgements, whatever the queue holds in the end."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hil.traffic import window_faults
+from hil.scenario import ORDACK
+from hil.traffic import CAPTURE, judge, window_faults
+from tests.support import capture_generator
 
 UP, DOWN = "10.0.0.7:50000>10.0.0.1:1801", "10.0.0.1:1801>10.0.0.7:50000"
 WINDOW = 4
@@ -45,3 +49,18 @@ def test_an_acknowledgement_has_its_base_message(base: int, flags: int, faults: 
 
 def test_a_port_that_is_used_again_begins_anew() -> None:
     assert window_faults([*opening(), *messages(WINDOW)] * 2) == []
+
+
+@pytest.mark.skipif(not Path(ORDACK[0]).exists(), reason="`make setup` installs ordack")
+@pytest.mark.parametrize("seed", [3, 4])
+def test_a_violation_that_the_audit_finds_is_found(tmp_path: Path, seed: int) -> None:
+    kinds = set()
+    for violations in (False, True):
+        folder = tmp_path / str(violations)
+        made = capture_generator.generate(seed, folder, violations=violations, faults=[])
+        made.paths[0].rename(folder / CAPTURE)
+        found = [sentence for sentence in judge(ORDACK, folder) if "`ordack audit`" in sentence]
+        assert bool(found) is violations
+        kinds = {planted.kind for planted in made.planted if planted.certain}
+    assert kinds, "the capture has a planted violation"
+    assert kinds <= {match[1] for sentence in found if (match := re.match(r"\d+ times (\w+)", sentence))}

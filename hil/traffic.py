@@ -44,23 +44,18 @@ def judge(ordack: Sequence[str], folder: Path) -> list[str]:
     subprocess.SubprocessError: the commands of `ordack` did not read them.
     """
     captures = sorted(folder.glob(f"{Path(CAPTURE).stem}*{Path(CAPTURE).suffix}"))
-    if not any(_packets(ordack, capture, 1) for capture in captures):
+    packets = [packet for capture in captures for packet in _json_lines((0, 3), *ordack, "decode", capture)]
+    if not packets:
         return []
-    violations = _json_lines(ordack, "audit", *captures, "--no-spark", statuses=(0, 1, 3))
-    kinds = [str(line["kind"]) for line in violations if line.get("record") == "violation"]
-    found = [f"{kinds.count(kind)} times {kind} (`ordack audit`)" for kind in dict.fromkeys(kinds)]
-    faults = window_faults(packet for capture in captures for packet in _packets(ordack, capture))
-    return found + faults[:_SHOWN]
+    (summary,) = _json_lines((0, 1, 3), *ordack, "audit", *captures, "--no-spark")
+    found = [f"{count} times {kind} (`ordack audit`)" for kind, count in summary["violations"].items() if count]
+    return found + window_faults(packets)[:_SHOWN]
 
 
-def _packets(ordack: Sequence[str], capture: Path, most: int = -1) -> list[dict[str, Any]]:
-    return _json_lines(ordack, "decode", capture, statuses=(0, 3))[: None if most < 0 else most]
-
-
-def _json_lines(ordack: Sequence[str], *words: str | Path, statuses: Sequence[int]) -> list[dict[str, Any]]:
-    done = subprocess.run([*ordack, *words, "--json"], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+def _json_lines(statuses: Sequence[int], *command: str | Path) -> list[dict[str, Any]]:
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     if done.returncode not in statuses:
-        raise ValueError(f"`ordack {words[0]}` ended with status {done.returncode}: {done.stderr.strip()}")
+        raise ValueError(f"`ordack {command[1]}` ended with status {done.returncode}: {done.stderr.strip()}")
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
