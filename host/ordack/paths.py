@@ -1,4 +1,4 @@
-"""Paths of files and folders as options name them: of this machine, in a bucket of S3, or on HDFS and the like.
+"""Paths of files and folders as options name them: of this machine, or in a bucket of S3.
 
 `local_path` takes only what is on this machine. `path_of` takes all: a pathlib.Path, or a RemotePath, which has of
 that what captures and segments need. Servers and keys of S3 come from the environment, never from a path: it would tell
@@ -22,13 +22,6 @@ from urllib.parse import urlsplit
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):[/\\]")
 _WINDOWS = re.compile(r"[A-Za-z]:|\\\\")
 S3 = ("s3", "s3a", "s3n")
-WEB_HDFS = ("webhdfs", "swebhdfs")
-AZURE = ("abfs", "abfss")
-_NAMED = {  # by scheme, what is behind // and before the path
-    **dict.fromkeys((*S3, "gs"), ("BUCKET", r"[A-Za-z0-9][A-Za-z0-9._-]+")),
-    **dict.fromkeys(WEB_HDFS, ("HOST:PORT", r"[A-Za-z0-9._-]+:\d+")),
-    **dict.fromkeys(AZURE, ("CONTAINER@ACCOUNT", r"[a-z0-9$-]+@[a-z0-9]+(\.[a-z0-9.]+)?")),
-}
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _KEY_CODES = ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "INVALID_CLIENT_TOKEN_ID",
               "UNRECOGNIZED_CLIENT", "HTTP status 403", "HTTP status 401")  # fmt: skip
@@ -104,10 +97,9 @@ def local_path(text: str, where: str = "files and folders of this machine can be
 
 def path_of(text: str) -> AnyPath:
     """What this names, here or elsewhere. Raises NotLocal for other URLs."""
-    if scheme_of(text) in _NAMED:
+    if scheme_of(text) in S3:
         return RemotePath(text)
-    where = "paths of this machine, of S3 (s3a://BUCKET/...) and of HDFS (webhdfs://HOST:9870/...) can be named here"
-    return Path(local_path(text, where))
+    return Path(local_path(text, "paths of this machine and of S3 (s3a://BUCKET/...) can be named here"))
 
 
 def is_same(one: AnyPath, other: AnyPath) -> bool:
@@ -141,7 +133,7 @@ def is_pattern(text: str) -> bool:
 def each(do: Callable[[str], Item], paths: Iterable[str]) -> list[Item]:
     """What `do` gives for each of these paths, in order: some at once, where each waits for a server."""
     names = list(paths)
-    if any(scheme_of(name) in _NAMED for name in names):
+    if any(scheme_of(name) in S3 for name in names):
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -163,7 +155,7 @@ def sync(path: str | os.PathLike[str]) -> None:
         os.close(descriptor)
 
 
-# ---- S3, and what fsspec reaches
+# ---- S3
 
 
 class Status(NamedTuple):
@@ -225,23 +217,8 @@ def _in_words(path: RemotePath) -> Iterator[None]:
         raise
     except FileNotFoundError:
         raise path.missing() from None
-    except ImportError as error:
-        raise RemoteError(str(path), str(error)) from None
-    except Exception as error:  # those of fsspec's packages have no common base
-        if path.scheme not in S3:
-            raise _other_error(path, error) from None
-        if not isinstance(error, (OSError, ArrowException)):
-            raise
+    except (OSError, ArrowException) as error:
         raise _error(path, str(error)) from None
-
-
-def _other_error(path: RemotePath, error: Exception) -> RemoteError:
-    from ordack import by_fsspec
-
-    if by_fsspec.is_busy(error):
-        return RemoteBusy(str(path), f"{path.place} does not answer: start it, or try again later")
-    reason = str(error).partition("\n")[0] or type(error).__name__
-    return RemoteError(str(path), f"{path.place} does not do this: {reason}")
 
 
 def _error(path: RemotePath, said: str) -> RemoteError:
@@ -268,47 +245,33 @@ def _error(path: RemotePath, said: str) -> RemoteError:
 
 
 class RemotePath:
-    """A file or folder of another machine, as s3a://BUCKET/KEY: for other schemes see _NAMED. Its methods are those of
-    pathlib.Path, and raise RemoteError. Raises NotLocal."""
+    """A file or folder in a bucket of S3, as s3a://BUCKET/KEY. Its methods are those of pathlib.Path, and raise
+    RemoteError. Raises NotLocal."""
 
     def __init__(self, text: str, known: Status | None = None) -> None:
         self.scheme = scheme_of(text)
-        form, pattern = _NAMED[self.scheme]
-        found = re.fullmatch(rf"[A-Za-z0-9]+://({pattern})(?:/+(?P<key>.*))?", text, re.DOTALL)
+        found = re.fullmatch(r"[A-Za-z0-9]+://([A-Za-z0-9][A-Za-z0-9._-]+)(?:/+(.*))?", text, re.DOTALL)
         if found is None:
-            if self.scheme not in AZURE and "@" in text.partition("://")[2].partition("/")[0]:
+            if "@" in text.partition("://")[2].partition("/")[0]:
                 text = f"{self.scheme}://...@{text.partition('@')[2]}"
                 raise NotLocal(
                     f"{text} has a key in it, which logs would show: name only the bucket, and give the key in "
                     "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
                 )
-            raise NotLocal(f"{text} is not of the form {self.scheme}://{form}/NAME")
-        self.place, self._key = found[1], (found["key"] or "").rstrip("/")
-        self._text = f"{self.scheme}://{self.place}/{self._key}".rstrip("/")
+            raise NotLocal(f"{text} is not of the form {self.scheme}://BUCKET/NAME")
+        self.bucket, self._key = found[1], (found[2] or "").rstrip("/")
+        self._text = f"{self.scheme}://{self.bucket}/{self._key}".rstrip("/")
         self._known = known
         self._listed: dict[str, Status] = {}
 
     @property
-    def bucket(self) -> str:
-        """As pyarrow names it; "" if there are none."""
-        return "" if self.scheme in WEB_HDFS else self.place.partition("@")[0]
-
-    @property
     def inside(self) -> str:
         """As pyarrow names it: BUCKET/KEY."""
-        return f"{self.bucket}/{self._key}".rstrip("/") or "/"
+        return f"{self.bucket}/{self._key}".rstrip("/")
 
     def system(self) -> Any:
         """Its pyarrow.fs.FileSystem. Raises RemoteError."""
-        if self.scheme in S3:
-            return file_system()
-        key = str(os.getpid()), self.scheme, self.place
-        if key not in _systems:
-            from ordack import by_fsspec
-
-            with _in_words(self):
-                _systems[key] = by_fsspec.file_system(self.scheme, self.place)
-        return _systems[key]
+        return file_system()
 
     def __str__(self) -> str:
         return self._text
@@ -346,16 +309,15 @@ class RemotePath:
     def missing(self) -> RemoteMissing:
         """What to say when it is not there."""
         try:
-            there = not self.bucket or self._look(self.bucket) is not None
+            there = self._look(self.bucket) is not None
         except RemoteError:
             there = True
-        server = (_endpoint() or _AMAZON) if self.scheme in S3 else self.place
-        gone = "" if there else f"there is no bucket {self.bucket} at {server}: "
+        gone = "" if there else f"there is no bucket {self.bucket} at {_endpoint() or _AMAZON}: "
         return RemoteMissing(str(self), f"{gone}it is not there, or not any more")
 
     def require_bucket(self) -> None:
         """Raises RemoteMissing if there is none of this name."""
-        if self.bucket and self._look(self.bucket) is None:
+        if self._look(self.bucket) is None:
             raise self.missing()
 
     def _look(self, inside: str) -> Status | None:
@@ -398,7 +360,7 @@ class RemotePath:
         """What this matches as a pattern; names that begin with a dot only where it does. Raises RemoteError."""
         if has_magic(self.bucket):
             raise NotLocal(f"{self} is a pattern of buckets: name one")
-        found = [RemotePath(f"{self.scheme}://{self.place}")]
+        found = [RemotePath(f"{self.scheme}://{self.bucket}")]
         for part in self._key.split("/"):
             if part == "**":
                 found = [one for folder in found for one in (folder, *folder.folders())]

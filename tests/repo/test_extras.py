@@ -23,7 +23,6 @@ NEEDY = {
     "spark": (
         "ordack.pipeline.",
         "ordack.audit.",
-        "ordack.by_fsspec",
         "ordack.reconcile.",
         "ordack.capture.columnar",
         "ordack.capture.merging",
