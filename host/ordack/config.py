@@ -52,8 +52,9 @@ class Config:
     max_sessions*: from one address, with one queue manager GUID, and in all (B-435). max_unknown_streams: incoming
     streams remembered that lead to no transactional queue, or of which nothing was accepted. max_ack_queues: peers
     without a session for which FinalAcks wait; max_final_acks: how many wait in all, and max_peer_final_acks for one
-    peer, before the next message of it is rejected (returns.py). max_unwritten: bytes a peer may leave unread before it
-    is cut off. max_half_received: bytes of unfinished packets in all. packet_timeout: ms in which a packet has to
+    peer, before the next message of it is rejected (returns.py); acknowledgement_lifetime: s until one is
+    discarded that nobody has fetched. max_unwritten: bytes a peer may leave unread before it is cut off.
+    max_half_received: bytes of unfinished packets in all. packet_timeout: ms in which a packet has to
     come, or after that minimum_rate bytes of it a second. refusals_told: messages of a stream refused in a
     row before an operator hears (B-426).
     outcomes_kept: ended messages of which a sender can still ask (C-80). route: forward messages for other queue
@@ -82,6 +83,7 @@ class Config:
     max_ack_queues: int = 1000
     max_final_acks: int = 100_000
     max_peer_final_acks: int = 1000
+    acknowledgement_lifetime: int = 30 * 86400
     max_unwritten: int = 16 << 20
     max_half_received: int = 256 << 20
     packet_timeout: int = 60000
@@ -127,6 +129,7 @@ class Config:
             "max_ack_queues": value["MaxAckQueues"],
             "max_final_acks": value["MaxFinalAcks"],
             "max_peer_final_acks": value["MaxFinalAcksPerPeer"],
+            "acknowledgement_lifetime": value["AcknowledgementLifetime"],
             "max_unwritten": value["MaxUnwritten"],
             "max_half_received": value["MaxHalfReceived"],
             "refusals_told": value["RefusalsTold"],

@@ -25,7 +25,8 @@ from ordack.serve_log import ERROR, SAME_AGAIN_S, Operator
 from ordack.store import StoreError
 from ordack.turns import Turns
 
-EVERYDAY_ENDS = ("B-147", "B-163", "B-298")  # idle, stopped, the peer went away: nothing to tell an operator
+# Idle, stopped, the peer went away: nothing to tell an operator. Of a hop that leads here its Connector tells.
+EVERYDAY_ENDS = ("B-147", "B-163", "B-298", "B-413")
 
 GONE_MAX = 1000
 Hop = tuple[str, int]

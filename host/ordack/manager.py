@@ -296,6 +296,8 @@ class Manager:
         elif isinstance(event, Opened):
             if self.links.opened(link):
                 self.outgoing.opened(link)
+                if link.session.initiator and link.peer == self.store.guid and not self.outgoing.served_by(link):
+                    self.links.close(link, "B-413", "this queue manager itself answers there; correct the next hop")
         elif isinstance(event, Noted):
             text = f"{link.address}: {event.reason} ({event.rule}); let through"
             self.operator.tell(text, peer=link.address, rule=event.rule)

@@ -489,9 +489,11 @@ class Outcomes:
     ) -> None:
         outgoing = self.store.outgoing.queue(format_name, self.now, address)
         self.room -= len(packet)
-        self.store.outgoing.add(
-            [NewOutgoing(outgoing.identifier, message_id, 0, 0, 0, recoverable, 0, packet, priority, own=False)]
+        due = self.now + self.config.acknowledgement_lifetime
+        message = NewOutgoing(
+            outgoing.identifier, message_id, 0, 0, 0, recoverable, 0, packet, priority, own=False, due=due
         )
+        self.store.outgoing.add([message])
         self.sent = True
 
 

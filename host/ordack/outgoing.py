@@ -115,6 +115,7 @@ class OutgoingQueues:
         self._links = links
         self._routing = routing
         self._config = config
+        self._accepts: dict[Hop, bytes] = {}  # who has taken the last session that was opened there from here
         self._forget_all()
 
     def _forget_all(self) -> None:
@@ -168,6 +169,7 @@ class OutgoingQueues:
     def load(self) -> None:
         """Begin anew: `refresh` takes all from the store. Whatever may have been sent before, may have arrived."""
         self._note_interrupted()
+        self._accepts = self._store.outgoing.accepts()
         self._forget_all()
 
     def refresh(self) -> None:
@@ -246,25 +248,9 @@ class OutgoingQueues:
         """Put messages that only pass through in the outgoing queues of these names; `take_up` is to follow."""
         rows = []
         for name, message, packet in messages:
-            until = outcome.send_until(message)
             there = self._links.with_peer(bytes(message.user.queue_manager_address))
             queue = self._store.outgoing.queue(name, wall, there[0].address if there else None)
-            rows.append(
-                NewOutgoing(
-                    queue.identifier,
-                    message.user.message_id,
-                    0,
-                    0,
-                    0,
-                    bool(message.user.flags & core.USER_DM),
-                    0,
-                    packet,
-                    0 if message.transaction is not None else message.base.flags & core.BASE_PR,
-                    own=False,
-                    send_until=until,
-                    due=until + 1,
-                )
-            )
+            rows.append(_passing(queue.identifier, message, packet))
         self._store.outgoing.add(rows)
 
     def take_news(self) -> list[OutgoingQueue]:
@@ -368,7 +354,11 @@ class OutgoingQueues:
     def opened(self, link: Link) -> None:
         """A session is open: it serves what is for its hop and its peer, also what an older one served: a peer that has
         left that for another one may have no end of it any more."""
-        for queue in self._by_hop.get(link.hop, []) if link.hop else []:
+        if link.hop and link.session.initiator and self._accepts.get(link.hop) != link.peer:
+            self._accepts[link.hop] = link.peer
+            self._store.outgoing.note_accepts(*link.hop, link.peer)
+        for queue in list(self._by_hop.get(link.hop, ())) if link.hop else []:
+            self._reach(queue, None)
             self._attach(queue)
         for queue in self._by_peer.get(link.peer, []):
             self._store.outgoing.queue(queue.format_name, 0, link.address)
@@ -392,10 +382,16 @@ class OutgoingQueues:
             self._left[queue] = None
 
     def _reach(self, queue: OutgoingQueue, address: str | None) -> None:
-        """Note where the peer is that an outgoing queue is for, unless the configuration says that."""
+        """Note where the peer is that an outgoing queue is for."""
         queue.address = address or queue.address
-        if queue.peer and not queue.routed and queue.address:
-            self._lead(queue, self._routing.hop(queue.address))
+        if queue.peer and not queue.routed:
+            self._lead(queue, self._hop_of_peer(queue))
+
+    def _hop_of_peer(self, queue: OutgoingQueue) -> Hop | None:
+        """Where the peer takes connections that an outgoing queue is for, as far as the configuration says, or one from
+        here has shown. That the peer has connected from an address shows nothing (B-011)."""
+        accepted = next((hop for hop, peer in self._accepts.items() if peer == queue.peer), None)
+        return self._routing.hop(queue.address) or accepted
 
     def _lead(self, queue: OutgoingQueue, hop: Hop | None) -> None:
         if hop == queue.hop:
@@ -412,8 +408,8 @@ class OutgoingQueues:
         for queue in self:
             before = queue.hop, queue.routed
             hop, _, queue.routed = self._routing.way(queue.format_name)
-            if hop is None and queue.address:
-                hop = self._routing.hop(queue.address)
+            if hop is None and queue.peer:
+                hop = self._hop_of_peer(queue)
             if (hop, queue.routed) != before:
                 self._lead(queue, hop)
                 self._detach(queue)
@@ -433,7 +429,7 @@ class OutgoingQueues:
         if queue.hop and (queue.routed or not queue.peer):
             candidates += [link for link in self._links if link.hop == queue.hop]
         for link in candidates:
-            if link.is_open:
+            if link.is_open and (link.peer != self._store.guid or queue.peer in (None, link.peer)):
                 queue.link = link
                 queue.stream.restart()
                 queue.turn = link.turns.count
@@ -504,6 +500,25 @@ class OutgoingQueues:
                 kept.append((confirmation.record.tobytes(), due, False, waiting.key))
         if kept:
             self._store.outgoing.keep(kept)
+
+
+def _passing(outgoing: int, message: headers.UserMessage, packet: bytearray) -> NewOutgoing:
+    """The row of a message that only passes through an outgoing queue."""
+    until = outcome.send_until(message)
+    return NewOutgoing(
+        outgoing,
+        message.user.message_id,
+        0,
+        0,
+        0,
+        bool(message.user.flags & core.USER_DM),
+        0,
+        packet,
+        0 if message.transaction is not None else message.base.flags & core.BASE_PR,
+        own=False,
+        send_until=until,
+        due=until + 1,
+    )
 
 
 def _new_entries(keys: range, message: NewOutgoing) -> list[Entry]:

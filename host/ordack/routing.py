@@ -9,7 +9,7 @@ from typing import NamedTuple
 from mqqb import guid_names, guids, headers, names
 
 from ordack import outcome
-from ordack.config import PORT, Config, split_direct
+from ordack.config import Config, split_direct
 from ordack.links import Hop
 from ordack.text import legible
 
@@ -81,9 +81,10 @@ class Routing:
         hop = self._config.own_hop if peer == self._guid else self._config.next_hops.get(guid.lower())
         return Way(hop, peer, hop is not None)  # to this queue manager itself, too
 
-    def hop(self, address: str) -> Hop:
-        """Where to connect to for a peer that was last at this address."""
-        return self._config.next_hops.get(address, (address, PORT))
+    def hop(self, address: str | None) -> Hop | None:
+        """Where the configuration says to connect to for a peer that was last at this address. Nobody else says that
+        the peer takes connections there."""
+        return self._config.next_hops.get(address or "")
 
     def has_hop(self, guid: bytes) -> bool:
         """Does the configuration say where this queue manager is?"""

@@ -71,6 +71,9 @@ NUMBERS = {
     "AckTimeout": _number(
         20000, 20000, 120000, "ms", "time without any packet after which a session counts as dead (B-043)", NEW
     ),
+    "AcknowledgementLifetime": _number(
+        30 * 86400, 1, NEVER, "s", "time after which an acknowledgement that nobody has fetched is discarded"
+    ),
     "CleanupInterval": _number(300000, 1, NEVER, "ms", "time after which an idle session is closed (B-132)", NEW),
     "ClockSkew": _number(
         0, 0, NEVER, "s", "time that a sender's clock may be behind when TimeToReachQueue is tested (B-267)"

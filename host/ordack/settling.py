@@ -214,13 +214,14 @@ class Settling:
         batch.incoming.update(dict.fromkeys(returns.given_up(given_up, self._incoming)))
         self._store.outgoing.keep(kept)
         gone += batch.outcomes.settle(settled)
-        for name in {self._outgoing[waiting.outgoing].format_name for waiting in due if waiting.key in gone}:
-            self._operator.tell_seldom(
-                name,
-                wall,
-                f"{name}: messages were not delivered, or not received, in time; `ordack state` tells of each",
-                queue=name,
+        for queue in {self._outgoing[waiting.outgoing] for waiting in due if waiting.key in gone}:
+            name = queue.format_name
+            said = (
+                "acknowledgements are discarded that nobody has fetched"
+                if queue.returns
+                else "messages were not delivered, or not received, in time; `ordack state` tells of each"
             )
+            self._operator.tell_seldom(name, wall, f"{name}: {said}", queue=name)
         self._take_out(batch, gone, due)
         for queue, entries in self._outgoing.entries(held, due):
             queue.stream.hold(entries)

@@ -116,7 +116,7 @@ def why(count: OutgoingCount, running: Mapping[str, Any], served: bool, now: flo
             else "being sent, or not acknowledged yet"
         )
     if not connection:
-        return f"{waiting} for {where}: it has not connected, and no address of it is known"
+        return f"{waiting} for {where}: it has no session; if it takes connections, name its address in [next-hops]"
     if "serial" in connection:
         return f"{waiting} for {where}: nothing answers on {connection['serial']}"
     if connection["tries"]:

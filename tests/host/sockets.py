@@ -63,6 +63,7 @@ async def serving(
     tls: Tls | None = None,
     certificates: frozenset[str] | None = None,
     applications: Listener | None = None,
+    port: int = 0,
 ) -> AsyncIterator[Server]:
     log: list[str] = []
     stop, ready = asyncio.Event(), asyncio.Event()
@@ -70,7 +71,7 @@ async def serving(
         store.queues.create("line1", transactional=True)
         store.lock_manager()
         manager = HearingManager(store, tcp.now(), config, log.append)
-        listener = Listener(host, 0, allow, tls is not None, certificates)
+        listener = Listener(host, port, allow, tls is not None, certificates)
         serving = tcp.serve(
             manager,
             Listeners([listener]),

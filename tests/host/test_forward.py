@@ -261,6 +261,8 @@ def test_an_order_ack_whose_source_is_gone_is_not_kept_and_comes_again(line: Lin
 
 @pytest.mark.rule("B-011", "B-344", "A-20")
 def test_a_final_ack_for_a_source_that_is_away_waits_at_the_router_over_a_restart(line: Line) -> None:
+    assert line.receiver.config
+    line.receiver.config.next_hops = {guids.guid_text(line.router.store.guid)[1:-1].lower(): ROUTER}
     peer = Sender(b"\1" * 16, PLANT)
     line.world.peers.append(peer)
     peer.send(b"x", journal=JN)
@@ -271,7 +273,7 @@ def test_a_final_ack_for_a_source_that_is_away_waits_at_the_router_over_a_restar
         wire.cut()
     with application(line.world, line.receiver) as client, client.queue("line1").receive():
         pass
-    run(line.world, 2000)  # the receiver connects to the router, where the message came from
+    run(line.world, 2000)  # the receiver connects to the router, from where the message came
     assert line.waiting() == [2, 0, 0]  # and the OrderAck: express ones are acknowledged after ten seconds
     line.router.restart(line.world.now, snapshot=True)
     line.receiver.restart(line.world.now, snapshot=True)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from mqqb import build, compose, confirm, core, guid_names, guids, headers, names, parse, rare
+from mqqb.session import Session
 from ordack import outcome
 from ordack.access import Access
 from ordack.client import Client, Letter, Reject
@@ -1051,7 +1052,9 @@ def test_a_local_queue_that_takes_no_message_says_so_to_the_sender(host: Host) -
 
 @pytest.mark.rule("B-011", "B-336")
 @pytest.mark.parametrize("asked", [{"journal": JN}, {"acknowledge": PR, "admin": ADMIN}])
-def test_what_goes_back_to_a_sender_without_a_session_gets_a_new_one(host: Host, asked: dict[str, Any]) -> None:
+def test_acknowledgements_open_a_session_only_where_one_has_been_opened_before(
+    host: Host, asked: dict[str, Any]
+) -> None:
     sender = sender_to()
     world = world_of([host], [sender])
     sender.send(b"x", **asked)
@@ -1060,4 +1063,21 @@ def test_what_goes_back_to_a_sender_without_a_session_gets_a_new_one(host: Host,
     assert host.manager.wanted_hops() == set()
     received(world, host)
     world.pass_time(100)
+    assert host.manager.wanted_hops() == set(), "it has connected from there, and may listen nowhere"
+    _call(host, world, sender.guid)
+    host.restart(world.now, snapshot=True)
     assert host.manager.wanted_hops() == {("10.0.0.9", 1801)}
+    _call(host, world, b"\7" * 16)
+    assert host.manager.wanted_hops() == set(), "another queue manager answers there now"
+
+
+def _call(host: Host, world: World, answers: bytes) -> None:
+    """This side opens a session, and the queue manager with this GUID answers; then it is over."""
+    link = host.manager.connect(("10.0.0.9", 1801), "10.0.0.9", world.now)
+    far = Session(False, answers, world.now)
+    for _ in range(4):
+        sent = [data for to, data, _ in host.manager.output() if to is link]
+        far.receive_data(b"".join(sent), world.now)
+        host.manager.receive([(link, far.data_to_send())], world.now, world.wall)
+    assert link.is_open
+    host.manager.lost(link)

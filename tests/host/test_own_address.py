@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from pathlib import Path
 
 import pytest
-from mqqb import headers, names
-from ordack import machine
+from mqqb import guids, headers, names
+from ordack import machine, status
 from ordack.client import Client
-from ordack.config import Config
+from ordack.config import PORT, Config
+from ordack.net import tcp
 
-from tests.host.sockets import Destination, serving, until
+from tests.host.sockets import PEER_GUID, Destination, serving, until
 from tests.support.beside import client_beside
 from tests.support.command import DEADLINE_S, Serve, own_port
+from tests.support.host_peer import Peer, direct
 from tests.support.host_world import Host, peer_of, world_of
 
 HOSTNAME = socket.gethostname()
@@ -134,6 +137,44 @@ async def test_an_own_address_that_comes_while_serve_runs_is_led_here_and_one_th
         monkeypatch.setattr(machine, "has", lambda address: address == theirs[0])
         async with Destination().listening(*mine) as here:  # `serve` itself has another port in this test
             await until(lambda: here.bodies == [[b"x"]])
+
+
+@pytest.mark.rule("B-413", "B-011")
+async def test_a_next_hop_that_leads_to_this_queue_manager_itself_is_told_once_and_no_session_stays(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path, Config(try_connect_interval=200)) as server:
+        peer = guids.guid_text(PEER_GUID)[1:-1].lower()
+        server.manager.config.next_hops = {peer: ("127.0.0.1", server.port)}
+        with client_beside(server.store.folder) as client:
+            lost = client.send(f"PRIVATE={peer}\\7", b"x", dead_letter=True)
+        await until(lambda: server.way.get("tries", 0) >= 3)
+        await until(lambda: len(server.manager.links) == 0)
+        [waiting] = status.outgoing(server.store, server.manager.report(), time.time())
+        assert "this queue manager itself" in waiting["why"]
+        assert sum("this queue manager itself" in line for line in server.log) == len(server.log) == 1
+        with client_beside(server.store.folder) as client:
+            state = client.state(lost.message_id)
+            assert state
+            assert state.answer == "waiting"
+
+
+@pytest.mark.rule("B-011")
+async def test_a_board_on_this_machine_that_left_is_not_looked_for_at_its_address(tmp_path: Path) -> None:
+    """At port 1801 of its address is this queue manager itself."""
+    async with serving(tmp_path, Config(), port=PORT) as server:
+        board = Peer(PEER_GUID, direct("nowhere"))
+        board.send(b"x")
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        board.connect(tcp.now())
+        while not list(server.manager.outgoing.returns):
+            writer.write(board.output(tcp.now()))
+            board.receive(await reader.read(1 << 16), tcp.now())
+        writer.transport.abort()
+        await until(lambda: len(server.manager.links) == 0)
+        assert not server.manager.wanted_hops()
+        await until(lambda: server.manager.shown.get("outgoing"))
+        assert not server.way
 
 
 @pytest.mark.rule("B-416")

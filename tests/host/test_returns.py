@@ -110,6 +110,38 @@ def test_all_final_acks_together_are_bounded_and_the_oldest_go(tmp_path: Path) -
     assert len(host.store.outgoing.messages()) == 10
 
 
+@pytest.mark.rule("B-435")
+def test_an_acknowledgement_that_nobody_fetches_expires(tmp_path: Path) -> None:
+    host = Host(tmp_path, Config(acknowledgement_lifetime=100))
+    peer = peer_of(1, "nowhere")
+    world = world_of([host], [])
+    peer.send(b"x", sent_time=WALL)
+    _visit(world, host, peer)
+    world.pass_time(99_000)
+    assert len(host.store.outgoing.messages()) == 1
+    world.pass_time(2000)
+    assert host.store.outgoing.queues() == []
+    assert sum("nobody has fetched" in line for line in host.log) == 1
+    world.peers = [peer]
+    world.settle()
+    assert peer.rejected == {1: 0x8002}, "nobody knows any more"
+
+
+def test_a_clock_that_is_set_ends_no_acknowledgement(tmp_path: Path) -> None:
+    """A machine without a battery for its clock begins in 1970."""
+    host = Host(tmp_path)
+    peer = peer_of(1, "nowhere")
+    world = world_of([host], [])
+    host.behind = WALL
+    host.restart(world.now, snapshot=True)
+    peer.send(b"x", sent_time=0)
+    _visit(world, host, peer)
+    host.behind = 0
+    for _ in range(3):
+        world.pass_time(1000)
+    assert len(host.store.outgoing.messages()) == 1
+
+
 def _purged(world: World, host: Host, peer: Peer, count: int) -> None:
     """A peer sends so many messages and leaves; then its queue is purged."""
     for _ in range(count):

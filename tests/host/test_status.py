@@ -227,7 +227,7 @@ def test_an_acknowledgement_for_a_machine_that_sleeps_is_no_problem(store: Path)
         told = _status(store)
         [waiting] = [queue for queue in told["outgoing"] if queue["messages"]]
         assert waiting["returns"]
-        assert waiting["why"].endswith("it has not connected, and no address of it is known")
+        assert waiting["why"].endswith("name its address in [next-hops]")
         assert told["problems"] == []
 
 

@@ -264,7 +264,7 @@ class Connector:
             self.tries = 0
             self._ended_at_once = False
             self._retry(now, wanted)
-        elif opened:
+        elif opened and rule != "B-413":
             reason = f"the session ended at once, {reason} ({rule}): quota or disk may be full there, see its log"
             self._fail("UnknownFailure", _UNSPECIFIED, reason, now, wall)
         elif rule == "B-209":

@@ -76,7 +76,7 @@ class Moves:
         keys = first_piece(next_ones)
         rows = self._db.all(
             "SELECT substr(packet, 1, 60), confirmation, send_until, due, id FROM outgoing_messages "
-            "WHERE own AND id > ? AND id <= ?",
+            "WHERE (own OR due <= send_until) AND id > ? AND id <= ?",
             (after, max(keys, default=after)),
         )
         moved = []

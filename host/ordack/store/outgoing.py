@@ -206,7 +206,7 @@ class OutgoingQueues:
 
     def queue(self, format_name: str, now: int, address: str | None = None) -> Outgoing:
         """The outgoing queue of this format name, made if there is none, with a new sequence. now: seconds since 1970.
-        address: where the peer that the queue is for was last."""
+        address: from where the peer that the queue is for has connected last."""
         with self._db.transaction():
             found = self.find(format_name)
             if found and address in (None, found.address):
@@ -256,7 +256,7 @@ class OutgoingQueues:
     def forwarded(self, outgoing: int) -> Iterator[tuple[int, bytearray]]:
         """What only passes through an outgoing queue: (key, packet)."""
         keys = self._db.column(
-            "SELECT id FROM outgoing_messages WHERE outgoing = ? AND NOT own AND due > 0", (outgoing,)
+            "SELECT id FROM outgoing_messages WHERE outgoing = ? AND NOT own AND due > send_until", (outgoing,)
         )
         return ((key, self.packet(key)[0]) for key in keys)
 
@@ -284,7 +284,10 @@ class OutgoingQueues:
     def acknowledgements(self, outgoing: int, limit: int) -> list[Waiting]:
         """The oldest so many of the queue manager's own acknowledgements in an outgoing queue; not messages that only
         pass through."""
-        return self._waiting("outgoing = ? AND NOT own AND due IS NULL ORDER BY id LIMIT ?", (outgoing, limit))
+        return self._waiting(
+            "outgoing = ? AND NOT own AND coalesce(due, 1) BETWEEN 1 AND send_until ORDER BY id LIMIT ?",
+            (outgoing, limit),
+        )
 
     def note_discarded(self, classes: Mapping[int, int]) -> None:
         """Note of outgoing queues how their latest message has ended: 0, or the class of one that was discarded."""
@@ -302,6 +305,17 @@ class OutgoingQueues:
         """Note that messages of an outgoing queue with keys up to this may be transmitted from now on; 0: none is any
         more."""
         self._db.all("UPDATE outgoing SET sent_to = ? WHERE id = ?", (key, outgoing))
+
+    def accepts(self) -> dict[tuple[str, int], bytes]:
+        """The addresses, host and port, where a session was opened from here, and the queue manager that answered last
+        at each."""
+        rows = self._db.all("SELECT substr(name, 9), value FROM settings WHERE name GLOB 'accepts *'")
+        return {(host, int(port)): peer for where, peer in rows for host, _, port in [where.rpartition(":")]}
+
+    def note_accepts(self, host: str, port: int, peer: bytes) -> None:
+        """This queue manager has answered there."""
+        with self._db.transaction():
+            self._db.all("INSERT OR REPLACE INTO settings VALUES (?, ?)", (f"accepts {host}:{port}", peer))
 
     def total(self) -> int:
         """Messages in all outgoing queues."""

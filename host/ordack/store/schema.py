@@ -133,7 +133,7 @@ CREATE TABLE outgoing (
     sent_to INTEGER NOT NULL DEFAULT 0,          -- messages up to this one may have been transmitted
     resends INTEGER NOT NULL DEFAULT 0,          -- how often an operator has asked for one
     discarded INTEGER NOT NULL DEFAULT 0,        -- class of the latest message that has ended, if it is lost
-    address TEXT,                                -- where the peer was last, if the queue is for one
+    address TEXT,                                -- from where the peer has connected last, if the queue is for one
     messages INTEGER NOT NULL DEFAULT 0,
     bytes INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE outgoing_messages (
