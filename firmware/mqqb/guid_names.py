@@ -1,9 +1,14 @@
 """Public and private format names: queues by GUIDs and numbers (wire.md 1.5)."""
 
-from struct import pack, unpack_from
+from struct import pack, unpack, unpack_from
 
 from mqqb import names
 from mqqb.names import QueueName, check_guid
+
+
+def guid_text(guid: bytes) -> str:
+    """16 wire bytes as {D1-D2-D3-D4}, upper case (wire.md 1.1)."""
+    return "{%08X-%04X-%04X-%04X-%04X%08X}" % (unpack("<IHH", guid[:8]) + unpack(">HHI", guid[8:16]))
 
 
 class PrivateQueueFormatNameId(QueueName):

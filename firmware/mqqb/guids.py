@@ -1,17 +1,11 @@
 """GUIDs as texts, and format names as texts that have them (wire.md 1.1, 1.5, 1.6)."""
 
-from struct import pack_into, unpack_from
+from struct import pack_into
 
 from mqqb import names
 from mqqb.guid_names import PrivateQueueFormatName, PrivateQueueFormatNameId, PublicQueueFormatName
+from mqqb.guid_names import guid_text as guid_text
 from mqqb.names import DirectQueueFormatName, QueueName, check_guid
-
-
-def guid_text(guid: bytes) -> str:
-    """16 wire bytes as {D1-D2-D3-D4}, upper case (wire.md 1.1)."""
-    one, two, three = unpack_from("<IHH", guid, 0)
-    tail = "".join(["%02X" % byte for byte in guid[8:16]])
-    return "{%08X-%04X-%04X-%s-%s}" % (one, two, three, tail[:4], tail[4:])
 
 
 def guid_bytes(text: str) -> bytes:
@@ -39,14 +33,23 @@ class DistributionListFormatName(QueueName):
         super().__init__(check_guid(distribution_list))
 
 
-def parse_guid_name(kind: str, rest: str) -> "PublicQueueFormatName | PrivateQueueFormatName":
-    """What stands behind PUBLIC= or PRIVATE= of a format name. ValueError."""
+def parse_other_name(kind: str, rest: str) -> QueueName:
+    """A format name that is not DIRECT=TCP: or DIRECT=OS:; kind is in upper case, rest follows the =. ValueError."""
     if kind == "PUBLIC":
         return PublicQueueFormatName(guid_bytes(rest))
-    guid, _, number = rest.partition("\\")
-    if not 1 <= len(number) <= 8:
-        raise ValueError("PRIVATE= needs a GUID, a backslash and a queue number of up to 8 hex digits: " + rest)
-    return PrivateQueueFormatName(guid_bytes(guid), int(number, 16))
+    if kind == "PRIVATE":
+        guid, _, number = rest.partition("\\")
+        if not 1 <= len(number) <= 8:
+            raise ValueError("PRIVATE= needs a GUID, a backslash and a queue number of up to 8 hex digits: " + rest)
+        return PrivateQueueFormatName(guid_bytes(guid), int(number, 16))
+    if kind != "DIRECT":
+        raise ValueError("a format name begins with DIRECT=, PUBLIC= or PRIVATE=: " + kind)
+    protocol, _, path = rest.partition(":")
+    if protocol.upper() in ("IPX", "SPX"):
+        names.parse_format_name("DIRECT=OS:" + path)  # the path has the same form
+    elif protocol.upper() not in ("HTTP", "HTTPS"):
+        raise ValueError("a direct name begins with TCP:, OS:, HTTP:, HTTPS:, IPX: or SPX:: " + rest)
+    return DirectQueueFormatName(rest)
 
 
 def format_name(name: QueueName, host: bytes = names.NULL_GUID) -> str:

@@ -115,24 +115,17 @@ class DirectQueueFormatName(QueueName):
 def parse_format_name(text: str) -> QueueName:
     r"""A format name as applications write it: DIRECT=OS:host\private$\name, PUBLIC=guid, PRIVATE=guid\hex.
 
-    ValueError with the reason if it is none.
+    ValueError with the reason if it is none. Boards only parse DIRECT=TCP: and DIRECT=OS:.
     """
-    kind, equals, rest = text.partition("=")
-    kind = kind.upper()
-    if kind == "PUBLIC" or kind == "PRIVATE":
-        from mqqb import guids  # not before there is one
-
-        return guids.parse_guid_name(kind, rest)
-    if kind != "DIRECT" or not equals:
-        raise ValueError("a format name begins with DIRECT=, PUBLIC= or PRIVATE=: " + text)
+    kind, _, rest = text.partition("=")
     protocol, _, path = rest.partition(":")
-    protocol = protocol.upper()
-    if protocol in ("TCP", "OS", "IPX", "SPX"):
-        address, _, queue = path.partition("\\")
-        if queue[:9].lower() == "private$\\":
-            queue = queue[9:]
-        if not address or not 1 <= len(queue.partition(";")[0]) <= 124 or "\\" in queue:
-            raise ValueError("a direct name is PROTOCOL:address\\[private$\\]queue: " + text)
-    elif protocol not in ("HTTP", "HTTPS"):
-        raise ValueError("a direct name begins with TCP:, OS:, HTTP:, HTTPS:, IPX: or SPX:: " + text)
+    if kind.upper() != "DIRECT" or protocol.upper() not in ("TCP", "OS"):
+        from mqqb import guids  # boards do not have it
+
+        return guids.parse_other_name(kind.upper(), rest)
+    address, _, queue = path.partition("\\")
+    if queue[:9].lower() == "private$\\":
+        queue = queue[9:]
+    if not address or not 1 <= len(queue.partition(";")[0]) <= 124 or "\\" in queue:
+        raise ValueError("a direct name is PROTOCOL:address\\[private$\\]queue: " + text)
     return DirectQueueFormatName(rest)

@@ -79,7 +79,8 @@ _CONFIRMATION_OFFSET = const(32)  # state, marks, class,
 _TIMES_OFFSET = const(36)  # T0, TTRQ, TTBR, then the packet
 MESSAGE_PREFIX_BYTES = const(40)
 HEAD_BYTES = const(48)  # of a message: all but the packet
-QUEUE_PREFIX_BYTES = const(18)  # queue, counters; the format name follows in UTF-8
+QUEUE_PREFIX_BYTES = const(18)  # queue, counters; LoggedQueue.guid and, in UTF-8, the name behind DIRECT= follow
+KNOWN_BYTES = const(4)  # of LoggedQueue.guid
 SOURCE_PREFIX_BYTES = const(34)  # source, counters, GUID of the queue manager; the queue's name follows in UTF-8
 # state, marks, class, T0 or 0: as it was, queue or source; MessageIDs or numbers of arrivals follow
 STATE_PREFIX = const("<BBHIH")
@@ -458,7 +459,8 @@ def replace(handle: Stored, other: Stored) -> None:
 
 
 class LoggedQueue:
-    """A destination queue in the log. `record`: its stream's counters after the last message (mqqb_outgoing).
+    """A destination queue in the log. `record`: its stream's counters after the last message (mqqb_outgoing). `guid`:
+    the begin of the GUID of the queue manager for which its messages are; zeros before one has answered.
 
     `total`: so many messages of it the log has had, in so many bytes, each modulo 2**30; then, if `touched`, what is
     durable of that. `deferred`: so many of them are on the flash only, all behind those in memory. The first one stands
@@ -476,6 +478,7 @@ class LoggedQueue:
         "deferred",
         "ended",
         "first",
+        "guid",
         "index",
         "last",
         "name",
@@ -486,12 +489,13 @@ class LoggedQueue:
         "total",
         "touched",
     )
-    guid = b""
     is_replaced = False
+    skip = 7  # so much of its name is not in the log: DIRECT=
 
     def __init__(self, index: int, name: str, record: "array[int]") -> None:
         self.index = index
         self.name = name
+        self.guid = b"\0\0\0\0"
         self.record = self.noted = record
         self.before = array("I", record)  # what is durable of `noted`, if `touched`
         self.touched = False
@@ -775,7 +779,7 @@ class Log:
         out = self.out
         struct.pack_into("<H", out, place, thing.index)
         core.put_words(out, place + 2, thing.noted, 0, 4)
-        rest = thing.guid + thing.name.encode()
+        rest = thing.guid + thing.name.encode()[thing.skip :]
         core.copy(out, place + QUEUE_PREFIX_BYTES, rest, 0, len(rest))
         return QUEUE_PREFIX_BYTES + len(rest)
 
@@ -968,7 +972,7 @@ def header_size(things: "list[Any]", queues: int) -> int:
     """Bytes of the header of a segment that has the counters of these queues and sources."""
     size = HEADER_BYTES + 4 + queues * TOTAL_BYTES
     for thing in things:
-        size += 2 + QUEUE_PREFIX_BYTES + len(thing.guid) + len(thing.name.encode())
+        size += 2 + QUEUE_PREFIX_BYTES + len(thing.guid) + len(thing.name.encode()) - thing.skip
     return size
 
 

@@ -65,10 +65,9 @@ _LARGE_HEAP = const(1048576)
 _MODULES_BYTES = const(24576)  # that these modules have of the heap
 _CAPACITY_MIN = const(1024)
 _NAME_MAX = const(100)  # bytes
-_STARTS_MAX = const(0xFFFFFF)
 TAKEN = "another Node has this outbox now: use that one"
 _CLOSED = const("this Node is closed: make a new one for its outbox")
-_NUMBERS = "capacity", "segment_size", "hold", "quota", "starts", "bytes of inbox_quota", "messages of inbox_quota"
+_NUMBERS = "capacity", "segment_size", "hold", "quota", "bytes of inbox_quota", "messages of inbox_quota"
 opened: "dict[Any, Node]" = {}  # by the place of its files, the Node that has opened them last
 
 
@@ -76,26 +75,26 @@ def _refuse(what: str, rule: str, value: object) -> None:
     raise ValueError("{} is {}, not {}".format(what, rule, repr(value)))
 
 
-def _check(connect: object, listen: object, name: object, guid: object, inbox_quota: object, *numbers: object) -> None:
+def _check(
+    connect: object, listen: object, name: object, accept: object, guid: object, inbox_quota: object, *numbers: object
+) -> None:
     """What these arguments of Node cannot be is said at once."""
     for where, address in (("connect", connect), ("listen", listen)):
         if isinstance(address, (str, tuple, list)):
             host, port = address if isinstance(address, tuple) and len(address) == 2 else (None, None)
             if not isinstance(host, str) or not isinstance(port, int) or not 0 <= port <= 0xFFFF:
                 _refuse(where, '("address", port)', address)
-    if not isinstance(name, str) or len(name.encode()) > _NAME_MAX:
-        _refuse("name", "a text of at most 100 bytes", name)
+    for what, text in (("name", name), ("accept", accept)):
+        if not isinstance(text, str) or len(text.encode()) > _NAME_MAX:
+            _refuse(what, "a text of at most 100 bytes", text)
     if guid is not None and (not isinstance(guid, bytes) or len(guid) != 16):
         _refuse("guid", "16 bytes", guid)
     if not isinstance(inbox_quota, tuple) or len(inbox_quota) != 2:
         _refuse("inbox_quota", "(bytes, messages)", inbox_quota)
     numbers += inbox_quota  # type: ignore[operator]
-    for what, value, least in zip(_NUMBERS, numbers, (_CAPACITY_MIN, 1, 1, 0, 0, 0, 0)):
-        most = _STARTS_MAX if what == "starts" else sys.maxsize
-        if not isinstance(value, int) or not least <= value <= most:
-            _refuse(
-                what, "a whole number from {} {}".format(least, "on" if most == sys.maxsize else "to 16777215"), value
-            )
+    for what, value, least in zip(_NUMBERS, numbers, (_CAPACITY_MIN, 1, 1, 0, 0, 0)):
+        if not isinstance(value, int) or not least <= value <= sys.maxsize:
+            _refuse(what, "a whole number from {} on".format(least), value)
 
 
 if not MICROPYTHON:
@@ -143,10 +142,10 @@ class Node:
     see outbox.Outbox; capacity alone bounds how many messages wait. hold: about so many of them are in memory, the half
     of which is under way; None: as many as there is room for now, at most 500. quota: bytes of the dead-letter queue
     and of the journal, each; None: a quarter of capacity. Neither takes more than a quarter of `hold` either; then
-    copies are discarded (C-37). starts: how often the board has started, where something outside of the folder counts
-    that. inbox_quota: (bytes, messages) that may wait in all inboxes; None: as in the dead-letter queue. confirmation:
-    the machine's values of the confirmation process; None: the defaults, but without LongLiveTime, so that a message
-    without ttrq waits for ever. clock: gives s since 1970.
+    copies are discarded (C-37). inbox_quota: (bytes, messages) that may wait in all inboxes; None: as in the
+    dead-letter queue. confirmation: the machine's values of the confirmation process; None: the defaults, but without
+    LongLiveTime, so that a message without ttrq waits for ever. accept: up to two GUIDs of queue managers, as `ordack`
+    shows them, which take the place of the ones that answered at their addresses before. clock: gives s since 1970.
     random: gives floats from 0 up to 1, for the back-off. on_failed, on_stored, on_connection: see notices.Notices;
     on_failed hears of every message, also of one of an earlier life, and if the power fails then, once more. files: in
     place of folder, what the outbox writes to. A Node of this program that has it ends, for two of them would write
@@ -173,7 +172,6 @@ class Node:
         on_failed: "Callable[[Message], Any] | None" = None,
         files: "log.Files | None" = None,
         quota: "int | None" = None,
-        starts: int = 0,
         confirmation: "confirm.Settings | None" = None,
         clock: "Callable[[], int]" = unix_time,
         listen: "tuple[str, int] | None" = None,
@@ -181,9 +179,11 @@ class Node:
         name: str = "",
         on_stored: "Callable[[Message], Any] | None" = None,
         on_connection: "Callable[[Peer, str], Any] | None" = None,
+        accept: str = "",
     ) -> None:
-        numbers = capacity, segment_size, 1 if hold is None else hold, quota or 0, starts
-        _check(connect, listen, name, guid, inbox_quota or (0, 0), *numbers)
+        numbers = capacity, segment_size, 1 if hold is None else hold, quota or 0
+        _check(connect, listen, name, accept, guid, inbox_quota or (0, 0), *numbers)
+        self.accept = accept.upper()
         self.heap, free = _collect_often()  # bytes
         _take_over(files.place if files else log.absolute(folder))  # before anybody looks at what is there
         files = files or outbox.files_of(folder, free=free)
@@ -198,7 +198,6 @@ class Node:
             capacity,
             hold // 2,
             Message,
-            starts,
             2 * inbox_quota[1] + 32,  # as many again may have ended, while their acknowledgements are under way
             _arrival,  # type: ignore[arg-type]
             min(self.heap // _WRITE_SHARE, _WRITE_BYTES_MAX),
@@ -266,8 +265,8 @@ class Node:
                 return queue
         if name and min(name) < " ":
             raise ValueError("a control character in a format name: is each backslash written twice? " + repr(name))
-        names.parse_format_name(name)
         self.peers.address(name)
+        names.parse_format_name(name)
         host = name[name.index(":") + 1 : name.index("\\")]
         if not host or " " in host or "/" in host or host.count(":") == 1:
             raise ValueError("the host in a format name is a name or an address without a port, not " + repr(host))

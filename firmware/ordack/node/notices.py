@@ -17,14 +17,12 @@ if TYPE_CHECKING:
 
 
 class Notices:
-    """Callbacks, each of them or None. One may be an asyncio function where the node is started: it is awaited in a
-    task of its own, so it may take its time.
+    """Callbacks, each of them or None.
 
     on_failed(message): it was dead-lettered or discarded. on_stored(message): its destination has it, in order.
     on_connection(peer, reason): a session with that peer has begun (""), or has ended or cannot begin, for that reason.
 
     `is_telling`: a callback is running. `error`: what one has raised; nothing more is told until somebody takes it.
-    `may_await`: there is an event loop that awaits `begun`: coroutines, and the message that each is about.
     """
 
     def __init__(
@@ -35,9 +33,7 @@ class Notices:
         on_connection: "Callable[[Any, str], Any] | None",
     ) -> None:
         self.is_telling = False
-        self.may_await = False
         self.error: "Exception | None" = None
-        self.begun: "list[tuple[Any, Message | None]]" = []
         self._commits = commits
         self._on_failed = on_failed
         self._on_stored = on_stored
@@ -73,7 +69,7 @@ class Notices:
 
     def waiting(self) -> int:
         """So much is to be told, or is being told."""
-        return len(self._due) + len(self.begun)
+        return len(self._due)
 
     def deliver(self) -> bool:
         """Call back, unless this is called from a callback. Was anything told?"""
@@ -85,31 +81,15 @@ class Notices:
                 callback, arguments, one = self._due.pop(0)
                 try:
                     result = callback(*arguments)
-                    if not hasattr(result, "send"):
-                        self._told(one)
-                    elif self.may_await:
-                        self.begun.append((result, one))
-                    else:
+                    if hasattr(result, "send"):
                         result.close()
-                        raise ValueError("a callback is an asyncio function, and the node is not started: node.start()")
+                        raise ValueError("a callback is an asyncio function: let it create a task")
                 except Exception as error:  # noqa: BLE001 - the application's, for whom the owner takes it
                     self.error = error
-                    self._told(one)
+                self._told(one)
         finally:
             self.is_telling = False
         return True
-
-    async def finish(self) -> None:
-        """Await what has begun, one after the other."""
-        while self.begun:
-            coroutine, one = self.begun[0]
-            try:
-                await coroutine
-            except Exception as error:  # noqa: BLE001 - see above
-                self.error = error
-            del self.begun[0]
-            self._told(one)
-            self.report()
 
     def report(self) -> None:
         """Give what a callback has raised to the exception handler of the event loop."""

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     Buffer = bytes | bytearray | memoryview
 
-_INDEX_MAX = const(0xFFFF)
 _STARTS_SHIFT = const(8)  # where a TimeStamp comes from the number of starts: so many low bits are the sequence's
 _QUEUE_NAME_MAX = const(486)
 SOURCE_NAME_MAX = const(470)
@@ -74,7 +73,7 @@ class Outbox:
 
     guid: 16 bytes; None takes that of the log, or a `fresh_guid`. segment_size: bytes of a file, at most a quarter of
     capacity. capacity: bytes of all files; a message beyond it is refused. hold: messages of each queue that a start
-    reads into memory; the rest is deferred (log.LoggedQueue). starts: how often the board has started, 0 to 0xFFFFFF.
+    reads into memory; the rest is deferred (log.LoggedQueue).
     write_bytes: records gather in so much memory; less than the default frees what only the start needs.
     `damage`: a sentence for each record that could not be read. `restored`: messages in memory, each queue in order.
     Raises OutboxDamaged, OutboxError (another board's folder, another format), OutboxWriteFailed, OSError, ValueError.
@@ -88,7 +87,6 @@ class Outbox:
         capacity: int = 1048576,
         hold: int = 500,
         handle: "type[log.Stored]" = log.Stored,
-        starts: int = 0,
         arrivals_max: int = 500,
         arrival: "type[Arrival] | None" = None,
         write_bytes: int = 8192,
@@ -101,6 +99,7 @@ class Outbox:
         opened = self.log = log.Log(files, segment_size, capacity, write_bytes, self)
         self.arrivals_max = arrivals_max
         self._sent = False  # in this start something may have been transmitted
+        self._to_note: "list[log.LoggedQueue] | None" = []  # the GUIDs of these, and that; None: it is durable
         self._start_logged = False
         self._unsynced: "list[log.Stored]" = []  # messages and arrivals that are not durable, in the order of the log
         self._deferred: "list[log.Stored]" = []  # those of them that are not kept in memory
@@ -120,7 +119,7 @@ class Outbox:
             self.restored = found.restored
             self.arrivals = len(found.arrivals)  # arrivals that are kept
             self.damage = found.damage
-            self.starts = max(found.starts + 1, starts)  # of this board, this one included
+            self.starts = found.starts + 1  # of this board, this one included
             self.name = name or found.name  # of the board, for people
             self.ahead = found.ahead  # an OrderAck has named what was never given here; in the start before, too
             self._time_stamp = found.time_stamp  # the highest that any sequence has
@@ -204,8 +203,6 @@ class Outbox:
                 return queue
         if len(name.encode()) > _QUEUE_NAME_MAX:
             raise ValueError("a format name has at most {} bytes here".format(_QUEUE_NAME_MAX))
-        if len(self.queues) > _INDEX_MAX:
-            raise ValueError("too many queues")
         queue = log.LoggedQueue(len(self.queues), name, array("I", (1, self.time_stamp(now), 1, 0)))
         self.queues.append(queue)
         return queue
@@ -213,15 +210,13 @@ class Outbox:
     def source(self, guid: bytes, name: str) -> "LoggedSource":
         """The source of messages from a queue manager (16 bytes) to the own queue of that name; an unknown one is made.
 
-        Nothing is written before something has arrived from it. Raises ValueError: a name too long, too many sources.
+        Nothing is written before something has arrived from it. Raises ValueError: a name too long.
         """
         for source in self.sources:
             if source.guid == guid and source.name.lower() == name.lower():
                 return source
         if len(name.encode()) > SOURCE_NAME_MAX:
             raise ValueError("a queue's name has at most {} bytes here".format(SOURCE_NAME_MAX))
-        if len(self.sources) > _INDEX_MAX:
-            raise ValueError("too many sources")
         from ordack.node.sources import LoggedSource  # not before there is one
 
         source = LoggedSource(len(self.sources), bytes(guid), name, array("I", (0, 0, 0, 0)))
@@ -292,18 +287,23 @@ class Outbox:
             elif state == confirm.O:
                 deferred.put_aside(handle)
 
+    def bind(self, queue: log.LoggedQueue, known: bytes) -> None:
+        """The messages of a queue are for this queue manager. That is durable before any is transmitted."""
+        queue.guid = known
+        self._to_note = (self._to_note or []) + [queue]
+
     def will_send(self) -> None:
         """Note durably that messages may be transmitted from now on. Raises OutboxWriteFailed: they must not be."""
-        if self._sent:
+        if self._to_note is None:
             return
         self._sent = True
         self._start_logged = False
-        try:
-            self._log_start()
-            self.sync_tail()
-        except log.OutboxWriteFailed:
-            self._sent = False
-            raise
+        self._log_start()
+        for queue in self._to_note:
+            if queue in self._queues.known():
+                self._queues.put(queue)
+        self.sync_tail()
+        self._to_note = None
 
     def is_ahead(self, time_stamp: int) -> None:
         """An OrderAck has named what was never given here, with this TimeStamp: every new one is above it.

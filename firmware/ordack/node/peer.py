@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         """What a peer's messages come from, and to whom it gives what came. heap: bytes that the board has."""
 
         guid: bytes
+        accept: str
         heap: int
         settings: "session.Settings | None"
         clock: Clock
@@ -98,6 +99,8 @@ class Peer:
 
     def add(self, queue: "Stream") -> None:
         """Carry what is sent to that queue, too."""
+        if self.queues and queue.logged.guid == b"\0\0\0\0":
+            queue.logged.guid = self.queues[0].logged.guid
         self.queues.append(queue)
         self._least = max(
             self._least, queue.draft.transaction_at + core.TRANSACTION_HEADER_SIZE + core.SESSION_HEADER_SIZE
@@ -379,11 +382,24 @@ class Peer:
                 source.receiver.acknowledged(event.entries)
         elif isinstance(event, events.Opened):
             assert self.session is not None
+            guid = self.session.remote_guid
+            known = guid[: log.KNOWN_BYTES]
+            for queue in self.queues:  # what waits is for the first queue manager that has answered
+                if queue.logged.guid not in (known, b"\0\0\0\0"):
+                    from mqqb.guid_names import guid_text  # not before there is another one
+
+                    text = guid_text(guid)
+                    if text not in source.accept:
+                        self.session.close("A-39", text + " is not the queue manager before: see accept= of Node")
+                        return
+            for queue in self.queues:
+                if queue.logged.guid != known:
+                    source.outbox.bind(queue.logged, known)
             source.stats.connects += 1
             self._was_open = True
             self.link.failed = False
             self._tell("")
-            self.remote_guid = self.session.remote_guid
+            self.remote_guid = guid
             if self.backoff is not None:
                 self.backoff.reset()
 
@@ -419,8 +435,8 @@ class Peers:
 
     def address(self, name: str) -> "tuple[str, int] | Link":
         """Where messages for that format name go. Raises ValueError: nowhere."""
-        if not name.upper().startswith(("DIRECT=TCP:", "DIRECT=OS:")):
-            raise ValueError("only direct format names are supported, DIRECT=TCP:... or DIRECT=OS:...")
+        if not name.upper().startswith(("DIRECT=TCP:", "DIRECT=OS:")) or "\\" not in name:
+            raise ValueError("a queue is DIRECT=TCP:address\\private$\\name, or with OS, not " + name)
         return self.connect or (name[name.index(":") + 1 : name.index("\\")], PORT)
 
     def at(self, address: "tuple[str, int] | Link") -> Peer:

@@ -547,10 +547,12 @@ class _Replay:
         found = self.found
         if kind == log.QUEUE:
             index, *counters = struct.unpack_from(_QUEUE_PREFIX, payload)
+            rest = bytes(payload[log.QUEUE_PREFIX_BYTES :])
             if index == len(found.queues):
-                name = bytes(payload[log.QUEUE_PREFIX_BYTES :]).decode()
+                name = "DIRECT=" + rest[log.KNOWN_BYTES :].decode()
                 found.queues.append(log.LoggedQueue(index, name, array("I", (0, 0, 0, 0))))
             if index < len(found.queues):
+                found.queues[index].guid = rest[: log.KNOWN_BYTES]
                 self._queue_counters(found.queues[index], counters)
         else:
             index, *counters, guid = struct.unpack_from(_SOURCE_PREFIX, payload)

@@ -26,7 +26,8 @@ class LoggedSource(log.LoggedQueue):
     durable with `arrive`, and go back to what the log knows if that or the `sync` fails.
     """
 
-    __slots__ = ("guid", "is_replaced")
+    __slots__ = ("is_replaced",)
+    skip = 0
 
     def __init__(self, index: int, guid: bytes, name: str, record: "array[int]") -> None:
         super().__init__(index, name, record)

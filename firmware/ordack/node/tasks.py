@@ -18,14 +18,6 @@ if not MICROPYTHON:
     from ordack.node import cpython
 
 
-async def _end(task: "Any") -> None:
-    task.cancel()
-    try:
-        await task
-    except asyncio.CancelledError:
-        pass
-
-
 class Tasks:
     """Runs a node in the running event loop."""
 
@@ -35,8 +27,6 @@ class Tasks:
         self._is_woken = False
         self._watched: "list[tuple[Any, ...]]" = []  # (link, its stream, whether to be written, what watches it)
         self.ended = asyncio.Event()
-        self._telling: "Any" = None  # the task that awaits callbacks
-        node.notices.may_await = True
         self._task: "Any" = asyncio.create_task(self._serve())
 
     async def close(self) -> None:
@@ -44,15 +34,11 @@ class Tasks:
         task = self._task
         if MICROPYTHON:
             self.sleeping = None  # a `wake` that comes before the task runs would take the cancellation back
-        await _end(task)
-        notices = self._node.notices
-        notices.may_await = False
-        is_caller = self._telling is asyncio.current_task()  # this is called from a callback
-        if self._telling is not None and not is_caller:
-            await _end(self._telling)
-        for coroutine, _ in notices.begun[is_caller:]:  # if it is of a message that failed, the next start tells again
-            coroutine.close()
-        del notices.begun[is_caller:]
+        task.cancel()
+        try:
+            await task
+        except asyncio.CancelledError:
+            pass
         for watched in self._watched:
             _unwatch(watched)
         self._watched = []
@@ -74,8 +60,6 @@ class Tasks:
                 if notices.deliver():
                     wait = 0
                 notices.report()
-                if notices.begun and (self._telling is None or self._telling.done()):
-                    self._telling = asyncio.create_task(notices.finish())
                 if wait and not self._is_woken:
                     try:
                         for link in self._node.links:

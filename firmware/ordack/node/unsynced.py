@@ -111,14 +111,15 @@ class Register:
     def write(self, thing: log.LoggedQueue) -> None:
         """Log this one, and those before it, where the log does not know of them. Raises OutboxWriteFailed."""
         while self._logged <= thing.index:
-            self._put(self._things[self._logged])
+            self.put(self._things[self._logged])
             self._logged += 1
         if thing.is_replaced:
-            self._put(thing)
+            self.put(thing)
             source: "Any" = thing
             source.is_replaced = False
 
-    def _put(self, thing: log.LoggedQueue) -> None:
+    def put(self, thing: log.LoggedQueue) -> None:
+        """Log this one, of which the log knows, as it is now."""
         place = self._log.room(_HEAD_BYTES + len(thing.name.encode())) + log.RECORD_BYTES
         self._log.finish(self._kind, self._log.put_counters(place, thing))
 
