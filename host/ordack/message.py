@@ -206,8 +206,8 @@ class Message:
             return None
 
     def value(self, form: Form | None = None) -> Any:
-        """What the body says, as its body type has it: a value as BinaryMessageFormatter, ActiveXMessageFormatter or a
-        COM component has written it. form: "xml" or "json" for bodies of those kinds, whose body type says nothing.
+        """What the body says, as its body type has it: a value as ActiveXMessageFormatter or a COM component has
+        written it. form: "xml" or "json" for bodies of those kinds, whose body type says nothing.
         Raises BodyError if it says no such thing."""
         return value_of(self.body, self.body_type, form)
 

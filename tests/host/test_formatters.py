@@ -3,7 +3,6 @@ read back, and no body, whoever has made it, does more than to be refused."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import datetime
 import json
@@ -21,11 +20,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from ordack import Body, BodyError
 from ordack.client import Client, Letter
-from ordack.formatters import Form, activex, dotnet_binary, dotnet_xml, value_of
+from ordack.formatters import Form, activex, dotnet_xml, value_of
 
 UTC = datetime.UTC
 GUID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
-HEADER = bytes.fromhex("00 01000000 ffffffff 01000000 00000000")
 DECLARATION = b'<?xml version="1.0"?>\r\n'
 
 
@@ -105,75 +103,6 @@ def test_xml_is_read_however_another_writer_forms_it(document: str | bytes, valu
     assert type(value_of(body, 0, "xml")) is type(value)
 
 
-SYSTEM_CLASS = HEADER + bytes.fromhex("04 01000000")
-
-
-def _class(name: str, members: dict[str, int], values: str) -> bytes:
-    """A SystemClassWithMembersAndTypes, as [MS-NRBF] 2.3.2.3 lays it out."""
-    parts = [bytes([len(name)]) + name.encode(), len(members).to_bytes(4, "little")]
-    parts += [bytes([len(member)]) + member.encode() for member in members]
-    parts += [bytes(len(members)), bytes(members.values()), bytes.fromhex(values)]
-    return SYSTEM_CLASS + b"".join(parts) + b"\x0b"
-
-
-@pytest.mark.parametrize(
-    ("value", "kind", "stream"),
-    [
-        ("text", None, HEADER + bytes.fromhex("06 01000000 04") + b"text\x0b"),
-        ("x" * 300, None, HEADER + bytes.fromhex("06 01000000 ac02") + b"x" * 300 + b"\x0b"),
-        (b"\0\1\xff", None, HEADER + bytes.fromhex("0f 01000000 03000000 02 0001ff 0b")),
-        (5, None, _class("System.Int32", {"m_value": 8}, "05000000")),
-        (True, None, _class("System.Boolean", {"m_value": 1}, "01")),
-        (-2, "Int16", _class("System.Int16", {"m_value": 7}, "feff")),
-        (1 << 40, None, _class("System.Int64", {"m_value": 9}, "0000000000010000")),
-        (1 << 63, None, _class("System.UInt64", {"m_value": 16}, "0000000000000080")),
-        (21.5, None, _class("System.Double", {"m_value": 6}, "0000000000803540")),
-        (21.5, "Single", _class("System.Single", {"m_value": 11}, "0000ac41")),
-        (
-            Decimal("-1.50"), None,
-            _class("System.Decimal", {"flags": 8, "hi": 8, "lo": 8, "mid": 8}, "00000280 00000000 96000000 00000000"),
-        ),
-        (
-            naive(1, 1, 2), None,  # 864,000,000,000 ticks
-            _class("System.DateTime", {"ticks": 9, "dateData": 16}, "00c0692ac9000000 00c0692ac9000000"),
-        ),
-        (
-            datetime.datetime(1, 1, 2, tzinfo=UTC), None,
-            _class("System.DateTime", {"ticks": 9, "dateData": 16}, "00c0692ac9000000 00c0692ac9000040"),
-        ),
-        (
-            GUID, None,
-            _class("System.Guid", {"_a": 8, "_b": 7, "_c": 7, **{f"_{letter}": 2 for letter in "defghijk"}},
-                   "33221100 5544 7766 88 99 aa bb cc dd ee ff"),
-        ),
-    ],
-)  # fmt: skip
-def test_binary_is_what_binaryformatter_makes_of_a_simple_type(value: object, kind: str | None, stream: bytes) -> None:
-    body = Body.binary(value, kind)
-    assert (bytes(body).hex(" "), body.body_type) == (stream.hex(" "), 768)
-    assert read(body) == value
-    assert type(read(body)) is type(value)
-
-
-def test_binary_is_that_of_resource_files_which_hold_such_streams_as_text() -> None:
-    """An Int32 of 5 as it is known from .resx files."""
-    known = "AAEAAAD/////AQAAAAAAAAAEAQAAAAxTeXN0ZW0uSW50MzIBAAAAB21fdmFsdWUACAUAAAAL"
-    assert base64.b64encode(Body.binary(5)).decode() == known
-
-
-@pytest.mark.parametrize(
-    ("record", "value"),
-    [
-        ("08 08 05000000", 5),
-        ("08 01 01", True),
-        ("08 0d 00c0692ac9000040", datetime.datetime(1, 1, 2, tzinfo=UTC)),
-        ("08 0d 00c0692ac9000080", naive(1, 1, 2)),
-    ],
-)
-def test_binary_is_read_as_a_typed_primitive_too(record: str, value: object) -> None:
-    assert value_of(HEADER + bytes.fromhex(record) + b"\x0b", 768) == value
-
-
 @pytest.mark.parametrize(
     ("value", "kind", "body_type", "content"),
     [
@@ -239,12 +168,6 @@ def test_xml_is_read_as_it_was_written(value: object) -> None:
     assert str(found) == str(value) or not isinstance(value, Decimal)  # 1.50 stays 1.50
 
 
-@given(SIMPLE | st.datetimes(timezones=st.just(UTC)))
-def test_binary_is_read_as_it_was_written(value: object) -> None:
-    found = read(Body.binary(value))
-    assert (found, type(found)) == (value, type(value))
-
-
 @given(
     TEXTS | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.floats(allow_nan=False) | st.uuids()
     | st.binary() | st.integers(-(1 << 63), (1 << 63) - 1).map(lambda number: Decimal(number).scaleb(-4)) | st.none()
@@ -263,7 +186,7 @@ def test_a_time_of_activex_is_read_to_the_millisecond(when: datetime.datetime) -
 
 @pytest.mark.parametrize(
     ("write", "kinds"),
-    [(Body.xml, dotnet_xml.KINDS), (Body.binary, dotnet_binary.KINDS), (Body.activex, activex.KINDS)],
+    [(Body.xml, dotnet_xml.KINDS), (Body.activex, activex.KINDS)],
 )
 def test_every_kind_reads_what_it_writes(write: Callable[[object, str], Body], kinds: dict[str, object]) -> None:
     values: dict[type, object] = {
@@ -350,52 +273,12 @@ def test_a_document_that_is_no_simple_type_is_refused(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stream", "words"),
-    [
-        ("", "only 0 bytes"),
-        ("00", "only 1 bytes"),
-        ("01 01000000 ffffffff 01000000 00000000 06 01000000 00 0b", "version 1.0"),
-        ("00 01000000 ffffffff 02000000 00000000 06 01000000 00 0b", "version 1.0"),
-        (HEADER.hex() + "06 01000000 00", "cut off, or goes on"),
-        (HEADER.hex() + "0b", "only 18 bytes"),
-        (HEADER.hex() + "06 0b", "4 bytes"),
-        (HEADER.hex() + "06 01000000 0b", "does not end"),
-        (HEADER.hex() + "06 01000000 ffffffff07 61 0b", "2147483647 bytes is announced, and 1 are left"),
-        (HEADER.hex() + "06 01000000 ffffffffff 61 0b", "does not end"),
-        (HEADER.hex() + "06 01000000 02 61 0b", "2 bytes is announced, and 1 are left"),
-        (HEADER.hex() + "06 01000000 01 6161 0b", "1 bytes follow"),
-        (HEADER.hex() + "06 01000000 01 ff 0b", "no UTF-8"),
-        (HEADER.hex() + "06 02000000 01 61 0b", "root is the object 1, and there is only 2"),
-        (HEADER.hex() + "0f 01000000 ffffff7f 02 00 0b", "2147483647 bytes is announced, and there are 1"),
-        (HEADER.hex() + "0f 01000000 ffffffff 02 0b", "-1 bytes"),
-        (HEADER.hex() + "0f 01000000 01000000 08 01000000 0b", "primitive type 8"),
-        (HEADER.hex() + "08 12 0161 0b", "primitive type 18"),
-        (HEADER.hex() + "08 01 0000 0b", "2 bytes, and should have 1"),
-        (HEADER.hex() + "08 0d ffffffffffffff3f 0b", "range"),
-        (HEADER.hex() + "08 0b", "index out of range"),
-        (HEADER.hex() + "0a 0b", "ObjectNull"),
-        (HEADER.hex() + "0c 02000000 01 61 05 01000000 0b", "BinaryLibrary"),
-        (HEADER.hex() + "63 0b", "record 99"),
-        (_class("System.Int32", {"m_value": 8}, "0500").hex(), "2 bytes, and should have 4"),
-        (_class("System.Int32", {"m_value": 9}, "0500000000000000").hex(), "'System.Int32', or of another form"),
-        (_class("System.Evil", {"run": 8}, "05000000").hex(), "'System.Evil'"),
-        (_class("System.DateTime", {"ticks": 9, "dateData": 16}, "00" * 8 + "01" + "00" * 7).hex(), "two times differ"),
-        (_class("System.Decimal", {"flags": 8, "hi": 8, "lo": 8, "mid": 8}, "00001d00" + "00" * 12).hex(), "flags"),
-        (_class("System.Decimal", {"flags": 8, "hi": 8, "lo": 8, "mid": 8}, "01000000" + "00" * 12).hex(), "flags"),
-    ],
-)
-def test_a_stream_that_is_no_simple_type_is_refused(stream: str, words: str) -> None:
-    with pytest.raises(BodyError, match=words):
-        value_of(bytes.fromhex(stream), 768)
-
-
-@pytest.mark.parametrize(
     ("body", "body_type"),
     [
         (b"a", 8), (b"\0\xd8", 8), (b"abc", 31), (b"\xfc", 30), (b"", 3), (b"12345", 3), (b"", 11), (b"123", 11),
         (b"a", 1), (b"1234", 5), (b"", 72), (b"1" * 17, 72), (struct.pack("<d", math.nan), 7),
         (struct.pack("<d", 1e300), 7), (struct.pack("<d", -800_000.0), 7), (b"", 68), (b"", 69), (b"", 0x100C),
-        (b"", 0xFFFFFFFF), (b"text", 0),
+        (b"", 0xFFFFFFFF), (b"", 768), (b"text", 0),
     ],
 )  # fmt: skip
 def test_a_value_that_its_body_type_does_not_have_is_refused(body: bytes, body_type: int) -> None:
@@ -412,8 +295,8 @@ def test_what_is_no_json_is_refused(body: bytes) -> None:
 def _broken(draw: st.DrawFn) -> tuple[bytes, int, Form | None]:
     """A body that was right before it was cut off, or changed."""
     value = draw(SIMPLE | st.none())
-    form = draw(st.sampled_from(["xml", "json", "binary", None]))
-    write = {"xml": Body.xml, "json": Body.json, "binary": Body.binary, None: Body.activex}[form]
+    form = draw(st.sampled_from(["xml", "json", None]))
+    write = {"xml": Body.xml, "json": Body.json, None: Body.activex}[form]
     try:
         body = write(value)
     except (TypeError, ValueError):
@@ -435,14 +318,13 @@ def test_whatever_a_body_holds_it_is_a_value_or_refused(made: tuple[bytes, int, 
 
 
 def test_a_large_body_is_refused_without_more_memory_than_it_has_itself() -> None:
-    stream = HEADER + bytes.fromhex("0f 01000000 ffffff7f 02 0b")
     bomb = (
         b'<!DOCTYPE a [<!ENTITY a "' + b"a" * 10_000 + b'"><!ENTITY b "' + b"&a;" * 10_000 + b'">]><string>&b;</string>'
     )
     deep = b"<a>" * 1_000_000
     tracemalloc.start()
     try:
-        for body, form in ((stream, "binary"), (bomb, "xml"), (deep, "xml")):
+        for body, form in ((bomb, "xml"), (deep, "xml")):
             with pytest.raises(BodyError):
                 value_of(body, 0, form)
         assert tracemalloc.get_traced_memory()[1] < len(deep)
@@ -466,8 +348,6 @@ def test_a_large_body_is_refused_without_more_memory_than_it_has_itself() -> Non
         (lambda: Body.xml(Decimal("1e-29")), ValueError, "nothing is rounded"),
         (lambda: Body.xml(Decimal("NaN")), ValueError, "is no decimal"),
         (lambda: Body.xml(Decimal(1 << 96)), ValueError, "at most 96 bits fit"),
-        (lambda: Body.binary("\ud800"), ValueError, "half a character"),
-        (lambda: Body.binary(None), TypeError, "is NoneType"),
         (lambda: Body.activex("\ud800"), ValueError, "half a character"),
         (lambda: Body.activex("ü", "VT_LPSTR"), ValueError, "VT_BSTR holds it"),
         (lambda: Body.activex(Decimal("0.00001")), ValueError, "4 decimals fit"),
@@ -476,7 +356,7 @@ def test_a_large_body_is_refused_without_more_memory_than_it_has_itself() -> Non
         (lambda: Body.json(math.nan), ValueError, "JSON"),
         (lambda: Body.json({1, 2}), TypeError, "set"),
         (lambda: Body.json("\ud800"), ValueError, "half a character"),
-        (lambda: value_of(b"", 0, "yaml"), ValueError, "there is no form 'yaml'; there are xml, json, binary"),
+        (lambda: value_of(b"", 0, "yaml"), ValueError, "there is no form 'yaml'; there are xml, json"),
     ],
 )  # fmt: skip
 def test_a_value_that_a_format_does_not_have_is_said(
@@ -501,11 +381,11 @@ def test_a_message_has_the_body_and_type_of_a_body_and_tells_its_value(store: Pa
     with ordack.connect(store) as client:
         queue = client.queue("plain")
         queue.send(Body.activex("grüße"))
-        client.send_many([Letter("plain", Body.binary(5)), Letter("plain", Body.xml(21.5))])
+        client.send_many([Letter("plain", Body.activex(5)), Letter("plain", Body.xml(21.5))])
         with client.transaction() as transaction:
             transaction.send("plain", Body.json({"t": 21.5}))
         messages = list(queue.peek())
-        assert [message.body_type for message in messages] == [8, 768, 0, 0]
+        assert [message.body_type for message in messages] == [8, 3, 0, 0]
         assert messages[0].body == "grüße".encode("utf-16-le")
         assert [message.value() for message in messages[:2]] == ["grüße", 5]
         assert messages[2].value("xml") == 21.5

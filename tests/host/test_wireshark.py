@@ -322,7 +322,6 @@ def test_body_types_are_those_that_bodies_have() -> None:
     assert found == formatters.NAMES
     for value in ("text", b"bytes"):
         assert Body.activex(value).body_type in found
-    assert Body.binary("text").body_type in found
 
 
 def test_every_field_of_every_packet_is_what_decode_says(home: Path, tmp_path: Path) -> None:

@@ -225,20 +225,7 @@ def _expected(stored: Stored) -> dict[str, Any]:
         "over_http": bool(user.flags & 0x02000000),
         "report_queue": message.debug and _guid(message.debug.queue_identifier),
         "privacy_level": properties.privacy_level,
-        "hash_algorithm": properties.hash_algorithm,
-        "encryption_algorithm": properties.encryption_algorithm,
-        **{
-            column: message.security and (bytes(getattr(message.security, field)) or None)
-            for column, field in (
-                ("sender_id", "security_id"),
-                ("encryption_key", "encryption_key"),
-                ("signature", "signature"),
-                ("sender_certificate", "sender_cert"),
-                ("provider_information", "provider_info"),
-            )
-        },
-        "soap_header": message.soap and _text(message.soap.header),
-        "soap_body": message.soap and _text(message.soap.body),
+        "sender_id": message.security and (bytes(message.security.security_id) or None),
         **dict(zip(("destination_queues", "administration_queues", "response_queues"), lists)),
     }
     assert list(row) == SCHEMA.names

@@ -143,7 +143,7 @@ def questions() -> Iterator[tuple[str, str, Any]]:
         for value in [one for file in kind.files for one in file] or [1]:
             for sign in COMPARISONS:
                 yield name, sign, value
-    for name in [*KINDS, *NESTED, "soap_body", "body", "label", "sent_time", MALFORMED]:
+    for name in [*KINDS, *NESTED, "report_queue", "body", "label", "sent_time", MALFORMED]:
         yield name, "is", None
         yield name, "is not", None
     for name, value in (("label", "reading 2"), ("lookup_id", 3), ("message_id", 3), ("body", cbor2.dumps({}))):

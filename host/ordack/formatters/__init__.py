@@ -1,5 +1,5 @@
-"""Bodies as programs on Windows write and read them: .NET's XmlMessageFormatter and BinaryMessageFormatter, COM and
-.NET's ActiveXMessageFormatter, and JSON. `Body` writes them, `Message.value` reads them. host/docs/api.md has a table.
+"""Bodies as programs on Windows write and read them: .NET's XmlMessageFormatter, COM and .NET's
+ActiveXMessageFormatter, and JSON. `Body` writes them, `Message.value` reads them. host/docs/api.md has a table.
 
 What is read has come from anybody. It ends in a value or in BodyError; nothing is executed, expanded, or allocated by a
 length that nobody has checked.
@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ordack.formatters import activex, dotnet_binary, dotnet_xml, json_text
+from ordack.formatters import activex, dotnet_xml, json_text
 from ordack.formatters.common import BodyError
 
 __all__ = ["FORMS", "NAMES", "Body", "BodyError", "Form", "value_of"]
 
-Form = Literal["xml", "json", "binary"]
-FORMS: tuple[Form, ...] = ("xml", "json", "binary")
+Form = Literal["xml", "json"]
+FORMS: tuple[Form, ...] = ("xml", "json")
 ANY = 0  # body type of what nobody says more of: raw bytes, XML, JSON
-NAMES = {ANY: "VT_EMPTY", dotnet_binary.BODY_TYPE: "BinaryMessageFormatter", **activex.NAMES}  # of body types
+NAMES = {ANY: "VT_EMPTY", 768: "BinaryMessageFormatter", **activex.NAMES}  # of body types
 
 
 class Body(bytes):
@@ -25,7 +25,6 @@ class Body(bytes):
 
     queue.send(Body.xml("text"))       for .NET's XmlMessageFormatter
     queue.send(Body.activex("text"))   for COM and .NET's ActiveXMessageFormatter
-    queue.send(Body.binary("text"))    for .NET's BinaryMessageFormatter
     queue.send(Body.json({"t": 21.5})) for whoever reads JSON
     queue.send(Body(data, 65))         for whoever knows what it is
 
@@ -53,11 +52,6 @@ class Body(bytes):
         return cls(dotnet_xml.write(value, kind))
 
     @classmethod
-    def binary(cls, value: object, kind: str | None = None) -> Body:
-        """As BinaryFormatter writes a simple type. kind: "Int16", "Single" and the others that .NET calls so."""
-        return cls(dotnet_binary.write(value, kind), dotnet_binary.BODY_TYPE)
-
-    @classmethod
     def activex(cls, value: object, kind: str | None = None) -> Body:
         """As COM has it: str is a BSTR, bytes an array, Decimal a currency of four decimals, None VT_NULL. kind:
         "VT_I2", "VT_LPSTR" and so on."""
@@ -78,8 +72,6 @@ def value_of(body: bytes, body_type: int, form: Form | None = None) -> object:
         return dotnet_xml.read(body)
     if form == "json":
         return json_text.read(body)
-    if form == "binary" or body_type == dotnet_binary.BODY_TYPE:
-        return dotnet_binary.read(body)
     if body_type == ANY:
         raise BodyError(
             'the body type 0 does not say what the body is: take `body`, or ask for value("xml"), value("json")'

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 DELIVERIES = ("express", "recoverable", "transactional")
 # What differs from message to message: a dictionary of it costs time and saves nothing.
-_VARIED = frozenset({MESSAGE_KEY, "label", "body", "extension", "soap_header", "soap_body"})
+_VARIED = frozenset({MESSAGE_KEY, "label", "body", "extension"})
 _COMPRESSED_FROM = 1024  # bytes in a column
 CACHE_MAX = 100_000  # different texts that are remembered, to bound memory
 _NUMBERED = (
@@ -134,8 +134,6 @@ class Columns:
             "hop_count": user_flags & core.USER_RC,
             "over_http": (user_flags & core.USER_AH) != 0,
             "privacy_level": word(40),
-            "hash_algorithm": word(44),
-            "encryption_algorithm": word(48),
             **self._named(packets),
             **_rare(packets.each, ((user_flags & _RARE) != 0) | ((base_flags & core.BASE_DH) != 0)),
         }
@@ -233,12 +231,6 @@ def _rare(parts: Sequence[bytes], wanted: npt.NDArray[np.bool_]) -> dict[str, li
     names = (
         "report_queue",
         "sender_id",
-        "encryption_key",
-        "signature",
-        "sender_certificate",
-        "provider_information",
-        "soap_header",
-        "soap_body",
         "destination_queues",
         "administration_queues",
         "response_queues",
@@ -250,22 +242,10 @@ def _rare(parts: Sequence[bytes], wanted: npt.NDArray[np.bool_]) -> dict[str, li
         if message.debug is not None and message.debug.queue_identifier is not None:
             values[0] = guids.guid_text(bytes(message.debug.queue_identifier))
         if message.security is not None:
-            security = message.security
-            values[1:6] = [
-                bytes(item) or None
-                for item in (
-                    security.security_id,
-                    security.encryption_key,
-                    security.signature,
-                    security.sender_cert,
-                    security.provider_info,
-                )
-            ]
-        if message.soap is not None:
-            values[6:8] = legible(message.soap.header), legible(message.soap.body)
+            values[1] = bytes(message.security.security_id) or None
         if message.multi_queue_format is not None:
             lists = message.multi_queue_format
-            values[8:11] = [
+            values[2:5] = [
                 ",".join(legible(guids.format_name(name)) for name in found.elements())
                 for found in (lists.destination, lists.administration, lists.response)
             ]
@@ -278,7 +258,7 @@ def parquet(table: pa.Table) -> pa.Buffer:
     """A segment's table as a file, one row group.
 
     Numbers are stored as differences, what repeats as a dictionary, and only the rest is compressed: of 1,000 messages
-    zstd for each of 50 columns takes as long as all else, to write and to read them, and saves nothing."""
+    zstd for each of 43 columns takes as long as all else, to write and to read them, and saves nothing."""
     numbers = [field.name for field in table.schema if pa.types.is_integer(field.type) or field.type == TIME]
     sizes = {name: pc.sum(pc.binary_length(table[name])).as_py() or 0 for name in _VARIED}
     sink = pa.BufferOutputStream()

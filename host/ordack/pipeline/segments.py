@@ -90,16 +90,8 @@ SCHEMA = pa.schema(
         pa.field("report_queue", pa.string()),  # of a traced message: GUID of a public queue
         # security, as it came; nothing of it was checked
         pa.field("privacy_level", pa.int64(), False),
-        pa.field("hash_algorithm", pa.int64(), False),
-        pa.field("encryption_algorithm", pa.int64(), False),
         pa.field("sender_id", pa.binary()),
-        pa.field("encryption_key", pa.binary()),
-        pa.field("signature", pa.binary()),
-        pa.field("sender_certificate", pa.binary()),
-        pa.field("provider_information", pa.binary()),
-        # of other transports and several destinations; format names separated by commas
-        pa.field("soap_header", pa.string()),
-        pa.field("soap_body", pa.string()),
+        # of several destinations; format names separated by commas
         pa.field("destination_queues", pa.string()),
         pa.field("administration_queues", pa.string()),
         pa.field("response_queues", pa.string()),
