@@ -6,6 +6,7 @@ import abc
 import contextlib
 import copy
 import enum
+import fcntl
 import functools
 import hashlib
 import json
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -29,10 +30,11 @@ from labgrid.protocol import BootstrapProtocol, PowerProtocol, ResetProtocol
 from labgrid.resource import NetworkSerialPort, Resource
 from labgrid.resource.udev import USBResource
 from labgrid.strategy import Strategy, StrategyError
+from ordack.boards.claim import Claim, names_of
 from ordack.boards.deploy import MPY_VERSION
 from ordack.boards.deploy import deploy as deploy_modules
 from ordack.boards.outbox import FILES as FILES_OF
-from ordack.boards.repl import CORE, BoardError, Silent, attended, write_limit
+from ordack.boards.repl import CORE, BoardError, NoBoard, Silent, attended, write_limit
 from ordack.boards.repl import Board as Repl
 
 from firmware.ports import modules
@@ -40,7 +42,6 @@ from firmware.ports.natmod.package import compile_all
 from hil import kinds, sensor
 from hil.boards import POWER, RESET, SENSOR, Board, BoardMissing, Limits, Line, Log
 from hil.emulated import MAIN, MPY_CROSS, compiled
-from hil.locks import Lock
 
 PORT_DEADLINE_S: Final = 15.0
 REPL_DEADLINE_S: Final = 30.0
@@ -118,6 +119,21 @@ def identity(port: Resource) -> str:
     return f"{port.host}:{port.port}" if isinstance(port, NetworkSerialPort) else str(port.port)
 
 
+def aliases(port: Resource) -> list[str]:
+    """By what else a file of boards may describe a USB port that is there."""
+    found = getattr(port, "device", None)
+    properties = found.properties if found is not None else {}
+    return [f"{key} {properties[key]}" for key in ("ID_SERIAL_SHORT", "ID_PATH") if properties.get(key)]
+
+
+def claimed(claim: Claim, names: Iterable[str]) -> None:
+    """Claim these names, too. Raises BoardMissing."""
+    try:
+        claim.add(names)
+    except NoBoard as error:
+        raise BoardMissing(str(error)) from None
+
+
 def devices(port: USBResource) -> list[str]:
     """Every serial port of this machine that fits the match of this resource, not only the first one."""
     probe, found = copy.copy(port), []
@@ -159,6 +175,7 @@ class MicroPythonDriver(Driver):  # type: ignore[misc]
     """
 
     bindings: ClassVar[dict[str, Any]] = {"port": {"SerialPort", "NetworkSerialPort"}}
+    claim: Claim | None = None
 
     def repl(self, log: Log, life: int) -> Repl:
         """The board's raw REPL, its application interrupted. What a board that has just been switched on does not hear
@@ -168,12 +185,14 @@ class MicroPythonDriver(Driver):  # type: ignore[misc]
         while True:
             try:
                 where = url(self.port)
-                # Open until the other has it, so that a port that counts its users does not see the last one go. A port
-                # of a network has one user.
+                # Open until the other has it, so that a port that counts its users does not see the last one go; but
+                # the other opens it exclusively. A port of a network has one user.
                 with self._opened(where, _READ_TIMEOUT_S) as port:
                     self._interrupt(port, end, log, life)
                     if isinstance(self.port, NetworkSerialPort):
                         port.close()
+                    else:
+                        fcntl.flock(port.fileno(), fcntl.LOCK_UN)
                     return Repl(where, self.port.speed).look(reset=True)
             except (BoardError, BoardMissing, OSError) as error:  # OSError: of pyserial too
                 if time.monotonic() >= end:
@@ -181,8 +200,13 @@ class MicroPythonDriver(Driver):  # type: ignore[misc]
                 log.append(Line(life, str(error)))
 
     def _opened(self, where: str, write_s: float) -> Any:
-        limit = write_limit(where, write_s)
-        return serial.serial_for_url(where, self.port.speed, timeout=_READ_TIMEOUT_S, write_timeout=limit)
+        """The port, for nobody else. Raises BoardMissing: somebody has this board by another name; OSError."""
+        if self.claim is not None:
+            claimed(self.claim, [*names_of(where), *aliases(self.port)])
+        limit, alone = write_limit(where, write_s), None if "://" in where else True
+        return serial.serial_for_url(
+            where, self.port.speed, timeout=_READ_TIMEOUT_S, write_timeout=limit, exclusive=alone
+        )
 
     def _interrupt(self, port: Any, end: float, log: Log, life: int) -> None:
         """Stop what runs, and see the prompt: who asks for the raw REPL while a program prints may wait for ever. What
@@ -536,12 +560,13 @@ class RealBoard(Board):
         self.log = Log()
         self._node = node
         self._application = application
-        self._lock = Lock(node.identity, f"a campaign on {self.target}")
+        self.claim = Claim(f"a campaign on {self.target}")
+        claimed(self.claim, [node.identity])
         try:
             self._activate(*drivers)
             self.line = self._found_line()
         except BaseException:
-            self._lock.release()
+            self.claim.release()
             raise
 
     def _activate(self, *drivers: Driver | None) -> None:
@@ -559,7 +584,7 @@ class RealBoard(Board):
         try:
             self.kill()
         finally:
-            self._lock.release()
+            self.claim.release()
             self._node.target.cleanup()
 
 
@@ -577,6 +602,7 @@ class LabBoard(RealBoard):
         self._modules: Path | None = None
         super().__init__(node, application, node.power, node.button)
         self.switch = Switch(node.power, node.off_s, self.target)
+        node.micropython.claim = self.claim
 
     def _found_line(self) -> Path | None:
         if self._node.line is None:

@@ -3,8 +3,7 @@
     ordack rig scan                      a first rig.yaml, from the serial ports that are here
     ordack rig check [BOARD ...]         wiring, firmware and power of every board
     ordack rig flash BOARD               load the firmware that the file names; the board is off then
-    ordack rig status [BOARD ...]        who uses or holds it
-    ordack rig hold BOARD [--why TEXT]   nobody else uses it, until: release BOARD
+    ordack rig status [BOARD ...]        who uses it
 
 The file is that of --lg-env, or LG_ENV, or rig.yaml. Exit status: 0 all is well; 1 a board is not; 2 wrong use.
 """
@@ -23,10 +22,11 @@ import pyudev
 import yaml
 from labgrid import Environment
 from labgrid.strategy import StrategyError
-from ordack.boards.repl import CORE, dotted
+from ordack.boards.claim import Claim
+from ordack.boards.repl import CORE, NoBoard, dotted
 from ordack.cli.output import OutputError
 
-from hil import lab, locks, targets, wiring
+from hil import lab, targets, wiring
 from hil.boards import BoardMissing, Quarantined
 from hil.campaign import digest
 from hil.computer import SSHBoard
@@ -78,18 +78,13 @@ def _own_address() -> str:
         return str(probe.getsockname()[0])
 
 
-def _identity(environment: Environment, name: str) -> str:
-    """What a board is locked by; empty if it needs no hardware. Raises BoardMissing."""
-    return str(lab.strategy(lab.target(environment, name)).node.identity)
-
-
 def status(environment: Environment, name: str) -> str:
     """Who has a board. Raises BoardMissing."""
-    who = _identity(environment, name)
-    if who and (keeper := locks.kept(who)):
-        return f"held by {keeper}"
-    if who:
-        locks.Lock(who, "somebody who looks").release()
+    who = str(lab.strategy(lab.target(environment, name)).node.identity)  # empty: it needs no hardware
+    try:
+        Claim("somebody who looks", *([who] if who else [])).release()
+    except NoBoard as in_use:
+        return str(in_use)
     return "free"
 
 
@@ -143,14 +138,8 @@ def _told(environment: Environment, name: str, words: Any) -> Iterator[str]:
         yield from check(environment, name)
     elif words.command == "flash":
         yield flash(environment, name)
-    elif words.command == "status":
-        yield status(environment, name)
-    elif not (who := _identity(environment, name)):
-        raise BoardMissing("it needs no hardware: there is nothing to hold")
-    elif words.command == "hold":
-        locks.keep(who, words.why)
     else:
-        locks.give_back(who)
+        yield status(environment, name)
 
 
 def _each(environment: Environment, words: Any) -> bool:
@@ -183,10 +172,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="ordack rig", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("command", choices=("scan", "check", "flash", "status", "hold", "release"))
+    parser.add_argument("command", choices=("scan", "check", "flash", "status"))
     parser.add_argument("board", nargs="*", help="boards of the file (default of check and status: all)")
     parser.add_argument("--lg-env", help="the file of boards")
-    parser.add_argument("--why", default="", help="what others are told who want a board that is held")
     words = parser.parse_intermixed_args(arguments)
     if words.lg_env:
         os.environ["LG_ENV"] = words.lg_env
@@ -201,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         known = environment.config.get_targets()
         if unknown := [name for name in words.board if name not in known]:
             raise BoardMissing(f"{path}: no board {', '.join(unknown)}; there are: {', '.join(known)}")
-        if words.command in ("flash", "hold", "release") and not words.board:
+        if words.command == "flash" and not words.board:
             raise BoardMissing(f"{words.command} which board? {path} has {', '.join(known)}")
     except BoardMissing as reason:
         print(reason, file=sys.stderr)

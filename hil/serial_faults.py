@@ -7,6 +7,7 @@ A serial line has no connections. The time between two faults, or two power cuts
 """
 
 import asyncio
+import fcntl
 import os
 import random
 import select
@@ -137,6 +138,7 @@ class SerialFaultProxy:
         damage = Damage(self.schedule, self._seed)
         if self._listener is None:
             self._port = os.open(self._line, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
+            fcntl.flock(self._port, fcntl.LOCK_EX | fcntl.LOCK_NB)
             tty.setraw(self._port, termios.TCSANOW)
             carrying = self._exchange(self._port, damage)
         else:

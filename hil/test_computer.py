@@ -17,9 +17,10 @@ from typing import Any
 import asyncssh
 import pytest
 import yaml
+from ordack.boards import claim
 from rich.console import Console
 
-from hil import computer, locks
+from hil import computer
 from hil.boards import LOOPBACK, Board, BoardMissing
 from hil.campaign import run_campaign
 from hil.computer import SSHBoard
@@ -111,7 +112,7 @@ def pi(tmp_path: Path) -> Iterator[Pi]:
 @pytest.fixture
 def rig(pi: Pi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """Makes the file of boards that is used, with the Pi in it; without a switch it is on from then on."""
-    monkeypatch.setattr(locks, "FOLDER", tmp_path)
+    monkeypatch.setattr(claim, "FOLDER", tmp_path)
 
     def make(switch: bool, **node: Any) -> Path:
         service = {"address": LOOPBACK, "port": pi.port, "username": "pi"}
@@ -379,4 +380,4 @@ def test_a_computer_that_is_switched_off_under_a_campaign_is_a_sentence_and_is_l
     with pytest.raises(OSError, match="board pi-1: "):
         board.read_file("lives")
     board.close()
-    locks.Lock(f"pi@{LOOPBACK}:{pi.port}", "another").release()
+    claim.Claim("another", f"pi@{LOOPBACK}:{pi.port}").release()

@@ -42,20 +42,21 @@ from labgrid.factory import target_factory
 from labgrid.protocol import BootstrapProtocol
 from labgrid.resource.udev import UdevManager, USBSerialPort
 from labgrid.strategy import StrategyError
-from ordack.boards.repl import Silent
+from ordack.boards import claim
+from ordack.boards.claim import Claim
+from ordack.boards.repl import NoBoard, Silent
 from ordack.cli import command_line
 from ordack.cli import rig as rig_of_ordack
 from rich.console import Console
 from typer.testing import CliRunner
 
-from hil import drivers, lab, locks, sensor, targets, wiring
+from hil import drivers, lab, sensor, targets, wiring
 from hil.boards import POWER, RESET, ROOT, SENSOR, Board, BoardMissing
 from hil.campaign import digest, run_campaign
 from hil.dice import new_seed
 from hil.drivers import LabBoard
 from hil.emulated import HOST, ICOUNT, M3
 from hil.kinds import KINDS
-from hil.locks import Lock
 from hil.rig import main as rig_command
 from hil.scenario import BOARD, COPY, DEPLOY, ERASE, FLIP, ORDACK, REFLASH, Kill, Settings, kills_of, planned
 from hil.targets import open_board
@@ -71,7 +72,7 @@ Rig = Callable[[dict[str, Any]], Path]
 def folder_of_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test meets a board that is in use here, or that another one has loaded a firmware into."""
     monkeypatch.setattr(drivers, "_LOADED", {})
-    monkeypatch.setattr(locks, "FOLDER", tmp_path)
+    monkeypatch.setattr(claim, "FOLDER", tmp_path)
 
 
 @pytest.fixture
@@ -316,81 +317,84 @@ def test_ports_of_a_network_are_those_of_ser2net() -> None:
 
 
 def test_one_user_at_a_time_and_the_other_is_told_who() -> None:
-    first = Lock(NUMBER, "a campaign on pico-1")
-    with pytest.raises(BoardMissing, match=r"in use: a campaign on pico-1, process \d+, since"):
-        Lock(NUMBER, "another")
-    Lock("other number", "another").release()
+    first = Claim("a campaign on pico-1", NUMBER)
+    with pytest.raises(NoBoard, match=r"in use: a campaign on pico-1, process \d+, since"):
+        Claim("another", NUMBER)
+    Claim("another", "other number").release()
     first.release()
-    Lock(NUMBER, "another").release()
+    Claim("another", NUMBER).release()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
 def test_another_user_of_this_machine_is_told_who_has_it_and_can_have_it_then(monkeypatch: pytest.MonkeyPatch) -> None:
     with TemporaryDirectory(dir="/tmp") as folder:  # as /tmp is
         Path(folder).chmod(0o1777)
-        monkeypatch.setattr(locks, "FOLDER", Path(folder))
+        monkeypatch.setattr(claim, "FOLDER", Path(folder))
 
-        def lock(user: int, reason: str) -> Lock:
+        def lock(user: int, reason: str) -> Claim:
             os.seteuid(user)
             try:
-                return Lock(NUMBER, reason)
+                return Claim(reason, NUMBER)
             finally:
                 os.seteuid(0)
 
         first = lock(1001, "a campaign of ada")
-        with pytest.raises(BoardMissing, match="in use: a campaign of ada, process"):
+        with pytest.raises(NoBoard, match="in use: a campaign of ada, process"):
             lock(1002, "a campaign of bob")
         first.release()
         second = lock(1002, "a campaign of bob")
-        with pytest.raises(BoardMissing, match="in use: a campaign of bob, process"):
+        with pytest.raises(NoBoard, match="in use: a campaign of bob, process"):
             lock(1001, "another")
         second.release()
 
 
+def test_one_usb_device_is_one_board_however_it_is_described(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as somebody has it, also while its power is off."""
+    where = SimpleNamespace(location="1-3:1.0")
+    monkeypatch.setattr(
+        claim, "SysFS", lambda path: where if path == "/dev/ttyACM7" else SimpleNamespace(location=None)
+    )
+    board = described(tmp_path / "tty")
+    for name, match in (("serial", {"ID_SERIAL_SHORT": NUMBER}), ("path", {"ID_PATH": "pci-usb-0:3:1.0"})):
+        resources = [{"USBSerialPort": {"name": "repl", "match": match}}]
+        rig(
+            {"serial": {**board, "resources": resources}}
+            if name == "serial"
+            else {"path": {**board, "resources": resources}}
+        )
+        if name == "serial":
+            first = open_board("serial", tmp_path / "flash")
+            assert isinstance(first, LabBoard)
+            port = first._node.micropython.port  # noqa: SLF001 - as udev fills it in
+            port.device = Device("/dev/ttyACM7", NUMBER, "pci-usb-0:3:1.0")
+            with pytest.raises(OSError, match="ttyACM7"):
+                first._node.micropython._opened("/dev/ttyACM7", 1.0)  # noqa: SLF001 - it is seen
+        else:
+            with pytest.raises(BoardMissing, match="in use: a campaign on serial"):
+                open_board("path", tmp_path / "flash")
+    with pytest.raises(NoBoard, match="in use: a campaign on serial"):
+        Claim("ordack board", *claim.names_of("/dev/ttyACM7"))
+    first.close()
+    Claim("ordack board", *claim.names_of("/dev/ttyACM7")).release()
+
+
 def test_the_lock_ends_with_its_process(tmp_path: Path) -> None:
     script = (
-        "import pathlib, sys, time; from hil import locks; locks.FOLDER = pathlib.Path(sys.argv[1])\n"
-        f"lock = locks.Lock({NUMBER!r}, 'a campaign')\n"
+        "import pathlib, sys, time; from ordack.boards import claim; claim.FOLDER = pathlib.Path(sys.argv[1])\n"
+        f"lock = claim.Claim('a campaign', {NUMBER!r})\n"
         "print('held', flush=True); time.sleep(600)"
     )
     process = subprocess.Popen([sys.executable, "-c", script, tmp_path], cwd=ROOT, stdout=subprocess.PIPE)
     assert process.stdout is not None
     with process.stdout:
         assert process.stdout.readline() == b"held\n"
-        with pytest.raises(BoardMissing, match="in use"):
-            Lock(NUMBER, "another")
+        with pytest.raises(NoBoard, match="in use"):
+            Claim("another", NUMBER)
         process.kill()
         process.wait(DEADLINE_S)
-    Lock(NUMBER, "another").release()
-
-
-@pytest.mark.parametrize(("holder", "other"), [("ada", "bob"), ("ada l", "ada"), ("ada", "ada l"), ("ada l", "ada k")])
-def test_a_board_that_somebody_holds_is_for_him_alone(holder: str, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LOGNAME", holder)
-    locks.keep(NUMBER, "soldering")
-    Lock(NUMBER, "a campaign of ada").release()
-    with pytest.raises(BoardMissing, match=rf"is held by {holder} since .*: soldering"):
-        locks.keep(NUMBER, "")
-    monkeypatch.setenv("LOGNAME", other)
-    for act in (lambda: Lock(NUMBER, "a campaign"), lambda: locks.keep(NUMBER, ""), lambda: locks.give_back(NUMBER)):
-        with pytest.raises(BoardMissing, match=rf"is held by {holder} since .*: soldering"):
-            act()
-    monkeypatch.setenv("LOGNAME", holder)
-    locks.give_back(NUMBER)
-    with pytest.raises(BoardMissing, match="is held by nobody"):
-        locks.give_back(NUMBER)
-
-
-def test_a_hold_that_could_not_be_written_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk leaves its file empty."""
-    locks.keep(NUMBER, "")
-    [held] = tmp_path.glob("*.held")
-    held.write_text("")
-    Lock(NUMBER, "a campaign").release()
-    locks.keep(NUMBER, "soldering")
-    monkeypatch.setenv("LOGNAME", "bob")
-    with pytest.raises(BoardMissing, match=": soldering"):
-        Lock(NUMBER, "a campaign of bob")
+    Claim("another", NUMBER).release()
 
 
 def test_a_file_of_boards_where_labgrid_is_not_installed_says_what_installs_it(
@@ -501,6 +505,34 @@ def test_a_board_is_given_its_application_cut_off_and_read(bench: Bench, applica
     finally:
         board.close()
     bench.open(application).close()
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("is_on", [True, False])
+def test_a_command_leaves_a_board_alone_that_a_campaign_has(bench: Bench, application: Path, is_on: bool) -> None:
+    """Other programs, too, while it is on: the port is opened exclusively."""
+    board = bench.open(application)
+    try:
+        board.start({"outbox": "outbox"})
+        board.log.wait_for(lambda text: text == "alive", DEADLINE_S)
+        if not is_on:
+            board.kill()
+        done = subprocess.run(
+            [sys.executable, "-m", "ordack", "board", "doctor", "--port", bench.tty],
+            env={**os.environ, "TMPDIR": str(claim.FOLDER)},
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        assert done.returncode == 5
+        assert "in use: a campaign on bench, process" in done.stderr
+        if is_on:
+            with pytest.raises(serial.SerialException, match="exclusively lock"):
+                serial.Serial(str(bench.tty), exclusive=True)
+            board.log.wait_for(lambda text: text == "alive", DEADLINE_S, board.log.mark())
+    finally:
+        board.close()
 
 
 @pytest.mark.timeout(180)
@@ -625,7 +657,7 @@ def test_a_switch_that_fails_is_told(rig: Rig, tmp_path: Path) -> None:
             board.kill()
     with pytest.raises(OSError, match="no hub"):
         board.close()
-    Lock(str(tmp_path / "tty"), "another").release()
+    Claim("another", str(tmp_path / "tty")).release()
 
 
 def test_a_board_that_is_switched_by_hand_asks_at_a_terminal_and_elsewhere_says_so(
@@ -703,7 +735,7 @@ def test_a_relay_that_takes_what_it_is_told_and_does_not_answer_holds_nobody_up(
         for what in (board.power_up, board.kill, board.close):
             with pytest.raises(OSError, match=r"^board bench: its power switch has not answered for 0.2 s"):
                 what()
-    Lock(str(tmp_path / "tty"), "another").release()
+    Claim("another", str(tmp_path / "tty")).release()
 
 
 def test_a_board_stays_off_for_the_time_that_it_needs(rig: Rig, tmp_path: Path) -> None:
@@ -1118,7 +1150,7 @@ def test_a_dead_board_is_a_sentence_and_is_switched_off(
         assert rig_command(["check"]) == 1
     assert re.search(f"bench: FAILED: {reason}$", capsys.readouterr().out, re.MULTILINE)
     assert switch.read_text().split()[-1] == "off"
-    Lock(str(port), "another").release()
+    Claim("another", str(port)).release()
 
 
 # The command
@@ -1162,37 +1194,26 @@ def test_a_scan_that_found_nothing_leaves_a_file_that_is_none(
     assert f"there is no {tmp_path}/rig.yaml: `ordack rig scan` begins one" in capsys.readouterr().err
 
 
-def test_status_hold_and_release_say_who_has_a_board(
-    rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_status_says_who_has_a_board_and_that_is_no_failure(
+    rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     emulated = {"resources": {"EmulatedMachine": {"kind": "cpython"}}}
     emulated["drivers"] = {"EmulatedNodeDriver": {}, "BoardStrategy": {}}
     burnt = {**described(tmp_path / "burnt"), "options": {"quarantine": "it is burnt"}}
     rig({"bench": described(tmp_path / "tty"), "cpython": emulated, "burnt": burnt})
-    monkeypatch.setenv("LOGNAME", "ada")
 
     def said(*words: str, status: int = 0) -> str:
         assert rig_command(list(words)) == status
         return capsys.readouterr().out
 
     assert said("status").splitlines()[:2] == ["bench: free", "cpython: free"]
-    assert said("hold", "bench", "--why", "soldering") == ""
-    assert re.fullmatch("bench: held by ada since .*: soldering\n", said("status", "bench"))
-    assert "FAILED: board" in said("hold", "bench", status=1)
-    monkeypatch.setenv("LOGNAME", "bob")
-    for command in ("hold", "release", "check"):
-        assert re.fullmatch(
-            "bench: FAILED: board .* is held by ada since .*: soldering\n", said(command, "bench", status=1)
-        )
-    monkeypatch.setenv("LOGNAME", "ada")
-    assert said("release", "bench") == ""
     opened = open_board("bench", tmp_path / "flash")
-    assert "FAILED: board " in (told := said("status", "bench", status=1))
+    told = said("status", "bench")
     assert "in use: a campaign on bench" in told
+    assert "FAILED" not in told
     opened.close()
-    assert "there is nothing to hold" in said("hold", "cpython", status=1)
-    for command in ("hold", "release", "flash"):
-        assert "burnt: FAILED: " in said(command, "burnt", status=1)
+    assert said("status", "bench") == "bench: free\n"
+    assert "burnt: FAILED: " in said("flash", "burnt", status=1)
     assert "burnt: " in (told := said("check", "cpython", "burnt"))
     assert "is in quarantine: it is burnt" in told
     assert "cpython: cpython: " in told
@@ -1215,9 +1236,10 @@ def test_ordack_has_the_rig_in_any_folder_and_an_installed_one_says_where_it_is(
         )
         return done.returncode, done.stdout + done.stderr
 
-    assert said("hold", "bench", "--why", "soldering") == (0, "")
-    assert rig_command(["status"]) == 0
-    assert capfd.readouterr().out.startswith("bench: held by ")
+    opened = open_board("bench", tmp_path / "flash")
+    status, text = said("status", "bench")
+    assert (status, "in use: a campaign on bench" in text) == (0, True)
+    opened.close()
     assert said("status", "bnech") == (2, f"{path}: no board bnech; there are: bench\n")
     assert CliRunner().invoke(command_line("rig"), ["rig", "--help"]).output.startswith("usage: ordack rig [-h]")
     monkeypatch.setattr(rig_of_ordack, "CHECKOUT", tmp_path)
@@ -1230,7 +1252,7 @@ def test_ordack_has_the_rig_in_any_folder_and_an_installed_one_says_where_it_is(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["hold"], "hold which board? "),
+        (["flash"], "flash which board? "),
         (["check", "bnech"], "no board bnech; there are: bench"),
         (["status", "--lg-env", "/no.yaml", "bench"], "/no.yaml: configuration file"),
         (["scan"], "udev knows no USB serial port here"),
@@ -1339,7 +1361,7 @@ def test_a_hub_that_is_not_plugged_in_is_a_sentence_and_the_board_is_let_go(
     assert re.match(
         r"bench: FAILED: board bench: Not all resources are available: .*USBPowerPort", capsys.readouterr().out
     )
-    Lock(str(tmp_path / "tty"), "another").release()
+    Claim("another", str(tmp_path / "tty")).release()
 
 
 @pytest.mark.parametrize("command", ["check", "flash"])

@@ -52,7 +52,7 @@ except Exception as error:
 def cross(repl: Any, line: Path, uart: int, baud: int) -> str:
     """A word crosses the line each way. Raises OSError, with what to look at."""
     heard, end = b"", time.monotonic() + CROSSES_WITHIN_S
-    with serial.serial_for_url(str(line), baud, timeout=0.05) as port:
+    with serial.serial_for_url(str(line), baud, timeout=0.05, exclusive=True) as port:
         repl.run(_SEND.format(uart=uart, baud=baud, word=_UP))
         while _UP not in heard and time.monotonic() < end:
             heard += port.read(max(1, port.in_waiting))

@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -28,6 +28,11 @@ from ordack.cli.common import (
 from ordack.cli.config import read_file
 from ordack.peer_names import PeerNames, entered
 from ordack.store import StoreError
+
+if TYPE_CHECKING:
+    from ordack.boards.repl import Board
+
+Result = TypeVar("Result")
 
 app = typer.Typer(no_args_is_help=True, help="Set up, check or rescue a board with MicroPython on a serial port.")
 PortOption = Annotated[
@@ -120,7 +125,7 @@ def board_provision(
     """
     with needs("boards"):
         from ordack.boards import provision as provisioning
-        from ordack.boards.repl import BoardError, attended
+        from ordack.boards.repl import BoardError
     from ordack.config import format_address, parse_address
 
     try:
@@ -142,7 +147,7 @@ def board_provision(
 
     wanted = provisioning.Wanted(name, queue, *address, networks, options, files, replace)
     with _board_errors(), _progress() as progress:
-        done = attended(
+        done = _attended(
             port, baud, lambda board: provisioning.provision(board, wanted, outbox, accept, progress), reset=True
         )
     entry.write()
@@ -184,10 +189,9 @@ def board_deploy(
     """
     with needs("boards"):
         from ordack.boards.deploy import deploy
-        from ordack.boards.repl import attended
 
     with _board_errors(), _progress() as progress:
-        version, done = attended(
+        version, done = _attended(
             port,
             baud,
             lambda board: (".".join(map(str, board.version)), deploy(board, package, main, config, progress)),
@@ -227,7 +231,6 @@ def board_doctor(
     """
     with needs("boards"):
         from ordack.boards.doctor import examine
-        from ordack.boards.repl import attended
     from ordack.config import parse_address
 
     try:
@@ -236,7 +239,7 @@ def board_doctor(
         raise typer.BadParameter(str(error)) from None
     known = PeerNames(read_file(None, names).names)
     with _board_errors(), _progress() as progress:
-        checks = attended(port, baud, lambda board: list(examine(board, address, outbox, progress)), reset=False)
+        checks = _attended(port, baud, lambda board: list(examine(board, address, outbox, progress)), reset=False)
     checks = [check._replace(text=known.added(check.text)) for check in checks]
     if as_json:
         for check in checks:
@@ -274,7 +277,6 @@ def board_rescue(
     """
     with needs("boards"):
         from ordack.boards import rescue
-        from ordack.boards.repl import attended
 
     if (port is None) == (folder is None) or (port is not None and to is None):
         raise typer.BadParameter("name a board with --port PORT and the folder for the copy with --to DIR, or a FOLDER")
@@ -285,7 +287,7 @@ def board_rescue(
         if folder is not None and to is not None:
             rescue.copy_of(folder, to)
         elif port is not None and to is not None:
-            attended(port, baud, lambda board: rescue.copy_from_board(board, outbox, to, progress), reset=False)
+            _attended(port, baud, lambda board: rescue.copy_from_board(board, outbox, to, progress), reset=False)
         found = list(rescue.listing(to or folder or Path()))
     summary = found.pop()
     for message in found:
@@ -364,6 +366,15 @@ class Entry:
             with contextlib.suppress(PermissionError):
                 os.chown(aside, file.stat().st_uid, file.stat().st_gid)
         return aside
+
+
+def _attended(port: str, baud: int, work: Callable[[Board], Result], *, reset: bool) -> Result:
+    """As repl.attended, for a board that nobody else uses."""
+    from ordack.boards.claim import Claim, names_of
+    from ordack.boards.repl import attended
+
+    with Claim("ordack board", *names_of(port)):
+        return attended(port, baud, work, reset=reset)
 
 
 @contextlib.contextmanager
