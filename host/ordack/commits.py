@@ -118,10 +118,10 @@ class Current:
         self._config = Config()
 
     def __call__(self) -> Config:
-        configuration, kept = self._store.configuration(), self._store.names()
-        if self._known != (configuration, kept):
-            self._known = configuration, kept
-            self._config = Config.kept(configuration, kept)
+        kept = self._store.names()
+        if self._known != kept:
+            self._known = kept
+            self._config = Config.kept(kept)
         return self._config
 
 

@@ -1,6 +1,6 @@
 """Configuration of a queue manager: limits, names, addresses. Defaults are MSMQ's where it has one.
 
-`Config.of` makes a Config of the numbers that the store and the configuration file have (settings.NUMBERS).
+`Config.of` makes a Config of the numbers that the configuration file has (settings.NUMBERS).
 """
 
 from __future__ import annotations
@@ -114,9 +114,9 @@ class Config:
     confirmation: confirm.Settings = field(default_factory=confirm.Settings)
 
     @classmethod
-    def of(cls, configuration: Mapping[str, int], **others: Any) -> Config:
-        """The Config that the store's configuration means; `others`: fields that are not in it, or override it."""
-        value = {name: setting.default for name, setting in NUMBERS.items()} | dict(configuration)
+    def of(cls, numbers: Mapping[str, int], **others: Any) -> Config:
+        """The Config that these numbers mean; `others`: fields that are not in them, or override them."""
+        value = {name: setting.default for name, setting in NUMBERS.items()} | dict(numbers)
         delay = value["RoundTripDelay"] or 0
         fields: dict[str, Any] = {
             "quota": value["Quota"],
@@ -160,16 +160,16 @@ class Config:
                 cleanup_timeout=value["CleanupInterval"] or 1,
                 round_trip_delay=delay,
             ),
-            "confirmation": confirmation_settings(configuration),
+            "numbers": numbers,
+            "confirmation": confirmation_settings(numbers),
         }
         return cls(**(fields | others))
 
     @classmethod
-    def kept(cls, configuration: Mapping[str, int], names: Mapping[str, Any]) -> Config:
-        """The Config for applications, of what the store has: its own numbers, and in `names` what the queue manager
-        was last started with."""
+    def kept(cls, names: Mapping[str, Any]) -> Config:
+        """The Config for applications, of what the queue manager was last started with (`to_keep`)."""
         return cls.of(
-            {**configuration, **names.get("numbers", {})},
+            names.get("numbers", {}),
             own_names=frozenset(names.get("own", ())),
             next_hops={name: tuple(hop) for name, hop in names.get("hops", {}).items()},
             public_queues=names.get("public", {}),
@@ -233,12 +233,12 @@ def _is_of_family(address: str, other: str) -> bool:
         return True
 
 
-def confirmation_settings(configuration: Mapping[str, int]) -> confirm.Settings:
-    """What the store's configuration says of the confirmation process (B-400, B-401, C-12)."""
+def confirmation_settings(numbers: Mapping[str, int]) -> confirm.Settings:
+    """What these numbers say of the confirmation process (B-400, B-401, C-12)."""
     return confirm.Settings(
-        configuration.get("XactDelayReceiveNack"),
-        bool(configuration.get("XactDeadLetterAlways", 0)),
-        configuration.get("LongLiveTime", LONG_LIVE_TIME),
+        numbers.get("XactDelayReceiveNack"),
+        bool(numbers.get("XactDeadLetterAlways", 0)),
+        numbers.get("LongLiveTime", LONG_LIVE_TIME),
     )
 
 

@@ -62,11 +62,6 @@ def deletable(store: Store, name: str) -> list[Queue]:
     return queues
 
 
-def configure(outcomes: Outcomes, name: str, value: int | None) -> None:
-    """As Store.configure."""
-    outcomes.store.configure(name, value)
-
-
 def set_on_hold(outcomes: Outcomes, format_name: str, on_hold: bool) -> bool:
     """As OutgoingQueues.set_on_hold."""
     return outcomes.store.outgoing.set_on_hold(format_name, on_hold)
@@ -117,7 +112,6 @@ ORDERS: dict[str, tuple[Callable[..., Any], _Types]] = {  # and what their argum
     "create_queue": (create_queue, (str, bool)),
     "set_quota": (set_quota, (str, _MAYBE_NUMBER)),
     "delete_queue": (delete_queue, (str, bool)),
-    "configure": (configure, (str, _MAYBE_NUMBER)),
     "set_on_hold": (set_on_hold, (str, bool)),
     "request_resend": (request_resend, (str,)),
     "withdraw": (withdraw, (int, int, int, list)),

@@ -16,24 +16,21 @@ OF_TABLE = {"capture_size": "capture", "tls_hops": "next-hops"}  # fields of a f
 
 @dataclass(frozen=True)
 class Running:
-    """A file, with what options say in its place, and all numbers, those that the store keeps among them. options:
-    fields of the Config that go before both."""
+    """A file, with what options say in its place. options: fields of the Config that override the file."""
 
     file: ConfigFile
-    numbers: Mapping[str, int]
     options: Mapping[str, Any]
 
     def config(self, listening: tuple[tuple[str, int], ...]) -> Config:
         """The Config that this means. listening: addresses and ports."""
         file = self.file
         return Config.of(
-            self.numbers,
+            file.numbers,
             listening=listening,
             next_hops=file.next_hops,
             tls_hops=file.tls_hops,
             public_queues=file.public_queues,
             own_names=frozenset(file.own_names),
-            numbers=file.numbers,
             sessions_per_address=file.sessions_per_address,
             access=file.queues,
             every_access=file.every_queue,
@@ -41,23 +38,19 @@ class Running:
             **self.options,
         )
 
-    def taking_up(self, file: ConfigFile, held: Mapping[str, int]) -> Running:
-        """The same with what can be taken up of this file, and of the numbers that the store holds now. Raises
-        ValueError if it has another way to one of the serial lines."""
-        numbers = {**held, **file.numbers}
-        for name in _fixed_numbers():
-            numbers.pop(name, None)
-            if name in self.numbers:
-                numbers[name] = self.numbers[name]
+    def taking_up(self, file: ConfigFile) -> Running:
+        """The same with what can be taken up of this file. Raises ValueError if it has another way to one of the
+        serial lines."""
+        numbers = {name: value for name, value in file.numbers.items() if NUMBERS[name].reload != RESTART}
+        numbers |= {name: value for name, value in self.file.numbers.items() if NUMBERS[name].reload == RESTART}
         fixed = {name: getattr(self.file, name) for name in _fixed_fields()}
         hops = with_serial(_said(file, "next_hops"), self.file.serial)
-        return Running(dataclasses.replace(file, **fixed, next_hops=hops), numbers, self.options)
+        return Running(dataclasses.replace(file, **fixed, next_hops=hops, numbers=numbers), self.options)
 
-    def differences(self, file: ConfigFile, held: Mapping[str, int]) -> list[str]:
-        """The tables and keys in which this file, with what the store holds now, is another than this."""
+    def differences(self, file: ConfigFile) -> list[str]:
+        """The tables and keys in which this file is another than this."""
         names = [_table(name) for name in _fields() if _said(file, name) != _said(self.file, name)]
-        now = {**held, **file.numbers}
-        names += [name for name in NUMBERS if now.get(name) != self.numbers.get(name)]
+        names += [name for name in NUMBERS if file.numbers.get(name) != self.file.numbers.get(name)]
         return list(dict.fromkeys(names))
 
 
@@ -81,7 +74,3 @@ def _fixed_fields() -> list[str]:
     settings = [(name or key, setting) for name, table in TABLES.items() for key, setting in table.keys.items()]
     fixed = {name for name, setting in settings if setting.reload == RESTART}
     return [name for name in _fields() if _table(name) in fixed]
-
-
-def _fixed_numbers() -> list[str]:
-    return [name for name, setting in NUMBERS.items() if setting.reload == RESTART]

@@ -1,7 +1,7 @@
 """Every setting once: name, kind, default, unit, limits, meaning, and when a new value counts.
 
-NUMBERS are those that the store keeps, too, under their names in the Windows registry where MSMQ has them
-(behaviour.md 23.4). TABLES has all that `ordack.toml` may say, NUMBERS among it as the table `settings`. Whoever reads
+NUMBERS are the table `settings` of `ordack.toml`, under their names in the Windows registry where MSMQ has them
+(behaviour.md 23.4). TABLES has all that `ordack.toml` may say. Whoever reads
 the file, shows settings or describes them goes by these tables; what a value means to the queue manager is in
 `config.py`.
 """
@@ -333,7 +333,7 @@ TABLES = {
         },
         needed=("file",),
     ),
-    "settings": Table("Numbers that the store keeps, too (`ordack config NAME VALUE`); the file goes first", NUMBERS),
+    "settings": Table("Numbers and flags", NUMBERS),
 }
 
 
@@ -376,29 +376,6 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def _form(word: str) -> str:
     return word.lower().replace("_", "-")
-
-
-def setting_name(text: str) -> str:
-    """The name of a number with its capitals; raises ValueError if there is none."""
-    found = {known.lower(): known for known in NUMBERS}.get(text.lower())
-    if found is None:
-        meant = nearest(text, NUMBERS)
-        raise ValueError(
-            f"there is no setting {text!r}{f'; did you mean {meant}?' if meant else ''}; `ordack config` lists them"
-        )
-    return found
-
-
-def check_setting(name: str, text: str) -> int:
-    """A new value for a number; raises ValueError that says what is wrong with it."""
-    try:
-        value = int(text, 0)
-    except ValueError:
-        raise ValueError(f"{name}: {text!r} is not a whole number") from None
-    try:
-        return in_range(NUMBERS[name], value)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
 
 
 def in_range(setting: Setting, value: int) -> int:

@@ -175,7 +175,7 @@ def glance(store: Store, now: float | None = None, silence: str = "") -> dict[st
     ]
     waiting = outgoing(store, shown, now)
     quota = (shown or {}).get("quota")
-    room = store.room(Config.kept(store.configuration(), store.names()).quota if quota is None else quota)
+    room = store.room(Config.kept(store.names()).quota if quota is None else quota)
     problems = []
     if shown is None:
         problems.append(

@@ -251,13 +251,12 @@ def mosquitto(folder: Path) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def queue_manager(folder: Path, *settings: str) -> Iterator[int]:
-    """`ordack serve` with an empty store; its port. settings: a name and its value."""
+def queue_manager(folder: Path, settings: str = "") -> Iterator[int]:
+    """`ordack serve` with an empty store; its port. settings: of ordack.toml."""
     ordack = str(Path(sys.executable).parent / "ordack")
     create = [ordack, "queue", "create", "--store", str(folder), QUEUE, "--transactional"]
     subprocess.run(create, check=True, stdout=subprocess.DEVNULL)
-    if settings:
-        subprocess.run([ordack, "config", "--store", str(folder), *settings], check=True, stdout=subprocess.DEVNULL)
+    (folder / "ordack.toml").write_text(f"[settings]\n{settings}\n")
     command = [ordack, "serve", "--store", str(folder), "--listen", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
@@ -316,7 +315,7 @@ def stored(report: Callable[..., None]) -> None:
     with tempfile.TemporaryDirectory(prefix="ordack-bench-") as name:
         folder = Path(name)
         for early in ("0", "20"):
-            with queue_manager(folder / f"store-{early}", "EarlyOrderAck", early) as port:
+            with queue_manager(folder / f"store-{early}", f"EarlyOrderAck = {early}") as port:
                 outbox = folder / f"outbox-{early}"
                 rates = STEADY_RATES[: 3 if early == "0" else None]
                 found[early] = micropython(STORED, f".frozen:{on_mps2.board()}", outbox, port, 20, STEADY_S, *rates)

@@ -39,7 +39,7 @@ from ordack.client import Client
 from ordack.net import tcp
 
 from tests.bench.bench import Mosquitto, report, running
-from tests.support.command import own_port
+from tests.support.command import own_port, write_settings
 from tests.support.host_peer import Peer, direct
 
 AT_ONCE = 64
@@ -522,9 +522,7 @@ def roomy(store: Path, sessions: int) -> None:
     """A store that lets so many sessions come from one address, and files for them in this process."""
     files = max(2 * sessions + 1000, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-    with Client(store, create=True) as client:
-        client.store.configure("MaxInSessions", sessions)
-        client.store.configure("MaxInSessionsPerAddress", sessions)
+    write_settings(store, MaxInSessions=sessions, MaxInSessionsPerAddress=sessions)
 
 
 def idle(rounds: int, sessions: int) -> None:

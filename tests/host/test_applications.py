@@ -706,7 +706,7 @@ def test_nobody_writes_beside_serve(store: Path, serve: Serve) -> None:
         before = client.store.work.commits.total
         for write in (
             lambda: client.store.queues.create("beside"),
-            lambda: client.store.configure("Quota", 1),
+            lambda: client.store.queues.set_quota("line1", 1),
             lambda: client.store.outgoing.set_on_hold("nobody", True),
             lambda: client.store.messages.delete([1]),
         ):
@@ -716,8 +716,8 @@ def test_nobody_writes_beside_serve(store: Path, serve: Serve) -> None:
             client.send("line1", b"1")
         assert client.store.work.commits.total == before
         assert client.create_queue("asked").name == "asked"
-        client.order("configure", "Quota", 1 << 30)
-        assert client.store.configuration() == {"Quota": 1 << 30}
+        client.order("set_quota", "asked", 1 << 30)
+        assert client.store.queues.named("asked").quota == 1 << 30
     assert serve.process.poll() is None
 
 

@@ -360,7 +360,7 @@ def test_an_address_that_cannot_be_one_is_said_with_what_to_write(
         lambda client: client.delete_queue("line1"),
         lambda client: client.store,
         lambda client: client.config(),
-        lambda client: client.order("configure", "Quota", 1),
+        lambda client: client.order("set_quota", "line1", 1),
     ],
 )
 def test_what_is_done_to_the_store_itself_is_not_done_from_elsewhere(

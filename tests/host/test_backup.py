@@ -15,7 +15,7 @@ from mqqb import confirm
 from ordack.client import Client
 from ordack.store import Store
 
-from tests.support.command import Running
+from tests.support.command import Running, write_settings
 
 pytestmark = pytest.mark.slow
 
@@ -32,9 +32,12 @@ class _Serve:
         self.port = 0
         self.log = ""
         self.process: Running | None = None
-        with Client(store, create=True) as client:
-            client.store.configure("SeqResend13Time", 1)
-            client.store.configure("TryConnectInterval", 100)
+        with Client(store, create=True):
+            self.set()
+
+    def set(self, **numbers: int) -> None:
+        """What its next start goes by."""
+        write_settings(self.store, SeqResend13Time=1, TryConnectInterval=100, **numbers)
 
     def start(self) -> None:
         listen = f"127.0.0.1:{self.port}"
@@ -56,15 +59,14 @@ class _Plant:
         self.destination = _Serve(folder / "destination")
         with Client(self.destination.store) as client:
             client.create_queue("line1", transactional=True)
-            client.store.configure("IdleAckDelay", 50)
+        self.destination.set(IdleAckDelay=50)
         self.destination.start()
         self.sender = _Serve(folder / "store", "--next-hop", f"plant=127.0.0.1:{self.destination.port}")
 
     def acknowledge_after(self, milliseconds: int) -> None:
         """The destination waits so long with its OrderAcks."""
         self.destination.stop()
-        with Client(self.destination.store) as client:
-            client.store.configure("IdleAckDelay", milliseconds)
+        self.destination.set(IdleAckDelay=milliseconds)
         self.destination.start()
 
     def send(self, *bodies: bytes) -> list[int]:

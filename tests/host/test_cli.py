@@ -558,31 +558,6 @@ def test_a_sender_is_told_that_its_message_was_received(store: Path) -> None:
     assert [copy["body_base64"] for copy in copies] == ["eA=="]
 
 
-def test_settings_are_shown_changed_and_set_back(store: Path) -> None:
-    shown = {row["name"]: row for row in as_json("config", "--store", store)}
-    assert shown["SeqResend13Time"]["value"] == shown["SeqResend13Time"]["default"] == 30
-    assert shown["XactDelayReceiveNack"]["value"] is None
-    [changed] = as_json("config", "--store", store, "seqresend13time", "7")
-    assert (changed["name"], changed["value"], changed["default"]) == ("SeqResend13Time", 7, 30)
-    assert ordack("config", "--store", store, "SeqResend13Time").stdout == "SeqResend13Time 7\n"
-    assert "SeqResend13Time" in ordack("config", "--store", store).stdout
-    assert as_json("config", "--store", store, "SeqResend13Time", "default")[0]["value"] == 30
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        (["Nothing"], "no setting 'Nothing'"),
-        (["AckTimeout", "5"], "AckTimeout: 5 is not in 20000 to 120000"),
-        (["AckTimeout", "soon"], "AckTimeout: 'soon' is not a whole number"),
-    ],
-)
-def test_settings_that_cannot_be_are_told(store: Path, arguments: list[str], reason: str) -> None:
-    done = ordack("config", "--store", store, *arguments)
-    assert done.returncode == 2
-    assert reason in " ".join(done.stderr.replace("\u2502", " ").split())
-
-
 @pytest.mark.rule("B-023", "B-413")
 def test_the_identity_is_shown_and_renewed_but_not_under_a_running_queue_manager(store: Path) -> None:
     [old] = as_json("identity", "--store", store)

@@ -1085,10 +1085,9 @@ def far() -> Iterator[Hop]:
 @pytest.fixture
 def router(tmp_path: Path, far: Hop) -> Iterator[Server]:
     """A server that forwards, and knows where the queue manager `far` is."""
-    store = tmp_path / "store"
-    ordack("config", "RouteMessages", "1", "--store", store)
     data1, data2, data3 = struct.unpack_from("<IHH", far.guid)
     text = f"{data1:08x}-{data2:04x}-{data3:04x}-{far.guid[8:10].hex()}-{far.guid[10:].hex()}"
-    running = Server(store, "--next-hop", f"{text}={far.option.partition('=')[2]}")
+    hop = f"{text}={far.option.partition('=')[2]}"
+    running = Server(tmp_path / "store", "--next-hop", hop, RouteMessages=True)
     yield running
     running.stop()

@@ -34,7 +34,7 @@ from ordack.sending import in_runs
 from ordack.store import Store, StoreError
 from ordack.store.look import StoreBeside
 
-from tests.support.command import DEADLINE_S, ENVIRONMENT, ROOT, converse, ordack, serve_in_shell
+from tests.support.command import DEADLINE_S, ENVIRONMENT, ROOT, converse, ordack, serve_in_shell, write_settings
 from tests.support.faulty_disk import faulty_disk
 from tests.support.host_peer import Peer, direct
 from tests.support.host_world import exchange, send_from, two_hosts
@@ -381,7 +381,7 @@ def test_names_that_differ_in_what_cannot_be_shown_are_one_label(tmp_path: Path)
 
 @pytest.mark.slow
 def test_a_queue_manager_without_room_says_so_until_there_is_some(store: Path) -> None:
-    ordack("config", "--store", store, "Quota", 1000)
+    write_settings(store, Quota=1000)
     running = Watched(store)
     status, body = running.get("/healthz")
     assert (status, json.loads(body)["healthy"]) == (503, False)
@@ -389,7 +389,7 @@ def test_a_queue_manager_without_room_says_so_until_there_is_some(store: Path) -
     assert problem.startswith("the quota is 1000 bytes")
     assert running.samples()["ordack_healthy", ""] == 0
     running.serve.stop()
-    ordack("config", "--store", store, "Quota", "default")
+    write_settings(store)
     running = Watched(store)
     assert running.get("/healthz") == (200, '{"healthy": true, "problems": []}\n')
     running.serve.stop()

@@ -169,7 +169,7 @@ def test_a_journal_copy_can_be_sent_to_somebody_else(client: Client) -> None:
 
 
 def test_a_poison_message_goes_home_as_it_is(client: Client) -> None:
-    client.store.configure("PoisonAfter", 2)
+    command.set_numbers(client.store, PoisonAfter=2)
     key = client.send("line1", b"1").message_id
     for _ in range(2):
         with pytest.raises(ZeroDivisionError), client.queue("line1").receive():

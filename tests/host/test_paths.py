@@ -71,7 +71,7 @@ def test_an_export_elsewhere_is_refused_and_the_queue_keeps_its_messages(store: 
 COMMANDS = [
     ("serve", "--listen", "127.0.0.1:0", "--store"),
     ("queue", "create", "line1", "--store"),
-    ("config", "Quota", "1", "--store"),
+    ("config", "show", "--store"),
     ("send", "line1", "--body", "x", "--store"),
     ("receive", "plain", "--store"),
     ("serve", "--store", "new", "--listen", "127.0.0.1:0", "--capture"),

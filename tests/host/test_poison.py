@@ -12,7 +12,7 @@ from ordack.client import Client, Empty
 from ordack.pipeline.export import Exporter
 from ordack.store import Store, StoreError
 
-from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, converse, ordack
+from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, converse, ordack, write_settings
 from tests.support.host_peer import Peer
 from tests.support.host_world import older
 
@@ -50,9 +50,14 @@ def _consume(store: Path, poison: str) -> tuple[int, list[int]]:
     return done.returncode, [int(body) for body in done.stdout.split()]
 
 
+def _poison_after(store: Path, receives: int) -> None:
+    write_settings(store, PoisonAfter=receives)
+    Serve(store).stop()
+
+
 def test_what_kills_its_consumer_is_put_aside_and_the_others_come_once_in_order(store: Path) -> None:
     _fill(store, 8)
-    as_json("config", "--store", store, "PoisonAfter", "3")
+    _poison_after(store, 3)
     got: list[int] = []
     for died in (True, True, True, False):
         status, bodies = _consume(store, "4")
@@ -102,7 +107,7 @@ def test_an_exception_counts_and_an_exporter_or_a_closed_pipe_does_not(store: Pa
 
 @pytest.mark.rule("B-338", "B-339")
 def test_its_sender_is_told_when_it_is_received_there_or_deleted_with_its_queue(store: Path) -> None:
-    as_json("config", "--store", store, "PoisonAfter", "1")
+    _poison_after(store, 1)
     with Client(store) as client:
         sent = [client.send("line1", b"%d" % number, dead_letter=True).message_id for number in range(2)]
         for _ in sent:
@@ -142,7 +147,7 @@ def test_a_store_of_version_6_is_upgraded(store: Path) -> None:
     _fill(store, 3)
     older(store, 6)
     as_json("store", "upgrade", "--store", store)
-    as_json("config", "--store", store, "PoisonAfter", "1")
+    _poison_after(store, 1)
     assert _consume(store, "1") == (-9, [])
     assert _consume(store, "none") == (0, [])
     assert [line["abort_count"] for line in as_json("receive", "--store", store, "line1;poison", "--all")] == [1, 1, 1]

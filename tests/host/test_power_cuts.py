@@ -111,7 +111,7 @@ def _checkpoint(client: Client) -> None:
 
 
 def _statement_alone(client: Client) -> None:
-    client.store.configure("quota", 1 << 20)
+    client.store.keep_names({"own": ["press"]})
 
 
 def _send_after_a_failure(tmp_path: Path, what: Callable[[Client], object]) -> None:

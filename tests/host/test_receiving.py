@@ -21,7 +21,7 @@ from ordack.names import DEAD_XACT
 from ordack.receiving import Receiving
 from ordack.store import StoreError
 
-from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve
+from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, set_numbers
 from tests.support.steps import steps_of
 
 
@@ -189,7 +189,7 @@ def test_a_loop_that_outlives_its_client_has_given_up_its_message(store: Path) -
 
 
 def test_a_poisonous_message_does_not_stop_a_loop_for_ever(alone: Client) -> None:
-    alone.store.configure("PoisonAfter", 2)
+    set_numbers(alone.store, PoisonAfter=2)
     queue = _fill(alone, 3)
     seen: list[bytes] = []
     for _ in range(4):

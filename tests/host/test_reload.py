@@ -98,17 +98,17 @@ def plant(tmp_path: Path) -> Iterator[Callable[..., Plant]]:
 
 
 def test_the_numbers_that_wait_for_the_next_start_are_those_of_which_the_table_says_so() -> None:
-    old = Running(ConfigFile(), dict.fromkeys(NUMBERS, 1), {})
+    old = Running(ConfigFile(numbers=dict.fromkeys(NUMBERS, 1)), {})
     new = ConfigFile(numbers=dict.fromkeys(NUMBERS, 2))
-    taken = old.taking_up(new, {})
-    assert {name for name, value in taken.numbers.items() if value == 1} == {
+    taken = old.taking_up(new)
+    assert {name for name, value in taken.file.numbers.items() if value == 1} == {
         name for name, setting in NUMBERS.items() if setting.reload == RESTART
     }
-    assert old.taking_up(ConfigFile(), {}).numbers.keys() == {
+    assert old.taking_up(ConfigFile()).file.numbers.keys() == {
         name for name, setting in NUMBERS.items() if setting.reload == RESTART
     }
-    assert old.differences(new, {}) == list(NUMBERS)
-    assert taken.differences(new, {}) == [name for name, setting in NUMBERS.items() if setting.reload == RESTART]
+    assert old.differences(new) == list(NUMBERS)
+    assert taken.differences(new) == [name for name, setting in NUMBERS.items() if setting.reload == RESTART]
 
 
 def test_every_part_of_a_file_is_a_difference_when_it_has_changed() -> None:
@@ -143,11 +143,11 @@ def test_every_part_of_a_file_is_a_difference_when_it_has_changed() -> None:
         [settings]
         Quota = 5
         """
-    before, file = Running(ConfigFile(), {}, {}), parse(text, Path("x.toml"))
-    told = before.differences(file, {})
+    before, file = Running(ConfigFile(), {}), parse(text, Path("x.toml"))
+    told = before.differences(file)
     assert set(told) == {*filter(None, TABLES), *TABLES[""].keys, "Quota"} - {"settings"}
     waits = {"own-names", "log-format", "http", "serial", "capture"}
-    assert set(before.taking_up(file, {}).differences(file, {})) == waits
+    assert set(before.taking_up(file).differences(file)) == waits
     fields = {one.name for one in dataclasses.fields(ConfigFile)} - {"path", "numbers", "capture_size", "tls_hops"}
     assert {name.replace("-", "_") for name in told} - {"Quota"} == fields
 
@@ -173,10 +173,9 @@ def test_rights_limits_and_numbers_are_taken_up(plant: Callable[..., Plant]) -> 
     assert "nothing has changed" in here.reload(START)  # told again, although it was told a moment ago
 
 
-def test_a_number_of_the_store_is_taken_up_too(plant: Callable[..., Plant]) -> None:
+def test_a_limit_of_sessions_is_taken_up(plant: Callable[..., Plant]) -> None:
     here = plant()
-    assert ordack("config", "--store", here.store, "MaxInSessionsPerAddress", "1").returncode == 0
-    assert "taken up: MaxInSessionsPerAddress" in here.reload(START)
+    assert "taken up: MaxInSessionsPerAddress" in here.reload(START + "[settings]\nMaxInSessionsPerAddress = 1\n")
     with socket.create_connection(("127.0.0.1", here.port), DEADLINE_S):
         with socket.create_connection(("127.0.0.1", here.port), DEADLINE_S) as second:
             here.until("127.0.0.1: refused, 1 sessions from there")
@@ -304,11 +303,11 @@ def test_a_serial_line_that_waits_for_the_next_start_is_no_way_yet_and_keeps_its
         lines = (parse_serial(line),)
         return ConfigFile(serial=lines, next_hops=with_serial({"a": ("b", hop)}, lines))
 
-    taken = Running(of("old=/dev/ttyACM0", 1), {}, {}).taking_up(of("new=/dev/ttyACM0", 2), {})
+    taken = Running(of("old=/dev/ttyACM0", 1), {}).taking_up(of("new=/dev/ttyACM0", 2))
     assert dict(taken.file.next_hops) == {"a": ("b", 2), "old": ("old", 0)}
-    assert taken.differences(of("new=/dev/ttyACM0", 2), {}) == ["serial"]
+    assert taken.differences(of("new=/dev/ttyACM0", 2)) == ["serial"]
     with pytest.raises(ValueError, match="old: there are two ways to it"):
-        taken.taking_up(ConfigFile(next_hops={"old": ("b", 1)}), {})
+        taken.taking_up(ConfigFile(next_hops={"old": ("b", 1)}))
 
 
 def test_a_new_token_and_new_names_of_the_page_are_taken_up(plant: Callable[..., Plant]) -> None:

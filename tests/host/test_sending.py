@@ -24,6 +24,7 @@ from ordack.sending import Letter, Run, Sending, Sent, each, in_runs
 from ordack.store import Store, StoreBusy, StoreError, StoreFull
 from ordack.store.schema import NEVER
 
+from tests.support.command import set_numbers
 from tests.support.host_peer import body_of
 from tests.support.host_world import (
     HERE,
@@ -156,7 +157,7 @@ def test_3_a_final_ack_between_ttbr_and_the_deadline_counts(tmp_path: Path) -> N
 @pytest.mark.rule("C-12")
 def test_4_the_machines_delay_takes_the_place_of_the_extension(tmp_path: Path) -> None:
     world, receiver, sender = _hosts(tmp_path, confirmation=_configured(xact_delay_receive_nack=2))
-    sender.store.configure("XactDelayReceiveNack", 2)
+    set_numbers(sender.store, XactDelayReceiveNack=2)
     _send(world, sender, dead_letter=True, ttbr=10)
     _seconds(world, 3)
     _receive(world, receiver)
@@ -271,7 +272,7 @@ def test_10_a_receive_that_is_open_when_the_life_ends(tmp_path: Path, commits: b
 @pytest.mark.rule("C-02", "B-400")
 def test_11_the_machine_can_ask_for_dead_lettering_always(tmp_path: Path) -> None:
     world, receiver, sender = _hosts(tmp_path, confirmation=_configured(xact_dead_letter_always=True))
-    sender.store.configure("XactDeadLetterAlways", 1)
+    set_numbers(sender.store, XactDeadLetterAlways=1)
     _send(world, sender, ttrq=5)
     _send(world, sender, PLAIN, delivery="recoverable", ttrq=5)  # the rule is for transactional ones
     _seconds(world, 6, up=False)
@@ -339,7 +340,7 @@ def test_14_a_deadline_that_passed_while_the_queue_manager_was_down(tmp_path: Pa
 def test_15_the_longest_times_do_not_overflow(tmp_path: Path) -> None:
     settings = _configured(xact_delay_receive_nack=0xFFFFFFFE)
     world, _, sender = _hosts(tmp_path, confirmation=settings)
-    sender.store.configure("XactDelayReceiveNack", 0xFFFFFFFE)
+    set_numbers(sender.store, XactDelayReceiveNack=0xFFFFFFFE)
     sent = _send(world, sender, dead_letter=True, ttbr=0xFFFFFFFE)
     _seconds(world, 2)
     assert _state(sender, sent) == (confirm.STORED, 0, False)
@@ -348,7 +349,7 @@ def test_15_the_longest_times_do_not_overflow(tmp_path: Path) -> None:
 @pytest.mark.rule("C-33", "B-401")
 def test_a_shorter_default_for_later_messages_stops_no_earlier_one_for_ever(tmp_path: Path) -> None:
     world, _, sender = _hosts(tmp_path, confirmation=_configured(long_live_time=100))
-    sender.store.configure("LongLiveTime", 3)
+    set_numbers(sender.store, LongLiveTime=3)
     _send(world, sender, dead_letter=True)
     world.pass_time(5000)
     _seconds(world, 2)  # the limit that it was given counts, not the default of this moment
@@ -558,7 +559,7 @@ def test_what_waits_for_its_receipt_counts_towards_the_quota(tmp_path: Path) -> 
     _send(world, sender, dead_letter=True)
     _seconds(world, 2)
     used = sender.store.usage()
-    _order(sender, "configure", "Quota", used + 10)
+    set_numbers(sender.store, Quota=used + 10)
     with pytest.raises(StoreFull, match=f"{used + 10} bytes"):
         _send(world, sender)
     _receive(world, receiver)
@@ -787,13 +788,11 @@ def test_messages_of_a_queue_that_is_not_transactional_cannot_be_rejected(host: 
 
 
 @pytest.mark.rule("B-015", "B-014", "B-156", "B-138", "B-154")
-def test_the_settings_that_the_store_keeps_hold_from_the_next_start(tmp_path: Path) -> None:
+def test_timing_settings_hold_from_the_next_start(tmp_path: Path) -> None:
     world, receiver, sender = _hosts(tmp_path)
-    for name, value in (("SeqResend13Time", 7), ("RemoveDuplicateCleanup", 20_000)):
-        _order(sender, "configure", name, value)
-        _order(receiver, "configure", name, value)
+    numbers = {"SeqResend13Time": 7, "RemoveDuplicateCleanup": 20_000}
     for host, hops in ((sender, {"plant": HERE}), (receiver, {})):
-        host.config = Config.of(host.store.configuration(), next_hops=hops)
+        host.config = Config.of(numbers, next_hops=hops)
         host.restart(world.now, snapshot=True)
     _send(world, sender)
     _send(world, sender, PLAIN, delivery="express")

@@ -23,7 +23,7 @@ from mqqb.session import Session
 from ordack.net import tcp
 
 from hil.signals import heed
-from tests.support.command import DEADLINE_S, ENVIRONMENT, converse, ordack
+from tests.support.command import DEADLINE_S, ENVIRONMENT, converse, write_settings
 from tests.support.host_peer import Peer, direct
 from tests.support.host_world import Host, exchange, handshake, peer_of, world_of
 
@@ -194,7 +194,7 @@ def test_the_end_of_its_terminal_is_not_the_end_of_serve(store: Path) -> None:
 
 @pytest.mark.rule("B-435")
 def test_a_packet_that_drips_ends_its_connection(store: Path, served: Callable[[str], Served]) -> None:
-    assert ordack("config", "--store", store, "PacketTimeout", "1000").returncode == 0
+    write_settings(store, PacketTimeout=1000)
     running = served("none")
     peer = peer_of(1)
     peer.send(bytes(1 << 20))

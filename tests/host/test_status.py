@@ -20,7 +20,7 @@ from ordack.client import Client
 from ordack.status import span
 from ordack.store.outgoing import NewOutgoing
 
-from tests.support.command import DEADLINE_S, Serve, as_json, ordack
+from tests.support.command import DEADLINE_S, Serve, as_json, ordack, write_settings
 
 pytestmark = pytest.mark.slow
 
@@ -247,7 +247,7 @@ def test_a_full_queue_and_a_full_store_are_problems(store: Path) -> None:
         [problem] = _status(store)["problems"]
         assert re.fullmatch(r"the queue line1 is full: \d+ of 10 bytes", problem)
         ordack("queue", "quota", "--store", store, "line1", "none")
-    ordack("config", "--store", store, "Quota", 1000)
+    write_settings(store, Quota=1000)
     with _serving(store):
         [problem] = _status(store)["problems"]
         assert problem.startswith("the quota is 1000 bytes")

@@ -608,9 +608,9 @@ def test_who_waits_for_a_store_is_told_for_whom(tmp_path: Path) -> None:
             assert process.stdout.readline() == "has it\n"
             store._database.connection.set_busy_timeout(0)
             with pytest.raises(StoreBusy, match=rf"process {process.pid} \(.*import sys"):
-                store.configure("Quota", 1)
+                store.keep_names({})
             process.communicate()
-        store.configure("Quota", 1)
+        store.keep_names({})
 
 
 def test_who_waits_for_a_store_tries_again_at_once_and_is_not_left_behind(

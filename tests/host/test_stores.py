@@ -24,7 +24,7 @@ from ordack.store import Store
 from ordack.store.locks import SERVE_LOCK
 from ordack.store.schema import CHANGES, FILE_NAME, FORMAT_VERSION, UPGRADES
 
-from tests.support.command import DEADLINE_S, ENVIRONMENT, Running, Serve, as_json, ordack
+from tests.support.command import DEADLINE_S, ENVIRONMENT, Running, Serve, as_json, ordack, write_settings
 from tests.support.host_world import older
 
 pytestmark = pytest.mark.slow
@@ -464,7 +464,7 @@ def test_what_was_in_an_unfinished_receive_when_the_backup_was_made_is_available
 def test_a_destination_that_knows_later_numbers_refuses_nothing_that_a_restored_store_sends(tmp_path: Path) -> None:
     destination, source, again = tmp_path / "destination", tmp_path / "source", tmp_path / "again"
     as_json("queue", "create", "--store", destination, "line1", "--transactional")
-    as_json("config", "--store", destination, "IdleAckDelay", 50)
+    write_settings(destination, IdleAckDelay=50)
     to = Serve(destination)
     hop = ("--next-hop", f"plant=127.0.0.1:{to.port}")
 

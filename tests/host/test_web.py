@@ -29,7 +29,7 @@ from ordack.overview import ROWS_MAX, SAMPLES_MAX, Overview
 from ordack.store import Store, StoreError
 
 from tests.support.beside import outcomes_of
-from tests.support.command import DEADLINE_S, ordack
+from tests.support.command import DEADLINE_S, ordack, set_numbers
 from tests.support.dead_letters import HOSTILE, store_with_dead_letters, with_token
 from tests.support.host_peer import Peer, direct
 from tests.support.steps import steps_of
@@ -560,7 +560,7 @@ def test_a_poison_message_goes_back_to_its_queue_as_it_is(tmp_path: Path) -> Non
     store = tmp_path / "store"
     with Client(store, create=True) as client:
         client.create_queue("line1", transactional=True)
-        client.store.configure("PoisonAfter", 1)
+        set_numbers(client.store, PoisonAfter=1)
         client.send("line1", b"bad")
         queue = client.queue("line1")
         with contextlib.suppress(ZeroDivisionError), queue.receive():

@@ -23,7 +23,7 @@ from ordack.client import Client
 
 from firmware.ports import modules
 from hil.dice import new_seed
-from tests.support.command import ROOT, Serve, ordack, own_port
+from tests.support.command import ROOT, Serve, ordack, own_port, write_settings
 from tests.support.emulated import MPS2, Machine, write_flash
 
 BOARD = ROOT / "build" / "micropython" / "unix-c" / "micropython"
@@ -160,7 +160,7 @@ def test_a_board_killed_at_any_instant_handles_each_command_once(
     store = tmp_path / "store"
     with Client(store, create=True):
         pass
-    assert ordack("config", "TryConnectInterval", "50", "--store", store).returncode == 0
+    write_settings(store, TryConnectInterval=50)
     if way == "direct":
         port = own_port()
         name = "DIRECT=TCP:10.77.0.7\\private$\\commands"

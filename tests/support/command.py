@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ordack.net import tcp
+from ordack.store import Store
 
 from hil.held_port import hold_port
 from tests.support.host_peer import Peer
@@ -308,6 +309,18 @@ class Serve:
         self.process.send_signal(number)
         output, errors = self.process.communicate(timeout=DEADLINE_S)
         return self.process.wait(), output, news(errors)
+
+
+def write_settings(folder: Path, **numbers: object) -> None:
+    """Write an `ordack.toml` with these settings, where `serve` on that store reads it."""
+    folder.mkdir(exist_ok=True)
+    lines = [f"{name} = {str(value).lower()}" for name, value in numbers.items()]
+    (folder / "ordack.toml").write_text("\n".join(["[settings]", *lines, ""]))
+
+
+def set_numbers(store: Store, **numbers: int) -> None:
+    """Let applications go by these settings, as after a start of `serve` with them."""
+    store.keep_names({**store.names(), "numbers": numbers})
 
 
 def serve_applications(

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.support.command import Running
+from tests.support.command import Running, write_settings
 from tests.support.command import as_json as ordack
 
 DEADLINE_S = 60.0
@@ -287,13 +287,14 @@ class Server:
     """`ordack serve` on a store of its own, with queues line1, transactional, and plain.
 
     early: ms of quiet before an OrderAck goes out early; 0: as the specification says, and Windows does.
+    settings: others of its configuration file.
     """
 
-    def __init__(self, store: Path, *options: str, early: int = 0) -> None:
+    def __init__(self, store: Path, *options: str, early: int = 0, **settings: object) -> None:
         self.store = store
         (line1,) = ordack("queue", "create", "--store", store, "line1", "--transactional")
         ordack("queue", "create", "--store", store, "plain")
-        ordack("config", "--store", store, "EarlyOrderAck", early)
+        write_settings(store, EarlyOrderAck=early, **settings)
         self.line1_id: int = line1["id"]
         self.process = Running("serve", "--store", str(store), "--listen", "127.0.0.1:0", "--json", *options)
         self.port = int(json.loads(self.process.stdout.readline())["listening"].rpartition(":")[2])

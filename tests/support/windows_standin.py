@@ -17,7 +17,7 @@ from typing import Any
 from ordack.client import Client, Empty
 from ordack.interop import language
 
-from tests.support.command import DEADLINE_S, Serve, ordack
+from tests.support.command import DEADLINE_S, Serve, ordack, write_settings
 
 HOST = "127.0.0.2"  # of the stand-in, in direct names and for connections
 HERE = "127.0.0.3"  # of the side that tries it
@@ -55,7 +55,7 @@ def body_of(number: int, size: int) -> bytes:
 
 class Standin:
     """Runs until `stop`. port: where it listens. back: the port of the side that tries it. script: does the script run?
-    settings: of its store, beside those that make it keep Windows' timing. file: its ordack.toml."""
+    settings: of its ordack.toml, beside those that make it keep Windows' timing. file: the other tables of it."""
 
     def __init__(
         self,
@@ -72,12 +72,12 @@ class Standin:
         self.store = folder
         self.back = back
         with Client(folder, create=True) as client:
-            for name, value in ({"EarlyOrderAck": 0} | (settings or {})).items():
-                client.order("configure", name, value)
             if script:
                 client.create_queue(language.CONTROL)
                 client.create_queue(language.PROBE, transactional=True)
-        (folder / "ordack.toml").write_text(file)
+        write_settings(folder, EarlyOrderAck=0, **(settings or {}))
+        with (folder / "ordack.toml").open("a") as more:
+            more.write(file)
         hop = f"{HERE}={HERE}:{back}"
         self.serve = Serve(folder, "--own-name", HOST, "--next-hop", hop, listen=f"{HOST}:0")
         self.port = self.serve.port

@@ -1,13 +1,11 @@
-"""The commands `ordack config`: settings in the store, and the configuration file of `serve`."""
+"""The commands `ordack config`: the configuration file of `serve`."""
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from ordack.cli.common import (
     JsonOption,
@@ -17,11 +15,7 @@ from ordack.cli.common import (
     local_file,
     print_table,
     report,
-    report_done,
-    tell_if_new,
 )
-from ordack.store import StoreError
-from ordack.store.look import open_to_look
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,19 +23,8 @@ if TYPE_CHECKING:
     from ordack.config_file import ConfigFile, Listen
 
 
-class _SettingByDefault(TyperGroup):
-    """`ordack config NAME VALUE` is `ordack config setting NAME VALUE`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not args or args[0] not in (*self.commands, "--help", "-h"):
-            args = ["setting", *args]
-        return super().parse_args(ctx, args)
-
-
 app = typer.Typer(
-    cls=_SettingByDefault,
-    help="Show or change settings; check a configuration file. `ordack config NAME VALUE` is short for "
-    "`ordack config setting NAME VALUE`.",
+    help="Check a configuration file, and show what `ordack serve` would go by. Settings are changed there."
 )
 ConfigOption = Annotated[
     Path | None,
@@ -72,88 +55,6 @@ def read_file(store: Path | None, named: Path | None) -> ConfigFile:
         for problem in error.problems:
             complain(problem)
         raise typer.Exit(2) from None
-
-
-@app.command("setting")
-def setting(
-    store: StoreOption,
-    name: Annotated[str | None, typer.Argument(help="Name of a setting. Without it the command lists all.")] = None,
-    value: Annotated[str | None, typer.Argument(help='New value, or "default".')] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show or change settings that the store keeps, under their names in the Windows registry where MSMQ has them.
-
-    Applications use a new value at once, `ordack serve` after SIGHUP or from its next start. What the configuration
-    file states goes before what the store keeps, and is changed there.
-    """
-    from ordack.client import Client
-    from ordack.settings import check_setting, setting_name
-
-    if name in ("check", "show"):
-        raise typer.BadParameter(f"write {name} first, as in `ordack config {name} --store {shlex.quote(str(store))}`")
-    try:
-        known = setting_name(name) if name else ""
-        number = None if value is None or value == "default" else check_setting(known, value)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-    with Client(store, look=True) if value is None else Client(store, create=True) as client:
-        opened = client.store
-        tell_if_new(opened)
-        stated = opened.names().get("numbers", {})
-        if value is not None:
-            if known in stated:
-                raise StoreError(
-                    f"{known} is {stated[known]} in the configuration file that `ordack serve` was last started with, "
-                    "which goes before the store: change it there, and let `ordack serve` read it again (SIGHUP)"
-                )
-            client.order("configure", known, number)
-        held = opened.configuration()
-    if name is None:
-        _list(held, stated, as_json)
-        return
-    row = _row(known, held, stated)
-    (report if value is None else report_done)(as_json, f"{known} {_text(row['value'])}", **row)
-
-
-def _list(held: Mapping[str, int], stated: Mapping[str, int], as_json: bool) -> None:
-    from ordack.settings import NUMBERS
-
-    rows = [_row(name, held, stated) for name in NUMBERS]
-    if as_json:
-        for row in rows:
-            report(True, "", **row)
-        return
-    print_table(
-        ("setting", "meaning", "unit", "from"),
-        ("value",),
-        [
-            (
-                row["name"],
-                row["meaning"],
-                row["unit"],
-                row["from"],
-                _text(row["value"]),
-            )
-            for row in rows
-        ],
-    )
-
-
-def _row(name: str, held: Mapping[str, int], stated: Mapping[str, int]) -> dict[str, Any]:
-    """One number, as the file, the store or nobody states it."""
-    from ordack.settings import NUMBERS
-
-    setting = NUMBERS[name]
-    return {
-        "name": name,
-        "value": stated.get(name, held.get(name, setting.default)),
-        "default": setting.default,
-        "minimum": setting.minimum,
-        "maximum": setting.maximum,
-        "unit": setting.unit,
-        "meaning": setting.meaning,
-        "from": "file" if name in stated else "store" if name in held else "default",
-    }
 
 
 @app.command("check")
@@ -205,17 +106,13 @@ def check(
 @app.command("show")
 def show(store: StoreOption, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Show what `ordack serve` would go by if it were started now without other options: the configuration file, then
-    the store, then defaults."""
+    defaults."""
     from ordack.peer_names import PeerNames
     from ordack.settings import NUMBERS
 
     file = read_file(store, config)
-    held: dict[str, int] = {}
-    if store.exists():
-        with open_to_look(store) as opened:
-            held = opened.configuration()
     rows = [{"name": name, **told, "unit": ""} for name, told in _others(file).items()]
-    rows += [_row(name, held, file.numbers) for name in NUMBERS]
+    rows += [_row(name, file.numbers) for name in NUMBERS]
     for row in rows if as_json else ():
         report(True, "", **{key: row[key] for key in ("name", "value", "unit", "from")})
     if not as_json:
@@ -225,6 +122,20 @@ def show(store: StoreOption, config: ConfigOption = None, as_json: JsonOption = 
             (),
             [(row["name"], names[row["name"]].added(_text(row["value"])), row["unit"], row["from"]) for row in rows],
         )
+
+
+def _row(name: str, stated: Mapping[str, int]) -> dict[str, Any]:
+    """A number or flag, as the file or nobody states it."""
+    from ordack.settings import FLAG, NUMBERS
+
+    setting = NUMBERS[name]
+    value = stated.get(name, setting.default)
+    return {
+        "name": name,
+        "value": bool(value) if setting.kind == FLAG else value,
+        "unit": setting.unit,
+        "from": "file" if name in stated else "default",
+    }
 
 
 def _others(file: ConfigFile) -> dict[str, dict[str, Any]]:
@@ -271,4 +182,6 @@ def _text(value: object) -> str:
         return "\n".join(map(str, value))
     if isinstance(value, dict):
         return "\n".join(f"{name} = {one}" for name, one in value.items())
+    if isinstance(value, bool):
+        return str(value).lower()
     return "absent" if value is None else str(value)

@@ -76,10 +76,9 @@ class Reload:
         before = self._running
         try:
             file = self._read()
-            held = self._store.configuration()
             if before.file.path and not file.path:
                 raise BadConfigFile([f"{before.file.path} is not there any more: put it back, or start `serve` again"])
-            running = before.taking_up(file, held)
+            running = before.taking_up(file)
             tls, token = self._new_tls(file), self._new_token(file)
             await self._listen(file, before.file)
         except (ValueError, StoreError) as error:
@@ -95,7 +94,7 @@ class Reload:
         manager.links.max_sessions = sessions_for_files(config.max_sessions, self._files)
         places = ", ".join(map(str, self._listeners))
         manager.about |= {"quota": config.quota, "listening": places}
-        changed, later = before.differences(file, held), running.differences(file, held)
+        changed, later = before.differences(file), running.differences(file)
         taken_up = [f"listen ({places})" if name == "listen" else name for name in changed if name not in later]
         if self._guard and self._guard.become(file.http_names, token) and "http-token-file" not in taken_up:
             taken_up.append("the token in http-token-file")

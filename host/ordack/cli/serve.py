@@ -191,7 +191,7 @@ def _serve_store(
         if file_system(opened.folder) in IN_MEMORY:
             log(Line(f"{store} is in memory, not on a disk: a power cut loses what was acknowledged", WARNING))
         recorder = _recorder(file.capture, file.capture_size, log)
-        running = Running(file, {**opened.configuration(), **file.numbers}, options)
+        running = Running(file, options)
         _run(opened, running, read, Sockets(listeners, applications, web, guard, tls), devices, recorder, log, as_json)
 
 

@@ -230,24 +230,13 @@ class Store:
             raise StoreError(f"cannot look at {self.path}: {error.strerror}") from None
         return Disk(size, free, file, page * pages, page * unused, log)
 
-    def configuration(self) -> dict[str, int]:
-        """The values that differ from the defaults, by name (settings.NUMBERS)."""
-        return dict(self._database.all("SELECT name, value FROM configuration"))
-
-    def configure(self, name: str, value: int | None) -> None:
-        """Set a value; None: back to its default."""
-        with self.transaction():
-            self._database.all("DELETE FROM configuration WHERE name = ?", (name,))
-            if value is not None:
-                self._database.all("INSERT INTO configuration VALUES (?, ?)", (name, value))
-
     def names(self) -> dict[str, Any]:
-        """What the queue manager has last kept of its own names and public queues."""
+        """The names, public queues and numbers that the queue manager has last kept."""
         found: dict[str, Any] = json.loads(
             self._database.one("SELECT value FROM settings WHERE name = 'names'") or "{}"
         )
         return found
 
     def keep_names(self, names: Mapping[str, Any]) -> None:
-        """Keep the names that the queue manager was started with: applications' acknowledgements go by them."""
+        """Keep what the queue manager was started with, for applications (`Config.to_keep`)."""
         self._database.all("INSERT OR REPLACE INTO settings VALUES ('names', ?)", (json.dumps(names),))

@@ -69,7 +69,8 @@ UPGRADES = {  # what makes the next version of one
     + ASIDE
     + "ALTER TABLE messages ADD COLUMN correlation BLOB;"
     + "UPDATE messages SET correlation = correlation_in(packet);",
-    10: "DROP INDEX IF EXISTS messages_answering; DROP INDEX messages_order; DROP INDEX messages_received;"
+    10: "DROP TABLE IF EXISTS configuration; DROP INDEX IF EXISTS messages_answering;"
+    "DROP INDEX messages_order; DROP INDEX messages_received;"
     "ALTER TABLE messages DROP COLUMN receiver;" + ORDER + ANSWERING,
 }
 CHANGES = {  # what the next version has in addition
@@ -86,7 +87,6 @@ CHANGES = {  # what the next version has in addition
 SCHEMA = (
     """
 CREATE TABLE settings (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
-CREATE TABLE configuration (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID; -- what is not the default
 CREATE TABLE queues (
     id INTEGER PRIMARY KEY AUTOINCREMENT,      -- PrivateQueueIdentifier, never used twice
     name TEXT NOT NULL UNIQUE COLLATE NOCASE,
