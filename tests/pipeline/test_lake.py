@@ -22,7 +22,7 @@ from ordack.pipeline.iceberg import _catalog
 from ordack.pipeline.lake import DECODING, PROPERTY
 from ordack.pipeline.progress import IngestError, IngestUnusable
 from ordack.pipeline.segment_source import MALFORMED, OptionError, SchemaError
-from ordack.pipeline.segments import ADDED, SCHEMA, FolderError
+from ordack.pipeline.segments import SCHEMA, FolderError
 from ordack.pipeline.upkeep import optimize, serials
 from ordack.reconcile.rows import pieces
 from pyiceberg.catalog import load_catalog
@@ -231,19 +231,6 @@ def test_a_segment_that_was_given_up_is_counted_without_rows(folder: Path, table
     write(folder, 2, 10, 10)
     done = load(what).run(False)
     assert (done.segments, numbers(table, table_format)) == (1, [10])
-
-
-@both
-def test_segments_of_older_versions_get_the_columns_that_they_lack(
-    folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch, table_format: str
-) -> None:
-    for serial, lacking in enumerate((ADDED, {segments.QUEUE_MANAGER}), 1):
-        with monkeypatch.context() as older:
-            older.setattr(segments, "SCHEMA", pa.schema([field for field in SCHEMA if field.name not in lacking]))
-            write(folder, serial, serial, serial)
-    load(job(folder, table, table_format)).run(False)
-    found = read(table, table_format).select(["queue_manager", "message_key"]).to_pylist()
-    assert found == [{"queue_manager": SOURCE, "message_key": key(number)} for number in (1, 2)]
 
 
 @both

@@ -162,8 +162,6 @@ def test_what_a_table_of_iceberg_has_lost_when_it_was_rolled_back_comes_again(fo
         assert load(what).run(False).rows == 1
         catalog, name = _catalog(str(table))
         snapshots.append(catalog.load_table(name).metadata.current_snapshot_id)
-    with catalog.load_table(name).transaction() as transaction:
-        transaction.remove_properties("ordack.snapshot")  # as an ingest of an older version leaves it
     for place in (1, 0):  # and further back, before an ingest has gone on
         catalog.load_table(name).manage_snapshots().rollback_to_snapshot(snapshots[place]).commit()
         assert numbers(table, "iceberg") == list(range(1, place + 2))

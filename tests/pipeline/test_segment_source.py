@@ -37,7 +37,7 @@ from pyspark.sql.streaming.listener import QueryTerminatedEvent
 from pyspark.sql.types import StringType, StructField, StructType
 
 from tests.support import capture_generator
-from tests.support.segment_files import BEGIN, SOURCE, make_folder, row, write, write_rows
+from tests.support.segment_files import BEGIN, make_folder, row, write, write_rows
 
 OWN = from_arrow_schema(SCHEMA)
 
@@ -133,7 +133,7 @@ def test_a_segment_that_was_deleted_unread_fails_the_stream_and_the_batch(folder
         ):
             attempt()
     with pytest.raises(FolderError, match=r"line1-0{9}2-2-2\.parquet was .* with the lookup ids 2 to 2, are in no"):
-        numbers(reader.read(Part([(str(paths[1]), SOURCE)])))
+        numbers(reader.read(Part([str(paths[1])])))
     paths[2].unlink()
     with pytest.raises(FolderError, match="segment 2 of the queue line1 is missing"):
         reader.partitions(start, end)
@@ -233,15 +233,6 @@ def test_a_segment_that_is_there_twice_or_went_between_looks_is_noticed(folder: 
     assert source.last() == {folders.Place("folder-1", "line1"): 4}
     twin.rename(paths[1])
     assert [one.serial for one in source.waiting({})] == [1, 2, 3, 4]
-
-
-def test_a_stream_of_an_older_version_is_gone_on_with(folder: Path) -> None:
-    for serial in (1, 2):
-        write(folder, serial, serial, serial)
-    before = {"folder": "folder-1", "queues": {"line1": 1}}
-    end = stream(folder).latestOffset(before, everything())
-    assert end == {"folders": {"folder-1": {"line1": 2}}}
-    assert read(stream(folder), before, end) == [2]
 
 
 def test_a_folder_that_appears_later_is_read_from_its_oldest_segment(folder: Path, tmp_path: Path) -> None:
@@ -417,7 +408,7 @@ def test_a_time_that_is_none_is_refused(folder: Path, options: dict[str, str], s
 def test_small_segments_share_a_task_and_no_segment_is_split(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def tasks() -> list[int]:
         made = folders.parts(Folders([str(folder)]).waiting({}))
-        assert [path for part in made for path, _ in part.segments] == everything_there
+        assert [path for part in made for path in part.segments] == everything_there
         return [len(part.segments) for part in made]
 
     paths = [write(folder, serial, serial, serial) for serial in range(1, 6)] + [write(folder, 1, 1, 1, "other")]

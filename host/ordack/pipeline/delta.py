@@ -326,7 +326,7 @@ def _restored(table: DeltaTable, system: fs.FileSystem, log: str, until: int) ->
             return until, int(version)
         if told:
             gone_on = True
-            heeded = max(heeded, int(about.get(HEEDED, until - 1)))  # older versions did not tell it
+            heeded = max(heeded, int(about[HEEDED]))
         until -= 1
     return None
 

@@ -346,11 +346,11 @@ def missing(folder: AnyPath, queue: str, serial: int, name: str = "") -> FolderE
 
 @dataclass
 class Part(InputPartition):  # type: ignore[misc, unused-ignore]
-    """What one task reads, one after another: paths of segments, each with the queue manager that it is of."""
+    """What one task reads, one after another: paths of segments."""
 
-    segments: list[tuple[str, str]]
+    segments: list[str]
 
-    def __init__(self, segments: list[tuple[str, str]]) -> None:
+    def __init__(self, segments: list[str]) -> None:
         super().__init__(None)
         self.segments = segments
 
@@ -366,6 +366,6 @@ def parts(found: Sequence[Found]) -> list[Part]:
         if not tasks or taken + size > most or len(tasks[-1].segments) == TASK_SEGMENTS:
             tasks.append(Part([]))
             taken = 0
-        tasks[-1].segments.append((str(one.segment.path), one.marker.queue_manager))
+        tasks[-1].segments.append(str(one.segment.path))
         taken += size
     return tasks

@@ -257,8 +257,6 @@ def _properties(table: Table) -> Mapping[str, str]:
             while (ancestor := parents.get(ancestor)) is not None:
                 ancestors.add(ancestor)
             ingested = then.properties.get(SNAPSHOT)
-            if ingested is None and then.snapshots:  # older versions did not tell it
-                ingested = str(max(then.snapshots, key=lambda one: one.timestamp_ms).snapshot_id)
             if ingested is None or int(ingested) in ancestors:
                 return then.properties
     raise IngestUnusable(

@@ -51,7 +51,7 @@ from ordack.pipeline.bodies import FORMATS, JSON, Bodies, SchemaError
 from ordack.pipeline.folders import Folders, Part, Place
 from ordack.pipeline.options import OptionError, noted, options_of, recalled
 from ordack.pipeline.period import Period
-from ordack.pipeline.segments import ADDED, SCHEMA, FolderError, FolderMissing, OtherFolder, completed
+from ordack.pipeline.segments import SCHEMA, FolderError, FolderMissing, OtherFolder
 
 MALFORMED = "_malformed"
 OPTIONS = ("path", "paths", "queue", *period.OPTIONS, "schema", "format", "prefix", "maxSegmentsPerTrigger")
@@ -154,10 +154,7 @@ class Rows:
         own = [column.name for column in from_arrow_schema(SCHEMA)]
         decoded = self.schema.fields[: -len(own)]
         if self.schema.names[-len(own) :] != own or bool(self.settings.schema) != bool(decoded):
-            raise OptionError(
-                "the columns of messages are given; those of the bodies belong in the option schema. A table in a "
-                "catalog that an older version has made: DROP it, and CREATE it again"
-            )
+            raise OptionError("the columns of messages are given; those of the bodies belong in the option schema")
         if decoded:
             decoded.pop()
         taken = {name.lower() for name in (*own, MALFORMED)}
@@ -188,11 +185,11 @@ class Rows:
     def _read_segments(self, part: Part) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Batches, and about how many such rows have BATCH_BYTES."""
         period = self.settings.period
-        for path, queue_manager in part.segments:
+        for path in part.segments:
             try:
                 if period.since is not None and period.begins_after(path_of(path).stat().st_mtime):
                     continue
-                for batch, enough in self._read_segment(path, queue_manager):
+                for batch, enough in self._read_segment(path):
                     yield period.among(batch), enough
             except FileNotFoundError:
                 file = path_of(path)
@@ -211,11 +208,9 @@ class Rows:
             except (pa.ArrowException, ValueError) as error:  # of pyarrow, where it reads what is no Parquet
                 raise _damaged(path, error) from None
 
-    def _read_segment(self, path: str, queue_manager: str) -> Iterator[tuple[pa.RecordBatch, int]]:
+    def _read_segment(self, path: str) -> Iterator[tuple[pa.RecordBatch, int]]:
         with _opened(path) as file:
-            there = file.schema_arrow
-            lacking = set(SCHEMA.names) - set(there.names)
-            if not lacking <= ADDED or not there.equals(pa.schema(one for one in SCHEMA if one.name not in lacking)):
+            if not file.schema_arrow.equals(SCHEMA):
                 raise _damaged(path, "its columns are not those of a segment")
             groups = self.settings.period.groups(file.metadata)
             read = [file.metadata.row_group(group) for group in groups]
@@ -223,7 +218,7 @@ class Rows:
             rows = max(1, min(BATCH_BYTES * left // max(size, 1), BATCH_ROWS_MAX))
             for batch in file.iter_batches(rows, groups, use_threads=False):
                 left -= batch.num_rows
-                yield (completed(batch, queue_manager) if lacking else batch), rows
+                yield batch, rows
             told = file.metadata
             if left or told.num_rows != sum(told.row_group(group).num_rows for group in range(told.num_row_groups)):
                 raise _damaged(path, "it has not as many rows as it says")
@@ -278,8 +273,7 @@ class SegmentReader(DataSourceReader):
 
 
 class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads segment after segment. An offset: {"folders": {identifier: {queue: serial}}}; of older versions
-    {"folder": identifier, "queues": {queue: serial}}."""
+    """Reads segment after segment. An offset: {"folders": {identifier: {queue: serial}}}."""
 
     def __init__(self, settings: Settings, schema: StructType) -> None:
         self._settings = settings
@@ -327,7 +321,7 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _read_until(self, offset: dict[str, Any]) -> tuple[dict[Place, int], set[str]]:
         """What an offset says, and the identifiers of the folders that it knows."""
-        told = folders_of(offset)
+        told: dict[str, dict[str, int]] = offset["folders"]
         there = {marker.folder for marker in self._folders.now().values()}
         if told and there.isdisjoint(told):
             raise OtherFolder(
@@ -338,8 +332,3 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {Place(folder, queue): serial for folder, queues in told.items() for queue, serial in queues.items()}, {
             *told
         }
-
-
-def folders_of(offset: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """The serials in an offset, by folder and queue."""
-    return offset["folders"] if "folders" in offset else {offset["folder"]: offset["queues"]}

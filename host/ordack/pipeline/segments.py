@@ -18,8 +18,6 @@ MESSAGE_KEY identifies a message over stores and segments: `client.Message` says
 dead letter has the key of its message, so over several queues the key is (queue, MESSAGE_KEY). Lookup ids are unique
 within a store only as long as that is not restored from a backup.
 
-Segments of older versions lack the columns in ADDED: `completed` makes them of what is there and of the marker.
-
 Times in the columns are UTC; those of the protocol are whole seconds.
 """
 
@@ -98,8 +96,6 @@ SCHEMA = pa.schema(
     ]
 )
 
-ADDED = {QUEUE_MANAGER, MESSAGE_KEY}  # since the first version
-
 _KEPT = re.compile(r"[A-Za-z0-9_.$@!^()-]")  # in a file's name; no Hadoop path makes a pattern of these
 _NAME = re.compile(r"(?P<queue>[^/]+)-(?P<serial>\d{10,})-(?P<first>\d+)-(?P<last>\d+)\.parquet")
 
@@ -164,14 +160,6 @@ def message_keys(columns: Mapping[str, pa.Array]) -> pa.Array:
     return pc.binary_join_element_wise(
         columns["source_queue_manager"], pc.coalesce(place, text(columns["message_id"])), "\\"
     )
-
-
-def completed(batch: pa.RecordBatch, queue_manager: str) -> pa.RecordBatch:
-    """Rows of an older version, which lack some columns of ADDED, as rows of SCHEMA."""
-    columns = {QUEUE_MANAGER: pa.repeat(queue_manager, batch.num_rows), **dict(zip(batch.schema.names, batch.columns))}
-    if MESSAGE_KEY not in columns:
-        columns[MESSAGE_KEY] = message_keys(columns)
-    return pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
 
 
 def encode(queue: str) -> str:
