@@ -4,7 +4,7 @@ SETUP ?= firmware/ports/setup.sh
 PYTHON_VENV := $(CURDIR)/.venv/bin/python
 C_CORE := $(MAKE) --no-print-directory -C c_core PYTHON=$(PYTHON_VENV)
 NATIVE := $(MAKE) --no-print-directory -C host/native PYTHON=$(PYTHON_VENV)
-C_FILES = $(shell find c_core firmware host/native tests/c -name '*.[ch]')
+C_FILES = $(shell find c_core firmware hil host/native tests/c -name '*.[ch]')
 MESSAGES ?= 1000
 CUTS ?= 50
 KILLS ?= 5

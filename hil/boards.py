@@ -20,6 +20,7 @@ from subprocess import Popen
 from typing import Protocol
 
 from firmware.ports import modules
+from hil.unsynced import LIBRARY, Unsynced
 
 ROOT = Path(__file__).resolve().parent.parent
 FIRMWARE = ROOT / "firmware"
@@ -325,6 +326,7 @@ class ProcessBoard(Board):
         self._folder = folder
         self._process: Process | None = None
         self._life = 0
+        self._unsynced = Unsynced(folder, folder.with_name(f"{folder.name}.synced"))
 
     @property
     def life(self) -> int:
@@ -335,7 +337,8 @@ class ProcessBoard(Board):
         return self._process is not None and self._process.alive
 
     def describe(self) -> str:
-        return f"{self.target}: {' '.join(str(word) for word in self._command)}"
+        kept = "" if LIBRARY.exists() else ", keeps unsynced data at a power cut: `make setup` builds build/unsynced.so"
+        return f"{self.target}: {' '.join(str(word) for word in self._command)}{kept}"
 
     def files(self) -> dict[str, Path]:
         interpreter = Path(shutil.which(self._command[0]) or self._command[0])
@@ -348,13 +351,16 @@ class ProcessBoard(Board):
 
     def kill(self) -> None:
         if self._process is not None:
+            is_noted = self._unsynced.is_noted(self._process.pid)
             self._process.kill()
+            if is_noted:
+                self._unsynced.lose()
 
     def power_up(self) -> None:
         self._life += 1
         # Both interpreters find the firmware; nothing else of the caller's environment reaches the board.
         paths = {"MICROPYPATH": f".frozen:{modules.write()}", "PYTHONPATH": str(FIRMWARE)}
-        quiet = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        quiet = {"PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1", **self._unsynced.power_up()}
         command = [*self._command, "config.json"]
         self._process = Process(command, self.log, self._life, self._folder, {**paths, **quiet, "PATH": os.defpath})
 

@@ -152,7 +152,14 @@ def append(path: str, line: bytes) -> None:
     """Append a line to a ledger, for good."""
     with open(path, "ab") as ledger:
         ledger.write(line)
-        ledger.flush()
+        sync(ledger)
+
+
+def sync(file: "Any") -> None:
+    """Make durable what was written; a close does that on LittleFS and FAT only."""
+    file.flush()  # which MicroPython takes for a sync
+    if hasattr(os, "fsync"):
+        os.fsync(file.fileno())
 
 
 def without_torn_line(path: str) -> None:
@@ -161,6 +168,7 @@ def without_torn_line(path: str) -> None:
         for line in ledger:
             if line.endswith(b"\n"):
                 copy.write(line)
+        sync(copy)
     os.rename(path + ".new", path)
 
 
@@ -239,6 +247,7 @@ class Sensor:
                 self.base, noted = self.accepted, last
                 with open(BASE, "wb") as file:
                     file.write(b"%d %d" % (self.base, last))
+                    sync(file)
         if last != noted:
             found = (last - noted) & 0xFFFFFFFF < 0x80000000 and last != 0
             if not found:

@@ -136,8 +136,7 @@ def board(config: dict[str, Any]) -> None:
                         body = reading(sent)
                         if sent > accepted:
                             accepted = sent
-                            with Path(sensor.LEDGER).open("ab") as ledger:
-                                ledger.write(sensor.line_of(sent, body, sent))
+                            sensor.append(sensor.LEDGER, sensor.line_of(sent, body, sent))
                             sensor.say(accepted=accepted, stored=stored)
                         link.sendall(struct.pack("<II", sent, len(body)) + body)
         except OSError:

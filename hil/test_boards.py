@@ -23,6 +23,8 @@ config = json.load(open(sys.argv[1]))
 lives = open("lives").read() if os.path.exists("lives") else ""
 with open("lives", "w") as file:
     file.write(lives + "x")
+    file.flush()
+    os.fsync(file.fileno())
 print("life", len(lives) + 1, "of", config["name"])
 print("to stderr", file=sys.stderr)
 for word in config.get("then", []):
@@ -53,7 +55,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def ready(board: ProcessBoard, mark: int = 0) -> Line:
+def ready(board: Board, mark: int = 0) -> Line:
     return board.log.wait_for(lambda text: text == "ready", DEADLINE_S, mark)
 
 
@@ -120,6 +122,50 @@ def test_a_file_that_is_not_there_reads_as_empty(board: ProcessBoard) -> None:
     board.start({"name": "bench"})
     assert board.read_file("nothing") == b""
     assert json.loads(board.read_file("config.json")) == {"name": "bench"}
+
+
+UNSYNCED = """
+import os
+def written(name, synced, rest):
+    file = open(name, "wb", 0)
+    file.write(synced)
+    if synced:
+        file.flush()
+        getattr(os, "fsync", abs)(file.fileno())
+    file.write(rest)
+    return file
+files = [written("first", b"synced", b", not"), written("second", b"", b"not")]
+files += [open("third", "ab", 0)]
+files[-1].write(b"not")
+print("ready")
+while True:
+    pass
+"""
+
+
+@pytest.mark.parametrize("target", ["unix", "unix-twin", "cpython", "pi"])
+def test_a_power_cut_takes_what_was_not_synced(target: str, tmp_path: Path) -> None:
+    script = tmp_path / "unsynced.py"
+    script.write_text(UNSYNCED)
+    try:
+        board = open_kind(target, tmp_path / "flash", script)
+    except BoardMissing as reason:
+        pytest.skip(str(reason))
+    try:
+        board.deploy({})
+        (tmp_path / "flash" / "third").write_bytes(b"an earlier life, ")
+        board.power_up()
+        ready(board)
+        assert board.read_file("first") == b"synced, not"
+        board.kill()
+        assert [board.read_file(name) for name in ("first", "second", "third")] == [
+            b"synced",
+            b"",
+            b"an earlier life, ",
+        ]
+        assert not (tmp_path / "flash" / "second").exists()
+    finally:
+        board.close()
 
 
 def test_only_the_firmware_of_the_environment_reaches_the_board(

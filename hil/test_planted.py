@@ -22,20 +22,23 @@ from hil.boards import ROOT
 from hil.campaign import SCENARIO, run_campaign
 from hil.dice import new_seed
 from hil.faults import DOWN, ONE_WAY, Cut
+from hil.kinds import interpreter
 from hil.report import Figures
-from hil.scenario import CLOCK, ERASE_FIXED, ORDACK, Event, Kill, Settings
+from hil.scenario import CLOCK, ERASE_FIXED, OFFLINE, ORDACK, Event, Kill, Settings
 from hil.shrink import main as shrink
 
 TRIES = 5
 PATIENCE_S = 120.0
 """What a destination refuses for ever ends when it is sent again, half a minute later: a node without a fault waits."""
 LINES = 5
+MESSAGES_PLANNED = 104
+"""Of a campaign with a plan of its own; eight divides it."""
 
 
 class Planted(NamedTuple):
     """In `file`, `line` becomes `instead` where it stands first behind `behind`. is_at_manager: the queue manager runs
-    on the copy, whatever the file is. The others: of campaigns. ahead: with a plan, so that
-    each life of the board accepts some readings.
+    on the copy, whatever the file is; else the board runs it on MicroPython, if is_unix. The others: of campaigns.
+    ahead: with a plan, so that each life of the board accepts some readings.
     """
 
     file: str
@@ -47,11 +50,21 @@ class Planted(NamedTuple):
     plan: tuple[Event, ...] | None = None
     ahead: int = 4
     is_at_manager: bool = False
+    is_unix: bool = False
 
 
 PLANTED = {
     "the node acknowledges before flushing": Planted(
         "firmware/ordack/node/queue.py", "async def send(", "await self.backlog.commits.commit()", "pass"
+    ),
+    # The last one before the power cut, when all readings wait on the board, is of them.
+    "the node skips every eighth sync": Planted(
+        *("firmware/ordack/node/log.py", "def sync(self) -> bool", "self.files.sync()"),
+        "self._owner.last_message_id % 8 == 0 or self.files.sync()",
+        mishap=OFFLINE,
+        plan=(),
+        ahead=MESSAGES_PLANNED,
+        is_unix=True,
     ),
     # A sequence that was begun before is met again only if no second has passed since, or the clock went back.
     "the node numbers anew after a reset": Planted(
@@ -98,6 +111,9 @@ def plant(fault: Planted, folder: Path) -> tuple[str, str]:
     at = text.index(fault.line, text.index(fault.behind))
     path.write_text(text[:at] + fault.instead + text[at + len(fault.line) :])
     compileall.compile_dir(folder / top, quiet=1)  # what has changed: once, for the board writes none at its starts
+    if fault.is_unix:
+        folders = f".frozen:{folder / top}"
+        return f"exec:{shlex.join(['env', f'MICROPYPATH={folders}', *interpreter('unix')])}", shlex.join(ORDACK)
     python = shlex.join([shutil.which("env") or "env", f"PYTHONPATH={folder / top}", sys.executable])
     is_at_manager = fault.is_at_manager or top == "host"
     return ("cpython", f"{python} -m ordack") if is_at_manager else (f"exec:{python}", shlex.join(ORDACK))
@@ -118,8 +134,8 @@ def campaign(tmp_path: Path) -> Callable[[Planted], Figures]:
         board, ordack = plant(fault, folder)
         settings = Settings(200, 4, 4, seed, board, 200, PATIENCE_S, 240.0, mishap=fault.mishap, others=False)
         settings = replace(settings, ordack=tuple(shlex.split(ordack)), commands=fault.commands)
-        if fault.plan:
-            settings = replace(settings, messages=100, cuts=0, ahead=fault.ahead, plan=fault.plan)
+        if fault.plan is not None:
+            settings = replace(settings, messages=MESSAGES_PLANNED, cuts=0, ahead=fault.ahead, plan=fault.plan)
         settings = replace(settings, artefacts=folder / "campaign")
         return asyncio.run(run_campaign(settings, Console()))
 

@@ -248,6 +248,7 @@ micropython_part() {
     source+=" $(recipe build_unix) $(digest firmware/ports/unix)"
     step micropython-unix-c "$source $(digest firmware/ports/usermod c_core)" build_unix unix-c "$source" USER_C_MODULES="$root/firmware/ports/usermod" "${with_tls[@]}"
     step micropython-unix-twin "$source" build_unix unix-twin "$source" "${without_tls[@]}"
+    step unsynced "$(sha256sum <hil/unsynced.c)" cc -O2 -Wall -Wextra -shared -fPIC -o build/unsynced.so hil/unsynced.c
     [ "$job" = run ] || firmware_part
     if for_tests; then # loads the native modules of all ARM boards, in qemu-arm
         step micropython-unix-armhf "$source" build_unix unix-armhf "$source" "${without_tls[@]}" CROSS_COMPILE=arm-linux-gnueabihf- LDFLAGS_EXTRA=-static
