@@ -68,6 +68,8 @@ class Batch:
             link.counts.received += count
         for link, message_class in self.refusals:
             link.counts.refuse(message_class)
+            if message_class:
+                counters.last_refusal = self.outcomes.now, message_class
         for took in self.order_acked:
             counters.order_acks.add(took)
         counters.failure = ""

@@ -108,9 +108,10 @@ class Counters:
     """What a queue manager has done. batches: transactions with messages from the network, by how many. order_acks:
     milliseconds from the first transmission of a message to its OrderAck; of each destination one message is watched at
     a time. sessions_refused: connections, by LIMIT (there were too many), ALLOW_LIST (not from there) or TLS (it was
-    not agreed on). http_refused: requests over HTTP with a wrong token. ends: of sessions, by rule. store_failures: how
-    often the store failed; failure: with these words, at `failed_at`, and nothing was committed since, else "". turned:
-    when the loop last came round. Both are monotonic, the one in milliseconds, the other in seconds."""
+    not agreed on). last_refusal: when a message was refused, in seconds since 1970, and its class; not for want of
+    room. http_refused: requests over HTTP with a wrong token. ends: of sessions, by rule. store_failures: how often the
+    store failed; failure: with these words, at `failed_at`, and nothing was committed since, else "". turned: when the
+    loop last came round. Both are monotonic, the one in milliseconds, the other in seconds."""
 
     def __init__(self) -> None:
         self.peers = Peers()
@@ -122,6 +123,7 @@ class Counters:
         self.store_failures = 0
         self.failure = ""
         self.failed_at = 0
+        self.last_refusal: tuple[int, int] | None = None
         self.turned = 0.0
 
     def ended(self, rule: str) -> None:

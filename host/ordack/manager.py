@@ -42,6 +42,7 @@ from ordack.status import refusals, report
 from ordack.store import Store, StoreError
 from ordack.store.messages import ANY
 
+FAILURE_MS = 60_000  # after which a failure of the store is no news, if nothing was committed meanwhile
 ANSWERS_KEPT_S = 86400  # of an application that was killed: it cannot ask again
 _Arrived = tuple[Link, object, int]  # what an event of a session tells, and when it came
 
@@ -365,6 +366,9 @@ class Manager:
         """To be called every few tens of milliseconds: due timers.
 
         Nothing is sent before the first call."""
+        counters = self.links.counters
+        if counters.failure and now - counters.failed_at > FAILURE_MS:
+            counters.failure = ""
         if self.failure and not self._recover(now):
             return
         with self._guard(now):
@@ -423,11 +427,13 @@ class Manager:
 
     def report(self) -> dict[str, Any]:
         """What it is doing, for operators."""
-        refused = refusals(self.links.counters)
+        counters = self.links.counters
         told = report(self.links, self.outgoing, self.connections(), PeerNames(self.config.names))
         return {
             **self.about,
-            "refused": refused,
+            "refused": refusals(counters),
+            "last_refusal": counters.last_refusal,
+            "failure": counters.failure,
             **told,
         }
 

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from ordack import classes
 from ordack.counters import OTHER, PEERS_MAX, Spread
-from ordack.health import problems
+from ordack.health import glance
 from ordack.manager import Manager
 from ordack.peer_names import PeerNames
 from ordack.store import Store
@@ -119,7 +119,7 @@ class Metrics:
         work, counters = self._manager.store.work, self._manager.links.counters
         applications = self._manager.applications
         return {
-            "ordack_healthy": not problems(self._manager, store, time.monotonic()),
+            "ordack_healthy": not glance(self._manager, store)["problems"],
             "ordack_commit_seconds": work.commits,
             "ordack_syncs_total": work.syncs,
             "ordack_checkpoints_total": work.checkpoints,

@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 
 from mqqb import guids
 
-from ordack import status
+from ordack import health
 from ordack.manager import Manager
-from ordack.names import DEAD_LETTER, DEAD_XACT
 from ordack.peer_names import PeerNames
+from ordack.status import is_full, is_kept, refused_text
 from ordack.store import Store
-from ordack.store.schema import POISON
 
 ROWS_MAX = 200  # of each kind
 PROBLEMS_MAX = 50
@@ -65,8 +64,8 @@ class Overview:
 
     def shown(self, store: Store, can_act: bool) -> dict[str, Any]:
         """All of it, ready for JSON. can_act: is a token set? Raises StoreError."""
-        told = status.glance(store)
-        queues = sorted(told["queues"], key=lambda queue: (not _is_full(queue), -queue["messages"], queue["name"]))
+        told = health.glance(self._manager, store)
+        queues = sorted(told["queues"], key=lambda queue: (not is_full(queue), -queue["messages"], queue["name"]))
         waiting = sorted(
             (queue for queue in told["outgoing"] if queue["messages"]),
             key=lambda queue: (queue["oldest_sent"] is None, queue["oldest_sent"], queue["format_name"]),
@@ -79,7 +78,7 @@ class Overview:
             **{name: told[name] for name in ("store", "guid", "since", "process", "listening", "room", "serial")},
             "problems": told["problems"][:PROBLEMS_MAX],
             "problem_count": len(told["problems"]),
-            "refused": status.refused_text(told["refused"]),
+            "refused": refused_text(told["refused"]),
             "queues": [{**queue, "oldest": _oldest(store, queue)} for queue in queues[:ROWS_MAX]],
             "queue_count": len(queues),
             "kept": [
@@ -119,15 +118,6 @@ class Overview:
             silent = round(max(now - peer.pop("heard"), 0) / 1000, 1)
             told.append({"guid": guid, "name": names.of(guid), **peer, "silent_s": silent})
         return sorted(told, key=lambda peer: (peer["name"] is None, peer["name"] or "", -peer["silent_s"]))
-
-
-def is_kept(queue: str) -> bool:
-    """Is it a queue of messages that were put aside, dead letters or poison messages?"""
-    return queue in (DEAD_LETTER, DEAD_XACT) or queue.endswith(POISON)
-
-
-def _is_full(queue: dict[str, Any]) -> bool:
-    return queue["quota"] is not None and queue["bytes"] >= queue["quota"]
 
 
 def _oldest(store: Store, queue: dict[str, Any]) -> float | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,17 +18,19 @@ from ordack.client import Client
 from ordack.config import Config, format_address, split_direct
 from ordack.counters import Counters
 from ordack.links import Hop, Link
-from ordack.names import HERE
+from ordack.names import DEAD_LETTER, DEAD_XACT, HERE
 from ordack.outcome import is_return_queue
 from ordack.outgoing import OutgoingQueue
 from ordack.peer_names import PeerNames
 from ordack.store import Store
 from ordack.store.outgoing import OutgoingCount
-from ordack.store.room import megabytes
-from ordack.store.schema import PRIVATE
+from ordack.store.room import Room, megabytes
+from ordack.store.schema import POISON, PRIVATE
 from ordack.text import counted
 
 LARGE_MESSAGE = 5_000_000  # bytes: with less room than this not every message is taken
+PATIENCE_S = 60  # that a message waits for a session until this is a problem
+REFUSED_S = 3600  # for which a refused message is a problem
 
 
 def report(
@@ -156,11 +158,11 @@ def outgoing(store: Store, shown: Mapping[str, Any] | None, now: float) -> list[
     return found
 
 
-def glance(store: Store, now: float | None = None, silence: str = "") -> dict[str, Any]:
-    """The store at a glance, ready for JSON. problems: sentences, of what keeps messages from going on; none: all is
-    well. silence: what remote.silence says of the `serve` that has the store."""
-    now = time.time() if now is None else now
-    shown = store.status()
+def glance(store: Store, silence: str = "", shown: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The store at a glance, ready for JSON; see `_problems`. shown: what the queue manager tells of itself, as far as
+    the caller knows that better than the store."""
+    now = time.time()
+    shown = store.status() if shown is None else shown
     queues: list[dict[str, Any]] = [
         {
             "name": queue.name,
@@ -176,22 +178,6 @@ def glance(store: Store, now: float | None = None, silence: str = "") -> dict[st
     waiting = outgoing(store, shown, now)
     quota = (shown or {}).get("quota")
     room = store.room(Config.kept(store.names()).quota if quota is None else quota)
-    problems = []
-    if shown is None:
-        problems.append(
-            "no queue manager runs on this store, so nothing comes in and nothing goes out; start "
-            f"`ordack serve --store {shlex.quote(str(store.folder))}`"
-        )
-    elif silence:
-        problems.append(f"nothing moves: process {shown.get('process')} has the store, and {silence}")
-    if room.bytes < LARGE_MESSAGE:
-        problems.append(room.reason)
-    problems += [
-        f"the queue {queue['name']} is full: {queue['bytes']} of {queue['quota']} bytes"
-        for queue in queues
-        if queue["quota"] is not None and queue["bytes"] >= queue["quota"]
-    ]
-    problems += [f"{named(queue)}: {queue['why']}" for queue in waiting if shown and _is_stuck(queue)]
     return {
         "store": str(store.folder),
         "guid": guids.guid_text(store.guid),
@@ -205,8 +191,58 @@ def glance(store: Store, now: float | None = None, silence: str = "") -> dict[st
         "serial": (shown or {}).get("serial", []),
         "outgoing": waiting,
         "room": room.bytes,
-        "problems": problems,
+        "problems": list(_problems(store, shown, silence, room, queues, waiting, now)),
     }
+
+
+def _problems(
+    store: Store,
+    shown: Mapping[str, Any] | None,
+    silence: str,
+    room: Room,
+    queues: Sequence[Mapping[str, Any]],
+    waiting: Iterable[Mapping[str, Any]],
+    now: float,
+) -> Iterator[str]:
+    """The verdict of `ordack status`, /healthz and the web page: sentences, of what somebody has to look at. None: all
+    is well. silence: why the `serve` that has the store does not work."""
+    if shown is None:
+        yield (
+            "no queue manager runs on this store, so nothing comes in and nothing goes out; start "
+            f"`ordack serve --store {shlex.quote(str(store.folder))}`"
+        )
+    elif silence:
+        yield f"nothing moves: process {shown.get('process')} has the store, and {silence}"
+    if shown and shown.get("failure"):
+        yield f"the store refuses changes: {shown['failure']}"
+    if room.bytes < LARGE_MESSAGE:
+        yield room.reason
+    for queue in queues:
+        if is_full(queue):
+            yield f"the queue {queue['name']} is full: {queue['bytes']} of {queue['quota']} bytes"
+        if is_kept(queue["name"]) and queue["messages"]:
+            kind = "poison message" if queue["name"].endswith(POISON) else "dead letter"
+            yield (
+                f"{counted(queue['messages'], kind)} in {queue['name']}: `ordack peek` shows why, `ordack move` sends "
+                "them again, and `ordack queue purge` deletes them"
+            )
+    yield from (f"{named(queue)}: {queue['why']}" for queue in waiting if shown and _is_stuck(queue, now))
+    at, message_class = (shown or {}).get("last_refusal") or (0, 0)
+    if now - at < REFUSED_S:
+        yield (
+            f"a message was refused {span(now - at)} ago with class {classes.label(message_class)}: the log of `ordack "
+            "serve` says whose and why"
+        )
+
+
+def is_kept(queue: str) -> bool:
+    """Is it a queue of messages that were put aside, dead letters or poison messages?"""
+    return queue in (DEAD_LETTER, DEAD_XACT) or queue.endswith(POISON)
+
+
+def is_full(queue: Mapping[str, Any]) -> bool:
+    """Has it reached its quota?"""
+    return queue["quota"] is not None and queue["bytes"] >= queue["quota"]
 
 
 def named(queue: Mapping[str, Any]) -> str:
@@ -215,7 +251,7 @@ def named(queue: Mapping[str, Any]) -> str:
     return f"{name} ({queue['peer_name']})" if queue.get("peer_name") else name
 
 
-def _is_stuck(queue: Mapping[str, Any]) -> bool:
+def _is_stuck(queue: Mapping[str, Any], now: float) -> bool:
     if queue["oldest_sent"] is None or queue["returns"]:  # an acknowledgement may wait for a peer that sleeps
         return False
     connection = queue.get("connection")
@@ -224,7 +260,7 @@ def _is_stuck(queue: Mapping[str, Any]) -> bool:
         or not connection
         or connection.get("tries")
         or queue.get("resend_count")
-        or (queue["state"] != "Connected" and "serial" in connection)
+        or (queue["state"] != "Connected" and ("serial" in connection or now - queue["oldest_sent"] > PATIENCE_S))
     )
 
 

@@ -26,7 +26,7 @@ from ordack import health
 from ordack.client import Client, Letter
 from ordack.commits import Commit, Request
 from ordack.counters import OTHER, PEERS_MAX, PeerCounts, Peers, Spread
-from ordack.manager import Manager
+from ordack.manager import FAILURE_MS, Manager
 from ordack.metrics import LABEL_MAX, METRICS, NAMED_MAX, NO_ROOM, Metrics, safe_label
 from ordack.net import monitor, tcp
 from ordack.net.listener import Listener
@@ -399,15 +399,19 @@ def test_a_stuck_loop_and_a_store_that_fails_are_problems(tmp_path: Path) -> Non
     with Store(tmp_path, create=True) as store:
         manager = Manager(store, 0)
         made = manager.links.counters
-        made.turned = 1000.0
-        assert health.problems(manager, store, 1000.0 + health.STUCK_S) == []
-        [problem] = health.problems(manager, store, 1001.0 + health.STUCK_S)
+        made.turned = time.monotonic() + DEADLINE_S
+        assert health.glance(manager, store)["problems"] == []
+        made.turned = time.monotonic() - health.STUCK_S - 1
+        [problem] = health.glance(manager, store)["problems"]
         assert "has not come round for 11 s" in problem
-        made.turned = 2000.0
-        made.store_failed("the disk is on fire", 1_999_000)
-        assert health.problems(manager, store, 2000.0) == ["the store refuses changes: the disk is on fire"]
-        made.turned += health.FAILURE_S
-        assert health.problems(manager, store, made.turned) == []
+        assert "has not come round for 11 s" in health.restart_helps(manager, time.monotonic())
+        made.turned = time.monotonic() + DEADLINE_S
+        made.store_failed("the disk is on fire", 1000)
+        assert health.glance(manager, store)["problems"] == ["the store refuses changes: the disk is on fire"]
+        manager.poll(1000 + FAILURE_MS, 1_800_000_000)
+        assert health.glance(manager, store)["problems"] == ["the store refuses changes: the disk is on fire"]
+        manager.poll(1001 + FAILURE_MS, 1_800_000_000)
+        assert health.glance(manager, store)["problems"] == []
 
 
 def test_what_waits_behind_a_loop_that_stands_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -450,18 +454,18 @@ def test_a_store_that_cannot_be_read_is_a_problem_and_no_end(tmp_path: Path, mon
             status, body = get(port, "/metrics")
             assert (status, json.loads(body)["problems"]) == (503, ["the disk has gone"])
             told = until(lambda: json.loads(get(port, "/healthz")[1])["problems"], "it is told")  # an answer stands
-            assert told == ["the store cannot be read: the disk has gone"]
+            assert told == ["the disk has gone"]
             broken.undo()
             for path in ("/healthz", "/metrics"):
                 until(lambda path=path: get(port, path)[0] == 200, f"{path} can be read again")
-        assert len(opened) == 3  # for health, for metrics, and for these again, since the first may be broken
+        assert len(opened) == 4  # for health, for metrics, and for both again, since the first may be broken
 
 
 def test_a_defect_is_told_and_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     with Store(tmp_path, create=True) as store:
         watching = monitor.Monitor(Manager(store, 0), Listener("127.0.0.1", 0).socket, told.append)
-        monkeypatch.setattr("ordack.status.glance", lambda _store: {}["x"])
+        monkeypatch.setattr("ordack.health.glance", lambda _manager, _store: {}["x"])
         watching.start()
         port = int(watching.address.rpartition(":")[2])
         assert get(port, "/status") == (500, "a defect of ordack, see its log\n")
@@ -558,7 +562,7 @@ def test_one_client_too_many_ends_the_one_that_has_come_least_far(
         port = stack.enter_context(answering(Manager(store, 0)))
         deaf, half = stack.enter_context(_client(port)), stack.enter_context(_client(port))
         with monkeypatch.context() as large:
-            large.setattr("ordack.status.glance", lambda _store: {"much": "x" * (32 << 20)})
+            large.setattr("ordack.health.glance", lambda _manager, _store: {"much": "x" * (32 << 20)})
             deaf.sendall(b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
             assert deaf.recv(5, socket.MSG_WAITALL) == b"HTTP/"
         half.sendall(b"GET /stat")
@@ -629,7 +633,7 @@ def test_a_client_that_says_half_and_one_that_reads_nothing_are_let_go(
 
     monkeypatch.setattr(monitor.Monitor, "lost", noted)
     with Store(tmp_path, create=True) as store, answering(Manager(store, 0)) as port:
-        monkeypatch.setattr("ordack.status.glance", lambda _store: {"much": "x" * (32 << 20)})
+        monkeypatch.setattr("ordack.health.glance", lambda _manager, _store: {"much": "x" * (32 << 20)})
         with _client(port) as half, _client(port) as deaf:
             half.sendall(b"GET /status HTT")
             deaf.sendall(b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -16,15 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ordack import status
 from ordack.client import Client
 from ordack.status import span
 from ordack.store.outgoing import NewOutgoing
 
 from tests.support.command import DEADLINE_S, Serve, as_json, ordack, write_settings
+from tests.support.dead_letters import store_with_dead_letters
+from tests.support.watched import Watched, watched_serve
 
 pytestmark = pytest.mark.slow
 
 AWAY = "DIRECT=TCP:10.0.0.5\\private$\\lime1"
+CONNECTING = {"host": "10.0.0.5", "port": 1801, "tries": 0}
 
 
 @contextlib.contextmanager
@@ -102,6 +106,50 @@ def test_a_queue_manager_that_hangs_is_no_queue_manager_that_works(store: Path) 
         )
         os.kill(serve.process.pid, signal.SIGCONT)
         assert ordack("status", "--store", store).returncode == 0
+
+
+def _verdict(running: Watched) -> list[str]:
+    """The problems that `ordack status`, /healthz, the web page and the metric agree on."""
+
+    def agreed() -> list[str] | None:
+        done = ordack("status", "--store", running.store, "--json")
+        code, body = running.get("/healthz")
+        health = json.loads(body)
+        told = [json.loads(found)["problems"] for found in (done.stdout, body, running.get("/overview")[1])]
+        told = [[re.sub(r"\d+ (s|min)\b", "", problem) for problem in problems] for problems in told]
+        is_well = not told[0]
+        found = done.returncode == 0, code == 200, health["healthy"], running.samples()["ordack_healthy", ""] == 1
+        return told[0] if told == [told[0]] * 3 and set(found) == {is_well} else None
+
+    found: list[str] = _until(lambda: (agreed_on := agreed()) is not None and (agreed_on,), "they agree")[0]
+    return found
+
+
+def test_status_healthz_and_the_page_give_one_verdict(tmp_path: Path) -> None:
+    store, there = tmp_path / "store", tmp_path / "there"
+    store_with_dead_letters(store, [("", b"x"), ("", b"y")])
+    with Client(there, create=True):
+        pass
+    with watched_serve(there) as refusing:
+        assert _verdict(refusing) == []
+        with watched_serve(store, "--next-hop", f"10.0.0.5=127.0.0.1:{refusing.serve.port}") as running:
+            [problem] = _verdict(running)
+            assert problem.startswith("2 dead letters in system$;deadxact: ")
+            assert running.get("/livez") == (200, '{"healthy": true, "problems": []}\n')
+            ordack("queue", "purge", "--store", store, "system$;deadxact")
+            assert _until(lambda: not _verdict(running), "it is gone")
+            _why(store, _send(store), "discarded: .*")
+            [problem] = _verdict(refusing)
+            assert re.search("a message was refused .* 0x8000 NACK_BAD_DST_Q", problem)
+        assert refusing.get("/livez")[0] == 200, "a restart would not help"
+
+
+@pytest.mark.parametrize(("waits", "problems"), [(status.PATIENCE_S / 2, 0), (status.PATIENCE_S + 1, 1)])
+def test_what_waits_long_for_its_first_connection_is_a_problem(store: Path, waits: float, problems: int) -> None:
+    _send(store, sent_ago=waits)
+    told = {"format_name": AWAY.lower(), "state": "WaitingForConnection", "connection": CONNECTING}
+    with Client(store, look=True) as client:
+        assert len(status.glance(client.store, shown={"outgoing": [told]})["problems"]) == problems
 
 
 def test_a_machine_that_refuses_connections_is_named_with_tries_and_the_next_one(store: Path) -> None:

@@ -84,7 +84,7 @@ def test_what_is_there_is_shown_and_changes(browser: Any, running: Watched, widt
     assert "gone" in page.inner_text("#waiting")
     until(lambda: page.wait_for_timeout(50) or "waiting" in page.inner_text("#waiting .why"), "it says why")
     assert "Dead letters\n3" in page.inner_text("#figures")
-    until(lambda: page.wait_for_timeout(50) or page.inner_text("#verdict h2") == "1 thing to look at", "it is told")
+    until(lambda: page.wait_for_timeout(50) or page.inner_text("#verdict h2") == "2 things to look at", "it is told")
     assert page.locator("#letters li").count() == 0
     assert opened.is_narrow()
     page.fill("#search", "a-queue-whose")

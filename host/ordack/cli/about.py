@@ -64,8 +64,8 @@ def status(
 ) -> None:
     """Show the whole store: whether it is served, who is connected, what is in the queues, what waits and why.
 
-    Exit status: 0 everything moves; 1 something keeps messages from moving, or the store is not served. The last lines
-    say what. With --watch: 0.
+    Exit status: 0 all is well; 1 somebody has to look at something, or the store is not served. The last lines say what
+    is wrong. With --watch: 0.
     """
     from ordack import remote, status
 

@@ -16,9 +16,9 @@ from ordack import classes, remote, service
 from ordack.commits import Commit, Request
 from ordack.message import Message
 from ordack.orders import Order
-from ordack.overview import is_kept
 from ordack.peer_names import PeerNames
 from ordack.sending import open_queue
+from ordack.status import is_kept
 from ordack.store import Store, StoreError
 from ordack.store.messages import FIRST, RECEIVE_BYTES
 from ordack.store.queues import Queue

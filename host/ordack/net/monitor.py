@@ -1,4 +1,4 @@
-"""The HTTP port for those who watch a running queue manager: a web page, /metrics, /healthz and /status.
+"""The HTTP port for those who watch a running queue manager: a web page, /metrics, /healthz, /livez and /status.
 
 It has a thread and an event loop of its own, and reads the store on connections of its own: a client that is slow,
 stuck or hostile keeps no message waiting. What clients may cost is bounded: so many connections, so many accepted a
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import h11
 
-from ordack import health, status
+from ordack import health
 from ordack.config import format_address
 from ordack.manager import Manager
 from ordack.metrics import Metrics
@@ -49,7 +49,8 @@ FRESH_S = 0.5  # an answer stands so long, and ten times as long as it took to b
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 KEPT = b"/dead-letters"
-OPEN = (b"/metrics", b"/healthz", b"/status")  # to programs, whatever they call this machine
+LIVE = b"/livez"
+OPEN = (b"/metrics", b"/healthz", b"/status", LIVE)  # to programs, whatever they call this machine
 ELSEWHERE = (
     b"this is no name of this machine, so that a page of somebody else might be asking: open the page by the machine's "
     b'address, or write the name into ordack.toml, as http-names = ["plant.example.com"]\n'
@@ -192,7 +193,13 @@ def _wrong(code: int, error: Exception) -> Answer:
 
 
 def _unavailable(reason: str) -> Answer:
-    return _as_json(503, {"healthy": False, "problems": [reason]})
+    return _of(reason)
+
+
+def _of(*problems: str) -> Answer:
+    """What is wrong, or that all is well."""
+    found = [problem for problem in problems if problem]
+    return _as_json(503 if found else 200, {"healthy": not found, "problems": found})
 
 
 def _as_json(code: int, values: object) -> Answer:
@@ -320,8 +327,8 @@ class Monitor:
         self._overview = overview = Overview(manager)
         make: dict[bytes, Callable[[StoreBeside], Answer]] = {
             b"/metrics": lambda store: Answer(200, *metrics.text(store)),
-            b"/healthz": self._health,
-            b"/status": lambda store: _as_json(200, status.glance(store)),
+            b"/healthz": lambda store: _of(*health.glance(manager, store)["problems"]),
+            b"/status": lambda store: _as_json(200, health.glance(manager, store)),
             b"/overview": lambda store: _as_json(200, overview.shown(store, guard.has_token)),
         }
         self._pages = {path: _Page(manager.store.folder, make[path], tell) for path in make}
@@ -431,14 +438,16 @@ class Monitor:
         path = request.target.partition(b"?")[0]
         methods = ("GET", "HEAD", "POST") if path == KEPT else ("GET", "HEAD")
         host = dict(request.headers).get(b"host", b"")
-        if path not in self._pages and path not in self._files and path != KEPT:
-            answer = Answer(404, b"here are " + b", ".join((b"/", *self._pages)) + b"\n")
+        if path not in self._pages and path not in self._files and path not in (KEPT, LIVE):
+            answer = Answer(404, b"here are " + b", ".join((b"/", *self._pages, LIVE)) + b"\n")
         elif request.method.decode() not in methods:
             answer = Answer(405, b"this is only to be read\n", headers={"allow": ", ".join(methods)})
         elif path not in OPEN and host and not self._guard.is_here(host):
             answer = Answer(421, ELSEWHERE)
         elif path in self._files:
             answer = self._files[path]
+        elif path == LIVE:
+            answer = _of(health.restart_helps(self._manager, time.monotonic()))
         elif path in self._pages:
             answer = await self._pages[path].answer()
         else:
@@ -469,7 +478,3 @@ class Monitor:
         self._moves += 1
         self._tell(_moved(done, address, wanted.destination, self._moves))
         return _as_json(200, done)
-
-    def _health(self, store: StoreBeside) -> Answer:
-        problems = health.problems(self._manager, store, time.monotonic())
-        return _as_json(503 if problems else 200, {"healthy": not problems, "problems": problems})

@@ -150,7 +150,7 @@ function verdict(told) {
   document.title = told.problem_count ? `(${count(told.problem_count)}) ordack` : "ordack";
   if (!told.problem_count) {
     section.className = "verdict good";
-    section.replaceChildren(make("h2", {}, "All is well"), ...(told.refused ? [make("p", {}, "Refused since the start: " + told.refused)] : []));
+    section.replaceChildren(make("h2", {}, "All is well"));
     return;
   }
   section.className = "verdict bad";
@@ -207,16 +207,17 @@ function queues(told) {
 function peers(told) {
   const lines = told.serial.map(line => make("tr", {},
     cell("", "", make("span", {className: "strong"}, short(line.host)), " ", make("span", {className: "small"}, "serial line")),
-    cell("", "", make("span", {className: "badge " + (line.state === "Connected" ? "yes" : "no")}, line.state)),
+    cell("", "", make("span", {className: "badge " + (line.state === "Connected" ? "yes" : "")}, line.state)),
     cell("", "number"),
     cell("", "", name(line.serial))));
   const rows = told.peers.slice(0, SHOWN).map(peer => make("tr", {},
     cell("", "", make("span", {className: "strong"}, short(peer.name ?? peer.via)), " ", make("span", {className: "name small"}, peer.guid)),
-    cell("", "", make("span", {className: "badge " + (peer.sessions ? "yes" : "no")}, peer.sessions > 1 ? `connected ${peer.sessions} times` : peer.sessions ? "connected" : "gone")),
+    cell("", "", make("span", {className: "badge " + (peer.sessions ? "yes" : "")}, peer.sessions > 1 ? `connected ${peer.sessions} times` : peer.sessions ? "connected" : "gone")),
     cell("heard", "number", `${span(peer.silent_s)} ago`),
     cell("", "", name(peer.address))));
   document.querySelector("#peers tbody").replaceChildren(...lines, ...rows);
   const more = told.peer_count - Math.min(told.peers.length, SHOWN);
+  $("refusals").textContent = told.refused && "Refused since the start: " + told.refused;
   $("peers-more").textContent = more > 0 ? `and ${count(more)} more` : rows.length + lines.length ? "" : "None has connected since the start.";
 }
 
