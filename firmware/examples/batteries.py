@@ -9,8 +9,8 @@ from ordack.node.board import Wifi, deep_sleep, set_clock
 SLEEP_MS = 300000
 
 
-def failed(message):  # 0x8000: there is no such queue
-    print("not delivered, class", hex(message.conclusion().message_class))
+def failed(message):  # class 0x8000: there is no such queue
+    print("not delivered,", message.reason)
 
 
 def main():

@@ -46,6 +46,22 @@ def test_a_board_on_batteries_is_told_that_there_is_no_such_queue(boards: Boards
     assert board.until("to send").splitlines() == [STARTS, "not delivered, class 0x8000", "0 to send"]
 
 
+def test_a_board_is_told_which_commands_make_its_queue_transactional(boards: Boards, store: Path, serve: Serve) -> None:
+    name, place = ('line1")', 'plain")'), ('"outbox", ', f'"outbox", connect=("{HOST}", {serve.port}), ')
+    pauses = ("2000)", "50)"), ("300000", "500")
+    board = boards.run("batteries.py", name, place, *pauses)
+    said = board.until("0 to send")
+    reason = next(line for line in said.splitlines() if line.startswith("not delivered"))
+    fixes = reason.removeprefix("not delivered, queue plain is not transactional: ").split("; ")
+    assert len(fixes) == 2, reason
+    for fix in fixes:
+        done = command(*fix.split()[1:], "--store", store)
+        assert done.returncode == 0, (fix, done.stderr)
+    with Client(store) as client, client.queue("plain").receive(DEADLINE_S) as message:
+        assert message is not None
+        assert message.body == b"14022"
+
+
 def test_a_command_reaches_a_board(boards: Boards, store: Path, serve: Serve) -> None:
     board = boards.run("commands.py", to(serve.port))
     address = f"PRIVATE={guid_of_board(store)}\\7"

@@ -618,7 +618,7 @@ def the_handle_of_a_message_on_the_flash_says_what_became_of_it():
     assert bytes(board.node.read(found).properties.body) == b"8"
     assert board.node.find(99) is None
     board.node.delete_now(given_up)
-    assert (given_up.state, given_up.is_stored()) == ("discarded", False)
+    assert (given_up.conclusion().answer, given_up.is_stored()) == ("discarded", False)
     assert board.told == [(11, 0x8001)]
     assert board.node.waiting == 11
     for _ in range(40):
@@ -638,7 +638,7 @@ def the_handle_of_a_message_on_the_flash_says_what_became_of_it():
         assert message.is_stored() == (k != 10), k
     assert found.is_stored()
     assert board.node.find(9) is None
-    assert sent[7].state == "dead-lettered"
+    assert sent[7].conclusion().answer == "dead-lettered"
     assert [letter.message_id for letter in board.node.dead_letters()] == [8]
     board.node.take_now(sent[7])
     assert board.node.dead_letters() == []
@@ -791,7 +791,7 @@ def what_nobody_followed_and_nobody_remembers_is_not_guessed():
         pass
     assert board.node.waiting == 0
     assert len(board.told) == len(sent)
-    assert sent[-1].state == "discarded"
+    assert sent[-1].conclusion().answer == "discarded"
     told = ""
     try:
         sent[5].is_stored()
@@ -910,7 +910,7 @@ def nothing_is_told_before_the_node_has_done_its_work():
     sent = _fail(board, 3)
     board.send(b"more")
     assert told == [], "it is message 4"
-    assert [message.state for message in sent] == ["discarded"] * 3
+    assert [message.conclusion().answer for message in sent] == ["discarded"] * 3
     assert board.node.dead_letters() == []
     assert board.node.poll() == 0, "there may be something to do now"
     assert told == [1, 2, 3, 5]
@@ -971,8 +971,8 @@ def a_callback_may_take_and_ask_about_its_message():
     seen = []
 
     def failed(message):
-        seen.append((message.state, bytes(board.node.read(message).properties.body)))
-        if message.state == "dead-lettered":
+        seen.append((message.conclusion().answer, bytes(board.node.read(message).properties.body)))
+        if message.conclusion().answer == "dead-lettered":
             board.node.take_now(message)
         else:
             try:

@@ -216,14 +216,14 @@ def test_the_application_hears_what_becomes_of_its_message() -> None:
     sent = [board.send(b"%d" % k, journal=JN) for k in range(20)]
     assert not sent[3].is_settled()  # asked before
     deliver(board)
-    assert sent[5].state == "stored at destination"  # asked meanwhile
+    assert sent[5].conclusion().answer == "stored at destination"  # asked meanwhile
     found = board.node.find(7)
     assert found is not None
     assert not found.is_ended()
     assert [board.node.read(one).properties.body for one in (found, sent[5], sent[14])] == [b"6", b"5", b"14"]
     for number, message_class in ((4, PURGED), (6, RECEIVED), (7, PURGED), (8, PURGED), (9, RECEIVED)):
         board.final_ack(number, message_class)
-    answers = [sent[k].state for k in (3, 5, 6, 7, 8)]
+    answers = [sent[k].conclusion().answer for k in (3, 5, 6, 7, 8)]
     assert answers == ["discarded", "received", "discarded", "discarded", "received"] or answers[0] == "dead-lettered"
     assert [sent[k].is_received() for k in (3, 5, 6, 7, 8)] == [False, True, False, False, True]
     assert found.conclusion().message_class == PURGED

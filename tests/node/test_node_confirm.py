@@ -125,7 +125,7 @@ async def test_three_answers() -> None:
         assert await message.stored()
         assert message.conclusion().answer == confirm.STORED
     assert plant.node.waiting == 0
-    with pytest.raises(ValueError, match="nobody will say"):
+    with pytest.raises(ValueError, match="dead_letter or journal"):
         await plain.received()
     assert await plain.dead_lettered() == 0
     assert not any(task.done() for task in waiting)

@@ -21,8 +21,8 @@ async def network(node):
         await asyncio.sleep(0.2)
 
 
-def failed(message):  # 0x8000: there is no such queue
-    print("not delivered, class", hex(message.conclusion().message_class))
+def failed(message):  # class 0x8000: there is no such queue
+    print("not delivered,", message.reason)
 
 
 async def main():

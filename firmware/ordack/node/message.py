@@ -51,9 +51,14 @@ class Message(log.Stored):
         return confirm.Confirmation(record, confirm.Settings()).conclusion()
 
     @property
-    def state(self) -> str:
-        """The answer of `conclusion`."""
-        return self.conclusion().answer
+    def reason(self) -> str:
+        """Why it has failed, and the commands that help if there are any. Of no meaning before it has failed."""
+        known = self.known()
+        message_class = known.record[confirm.CLASS]
+        text = "class 0x{1:04X}"
+        if message_class == confirm.NACK_NOT_TRANSACTIONAL_Q:
+            text = "queue {0} is not transactional: ordack queue delete {0}; ordack queue create {0} --transactional"
+        return text.format(known.queue.name.split("\\")[-1], message_class)  # type: ignore[union-attr]
 
     def is_settled(self) -> bool:
         """Is it known whether it is stored at the destination?"""
@@ -97,7 +102,7 @@ class Message(log.Stored):
         `conclusion` says how. Raises as `stored`; ValueError without JN and JP, for nobody will say (C-05).
         """
         if not self.record[confirm.MARKS] & confirm.JOURNAL_BITS:
-            raise ValueError("nobody will say whether it is received: send it with dead_letter or journal")
+            raise ValueError("received() needs dead_letter or journal at send()")
         return await self.dead_lettered() == 0
 
     async def dead_lettered(self) -> int:

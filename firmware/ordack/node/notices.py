@@ -22,7 +22,8 @@ class Notices:
     on_failed(message): it was dead-lettered or discarded. on_stored(message): its destination has it, in order.
     on_connection(peer, reason): a session with that peer has begun (""), or has ended or cannot begin, for that reason.
 
-    `is_telling`: a callback is running. `error`: what one has raised; nothing more is told until somebody takes it.
+    `due`: what is to be told. `is_telling`: a callback is running. `error`: what one has raised; nothing more is told
+    until somebody takes it.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Notices:
         self._on_failed = on_failed
         self._on_stored = on_stored
         self._on_connection = on_connection
-        self._due: "list[tuple[Any, tuple[Any, ...], Message | None]]" = []
+        self.due: "list[tuple[Any, tuple[Any, ...], Message | None]]" = []
 
     def failed(self, one: "Message") -> None:
         """A message has failed, what becomes of it stands in its record: which is logged after this."""
@@ -47,7 +48,7 @@ class Notices:
             goes = record[confirm.STATE] == confirm.GONE
             record[confirm.STATE] = confirm.X
             record[confirm.MARKS] = record[confirm.MARKS] & message.MARKS | (message.GOES if goes else message.UNTOLD)
-            self._due.append((self._on_failed, (one,), one))
+            self.due.append((self._on_failed, (one,), one))
 
     def restored(self, one: "Message") -> None:
         """The start has found a message in the log that has failed; was that told?"""
@@ -55,30 +56,26 @@ class Notices:
             if self._on_failed is None:
                 self._told(one)
             else:
-                self._due.append((self._on_failed, (one,), one))
+                self.due.append((self._on_failed, (one,), one))
 
     def stored(self, one: "Message") -> None:
         """A message is stored at its destination."""
         if self._on_stored is not None:
-            self._due.append((self._on_stored, (one,), None))
+            self.due.append((self._on_stored, (one,), None))
 
     def connection(self, peer: "Any", reason: str) -> None:
         """The session with a peer has begun (""), or there is none for that reason."""
         if self._on_connection is not None:
-            self._due.append((self._on_connection, (peer, reason), None))
-
-    def waiting(self) -> int:
-        """So much is to be told, or is being told."""
-        return len(self._due)
+            self.due.append((self._on_connection, (peer, reason), None))
 
     def deliver(self) -> bool:
         """Call back, unless this is called from a callback. Was anything told?"""
-        if self.is_telling or not self._due or self.error is not None:
+        if self.is_telling or not self.due or self.error is not None:
             return False
         self.is_telling = True
         try:
-            while self._due and self.error is None:
-                callback, arguments, one = self._due.pop(0)
+            while self.due and self.error is None:
+                callback, arguments, one = self.due.pop(0)
                 try:
                     result = callback(*arguments)
                     if hasattr(result, "send"):

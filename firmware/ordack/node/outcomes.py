@@ -483,7 +483,7 @@ class Deadlines:
 
         logged = queue.logged
         outcomes = self._outcomes
-        if aside.due(logged, number) > now or outcomes.notices.waiting() >= _EXPIRED_MAX:
+        if aside.due(logged, number) > now or len(outcomes.notices.due) >= _EXPIRED_MAX:
             return False
         some = outcomes.aside()
         due = aside.NEVER
