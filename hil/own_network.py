@@ -23,12 +23,13 @@ _machine: int | None = None  # the network that this process had at first
 
 def enter(config: pytest.Config) -> None:
     """From now on this thread, those that it starts, and their programs have a network of their own. Nothing changes
-    where this user may not make one, in a process of pytest that leaves the tests to others, and for boards of a file.
+    where this user may not make one, in a process of pytest that leaves the tests to others, and for what is outside:
+    boards of a file, a Windows machine.
     """
     global _machine
     leaves_tests = getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput")
-    has_boards = getattr(config.option, "lg_env", None) or "LG_ENV" in os.environ
-    if _machine is not None or leaves_tests or has_boards or not Path(NETWORK).exists():
+    has_others = getattr(config.option, "lg_env", None) or {"LG_ENV", "ORDACK_WINDOWS"} & os.environ.keys()
+    if _machine is not None or leaves_tests or has_others or not Path(NETWORK).exists():
         return
     machine = os.open(NETWORK, os.O_RDONLY | os.O_CLOEXEC)
     if ctypes.CDLL(None).unshare(_NEW_NETWORK):

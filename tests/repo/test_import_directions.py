@@ -1,9 +1,9 @@
 """Imports run one way: hil -> cli -> net, pipeline, boards -> audit -> client, manager -> store -> mqqb -> core.
 
-Between cli and net stand interop, which takes audit, and reconcile, which takes pipeline and audit. Of those behind cli
-pipeline alone takes audit, whose results it shows. On boards: ordack.node -> its log -> mqqb. ordack.node and mqqb
-import nothing else of ordack, and that nothing of ordack.node but the log, of which it reads copies. Imports for types
-alone count, and those inside functions.
+Between cli and net stands reconcile, which takes pipeline and audit. Of those behind cli pipeline alone takes audit,
+whose results it shows. On boards: ordack.node -> its log -> mqqb. ordack.node and mqqb import nothing else of ordack,
+and that nothing of ordack.node but the log, of which it reads copies. Imports for types alone count, and those inside
+functions.
 """
 
 import ast
@@ -30,9 +30,8 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "program on a board": ({"hil.sensor"}, {"board", *ENGINE}),
     "cli": (
         {"ordack.cli", "ordack.__main__"},
-        {"interop", "net", "reconcile", "pipeline", "audit", "boards", "capture", *HOST},
+        {"net", "reconcile", "pipeline", "audit", "boards", "capture", *HOST},
     ),
-    "interop": ({"ordack.interop"}, {"net", "audit", *HOST}),
     "net": ({"ordack.net"}, HOST),
     "pipeline": ({"ordack.pipeline"}, {"audit", "capture", *HOST}),
     "audit": ({"ordack.audit"}, {"capture", *HOST}),
@@ -172,8 +171,7 @@ def test_there_is_no_circle() -> None:
         ("ordack.node.node", "from ordack.names import queue_name"),
         ("ordack.cli", "from hil import signals"),
         ("ordack.cli.rig", "def rig():\n    from hil.rig import main"),
-        ("ordack.net.tcp", "from ordack.interop.here import Here"),
-        ("ordack.interop.here", "from hil.faults import plan_cuts"),
+        ("ordack.net.tcp", "from hil.faults import plan_cuts"),
     ],
 )
 def test_what_runs_back_is_found(name: str, source: str) -> None:

@@ -18,7 +18,6 @@ from ordack.cli import (
     audit,
     board,
     config,
-    interop,
     messages,
     move,
     outgoing,
@@ -42,7 +41,6 @@ GROUPS: dict[str, typer.Typer] = {
     "outgoing": outgoing.app,
     "board": board.app,
     "pipeline": pipeline.app,
-    "interop": interop.app,
     "tls": tls.app,
 }
 COMMANDS: dict[str, Callable[..., None]] = {

@@ -62,7 +62,6 @@ def wall() -> int:
     return int(time.time())
 
 
-Between = Callable[[asyncio.Protocol, bool], asyncio.Protocol]  # the bool: did this side open the connection?
 _Method = TypeVar("_Method", bound=Callable[..., None])
 
 
@@ -187,7 +186,6 @@ class _Net:
         manager: Manager,
         listeners: Listeners,
         recorder: Recorder | None,
-        between: Between,
         tls: Tls | None,
         applications: Listeners | None,
     ) -> None:
@@ -195,7 +193,6 @@ class _Net:
         self.tls = tls
         self.listeners = listeners
         self.recorder = recorder
-        self.between = between
         self.connectors: dict[Hop, Connector] = {}
         self.connections: dict[Link, _Connection] = {}
         self.serial: dict[Hop, SerialPort] = {}
@@ -437,7 +434,7 @@ class _Net:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await self._loop.create_connection(
-                    lambda: self.between(_Connection(self, hop), True),
+                    lambda: _Connection(self, hop),
                     connector.address,
                     hop[1],
                     **towards,
@@ -465,7 +462,7 @@ class _Net:
         """What takes a connection that has come to this listener."""
         if listener.terms.tls:
             return Handshake(lambda handshake, transport: self._begin_tls(handshake, transport, listener))
-        return self.between(_Connection(self, None, listener), False)
+        return _Connection(self, None, listener)
 
     def _begin_tls(self, handshake: Handshake, transport: asyncio.Transport, listener: Listener) -> None:
         peer, links = transport.get_extra_info("peername"), self.manager.links
@@ -488,7 +485,7 @@ class _Net:
             return
         finally:
             self.manager.links.expected(address)
-        handshake.hand_over(secured, self.between(_Connection(self, None, listener), False))
+        handshake.hand_over(secured, _Connection(self, None, listener))
 
     # ---- pings
 
@@ -636,18 +633,17 @@ async def serve(
     serial: Iterable[tuple[SerialSettings, object]] = (),
     recorder: Recorder | None = None,
     other_files: int = 0,
-    between: Between = lambda connection, _opened_here: connection,
     tls: Tls | None = None,
     applications: Listeners | None = None,
 ) -> None:
     """Run the queue manager on these listeners until `stop` is set, then end its sessions.
 
     serial: lines and their open devices; their names are next hops in the Config of the manager. recorder: is told of
-    everything that goes over a connection. other_files: that this process may open besides. between: gives what is to
-    stand between a TCP connection and its transport. tls: what connections with TLS go by, needed where a listener or
-    one of the Config's tls_hops asks for it. applications: where those of other machines are taken. `ready` is called
-    when peers may come. Pings are answered on the listeners' addresses, if the Config says so. Raises StoreError when
-    the store cannot be read any more; whatever else goes wrong ends at most a connection, and is told.
+    everything that goes over a connection. other_files: that this process may open besides. tls: what connections with
+    TLS go by, needed where a listener or one of the Config's tls_hops asks for it. applications: where those of other
+    machines are taken. `ready` is called when peers may come. Pings are answered on the listeners' addresses, if the
+    Config says so. Raises StoreError when the store cannot be read any more; whatever else goes wrong ends at most a
+    connection, and is told.
     """
     loop = asyncio.get_running_loop()
     failed: asyncio.Future[object] = loop.create_future()
@@ -661,7 +657,7 @@ async def serve(
         elif not failed.done():
             failed.set_exception(error)
 
-    net = _Net(manager, listeners, recorder, between, tls, applications)
+    net = _Net(manager, listeners, recorder, tls, applications)
     of_applications = net.door.most + (net.door.most + LOOKING_FILES if applications and applications.places else 0)
     manager.links.max_sessions = sessions_for_files(manager.config.max_sessions, other_files + of_applications)
     manager.connections = net.report

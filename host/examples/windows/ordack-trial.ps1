@@ -1,15 +1,15 @@
 <#
 .SYNOPSIS
-    The Windows side of `ordack interop windows`, which runs on a Linux machine and tries MSMQ on this one.
+    The Windows side of hil/test_windows.py, which runs on a Linux machine and tries MSMQ on this one.
 
 .DESCRIPTION
     Needs Windows PowerShell 5.1, which is part of Windows, the feature MSMQ, and an administrator:
 
-        powershell.exe -ExecutionPolicy Bypass -File .\ordack-interop.ps1
+        powershell.exe -ExecutionPolicy Bypass -File .\ordack-trial.ps1
 
-    It makes the private queues `ordack-interop` and `ordack-interop-probe`, and does what messages in the first ask for: make queues, send and receive
+    It makes the private queues `ordack-trial` and `ordack-trial-probe`, and does what messages in the first ask for: make queues, send and receive
     messages, look into the dead-letter queue and the journal. It touches only queues whose names begin with
-    `ordack-interop`, and, in the dead-letter queue and the journal, only messages of a trial. Ctrl-C ends it and
+    `ordack-trial`, and, in the dead-letter queue and the journal, only messages of a trial. Ctrl-C ends it and
     removes all of that. Whoever reaches TCP port 1801 of this machine can use it: let it run for the trial only.
 
     No ordack has been tried with a Windows yet. What this script says in red is worth sending to the makers of ordack.
@@ -19,7 +19,7 @@ Set-StrictMode -Version 2
 $ErrorActionPreference = 'Stop'
 
 $version = 1
-$prefix = 'ordack-interop'
+$prefix = 'ordack-trial'
 $places = @{
     'deadletters' = 'FormatName:DIRECT=OS:.\SYSTEM$;DEADXACT'
     'journal'     = 'FormatName:DIRECT=OS:.\SYSTEM$;JOURNAL'
@@ -302,7 +302,7 @@ New-OwnQueue $prefix $false
 New-OwnQueue "$prefix-probe" $true
 $control = Open-Queue ".\private`$\$prefix"
 try {
-    Write-Host "Ready. On the Linux machine: ordack interop windows ADDRESS, with an address of this machine:"
+    Write-Host "Ready. On the Linux machine: ORDACK_WINDOWS=ADDRESS pytest hil/test_windows.py, with an address of this machine:"
     [Net.Dns]::GetHostAddresses('') | Where-Object { $_.AddressFamily -eq 'InterNetwork' } | ForEach-Object { Write-Host "    $_" }
     Write-Host 'Ctrl-C ends this script.'
     while ($true) {
