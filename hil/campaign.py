@@ -443,6 +443,7 @@ class Campaign:
 
     async def start_manager(self) -> None:
         """Start the queue manager, for the boards of the whole fleet. Raises CampaignFailed."""
+        await self.manager.command("init")
         await self.manager.command("queue", "create", QUEUE, "--transactional")
         self.manager.links = [word for campaign in self.fleet for word in campaign.proxy.serve_arguments()]
         if self.tap is None and is_captured(self.settings, self.board):

@@ -285,6 +285,7 @@ class PipelineCampaign:
     async def run(self, figures: Figures) -> None:
         """From the first reading to the last row. Raises CampaignFailed."""
         settings = self.settings
+        await self.manager.command("init")
         await self.manager.command("queue", "create", QUEUE, "--transactional")
         self.manager.power_up()
         await self._until(self.manager.listening, "the queue manager does not say that it is listening")

@@ -190,8 +190,8 @@ class Ordack:
     def __init__(self, folder: Path) -> None:
         ordack = str(Path(sys.executable).parent / "ordack")
         self.store = folder / "store"
-        create = [ordack, "queue", "create", "--store", str(self.store), QUEUE, "--transactional"]
-        subprocess.run(create, check=True, stdout=subprocess.DEVNULL)
+        for words in (["init"], ["queue", "create", QUEUE, "--transactional"]):
+            subprocess.run([ordack, *words, "--store", str(self.store)], check=True, stdout=subprocess.DEVNULL)
         self.server = subprocess.Popen(
             [ordack, "serve", "--store", self.store, "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True
         )

@@ -254,8 +254,8 @@ def mosquitto(folder: Path) -> Iterator[int]:
 def queue_manager(folder: Path, settings: str = "") -> Iterator[int]:
     """`ordack serve` with an empty store; its port. settings: of ordack.toml."""
     ordack = str(Path(sys.executable).parent / "ordack")
-    create = [ordack, "queue", "create", "--store", str(folder), QUEUE, "--transactional"]
-    subprocess.run(create, check=True, stdout=subprocess.DEVNULL)
+    for words in (["init"], ["queue", "create", QUEUE, "--transactional"]):
+        subprocess.run([ordack, *words, "--store", str(folder)], check=True, stdout=subprocess.DEVNULL)
     (folder / "ordack.toml").write_text(f"[settings]\n{settings}\n")
     command = [ordack, "serve", "--store", str(folder), "--listen", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:

@@ -181,6 +181,7 @@ class QueueManager:
         self.path = f".frozen:{on_mps2.board()}"
         self.port = own_port()
         self._store = folder / "store"
+        command("init", "--store", str(self._store))
         command("queue", "create", "--store", str(self._store), QUEUE, "--transactional")
 
     def start(self) -> None:

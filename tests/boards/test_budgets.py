@@ -153,8 +153,9 @@ def served(mps2: Start, tmp_path: Path) -> "Iterator[Callable[[str], dict[str, f
     """Runs a program of tests/mp on a board with 64 KiB of heap, while `ordack serve` runs on the host."""
     ordack = str(Path(sys.executable).parent / "ordack")
     store = str(tmp_path / "store")
-    create = [ordack, "queue", "create", "--store", store, "line1", "--transactional"]
-    subprocess.run(create, check=True, stdout=subprocess.DEVNULL, timeout=60)
+    for words in (["init"], ["queue", "create", "line1", "--transactional"]):
+        command = [ordack, *words, "--store", store]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=60)
     serve = [ordack, "serve", "--store", store, "--listen", "127.0.0.1:0"]
     with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None

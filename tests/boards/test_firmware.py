@@ -412,7 +412,7 @@ def test_the_walk_through_with_no_board_works(tmp_path: Path) -> None:
     examples = tmp_path / "firmware" / "examples"
     examples.mkdir(parents=True)
     program = program.replace("1801", port)
-    make, flash, create, serve, qemu, receive = commands.replace("\\\n", "").replace("1801", port).splitlines()
+    make, flash, init, create, serve, qemu, receive = commands.replace("\\\n", "").replace("1801", port).splitlines()
     assert make == "make firmware"
     (tmp_path / "build").symlink_to(ROOT / "build")
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
@@ -428,6 +428,7 @@ def test_the_walk_through_with_no_board_works(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout
         return done.stdout
 
+    run(init)
     run(create)
     with subprocess.Popen(
         shlex.split(serve.rstrip("& ")), cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True

@@ -83,9 +83,10 @@ def test_the_debian_package_serves_and_never_touches_the_messages(root: Path) ->
     store = root / DATA
 
     shown, _ = inside(
-        root, "dpkg -i first.deb >&2; dpkg --verify ordack; stat -c '%U %G %a' /var/lib/ordack; ordack --version"
+        root,
+        "dpkg -i first.deb >&2; dpkg --verify ordack; cd /var/lib/ordack; stat -c '%U %G %a' . *; ordack --version",
     )
-    assert shown[0] == "ordack ordack 750"
+    assert shown[:2] == ["ordack ordack 750", "ordack ordack 640"]  # the store is made
     assert (root / "etc/systemd/system/multi-user.target.wants/ordack.service").is_symlink()
     assert (root / "usr/lib/ordack/ordack/__pycache__").is_dir()  # the service may not write there
     shown, _ = inside(
@@ -117,6 +118,11 @@ def test_the_debian_package_serves_and_never_touches_the_messages(root: Path) ->
     assert shown[0].startswith("9")
     assert json.loads(shown[2])["body"] == "kept"
     assert shown[3] == "web page on http://127.0.0.1:9180/, metrics on http://127.0.0.1:9180/metrics"
+
+    (store / "ordack.sqlite").rename(store / "elsewhere")  # as if its disk were not mounted
+    inside(root, "dpkg --force-confold -i later.deb")
+    assert not (store / "ordack.sqlite").exists()
+    (store / "elsewhere").rename(store / "ordack.sqlite")
 
     inside(root, "dpkg -r ordack")
     assert settings.exists()

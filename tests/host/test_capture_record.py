@@ -370,6 +370,7 @@ def test_both_ends_have_captured_the_same_and_decode_shows_what_was_sent(
     tmp_path: Path, serve: Callable[..., Serve]
 ) -> None:
     near, far = tmp_path / "near", tmp_path / "far"
+    ordack("init", "--store", far)
     ordack("queue", "create", "--store", far, "line1", "--transactional")
     receiver = serve(far, "--capture", str(tmp_path / "far.pcapng"))
     sender = serve(near, "--next-hop", f"plant=127.0.0.1:{receiver.port}", "--capture", str(tmp_path / "near.pcapng"))
@@ -390,7 +391,7 @@ def test_both_ends_have_captured_the_same_and_decode_shows_what_was_sent(
 
 def test_a_capture_that_cannot_be_is_told_before_anything_is_taken(tmp_path: Path) -> None:
     file = tmp_path / "no" / "x.pcapng"
-    done = ordack("serve", "--store", tmp_path / "s", "--listen", "127.0.0.1:0", "--capture", file)
+    done = ordack("serve", "--create", "--store", tmp_path / "s", "--listen", "127.0.0.1:0", "--capture", file)
     assert done.returncode == 1
     assert "no/x.pcapng: No such file or directory" in done.stderr
     assert done.stdout == ""
@@ -399,6 +400,7 @@ def test_a_capture_that_cannot_be_is_told_before_anything_is_taken(tmp_path: Pat
 @pytest.mark.slow
 def test_after_a_kill_the_capture_has_what_the_peer_was_told(tmp_path: Path, serve: Callable[..., Serve]) -> None:
     store = tmp_path / "store"
+    ordack("init", "--store", store)
     ordack("queue", "create", "--store", store, "line1", "--transactional")
     file = tmp_path / "plant.pcapng"
     sent = []

@@ -46,6 +46,7 @@ pytestmark = pytest.mark.slow
 
 def test_queues_are_made_listed_purged_and_deleted(tmp_path: Path) -> None:
     store = tmp_path / "new"
+    assert ordack("init", "--store", store).stdout.startswith(f"new store made in {store}; next: ")
     assert as_json("queue", "create", "--store", store, "line1", "--transactional")[0]["transactional"] is True
     assert ordack("queue", "create", "--store", store, "private$\\plain").stdout == "created plain\n"
     ordack("send", "--store", store, "plain", "--body", "x")
@@ -331,7 +332,7 @@ def test_a_port_that_is_taken_is_told(store: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = ordack("serve", "--store", store, "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
         unused = store / "unused"
-        ordack("serve", "--store", unused, "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+        ordack("serve", "--create", "--store", unused, "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
     assert done.returncode == 1
     assert "cannot listen" in done.stderr
     assert not unused.exists()

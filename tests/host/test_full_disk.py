@@ -98,6 +98,7 @@ def _ballast(folder: Path) -> None:
 @pytest.mark.parametrize(("disk", "way"), [*zip(DISKS, ("purge", "receive"))], ids=str, indirect=["disk"])
 def test_what_was_full_once_takes_as_much_again(disk: Path, way: str) -> None:
     store = disk / "store"
+    ordack("init", "--store", store)
     ordack("queue", "create", "--store", store, "line1", "--transactional")
     with Client(store) as client:
         first, said = _fill(client, "line1")
@@ -130,6 +131,7 @@ def test_serve_says_that_a_store_is_in_memory(disk: Path, request: pytest.Fixtur
 @pytest.mark.rule("B-285", "B-098")
 def test_a_disk_that_somebody_else_has_filled_serves_again_when_it_is_freed(disk: Path, tmp_path: Path) -> None:
     store = disk / "store"
+    ordack("init", "--store", store)
     ordack("queue", "create", "--store", store, "line1", "--transactional")
     serve = Serve(store)
     with Client(tmp_path / "sender", create=True) as sender, Client(store) as client:
@@ -156,6 +158,7 @@ def test_a_disk_that_somebody_else_has_filled_serves_again_when_it_is_freed(disk
 @on_one
 def test_serve_that_is_started_on_a_full_disk_waits_until_it_is_freed(disk: Path) -> None:
     store = disk / "store"
+    ordack("init", "--store", store)
     ordack("queue", "create", "--store", store, "line1", "--transactional")
     _ballast(disk)
     done = ordack("receive", "--store", store, "line1")

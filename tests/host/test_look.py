@@ -22,7 +22,7 @@ from ordack.store.locks import SERVE_LOCK
 from ordack.store.look import ReadOnlyStore
 from ordack.store.schema import FILE_NAME, FORMAT_VERSION
 
-from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, ordack
+from tests.support.command import DEADLINE_S, ENVIRONMENT, Running, Serve, as_json, ordack
 
 pytestmark = pytest.mark.slow
 
@@ -208,12 +208,65 @@ def test_two_who_ask_whether_serve_runs_do_not_take_each_other_for_it(store: Pat
 # ---- options, new stores, deletion -----------------------------------------------------------------------
 
 
-def test_a_new_store_is_told_by_whoever_makes_it(tmp_path: Path) -> None:
-    running = Serve(tmp_path / "typo")
+MAKE_NO_STORE = (
+    ["serve", "--listen", "127.0.0.1:0"],
+    ["queue", "create", "q"],
+    ["send", "q", "--body", "x"],
+    ["send", "DIRECT=OS:plant\\private$\\q", "--body", "x"],
+    ["receive", "q"],
+    ["queue", "purge", "q"],
+    ["queue", "delete", "q"],
+    ["move", "q", "r"],
+    ["outgoing", "list"],
+    ["export", "q", "--to", "segments"],
+    ["identity", "--renew"],
+    ["backup", "../copy"],
+    ["status"],
+    ["state"],
+    ["store", "check"],
+    ["store", "upgrade"],
+)
+
+
+@pytest.mark.parametrize("words", MAKE_NO_STORE, ids=" ".join)
+def test_commands_make_no_store(tmp_path: Path, words: list[str]) -> None:
+    """An empty folder may be where a disk is not mounted, an empty file what a power cut has left of a store."""
+    for folder in (tmp_path / "typo", tmp_path):
+        done = ordack(*words, "--store", folder, folder=tmp_path)
+        assert (done.returncode, f"there is no store in {folder}" in done.stderr) == (1, True), done.stderr
+        assert f"ordack init --store {folder}" in done.stderr
+        assert not [*tmp_path.iterdir()]
+    (tmp_path / FILE_NAME).touch()
+    done = ordack(*words, "--store", tmp_path, folder=tmp_path)
+    assert (done.returncode, f"{FILE_NAME} is empty" in done.stderr) == (1, True), done.stderr
+    assert [(path.name, path.stat().st_size) for path in tmp_path.iterdir()] == [(FILE_NAME, 0)]
+
+
+def test_a_store_is_made_by_init_and_by_serve_that_is_told_to(tmp_path: Path) -> None:
+    running = Serve(tmp_path / "typo", "--create")
     assert running.stop()[2].endswith(f"Z info: new store made in {tmp_path}/typo\n")
-    folder = tmp_path / "store"
-    assert ordack("queue", "create", "q", "--store", folder).stderr == f"ordack: new store made in {folder}\n"
-    assert ordack("queue", "create", "another", "--store", folder).stderr == ""
+    made = ordack("init", "--store", tmp_path / "new")
+    assert (made.returncode, made.stderr) == (0, "")
+    assert f"ordack serve --store {tmp_path}/new" in made.stdout
+    guid = as_json("identity", "--store", tmp_path / "new")[0]["guid"]
+    again = ordack("init", "--store", tmp_path / "new")
+    assert (again.returncode, "there is a store in" in again.stderr) == (1, True)
+    assert ordack("serve", "--create", "--store", tmp_path / "new", "--listen", "nowhere").returncode == 2
+    assert as_json("identity", "--store", tmp_path / "new")[0]["guid"] == guid
+
+
+@pytest.mark.parametrize("words", [["init"], ["serve", "--create", "--listen", "127.0.0.1:0"]], ids=" ".join)
+def test_what_makes_a_store_takes_no_empty_file_for_none(tmp_path: Path, words: list[str]) -> None:
+    (tmp_path / FILE_NAME).touch()
+    done = ordack(*words, "--store", tmp_path)
+    assert (done.returncode, f"{FILE_NAME} is empty" in done.stderr) == (1, True)
+    assert [(path.name, path.stat().st_size) for path in tmp_path.iterdir()] == [(FILE_NAME, 0)]
+
+
+def test_a_store_that_two_make_at_once_is_one_store(tmp_path: Path) -> None:
+    made = [Running("init", "--store", str(tmp_path / "store"), "--json") for _ in range(8)]
+    told = [json.loads(text) for one in made if (text := one.communicate(DEADLINE_S)[0])]
+    assert [one["guid"] for one in told] == [as_json("identity", "--store", tmp_path / "store")[0]["guid"]]
 
 
 def test_the_store_comes_from_the_environment_too(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

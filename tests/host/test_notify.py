@@ -334,6 +334,7 @@ def test_what_the_unit_starts_becomes_ready_where_memory_cannot_become_code(syst
     store = tmp_path / "store"
     [command] = unit()["ExecStart"]
     words = [*own(command, store), "--listen", "127.0.0.1:0"]
+    Client(store, create=True).close()
     with subprocess.Popen(
         words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=no_new_code
     ) as process:
@@ -386,6 +387,8 @@ def test_the_container_builds_from_what_it_copies_and_its_commands_work(tmp_path
     check = json.loads(said["HEALTHCHECK"].partition(" CMD ")[2].replace("9180", str(port)))
     environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "PYTHONPATH": str(made)}
     environment["ORDACK_STORE"] = str(tmp_path / "store")
+    init = [made / "bin" / entry, "init"]
+    subprocess.run(init, env=environment, cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
     healthy = [subprocess.run(check, env=environment, capture_output=True, check=False).returncode]
     with subprocess.Popen(
         [made / "bin" / entry, *command], env=environment, cwd=tmp_path, stdout=subprocess.PIPE, text=True

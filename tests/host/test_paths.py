@@ -69,6 +69,7 @@ def test_an_export_elsewhere_is_refused_and_the_queue_keeps_its_messages(store: 
 
 
 COMMANDS = [
+    ("init", "--store"),
     ("serve", "--listen", "127.0.0.1:0", "--store"),
     ("queue", "create", "line1", "--store"),
     ("config", "show", "--store"),

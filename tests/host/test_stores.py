@@ -463,6 +463,7 @@ def test_what_was_in_an_unfinished_receive_when_the_backup_was_made_is_available
 @pytest.mark.rule("B-426", "B-056", "A-22")
 def test_a_destination_that_knows_later_numbers_refuses_nothing_that_a_restored_store_sends(tmp_path: Path) -> None:
     destination, source, again = tmp_path / "destination", tmp_path / "source", tmp_path / "again"
+    ordack("init", "--store", destination)
     as_json("queue", "create", "--store", destination, "line1", "--transactional")
     write_settings(destination, IdleAckDelay=50)
     to = Serve(destination)
@@ -479,6 +480,7 @@ def test_a_destination_that_knows_later_numbers_refuses_nothing_that_a_restored_
             states = [client.state(one) for one in identifiers]
         return all(state and state.answer == confirm.STORED and not state.in_doubt for state in states)
 
+    ordack("init", "--store", source)
     as_json("queue", "create", "--store", source, "own")
     sender = Serve(source, *hop)
     try:
@@ -504,7 +506,9 @@ def test_a_destination_that_knows_later_numbers_refuses_nothing_that_a_restored_
 
 def test_a_sender_brings_back_what_a_restored_destination_has_lost_if_it_asked_for_dead_letters(tmp_path: Path) -> None:
     source, destination, again = tmp_path / "source", tmp_path / "destination", tmp_path / "again"
+    ordack("init", "--store", destination)
     as_json("queue", "create", "--store", destination, "line1", "--transactional")
+    ordack("init", "--store", source)
     as_json("queue", "create", "--store", source, "own")
     away = "DIRECT=OS:plant\\private$\\line1"
 
@@ -735,8 +739,8 @@ def test_each_step_of_an_upgrade_has_a_text() -> None:
 def test_a_log_without_its_file_is_an_error_and_stays(tmp_path: Path, words: tuple[str, ...], is_there: bool) -> None:
     """SQLite takes such a log for one of another file, and deletes it with all that it holds."""
     store = tmp_path / "store"
-    assert ordack("queue", "create", "line1", "--store", store).returncode == 0
-    with Client(store) as client:
+    with Client(store, create=True) as client:
+        client.create_queue("line1")
         client.queue("line1").send(b"reading")
         log = store / f"{FILE_NAME}-wal"
         content = log.read_bytes()

@@ -454,6 +454,7 @@ def test_the_page_in_a_browser(browser: Any, tmp_path: Path) -> None:
 def test_what_serve_has_captured_export_and_ingest_have_loaded(spark: SparkSession, tmp_path: Path) -> None:
     """Nothing here is made for the test: the names of queues and queue managers are those of the wire."""
     near, far, capture, segments = (tmp_path / name for name in ("near", "far", "far.pcapng", "segments"))
+    ordack("init", "--store", far)
     ordack("queue", "create", "--store", far, "line1", "--transactional")
     guid = as_json("identity", "--store", far)[0]["guid"]
     number = next(one["id"] for one in as_json("queue", "list", "--store", far) if one["name"] == "line1")

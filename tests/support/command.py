@@ -295,11 +295,12 @@ def news(errors: str) -> str:
 
 
 class Serve:
-    """A running `ordack serve`; `line` is the first that it printed. listen: None for what its file says."""
+    """A running `ordack serve`; `line` is the first that it printed. The store is made if there is none.
+    listen: None for what its file says."""
 
     def __init__(self, store: Path, *arguments: str, listen: str | None = "127.0.0.1:0") -> None:
         where = ["--listen", listen] if listen else []
-        self.process = Running("serve", "--store", str(store), *where, *arguments)
+        self.process = Running("serve", "--create", "--store", str(store), *where, *arguments)
         atexit.register(self.process.kill)  # a test that fails may not come to `stop`
         self.line = self.process.stdout.readline()
         self.port = int(self.line.rstrip().rstrip('"}').rpartition(":")[2])

@@ -292,6 +292,8 @@ class Server:
 
     def __init__(self, store: Path, *options: str, early: int = 0, **settings: object) -> None:
         self.store = store
+        if not store.exists():
+            ordack("init", "--store", store)
         (line1,) = ordack("queue", "create", "--store", store, "line1", "--transactional")
         ordack("queue", "create", "--store", store, "plain")
         write_settings(store, EarlyOrderAck=early, **settings)

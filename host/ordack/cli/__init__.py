@@ -54,6 +54,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "restore": stores.restore,
     "export": pipeline.export,
     "audit": audit.audit,
+    "init": stores.init,
     "serve": serve.serve,
     "rig": rig.rig,
 }

@@ -15,7 +15,6 @@ import typer
 
 from ordack.cli.output import OutputError, write
 from ordack.paths import NotLocal, local_path, path_of
-from ordack.store import Store
 from ordack.store.database import Database
 from ordack.store.schema import FORMAT_VERSION
 from ordack.text import legible, printable
@@ -202,11 +201,6 @@ def needs(extra: Literal["boards", "spark", "hil"], what: str = "this command") 
     except ModuleNotFoundError as error:
         complain(f"{what} needs the Python module {error.name}, which is not installed: pip install 'ordack[{extra}]'")
         raise typer.Exit(2) from None
-
-
-def tell_if_new(store: Store) -> None:
-    if store.is_new:
-        complain(f"new store made in {store.folder}")
 
 
 @contextlib.contextmanager

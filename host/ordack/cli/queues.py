@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ordack.cli.common import JsonOption, StoreOption, print_table, report, report_done, tell_if_new
+from ordack.cli.common import JsonOption, StoreOption, print_table, report, report_done
 from ordack.store import StoreError
 from ordack.store.look import open_to_look
 from ordack.store.queues import QueueExists, QueueNotEmpty
@@ -30,11 +30,10 @@ def queue_create(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Create a private queue, and the store if there is none."""
+    """Create a private queue."""
     from ordack.client import Client
 
-    with Client(store, create=True) as client:
-        tell_if_new(client.store)
+    with Client(store) as client:
         try:
             client.create_queue(name, transactional)
             created = True

@@ -103,6 +103,7 @@ def serve(
     capture_size: CaptureSizeOption = None,
     http: HttpOption = None,
     log_format: LogFormatOption = None,
+    create: Annotated[bool, typer.Option("--create", help="Make a new store if there is none.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run the queue manager until SIGTERM or SIGINT. SIGHUP lets it read its configuration file again.
@@ -127,7 +128,7 @@ def serve(
         with needs("boards", "a serial port"):
             from serial import Serial  # noqa: F401 - before anything is opened
     with _logging(log_format or Form(file.log_format or Form.TEXT)) as log:
-        _serve_store(store, file, read, {} if quota is None else {"quota": quota}, log, as_json)
+        _serve_store(store, create, file, read, {} if quota is None else {"quota": quota}, log, as_json)
 
 
 class _Options(NamedTuple):
@@ -169,6 +170,7 @@ def _logging(form: Form) -> Iterator[Log]:
 
 def _serve_store(
     store: Path,
+    create: bool,
     file: ConfigFile,
     read: Callable[[], ConfigFile],
     options: dict[str, Any],
@@ -187,7 +189,7 @@ def _serve_store(
         guard = _guard(file) if web else None
         devices = [(line, _open_serial(line, log)) for line in file.serial]
         tls = _tls(file)
-        opened = stack.enter_context(_open_when_there_is_room(store, log))
+        opened = stack.enter_context(_open_when_there_is_room(store, create, log))
         if file_system(opened.folder) in IN_MEMORY:
             log(Line(f"{store} is in memory, not on a disk: a power cut loses what was acknowledged", WARNING))
         recorder = _recorder(file.capture, file.capture_size, log)
@@ -333,14 +335,14 @@ def _run(
         runner.run(_serve(store, running, read, sockets, ready, devices, recorder, log))
 
 
-def _open_when_there_is_room(folder: Path, log: Log) -> Store:
+def _open_when_there_is_room(folder: Path, create: bool, log: Log) -> Store:
     """Open the store and lock it for this queue manager. While its disk is full, wait."""
     import time
 
     while True:
         opened = None
         try:
-            opened = Store(folder, create=True)
+            opened = Store(folder, create)
             if opened.is_new:
                 log(Line(f"new store made in {folder}", INFO))
             opened.lock_manager()

@@ -1,13 +1,15 @@
-"""The commands `ordack backup`, `ordack restore` and `ordack store`: a store as a whole."""
+"""The commands `ordack init`, `ordack backup`, `ordack restore` and `ordack store`: a store as a whole."""
 
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from mqqb import guids
 
 from ordack.cli.common import JsonOption, StoreOption, activity, complain, interrupted_with, local, report, report_done
 from ordack.text import counted, printable
@@ -30,6 +32,23 @@ def _copying(nothing: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, size: show(
             f"{megabytes(done)} of {megabytes(size)} copied" if done < size else "checking the copy"
         )
+
+
+def init(store: StoreOption, as_json: JsonOption = False) -> None:
+    """Make a new store, in a folder that has none. No other command makes one, but for `serve --create`."""
+    from ordack.store import Store, StoreError
+
+    with Store(store, create=True) as opened:
+        if not opened.is_new:
+            raise StoreError(f"there is a store in {store} already")
+        guid = opened.guid
+    option = f"--store {shlex.quote(str(store))}"
+    report_done(
+        as_json,
+        f"new store made in {store}; next: `ordack queue create {option} NAME`, then `ordack serve {option}`",
+        store=str(store),
+        guid=guids.guid_text(guid),
+    )
 
 
 def backup(

@@ -35,6 +35,7 @@ from ordack.store.exports import Exports
 from ordack.store.free_pages import FreePages
 from ordack.store.hands import Hands
 from ordack.store.locks import SERVE_LOCK, Locks
+from ordack.store.making import make_store
 from ordack.store.memory import Memory
 from ordack.store.messages import Messages
 from ordack.store.moves import Moves
@@ -72,16 +73,14 @@ class Store:
         busy_timeout: float = BUSY_TIMEOUT_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Open the store in `folder`; make it there first if `create`. `busy_timeout` in seconds; clock: gives seconds
-        since 1970."""
+        """Open the store in `folder`; if there is none, make it if `create`. `busy_timeout` in seconds; clock: gives
+        seconds since 1970."""
         self._locks = locks = Locks(Path(folder))
-        self._database = database = self.database_type(
-            folder, create, busy_timeout, lambda: locks.is_anothers(SERVE_LOCK)
-        )
+        self.is_new = create and make_store(locks.folder)
+        self._database = database = self.database_type(folder, busy_timeout, lambda: locks.is_anothers(SERVE_LOCK))
         self.folder = database.folder
         self.path = database.path
         self.work = database.work
-        self.is_new = database.is_new
         self.guid = database.guid
         self.queues = Queues(database)
         self.messages = Messages(database, Hands(locks, database.path))

@@ -3,21 +3,17 @@
 A copy is of one moment: it is read in one snapshot. Nobody waits for that, but as long as it lasts the write-ahead log
 cannot begin anew. Memory is bounded by PIECE_PAGES and SQLite's cache.
 
-A file gets its name when it is whole, checked and durable. Until then it has a hidden name and a lock; the next copy
-into the same folder removes what a kill has left there. What is restored is not changed: each process begins new
-sequences (`Numbers.begin_run`), and what was in unfinished receives has no receiver that lives.
+A copy gets its name when it is whole, checked and durable (making.py). What is restored is not changed: each process
+begins new sequences (`Numbers.begin_run`), and what was in unfinished receives has no receiver that lives.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import hashlib
 import os
 import shlex
 import stat
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -29,6 +25,7 @@ import apsw
 from ordack.store.database import OPERATIONS, Database, StoreBusy, StoreError, StoreFull
 from ordack.store.locks import SERVE_LOCK, Locks
 from ordack.store.look import ReadOnlyDatabase, is_writable
+from ordack.store.making import new_file, remove_dead, sync, writing
 from ordack.store.room import megabytes, reserve
 from ordack.store.schema import CHANGES, FILE_NAME, FORMAT_VERSION, PRIVATE
 from ordack.store.write_ahead import disk_bytes, log_bytes, patience
@@ -39,7 +36,6 @@ PROBLEMS = 20  # that are named of one file
 SEAL = b"ordack backup 1\n"  # behind the database in a backup, which SQLite does not read: this, and the SHA-256 of it
 SEAL_BYTES = len(SEAL) + hashlib.sha256().digest_size
 SECTOR = 512  # a database has a multiple of it
-PARTIAL_START, PARTIAL_END = ".ordack-", ".partial"
 _READ_FAILURES = (apsw.SQLITE_IOERR_READ, apsw.SQLITE_IOERR_SHORT_READ, apsw.SQLITE_IOERR_CORRUPTFS)
 
 Progress = Callable[[int, int], None]  # bytes copied, of so many
@@ -64,8 +60,7 @@ class _Any(ReadOnlyDatabase):
     def _prepare(self, busy_timeout: float) -> None:
         with self.errors():
             self.connection.set_busy_handler(patience(busy_timeout))
-        if not self._check_program():
-            raise StoreError(f"{self.path} is empty, and no store")
+        self._check_program()
         self._check_version()
 
     def contents(self) -> Contents:
@@ -147,7 +142,7 @@ def make_backup(folder: Path, to: Path, progress: Progress) -> Contents:
     source = _open_source(folder)
     with _closing(source), source.snapshot():
         pages, page_bytes = source.one("PRAGMA page_count"), source.one("PRAGMA page_size")
-        with _writing(to):
+        with writing(to):
             size, free = disk_bytes(to.parent)
             same = to.parent.stat().st_dev == folder.stat().st_dev
             need = pages * page_bytes + (reserve(size) if same else 0)
@@ -157,18 +152,18 @@ def make_backup(folder: Path, to: Path, progress: Progress) -> Contents:
                 f"{to}: {megabytes(need)} needed, {megabytes(free)} free"
                 + (": the store on the same disk would be left without room" if same else "")
             )
-        with _new_file(to, mode) as partial:
+        with new_file(to, mode) as partial:
             _copy(source, partial, to, lambda done: progress(done * page_bytes, pages * page_bytes))
             with source.errors():  # StoreBusy if it was read as a file that nobody changes, and was changed
                 pass
             contents = _checked(partial, f"the store in {folder} is damaged, and a backup would be", source.path)
-            with _writing(to), partial.open("r+b") as file:
+            with writing(to), partial.open("r+b") as file:
                 file.write(SEAL + hashlib.file_digest(file, "sha256").digest())
             return contents
 
 
 def _refuse_target(folder: Path, to: Path) -> None:
-    with _writing(to):
+    with writing(to):
         if to.is_dir():
             raise StoreError(f"{to} is a folder: name a new file in it, such as {to / 'plant.ordack'}")
         if os.path.lexists(to):
@@ -233,13 +228,13 @@ def restore(backup: Path, folder: Path, progress: Progress) -> Contents:
     made = _empty_folder(folder)
     path = folder / FILE_NAME
     try:
-        with _writing(path):
+        with writing(path):
             (size, digest), (_, free) = _sealed(backup), disk_bytes(folder)
             mode = backup.stat().st_mode
         if free < size:
             raise StoreFull(f"{path}: {megabytes(size)} needed, {megabytes(free)} free")
-        with _new_file(path, mode) as partial:
-            with _writing(path), backup.open("rb") as source, partial.open("r+b") as target:
+        with new_file(path, mode) as partial:
+            with writing(path), backup.open("rb") as source, partial.open("r+b") as target:
                 found = hashlib.sha256()
                 while data := source.read(min(1 << 20, size - source.tell())):
                     target.write(data)
@@ -250,8 +245,8 @@ def restore(backup: Path, folder: Path, progress: Progress) -> Contents:
             if digest and digest != found.digest():
                 raise StoreError(f"{damaged}: it is not as `ordack backup` has written it")
         if made:
-            with _writing(folder):
-                _sync(folder.parent)
+            with writing(folder):
+                sync(folder.parent)
     except BaseException:
         if made:
             with contextlib.suppress(OSError):
@@ -304,96 +299,14 @@ def _empty_folder(folder: Path) -> bool:
         return True
     if Locks(folder).is_taken(SERVE_LOCK):
         raise StoreBusy(f"a queue manager runs on {folder}: stop it, and move the folder away, to restore a backup")
-    with _writing(folder):
-        _remove_dead(folder)
+    with writing(folder):
+        remove_dead(folder)
         if names := sorted(path.name for path in folder.iterdir()):
             raise StoreError(
                 f"{folder} is not empty ({names[0]} is in it): a backup is restored into an empty folder only. Stop "
                 f"what uses the store, and move it away: mv {folder} {folder}.old"
             )
     return False
-
-
-@contextlib.contextmanager
-def _new_file(path: Path, mode: int) -> Iterator[Path]:
-    """A file to write under a hidden name beside `path`. When what is inside ends, the file becomes durable, and then
-    gets the name `path`, which nothing else has; it goes if an exception comes instead. Raises StoreError."""
-    with _writing(path):
-        _remove_dead(path.parent)
-        descriptor, partial = _open_partial(path.parent)
-    try:
-        with contextlib.suppress(PermissionError):  # not all file systems have them
-            os.fchmod(descriptor, stat.S_IMODE(mode) & 0o666 | stat.S_IWUSR | stat.S_IRUSR)
-        yield partial
-        with _writing(path):
-            os.fsync(descriptor)
-            _give_name(partial, path)
-            try:
-                _sync(path.parent)
-            except BaseException:
-                path.unlink()
-                raise
-    finally:
-        partial.unlink(missing_ok=True)
-        os.close(descriptor)
-
-
-def _open_partial(folder: Path) -> tuple[int, Path]:
-    """A new file with its lock. Raises OSError."""
-    while True:
-        descriptor, name = tempfile.mkstemp(prefix=PARTIAL_START, suffix=PARTIAL_END, dir=folder)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        if os.fstat(descriptor).st_nlink:
-            return descriptor, Path(name)
-        os.close(descriptor)  # before it had its lock another one took it for dead
-
-
-def _remove_dead(folder: Path) -> None:
-    """Remove what was to become a copy in this folder when its process was killed. Raises OSError."""
-    for path in folder.glob(f"{PARTIAL_START}*{PARTIAL_END}"):
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-        except OSError:
-            continue  # gone, or somebody else's
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink(missing_ok=True)
-        except BlockingIOError:
-            pass
-        finally:
-            os.close(descriptor)
-
-
-def _give_name(partial: Path, path: Path) -> None:
-    """Raises OSError, FileExistsError among others."""
-    try:
-        os.link(partial, path)
-    except OSError as error:
-        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
-            raise
-        if os.path.lexists(path):  # a file system without links, as on a USB stick
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
-        partial.rename(path)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except FileExistsError:
-        raise StoreError(f"{path} is there already, and would be lost: name a new file") from None
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StoreFull(f"cannot write {path}: {error.strerror}") from None
-        raise StoreError(f"cannot write {path}: {error.strerror}") from None
 
 
 def look_through(folder: Path) -> Contents:

@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import json
 import os
-import secrets
 import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,12 +21,7 @@ from ordack.store.processes import writer_of
 from ordack.store.schema import (
     APPLICATION_ID,
     FILE_NAME,
-    FIRST_PRIVATE_ID,
     FORMAT_VERSION,
-    INCREMENTAL,
-    SCHEMA,
-    SYSTEM,
-    SYSTEM_QUEUES,
     UPGRADES,
     correlation_in,
 )
@@ -200,6 +194,7 @@ class Database:
     hears of each version that is next."""
 
     _beside: Checkpoints | None = None
+    may_be_anywhere = False  # also on a file system of another machine
     upgrade_steps = 1
     upgrading: Callable[[Database], contextlib.AbstractContextManager[Callable[[int], object]]] = staticmethod(
         lambda _database: contextlib.nullcontext(int)
@@ -208,44 +203,34 @@ class Database:
     def __init__(
         self,
         folder: str | os.PathLike[str],
-        create: bool = False,
         busy_timeout: float = BUSY_TIMEOUT_S,
         is_served: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Open the store in `folder`; make it there first if `create`. `busy_timeout` in seconds. is_served: does
-        another process run a queue manager on it? Then it is only to be read."""
+        """Open the store in `folder`. `busy_timeout` in seconds. is_served: does another process run a queue manager on
+        it? Then it is only to be read."""
         self.folder = Path(folder)
-        self._create = create
         self._is_served = is_served
         self.path = self.folder / FILE_NAME
-        self.is_new = False  # it was not there before
         self._in_doubt = False  # the last transaction may be in the log
         self._has_gap = False  # the log may have: the disk has failed
         self._seen_version = -1
         self.rolled_back = 0  # transactions
         self.counted = 0
         self.work = DiskWork()
-        if legible(str(self.path)) != str(self.path):
-            raise StoreError(f"the folder's name {str(folder)!r} is not UTF-8")
-        self._check_place()
-        _check_log(self.path)
-        if create:
-            try:
-                self.folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise StoreError(f"cannot make the folder {self.folder}: {error.strerror}") from None
-        else:
-            try:
-                self.path.stat()
-            except (FileNotFoundError, NotADirectoryError):
-                raise StoreError(
-                    f"there is no store in {self.folder} (`ordack queue create` or `ordack serve` makes one)"
-                ) from None
-            except OSError as error:
-                raise StoreError(f"cannot open {self.path}: {error.strerror}") from None
-        flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if create else 0)
+        check_folder(self.folder, self.may_be_anywhere)
+        try:
+            size = self.path.stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            command = f"ordack init --store {shlex.quote(str(folder))}"
+            raise StoreError(
+                f"there is no store in {self.folder}: if there was one, mount its disk; `{command}` makes a new one"
+            ) from None
+        except OSError as error:
+            raise StoreError(f"cannot open {self.path}: {error.strerror}") from None
+        if not size:
+            raise self._empty()
         with self.errors():
-            self.connection = self._connect(flags)
+            self.connection = self._connect(apsw.SQLITE_OPEN_READWRITE)
         try:
             self._prepare(busy_timeout)
         except BaseException:
@@ -254,13 +239,10 @@ class Database:
             self.connection.close()
             raise
 
-    def _check_place(self) -> None:
-        kind = file_system(self.folder)
-        if kind in OF_ANOTHER_MACHINE:
-            raise StoreError(
-                f"{self.folder} is on {kind}, a file system of another machine, where neither locks nor syncs can be "
-                "relied on: have the store on a disk of this machine"
-            )
+    def _empty(self) -> StoreError:
+        return StoreError(
+            f"{self.path} is empty, and no store: put its file back, or remove it if no message was in it"
+        )
 
     def close(self) -> None:
         """Close it. Whatever is asked of it then raises StoreError, but to close it again."""
@@ -294,14 +276,8 @@ class Database:
             self.connection.pragma("synchronous", "full")
             self.connection.pragma("temp_store", "memory")  # another file system may be full
             self.connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # else other arguments mean another compilation
-            if self._check_program():
-                self._check_version()
-            elif not self._create:
-                raise StoreError(
-                    f"{self.path} is empty: put the store's file back, or remove it if no message was ever in it"
-                )
-            else:
-                self.connection.pragma("auto_vacuum", INCREMENTAL)  # before anything is in the file
+            self._check_program()
+            self._check_version()
             self._use_write_ahead_log(time.monotonic() + busy_timeout)
             self._log = WriteAheadLog(self.connection, self.path, busy, self.work, self._failed)
         is_old = self.one("PRAGMA user_version") in UPGRADES
@@ -311,9 +287,6 @@ class Database:
             stack.enter_context(self.transaction())
             with self.errors():
                 self._log.write_again()  # nobody may be left who knows that a sync has failed
-            if not self.one("SELECT count(*) FROM sqlite_master"):
-                self._fill()
-                self.is_new = True
             self._check_version()
             self._upgrade(begins)
         self._check_version()
@@ -327,13 +300,12 @@ class Database:
     def _connect(self, flags: int) -> apsw.Connection:
         return apsw.Connection(str(self.path), flags=flags, statementcachesize=STATEMENTS)
 
-    def _check_program(self) -> bool:
-        """Is there a store in the file already? Raises StoreError if it is another program's."""
-        if self.one("PRAGMA application_id") == APPLICATION_ID:
-            return True
-        if self.one("SELECT count(*) FROM sqlite_master"):
-            raise StoreError(f"{self.path} is a database of another program")
-        return False
+    def _check_program(self) -> None:
+        """Raises StoreError if the file holds no store."""
+        if self.one("PRAGMA application_id") != APPLICATION_ID:
+            if self.one("SELECT count(*) FROM sqlite_master"):
+                raise StoreError(f"{self.path} is a database of another program")
+            raise self._empty()
 
     def _use_write_ahead_log(self, deadline: float) -> None:
         while True:
@@ -369,20 +341,6 @@ class Database:
                 self.connection.execute(UPGRADES[step])
         self.connection.set_progress_handler(None)
         self.connection.pragma("user_version", FORMAT_VERSION)
-
-    def _fill(self) -> None:
-        self.connection.execute(SCHEMA)
-        self.connection.pragma("application_id", APPLICATION_ID)
-        self.connection.pragma("user_version", FORMAT_VERSION)
-        self.many(
-            "INSERT INTO settings VALUES (?, ?)",
-            [("guid", secrets.token_bytes(16)), ("message_id_ordinal", 0), ("tx_time_stamp", 0), ("receiver", 0)],
-        )
-        self.many(
-            "INSERT INTO queues (id, name, transactional, kind) VALUES (?, ?, ?, ?)",
-            [(identifier, name, transactional, SYSTEM) for identifier, name, transactional in SYSTEM_QUEUES],
-        )
-        self.all("UPDATE sqlite_sequence SET seq = ? WHERE name = 'queues'", (FIRST_PRIVATE_ID - 1,))
 
     def transaction(self, durable: bool = True, writes: bool = True) -> contextlib.AbstractContextManager[None]:
         """Everything written inside becomes durable together, or not at all if an exception leaves it, but for
@@ -594,9 +552,18 @@ class Database:
                 self.explain(error)
 
 
-def _check_log(path: Path) -> None:
-    """SQLite deletes a log whose file is missing or empty, and all that it holds: the disk may not be mounted, or the
-    file was lost. Raises StoreError."""
+def check_folder(folder: Path, may_be_anywhere: bool = False) -> None:
+    """Raises StoreError if no store can be in this folder, or if its log is there without its file: SQLite would delete
+    that, with all that it holds. may_be_anywhere: also on another machine."""
+    path = folder / FILE_NAME
+    if legible(str(path)) != str(path):
+        raise StoreError(f"the folder's name {str(folder)!r} is not UTF-8")
+    kind = "" if may_be_anywhere else file_system(folder)
+    if kind in OF_ANOTHER_MACHINE:
+        raise StoreError(
+            f"{folder} is on {kind}, a file system of another machine, where neither locks nor syncs can be "
+            "relied on: have the store on a disk of this machine"
+        )
     try:
         is_there = path.exists()
         is_lost = log_bytes(path) > 0 and not (is_there and path.stat().st_size)

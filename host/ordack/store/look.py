@@ -43,10 +43,9 @@ def _beside(path: Path, end: str) -> Path:
 
 
 class ReadOnlyDatabase(Database):
-    """A file that is only read."""
+    """A file that is only read, which may be a copy."""
 
-    def _check_place(self) -> None:
-        """A copy may be anywhere."""
+    may_be_anywhere = True
 
     def _connect(self, flags: int) -> apsw.Connection:
         del flags

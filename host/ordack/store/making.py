@@ -1,0 +1,169 @@
+"""Files that are whole as soon as they have their name: new stores, backups, and what is made of backups.
+
+Until a file is whole and durable, it has a hidden name and a lock. The next one that is made in the same folder removes
+what a kill has left there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+
+from ordack.store.database import StoreError, StoreFull, check_folder
+from ordack.store.schema import (
+    APPLICATION_ID,
+    FILE_NAME,
+    FIRST_PRIVATE_ID,
+    FORMAT_VERSION,
+    INCREMENTAL,
+    SCHEMA,
+    SYSTEM,
+    SYSTEM_QUEUES,
+)
+
+PARTIAL_START, PARTIAL_END = ".ordack-", ".partial"
+
+
+def make_store(folder: Path) -> bool:
+    """Make a store in `folder`; False if a file has its name already, whatever is in it. Raises StoreError: among
+    others if a log is there that holds data."""
+    check_folder(folder)
+    path = folder / FILE_NAME
+    if os.path.lexists(path):
+        return False
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot make the folder {folder}: {error.strerror}") from None
+    try:
+        with new_file(path) as partial:
+            _fill(partial, path)
+    except StoreError:
+        if not os.path.lexists(path):
+            raise
+        return False  # another process was faster
+    return True
+
+
+def _fill(partial: Path, path: Path) -> None:
+    connection = apsw.Connection(str(partial), flags=apsw.SQLITE_OPEN_READWRITE)
+    try:
+        connection.pragma("journal_mode", "off")  # of what is incomplete nothing stays
+        connection.pragma("synchronous", "off")  # the whole file is, in the end
+        connection.pragma("auto_vacuum", INCREMENTAL)  # before anything is in the file
+        with connection:
+            connection.execute(SCHEMA)
+            connection.pragma("application_id", APPLICATION_ID)
+            connection.pragma("user_version", FORMAT_VERSION)
+            connection.executemany(
+                "INSERT INTO settings VALUES (?, ?)",
+                [("guid", secrets.token_bytes(16)), ("message_id_ordinal", 0), ("tx_time_stamp", 0), ("receiver", 0)],
+            )
+            connection.executemany(
+                "INSERT INTO queues (id, name, transactional, kind) VALUES (?, ?, ?, ?)",
+                [(identifier, name, transactional, SYSTEM) for identifier, name, transactional in SYSTEM_QUEUES],
+            )
+            connection.execute("UPDATE sqlite_sequence SET seq = ? WHERE name = 'queues'", (FIRST_PRIVATE_ID - 1,))
+    except apsw.FullError:
+        raise StoreFull(f"cannot make {path}: the disk is full") from None
+    except apsw.Error as error:
+        raise StoreError(f"cannot make {path}: {error}") from None
+    finally:
+        connection.close()
+
+
+@contextlib.contextmanager
+def new_file(path: Path, mode: int | None = None) -> Iterator[Path]:
+    """A file to write under a hidden name beside `path`. When what is inside ends, the file becomes durable, and then
+    gets the name `path`, which nothing else has; it goes if an exception comes instead. mode: its permissions; None:
+    those of any new file. Raises StoreError."""
+    with writing(path):
+        remove_dead(path.parent)
+        descriptor, partial = _open_partial(path.parent, mode)
+    try:
+        if mode is not None:
+            with contextlib.suppress(PermissionError):  # not all file systems have modes
+                os.fchmod(descriptor, _allowed(mode))
+        yield partial
+        with writing(path):
+            os.fsync(descriptor)
+            _give_name(partial, path)
+            try:
+                sync(path.parent)
+            except BaseException:
+                path.unlink()
+                raise
+    finally:
+        partial.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _allowed(mode: int) -> int:
+    return stat.S_IMODE(mode) & 0o666 | stat.S_IWUSR | stat.S_IRUSR
+
+
+def _open_partial(folder: Path, mode: int | None) -> tuple[int, Path]:
+    """A new file with its lock. Raises OSError."""
+    while True:
+        path = folder / f"{PARTIAL_START}{secrets.token_hex(8)}{PARTIAL_END}"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644 if mode is None else _allowed(mode))
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return descriptor, path
+        os.close(descriptor)  # before it had its lock another one took it for dead
+
+
+def remove_dead(folder: Path) -> None:
+    """Remove what was to become a copy in this folder when its process was killed. Raises OSError."""
+    for path in folder.glob(f"{PARTIAL_START}*{PARTIAL_END}"):
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+        except OSError:
+            continue  # gone, or somebody else's
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink(missing_ok=True)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(descriptor)
+
+
+def _give_name(partial: Path, path: Path) -> None:
+    """Raises OSError, FileExistsError among others."""
+    try:
+        os.link(partial, path)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+            raise
+        if os.path.lexists(path):  # a file system without links, as on a USB stick
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
+        partial.rename(path)
+
+
+def sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileExistsError:
+        raise StoreError(f"{path} is there already, and would be lost: name a new file") from None
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreFull(f"cannot write {path}: {error.strerror}") from None
+        raise StoreError(f"cannot write {path}: {error.strerror}") from None
