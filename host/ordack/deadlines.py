@@ -56,6 +56,8 @@ class Deadlines:
     def end(self, now: int, wall: int) -> None:
         """A piece of what is due ends."""
         self._is_behind = False
+        if self._store.is_pinned():  # what would be written is left to receives
+            return
 
         def end(work: Callable[[Batch, int], int]) -> None:
             def decide(batch: Batch) -> None:

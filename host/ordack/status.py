@@ -217,6 +217,8 @@ def _problems(
         yield f"the store refuses changes: {shown['failure']}"
     if room.bytes < LARGE_MESSAGE:
         yield room.reason
+    if pinned := store.why_pinned():
+        yield pinned
     for queue in queues:
         if is_full(queue):
             yield f"the queue {queue['name']} is full: {queue['bytes']} of {queue['quota']} bytes"

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from ordack.client import Client
 from ordack.store import StoreFull
+from ordack.store.backup import make_backup
 from ordack.store.room import RESERVE_BYTES, Disk, room
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, ordack
@@ -56,12 +57,12 @@ on_two = pytest.mark.parametrize("disk", DISKS, ids=str, indirect=True)
 on_one = pytest.mark.parametrize("disk", DISKS[:1], ids=str, indirect=True)
 
 
-def _fill(client: Client, destination: str, **properties: Any) -> tuple[int, str]:
+def _fill(client: Client, destination: str, body: bytes = BODY, **properties: Any) -> tuple[int, str]:
     """Send until nothing more is accepted: how many, and what was said then."""
     count = 0
     while True:
         try:
-            client.send(destination, BODY, **properties)
+            client.send(destination, body, **properties)
         except StoreFull as error:
             return count, str(error)
         count += 1
@@ -201,26 +202,105 @@ def test_what_expires_on_a_full_disk_is_dead_lettered(disk: Path) -> None:
     assert "all sessions are closed" not in errors
 
 
+@contextlib.contextmanager
+def _reader(store: Path) -> Iterator[int]:
+    """A program that reads from the store and hangs: its process. It pins the write-ahead log."""
+    read = "c = sqlite3.connect(sys.argv[1]); c.execute('BEGIN'); print(c.execute('SELECT * FROM settings').fetchall())"
+    process = subprocess.Popen(
+        [sys.executable, "-uc", f"import sqlite3, sys; {read}; sys.stdin.read()", store / "ordack.sqlite"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout
+    try:
+        assert b"guid" in process.stdout.readline()
+        yield process.pid
+    finally:
+        process.kill()
+        process.communicate(timeout=DEADLINE_S)
+
+
+@on_one
+@pytest.mark.rule("B-285", "B-398")
+@pytest.mark.parametrize("served", [False, True], ids=["alone", "served"])
+@pytest.mark.parametrize("size", [1_000, 200_000])
+def test_a_reader_that_hangs_stops_sends_and_no_receives(disk: Path, size: int, served: bool) -> None:
+    """It keeps the write-ahead log, which each receive makes longer, from beginning anew."""
+    store = disk / "store"
+    ordack("init", "--store", store)
+    ordack("queue", "create", "--store", store, "line1", "--transactional")
+    serve = Serve(store) if served else None
+    try:
+        with Client(store) as client:
+            queue = client.queue("line1")
+            for unused in (False, True):  # pages that messages have left are room, but not while somebody reads
+                if unused:
+                    _fill(client, "line1")
+                    _empty(client, "line1")
+                _until(lambda: _sends(client), "there is room")
+                with _reader(store) as reader:
+                    count, said = _fill(client, "line1", bytes(size))
+                    assert "disk nearly full: " in said
+                    assert count > 0 or unused  # the log may have been long when the reader began
+                    for _ in range(count + 1):
+                        with queue.receive(timeout=0) as message:
+                            assert message
+                    assert f"process {reader} (" in ordack("status", "--store", store).stdout
+                _until(lambda: _sends(client), "there is room again")
+                _empty(client, "line1")
+    finally:
+        if serve:
+            serve.stop()
+
+
+def _sends(client: Client) -> bool:
+    try:
+        client.send("line1", b"21.5")
+    except StoreFull:
+        return False
+    return True
+
+
+@on_one
+@pytest.mark.rule("B-285", "B-398")
+def test_a_slow_backup_stops_before_the_store_has_no_room(disk: Path, tmp_path: Path) -> None:
+    store = disk / "store"
+    with Client(store, create=True) as client:
+        client.create_queue("line1", transactional=True)
+        for _ in range(20):
+            client.send("line1", BODY)
+        sent = []
+        with pytest.raises(StoreFull, match="stopped"):
+            make_backup(store, tmp_path / "backup", lambda _done, _of: sent.append(_fill(client, "line1")[0]))
+        assert not list(tmp_path.iterdir())
+        _until(lambda: _sends(client), "there is room again")
+        assert _empty(client, "line1") == 20 + sum(sent) + 1
+
+
 @on_one
 @pytest.mark.rule("C-20", "C-36")
-def test_a_disk_that_was_full_while_somebody_read_serves_again_when_the_look_ends(disk: Path) -> None:
-    """While somebody looks at the store as it was, the log of what is written cannot begin anew; it takes all room."""
+def test_what_expires_while_a_reader_hangs_leaves_the_room_to_receives(disk: Path) -> None:
+    """What expires is dead-lettered when the reader has ended."""
     store = disk / "store"
     with Client(store, create=True, clock=lambda: time.time() - 3600) as client:
+        client.create_queue("line1", transactional=True)
+        for _ in range(20):
+            client.send("line1", BODY)
         count, _ = _fill(client, "DIRECT=TCP:127.0.0.1\\private$\\line1", ttrq=1, dead_letter=True)
     serve = None
     try:
         with Client(store) as client:
-            with client.store.snapshot():
-                assert len(client.store.outgoing.messages()) == count
+            with _reader(store) as reader:
                 serve = Serve(store, "--next-hop", "127.0.0.1=127.0.0.1:9")
-                assert serve.process.stderr
-                while "the disk is full" not in serve.process.stderr.readline():
-                    pass
+                _until(lambda: f"process {reader} (" in ordack("status", "--store", store).stdout, "it is named")
+                for _ in range(20):
+                    with client.queue("line1").receive(timeout=0) as message:
+                        assert message
+                assert client.store.outgoing.messages()
             _until(lambda: client.store.queues.named("system$;deadxact").messages == count, "all are dead-lettered")
     finally:
         if serve:
-            serve.stop()
+            assert "all sessions are closed" not in serve.stop()[2]
 
 
 @pytest.mark.rule("B-285", "B-398")

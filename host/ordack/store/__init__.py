@@ -41,9 +41,9 @@ from ordack.store.messages import Messages
 from ordack.store.moves import Moves
 from ordack.store.numbers import Numbers
 from ordack.store.outgoing import OutgoingQueues
-from ordack.store.processes import process
+from ordack.store.processes import pinned_by, process
 from ordack.store.queues import Queues
-from ordack.store.room import AMPLE_BYTES, DISK_S, Disk, Room, room
+from ordack.store.room import AMPLE_BYTES, DISK_S, LONG_LOG_BYTES, Disk, Room, is_pinned, room
 from ordack.store.write_ahead import disk_bytes, log_bytes
 
 __all__ = ["STATUS", "Store", "StoreBusy", "StoreError", "StoreFull", "StoreServed", "StoreUnknown"]
@@ -217,7 +217,24 @@ class Store:
         if now >= self._disk_until:
             self._disk = self._look_at_disk()
             self._disk_until = now + DISK_S * (self._disk.free > AMPLE_BYTES)
+        if is_pinned(self._disk):
+            self._database.empty_log()
         return room(quota, self.usage(), self._disk)
+
+    def is_pinned(self) -> bool:
+        """Does a reader keep the write-ahead log so long that the rest of the disk is needed for receives? Not for use
+        in a transaction."""
+        if not is_pinned(self._look_at_disk()):
+            return False
+        self._database.empty_log()
+        return is_pinned(self._look_at_disk())
+
+    def why_pinned(self) -> str:
+        """Which processes keep the write-ahead log from giving its room back, in a sentence; "" if it is not long."""
+        disk = self._look_at_disk()
+        if not is_pinned(disk) and disk.log < LONG_LOG_BYTES:
+            return ""
+        return pinned_by(self.path, disk.log)
 
     def _look_at_disk(self) -> Disk:
         page, pages, unused = (

@@ -26,7 +26,7 @@ from ordack.store.database import OPERATIONS, Database, StoreBusy, StoreError, S
 from ordack.store.locks import SERVE_LOCK, Locks
 from ordack.store.look import ReadOnlyDatabase, is_writable
 from ordack.store.making import new_file, remove_dead, sync, writing
-from ordack.store.room import megabytes, reserve
+from ordack.store.room import Disk, is_pinned, megabytes, reserve
 from ordack.store.schema import CHANGES, FILE_NAME, FORMAT_VERSION, PRIVATE
 from ordack.store.write_ahead import disk_bytes, log_bytes, patience
 from ordack.text import legible
@@ -65,7 +65,7 @@ class _Any(ReadOnlyDatabase):
 
     def contents(self) -> Contents:
         """All of it is read and checked."""
-        self.connection.set_progress_handler(lambda: False, OPERATIONS)  # a signal need not wait for the end
+        self.connection.set_progress_handler(self.leave_room, OPERATIONS)  # a signal need not wait for the end
         with self.snapshot():
             return Contents(
                 version=self.one("PRAGMA user_version"),
@@ -75,6 +75,19 @@ class _Any(ReadOnlyDatabase):
                 outgoing=self.one("SELECT count(*) FROM outgoing_messages"),
                 problems=tuple(self._problems()),
             )
+
+    def leave_room(self) -> bool:
+        """See that the store has room for receives while this reads it: the write-ahead log gets longer. False."""
+        try:
+            (size, free), log = disk_bytes(self.folder), log_bytes(self.path)
+        except OSError:
+            return False
+        if is_pinned(Disk(size, free, 0, 0, 0, log)):
+            raise StoreFull(
+                f"{self.folder}: its disk is nearly full, and its write-ahead log, {megabytes(log)}, cannot begin anew "
+                "while all of the store is read: stopped, so that the store can go on. Free some room and try again"
+            )
+        return False
 
     def _problems(self) -> list[str]:
         found = [text for text in self.column(f"PRAGMA integrity_check({PROBLEMS})") if text != "ok"]
@@ -155,7 +168,7 @@ def make_backup(folder: Path, to: Path, progress: Progress) -> Contents:
         with new_file(to, mode) as partial:
             _copy(source, partial, to, lambda done: progress(done * page_bytes, pages * page_bytes))
             with source.errors():  # StoreBusy if it was read as a file that nobody changes, and was changed
-                pass
+                source.connection.execute("ROLLBACK")  # from here on the write-ahead log can begin anew
             contents = _checked(partial, f"the store in {folder} is damaged, and a backup would be", source.path)
             with writing(to), partial.open("r+b") as file:
                 file.write(SEAL + hashlib.file_digest(file, "sha256").digest())
@@ -182,7 +195,7 @@ def _open_source(folder: Path) -> _Source | _Any:
         return _Any(folder)
 
 
-def _copy(source: Database, partial: Path, to: Path, progress: Callable[[int], None]) -> None:
+def _copy(source: _Any, partial: Path, to: Path, progress: Callable[[int], None]) -> None:
     target = apsw.Connection(
         f"file:{quote(str(partial.absolute()))}?nolock=1", flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_URI
     )
@@ -193,6 +206,7 @@ def _copy(source: Database, partial: Path, to: Path, progress: Callable[[int], N
             while not copying.done:
                 copying.step(PIECE_PAGES)
                 progress(copying.page_count - copying.remaining)
+                source.leave_room()
     except apsw.FullError:
         raise StoreFull(f"cannot write {to}: the disk is full") from None
     except apsw.IOError as error:

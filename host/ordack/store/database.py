@@ -17,7 +17,7 @@ import apsw
 from ordack.counters import DiskWork
 from ordack.store.checkpoints import Checkpoints, may_be_a_sync
 from ordack.store.file_systems import OF_ANOTHER_MACHINE, file_system
-from ordack.store.processes import writer_of
+from ordack.store.processes import pinned_by, writer_of
 from ordack.store.schema import (
     APPLICATION_ID,
     FILE_NAME,
@@ -25,7 +25,7 @@ from ordack.store.schema import (
     UPGRADES,
     correlation_in,
 )
-from ordack.store.write_ahead import WriteAheadLog, log_bytes, patience
+from ordack.store.write_ahead import SHORT_LOG_BYTES, WriteAheadLog, log_bytes, patience
 from ordack.text import legible
 
 BUSY_TIMEOUT_S = 10.0
@@ -195,6 +195,8 @@ class Database:
 
     _beside: Checkpoints | None = None
     may_be_anywhere = False  # also on a file system of another machine
+    _log_is_long = False
+    is_read_only = False
     upgrade_steps = 1
     upgrading: Callable[[Database], contextlib.AbstractContextManager[Callable[[int], object]]] = staticmethod(
         lambda _database: contextlib.nullcontext(int)
@@ -356,8 +358,17 @@ class Database:
         failure = self._failure_beside()
         if self._in_doubt or self._has_gap:
             self._end_doubt()
+        if self._log_is_long:
+            self.empty_log()
         if failure:
             raise StoreError(f"{self.path}: {failure}; that was a checkpoint, and nothing is lost")
+
+    def empty_log(self) -> None:
+        """Have the write-ahead log give its room back, unless a reader pins it; before the next transaction if one is
+        running. Only who may write to the store does that."""
+        self._log_is_long = not self.connection.get_autocommit()
+        if not (self._log_is_long or self._in_doubt or self._has_gap or self.is_read_only or self._is_served()):
+            self._log.empty()
 
     def check_served(self) -> None:
         """Raise StoreServed if another process runs a queue manager on it."""
@@ -580,7 +591,11 @@ def _reason(error: apsw.Error, path: Path) -> StoreError:
     """What SQLite says of the store's file."""
     no_room = isinstance(error, apsw.IOError) and os.statvfs(path.parent).f_bavail == 0  # for the index of the log
     if no_room or isinstance(error, apsw.FullError):
-        return StoreFull(f"{path}: the disk is full, nothing can be written until there is room again")
+        pinned = ""
+        with contextlib.suppress(OSError):
+            pinned = pinned_by(path, log) if (log := log_bytes(path)) > SHORT_LOG_BYTES else ""
+        full = f"{path}: the disk is full, nothing can be written until there is room again"
+        return StoreFull(f"{full}; {pinned}" if pinned else full)
     if isinstance(error, apsw.BusyError):
         return StoreBusy(
             f"{path} is in use: {writer_of(path)} has been writing to it as long as this could wait. Try again when "

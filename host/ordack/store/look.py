@@ -46,6 +46,7 @@ class ReadOnlyDatabase(Database):
     """A file that is only read, which may be a copy."""
 
     may_be_anywhere = True
+    is_read_only = True
 
     def _connect(self, flags: int) -> apsw.Connection:
         del flags

@@ -3,26 +3,69 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
+from ordack.store.room import megabytes
+
 WRITES_AT = 120  # the byte of SQLite's file `-shm` that who writes to the log has locked (wal.c, WAL_WRITE_LOCK)
+READS_AT = range(123, 128)  # and of those one for who reads from the log (WAL_READ_LOCK)
+LOOKS_S = 0.25
+LOOKS = 10  # in that time: who reads only now and then has no lock in one of them
 COMMAND_MAX = 200  # characters of a command that are shown
 
 
 def writer_of(database: Path) -> str:
-    """Who writes to this database just now, by the kernel's list of locks: to open the file itself would free those
-    that this process has on it."""
+    """Who writes to this database just now."""
+    for pid, kind, first, last in _locks(database):
+        if (kind, first, last) == ("WRITE", WRITES_AT, WRITES_AT):
+            return "this program itself" if pid == os.getpid() else process(pid)
+    return "another process"
+
+
+def readers_of(database: Path) -> list[str]:
+    """The other processes that have been reading from this database since this began to look, for LOOKS_S."""
+    until = time.monotonic() + LOOKS_S
+    readers = _readers(database)
+    while readers and time.monotonic() < until:
+        time.sleep(LOOKS_S / LOOKS)
+        readers &= _readers(database)
+    return [process(pid) for pid in sorted({pid for pid, _ in readers})]
+
+
+def pinned_by(database: Path, log: int) -> str:
+    """Which processes keep the write-ahead log, of so many bytes, from beginning anew, in a sentence; "": none."""
+    readers = readers_of(database)
+    if not readers:
+        return ""
+    return (
+        f"the write-ahead log has {megabytes(log)} and cannot begin anew while {' and '.join(readers)} "
+        f"{'reads' if len(readers) == 1 else 'read'} {database}: if that does not end by itself, end it"
+    )
+
+
+def _readers(database: Path) -> set[tuple[int, int]]:
+    return {
+        (pid, byte)
+        for pid, kind, first, last in _locks(database)
+        for byte in READS_AT
+        if kind == "READ" and first <= byte <= last and pid != os.getpid()
+    }
+
+
+def _locks(database: Path) -> Iterator[tuple[int, str, int, int]]:
+    """The locks on SQLite's file `-shm`: process, kind, first and last byte. They are of the kernel's list: to open the
+    file itself would free those that this process has on it."""
     try:
         file = database.with_name(database.name + "-shm").stat()
         locks = Path("/proc/locks").read_text().splitlines()
     except OSError:
-        return "another process"
+        return
     for line in locks:  # 12: POSIX  ADVISORY  WRITE 4711 08:01:1234 120 120
         fields = line.split()
-        is_it = len(fields) == 8 and fields[3] == "WRITE" and fields[5].rpartition(":")[2] == str(file.st_ino)
-        if is_it and fields[6:] == [str(WRITES_AT)] * 2:
-            return "this program itself" if int(fields[4]) == os.getpid() else process(int(fields[4]))
-    return "another process"
+        if len(fields) == 8 and fields[5].rpartition(":")[2] == str(file.st_ino) and fields[7] != "EOF":
+            yield int(fields[4]), fields[3], int(fields[6]), int(fields[7])
 
 
 def process(pid: int) -> str:

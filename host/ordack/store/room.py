@@ -13,7 +13,8 @@ AMPLE_BYTES = 1 << 30  # free: of such a disk
 DISK_S = 0.1  # is looked at again after so long
 LOG_BYTES = 4 << 20  # of the write-ahead log between two checkpoints,
 SERVED_LOG_BYTES = 8 << 20  # and where they are made beside commits
-LOG_SPARE_BYTES = 64 << 10  # for what else a transaction writes, and the small files beside the store
+LONG_LOG_BYTES = 12 * SERVED_LOG_BYTES  # more than the log of a loaded `serve` without readers
+USUAL_LOG = 4  # where room is short the log is emptied when it has the reserve's part of this size
 
 
 class Disk(NamedTuple):
@@ -41,24 +42,39 @@ def reserve(size: int) -> int:
     return min(RESERVE_BYTES, size // 8)
 
 
+def pinned_bytes(disk: Disk) -> int:
+    """Bytes by which the write-ahead log is longer than it gets where room is short."""
+    return max(disk.log - reserve(disk.size) // USUAL_LOG, 0)
+
+
+def is_pinned(disk: Disk) -> bool:
+    """Has a long log brought the room below what is kept back for receives?"""
+    return disk.free < reserve(disk.size) + pinned_bytes(disk) and pinned_bytes(disk) > 0
+
+
 def room(quota: int, used: int, disk: Disk) -> Room:
     """What may still be stored. quota, used: bytes of packets.
 
     Pages that messages have left are room; some stay free for long before the file gets smaller. What is written to
     them goes to the log first, which needs the disk, and pages that are only in the log yet will make the file longer.
-    What the log has it gives back, and needs it again: that is in what is kept back.
+    The log gives its usual size back, and needs that again: it is in the reserve.
+
+    A longer log is pinned: a reader keeps it from beginning anew. Each receive makes it longer then. So the pinned
+    part needs as much room again, for receives of the messages in it, and a transaction leaves half of the reserve.
     """
     free = disk.free - max(disk.planned - disk.file, 0)
-    in_the_end = free + disk.unused + disk.log
-    kept_back = reserve(disk.size)
-    by_disk = min(in_the_end - kept_back, free - LOG_SPARE_BYTES)
+    pinned = pinned_bytes(disk)
+    in_the_end = free + (disk.log - pinned) + (0 if is_pinned(disk) else disk.unused)
+    kept_back = reserve(disk.size) + pinned
+    spare = reserve(disk.size) // 2
+    by_disk = min(in_the_end - kept_back, free - spare)
     if quota - used <= by_disk:
         return Room(
             quota - used,
             f"the quota is {quota} bytes, and {used} are kept, messages that wait for their "
             "receipt included; the setting Quota raises it",
         )
-    shown, kept = (in_the_end, kept_back) if by_disk < free - LOG_SPARE_BYTES else (free, LOG_SPARE_BYTES)
+    shown, kept = (in_the_end, kept_back) if by_disk < free - spare else (free, spare)
     return Room(by_disk, f"disk nearly full: {megabytes(shown)} free, {megabytes(kept)} kept back")
 
 

@@ -20,10 +20,11 @@ import apsw
 
 from ordack.counters import DiskWork
 from ordack.store.checkpoints import Checkpoints, FileTurn, keep_place, needed
-from ordack.store.room import AMPLE_BYTES, DISK_S, LOG_BYTES, SERVED_LOG_BYTES, reserve
+from ordack.store.room import AMPLE_BYTES, DISK_S, LOG_BYTES, SERVED_LOG_BYTES, USUAL_LOG, reserve
 
 BUSY_WAIT_S = 0.001  # between two tries to write; SQLite's own, up to 0.1, let two that write in turn starve a third
 READERS_S = 0.05  # so long a log that is to begin anew waits for those who read from it
+PINNED_S = 0.5  # then a log that readers pin is emptied again
 SHORT_LOG_BYTES = 256 << 10  # with less in it a log is not looked at
 COPY_BYTES = 64 << 10  # SQLite writes less than 128 KiB at once
 SHORT_OF = 2  # times what is kept back of a disk: with less room, no checkpoint is made beside commits
@@ -91,6 +92,7 @@ class WriteAheadLog:
         self._pages = 0  # that were written to the log since it began, as far as this object knows
         self._is_begun = log_bytes(path) > 0
         self._ample_until = 0.0  # the disk has room enough, in monotonic seconds
+        self._pinned_until = 0.0  # in monotonic seconds
         self._length = 0  # of the log's file at least, while there is
         self.is_synced = True
         self.beside: Checkpoints | None = None
@@ -163,8 +165,11 @@ class WriteAheadLog:
 
     def empty(self) -> None:
         """Copy all to the database's file and give the log's room back, unless somebody reads from it for long."""
+        if time.monotonic() < self._pinned_until:
+            return
         self._database.set_busy_handler(patience(READERS_S))
-        self._copy(apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        if not self._copy(apsw.SQLITE_CHECKPOINT_TRUNCATE):
+            self._pinned_until = time.monotonic() + PINNED_S
         self._database.set_busy_handler(self._busy)
 
     def _after_commit(self, _database: apsw.Connection, _name: str, pages: int) -> int:
@@ -181,7 +186,7 @@ class WriteAheadLog:
                 disk, free = disk_bytes(self._path)
                 kept_back = reserve(disk)
                 is_short = free < SHORT_OF * kept_back
-                if size >= kept_back // 4 and free < kept_back:
+                if size >= kept_back // USUAL_LOG and is_short:
                     self.empty()
                 elif size >= LOG_BYTES and (is_short or not self.beside):
                     self._copy(apsw.SQLITE_CHECKPOINT_PASSIVE)
@@ -196,15 +201,16 @@ class WriteAheadLog:
                 self._work.syncs += 2 * new
         return apsw.SQLITE_OK
 
-    def _copy(self, mode: int) -> None:
-        """Make a checkpoint, which waits for the log and for the database's file; another time if it fails."""
+    def _copy(self, mode: int) -> bool:
+        """Make a checkpoint, which waits for the log and for the database's file; another time if it fails: False."""
         try:
             with self._turn.mine():
                 pages, _ = self._database.wal_checkpoint("main", mode)
         except apsw.Error as error:
             self._failed(error)
-            return
+            return False
         self._work.checkpoints += 1
         self._work.syncs += 2
         if not pages:
             self._work.log_bytes, self._is_begun = 0, False
+        return True
