@@ -258,6 +258,17 @@ def write(folder: Path = BOARD, others: Sequence[str] = ()) -> Path:
     return folder
 
 
+def made_from() -> str:
+    """A digest of what build/mip is made from: the modules, the C core, and how both are compiled."""
+    ports, core = FIRMWARE / "ports", FIRMWARE.parent / "c_core"
+    read = [Path(__file__), *(FIRMWARE / name for name in sources()), *sorted(core.glob("*.[ch]"))]
+    read += [
+        ports / "usermod" / "mqqb" / "modmqqb.c",
+        *(ports / "natmod" / name for name in ("Makefile", "package.py")),
+    ]
+    return hashlib.sha256(repr([(path.name, path.read_bytes()) for path in read]).encode()).hexdigest()
+
+
 def _digest(files: Sequence[Path]) -> str:
     """Of their names and of what is in them; a file that is not there counts as well."""
     digest = hashlib.sha256()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import binascii
 import json
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from ordack.client import Client
 
 from firmware.ports import modules
 from tests.boards.unix_board import UnixBoard
+from tests.conformance import ROOT
 from tests.support import command as commands
 from tests.support.command import Serve
 
@@ -312,3 +315,23 @@ def test_a_namesake_on_the_board_is_no_concern_of_ours(board: UnixBoard, small: 
         assert deploy(opened, main=main).problem == ""
     with looked(board):
         assert (board.folder / "said").read_text() == "mineNode"
+
+
+def test_compiled_modules_older_than_their_sources_are_refused(board: UnixBoard, tmp_path: Path) -> None:
+    """In a copy of the checkout, whose build/mip is of before a change."""
+    copied = tmp_path / "checkout"
+    for name in ("c_core", "firmware", "build/mip"):
+        shutil.copytree(ROOT / name, copied / name, ignore=shutil.ignore_patterns("__pycache__"))
+    before = f"from ordack.boards import deploy\ndeploy.CHECKOUT = deploy.Path({str(copied)!r})\n"
+    source = copied / "firmware" / "mqqb" / "lives.py"
+    source.write_text(source.read_text() + "\nadded = 1\n")
+    for path in (source, copied / "build" / "mip" / "package.json"):
+        os.utime(path, (1, 1))  # what says which is older is what is in them
+    done = commands.ordack("board", "deploy", "--port", board.port, seconds=90, before=before)
+    assert done.returncode == 1, done.stdout
+    assert "make natmod" in done.stderr
+    assert tree(board) == {}
+    source.write_text(source.read_text().removesuffix("\nadded = 1\n"))
+    done = commands.ordack("board", "deploy", "--port", board.port, seconds=90, before=before)
+    assert done.returncode == 0, done.stderr
+    assert (board.folder / "lib" / "mqqb" / "lives.mpy").exists()

@@ -1,6 +1,7 @@
 """What mip and `ordack board deploy` copy to a board.
 
-    package.py MPY_CROSS    makes build/mip: all modules compiled, the native modules, and a package.json
+    package.py MPY_CROSS    makes build/mip: all modules compiled, the native modules, a package.json, and `made-from`,
+                            the digest of the sources, which deploy compares
     package.py --list       writes package.json of the checkout: the modules as sources, for "mip install" from a forge
 
 A board takes `mqqb/core_ARCH.mpy` for its own processor; mip cannot choose and copies all, deploy copies that one.
@@ -29,6 +30,7 @@ def listing() -> str:
 
 def compile_all(mpy_cross: str | Path, folder: Path = PACKAGE) -> None:
     """Makes the folder anew."""
+    made_from = modules.made_from()
     board = modules.write()
     shutil.rmtree(folder, ignore_errors=True)
     places = []
@@ -41,6 +43,7 @@ def compile_all(mpy_cross: str | Path, folder: Path = PACKAGE) -> None:
         place = f"mqqb/core_{module.parent.name}.mpy"
         shutil.copy(module, folder / place)
         places.append(place)
+    (folder / "made-from").write_text(made_from)
     (folder / "package.json").write_text(modules.package([(place, place) for place in places]))
 
 

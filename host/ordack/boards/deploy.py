@@ -66,6 +66,13 @@ def default_package(info: Info) -> Path:
     """The compiled package if there is one that the board loads, else the sources. Raises BoardError."""
     compiled, modules = CHECKOUT / "build" / "mip" / "package.json", CHECKOUT / "firmware" / "ports" / "modules.py"
     if info.mpy & 0xFF == MPY_VERSION and compiled.exists():
+        seal = compiled.with_name("made-from")
+        sources = runpy.run_path(str(modules))["made_from"]() if modules.exists() else ""
+        if sources and not (seal.exists() and seal.read_text() == sources):
+            raise BoardError(
+                f"nothing was copied: {compiled.parent} was compiled from other sources than {CHECKOUT} has now: "
+                "run make natmod, or name a package with --package"
+            )
         return compiled
     if modules.exists():
         folder: Path = runpy.run_path(str(modules))["write"]()
