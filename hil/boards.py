@@ -174,7 +174,7 @@ class Limits:
     """
 
     max_size: int = 65536
-    ahead: int = 64
+    ahead: int = 80
     patience_s: float = 30.0
     deadline_s: float = 300.0
 

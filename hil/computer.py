@@ -58,7 +58,7 @@ class SSHNodeDriver(Driver, NodeProtocol):  # type: ignore[misc]
     off_s: float = number(0.0)
     dips_s: float = number(0.0)
     max_size: int = whole(65536, least=0)
-    ahead: int = whole(64)
+    ahead: int = whole(80)
     patience_s: float = number(120.0)
     deadline_s: float = number(1800.0)
 

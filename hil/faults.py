@@ -39,8 +39,9 @@ TCP_KINDS: Final = (RST, FIN, HALF_OPEN, LATE, SLOW, ONE_WAY, BLOCKED)
 
 LASTS_S: Final = {LATE: 0.3, SLOW: 0.3, ONE_WAY: 1.0, BLOCKED: 1.0}
 """Kinds after which the connection goes on, and how many seconds they last if the plan does not say it: what follows a
-fault of kind `LATE` waits, a direction stays slow after one of kind `SLOW`, and passes nothing after a `ONE_WAY`; after
-a `BLOCKED` nothing is read until the sender can send no more, and no longer than that.
+fault of kind `LATE` waits, a direction stays slow after one of kind `SLOW`, and passes nothing after a `ONE_WAY` until
+the other one has been silent for so long; after a `BLOCKED` nothing is read until the sender can send no more, and no
+longer than that.
 """
 GOES_ON: Final = tuple(LASTS_S)
 
@@ -69,6 +70,7 @@ _SMALL_BUFFER: Final = 4096
 _WINDOW: Final = 232  # where TCP_INFO has the window that was offered last, since Linux 6.2
 _TCP_CLOSE: Final = 7  # of linux/tcp.h: neither end can send any more
 _BACKLOG: Final = 16
+_WAY_OPENS: Final = 10
 _ANSWERS_WITHIN_S: Final = 0.2  # on a loopback: else it does not
 _DELIVERY_DEADLINE_S: Final = 2.0
 _FINISH_DEADLINE_S: Final = 5.0
@@ -282,13 +284,25 @@ class Passage:
 
 
 class Ways:
-    """Which directions of a link pass nothing for a while, whatever connection it is of."""
+    """Which directions of a link pass nothing for a while, whatever connection it is of: until the other one has been
+    silent for so many seconds, or for `_WAY_OPENS` times as many at most.
+    """
 
     def __init__(self) -> None:
         self._closed_until = {UP: 0.0, DOWN: 0.0}
+        self._seconds = {UP: 0.0, DOWN: 0.0}
+        self._opens = {UP: 0.0, DOWN: 0.0}
 
     def close(self, direction: str, seconds: float) -> None:
-        self._closed_until[direction] = asyncio.get_running_loop().time() + seconds
+        now = asyncio.get_running_loop().time()
+        self._seconds[direction], self._opens[direction] = seconds, now + _WAY_OPENS * seconds
+        self._closed_until[direction] = now + seconds
+
+    def passed(self, direction: str) -> None:
+        """Something has passed in this direction."""
+        other, now = DOWN if direction == UP else UP, asyncio.get_running_loop().time()
+        if now < self._closed_until[other]:
+            self._closed_until[other] = min(now + self._seconds[other], self._opens[other])
 
     async def wait_open(self, direction: str) -> None:
         """Wait until it passes something."""
@@ -321,8 +335,8 @@ class TcpFaultProxy:
     A cut is exact: the byte at its position is delivered to the far end, the one behind it never is. With `RST` both
     ends see a reset; with `FIN` both see an orderly end, and what they still send is swallowed; with `HALF_OPEN` the
     board sees a reset, and the queue manager nothing at all, as when an access point loses its power. `LATE` and `SLOW`
-    cut nothing: what follows in that direction waits, or trickles for a while. Nor does `ONE_WAY`: for a while that
-    direction passes nothing, also of connections that are begun meanwhile, and the other one goes on. `BLOCKED` is a
+    cut nothing: what follows in that direction waits, or trickles for a while. Nor does `ONE_WAY`: its direction passes
+    nothing, also of connections that are begun meanwhile, until the other one, which goes on, is silent. `BLOCKED` is a
     slow reader: what comes that way stays in a buffer, a small one where it is planned, until that is full. While the
     target is down, connections are reset at once and counted in `refused`. The port stays the same from `open` to
     `close`.
@@ -525,13 +539,14 @@ async def _pump(source: socket.socket, sink: socket.socket, direction: str, pass
                 record = passage.recorded.received if direction == UP else passage.recorded.sent
                 record(chunk[start : start + allowed])
             await loop.sock_sendall(sink, chunk[start : start + allowed])
+            ways.passed(direction)
             start += allowed
             if is_slow:
                 await asyncio.sleep(SLOW_STEP_S)
             if not passage.passed(direction, allowed):
                 continue
             assert passage.planned
-            kind = passage.planned.kind
+            kind, planned_direction = passage.planned.kind, passage.planned.direction
             lasts_s = passage.planned.lasts_s if kind in GOES_ON else 0.0
             if kind not in GOES_ON and not await _delivered(sink):
                 raise ConnectionAbortedError("the far end did not take the bytes before the cut")
@@ -541,7 +556,7 @@ async def _pump(source: socket.socket, sink: socket.socket, direction: str, pass
             if kind == SLOW:
                 slow_until = loop.time() + lasts_s
             elif kind == ONE_WAY:
-                ways.close(direction, lasts_s)
+                ways.close(planned_direction, lasts_s)
             elif kind == BLOCKED:
                 await _fill(source, lasts_s)
             else:

@@ -22,7 +22,7 @@ import yaml
 
 from hil import sensor
 from hil.boards import MISHAP, POWER, RESET, ROOT, SENSOR, Board, BoardMissing, Limits
-from hil.faults import BLOCKED, DOWN, GOES_ON, OPENING_BYTES, TCP_KINDS, UP, Cut, plan_cuts
+from hil.faults import BLOCKED, DOWN, GOES_ON, ONE_WAY, OPENING_BYTES, TCP_KINDS, UP, Cut, plan_cuts
 from hil.serial_faults import SERIAL_KINDS, UNPLUG
 
 ERASE, ERASE_FIXED, COPY, FLIP, REFLASH, DEPLOY = BEFALL = (
@@ -43,6 +43,8 @@ ARTEFACTS = ROOT / "build" / "campaign"
 ORDACK = (str(ROOT / ".venv" / "bin" / "ordack"),)
 HEADER_BYTES = 230
 """What a message of the sensor takes on the link besides its body, at least."""
+WINDOW = 64
+"""Messages that a session has on its way at most."""
 
 KILL_DELAY_MAX_S = 0.03
 KILL_BYTES_MAX = 4096
@@ -185,11 +187,14 @@ class Settings:
         ahead = (self.messages if self.mishap in WITHHELD else limits.ahead) if self.ahead is None else self.ahead
         return replace(self, max_size=max_size, ahead=ahead, patience_s=patience_s, deadline_s=deadline_s)
 
-    def traffic(self) -> int:
-        """Bytes that all messages take on the link, at least; of settings that leave no size open."""
+    def traffic(self, count: int | None = None) -> int:
+        """Bytes that all messages take on the link, or the first `count`, at least; of settings that leave no size
+        open.
+        """
         assert self.max_size is not None
-        sizes = (sensor.size_of(self.seed, k, self.messages, self.max_size) for k in range(1, self.messages + 1))
-        return sum(sizes) + self.messages * self.header_bytes
+        count = self.messages if count is None else count
+        sizes = (sensor.size_of(self.seed, k, self.messages, self.max_size) for k in range(1, count + 1))
+        return sum(sizes) + count * self.header_bytes
 
 
 # The plan of a seed
@@ -242,6 +247,18 @@ def plan_others(seed: int, kills: Sequence[Kill], messages: int) -> list[Kill]:
     return planned + [Kill(count(), 0.0, 0.0, GONE, 0, ACCESS_POINT) for _ in range(len(kills) // EACH)]
 
 
+def plan_window(settings: Settings, kinds: Sequence[str]) -> tuple[int, list[Cut]]:
+    """So many readings the board sends before anything else befalls it, while no acknowledgement reaches it: as many as
+    it has, more than the window takes. Their cut. Nothing if the board cannot have so many, or there are too few
+    readings or cuts.
+    """
+    first = settings.ahead or 0
+    is_long = settings.cuts > 0 and settings.messages >= 2 * first and not settings.tls  # whose opening is longer
+    if first <= WINDOW or not is_long or ONE_WAY not in kinds or settings.application != SENSOR:
+        return 0, []
+    return first, [Cut(OPENING_BYTES + settings.traffic(1), DOWN, 1, ONE_WAY, 1)]
+
+
 def planned(settings: Settings, board: Board) -> Settings:
     """These settings, which leave no size open, with a plan: their own, or that of their seed. Raises BoardMissing if
     their own asks for what such a board has not.
@@ -262,7 +279,8 @@ def planned(settings: Settings, board: Board) -> Settings:
             if what not in all_of_it:
                 raise BoardMissing(f"board {settings.board} knows no {what} here: {', '.join(all_of_it)}")
         return settings
-    seed, kills, messages = settings.seed, settings.kills, settings.messages
+    first, of_window = plan_window(settings, kinds)
+    seed, kills, messages = settings.seed, settings.kills, settings.messages - first
     turns = (MISHAP, POWER) if settings.mishap in BEFALL else board.ways
     on_s = board.dips_s if settings.others else 0.0
     of_board = plan_kills(seed, BOARD, kills, messages, turns, by_bytes=True, on_s=on_s)
@@ -272,11 +290,15 @@ def planned(settings: Settings, board: Board) -> Settings:
         of_clocks = CLOCK if settings.tls else ""  # certificates have their times
         others = plan_others(seed, of_board, messages)
         events += [kill for kill in others if kill.way in known[kill.victim] and kill.way != of_clocks]
+    events = [replace(kill, count=kill.count + first) for kill in events]
+    passed = settings.traffic(first)
     interruptions = sum(life.way not in (CLOCK, DEAD) for kill in events for life in kill.lives())
+    cuts = plan_cuts(seed, settings.cuts - len(of_window), settings.traffic() - passed, interruptions, kinds)
     return replace(
         settings,
         plan=(
-            *plan_cuts(seed, settings.cuts, settings.traffic(), interruptions, kinds),
+            *of_window,
+            *(replace(cut, after=cut.after + passed) for cut in cuts),
             *(kill for end in ENDS for kill in sorted(kills_of(events, end), key=lambda kill: kill.count)),
         ),
     )

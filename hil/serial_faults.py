@@ -83,14 +83,15 @@ class Damage:
 
     def _fall(self, direction: str, arriving: bytearray, now: float) -> None:
         """The cut whose turn it is falls here."""
-        assert self._passage.planned is not None
-        kind, for_s = self._passage.planned.kind, self._passage.planned.for_s
+        planned = self._passage.planned
+        assert planned is not None
+        kind, for_s = planned.kind, planned.for_s
         self._passage.cut_made(direction)
         count = self._rng.randint(1, BYTES_MAX)
         if kind == UNPLUG:
             self._broken_until = dict.fromkeys((UP, DOWN), now + (for_s or self._rng.uniform(0.0, UNPLUGGED_MAX_S)))
         elif kind == ONE_WAY:
-            self._broken_until[direction] = now + (for_s or self._rng.uniform(0.0, LASTS_S[ONE_WAY]))
+            self._broken_until[planned.direction] = now + (for_s or self._rng.uniform(0.0, LASTS_S[ONE_WAY]))
         elif kind == LOSE:
             self._lost[direction] = count
         elif kind == FLIP:

@@ -21,7 +21,6 @@ from rich.console import Console
 from hil.boards import ROOT
 from hil.campaign import SCENARIO, run_campaign
 from hil.dice import new_seed
-from hil.faults import DOWN, ONE_WAY, Cut
 from hil.kinds import interpreter
 from hil.report import Figures
 from hil.scenario import CLOCK, ERASE_FIXED, OFFLINE, ORDACK, Event, Kill, Settings
@@ -74,8 +73,6 @@ PLANTED = {
     "the node sends one message more than the window": Planted(
         *("firmware/mqqb/session.py", "def can_send(", "core.session_can_send(self.window.counts)"),
         "core.session_unacked_sent(self.window.counts) <= self.window.counts[core.SESSION_WINDOW_SIZE]",
-        plan=(Cut(after=4000, direction=DOWN, position=1, kind=ONE_WAY, up_limit=1, for_s=10.0),),
-        ahead=100,
     ),
     "the queue manager drops the lowest acknowledgement bit": Planted(
         *("firmware/mqqb/window.py", "def fill(", "core.session_fill(self.counts, header)"),

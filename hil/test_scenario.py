@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -10,9 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hil.boards import MISHAP, POWER, RESET, ROOT, Board, BoardMissing
+from hil.boards import MISHAP, POWER, RESET, ROOT, Board, BoardMissing, Limits
 from hil.campaign import main
-from hil.faults import BLOCKED, DOWN, RST, TCP_KINDS, UP, Cut
+from hil.faults import BLOCKED, DOWN, ONE_WAY, RST, TCP_KINDS, UP, Cut
 from hil.scenario import (
     ACCESS_POINT,
     BOARD,
@@ -24,6 +25,7 @@ from hil.scenario import (
     MISHAPS,
     NAME_SERVER,
     VICTIMS,
+    WINDOW,
     BadScenario,
     Kill,
     Settings,
@@ -90,6 +92,23 @@ def test_a_board_behind_an_emulated_network_is_planned_no_slow_reader_and_refuse
     assert seed != 7 or kinds == [set(TCP_KINDS), {*TCP_KINDS} - {BLOCKED}]
     with pytest.raises(BoardMissing, match=r"board x knows no blocked here: rst, fin, half-open, late, slow, one-way$"):
         planned(Settings(90, board="x", max_size=99, plan=(Cut(0, UP, 9, BLOCKED, 9),)), far)
+
+
+def test_in_a_long_campaign_nothing_happens_before_the_window_was_full() -> None:
+    of_hil = Settings(200, 20, 3, 1, "unix").for_board(Limits())
+    ahead = of_hil.ahead or 0
+    assert ahead > WINDOW
+    plan = planned(of_hil, board()).plan or ()
+    first, *cuts = cuts_of(plan)
+    assert (first.kind, first.direction, len(cuts)) == (ONE_WAY, DOWN, 19)
+    assert min(cut.after for cut in cuts) >= of_hil.traffic(ahead)
+    assert min(event.count for event in plan if isinstance(event, Kill)) >= ahead
+    for short in (
+        replace(of_hil, messages=2 * ahead - 1),
+        replace(of_hil, ahead=WINDOW),
+        replace(of_hil, tls=True),
+    ):
+        assert first not in (planned(short, board()).plan or ())
 
 
 def test_a_person_writes_one_in_five_lines(tmp_path: Path) -> None:
