@@ -155,8 +155,8 @@ class Outcomes:
 
     @property
     def why_full(self) -> str:
-        """What limits the room, for a person."""
-        return self._room.reason
+        """As Store.why_full."""
+        return self.store.why_full(self._room)
 
     # ---- messages in queues here
 

@@ -216,7 +216,7 @@ def _problems(
     if shown and shown.get("failure"):
         yield f"the store refuses changes: {shown['failure']}"
     if room.bytes < LARGE_MESSAGE:
-        yield room.reason
+        yield store.why_full(room)
     if pinned := store.why_pinned():
         yield pinned
     for queue in queues:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -36,6 +37,7 @@ from tests.support.command import (
     own_port,
     serve_in_shell,
     settle,
+    write_settings,
 )
 from tests.support.host_peer import Peer, direct
 
@@ -571,6 +573,30 @@ def test_the_identity_is_shown_and_renewed_but_not_under_a_running_queue_manager
     assert new["renewed"]
     assert new["guid"] != old["guid"]
     assert ordack("identity", "--store", store).stdout == new["guid"] + "\n"
+
+
+@pytest.mark.rule("B-084", "B-398", "C-73")
+def test_journal_copies_that_fill_the_quota_are_named(store: Path, tmp_path: Path) -> None:
+    write_settings(store, Quota=20_000)
+    serve = Serve(store)
+    for _ in range(3):
+        ordack("send", "--store", store, "line1", "--journal", stdin=bytes(5_000))
+        assert len(as_json("receive", "--store", store, "line1")) == 1
+    done = ordack("send", "--store", store, "line1", stdin=bytes(5_000))
+    with Client(tmp_path / "sender", create=True) as sender:
+        sender.send("DIRECT=TCP:127.0.0.1\\private$\\line1", bytes(5_000))
+    away = Serve(tmp_path / "sender", "--next-hop", f"127.0.0.1=127.0.0.1:{serve.port}")
+    assert serve.process.stderr
+    said = next(line for line in serve.process.stderr if "the quota is" in line)
+    shown = ordack("status", "--store", store).stdout
+    away.stop()
+    serve.stop()
+    for text in (done.stderr, said, shown):
+        assert re.search(r"the quota is 20000 bytes.*system\$;journal has most.*3 messages.*queue purge", text), text
+    table = ordack("queue", "list", "--store", store).stdout
+    assert re.search(r"system\$;journal *│ *│ *3 │", table), table
+    [journal] = [queue for queue in as_json("queue", "list", "--store", store) if queue["system"]]
+    assert (journal["name"], journal["messages"]) == ("system$;journal", 3)
 
 
 @pytest.mark.rule("B-084", "B-398", "C-73")

@@ -62,11 +62,11 @@ def queue_create(
 def queue_list(
     store: StoreOption,
     as_json: JsonOption = False,
-    system: Annotated[bool, typer.Option("--system", help="Include system queues.")] = False,
+    system: Annotated[bool, typer.Option("--system", help="Include system queues that are empty.")] = False,
 ) -> None:
     """List the queues with the number and size of their messages."""
     with open_to_look(store) as opened:
-        queues = [queue for queue in opened.queues.all() if system or queue.kind != SYSTEM]
+        queues = [queue for queue in opened.queues.all() if system or queue.kind != SYSTEM or queue.messages]
     if as_json:
         for queue in queues:
             report(

@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import secrets
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -45,6 +46,7 @@ from ordack.store.processes import pinned_by, process
 from ordack.store.queues import Queues
 from ordack.store.room import AMPLE_BYTES, DISK_S, LONG_LOG_BYTES, Disk, Room, is_pinned, room
 from ordack.store.write_ahead import disk_bytes, log_bytes
+from ordack.text import counted
 
 __all__ = ["STATUS", "Store", "StoreBusy", "StoreError", "StoreFull", "StoreServed", "StoreUnknown"]
 
@@ -220,6 +222,18 @@ class Store:
         if is_pinned(self._disk):
             self._database.empty_log()
         return room(quota, self.usage(), self._disk)
+
+    def why_full(self, room: Room) -> str:
+        """What limits the room, and what has taken most of it, for a person."""
+        [(name, messages, size, is_here)] = self._database.all(
+            "SELECT name, messages, bytes, true FROM queues UNION ALL SELECT format_name, messages, bytes, false "
+            "FROM outgoing ORDER BY bytes DESC LIMIT 1"
+        )
+        if not size:
+            return room.reason
+        purge = f"receive from it, or empty it with `ordack queue purge {shlex.quote(name)}`"
+        way = purge if is_here else "`ordack outgoing list` says why it waits"
+        return f"{room.reason}. {name} has most, {counted(messages, 'message')} of {counted(size, 'byte')}: {way}"
 
     def is_pinned(self) -> bool:
         """Does a reader keep the write-ahead log so long that the rest of the disk is needed for receives? Not for use
