@@ -131,14 +131,14 @@ class Acceptance:
         if count:
             batch.received[link] = batch.received.get(link, 0) + count
             self._incoming.came_on(link, state)
-            state.last_access = arriving.wall
+            before, state.last_access = state.last_access, arriving.wall
             packets = run.packets(first, count)
             self._put(arriving, packets, self._expire(arriving, run, first, count), sum(map(len, packets)))
             state.stream.schedule_for_run(count, now, link.session, self._config.early_order_ack)
             self._incoming.owe(state)
             batch.incoming[state] = None
             batch.stored.append((link, True, count))
-            self._complain_of_refusals(state, message.transaction)
+            self._complain_of_refusals(state, message.transaction, before)
         return count
 
     @staticmethod
@@ -189,14 +189,14 @@ class Acceptance:
         state = self._state(batch, bytes(user.source_queue_manager), key, target, now)
         arriving.queue, arriving.state = self._incoming.queue(target), state
         self._incoming.came_on(link, state)
-        state.last_access = arriving.wall  # B-274
+        before, state.last_access = state.last_access, arriving.wall  # B-274
         refusal = state.stream.decide(transaction, self._rejection(arriving), self, arriving)
         if refusal:
             return refusal
         state.stream.schedule_order_ack(now, link.session, self._config.early_order_ack)
         self._incoming.owe(state)
         batch.incoming[state] = None
-        self._complain_of_refusals(state, transaction)
+        self._complain_of_refusals(state, transaction, before)
         return ""
 
     def _state(self, batch: Batch, source: bytes, key: str, target: str | int, now: int) -> IncomingState:
@@ -351,20 +351,25 @@ class Acceptance:
             **{"class": classes.label(message_class)},
         )
 
-    def _complain_of_refusals(self, state: IncomingState, transaction: headers.TransactionHeader) -> None:
-        """Tell an operator, once, of a source whose messages are all out of order; not of what is only sent again."""
+    def _complain_of_refusals(
+        self, state: IncomingState, transaction: headers.TransactionHeader, last_access: int
+    ) -> None:
+        """Tell an operator, once, of a source whose messages are all out of order; not of what is only sent again.
+        last_access: before this one."""
         stream = state.stream
         count = stream.record[core.INCOMING_REJECT_COUNT]
         if not count:
             state.complained = False
-        elif (
-            count >= self._config.refusals_told
-            and not state.complained
-            and not (
-                transaction.tx_sequence_id == stream.tx_sequence_id
-                and transaction.tx_sequence_number <= stream.tx_sequence_number
-            )
+            state.refusing_since = 0
+            return
+        if (
+            transaction.tx_sequence_id == stream.tx_sequence_id
+            and transaction.tx_sequence_number <= stream.tx_sequence_number
         ):
+            return
+        if not state.refusing_since:  # after a start it may refuse for long already
+            state.refusing_since = last_access if count > 1 else state.last_access
+        if count >= self._config.refusals_told and not state.complained:
             state.complained = True
             self._operator.tell(
                 f"{guids.guid_text(state.source)} to {state.key}: {count} messages refused in a row, the last "

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Set
+from typing import Any
 
+from mqqb import guids
 from mqqb.destination import IncomingStream
 from mqqb.session import Session
 
@@ -20,6 +22,8 @@ from ordack.store import Store
 from ordack.store.memory import Incoming
 from ordack.store.queues import Queue
 from ordack.store.schema import PRIVATE
+
+REFUSING_S = 60  # between the first and the last message that was refused, until this is a problem
 
 
 class RunStream(IncomingStream):
@@ -37,7 +41,8 @@ class IncomingState:
     key: the destination's format name as the source uses it, in lower case. The source numbers its messages for each
     name (B-099), so two names of one queue are two streams: under one key the one with the lower sequence would be
     refused for ever. The name outlives the queue, so that one made again gets nothing twice. target: name or identifier
-    of the queue that it means here, "" for none.
+    of the queue that it means here, "" for none. refusing_since: when the first of the messages came that were all
+    refused since, because none was the next one; 0: none is.
     """
 
     def __init__(
@@ -54,6 +59,7 @@ class IncomingState:
         self.stream = stream
         self.last_access = last_access
         self.complained = False
+        self.refusing_since = 0
         self.link: Link | None = None
         self.final_acks: OutgoingQueue | None = None  # where the last one that rejected a message waits or waited
         self.waits_for = b""  # GUID of the peer whose session an overdue OrderAck waits for
@@ -111,7 +117,11 @@ class IncomingStreams:
         return stream
 
     def refresh(self) -> None:
-        """Take up which queues there are."""
+        """Take up which queues there are, and which streams an operator has reset."""
+        kept = set(self._store.memory.incoming_streams())
+        for state in [state for place, state in self._states.items() if place not in kept]:
+            if state.stream.tx_sequence_number:
+                self._forget(state)
         queues = self._store.queues.all()
         self._queues = {queue.name.lower(): queue for queue in queues}
         self._queues.update((queue.identifier, queue) for queue in queues)
@@ -125,6 +135,14 @@ class IncomingStreams:
     def _is_stray(self, state: IncomingState) -> bool:
         queue = self.queue(state.target)
         return not (queue and queue.transactional and state.stream.tx_sequence_number)
+
+    def refusing(self) -> list[dict[str, Any]]:
+        """The streams that nothing is accepted of (B-426), for an operator."""
+        return [
+            {"source": guids.guid_text(state.source), "destination": state.key, "since": state.refusing_since}
+            for state in self
+            if state.refusing_since and state.last_access - state.refusing_since >= REFUSING_S
+        ]
 
     def known_sources(self) -> Iterator[bytes]:
         """The queue managers whose messages are accepted."""

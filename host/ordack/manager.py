@@ -42,6 +42,7 @@ from ordack.status import refusals, report
 from ordack.store import Store, StoreError
 from ordack.store.messages import ANY
 
+CLOCK_MS = 2000  # that the clock may be set by without a change in times that are shown
 FAILURE_MS = 60_000  # after which a failure of the store is no news, if nothing was committed meanwhile
 ANSWERS_KEPT_S = 86400  # of an application that was killed: it cannot ask again
 _Arrived = tuple[Link, object, int]  # what an event of a session tells, and when it came
@@ -82,6 +83,7 @@ class Manager:
         self._looked_at = -1  # the second when what is due was last looked for
         self._report_at = now  # when operators are to be told again what it is doing, ms
         self.shown: dict[str, Any] = {}  # what others see of it
+        self._zero = 0  # of `now`, in milliseconds since 1970
         self._put_off: list[_Arrived] = []  # OrderAcks for the next transaction
         self.failure: StoreError | None = None  # why its state cannot be read, so that no session is served
         store.keep_names(config.to_keep())
@@ -409,6 +411,8 @@ class Manager:
     def _look_around(self, now: int, wall: int) -> None:
         """Once in a second: what time itself does to messages, and what others may see of it."""
         self._looked_at = wall
+        if abs(1000 * wall - now - self._zero) > CLOCK_MS:
+            self._zero = 1000 * wall - now
         self._deadlines.end(now, wall)
         self.outgoing.note_closed()
         if now < self._report_at:
@@ -428,12 +432,14 @@ class Manager:
     def report(self) -> dict[str, Any]:
         """What it is doing, for operators."""
         counters = self.links.counters
-        told = report(self.links, self.outgoing, self.connections(), PeerNames(self.config.names))
+        names = PeerNames(self.config.names)
+        told = report(self.links, self.outgoing, self.connections(), names, self._zero)
         return {
             **self.about,
             "refused": refusals(counters),
             "last_refusal": counters.last_refusal,
             "failure": counters.failure,
+            "refusing": self.incoming.refusing(),
             **told,
         }
 

@@ -21,6 +21,7 @@ from ordack.counters import OTHER, PEERS_MAX, Spread
 from ordack.health import glance
 from ordack.manager import Manager
 from ordack.peer_names import PeerNames
+from ordack.status import incoming
 from ordack.store import Store
 from ordack.text import printable
 
@@ -66,6 +67,10 @@ METRICS = {
         "gauge", "destination", "Age of the oldest message that is still to be sent"
     ),
     "ordack_outgoing_unacknowledged": About("gauge", "destination", "Transactional messages without an OrderAck"),
+    "ordack_incoming_refused": About(
+        "gauge", "stream", "Messages of an incoming stream that were not the next one, since its last accepted message"
+    ),
+    "ordack_incoming_idle_seconds": About("gauge", "stream", "Time since the last message of an incoming stream"),
     "ordack_http_refused_total": About("counter", "", "Requests over HTTP with a wrong token"),
     "ordack_sessions_refused_total": About(
         "counter",
@@ -142,9 +147,15 @@ class Metrics:
             named = queues[:NAMED_MAX]
             oldest = [store.messages.oldest(queue.identifier) if queue.messages else None for queue in named]
             waiting = sorted(store.outgoing.depths(), key=lambda depth: -depth.messages)
+            streams = sorted(incoming(store), key=lambda stream: -stream["reject_count"])
         without_ack = {told["format_name"]: told["no_ack_count"] for told in self._manager.shown.get("outgoing", ())}
         sent = waiting[:NAMED_MAX]
+        of = [f"{stream['peer_name'] or stream['source']} {stream['destination']}" for stream in streams]
         return {
+            "ordack_incoming_refused": _labelled(zip(of, (stream["reject_count"] for stream in streams))),
+            "ordack_incoming_idle_seconds": _labelled(
+                zip(of[:NAMED_MAX], (max(now - stream["last_access"], 0) for stream in streams))
+            ),
             "ordack_queue_messages": _labelled((queue.name, queue.messages) for queue in queues),
             "ordack_queue_bytes": _labelled((queue.name, queue.bytes) for queue in queues),
             "ordack_queue_oldest_seconds": _labelled(

@@ -72,6 +72,11 @@ def request_resend(outcomes: Outcomes, format_name: str) -> bool:
     return outcomes.store.outgoing.request_resend(format_name)
 
 
+def reset_incoming(outcomes: Outcomes, source: bytes, destination: str) -> None:
+    """Forget an incoming stream: its source may begin anew."""
+    outcomes.store.memory.delete_incoming([(source, destination)])
+
+
 def withdraw(outcomes: Outcomes, outgoing: int, after: int, last: int, keep: list[int]) -> tuple[int, int | None]:
     """End a piece of the messages of an outgoing queue with keys above `after` up to `last`, but for those to keep
     (C-29): how many, and the key to go on after; None: that was all."""
@@ -114,6 +119,7 @@ ORDERS: dict[str, tuple[Callable[..., Any], _Types]] = {  # and what their argum
     "delete_queue": (delete_queue, (str, bool)),
     "set_on_hold": (set_on_hold, (str, bool)),
     "request_resend": (request_resend, (str,)),
+    "reset_incoming": (reset_incoming, (bytes, str)),
     "withdraw": (withdraw, (int, int, int, list)),
     "move": (move, (int, int, _MAYBE_TEXT, bool)),
     "add_export": (add_export, _EXPORT),

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from mqqb import confirm, guids
+from mqqb import confirm, core, guids
 
 from ordack import classes
 from ordack.client import Client
@@ -38,9 +38,11 @@ def report(
     queues: Iterable[OutgoingQueue],
     connections: Mapping[Hop, Mapping[str, Any]],
     names: PeerNames,
+    zero: int = 0,
 ) -> dict[str, Any]:
     """What a queue manager is doing: its sessions, and the state of its outgoing queues (B-082, B-239). connections:
-    what the network tells of its hops. names: what people call queue managers."""
+    what the network tells of its hops. names: what people call queue managers. zero: of monotonic time, in ms since
+    1970."""
     told = []
     for queue in queues:
         connection = connections.get(queue.hop) if queue.hop else None
@@ -60,10 +62,12 @@ def report(
                 "last_ack": info.last_ack,
                 "next_seq": info.next_seq,
                 "last_ack_count": info.last_ack_count,
+                "last_ack_time": info.last_ack_time and (zero + info.last_ack_time) // 1000,
                 "no_ack_count": info.no_ack_count,
                 "no_read_count": info.no_read_count,
                 "resend_count": info.resend_count,
                 "resend_interval_ms": info.resend_interval,
+                "resend_time": info.resend_time and (zero + info.resend_time) // 1000,
                 "connection": connection,
             }
         )
@@ -158,6 +162,23 @@ def outgoing(store: Store, shown: Mapping[str, Any] | None, now: float) -> list[
     return found
 
 
+def incoming(store: Store) -> list[dict[str, Any]]:
+    """How far the incoming streams are (B-081), and how often each was refused since its last message was accepted."""
+    names = PeerNames.kept(store.names())
+    return [
+        {
+            "source": (source := guids.guid_text(stream.source)),
+            "peer_name": names.of(source),
+            "destination": stream.destination,
+            "sequence_id": stream.record[core.INCOMING_TIME_STAMP] << 32 | stream.record[core.INCOMING_ORDINAL],
+            "sequence_number": stream.record[core.INCOMING_NUMBER],
+            "reject_count": stream.record[core.INCOMING_REJECT_COUNT],
+            "last_access": stream.last_access,
+        }
+        for stream in store.memory.incoming()
+    ]
+
+
 def glance(store: Store, silence: str = "", shown: dict[str, Any] | None = None) -> dict[str, Any]:
     """The store at a glance, ready for JSON; see `_problems`. shown: what the queue manager tells of itself, as far as
     the caller knows that better than the store."""
@@ -190,6 +211,7 @@ def glance(store: Store, silence: str = "", shown: dict[str, Any] | None = None)
         "sessions": (shown or {}).get("sessions", []),
         "serial": (shown or {}).get("serial", []),
         "outgoing": waiting,
+        "incoming": incoming(store),
         "room": room.bytes,
         "problems": list(_problems(store, shown, silence, room, queues, waiting, now)),
     }
@@ -229,6 +251,14 @@ def _problems(
                 "them again, and `ordack queue purge` deletes them"
             )
     yield from (f"{named(queue)}: {queue['why']}" for queue in waiting if shown and _is_stuck(queue, now))
+    names = PeerNames.kept(store.names())
+    for stream in (shown or {}).get("refusing", ()):
+        yield (
+            f"{names.added(stream['source'])} to {stream['destination']}: all messages were refused for "
+            f"{span(now - stream['since'])}, because none was the next one of the stream; if the source was restored "
+            f"from an older copy, `ordack incoming reset {stream['source']} {shlex.quote(stream['destination'])}` lets "
+            "it begin anew"
+        )
     at, message_class = (shown or {}).get("last_refusal") or (0, 0)
     if now - at < REFUSED_S:
         yield (

@@ -13,11 +13,13 @@ from mqqb import acks, compose, core, guid_names, guids, headers, reader
 from mqqb.handshake import SessionAck
 from mqqb.names import DirectQueueFormatName, QueueName
 from mqqb.session import Session, Settings
-from mqqb.streams import Entry
+from mqqb.streams import Entry, OutgoingStream
+from ordack import status
 from ordack.config import Config
 from ordack.links import Link
 from ordack.store import Store
 
+from tests.host.outcomes import run
 from tests.support.host_peer import Peer, direct
 from tests.support.host_world import (
     HERE,
@@ -638,6 +640,60 @@ def test_a_source_that_was_restored_from_an_old_copy_is_named_once(tmp_path: Pat
     assert guids.guid_text(b"\1" * 16) in line
     assert b"old" not in host.content("line1")
     host.store.close()
+
+
+@pytest.mark.rule("B-426", "B-060", "B-081")
+def test_a_stream_that_refuses_everything_is_a_problem_until_it_is_reset(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    last, peer = peer_of(1), peer_of(1)
+    last.stream = OutgoingStream(OutgoingStream.new(0xFFFFFFFF, 0xFFFFFFFF))
+    world = world_of([host], [last])
+    last.send(b"last")
+    world.settle()
+    world.wires[0].cut()
+    world.peers = [peer]
+    for number in range(3):
+        peer.send(b"%d" % number)
+
+    def problems() -> list[str]:
+        found: list[str] = status.glance(host.store, shown=host.manager.report())["problems"]
+        return found
+
+    run(world, 59_000)
+    assert problems() == []
+    run(world, 62_000)
+    [problem] = problems()
+    assert "01010101-0101-0101-0101-010101010101" in problem
+    assert "ordack incoming reset" in problem
+    [stream] = status.incoming(host.store)
+    assert (stream["sequence_id"], stream["sequence_number"]) == ((1 << 64) - 1, 1)
+    assert stream["reject_count"] > 3
+    world.now += 60_000
+    host.restart(world.now, snapshot=True)
+    assert problems() == []
+    run(world, 200)
+    assert len(problems()) == 1, "it has refused before the start, too"
+    with host.client(world.wall) as client:
+        client.order("reset_incoming", b"\1" * 16, stream["destination"])
+    world.settle()
+    assert host.content("line1") == [b"last", b"0", b"1", b"2"]
+    assert problems() == []
+    [stream] = status.incoming(host.store)
+    assert (stream["sequence_id"], stream["sequence_number"], stream["reject_count"]) == (100 << 32 | 1, 3, 0)
+
+
+@pytest.mark.rule("B-239", "B-425", "B-062", "B-066")
+def test_times_of_the_latest_ack_and_of_the_next_resend_are_told(tmp_path: Path) -> None:
+    world, receiver, sender = two_hosts(tmp_path)
+    send_from(sender, b"x")
+    world.settle(lambda: receiver.content("line1") == [b"x"] and not sender.store.outgoing.total())
+    [told] = sender.manager.report()["outgoing"]
+    assert abs(told["last_ack_time"] - world.wall) <= 2
+    assert told["resend_time"] == 0
+    send_from(sender, b"y")
+    world.pass_time(100)
+    [told] = sender.manager.report()["outgoing"]
+    assert abs(told["resend_time"] - world.wall - 30) <= 2
 
 
 @pytest.mark.rule("B-011", "B-362", "B-413", "B-241")

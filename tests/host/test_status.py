@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mqqb import guids
 from ordack import status
 from ordack.client import Client
 from ordack.status import span
@@ -261,6 +262,37 @@ def test_sessions_have_names_and_what_is_on_hold_is_said(store: Path, tmp_path: 
         ordack("outgoing", "pause", "--store", store, queue["format_name"])
         assert _why(store, _send(store), "waiting .*").endswith(": on hold, `ordack outgoing resume` lets it go on")
         assert ordack("status", "--store", store).returncode == 1
+
+
+@pytest.mark.parametrize("is_served", [True, False])
+def test_incoming_streams_are_listed_and_can_be_reset(store: Path, tmp_path: Path, is_served: bool) -> None:
+    away = tmp_path / "away"
+    with Client(away, create=True) as client:
+        guid = guids.guid_text(client.store.guid)
+    with watched_serve(store) as running, _serving(away, "--next-hop", f"10.0.0.5=127.0.0.1:{running.serve.port}"):
+        message_id = _send(away, AWAY.replace("lime1", "line1"))
+        _why(away, message_id, "stored at destination")
+        [stream] = _status(store)["incoming"]
+        assert (stream["source"], stream["sequence_number"], stream["reject_count"]) == (guid, 1, 0)
+        assert as_json("incoming", "list", "--store", store) == [stream]
+        assert guid in ordack("incoming", "list", "--store", store).stdout
+        label = f"{guid} {stream['destination']}"
+        assert running.samples()["ordack_incoming_refused", label] == 0
+        if is_served:
+            _reset(store, guid, stream["destination"])
+    if not is_served:
+        _reset(store, guid, stream["destination"])
+
+
+def _reset(store: Path, source: str, destination: str) -> None:
+    wanted = "incoming", "reset", "--store", store, source.strip("{}"), destination.upper()
+    refused = ordack(*wanted)
+    assert refused.returncode == 1
+    assert "--yes" in refused.stderr
+    assert len(_status(store)["incoming"]) == 1
+    assert ordack(*wanted, "--yes").returncode == 0
+    assert _status(store)["incoming"] == []
+    assert "there is no stream" in ordack(*wanted, "--yes").stderr
 
 
 def test_an_acknowledgement_for_a_machine_that_sleeps_is_no_problem(store: Path) -> None:

@@ -35,6 +35,10 @@ class Memory:
             )
         ]
 
+    def incoming_streams(self) -> list[tuple[bytes, str]]:
+        """Source and destination of all incoming streams."""
+        return self._db.all("SELECT source, destination FROM incoming")
+
     def save_incoming(self, records: Iterable[Incoming]) -> None:
         """Keep the new state of these streams."""
         self._db.many(
