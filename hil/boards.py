@@ -41,6 +41,10 @@ class BoardMissing(Exception):
     """The target cannot be used here; the text says why and what to do."""
 
 
+class RigFailed(OSError):
+    """The rig cannot go on, a switch or a port of it; that says nothing about what it tests."""
+
+
 class Quarantined(BoardMissing):
     """The target is not to be used for now; the text says why."""
 

@@ -4,7 +4,7 @@
 
 Everything is seen from outside: the queue manager through its command line, the board through its output and its
 ledger file, the link through the fault proxy. Exit status: 0 every reading is in the queue once and in order and every
-fault asked for was made; 1 not so; 2 wrong use.
+fault asked for was made; 1 not so; 2 wrong use; 3 the rig failed, a switch or a port of a board.
 """
 
 import argparse
@@ -611,7 +611,9 @@ class Campaign:
 
     async def judge(self, received: list[Received], figures: Figures) -> None:
         """Compare what the queue held of this board, which is off, with its ledger."""
-        ledger = read_ledger(self.board.read_file(sensor.LEDGER))
+        content = self.board.read_file(sensor.LEDGER)
+        (self.folder / sensor.LEDGER).write_bytes(content)
+        ledger = read_ledger(content)
         self.progress.read(self.board.log)
         failed = {entry.k for entry in ledger if entry.message_id in self.progress.failed}
         held = frozenset(failed) | await self.held() | self.gone
@@ -834,26 +836,29 @@ def _others(kills: Iterable[Kill]) -> Counter[str]:
 
 
 async def _play(campaign: Campaign, victims: dict[str, Victim], figures: Figures, console: Console) -> None:
-    """All that happens in a campaign; its figures are complete then."""
+    """All that happens in a campaign, whatever fails; its figures are complete then."""
     begun = time.monotonic()
     try:
         with View(console, campaign.totals()) as view:
             await campaign.start_manager()
             try:
                 await campaign.run(victims, view)
-            except CampaignFailed as error:
-                figures.failure = f"{error}\n{campaign.logs()}"
+            except (CampaignFailed, OSError, BoardMissing) as error:
+                figures.fail(error, campaign.logs())
                 for victim in victims.values():
                     await victim.settle()
             await campaign.judge(await campaign.drain(), figures)
             await campaign.judge_traffic(figures)
             view.update(campaign.figures(victims))
-    except (CampaignFailed, ValueError, KeyError) as error:
-        figures.failure = figures.failure or f"{error}\n{campaign.logs()}"
+    except (CampaignFailed, ValueError, KeyError, OSError, BoardMissing) as error:
+        figures.fail(error, campaign.logs())
     finally:
         for victim in victims.values():
             await victim.settle()
-        await campaign.close()
+        try:
+            await campaign.close()
+        except OSError as error:
+            figures.fail(error, campaign.logs())
     figures.seconds = time.monotonic() - begun
     fill(campaign, victims, figures)
 
@@ -982,7 +987,7 @@ def _obey(chosen: argparse.Namespace, console: Console) -> int:
         console.print(figures.comparison.line(), markup=False)
     if chosen.json:
         print(figures.to_json())
-    return 0 if figures.ok else 1
+    return figures.status
 
 
 if __name__ == "__main__":

@@ -251,7 +251,7 @@ def _played(settings: Settings, kept: Kept | None) -> Figures:
         print(f"{kept.path} has it: remove that to play this round again")
     if figures is None:
         figures = asyncio.run(run_campaign(settings, Console()))
-        if kept:
+        if kept and not figures.rig_failed:
             kept.keep(figures)
     return figures
 

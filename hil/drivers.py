@@ -10,7 +10,9 @@ import fcntl
 import functools
 import hashlib
 import json
+import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -57,6 +59,7 @@ _LOADED: Final[dict[str, str]] = {}
 """What this process has loaded into a board: the hash of its firmware."""
 _READ_TIMEOUT_S: Final = 0.1
 _AGAIN_S: Final = 0.2
+_ENDED_WITHIN_S: Final = 5.0
 _INTERRUPT: Final = b"\r\x03\x02"  # and out of a raw REPL
 _PROMPT: Final = b">>> "
 _CLEAN = """
@@ -290,23 +293,12 @@ class ExternalLoaderDriver(Driver, BootstrapProtocol):  # type: ignore[misc]
         end = time.monotonic() + self.within_s
         while True:
             try:
-                done = subprocess.run(
-                    command,
-                    capture_output=True,
-                    text=True,
-                    stdin=subprocess.DEVNULL,
-                    timeout=LOAD_DEADLINE_S,
-                    check=False,
-                )
+                done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
             except FileNotFoundError:
                 raise OSError(f"board {self.target.name}: {command[0]} is not installed") from None
-            except subprocess.TimeoutExpired:
-                raise OSError(
-                    f"board {self.target.name}: {command[0]} has not ended within {LOAD_DEADLINE_S:g} s"
-                ) from None
             if done.returncode == 0:
                 return
-            if time.monotonic() >= end:
+            if time.monotonic() >= end or done.returncode < 0:  # it was killed
                 said = f"{done.stdout}{done.stderr}".strip()
                 raise OSError(f"board {self.target.name}: {shlex.join(command)} ended with {done.returncode}: {said}")
             time.sleep(_AGAIN_S)
@@ -474,13 +466,13 @@ class BoardStrategy(Strategy):  # type: ignore[misc]
             raise StrategyError(f"board {self.target.name} has a firmware and no driver that loads it")
         board: Any = self.board
         board.switch.on()
-        try:
+
+        def load() -> None:
             self.target.activate(loader)
             loader.load(str(self.image))
-        except OSError:
-            raise
-        except Exception as error:  # noqa: BLE001 - each of labgrid's loaders has its own
-            raise failed(self.target.name, error) from None
+
+        complaint = f"{type(loader).__name__} has not loaded its firmware within"
+        bounded(self.target.name, complaint, load, LOAD_DEADLINE_S)
         self.target.deactivate(loader)
         board.switch.off()
         _LOADED[self.target.name] = self._digest()
@@ -497,7 +489,43 @@ def compiled_modules() -> "tempfile.TemporaryDirectory[str]":
 def failed(board: str, error: Exception) -> OSError:
     """What a driver of labgrid's says, and what the command said that it has run."""
     said = getattr(error, "output", b"") or b""
-    return OSError(f"board {board}: {getattr(error, 'msg', error)} {said.decode(errors='replace')}".strip())
+    text = f"{getattr(error, 'msg', error)} {said.decode(errors='replace')}".strip()
+    return OSError(f"board {board}: {text.removeprefix(f'board {board}: ')}")
+
+
+def bounded(board: str, complaint: str, what: Callable[[], None], seconds: float) -> None:
+    """Do what a driver of labgrid's does, in a thread; at the deadline the processes that it has started, and theirs,
+    are killed. Raises OSError.
+    """
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            what()
+        except Exception as error:  # noqa: BLE001 - each kind of driver has its own
+            errors.append(error)
+
+    working = threading.Thread(target=work, daemon=True)
+    working.start()
+    working.join(seconds)
+    if working.is_alive():
+        end = time.monotonic() + _ENDED_WITHIN_S
+        while working.is_alive() and time.monotonic() < end:
+            _kill_children(Path(f"/proc/self/task/{working.native_id}"))
+            working.join(_AGAIN_S)
+        raise OSError(f"board {board}: {complaint} {seconds:g} s")
+    for error in errors:
+        raise failed(board, error) from None
+
+
+def _kill_children(thread: Path) -> None:
+    """Those of this thread, and theirs. One that is stopped starts no more."""
+    with contextlib.suppress(OSError):  # one that has ended, or is another user's
+        for pid in (thread / "children").read_text().split():
+            os.kill(int(pid), signal.SIGSTOP)
+            for other in Path(f"/proc/{pid}/task").iterdir():
+                _kill_children(other)
+            os.kill(int(pid), signal.SIGKILL)
 
 
 class Switch:
@@ -524,21 +552,7 @@ class Switch:
 
     def do(self, name: str, what: Callable[[], None]) -> None:
         """Whatever of labgrid's this is, it ends. Raises OSError."""
-        errors: list[Exception] = []
-
-        def work() -> None:
-            try:
-                what()
-            except Exception as error:  # noqa: BLE001 - each kind of switch has its own
-                errors.append(error)
-
-        working = threading.Thread(target=work, daemon=True)
-        working.start()
-        working.join(SWITCH_DEADLINE_S)
-        if working.is_alive():
-            raise OSError(f"board {self._board}: its {name} has not answered for {SWITCH_DEADLINE_S:g} s")
-        for error in errors:
-            raise failed(self._board, error) from None
+        bounded(self._board, f"its {name} has not answered for", what, SWITCH_DEADLINE_S)
 
 
 class RealBoard(Board):
@@ -570,11 +584,12 @@ class RealBoard(Board):
             raise
 
     def _activate(self, *drivers: Driver | None) -> None:
-        try:
-            for driver in filter(None, drivers):
-                self._node.target.activate(driver)
-        except Exception as error:  # noqa: BLE001 - what a driver needs is not there
-            raise BoardMissing(str(failed(self.target, error))) from None
+        for driver in filter(None, drivers):
+            activate = functools.partial(self._node.target.activate, driver)
+            try:
+                bounded(self.target, f"{type(driver).__name__} does not begin within", activate, SWITCH_DEADLINE_S)
+            except OSError as error:  # what a driver needs is not there
+                raise BoardMissing(str(error)) from None
 
     def _found_line(self) -> Path | None:
         """Where its serial link can be met; None: it has a network. Raises BoardMissing."""
@@ -594,6 +609,7 @@ class LabBoard(RealBoard):
     def __init__(self, node: NodeDriver, application: Path) -> None:
         self.ways = (POWER,) if node.button is None else (POWER, RESET)
         self._stop = threading.Event()
+        self._lost = ""
         self._reader: threading.Thread | None = None
         self._repl: Repl | None = None
         self._program: dict[str, bytes] = {}
@@ -615,7 +631,11 @@ class LabBoard(RealBoard):
 
     @property
     def alive(self) -> bool:
-        return self._reader is not None and self._reader.is_alive()
+        """Raises OSError: its port has gone."""
+        is_alive = self._reader is not None and self._reader.is_alive()
+        if self._lost and not is_alive:
+            raise OSError(self._lost)
+        return is_alive
 
     def describe(self) -> str:
         link = "a network" if self.line is None else f"UART {self._node.uart}, {self._node.baud} baud"
@@ -777,6 +797,7 @@ class LabBoard(RealBoard):
 
     def power_up(self) -> None:
         self._stop.clear()
+        self._lost = ""
         self.switch.on()
         self._reader = threading.Thread(target=self._read, args=(self.life,), daemon=True)
         self._reader.start()
@@ -787,7 +808,8 @@ class LabBoard(RealBoard):
             for text in self._node.micropython.lines(self._stop):
                 self.log.append(Line(life, text))
         except BoardMissing as error:
-            self.log.append(Line(life, str(error)))
+            self._lost = str(error)
+            self.log.append(Line(life, self._lost))
 
     def reset(self) -> None:
         self.switch.do("reset button", self._node.button.reset)

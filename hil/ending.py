@@ -12,20 +12,23 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
-from hil.boards import BoardMissing
+from hil.boards import BoardMissing, RigFailed
 from hil.matrix import Matrix, named
+from hil.report import RIG_FAILED
 from hil.scenario import BadScenario
 
 T = TypeVar("T")
 
 
 def ending(console: Console, do: Callable[[], int]) -> int:
-    """What this gives: the exit status of a command; 2 if it cannot be done, 130 if it is interrupted."""
+    """What this gives: the exit status of a command; 2 if it cannot be done, RIG_FAILED if the rig fails, 130 if
+    it is interrupted.
+    """
     try:
         return do()
     except (BoardMissing, BadScenario, OSError) as error:
         console.print(str(error), markup=False)
-        return 2
+        return RIG_FAILED if isinstance(error, RigFailed) else 2
     except (KeyboardInterrupt, asyncio.CancelledError):
         console.print("interrupted")
         return 130

@@ -5,7 +5,7 @@
 
 Each board has a plan of its own, by the seed and its place in the line; the queue manager has that of the first, by the
 mean of what all have stored. Exit status: 0 every board's readings are in the queue once and in order; 1 not so; 2
-wrong use.
+wrong use; 3 the rig failed.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from hil.boards import BoardMissing
 from hil.campaign import SCENARIO, Prepared, command, elsewhere, fill, prepare, replay
 from hil.commands import GUID
 from hil.dice import new_seed
@@ -44,6 +45,12 @@ class Fleet:
     @property
     def ok(self) -> bool:
         return all(figures.ok for figures in self.boards.values())
+
+    @property
+    def status(self) -> int:
+        """The exit status: 0 all is well; 1 a board is not; RIG_FAILED, and no board is worse."""
+        found = {figures.status for figures in self.boards.values()} - {0}
+        return min(found, default=0)
 
     def table(self) -> Table:
         """A row a board; kills are those of the board and of the queue manager, the worst is the time from a fault
@@ -92,8 +99,8 @@ async def _send(member: Prepared, name: str, console: Console) -> None:
     one, victims, figures = member
     try:
         await one.run(victims, View(console, one.totals(), name))
-    except (CampaignFailed, OSError) as error:
-        figures.failure = f"{error}\n{one.logs()}"
+    except (CampaignFailed, OSError, BoardMissing) as error:
+        figures.fail(error, one.logs())
         if len(one.fleet) > 1:
             one.fleet.remove(one)
         with suppress(OSError):  # of a relay, which may be what has failed
@@ -107,7 +114,10 @@ async def _judge(members: list[Prepared]) -> None:
         own.get(source_of(message.source), next(iter(own.values()))).append(message)
     for one, _, figures in members:
         if figures.failure is None:  # what waits on a board that was given up is not lost
-            await one.judge(own[source_of(one.guid)], figures)
+            try:
+                await one.judge(own[source_of(one.guid)], figures)
+            except OSError as error:  # its ledger cannot be read
+                figures.fail(error, one.logs())
 
 
 def source_of(text: str) -> str:
@@ -128,8 +138,8 @@ async def _play(members: list[Prepared], names: list[str], console: Console) -> 
             counting.cancel()
             await asyncio.gather(counting, return_exceptions=True)
         await _judge(members)
-    except (CampaignFailed, ValueError, KeyError) as error:
-        of_first.failure = f"{error}\n{first.logs()}"
+    except (CampaignFailed, ValueError, KeyError, OSError) as error:
+        of_first.fail(error, first.logs())
     finally:
         for one, victims, figures in members:
             for victim in victims.values():
@@ -137,7 +147,7 @@ async def _play(members: list[Prepared], names: list[str], console: Console) -> 
             try:
                 await one.close()
             except OSError as error:
-                figures.failure = figures.failure or str(error)
+                figures.fail(error)
             figures.seconds = time.monotonic() - begun
             fill(one, victims, figures)
 
@@ -231,7 +241,7 @@ def _obey(chosen: argparse.Namespace, console: Console) -> int:
         report(fleet.matrix(), chosen.report)
     if chosen.json:
         print(fleet.matrix().to_json())
-    return 0 if fleet.ok else 1
+    return fleet.status
 
 
 if __name__ == "__main__":

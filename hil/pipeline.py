@@ -8,7 +8,7 @@ file of rows, and each entry in the log of the table, a Delta Lake, is a step. S
 between these. In turn Python and Java are killed together, or Python alone, when Java lives on for a moment.
 
 Exit status: 0 every reading is in the table once and in order, nothing is left elsewhere, and every kill was made; 1
-not so; 2 wrong use.
+not so; 2 wrong use; 3 the rig failed.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import random
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,14 @@ from ordack.pipeline import segments
 from rich.console import Console
 
 from hil import sensor
-from hil.boards import ROOT, Board, Log, Mortal, Process
+from hil.boards import ROOT, Board, BoardMissing, Log, Mortal, Process
 from hil.campaign import LISTENING_DEADLINE_S, QUEUE, TICK_S, Victim
 from hil.dice import new_seed
 from hil.ending import ending, new_folder, to_the_end
 from hil.progress import Progress
 from hil.queue_manager import CampaignFailed, QueueManager
 from hil.quick_spark import INTERPRETED, QUICK_JVM
-from hil.report import Comparison, Received, compare, read_ledger
+from hil.report import RIG_FAILED, Comparison, Received, Run, compare, read_ledger
 from hil.scenario import ORDACK, plan_kills
 from hil.targets import open_board
 
@@ -206,7 +206,7 @@ class IngestVictim:
 
 
 @dataclass
-class Figures:
+class Figures(Run):
     """How a campaign went."""
 
     seed: int
@@ -221,6 +221,7 @@ class Figures:
     latency_s: dict[str, Any] | None = None
     comparison: Comparison | None = None
     failure: str | None = None
+    rig_failed: bool = False
     artefacts: str | None = None
 
     @property
@@ -378,10 +379,10 @@ class PipelineCampaign:
                           "a service does not begin again")  # fmt: skip
 
     def close(self) -> None:
-        """Kill every process."""
-        for end in (self.board, self.export, self.ingest):
-            end.kill()
-        self.manager.close()
+        """Kill every process. Raises OSError."""
+        with ExitStack() as parts:
+            for end in (self.manager.close, self.ingest.kill, self.export.kill, self.board.close):
+                parts.callback(end)
 
     def logs(self) -> str:
         """The ends of all logs."""
@@ -402,10 +403,13 @@ async def run_campaign(settings: Settings) -> Figures:
         campaign = PipelineCampaign(settings, folder)
         try:
             await campaign.run(figures)
-        except (CampaignFailed, ValueError, KeyError) as error:
-            figures.failure = f"{error}\n{campaign.logs()}"
+        except (CampaignFailed, ValueError, KeyError, OSError, BoardMissing) as error:
+            figures.fail(error, campaign.logs())
         finally:
-            campaign.close()
+            try:
+                campaign.close()
+            except OSError as error:
+                figures.fail(error, campaign.logs())
         figures.seconds = time.monotonic() - begun
         figures.kills = {**{name: victim.kills for name, victim in campaign.victims.items()},
                          "ingest": campaign.ingest_victim.kills}  # fmt: skip
@@ -449,7 +453,7 @@ def _obey(settings: Settings, console: Console, as_json: bool) -> int:
         console.print(figures.line(), markup=False)
     if as_json:
         print(figures.to_json())
-    return 0 if figures.ok else 1
+    return 0 if figures.ok else RIG_FAILED if figures.rig_failed else 1
 
 
 if __name__ == "__main__":

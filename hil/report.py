@@ -9,16 +9,18 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from hil.boards import Wear
+from hil.boards import BoardMissing, Wear
 from hil.faults import CutMade
 
 _SHOWN = 5
+RIG_FAILED: Final = 3
+"""The exit status of a run that the rig could not bring to its end, and that found no fault in what it tests."""
 POINTS = 2000
 """Of a timeline: so many show all that a page can show."""
 
@@ -264,8 +266,20 @@ class Timeline:
         return self.readings[-1][2] / self.readings[-1][0] if self.readings and self.readings[-1][0] else 0.0
 
 
+class Run:
+    """What may end early."""
+
+    failure: str | None
+    rig_failed: bool
+
+    def fail(self, error: Exception, logs: str = "") -> None:
+        """What has ended it, with the ends of its logs; the first one counts. An OSError is the rig's."""
+        if self.failure is None:
+            self.failure, self.rig_failed = f"{error}\n{logs}".rstrip(), isinstance(error, (OSError, BoardMissing))
+
+
 @dataclass
-class Figures:
+class Figures(Run):
     """Everything that a campaign says at its end."""
 
     seed: int
@@ -302,6 +316,7 @@ class Figures:
     seconds: float = 0.0
     traffic: list[str] = field(default_factory=list)
     failure: str | None = None
+    rig_failed: bool = False
     artefacts: str | None = None
 
     def shortcomings(self) -> list[str]:
@@ -345,6 +360,13 @@ class Figures:
     @property
     def ok(self) -> bool:
         return not self.shortcomings()
+
+    @property
+    def status(self) -> int:
+        """The exit status: 0 all is well; 1 not so; RIG_FAILED."""
+        found = {*self.traffic, *(self.comparison.faults if self.comparison else ())}
+        found -= {"unrecorded", "unexecuted"}  # what a run that ends early has not come to
+        return 0 if self.ok else RIG_FAILED if self.rig_failed and not found else 1
 
     def to_json(self) -> str:
         """One JSON object in one line: the fields of this class and its parts, `ok`, `shortcomings`, the last `line`,

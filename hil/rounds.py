@@ -63,6 +63,7 @@ def together(first: Figures, then: Figures) -> Figures:
         plan={},
         timeline=first.timeline.then(then.timeline),
         failure=first.failure or then.failure,
+        rig_failed=first.rig_failed if first.failure else then.rig_failed,
         artefacts=first.artefacts or then.artefacts,
     )
 

@@ -8,7 +8,8 @@ the messages again. Scheduling differs from run to run, so a scenario fails if t
 which one of the first `--runs` did before so many do not: one alone would lead to scenarios that fail ever more seldom.
 That a fault found no bytes to fall on is no failure.
 The best so far is in the file of `--to` at any time, also after Ctrl-C.
-Exit status: 0 the shortest was found; 1 the scenario does not fail; 2 wrong use; 130 interrupted.
+Exit status: 0 the shortest was found; 1 the scenario does not fail; 2 wrong use; 3 the rig failed; 130
+interrupted.
 """
 
 import argparse
@@ -23,9 +24,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from hil.boards import RigFailed
 from hil.campaign import replay, run_campaign
 from hil.ending import ending, to_the_end
 from hil.fleet import run_fleet
+from hil.report import RIG_FAILED
 from hil.scenario import Event, Kill, Settings, is_shared, read, write
 
 RUNS = 3
@@ -157,12 +160,17 @@ class Shrinker:
         self._folder = Path()
 
     def symptoms(self, scenario: Settings) -> set[str]:
-        """Of one run. Raises KeyboardInterrupt, asyncio.CancelledError."""
+        """Of one run. Raises RigFailed, KeyboardInterrupt, asyncio.CancelledError."""
         self.found.steps += 1
         wanted, silent = replace(scenario, artefacts=self._folder), Console(file=io.StringIO())
-        if not wanted.boards:
-            return to_the_end(run_campaign(wanted, silent)).symptoms()
-        return set[str]().union(*(one.symptoms() for one in to_the_end(run_fleet(wanted, silent)).boards.values()))
+        if wanted.boards:
+            found = list(to_the_end(run_fleet(wanted, silent)).boards.values())
+        else:
+            found = [to_the_end(run_campaign(wanted, silent))]
+        for figures in found:
+            if figures.status == RIG_FAILED:
+                raise RigFailed(figures.failure)
+        return set[str]().union(*(figures.symptoms() for figures in found))
 
     def fails(self, scenario: Settings) -> bool:
         """Whether it fails in a way in which the first scenario did; if so, it is the best one."""

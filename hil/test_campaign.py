@@ -33,6 +33,7 @@ from hil.faults import GOES_ON, UP, Cut, CutSchedule, TcpFaultProxy
 from hil.name_server import NameServer
 from hil.progress import Progress, Starts
 from hil.queue_manager import CampaignFailed, QueueManager
+from hil.report import RIG_FAILED
 from hil.scenario import (
     CLOCK,
     COPY,
@@ -817,8 +818,9 @@ def test_a_relay_that_never_answers_leaves_no_queue_manager_behind(
 
     monkeypatch.setattr(ProcessBoard, "start", no_answer)
     monkeypatch.setattr(ProcessBoard, "close", no_answer)
-    with pytest.raises(OSError, match="the relay does not answer"):
-        run_standin()
+    figures = run_standin()
+    assert str(figures.failure).startswith("the relay does not answer")
+    assert figures.status == RIG_FAILED
     assert group_of(tmp_path) == []
 
 

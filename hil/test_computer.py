@@ -27,6 +27,7 @@ from hil.computer import SSHBoard
 from hil.dice import new_seed
 from hil.held_port import hold_port
 from hil.kinds import MICROPYTHON
+from hil.report import RIG_FAILED
 from hil.rig import main as rig_command
 from hil.scenario import ERASE, ORDACK, Settings
 from hil.targets import open_board
@@ -162,8 +163,9 @@ def test_a_switch_that_switches_nothing_ends_the_campaign(rig: Make, pi: Pi, tmp
     pi.switch(pi.on)
     path.write_text(path.read_text().replace(pi.off, "sh -c true"))
     settings = Settings(40, 0, 2, new_seed(), "pi-1", 1024, 120.0, 240.0, others=False, artefacts=tmp_path / "campaign")
-    with pytest.raises(OSError, match="board pi-1 was switched off and on and did not boot"):
-        asyncio.run(run_campaign(replace(settings, ordack=tuple(map(str, ORDACK))), Console()))
+    figures = asyncio.run(run_campaign(replace(settings, ordack=tuple(map(str, ORDACK))), Console()))
+    assert str(figures.failure).startswith("board pi-1 was switched off and on and did not boot")
+    assert figures.status == RIG_FAILED
 
 
 def test_check_says_what_it_is_and_finds_a_switch_that_switches_nothing(

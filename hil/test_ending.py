@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from hil import ending
-from hil.boards import BoardMissing, Quarantined
+from hil.boards import BoardMissing, Quarantined, RigFailed
 from hil.matrix import Matrix, told
 from hil.scenario import BadScenario
 from hil.test_matrix import figures
@@ -36,6 +36,7 @@ def raising(error: BaseException) -> Callable[[], int]:
         (Quarantined("bench is in quarantine: [red]burnt[/]"), 2, "bench is in quarantine: [red]burnt[/]\n"),
         (BadScenario("mine.yaml:3: 'of' is not known here"), 2, "mine.yaml:3: 'of' is not known here\n"),
         (OSError(28, "No space left on device", "ledger"), 2, "[Errno 28] No space left on device: 'ledger'\n"),
+        (RigFailed("board bench: no hub"), 3, "board bench: no hub\n"),
         (KeyboardInterrupt(), 130, "interrupted\n"),
         (asyncio.CancelledError(), 130, "interrupted\n"),
     ],

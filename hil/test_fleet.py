@@ -18,6 +18,7 @@ from hil.campaign import main as campaign_command
 from hil.conftest import STANDIN
 from hil.dice import new_seed
 from hil.fleet import Fleet, main, prepared, run_fleet
+from hil.report import RIG_FAILED
 from hil.scenario import BOARD, MANAGER, ORDACK, Settings, cuts_of, is_kill, kills_of, read
 from hil.shrink import main as shrink_command
 
@@ -270,3 +271,4 @@ def test_a_switch_that_fails_at_the_end_is_that_boards_failure_alone(
         "board cpython: its power switch has not answered for 60 s",
         None,
     ]
+    assert fleet.status == RIG_FAILED

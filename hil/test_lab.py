@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
@@ -50,15 +51,16 @@ from ordack.cli import rig as rig_of_ordack
 from rich.console import Console
 from typer.testing import CliRunner
 
-from hil import drivers, lab, sensor, targets, wiring
+from hil import campaign, drivers, lab, sensor, targets, wiring
 from hil.boards import POWER, RESET, ROOT, SENSOR, Board, BoardMissing
 from hil.campaign import digest, run_campaign
 from hil.dice import new_seed
 from hil.drivers import LabBoard
 from hil.emulated import HOST, ICOUNT, M3
 from hil.kinds import KINDS
+from hil.report import RIG_FAILED, read_ledger
 from hil.rig import main as rig_command
-from hil.scenario import BOARD, COPY, DEPLOY, ERASE, FLIP, ORDACK, REFLASH, Kill, Settings, kills_of, planned
+from hil.scenario import BOARD, COPY, DEPLOY, ERASE, FLIP, ORDACK, REFLASH, Kill, Settings, kills_of, planned, read
 from hil.targets import open_board
 
 DEADLINE_S = 60.0
@@ -642,8 +644,13 @@ def test_a_board_that_disappears_is_noticed(bench: Bench, application: Path, mon
         monkeypatch.setattr(drivers.url, "__defaults__", (0.2, None))
         subprocess.run([*bench.off.split()], check=True, timeout=DEADLINE_S)
         end = time.monotonic() + DEADLINE_S
-        while board.alive:
-            assert time.monotonic() < end
+
+        def wait() -> None:
+            while board.alive:
+                assert time.monotonic() < end
+
+        with pytest.raises(OSError, match=f"^board bench: no port {bench.tty} within"):
+            wait()
         assert f"board bench: no port {bench.tty} within" in board.log.tail(1)
     finally:
         board.close()
@@ -1070,7 +1077,10 @@ def test_a_tool_that_does_not_end_is_ended(
     with rig({"bench": board}).open("a") as file:
         file.write("images: {new: new.uf2}\n")
     assert rig_command(["flash", "bench"]) == 1
-    assert "bench: FAILED: board bench: sh has not ended within 0.2 s" in capsys.readouterr().out
+    assert (
+        "bench: FAILED: board bench: ExternalLoaderDriver has not loaded its firmware within 0.2 s"
+        in capsys.readouterr().out
+    )
     assert (tmp_path / "off").exists()
 
 
@@ -1566,3 +1576,67 @@ def test_a_deploy_to_a_board_at_work_outlasts_its_watchdog_and_every_reading_arr
     figures = asyncio.run(run_campaign(settings, Console()))
     assert figures.shortcomings() == [], f"seed {seed}"
     assert figures.mishaps == 1
+
+
+# What the rig itself does wrong
+
+
+HANGING = """
+echo $$ >> {pids}
+sleep 600 &
+echo $! >> {pids}
+wait
+touch {late}
+"""
+
+
+def test_a_hung_relay_ends_a_campaign_with_a_status_of_its_own_and_no_process_cuts_the_power_later(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not Path(ORDACK[0]).exists():
+        pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
+    pids, script = tmp_path / "pids", tmp_path / "hanging"
+    script.write_text(HANGING.format(pids=pids, late=tmp_path / "late"))
+    monkeypatch.setattr(drivers, "SWITCH_DEADLINE_S", 1.0)
+    monkeypatch.setattr(campaign, "Settings", partial(Settings, artefacts=tmp_path / "campaign"))
+    rig({"bench": described(tmp_path / "tty", off=f"sh {script}", host=HOST, listen="127.0.0.1")})
+    arguments = ["--board", "bench", "--messages", "3", "--cuts", "0", "--kills", "0", "--seed", "1", "--json"]
+    assert campaign.main(arguments) == RIG_FAILED
+    said = json.loads(capsys.readouterr().out)
+    assert (said["ok"], said["rig_failed"]) == (False, True)
+    assert said["failure"].startswith("board bench: its power switch has not answered for 1 s")
+    kept = {path.name for path in Path(said["artefacts"]).iterdir()}
+    assert {"board.log", "figures.json", "queue_manager.log", "scenario.yaml", "store"} <= kept
+    started = [int(pid) for pid in pids.read_text().split()]
+    assert len(started) >= 2
+    end = time.monotonic() + DEADLINE_S
+    while any(Path(f"/proc/{pid}").exists() for pid in started):  # those of the shell are init's to bury
+        assert time.monotonic() < end
+    assert not (tmp_path / "late").exists()
+    Claim("another", str(tmp_path / "tty")).release()
+
+
+@pytest.mark.timeout(240)
+def test_a_port_that_is_lost_ends_a_campaign_with_that_status_and_all_that_it_can_still_read(
+    bench: Bench, rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its first kill the board is not there; when its ledger is read it is."""
+    if not Path(ORDACK[0]).exists():
+        pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
+    (tmp_path / "on").write_text(f"echo on >> {tmp_path}/turns; test $(wc -l < {tmp_path}/turns) = 3 || {bench.on}")
+    node = {"host": HOST, "listen": "127.0.0.1", "lan": True, "off_s": 0.1}
+    rig({"bench": described(bench.tty, f"sh {tmp_path}/on", bench.off, **node)})
+    monkeypatch.setattr(drivers.url, "__defaults__", (3.0, None))
+    seed = new_seed()
+    print(f"seed {seed}")
+    plan = (Kill(4, 0.0, 0.0),)
+    settings = Settings(10, 0, 1, seed, "bench", 200, deadline_s=120.0, artefacts=tmp_path / "campaign", plan=plan)
+    figures = asyncio.run(run_campaign(settings, Console()))
+    assert figures.failure is not None
+    assert figures.failure.startswith(f"board bench: no port {bench.tty} within 3 s")
+    assert figures.status == RIG_FAILED
+    assert figures.comparison is not None
+    assert figures.comparison.sent >= 4
+    assert figures.artefacts is not None
+    assert len(read_ledger(Path(figures.artefacts, sensor.LEDGER).read_bytes())) == figures.comparison.sent
+    assert read(Path(figures.artefacts, "scenario.yaml")).messages == 10

@@ -15,8 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from hil.boards import ProcessBoard
 from hil.conftest import STANDIN
 from hil.faults import UP, Cut
+from hil.report import RIG_FAILED
 from hil.scenario import Event, Kill, Settings, read
 from hil.shrink import Shrinker, fewer_boards, fewer_kinds, fewer_messages, main, shrink
 
@@ -225,6 +227,18 @@ def test_a_disk_without_room_for_the_shortest_one_is_told_and_nothing_runs_on(
     assert main([str(path), "--runs", "2"]) == 2
     assert f"No space left on device: '{tmp_path}/scenario.shortest.yaml'" in capsys.readouterr().out
     assert len(runs) == 2
+
+
+def test_a_switch_that_fails_is_no_failure_of_the_scenario(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_hub(*_: object) -> None:
+        raise OSError("board cpython: no hub")
+
+    monkeypatch.setattr(ProcessBoard, "power_up", no_hub)
+    assert main([str(scenario(tmp_path, "none:0"))]) == RIG_FAILED
+    assert "board cpython: no hub" in capsys.readouterr().out
+    assert [file.name for file in tmp_path.iterdir()] == ["scenario.yaml"]
 
 
 def test_wrong_use_is_status_2_and_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
