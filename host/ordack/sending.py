@@ -39,8 +39,9 @@ _Numbers = tuple[int, int, range]  # ordinal, time stamp, TxSequenceNumbers
 
 
 class Sent(NamedTuple):
-    """What became of a send: its identifiers, and the place in its stream if it is transactional. identifier: as
-    `Message` has it, 20 bytes, which an answer has as its correlation_id."""
+    """What became of a send: its identifiers, and the place in its stream if it is transactional. This place can change
+    until the message is transmitted. identifier: as `Message` has it, 20 bytes, which an answer has as its
+    correlation_id."""
 
     message_id: int
     delivery: str

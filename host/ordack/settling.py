@@ -19,6 +19,7 @@ from ordack.incoming import IncomingStreams
 from ordack.links import Link
 from ordack.names import JOURNAL
 from ordack.outgoing import OutgoingQueue, OutgoingQueues
+from ordack.renumbering import renumber
 from ordack.serve_log import Operator
 from ordack.store import Store
 from ordack.store.outgoing import Waiting
@@ -30,6 +31,7 @@ class _Answers:
     def __init__(self, settling: Settling, batch: Batch, now: int) -> None:
         self.strangers = settling.strangers
         self.ended: list[OutgoingQueue] = []  # in which messages have ended
+        self.covered: list[tuple[OutgoingQueue, Entry]] = []  # the last message of each that the OrderAck covers
         self._settling = settling
         self._batch = batch
         self._now = now
@@ -40,6 +42,8 @@ class _Answers:
             self._batch.order_acked.append(took)
         if message_class:
             self.ended.append(queue)
+        elif entries:
+            self.covered.append((queue, entries[-1]))
         if entries:
             self._batch.answer(queue, entries, message_class)
         self._batch.moved[queue] = None
@@ -73,6 +77,8 @@ class Settling:
             answers = _Answers(self, batch, now)
             of_peer = (queue for queue in self._outgoing if queue.link and queue.link.peer == link.peer)
             source.order_ack(answers, packet.body, self._outgoing, of_peer, now)
+            for queue, acked in answers.covered:
+                renumber(self._store, self._outgoing, queue, acked)
             if not any(queue.stream.behind for queue in answers.ended):  # else more may be over
                 return
 

@@ -10,7 +10,7 @@ out is kept in a plain record of each message (`Message`), which knows nothing o
 After every action:
   - a message arrives at most once, in its own queue, and those of one stream in the order in which they were sent;
   - nothing is acknowledged that a second connection to the store does not see settled (B-098, B-281);
-  - a packet keeps its number, and no number names two messages (A-08, B-079);
+  - a packet keeps its number once it has left, and no number names two messages (A-08, B-079);
   - a source forgets a message only with an answer for its application, and the answer is true (C-80 to C-87);
   - journal, dead-letter and administration queues get what was asked for, once, and nothing else;
   - a queue hands out what is in it, in its order, and nothing leaves it unasked;
@@ -826,6 +826,7 @@ class World:
 
     def _message_leaves(self, host: Host, message: Message, packet: headers.UserMessage) -> None:
         self.figures["transmitted"] += 1
+        may_be_renumbered = host is message.source and (message.blurred or not message.transmitted)
         if host is message.source:
             if message.recalled and not message.blurred:
                 raise Violation(f"it is sent, and had been withdrawn: {message}")
@@ -834,7 +835,20 @@ class World:
         if transaction is not None:
             number = transaction.tx_sequence_id, transaction.tx_sequence_number
             if number != message.number:
-                raise Violation(f"it has another number, {number}: {message}")
+                if not may_be_renumbered:
+                    raise Violation(f"it has another number, {number}: {message}")
+                self._number(message, number)
+
+    def _number(self, message: Message, number: tuple[int, int]) -> None:
+        """It is given when a message is sent, or before it leaves."""
+        if self.numbers.setdefault((message.guid, *number), message) is not message:
+            raise Violation(f"two messages have the number {number}: {message}")
+        if message.number is not None:
+            self.figures["renumbered"] += 1
+        message.number = number
+        numbers = self.sequences.setdefault((message.guid, number[0]), [])
+        if number[1] not in numbers[-1000:]:
+            bisect.insort(numbers, number[1])
 
     def _session_header_leaves(self, host: Host, wire: Wire, end: int, header: headers.SessionHeader) -> None:
         start, start_recoverable = wire.start[2 - 2 * end : 4 - 2 * end]
@@ -974,11 +988,7 @@ class World:
             raise Violation(f"two messages have the MessageID: {message}")
         self.by_id[host.guid, sent.message_id] = message
         if sent.tx_sequence_id is not None and sent.tx_sequence_number is not None:
-            message.number = sent.tx_sequence_id, sent.tx_sequence_number
-            if (host.guid, *message.number) in self.numbers:
-                raise Violation(f"two messages have the number {message.number}: {message}")
-            self.numbers[host.guid, *message.number] = message
-            self.sequences.setdefault((host.guid, sent.tx_sequence_id), []).append(sent.tx_sequence_number)
+            self._number(message, (sent.tx_sequence_id, sent.tx_sequence_number))
 
     def _queue(self, host: Host, application: Application, number: int) -> Queue | None:
         name = QUEUES[number % 4]
@@ -1300,6 +1310,12 @@ class World:
         self._act(host, lambda: host.manager.close())
         host.restart(reboot=False)
 
+    def runs(self, where: int, target: int, count: int) -> None:
+        """In each of several runs of a queue manager that has no connection, an application sends a message."""
+        for _ in range(count):
+            self.stop(where)
+            self.send(where, target, 0, 0, 0, 0, 400)
+
     def back_up(self, where: int) -> None:
         """Somebody copies the store of a queue manager that runs."""
         self.hosts[where % self.size].back_up()
@@ -1486,6 +1502,7 @@ ACTIONS: dict[str, tuple[int, tuple[tuple[int, int], ...]]] = {
     "jump": (1, ((0, 7),)),
     "crash": (1, ((0, 2), (0, 1))),
     "stop": (1, ((0, 2),)),
+    "runs": (1, ((0, 2), (0, 2), (1, 4))),
     "back_up": (1, ((0, 2),)),
     "put_back": (1, ((0, 2),)),
     "empty": (1, ((0, 2),)),
