@@ -4,7 +4,7 @@
     .venv/bin/python -m tests.host.power_cuts --seed 7 --episode 31    one of them again
 
 In an episode, applications send, alone and in batches, receive, commit, and put back; queues are purged; messages
-expire, die, and are moved; a peer and the two queue managers exchange messages; stores are closed, opened, upgraded and
+expire, die, and are moved; a peer and the two queue managers exchange messages; stores are closed, opened and
 backed up. In most episodes the applications have the queue managers do it, and ask again for what the power took the
 answer to; in the others they do it themselves. The power goes in the middle of it, or the disk fails and the power goes
 later (`../support/power.py`). Each cut leaves several disks that may be found then. Every one of them is opened as
@@ -53,7 +53,7 @@ from ordack.store.schema import FILE_NAME, POISON
 from tests.host.applications import Asking
 from tests.host.power_cuts_notes import Contents, Ledger, Note, Violation, damage, tag_of
 from tests.support.beside import client_beside
-from tests.support.host_world import HERE, Crash, Host, World, older, peer_of, wall_at
+from tests.support.host_world import HERE, Crash, Host, World, peer_of, wall_at
 from tests.support.power import BLOCK, CUT, FULL, IO_ERROR, WAYS, Accident, Machine, Power, power
 
 THERE = ("10.0.0.9", 1801)
@@ -418,15 +418,9 @@ class Episode:
         self.act(host, lambda: list(moved))
 
     def reopen(self, host: Powered) -> None:
-        """Stop and start, with a store of an older version now and then."""
+        """Stop and start."""
         if not self.act(host, host.stop):
             return
-        if self.dice.random() < 0.3 and not (host._life / f"{FILE_NAME}-wal").exists():
-            plan = host.machine.plan
-            host.machine.is_well()
-            older(host._life, 10)
-            host.machine.is_well()
-            host.machine.plan = plan
         host.start(self.now)
         if host.machine.off:
             host.restart(self.now)

@@ -185,7 +185,7 @@ def test_an_older_newer_or_unreadable_store_is_told(others: Path) -> None:
     assert "ended with 1" in shown
     assert "check the permissions" in errors
     (others / FILE_NAME).chmod(0o644)
-    for version, said in ((FORMAT_VERSION - 1, "of an older version"), (FORMAT_VERSION + 1, "use a newer one")):
+    for version, said in ((FORMAT_VERSION - 1, "this ordack reads version"), (FORMAT_VERSION + 1, "use a newer one")):
         database = apsw.Connection(str(others / FILE_NAME))
         database.pragma("user_version", version)
         database.close()
@@ -224,7 +224,6 @@ MAKE_NO_STORE = (
     ["status"],
     ["state"],
     ["store", "check"],
-    ["store", "upgrade"],
 )
 
 

@@ -14,7 +14,6 @@ from ordack.store import Store, StoreError
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, converse, ordack, write_settings
 from tests.support.host_peer import Peer
-from tests.support.host_world import older
 
 pytestmark = pytest.mark.slow
 
@@ -141,13 +140,3 @@ def test_nobody_sends_to_a_sub_queue_over_the_network(store: Path) -> None:
         "line1;poison": 0,
         "plain": 0,
     }
-
-
-def test_a_store_of_version_6_is_upgraded(store: Path) -> None:
-    _fill(store, 3)
-    older(store, 6)
-    as_json("store", "upgrade", "--store", store)
-    _poison_after(store, 1)
-    assert _consume(store, "1") == (-9, [])
-    assert _consume(store, "none") == (0, [])
-    assert [line["abort_count"] for line in as_json("receive", "--store", store, "line1;poison", "--all")] == [1, 1, 1]

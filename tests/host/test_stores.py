@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import resource
@@ -20,12 +19,9 @@ import apsw
 import pytest
 from mqqb import confirm
 from ordack.client import Client, Letter
-from ordack.store import Store
-from ordack.store.locks import SERVE_LOCK
-from ordack.store.schema import CHANGES, FILE_NAME, FORMAT_VERSION, UPGRADES
+from ordack.store.schema import FILE_NAME, FORMAT_VERSION
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Running, Serve, as_json, ordack, write_settings
-from tests.support.host_world import older
 
 pytestmark = pytest.mark.slow
 
@@ -541,7 +537,7 @@ def test_a_sender_brings_back_what_a_restored_destination_has_lost_if_it_asked_f
     assert _bodies(source, "system$;deadxact") == [b"before"]
 
 
-# ---- check and upgrade --------------------------------------------------------------------------------
+# ---- check --------------------------------------------------------------------------------
 
 
 def test_a_check_says_what_is_in_a_store_and_that_it_is_whole_while_it_is_served(store: Path) -> None:
@@ -577,161 +573,6 @@ def _version(store: Path) -> int:
     database.close()
     assert isinstance(found, int)
     return found
-
-
-def test_what_an_upgrade_would_do_is_said_before_and_after_and_only_it_does_it(store: Path, tmp_path: Path) -> None:
-    older(store, 6)
-    before = (store / FILE_NAME).read_bytes()
-    done = ordack("store", "upgrade", "--store", store, "--check")
-    assert done.returncode == 3
-    assert f"to upgrade from format version 6 to {FORMAT_VERSION}\n  7: how often a receive" in done.stdout
-    assert len(done.stdout.splitlines()) == 1 + FORMAT_VERSION - 6
-    _refused(
-        f"`ordack store upgrade --store {store}` upgrades it; make a backup before",
-        "receive",
-        "--store",
-        store,
-        "line1",
-    )
-    assert as_json("backup", "--store", store, tmp_path / "b")[0]["format_version"] == 6
-    assert (store / FILE_NAME).read_bytes() == before
-    assert sorted(path.name for path in store.iterdir()) == [FILE_NAME]
-    (upgraded,) = as_json("store", "upgrade", "--store", store)
-    assert (upgraded["upgraded_from"], upgraded["format_version"]) == (6, FORMAT_VERSION)
-    assert _version(store) == FORMAT_VERSION
-    assert _bodies(store) == [b"0", b"1", b"2"]
-    for arguments in ([], ["--check"]):
-        done = ordack("store", "upgrade", "--store", store, *arguments)
-        assert (done.returncode, done.stdout) == (0, f"{store}: format version {FORMAT_VERSION}, nothing to do\n")
-    as_json("restore", tmp_path / "b", "--store", tmp_path / "again")
-    as_json("store", "upgrade", "--store", tmp_path / "again")
-    assert _bodies(tmp_path / "again") == [b"0", b"1", b"2"]
-
-
-def _tables(store: Path) -> set[tuple[str, str, str]]:
-    """All that a store consists of: kind, name, columns or text."""
-    with contextlib.closing(apsw.Connection(str(store / FILE_NAME))) as database:
-        return {
-            (kind, name, str(sorted(database.pragma("table_info", name))) if kind == "table" else " ".join(sql.split()))
-            for kind, name, sql in database.execute("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL")
-        }
-
-
-def test_a_store_of_the_version_before_is_upgraded_when_it_is_opened(store: Path) -> None:
-    before = _tables(store)
-    with Client(store) as client:
-        client.create_queue("answers")
-        client.send("answers", b"no answer")
-        client.send("answers", b"answer", correlation_id=b"1" * 20)
-    older(store, FORMAT_VERSION - 1)
-    assert _bodies(store) == [b"0", b"1", b"2"]
-    with Client(store) as client, client.queue("answers").receive(correlation_id=b"1" * 20) as message:
-        assert message.body == b"answer"
-    assert _version(store) == FORMAT_VERSION
-    assert _tables(store) == before
-
-
-def test_an_upgrade_notes_that_there_may_be_what_older_versions_did_not_note(store: Path) -> None:
-    """Seed 397236330, episode 4 of the power cuts: what stood for a store of version 9 had a newer one's notes."""
-    noted = "SELECT name FROM settings WHERE name IN ('early', 'foreign') ORDER BY name"
-    with Store(store) as opened:
-        opened.moves.note_early()
-        opened.outgoing.note_foreign()
-    older(store, 9)
-    as_json("store", "upgrade", "--store", store)
-    with Store(store) as opened:
-        assert opened._database.column(noted) == ["early", "foreign"]
-
-
-# An upgrade that does not end, and is hit by a signal, as a rule in the statement that has no end.
-ENDLESS = """
-import os, signal, sys, threading
-from ordack.cli import main
-from ordack.store import database, schema
-number = int(sys.argv.pop(1))
-signal.signal(signal.SIGINT, signal.default_int_handler)
-database.correlation_in = lambda _: threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
-schema.UPGRADES[schema.FORMAT_VERSION - 1] += (
-    "UPDATE settings SET value = correlation_in(x'') WHERE name = 'receiver'; "
-    "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
-    "INSERT INTO settings SELECT 'endless', count(*) FROM n;"
-)
-main()
-"""
-
-
-@pytest.mark.parametrize(
-    ("how", "number"), [("upgrade", signal.SIGINT), ("serve", signal.SIGTERM), ("list", signal.SIGINT)]
-)
-def test_a_signal_ends_an_upgrade_with_a_sentence_and_the_store_has_its_old_version(
-    store: Path, how: str, number: signal.Signals
-) -> None:
-    old = FORMAT_VERSION - 1
-    older(store, old)
-    words = {
-        "upgrade": ["store", "upgrade"],
-        "serve": ["serve", "--listen", "127.0.0.1:0"],
-        "list": ["queue", "list"],
-    }[how]
-    done = subprocess.run(
-        [sys.executable, "-c", ENDLESS, str(int(number)), *words, "--store", str(store)],
-        env={**ENVIRONMENT, "FORCE_COLOR": "1"},  # as on a terminal
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert done.returncode == 128 + number, done.stderr
-    assert f"ordack: interrupted: {store} was not upgraded, it still has format version {old}\n" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "upgrading the store to format version" in done.stderr
-    assert _version(store) == old
-    assert _bodies(store) == [b"0", b"1", b"2"]
-    assert _version(store) == FORMAT_VERSION
-
-
-@pytest.mark.parametrize("version", [8, 6])
-def test_no_store_is_upgraded_under_a_queue_manager_of_another_version(store: Path, version: int) -> None:
-    older(store, version)
-    with (store / SERVE_LOCK).open("w") as lock:  # as a `serve` of that version has it
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        _refused("an `ordack serve` of another version runs on it", "store", "upgrade", "--store", store)
-        done = ordack("store", "upgrade", "--store", store, "--check")
-        assert done.returncode == 3
-        assert "stop it first" in done.stdout
-        assert ordack("queue", "list", "--store", store).returncode == 1
-        assert ordack("serve", "--store", store, "--listen", "127.0.0.1:0").returncode == 1
-        assert _version(store) == version
-    as_json("store", "upgrade", "--store", store)
-    assert _version(store) == FORMAT_VERSION
-
-
-def test_what_cannot_be_upgraded_is_told_and_left_alone(large: Path, tmp_path: Path) -> None:
-    _refused("there is no store in", "store", "upgrade", "--store", tmp_path / "none", "--check")
-    _newer(large / FILE_NAME)
-    for arguments in ([], ["--check"]):
-        _refused("use a newer one", "store", "upgrade", "--store", large, *arguments)
-    older(large, 6)
-    _miscounted(large / FILE_NAME)
-    _refused("is damaged, and was not upgraded", "store", "upgrade", "--store", large)
-    assert _version(large) == 6
-
-
-def test_an_upgrade_on_a_full_disk_says_so_and_leaves_the_store_as_it_was(
-    large: Path, tmp_path: Path, small_disk: Path
-) -> None:
-    older(large, FORMAT_VERSION - 1)
-    store = Path(shutil.copytree(large, small_disk / "store"))
-    (small_disk / "other").write_bytes(bytes(shutil.disk_usage(small_disk).free - (1 << 20)))
-    for command in (["store", "upgrade"], ["receive", "line1"]):  # one that upgrades it when it is opened, too
-        assert "Traceback" not in _refused("the disk is full", *command, "--store", store)
-        assert _version(store) == FORMAT_VERSION - 1
-    as_json("store", "upgrade", "--store", shutil.copytree(store, tmp_path / "again"))
-    assert len(_bodies(tmp_path / "again", "large")) == 100
-
-
-def test_each_step_of_an_upgrade_has_a_text() -> None:
-    assert CHANGES.keys() == UPGRADES.keys() == set(range(min(UPGRADES), FORMAT_VERSION))
 
 
 @pytest.mark.parametrize("words", [("serve", "--listen", "127.0.0.1:0"), ("status",), ("queue", "create", "q")])

@@ -46,14 +46,12 @@ from ordack.pipeline.segments import (
 )
 from ordack.store import Store, StoreError, StoreUnknown
 from ordack.store import messages as messages_module
-from ordack.store.backup import upgrade
 from ordack.store.messages import NewMessage, Stored
 from ordack.store.schema import SYSTEM_QUEUES
 
 from tests.support.beside import outcomes_of
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, ordack
 from tests.support.faulty_disk import FaultyDisk, after_power_cut, faulty_disk
-from tests.support.host_world import older
 from tests.support.layouts import acknowledgments, user_messages
 
 PEER = b"p" * 16
@@ -1241,24 +1239,6 @@ def test_a_restored_store_does_not_go_on_in_the_folder(store: Path, to: Path, tm
     _refused(backup, to, "has segment 2 of the queue line1, and this store knows of none: the store was restored")
     assert _exported(to) == ids
     assert [made.messages for made in _export(backup, tmp_path / "new")] == [3]
-
-
-def test_a_store_of_the_format_before_is_upgraded(store: Path, to: Path) -> None:
-    ids = _fill(store, 2)
-    with Store(store) as opened:
-        opened._database.connection.execute("UPDATE messages SET arrived = 1700000000 * 1000000")
-    older(store, 3)
-    with pytest.raises(StoreError, match="`ordack store upgrade"):
-        Store(store)
-    upgrade(store, contextlib.nullcontext())
-    _export(store, to)
-    assert _exported(to) == ids
-    for segment in segments(to):
-        assert pq.read_table(segment.path)["arrived"].to_pylist() == [_time(1_700_000_000)] * 2
-    with Store(store) as opened:
-        opened._database.connection.pragma("user_version", 2)
-    with pytest.raises(StoreError, match="format version 2"):
-        Store(store)
 
 
 # ---- the command ----------------------------------------------------------------------------------

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import apsw
-from mqqb import core, parse
+from mqqb import core, headers, parse, reader
 from ordack.client import Client
 from ordack.config import Config
 from ordack.links import Hop, Link
 from ordack.manager import Manager
 from ordack.store import Store
-from ordack.store.schema import FILE_NAME, correlation_in
+from ordack.store.schema import FILE_NAME
+from ordack.store.schema import correlation_of as correlation_of_message
 
 from tests.support.beside import HearingManager, client_beside
 from tests.support.host_peer import Peer, body_of, direct
@@ -127,7 +128,15 @@ def check_alarms(manager: Manager) -> None:
             assert due is None or link.alarms[-1] <= due
 
 
-correlation_of = functools.lru_cache(10_000)(correlation_in)
+@functools.lru_cache(10_000)
+def correlation_of(packet: bytes) -> bytes | None:
+    """Of a message, or of the one in an acknowledgement of an order queue."""
+    try:
+        found = parse.parse(packet)
+    except ValueError:
+        return None
+    message = found.message if isinstance(found, (reader.OrderAck, headers.FinalAck)) else found
+    return correlation_of_message(message) if isinstance(message, headers.UserMessage) else None
 
 
 def wrong_columns(store: apsw.Connection) -> list[str]:
@@ -145,33 +154,6 @@ def wrong_columns(store: apsw.Connection) -> list[str]:
             f"FROM {queues} AS q LEFT JOIN {messages} AS m ON m.{of} = q.id GROUP BY q.id"
         )
     ]
-
-
-def older(store: Path, version: int) -> None:
-    """Make a store one of this version, 10, 9, 8, 6 or 3."""
-    database = apsw.Connection(str(store / FILE_NAME))
-    database.execute(
-        "DROP INDEX messages_answering; DROP INDEX messages_order; ALTER TABLE messages ADD COLUMN receiver INTEGER; "
-        "CREATE INDEX messages_order ON messages (queue, rank, lookup_id) WHERE receiver IS NULL; "
-        "CREATE INDEX messages_received ON messages (receiver) WHERE receiver IS NOT NULL; "
-        "CREATE INDEX messages_answering ON messages (queue, correlation, rank, lookup_id) "
-        "WHERE correlation IS NOT NULL AND receiver IS NULL"
-    )
-    if version < 10:
-        database.execute(
-            "DROP INDEX messages_answering; ALTER TABLE messages DROP COLUMN correlation; "
-            "DROP INDEX outgoing_messages_aside; ALTER TABLE outgoing RENAME COLUMN sent_to TO session_open; "
-            "DELETE FROM settings WHERE name IN ('foreign', 'early')"
-        )
-    if version < 9:
-        database.execute("DROP TABLE answers; ALTER TABLE outcomes DROP COLUMN destination")
-    if version < 8:
-        database.execute("ALTER TABLE messages DROP COLUMN aborts; ALTER TABLE outgoing DROP COLUMN discarded")
-    if version < 6:
-        database.execute("DROP TABLE exports; ALTER TABLE incoming DROP COLUMN order_ack_limit")
-        database.execute("UPDATE messages SET arrived = arrived / 1000000")
-    database.pragma("user_version", version)
-    database.close()
 
 
 class Wire:

@@ -29,11 +29,10 @@ from ordack.cli import (
     stores,
     tls,
 )
-from ordack.cli.common import complain, upgrade_shown
+from ordack.cli.common import complain
 from ordack.cli.output import OutputError, write
 from ordack.names import BadName
 from ordack.store import StoreError, StoreUnknown
-from ordack.store.database import Database
 
 GROUPS: dict[str, typer.Typer] = {
     "queue": queues.app,
@@ -112,7 +111,6 @@ def command_line(word: str = "") -> typer.Typer:
 def main() -> None:
     """Entry point of the console script. Typer ends it quietly, with status 1, when the reader of a pipe has gone."""
     app = command_line(*sys.argv[1:2])
-    Database.upgrading = staticmethod(upgrade_shown)
     try:
         app()
     except StoreError as error:

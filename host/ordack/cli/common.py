@@ -15,8 +15,6 @@ import typer
 
 from ordack.cli.output import OutputError, write
 from ordack.paths import NotLocal, local_path, path_of
-from ordack.store.database import Database
-from ordack.store.schema import FORMAT_VERSION
 from ordack.text import legible, printable
 
 if TYPE_CHECKING:
@@ -175,22 +173,6 @@ def interrupted_with(say: Callable[[], str]) -> Iterator[None]:
     except Interrupted as error:
         complain(f"interrupted: {say()}")
         raise typer.Exit(128 + error.number) from None
-
-
-@contextlib.contextmanager
-def upgrade_shown(database: Database) -> Iterator[Callable[[int], object]]:
-    """As Database.upgrading: show which version is next, and let a signal end it, which leaves the store as it was."""
-    from ordack.store.schema import CHANGES
-
-    def fate() -> str:
-        version: int = database.one("PRAGMA user_version")
-        is_done = "was upgraded, it has" if version == FORMAT_VERSION else "was not upgraded, it still has"
-        return f"{database.folder} {is_done} format version {version}"
-
-    with activity("upgrading the store") as show, interrupted_with(fate):
-        yield lambda version: show(
-            f"upgrading the store to format version {version} of {FORMAT_VERSION}: {CHANGES[version - 1]}"
-        )
 
 
 @contextlib.contextmanager

@@ -152,7 +152,7 @@ def _until_a_signal() -> Iterator[None]:
 def watch(folder: Path, seconds: float, as_json: bool) -> None:
     """Show the status every so many seconds, until a signal ends it. Raises StoreError, OutputError, and
     BrokenPipeError when the reader of a pipe has gone."""
-    with open_to_look(folder):  # a store of an older version is upgraded
+    with open_to_look(folder):  # a mistake is told before the first picture
         pass
     with _until_a_signal():
         if not as_json and sys.stdout is not None and sys.stdout.isatty() and os.environ.get("TERM") != "dumb":

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from ordack.store.backup import Contents
 
 CONFIGURATION = "ordack.toml"
-UPGRADE_WAITS = 3  # exit status
 
-app = typer.Typer(no_args_is_help=True, help="Check a store as a whole, or upgrade it.")
+app = typer.Typer(no_args_is_help=True, help="Check a store as a whole.")
 
 
 @contextlib.contextmanager
@@ -140,38 +139,3 @@ def store_check(store: StoreOption, as_json: JsonOption = False) -> None:
     if contents.problems:
         complain("restore a backup; until then, receive what can still be received")
         raise typer.Exit(1)
-
-
-@app.command("upgrade")
-def store_upgrade(
-    store: StoreOption,
-    check: Annotated[
-        bool, typer.Option("--check", help="Only say what would be done; end with 3 if there is something to do.")
-    ] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Make a store of an older format version one of this version, in one transaction."""
-    from ordack.store.backup import plan_upgrade, upgrade
-    from ordack.store.schema import FORMAT_VERSION
-
-    plan = plan_upgrade(store) if check else upgrade(store, _copying("the store was not upgraded"))
-    if plan.steps:
-        text = (
-            f"{store}: {'to upgrade' if check else 'upgraded'} from format version {plan.version} to {FORMAT_VERSION}"
-        )
-        text = "\n".join([text, *(f"  {plan.version + 1 + at}: {step}" for at, step in enumerate(plan.steps))])
-        if check and plan.is_served:
-            text += f"\nan `ordack serve` of another version runs on {store}: stop it first"
-    else:
-        text = f"{store}: format version {plan.version}, nothing to do"
-    (report if check else report_done)(
-        as_json,
-        text,
-        store=str(store),
-        format_version=plan.version if check else FORMAT_VERSION,
-        upgraded_from=None if check or not plan.steps else plan.version,
-        to_do=list(plan.steps) if check else [],
-        served=plan.is_served,
-    )
-    if check and plan.steps:
-        raise typer.Exit(UPGRADE_WAITS)

@@ -1,4 +1,4 @@
-"""A store as a whole: copied to one file while it is used, put back, checked, upgraded.
+"""A store as a whole: copied to one file while it is used, put back, checked.
 
 A copy is of one moment: it is read in one snapshot. Nobody waits for that, but as long as it lasts the write-ahead log
 cannot begin anew. Memory is bounded by PIECE_PAGES and SQLite's cache.
@@ -15,7 +15,6 @@ import os
 import shlex
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -27,7 +26,7 @@ from ordack.store.locks import SERVE_LOCK, Locks
 from ordack.store.look import ReadOnlyDatabase, is_writable
 from ordack.store.making import new_file, remove_dead, sync, writing
 from ordack.store.room import Disk, is_pinned, megabytes, reserve
-from ordack.store.schema import CHANGES, FILE_NAME, FORMAT_VERSION, PRIVATE
+from ordack.store.schema import FILE_NAME, PRIVATE
 from ordack.store.write_ahead import disk_bytes, log_bytes, patience
 from ordack.text import legible
 
@@ -103,12 +102,6 @@ class _Any(ReadOnlyDatabase):
                 )
             ]
         return found[:PROBLEMS]
-
-
-class _Upgrading(Database):
-    """A store that is upgraded from any version."""
-
-    upgrade_steps = FORMAT_VERSION
 
 
 class _Source(_Any):
@@ -328,36 +321,3 @@ def look_through(folder: Path) -> Contents:
     opened = _open_source(folder)
     with _closing(opened):
         return opened.contents()
-
-
-class Upgrade(NamedTuple):
-    """What makes a store one of FORMAT_VERSION. version: that it has. steps: what each version after it adds; none:
-    there is nothing to do. is_served: does a queue manager run on it?"""
-
-    version: int
-    steps: tuple[str, ...]
-    is_served: bool
-
-
-def plan_upgrade(folder: Path) -> Upgrade:
-    """What `upgrade` would do; nothing is changed. Raises StoreError: this ordack does not know the version."""
-    opened = _Any(folder)
-    with _closing(opened):
-        version: int = opened.one("PRAGMA user_version")
-    steps = tuple(CHANGES[step] for step in range(version, FORMAT_VERSION))
-    return Upgrade(version, steps, Locks(folder).is_taken(SERVE_LOCK))
-
-
-def upgrade(folder: Path, reading: AbstractContextManager[object]) -> Upgrade:
-    """Upgrade the store in one transaction: what was done. reading: surrounds the time in which all of it is read.
-
-    Raises StoreError: this ordack does not know the version, or the store is damaged; StoreBusy: a queue manager of
-    another version runs on it. Nothing is changed then."""
-    plan = plan_upgrade(folder)
-    if plan.steps:
-        with reading:
-            problems = look_through(folder).problems
-        if problems:
-            raise StoreError(f"{folder} is damaged, and was not upgraded: {problems[0]}")
-        _Upgrading(folder, is_served=lambda: Locks(folder).is_taken(SERVE_LOCK)).connection.close()
-    return plan

@@ -22,8 +22,6 @@ from ordack.store.schema import (
     APPLICATION_ID,
     FILE_NAME,
     FORMAT_VERSION,
-    UPGRADES,
-    correlation_in,
 )
 from ordack.store.write_ahead import SHORT_LOG_BYTES, WriteAheadLog, log_bytes, patience
 from ordack.text import legible
@@ -189,18 +187,12 @@ class _Transaction:
 class Database:
     """An open file. All methods raise StoreError, or one of its kinds; one that writes outside `transaction()` is a
     transaction by itself. rolled_back: how many transactions of this object did not happen.
-    counted: the bytes that it has tallied, in those too. work: what was written. upgrade_steps: from so many format
-    versions ago a store is upgraded when it is opened. upgrading: surrounds that; it gets the database, and gives what
-    hears of each version that is next."""
+    counted: the bytes that it has tallied, in those too. work: what was written."""
 
     _beside: Checkpoints | None = None
     may_be_anywhere = False  # also on a file system of another machine
     _log_is_long = False
     is_read_only = False
-    upgrade_steps = 1
-    upgrading: Callable[[Database], contextlib.AbstractContextManager[Callable[[int], object]]] = staticmethod(
-        lambda _database: contextlib.nullcontext(int)
-    )
 
     def __init__(
         self,
@@ -282,21 +274,8 @@ class Database:
             self._check_version()
             self._use_write_ahead_log(time.monotonic() + busy_timeout)
             self._log = WriteAheadLog(self.connection, self.path, busy, self.work, self._failed)
-        is_old = self.one("PRAGMA user_version") in UPGRADES
-        with contextlib.ExitStack() as stack:
-            begins = stack.enter_context(self.upgrading(self)) if is_old else int
-            stack.enter_context(contextlib.suppress(StoreServed))  # its queue manager has done so
-            stack.enter_context(self.transaction())
-            with self.errors():
-                self._log.write_again()  # nobody may be left who knows that a sync has failed
-            self._check_version()
-            self._upgrade(begins)
-        self._check_version()
-        if (version := self.one("PRAGMA user_version")) != FORMAT_VERSION:
-            raise StoreBusy(
-                f"{self.path} has format version {version}, and this ordack's is {FORMAT_VERSION}: an `ordack serve` "
-                "of another version runs on it, stop that first"
-            )
+        with contextlib.suppress(StoreServed), self.transaction(), self.errors():  # its queue manager has done so
+            self._log.write_again()  # nobody may be left who knows that a sync has failed
         self.guid: bytes = self.one("SELECT value FROM settings WHERE name = 'guid'")
 
     def _connect(self, flags: int) -> apsw.Connection:
@@ -321,28 +300,11 @@ class Database:
 
     def _check_version(self) -> None:
         version = self.one("PRAGMA user_version")
-        if version != FORMAT_VERSION and version not in UPGRADES:
+        if version != FORMAT_VERSION:  # the one place where an upgrade from an earlier version would begin
             raise StoreError(
                 f"{self.path} has format version {version}; this ordack reads version {FORMAT_VERSION}"
                 + (": use a newer one" if version > FORMAT_VERSION else "")
             )
-
-    def _upgrade(self, begins: Callable[[int], object]) -> None:
-        version: int = self.one("PRAGMA user_version")
-        if version == FORMAT_VERSION:
-            return
-        of = f"{self.path} has format version {version}, and this ordack's is {FORMAT_VERSION}"
-        if FORMAT_VERSION - version > self.upgrade_steps:
-            command = f"ordack store upgrade --store {shlex.quote(str(self.folder))}"
-            raise StoreError(f"{of}: `{command}` upgrades it; make a backup before")
-        self.connection.create_scalar_function("correlation_in", cast(Any, correlation_in), 1)
-        self.connection.set_progress_handler(lambda: False, OPERATIONS)
-        for step in range(version, FORMAT_VERSION):
-            begins(step + 1)
-            with self.errors():
-                self.connection.execute(UPGRADES[step])
-        self.connection.set_progress_handler(None)
-        self.connection.pragma("user_version", FORMAT_VERSION)
 
     def transaction(self, durable: bool = True, writes: bool = True) -> contextlib.AbstractContextManager[None]:
         """Everything written inside becomes durable together, or not at all if an exception leaves it, but for

@@ -19,8 +19,8 @@ from urllib.parse import quote
 import apsw
 
 from ordack.store import Store
-from ordack.store.database import Database, StoreBusy, StoreError, StoreFull
-from ordack.store.schema import FILE_NAME, FORMAT_VERSION
+from ordack.store.database import Database, StoreBusy, StoreFull
+from ordack.store.schema import FILE_NAME
 from ordack.store.write_ahead import log_bytes, patience
 
 
@@ -77,10 +77,6 @@ class ReadOnlyDatabase(Database):
             self.connection.set_busy_handler(patience(busy_timeout))
             self._check_program()
         self._check_version()
-        if self.one("PRAGMA user_version") != FORMAT_VERSION:
-            raise StoreError(
-                f"{self.path} is of an older version: `ordack store upgrade` of a user who may write it upgrades it"
-            )
         self.guid = self.one("SELECT value FROM settings WHERE name = 'guid'")
 
     @contextlib.contextmanager

@@ -1,12 +1,12 @@
-"""The tables of a store, how one of an older version becomes one of this, and the name of its file."""
+"""The tables of a store, and the name of its file."""
 
 from __future__ import annotations
 
-from mqqb import headers, parse, reader
+from mqqb import headers
 
 from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
 
-FORMAT_VERSION = 11
+FORMAT_VERSION = 1
 APPLICATION_ID = 0x4C494F52  # in the file's header, so that no other program's database is taken for a store
 FILE_NAME = "ordack.sqlite"
 INCREMENTAL = 2  # of PRAGMA auto_vacuum: pages that are free can be given back, see free_pages.py
@@ -28,64 +28,7 @@ SYSTEM_QUEUES = (  # B-085; only the order queue's identifier is fixed by the pr
 CLOSED_QUEUES = ("order_queue$", "notify_queue$")  # not open to applications (B-085)
 FIRST_PRIVATE_ID = 16
 
-EXPORTS = """
-CREATE TABLE exports (                           -- the last segment of a queue in a folder, see pipeline/segments.py
-    queue TEXT NOT NULL COLLATE NOCASE,          -- its name: a queue made again under it goes on where that one ended
-    folder TEXT NOT NULL,                        -- the folder's own identifier,
-    path TEXT NOT NULL,                          -- and where it was
-    serial INTEGER NOT NULL,
-    name TEXT NOT NULL,                          -- of the file when it is visible
-    messages INTEGER NOT NULL, size INTEGER NOT NULL, -- the file's, in bytes
-    pending INTEGER NOT NULL,                    -- 1: it is not known to be visible; 2: nor is that expected any more
-    PRIMARY KEY (queue, folder)) WITHOUT ROWID;
-"""
-ANSWERS = """
-CREATE TABLE answers (                           -- the last commit of each application that has `serve` do it
-    application BLOB PRIMARY KEY,
-    number INTEGER NOT NULL,
-    answer BLOB NOT NULL,
-    time INTEGER NOT NULL) WITHOUT ROWID;        -- seconds since 1970
-"""
-ANSWERING = (
-    "CREATE INDEX messages_answering ON messages (queue, correlation, rank, lookup_id) WHERE correlation IS NOT NULL;"
-)
-ORDER = "CREATE INDEX messages_order ON messages (queue, rank, lookup_id);"
-ASIDE = "CREATE INDEX outgoing_messages_aside ON outgoing_messages (outgoing, id) WHERE held OR number = 0;"
-DESTINATION = "ALTER TABLE outcomes ADD COLUMN destination TEXT;"
-UPGRADES = {  # what makes the next version of one
-    3: EXPORTS,
-    4: "UPDATE messages SET arrived = arrived * 1000000",
-    5: "ALTER TABLE incoming ADD COLUMN order_ack_limit INTEGER",
-    6: "ALTER TABLE messages ADD COLUMN aborts INTEGER NOT NULL DEFAULT 0",
-    7: "ALTER TABLE outgoing ADD COLUMN discarded INTEGER NOT NULL DEFAULT 0",
-    8: ANSWERS + DESTINATION,
-    9: "".join(
-        f"DROP TRIGGER IF EXISTS {name};"
-        for name in ("message_added", "message_removed", "message_moved", "outgoing_added", "outgoing_removed")
-    )
-    + "ALTER TABLE outgoing RENAME COLUMN session_open TO sent_to;"
-    + f"UPDATE outgoing SET sent_to = {NEVER} WHERE sent_to;"
-    + "INSERT INTO settings VALUES ('foreign', 1), ('early', 1);"
-    + ASIDE
-    + "ALTER TABLE messages ADD COLUMN correlation BLOB;"
-    + "UPDATE messages SET correlation = correlation_in(packet);",
-    10: "DROP TABLE IF EXISTS configuration; DROP INDEX IF EXISTS messages_answering;"
-    "DROP INDEX messages_order; DROP INDEX messages_received;"
-    "ALTER TABLE messages DROP COLUMN receiver;" + ORDER + ANSWERING,
-}
-CHANGES = {  # what the next version has in addition
-    3: "how far exports have come",
-    4: "microseconds of arrival",
-    5: "limits of OrderAcks",
-    6: "how often a receive of a message was begun",
-    7: "why the latest message to a destination was lost",
-    8: "the last commits of applications, and where messages should have gone",
-    9: "counts, starts and receives by correlation identifier that do not look at all messages",
-    10: "receives that write nothing",
-}
-
-SCHEMA = (
-    """
+SCHEMA = """
 CREATE TABLE settings (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE queues (
     id INTEGER PRIMARY KEY AUTOINCREMENT,      -- PrivateQueueIdentifier, never used twice
@@ -114,10 +57,8 @@ CREATE TABLE messages (
 CREATE INDEX messages_expiry ON messages (expires) WHERE expires IS NOT NULL;
 CREATE INDEX messages_purged ON messages (lookup_id) WHERE purged;
 CREATE INDEX messages_own ON messages (own) WHERE own IS NOT NULL;
-"""
-    + ORDER
-    + ANSWERING
-    + """
+CREATE INDEX messages_order ON messages (queue, rank, lookup_id);
+CREATE INDEX messages_answering ON messages (queue, correlation, rank, lookup_id) WHERE correlation IS NOT NULL;
 CREATE TABLE incoming (
     source BLOB NOT NULL,
     destination TEXT NOT NULL,                   -- the name that the source's stream has, see Manager
@@ -155,9 +96,7 @@ CREATE TABLE outgoing_messages (
 CREATE INDEX outgoing_messages_order ON outgoing_messages (outgoing, id);
 CREATE INDEX outgoing_messages_own ON outgoing_messages (message_id) WHERE own;
 CREATE INDEX outgoing_messages_due ON outgoing_messages (due) WHERE due IS NOT NULL;
-"""
-    + ASIDE
-    + """
+CREATE INDEX outgoing_messages_aside ON outgoing_messages (outgoing, id) WHERE held OR number = 0;
 CREATE TABLE outcomes (                          -- of transactional messages sent here that have ended
     message_id INTEGER PRIMARY KEY,
     confirmation BLOB NOT NULL,
@@ -166,23 +105,24 @@ CREATE TABLE outcomes (                          -- of transactional messages se
 CREATE TABLE history (
     source BLOB NOT NULL, message_id INTEGER NOT NULL, time INTEGER NOT NULL,
     PRIMARY KEY (source, message_id)) WITHOUT ROWID;
+CREATE TABLE exports (                           -- the last segment of a queue in a folder, see pipeline/segments.py
+    queue TEXT NOT NULL COLLATE NOCASE,          -- its name: a queue made again under it goes on where that one ended
+    folder TEXT NOT NULL,                        -- the folder's own identifier,
+    path TEXT NOT NULL,                          -- and where it was
+    serial INTEGER NOT NULL,
+    name TEXT NOT NULL,                          -- of the file when it is visible
+    messages INTEGER NOT NULL, size INTEGER NOT NULL, -- the file's, in bytes
+    pending INTEGER NOT NULL,                    -- 1: it is not known to be visible; 2: nor is that expected any more
+    PRIMARY KEY (queue, folder)) WITHOUT ROWID;
+CREATE TABLE answers (                           -- the last commit of each application that has `serve` do it
+    application BLOB PRIMARY KEY,
+    number INTEGER NOT NULL,
+    answer BLOB NOT NULL,
+    time INTEGER NOT NULL) WITHOUT ROWID;        -- seconds since 1970
 """
-    + EXPORTS
-    + ANSWERS
-)
 
 
 def correlation_of(message: headers.UserMessage) -> bytes | None:
     """What `messages.correlation` has for a message."""
     identifier = bytes(message.properties.correlation_id)
     return identifier if any(identifier) else None
-
-
-def correlation_in(packet: bytes) -> bytes | None:
-    """The same for a packet; an upgrade calls it."""
-    try:
-        found = parse.parse(packet)
-    except ValueError:
-        return None
-    message = found.message if isinstance(found, (reader.OrderAck, headers.FinalAck)) else found
-    return correlation_of(message) if isinstance(message, headers.UserMessage) else None
