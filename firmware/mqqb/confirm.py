@@ -146,13 +146,13 @@ class Settings:
         class_sent: int = NACK_RECEIVE_TIMEOUT_AT_SENDER,
         class_stored: int = NACK_RECEIVE_TIMEOUT,
     ) -> None:
-        if xact_delay_receive_nack is not None and not 0 <= xact_delay_receive_nack < UNSET:
-            raise ValueError("XactDelayReceiveNack is 0 to 0xFFFFFFFE")
-        if not 0 <= long_live_time < UNSET:
-            raise ValueError("LongLiveTime is 0 to 0xFFFFFFFE")
-        for message_class in (class_never_sent, class_sent, class_stored):
-            if not 0x8000 <= message_class <= 0xFFFF:
-                raise ValueError("the class of a time-out is a negative one, 0x8000 to 0xFFFF")
+        for least, most, values in (
+            (0, UNSET - 1, (xact_delay_receive_nack or 0, long_live_time)),
+            (CLASS_NEGATIVE, 0xFFFF, (class_never_sent, class_sent, class_stored)),
+        ):
+            for value in values:
+                if not least <= value <= most:
+                    raise ValueError("{} is not in {} to {}".format(value, least, most))
         self.xact_delay_receive_nack = xact_delay_receive_nack
         self.xact_dead_letter_always = xact_dead_letter_always
         self.long_live_time = long_live_time
@@ -166,15 +166,25 @@ class Conclusion:
 
     answer: WAITING, STORED (also for good: without JN and JP nobody will learn more, C-40), RECEIVED, DEAD_LETTERED,
     or DISCARDED (it failed, and had no JN to keep it). message_class: of what ended it, 0 before the end.
-    in_doubt: of the last two, whether it may have been received all the same.
+    in_doubt: of the last two, whether it may have been received all the same. deadline: C, s since 1970: by then it is
+    known whether it was received (C-81); None: never (C-40, C-87), or T0 is not known. is_final: nothing will change.
     """
 
-    __slots__ = ("answer", "in_doubt", "message_class")
+    __slots__ = ("answer", "deadline", "in_doubt", "is_final", "message_class")
 
-    def __init__(self, answer: str, message_class: int, in_doubt: bool = False) -> None:
+    def __init__(
+        self,
+        answer: str,
+        message_class: int,
+        in_doubt: bool = False,
+        deadline: "int | None" = None,
+        is_final: bool = False,
+    ) -> None:
         self.answer = answer
         self.message_class = message_class
         self.in_doubt = in_doubt
+        self.deadline = deadline
+        self.is_final = is_final
 
 
 def journal_of(journal: int, settings: Settings) -> int:
@@ -312,19 +322,29 @@ class Confirmation:
 
     def conclusion(self) -> Conclusion:
         """What the application may be told."""
-        state = self.record[STATE]
-        message_class = self.record[CLASS]
+        record = self.record
+        state = record[STATE]
+        message_class = record[CLASS]
+        marks = record[MARKS]
+        in_doubt = False
+        answer = DEAD_LETTERED if state == X else DISCARDED
         if state in (Q, S):
-            return Conclusion(WAITING, 0)
-        if message_class == 0:
-            return Conclusion(STORED, 0)
-        if message_class == ACK_RECEIVE:
-            return Conclusion(RECEIVED, message_class)
-        marks = self.record[MARKS]
-        # C-82 calls classes 0x8001 and 0x800C definite as well. Where the source wrote them on a message that it had
-        # transmitted, the destination has not spoken: it may be received, as in C-84 (B-315).
-        in_doubt = bool(marks & _TRANSMITTED) and not (marks & _CONFIRMED and _is_definite(message_class))
-        return Conclusion(DEAD_LETTERED if state == X else DISCARDED, message_class, in_doubt)
+            answer = WAITING
+        elif message_class == 0:
+            answer = STORED
+        elif message_class == ACK_RECEIVE:
+            answer = RECEIVED
+        else:
+            # C-82 calls classes 0x8001 and 0x800C definite as well. Where the source wrote them on a message that it
+            # had transmitted, the destination has not spoken: it may be received, as in C-84 (B-315).
+            # Nor do a FinalAck of 0x8002 and an unknown one say that nobody received it (C-82, C-84, C-85).
+            is_definite = message_class in (0xC000, 0xC001, NACK_RECEIVE_TIMEOUT, 0xC004) or (
+                0x8000 <= message_class <= 0x800C and message_class != NACK_REACH_QUEUE_TIMEOUT
+            )
+            in_doubt = bool(marks & _TRANSMITTED) and not (marks & _CONFIRMED and is_definite)
+        is_known = marks & JOURNAL_BITS and record[SENT_TIME]
+        deadline = self.confirmation_deadline() if is_known else None
+        return Conclusion(answer, message_class, in_doubt, deadline, state not in (Q, S, O))
 
     def _time_to_reach_queue(self) -> int:
         ttrq = self.record[TTRQ]
@@ -376,10 +396,3 @@ class Confirmation:
         record[MARKS] |= event & _MARKS_LEFT
         record[CLASS] = message_class
         return action
-
-
-def _is_definite(message_class: int) -> bool:
-    """Does a FinalAck of this class say that nobody received it (C-82, C-85)? 0x8002 and unknown ones do not (C-84)."""
-    if 0x8000 <= message_class <= 0x800C:
-        return message_class != NACK_REACH_QUEUE_TIMEOUT
-    return message_class in (0xC000, 0xC001, NACK_RECEIVE_TIMEOUT, 0xC004)

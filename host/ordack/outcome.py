@@ -11,6 +11,7 @@ Times: seconds since 1970.
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Collection, Iterable
 from functools import cached_property
 from struct import unpack_from
@@ -116,6 +117,15 @@ def elapsed(message: headers.UserMessage, now: int) -> int:
     return max(now - message.user.sent_time, 0)
 
 
+def of_local(packet: bytes, settings: confirm.Settings) -> tuple[int, array[int]]:
+    """The MessageID of a transactional message from this queue manager to itself, and the record of its confirmation
+    process."""
+    (ttrq,) = unpack_from("<I", packet, core.BASE_TIME_TO_REACH_QUEUE_AT)
+    ttbr, sent_time, message_id, flags = unpack_from("<4I", packet, core.USER_TIME_TO_BE_RECEIVED_AT)
+    journal = flags & (core.USER_JN | core.USER_JP)
+    return message_id, confirm.new(sent_time, settings, journal, ttrq, ttbr, local=True)
+
+
 def send_until(message: headers.UserMessage) -> int:
     """Until when a message may travel: TimeToReachQueue, or TimeToBeReceived if that is shorter (B-311, B-403)."""
     life = min(message.base.time_to_reach_queue, message.user.time_to_be_received)
@@ -193,12 +203,9 @@ class Outcomes:
     ) -> tuple[int, bytes, int, str | None]:
         """A transactional message from this queue manager to itself: C-70, C-71, and its other ends alike; the outcome.
         alike: what has become of those before it, by what decides that."""
-        (ttrq,) = unpack_from("<I", leaving.packet, core.BASE_TIME_TO_REACH_QUEUE_AT)
-        ttbr, sent_time, message_id, flags = unpack_from("<4I", leaving.packet, core.USER_TIME_TO_BE_RECEIVED_AT)
-        journal = flags & (core.USER_JN | core.USER_JP)
-        key = sent_time, journal, ttrq, ttbr
+        message_id, new = of_local(leaving.packet, self.config.confirmation)
+        key = tuple(new)
         if key not in alike:
-            new = confirm.new(sent_time, self.config.confirmation, journal, ttrq, ttbr, local=True)
             confirmation = Confirmation(new, self.config.confirmation)
             alike[key] = confirmation, confirmation.final_ack(message_class)
         confirmation, action = alike[key]

@@ -15,6 +15,7 @@ from ordack import names
 from ordack.commits import LOOK_AGAIN_S
 from ordack.config import Config
 from ordack.one_thread import Turn, one_thread
+from ordack.outcome import of_local
 from ordack.sending import open_queue
 from ordack.store import Store
 from ordack.store.messages import Stored
@@ -92,8 +93,8 @@ class Here:
     def state(self, message_id: int) -> confirm.Conclusion | None:
         settings = self.config().confirmation
         waiting = self.store.outgoing.waiting_own(message_id)
-        if waiting is None and self.store.messages.own(message_id) is not None:
-            return confirm.Conclusion(confirm.STORED, 0)
+        if waiting is None and (packet := self.store.messages.own(message_id)) is not None:
+            return Confirmation(of_local(packet, settings)[1], settings).conclusion()
         # last: a message that ends between these questions has its outcome by now
         record = waiting.confirmation if waiting is not None else self.store.memory.outcome(message_id)
         if record is None:

@@ -341,6 +341,8 @@ def of_message(client: Client, message_id: int, now: float | None = None) -> dic
         "message_id": message_id,
         "state": conclusion.answer,
         "in_doubt": conclusion.in_doubt,
+        "deadline": conclusion.deadline,
+        "final": conclusion.is_final,
         "class": number,
         "class_name": classes.name(number) if number else None,
         "why": f"{said}: {classes.words(number, client.store.memory.missed(message_id))}" if number else said,

@@ -508,6 +508,8 @@ def test_what_waits_is_listed_paused_resumed_resent_and_ended(store: Path, tmp_p
         "message_id": sent["message_id"],
         "state": "dead-lettered",
         "in_doubt": False,
+        "deadline": None,
+        "final": True,
         "class": 0x8001,
         "class_name": "NACK_DELETED",
         "why": "dead-lettered: an operator has removed it before it arrived (class 0x8001 NACK_DELETED)",
@@ -518,7 +520,7 @@ def test_what_waits_is_listed_paused_resumed_resent_and_ended(store: Path, tmp_p
     text = ordack("state", "--store", store, sent["message_id"])
     assert (text.returncode, text.stdout) == (
         0,
-        "dead-lettered: an operator has removed it before it arrived (class 0x8001 NACK_DELETED)\n",
+        "dead-lettered: an operator has removed it before it arrived (class 0x8001 NACK_DELETED); final\n",
     )
 
 

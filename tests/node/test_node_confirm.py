@@ -65,6 +65,36 @@ def test_as_on_boards(test: Any, arguments: Any) -> None:
     test(*arguments)
 
 
+@pytest.mark.rule("C-11", "C-12", "C-13", "C-40", "C-80", "C-81")
+@pytest.mark.parametrize(("settings", "after"), [(None, 20), (confirm.Settings(xact_delay_receive_nack=3), 13)])
+async def test_a_handle_says_the_deadline_and_whether_its_state_is_final(
+    settings: confirm.Settings | None, after: int
+) -> None:
+    plant = await Plant(confirmation=settings).start()
+    queue = plant.node.queue(LINE)
+    plain, endless = await queue.send(b"0", ttbr=10), await queue.send(b"1", dead_letter=True)
+    held = await queue.send(b"2", dead_letter=True, ttbr=10)
+    assert [message.conclusion().deadline for message in (plain, endless, held)] == [None, None, T0 + after]
+    assert not held.conclusion().is_final
+    assert await held.stored()
+    assert [message.conclusion().is_final for message in (plain, endless, held)] == [True, False, False]
+    assert held.conclusion().deadline == T0 + after
+    plant.destination.final_ack(plant.destination.queue[2], 0x4000)
+    assert await held.received()
+    assert held.conclusion().is_final
+    await plant.stop()
+    assert held.conclusion().deadline is None, "the settings went with the node"
+
+
+async def test_a_board_that_does_not_know_the_time_says_no_deadline() -> None:
+    plant = Plant()
+    plant.time = 0
+    await plant.start()
+    message = await plant.node.queue(LINE).send(b"0", dead_letter=True, ttbr=10)
+    assert message.conclusion().deadline is None
+    await plant.stop()
+
+
 # ---- over TCP -----------------------------------------------------------------------------------------
 
 

@@ -43,12 +43,19 @@ class Message(log.Stored):
     packet: "bytearray | None" = None  # it, until it is sent for the first time, if there is room in memory
 
     def conclusion(self) -> confirm.Conclusion:
-        """What may be said of it now: answer, message_class, in_doubt (C-80 to C-87)."""
+        """What may be said of it now (C-80 to C-87). The deadline is None when the node is closed, too."""
+        from ordack.node import node
+
         record = self.current()
         if record[confirm.MARKS] & GOES == GOES:
             record = record[:]
             record[confirm.STATE] = confirm.GONE
-        return confirm.Confirmation(record, confirm.Settings()).conclusion()
+        owner = node.owner_of(self.queue)
+        settings = confirm.Settings() if owner is None else owner.outcomes.settings
+        conclusion = confirm.Confirmation(record, settings).conclusion()
+        if owner is None:
+            conclusion.deadline = None
+        return conclusion
 
     @property
     def reason(self) -> str:

@@ -537,16 +537,24 @@ async def await_start(owner: "Any") -> bool:
     """Raises OutboxError: the node of these inboxes, or of this logged queue, is not started, and no other task starts
     it at once. False: it was started before, and nothing has changed.
     """
-    for node in opened.values():
-        tasks = node._tasks  # noqa: SLF001 - of this module
-        if tasks is None and (owner is node.inboxes or owner in node.outbox.queues):
-            import asyncio
+    node = owner_of(owner)
+    tasks = None if node is None else node._tasks  # noqa: SLF001 - of this module
+    if node is None or tasks is not None:
+        return False
+    import asyncio
 
-            await asyncio.sleep(0)
-            if node._tasks is None:  # noqa: SLF001
-                raise log.OutboxError("the node is not started: call node.start()")
-            return True
-    return False
+    await asyncio.sleep(0)
+    if node._tasks is None:  # noqa: SLF001
+        raise log.OutboxError("the node is not started: call node.start()")
+    return True
+
+
+def owner_of(part: "Any") -> "Node | None":
+    """The open Node that has these inboxes or this logged queue, or None."""
+    for node in opened.values():
+        if part is node.inboxes or part in node.outbox.queues:
+            return node
+    return None
 
 
 def _places(free: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -48,7 +49,13 @@ def state(
             state=None,
         )
         raise typer.Exit(1)
-    report(as_json, told["why"], **told)
+    report(as_json, f"{told['why']}; {_until(told['final'], told['deadline'])}", **told)
+
+
+def _until(is_final: bool, deadline: int | None) -> str:
+    if is_final or deadline is None:
+        return "final" if is_final else "not final"
+    return f"not final; known at {datetime.fromtimestamp(deadline).astimezone().isoformat(' ')} at the latest"
 
 
 def status(

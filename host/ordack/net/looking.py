@@ -59,9 +59,11 @@ def looking_in(question: list[Any]) -> tuple[Look, float] | None:
     return (lambda here: here.queue(subject) if question[0] == service.QUEUE else here.last_discarded(subject)), 0.0
 
 
-def _state(here: Here, message_id: int) -> tuple[str, int, bool] | None:
+def _state(here: Here, message_id: int) -> tuple[str, int, bool, int | None, bool] | None:
     found = here.state(message_id)
-    return None if found is None else (found.answer, found.message_class, found.in_doubt)
+    if found is None:
+        return None
+    return found.answer, found.message_class, found.in_doubt, found.deadline, found.is_final
 
 
 class Reading:

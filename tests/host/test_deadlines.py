@@ -1,0 +1,82 @@
+"""When it is known at the latest whether a message was received, and whether its state is final."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ordack.client import Client
+
+from tests.support.command import Serve, as_json, ordack, serve_applications, set_numbers
+
+AWAY, HERE = "DIRECT=OS:plant\\private$\\q", "line1"
+LATER_S = 600  # that a busy machine may need between two looks at the clock
+
+
+def _shown(store: Path, message_id: int) -> dict[str, Any]:
+    [told] = as_json("state", "--store", store, message_id)
+    return {name: told[name] for name in ("state", "deadline", "final")}
+
+
+@pytest.mark.rule("C-11", "C-12", "C-13", "C-14", "C-71", "C-80", "C-81", "C-87")
+@pytest.mark.parametrize(
+    ("destination", "properties", "numbers", "after"),
+    [
+        (AWAY, {"dead_letter": True, "ttbr": 6000}, {}, 12000),
+        (AWAY, {"journal": True, "ttbr": 6000, "ttrq": 1000}, {}, 7000),
+        (AWAY, {"dead_letter": True, "ttbr": 6000, "ttrq": 36000}, {}, 12000),
+        (AWAY, {"dead_letter": True, "ttbr": 6000}, {"XactDelayReceiveNack": 3000}, 9000),
+        (HERE, {"dead_letter": True, "ttbr": 6000}, {}, 6000),
+        (AWAY, {"dead_letter": True}, {}, None),
+        (AWAY, {"ttbr": 6000}, {}, None),
+        (HERE, {}, {}, None),
+    ],
+)
+def test_the_deadline_is_shown_to_operators_and_applications(
+    store: Path, destination: str, properties: dict[str, Any], numbers: dict[str, int], after: int | None
+) -> None:
+    with Client(store) as client:
+        set_numbers(client.store, **numbers)
+        begin = int(time.time())
+        message_id = client.send(destination, b"x", **properties).message_id
+        state = client.state(message_id)
+    assert state
+    shown = _shown(store, message_id)
+    assert (shown["deadline"], shown["final"]) == (state.deadline, state.is_final)
+    assert not state.is_final
+    text = ordack("state", "--store", store, message_id).stdout
+    assert "; not final" in text
+    if after is None:
+        assert state.deadline is None
+    else:
+        assert state.deadline is not None
+        assert begin + after <= state.deadline < begin + after + LATER_S
+        assert datetime.fromtimestamp(state.deadline).astimezone().isoformat(" ") in text
+
+
+@pytest.mark.rule("C-40", "C-81")
+def test_a_state_is_final_when_nothing_more_can_be_learned(store: Path, tmp_path: Path) -> None:
+    with Client(tmp_path / "plant", create=True) as client:
+        client.create_queue("q", transactional=True)
+    plant = Serve(tmp_path / "plant")
+    serve, place = serve_applications(store, f"[next-hops]\nplant = '127.0.0.1:{plant.port}'\n")
+    end = time.monotonic() + 60
+    with Client(place) as client:
+        plain = client.send(AWAY, b"1").message_id
+        held = client.send(AWAY, b"2", dead_letter=True, ttbr=60000).message_id
+        while (found := client.state(held)) is None or found.answer == "waiting":
+            assert time.monotonic() < end
+        assert (found.answer, found.is_final) == ("stored at destination", False)
+        assert found.deadline is not None
+        assert found.deadline > time.time()
+        assert _shown(store, held) == {"state": found.answer, "deadline": found.deadline, "final": False}
+        assert _shown(store, plain) == {"state": "stored at destination", "deadline": None, "final": True}
+        assert ordack("receive", "--store", tmp_path / "plant", "q", "--all").returncode == 0
+        while (found := client.state(held)) is None or not found.is_final:
+            assert time.monotonic() < end
+        assert found.answer == "received"
+    plant.stop()
+    serve.stop()
