@@ -25,6 +25,7 @@ from concurrent.futures import Future
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from mqqb import confirm
 from rich.console import Console
@@ -116,6 +117,7 @@ class KillMade:
     at_byte: bool
 
 
+T = TypeVar("T")
 Work = Callable[[], None]
 
 
@@ -159,11 +161,13 @@ def beside(work: Work) -> "asyncio.Future[None]":
     return asyncio.get_running_loop().run_in_executor(None, work)
 
 
-async def elsewhere(work: Work) -> None:
-    """`beside`, and wait for its end, also when this is cancelled."""
-    future = beside(work)
+async def elsewhere(work: Callable[[], T]) -> T:
+    """What it gives. Done in a thread, as `beside`; its end is waited for also when this is cancelled. labgrid, too,
+    wants a thread without a running event loop, for a place at its coordinator.
+    """
+    future = asyncio.get_running_loop().run_in_executor(None, work)
     try:
-        await asyncio.shield(future)
+        return await asyncio.shield(future)
     except asyncio.CancelledError:
         await asyncio.wait([future])
         raise
@@ -611,7 +615,7 @@ class Campaign:
 
     async def judge(self, received: list[Received], figures: Figures) -> None:
         """Compare what the queue held of this board, which is off, with its ledger."""
-        content = self.board.read_file(sensor.LEDGER)
+        content = await elsewhere(lambda: self.board.read_file(sensor.LEDGER))
         (self.folder / sensor.LEDGER).write_bytes(content)
         ledger = read_ledger(content)
         self.progress.read(self.board.log)
@@ -619,7 +623,7 @@ class Campaign:
         held = frozenset(failed) | await self.held() | self.gone
         erased = Erased(held, frozenset(self.progress.bases), frozenset(self.progress.claimed - failed - self.gone))
         result = compare(self.settings.messages, ledger, received, erased)
-        self.commands.judge(result, read_ledger(self.board.read_file(sensor.COMMANDS)))
+        self.commands.judge(result, read_ledger(await elsewhere(lambda: self.board.read_file(sensor.COMMANDS))))
         self.in_queue = result.received
         figures.comparison, figures.found_at_restart = result, sum(entry.found for entry in ledger)
         if figures.failure is not None:
@@ -649,7 +653,7 @@ class Campaign:
             if self.names is not None:
                 parts.callback(self.names.close)
             parts.callback(self.manager.close)
-            parts.callback(self.board.close)
+            parts.push_async_callback(elsewhere, self.board.close)
 
     def keep(self, figures: Figures) -> None:
         """Write figures and logs beside ledger and store."""
@@ -689,7 +693,7 @@ async def run_campaign(settings: Settings, console: Console) -> Figures:
     command that repeats it. Raises BoardMissing, and OSError.
     """
     with new_folder(settings.artefacts, f"seed-{settings.seed}") as (folder, keep):
-        campaign, victims, figures = prepare(settings, folder)
+        campaign, victims, figures = await prepare(settings, folder)
         await _play(campaign, victims, figures, console)
         if not figures.ok:
             keep()
@@ -780,10 +784,10 @@ def _refuse(settings: Settings, board: Board) -> None:
 Prepared = tuple[Campaign, dict[str, Victim], Figures]
 
 
-def prepare(settings: Settings, folder: Path, first: Prepared | None = None) -> Prepared:
+async def prepare(settings: Settings, folder: Path, first: Prepared | None = None) -> Prepared:
     """The parts of a campaign, what will happen to them, and its figures with that plan. It shares the queue manager,
     and what will happen to that, with the one that was prepared `first`. Raises BoardMissing."""
-    settings, board = _opened(settings, folder)
+    settings, board = await elsewhere(lambda: _opened(settings, folder))
     if first is not None:
         kills = kills_of(settings.plan or (), MANAGER)
         own = [event for event in settings.plan or () if event not in kills]

@@ -85,7 +85,7 @@ async def prepared(wanted: Settings, folder: Path) -> list[Prepared]:
             first = members[0] if members else None
             plan = wanted.plan and tuple(one for one in wanted.plan if is_shared(one) or one.of == place + 1)
             alone = replace(wanted, board=board, boards=(), seed=wanted.seed + place, plan=plan)
-            members.append(prepare(alone, own, first))
+            members.append(await prepare(alone, own, first))
             members[-1][0].guid = f"{GUID[:-4]}{place:04x}"
     except BaseException:
         for one, _, _ in members:

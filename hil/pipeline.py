@@ -29,7 +29,7 @@ from rich.console import Console
 
 from hil import sensor
 from hil.boards import ROOT, Board, BoardMissing, Log, Mortal, Process
-from hil.campaign import LISTENING_DEADLINE_S, QUEUE, TICK_S, Victim
+from hil.campaign import LISTENING_DEADLINE_S, QUEUE, TICK_S, Victim, elsewhere
 from hil.dice import new_seed
 from hil.ending import ending, new_folder, to_the_end
 from hil.progress import Progress
@@ -256,11 +256,11 @@ class Figures(Run):
 class PipelineCampaign:
     """One run: the parts while they live."""
 
-    def __init__(self, settings: Settings, folder: Path) -> None:
+    def __init__(self, settings: Settings, folder: Path, board: Board) -> None:
         ordack = settings.ordack
         self.settings = settings
         self.folder = folder
-        self.board: Board = open_board(settings.board, folder / "board")
+        self.board = board
         self.manager = QueueManager(ordack, folder)
         self.export = Service([*ordack, "export", QUEUE, "--store", "store", "--to", SEGMENTS, "--follow", "--json",
                                "--rows", str(settings.rows), "--age", "0.2"], folder)  # fmt: skip
@@ -291,11 +291,11 @@ class PipelineCampaign:
         self.manager.power_up()
         await self._until(self.manager.listening, "the queue manager does not say that it is listening")
         host, port = self.manager.address
-        self.board.start({
+        await elsewhere(lambda: self.board.start({
             "outbox": "outbox", "queue": f"DIRECT=TCP:{host}\\private$\\{QUEUE}", "seed": settings.seed,
             "count": settings.messages, "max_size": settings.max_size, "ahead": 64, "host": host, "port": port,
             "campaign": self.progress.campaign,
-        })  # fmt: skip
+        }))  # fmt: skip
         self.export.power_up()
         marker = self.folder / SEGMENTS / segments.MARKER
         await self._until(marker.exists, "the export does not make its folder")
@@ -303,7 +303,7 @@ class PipelineCampaign:
         await self._keep_killing()
         await asyncio.to_thread(self._stop)
         figures.latency_s = self.latency()
-        ledger = read_ledger(self.board.read_file(sensor.LEDGER))
+        ledger = read_ledger(await elsewhere(lambda: self.board.read_file(sensor.LEDGER)))
         figures.comparison = compare(settings.messages, ledger, self.table.read())
         figures.orphans, figures.files = self.table.orphans(), len(self.table.files())
         figures.segments = len(segments.segments(self.folder / SEGMENTS))
@@ -400,7 +400,8 @@ async def run_campaign(settings: Settings) -> Figures:
                      "ingest": settings.ingest_kills}  # fmt: skip
     begun = time.monotonic()
     with new_folder(settings.artefacts, f"seed-{settings.seed}") as (folder, keep):
-        campaign = PipelineCampaign(settings, folder)
+        board = await elsewhere(lambda: open_board(settings.board, folder / "board"))
+        campaign = PipelineCampaign(settings, folder, board)
         try:
             await campaign.run(figures)
         except (CampaignFailed, ValueError, KeyError, OSError, BoardMissing) as error:

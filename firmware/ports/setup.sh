@@ -131,7 +131,7 @@ install_stubs() {
 install_ordack() { .venv/bin/python -m pip install --no-deps --no-build-isolation --editable .; }
 
 python_part() {
-    local key packages group
+    local key packages group folder
     [ -x .venv/bin/python ] || rm -f build/stamps/{venv,python-packages-*,ordack}
     step venv "$root" create_venv
     key="$root $(.venv/bin/python --version) $(sha256sum <tests/constraints.txt)"
@@ -141,6 +141,8 @@ python_part() {
     for group in $packages; do
         step "python-packages-$group" "$key $(requirements "$group")" install_requirements "$group"
     done
+    # labgrid's own commands import what a file of boards names: hil.drivers
+    if for_tests; then for folder in .venv/lib/python3*/site-packages; do echo "$root" >"$folder/checkout.pth"; done; fi
     if for_tests; then step micropython-stubs "$key $(requirements stubs)" install_stubs; fi
     step ordack "$key $(digest pyproject.toml host/build_backend.py host/build_mqqb.py c_core host/native)" install_ordack
     if for_tests; then

@@ -21,7 +21,7 @@ PASSED_ON: dict[str, Any] = {"add_help_option": False, "context_settings": {"ign
 def rig(
     words: Annotated[list[str] | None, typer.Argument(metavar="COMMAND [BOARD]...", show_default=False)] = None,
 ) -> None:
-    """Find, check, flash or hold the boards of a lab: scan, check, flash, status, hold, release. In a checkout only."""
+    """Find, check or flash the boards of a lab: scan, check, flash, status. In a checkout only."""
     if not (CHECKOUT / "hil" / "rig.py").is_file():
         complain("the rig is no part of an installed ordack: in a checkout, `make setup-test` and .venv/bin/ordack rig")
         raise typer.Exit(2)
