@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,8 +12,8 @@ from ordack.store.room import megabytes
 
 WRITES_AT = 120  # the byte of SQLite's file `-shm` that who writes to the log has locked (wal.c, WAL_WRITE_LOCK)
 READS_AT = range(123, 128)  # and of those one for who reads from the log (WAL_READ_LOCK)
-LOOKS_S = 0.25
-LOOKS = 10  # in that time: who reads only now and then has no lock in one of them
+LOOKS, MOST_LOOKS = 10, 8  # who reads only now and then has no lock in many of them
+LOOK_S = 0.025
 COMMAND_MAX = 200  # characters of a command that are shown
 
 
@@ -25,13 +26,15 @@ def writer_of(database: Path) -> str:
 
 
 def readers_of(database: Path) -> list[str]:
-    """The other processes that have been reading from this database since this began to look, for LOOKS_S."""
-    until = time.monotonic() + LOOKS_S
-    readers = _readers(database)
-    while readers and time.monotonic() < until:
-        time.sleep(LOOKS_S / LOOKS)
-        readers &= _readers(database)
-    return [process(pid) for pid in sorted({pid for pid, _ in readers})]
+    """The other processes that read from this database for long. The kernel's list may lack a lock that is there, when
+    others come and go meanwhile."""
+    seen: Counter[tuple[int, int]] = Counter()
+    for _ in range(LOOKS):
+        seen.update(_readers(database))
+        if not seen:
+            break
+        time.sleep(LOOK_S)
+    return [process(pid) for pid in sorted({pid for (pid, _), looks in seen.items() if looks >= MOST_LOOKS})]
 
 
 def pinned_by(database: Path, log: int) -> str:
