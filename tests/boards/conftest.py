@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import power  # noqa: F401 - it ends the jumps of numbers at a start, for all tests here, whichever of them run
 import pytest
 
 from hil.emulated import M3, Chip

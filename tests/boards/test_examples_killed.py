@@ -1,6 +1,7 @@
-"""The programs of firmware/examples while power goes, again and again and at any instant: at the board, at its
-neighbour, at the Pi between, at the queue manager. What they send are numbers that grow from life to life, and they
-print which of them are kept: all of these arrive, each once, in order."""
+"""The programs of firmware/examples while power goes, again and again: at the board, at its neighbour, at the Pi
+between, at the queue manager. What they send are numbers that grow from life to life, and they print which of them are
+kept: all of these arrive, each once, in order. Power goes at a line that a board prints, which a seed draws, never at a
+time."""
 
 from __future__ import annotations
 
@@ -22,7 +23,6 @@ from tests.support.command import DEADLINE_S, Serve, own_port
 from tests.support.examples import EXAMPLES, LAN, PLANT, SENSOR, STARTS, Boards, guid_of_board, line_at, to
 
 CUTS = 3
-AWAKE_S = 2.0  # power goes before
 COUNTING = SENSOR.replace("class ADC:", "class ADC:\n    count = 0\n").replace(
     "return 14022", "ADC.count += 1\n        return 100000 * LIFE + ADC.count"
 )
@@ -37,7 +37,7 @@ def dice() -> random.Random:
 
 
 class Lives:
-    """A board with an example, and what it has printed in each of its lives."""
+    """A board with an example, and what it has printed in each of its lives. lines: which it prints in each of them."""
 
     def __init__(
         self,
@@ -45,17 +45,19 @@ class Lives:
         dice: random.Random,
         name: str,
         *changes: tuple[str, str],
+        lines: tuple[str, ...],
         links: tuple[str, ...] = ("-nic", LAN),
     ) -> None:
+        self._lines = (STARTS, *lines)
         self._again = lambda: boards.again(name, links)
         self._dice = dice
         self._before: list[str] = []
         self.board = boards.run(name, *changes, links=links, machine=COUNTING)
 
     def cut(self) -> None:
-        """Its power goes at any instant after its program began, and comes again."""
-        self.board.until(STARTS)
-        time.sleep(self._dice.random() * AWAKE_S)
+        """Its power goes when it has printed one of its lines, and comes again."""
+        printed = self._lines[: self._dice.randint(1, len(self._lines))]
+        self.board.often(printed[-1], printed.count(printed[-1]))
         self.board.kill()
         self._before.append(self.board.output)
         self.board = self._again()
@@ -108,7 +110,7 @@ def check(numbers: list[int], kept: set[int], last: int) -> None:
 
 def test_readings_of_a_fast_sensor(boards: Boards, store: Path, plant: Plant, dice: random.Random) -> None:
     kept = "when it returns", "when it returns\n                print('kept', int(batch[-1]))"
-    sensor = Lives(boards, dice, "fast.py", to(plant.port), kept)
+    sensor = Lives(boards, dice, "fast.py", to(plant.port), kept, lines=("kept",) * 3)
     for _ in range(CUTS):
         sensor.cut()
         plant.cut()
@@ -127,7 +129,8 @@ def test_a_reading_that_a_pi_passes_on(boards: Boards, store: Path, dice: random
     (gateway / "ordack.toml").write_text(settings.replace(f"{PLANT}:1801", f"127.0.0.1:{plant.port}"))
     line = own_port()
     kept = "dead_letter=True)", f"dead_letter=True)\nprint('kept', {NUMBER} - 1)"
-    board = Lives(boards, dice, "gateway/main.py", kept, links=("-nic", LAN, *line_at(line)))
+    links = ("-nic", LAN, *line_at(line))
+    board = Lives(boards, dice, "gateway/main.py", kept, lines=("kept", "the Pi has it"), links=links)
     board.board.until(STARTS)
     pi = Plant(gateway, "--serial", f"press7=socket://127.0.0.1:{line}")
     try:
@@ -145,7 +148,7 @@ def test_a_reading_that_a_pi_passes_on(boards: Boards, store: Path, dice: random
 
 def test_commands_to_a_board(boards: Boards, store: Path, plant: Plant, dice: random.Random) -> None:
     """One that is handled comes again where the power went before it was taken, and says that it may."""
-    board = Lives(boards, dice, "commands.py", to(plant.port))
+    board = Lives(boards, dice, "commands.py", to(plant.port), lines=("b'",) * 5)
     queue = f"PRIVATE={guid_of_board(store)}\\7"
     sent = []
     with Client(store) as client:
@@ -170,7 +173,7 @@ def test_commands_to_a_board(boards: Boards, store: Path, plant: Plant, dice: ra
 def test_what_a_board_sends_to_its_neighbour(boards: Boards, dice: random.Random) -> None:
     port = own_port()
     to_it = f"{LAN},hostfwd=tcp:127.0.0.1:{port}-:1801"
-    receiver = Lives(boards, dice, "neighbour_receives.py", links=("-nic", to_it))
+    receiver = Lives(boards, dice, "neighbour_receives.py", lines=("b'",), links=("-nic", to_it))
     sender = Lives(
         boards,
         dice,
@@ -178,6 +181,7 @@ def test_what_a_board_sends_to_its_neighbour(boards: Boards, dice: random.Random
         ('"outbox", ', f'"outbox", connect=("{HOST}", {port}), '),
         ('b"open"', f'b"%d" % {NUMBER}'),
         ("ttrq=60, ttbr=60)", f"ttrq=3600, ttbr=3600)\n        print('kept', {NUMBER} - 1)"),
+        lines=("kept", "received"),
     )
     for _ in range(CUTS):
         sender.cut()

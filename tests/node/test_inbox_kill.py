@@ -1,7 +1,8 @@
-"""Commands from `ordack` to a board that is killed by SIGKILL at seeded instants, also between receipt and handling, by
-each way in which a host can address a board: each is handled once and in order, and the host learns it.
+"""Commands from `ordack` to a board that is killed by SIGKILL at moments that a seed draws, also between receipt and
+handling, by each way in which a host can address a board: each is handled once and in order, and the host learns it.
 
-On MicroPython if there is a build of it, else on CPython.
+A moment is a step of the program, never a time: a slow machine changes nothing. On MicroPython if there is a build of
+it, else on CPython.
 """
 
 from __future__ import annotations
@@ -28,19 +29,48 @@ from tests.support.emulated import MPS2, Machine, write_flash
 
 BOARD = ROOT / "build" / "micropython" / "unix-c" / "micropython"
 GUID = bytes(range(16))
-KILLS = int(os.environ.get("KILLS", "8"))
+EACH = 2  # lives that end at each kind of moment
 DEADLINE_S = 270  # all of it, on a machine that has other work
+
+# Kinds of moments, and the highest count at which a life ends. There the program stands still, and is then killed.
+MOMENTS = {
+    "step": 8,  # before or after each operation of the file system, of which each command has at least two
+    "received": 3,
+    "handled": 3,  # and not taken: it comes again
+    "taken": 3,
+}
 
 # The application notes what it has handled, as a real one leaves its mark in the world: between that and take() it can
 # die too. Then the same message comes again, and is marked as such.
 APPLICATION = """
 import sys
 import time
-from ordack.node import Node
+from ordack.node import Node, log
 from ordack.node.uart import UartLink
 from tty_uart import Uart
 
-folder, how, place, guid = sys.argv[1:5]
+folder, how, place, guid, moment, left = sys.argv[1:7]
+left = int(left)
+
+def reach(kind):
+    global left
+    if kind == moment:
+        left -= 1
+        if not left:
+            print("stands still")
+            sys.stdin.readline()
+
+def watch(name):
+    operation = getattr(log.Files, name)
+    def watched(self, *arguments):
+        reach("step")
+        result = operation(self, *arguments)
+        reach("step")
+        return result
+    setattr(log.Files, name, watched)
+
+for name in ("begin", "append", "sync", "remove"):
+    watch(name)
 options = {"guid": bytes([int(guid[k : k + 2], 16) for k in range(0, 32, 2)]), "segment_size": 4096}
 if how == "listen":
     options["listen"] = ("127.0.0.1", int(place))
@@ -60,9 +90,11 @@ with open(folder + "/handled", "ab", 0) as notes:
             node.wait(lambda: len(inbox), 1000)
         message = inbox.get()
         if message is not None:
+            reach("received")
             notes.write(b"%s %d\\n" % (message.body, message.again))
-            time.sleep(0.004)
+            reach("handled")
             inbox.take(message)
+            reach("taken")
 """
 
 
@@ -82,27 +114,33 @@ class Application:
         self.arguments = arguments
         self.process: subprocess.Popen[str] | None = None
 
-    def start(self) -> None:
+    def start(self, moment: str = "never", left: int = 1) -> None:
         interpreter = str(BOARD) if BOARD.exists() else sys.executable
         both = f"{self.modules}:{ROOT / 'tests' / 'mp'}"
         paths = {"MICROPYPATH": f".frozen:{self.modules}:{modules.BOARD / 'tests' / 'mp'}", "PYTHONPATH": both}
         self.process = subprocess.Popen(
-            [interpreter, str(self.program), str(self.folder), *self.arguments, GUID.hex()],
+            [interpreter, str(self.program), str(self.folder), *self.arguments, GUID.hex(), moment, str(left)],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             env={**os.environ, **paths, "PYTHONUNBUFFERED": "1"},
         )
 
-    def kill(self) -> None:
+    def kill(self, *, at_moment: bool) -> None:
+        """at_moment: when it stands still."""
         process = self.process
         assert process is not None
+        assert process.stdout is not None
+        said = []
+        while at_moment and said[-1:] not in (["stands still\n"], [""]):
+            said.append(process.stdout.readline())
         alive = process.poll() is None
         process.kill()
         output, _ = process.communicate(timeout=DEADLINE_S)
         self.process = None
-        assert alive, output
-        assert output in ("", "started\n"), output
+        assert alive, [*said, output]
+        assert set(said + output.splitlines(keepends=True)) <= {"started\n", "stands still\n"}, [*said, output]
 
     def handled(self) -> list[tuple[bytes, bool]]:
         try:
@@ -151,7 +189,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 @pytest.mark.timeout(DEADLINE_S + 20)
 @pytest.mark.parametrize("way", ["direct", "private", "serial"])
-def test_a_board_killed_at_any_instant_handles_each_command_once(
+def test_a_board_killed_at_any_step_handles_each_command_once(
     tmp_path: Path, way: str, request: pytest.FixtureRequest
 ) -> None:
     seed = new_seed()
@@ -176,22 +214,15 @@ def test_a_board_killed_at_any_instant_handles_each_command_once(
         serve = Serve(store, "--serial", f"press7={terminal.ports[0]}@115200")
         application = Application(tmp_path, "serial", terminal.ports[1])
     sent: list[int] = []
-    mid_life = 0
+    lives = [(moment, draw.randint(1, most)) for moment, most in MOMENTS.items() for _ in range(EACH)]
+    draw.shuffle(lives)
     try:
         with Client(store) as client:
-            for life in range(KILLS):
-                must_handle = life == KILLS - 1 and not mid_life  # the machine was too busy for the others
-                for _ in range(max(draw.randrange(4), must_handle)):
+            for moment, count in lives:
+                for _ in range(count + draw.randrange(3)):
                     sent.append(client.send(name, b"%d" % len(sent), dead_letter=True).message_id)
-                application.start()
-                before = len(application.handled())
-                wanted = before + (1 if must_handle else draw.randrange(1, 4))
-                until = time.monotonic() + (DEADLINE_S if must_handle else draw.choice([0.05, 0.4, 1]))
-                while len(application.handled()) < wanted and time.monotonic() < until:
-                    time.sleep(0.001)
-                time.sleep(draw.random() * 0.01)
-                application.kill()
-                mid_life += len(application.handled()) > before
+                application.start(moment, count)
+                application.kill(at_moment=True)
             application.start()
             command = ordack("send", name, "--body", str(len(sent)), "--dead-letter", "--store", store)
             assert command.returncode == 0, command.stderr
@@ -200,14 +231,14 @@ def test_a_board_killed_at_any_instant_handles_each_command_once(
             while any(_answer(client, message_id) != confirm.RECEIVED for message_id in sent):
                 assert time.monotonic() < deadline, [_answer(client, message_id) for message_id in sent]
                 time.sleep(0.05)
-            application.kill()
+            application.kill(at_moment=False)
         handled = application.handled()
         # one that was handled before it could be taken comes once more, next, and says so
         once = [body for k, (body, again) in enumerate(handled) if not (again and k and handled[k - 1][0] == body)]
         again = len(handled) - len(once)
-        print(len(sent), "commands,", KILLS, "kills,", mid_life, "lives handled some,", again, "twice")
+        print(len(sent), "commands,", len(lives), "kills,", again, "twice")
         assert once == [b"%d" % k for k in range(len(sent))]
-        assert mid_life
+        assert again >= EACH, "whoever dies between handling and taking is given it again"
     finally:
         for process in (application.process, serve.process):
             if process is not None:
@@ -221,13 +252,21 @@ from ordack.node import Node
 network.LAN().active(True)
 node = Node("outbox", guid=bytes(range(16)), connect=("10.0.2.2", PORT), capacity=65536)
 inbox = node.inbox("commands", 0x1F)
+
+def reach(numbers, message):
+    if int(message.body) in numbers and not message.again:
+        print("stands still")
+        while True:
+            time.sleep(1)
+
 while True:
     node.wait(lambda: len(inbox), 1000)
     message = inbox.get()
     if message is not None:
         print("handled", message.body.decode(), int(message.again))
-        time.sleep(0.02)
+        reach((1, 6), message)
         inbox.take(message)
+        reach((4, 9), message)
 """
 
 
@@ -235,9 +274,6 @@ while True:
 @pytest.mark.skipif(not (MPS2 / "firmware.elf").exists(), reason="`make firmware` makes it")
 def test_a_cortex_m3_that_loses_power_handles_each_command_once(tmp_path: Path) -> None:
     """Over Ethernet, on a heap of 64 KiB. QEMU is killed; what is on its flash stays, and nothing else."""
-    seed = new_seed()
-    print("seed", seed)
-    draw = random.Random(seed)
     store = tmp_path / "store"
     serve = Serve(store)
     write_flash(tmp_path / "flash", ON_A_CORTEX.replace("PORT", str(serve.port)))
@@ -268,9 +304,8 @@ def test_a_cortex_m3_that_loses_power_handles_each_command_once(tmp_path: Path) 
     try:
         with Client(store) as client:
             sent = [client.send(name, b"%d" % k, dead_letter=True).message_id for k in range(12)]
-            for k in (1, 4, 6, 9):
-                _wait_for(machine, k, handled)
-                time.sleep(draw.random() * 0.04)
+            for _ in range(4):
+                machine.until("stands still")
                 machine.kill()
                 handled += _heard(machine)
                 machine = Machine(*command)
@@ -285,8 +320,8 @@ def test_a_cortex_m3_that_loses_power_handles_each_command_once(tmp_path: Path) 
         serve.process.kill()
         serve.process.communicate(timeout=DEADLINE_S)
     once = [body for k, (body, again) in enumerate(handled) if not (again and k and handled[k - 1][0] == body)]
-    print(len(handled) - len(once), "came twice")
     assert once == list(range(12)), handled
+    assert {1, 6} <= {body for body, again in handled if again}, "handled, and not taken"
 
 
 def _wait_for(machine: Machine, number: int, before: list[tuple[int, bool]]) -> None:

@@ -1,7 +1,8 @@
-"""A node is killed by SIGKILL at fifty seeded points, and its link breaks too: every message once, in order, and
-every confirmation in the end.
+"""A node is killed by SIGKILL at fifty moments that a seed draws, and its link breaks too: every message once, in
+order, and every confirmation in the end.
 
-On MicroPython if there is a build of it, else on CPython.
+A moment is a step of the program or of the destination, never a time: a slow machine changes nothing. On MicroPython if
+there is a build of it, else on CPython.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import asyncio
 import hashlib
 import os
 import random
+import select
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from mqqb import headers
 from ordack.node import Node, log
 
 from firmware.ports import modules
@@ -25,9 +28,18 @@ from tests.support.forked import said_in_fork
 ROOT = Path(__file__).resolve().parents[2]
 BOARD = ROOT / "build" / "micropython" / "unix-c" / "micropython"
 LINE = "DIRECT=TCP:127.0.0.1\\private$\\line1"
-KILLS = 50
-MESSAGES_EACH = 6  # accepted in one life before the next kill is drawn, at most about so many
+EACH = 10  # lives that end at each kind of moment
 DEADLINE_S = 270  # all of it, on a machine that has other work
+
+# Kinds of moments, and the highest count at which a life ends. At the first three the program stands still, and is then
+# killed; at the others the destination kills it, and goes on when it is dead.
+MOMENTS = {
+    "step": 80,  # before or after each operation of the file system
+    "accepted": 11,
+    "stored": 8,
+    "connected": 1,  # before the handshake
+    "arrived": 8,  # a new message is there, and not acknowledged: it comes again
+}
 
 # The application: sends without end, and says on its output what was accepted. Message k has MessageID k. It wants to
 # know of every second one whether it is received; it would say it if one is not.
@@ -35,13 +47,36 @@ APPLICATION = """
 import asyncio, sys
 from ordack.node import Node, log
 log.jump = bytes
+moment = sys.argv[5]
+left = int(sys.argv[6])
+
+def reach(kind):
+    global left
+    if kind == moment:
+        left -= 1
+        if not left:
+            print("stands still")
+            sys.stdin.readline()
+
+def watch(name):
+    operation = getattr(log.Files, name)
+    def watched(self, *arguments):
+        reach("step")
+        result = operation(self, *arguments)
+        reach("step")
+        return result
+    setattr(log.Files, name, watched)
+
+for name in ("begin", "append", "sync", "remove"):
+    watch(name)
 
 def body(k):
     return b"%d " % k + bytes([k & 255]) * (k * k * 7919 % 3001)
 
 async def main():
     node = Node(sys.argv[1], connect=("127.0.0.1", int(sys.argv[2])), segment_size=16384,
-                on_failed=lambda message: print("failed", message.message_id))
+                on_failed=lambda message: print("failed", message.message_id),
+                on_stored=lambda message: reach("stored"))
     queue = node.queue(sys.argv[3])
     node.start()
     print("started", node.next_message_id, node.waiting)
@@ -52,6 +87,7 @@ async def main():
         k = node.next_message_id
         message = await queue.send(body(k), dead_letter=k % 2 == 0, ttrq=3600, ttbr=3600)
         print("accepted", message.message_id)
+        reach("accepted")
         await asyncio.sleep(0)
     while node.outbox.live:
         await asyncio.sleep(0.005)
@@ -66,27 +102,30 @@ def body(k: int) -> bytes:
 
 
 class Board:
-    """One life of the node: a process, and what it said."""
+    """One life of the node: a process, and what it said. It ends at the `left`-th moment of a kind."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, moment: str, left: int) -> None:
         self.process = process
+        self.moment = moment
+        self.left = left
         self.accepted: list[int] = []
         self.started = -1
         self.done = False
-        self.progress = asyncio.Event()
+        self.was_killed = False
 
     @staticmethod
-    async def start(application: Path, folder: Path, port: int, last: int) -> Board:
+    async def start(application: Path, folder: Path, port: int, last: int, moment: str, left: int) -> Board:
         interpreter = str(BOARD) if BOARD.exists() else sys.executable
-        arguments = [interpreter, str(application), str(folder), str(port), LINE, str(last)]
+        arguments = [interpreter, application, folder, port, LINE, last, moment, left]
         paths = {"MICROPYPATH": f".frozen:{modules.BOARD}", "PYTHONPATH": str(ROOT / "firmware")}
         process = await asyncio.create_subprocess_exec(
-            *arguments,
+            *map(str, arguments),
+            stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             env={**os.environ, **paths, "PYTHONUNBUFFERED": "1"},
         )
-        return Board(process)
+        return Board(process, moment, left)
 
     async def listen(self) -> None:
         """Take what it says until its output ends. Raises AssertionError if it says something else: a traceback."""
@@ -98,73 +137,83 @@ class Board:
                 self.accepted.append(int(words[1]))
             elif words[:1] == [b"started"] and line.endswith(b"\n"):
                 self.started = int(words[1])
+            elif words == [b"stands", b"still"]:
+                self.kill()
             elif words == [b"done"]:
                 self.done = True
             elif line.endswith(b"\n"):
                 other += line
-            self.progress.set()
+        await self.process.wait()
         assert not other, other.decode(errors="replace")
 
-    async def kill(self) -> None:
+    def reach(self, moment: str) -> None:
+        """The destination is at a moment: does the life end here?"""
+        if moment == self.moment:
+            self.left -= 1
+            if not self.left:
+                self.kill()
+
+    def kill(self) -> None:
+        """It does nothing any more when this returns."""
+        dead = os.pidfd_open(self.process.pid)
         self.process.kill()
-        await self.process.wait()
+        select.select([dead], [], [])
+        os.close(dead)
+        self.was_killed = True
 
 
 @pytest.mark.timeout(DEADLINE_S + 10)
 @pytest.mark.rule(
     "B-054", "B-056", "B-057", "B-072", "B-098", "B-158", "B-162", "B-301", "B-317", "A-08", "C-25", "C-33"
 )
-def test_killed_at_any_instant_it_neither_loses_nor_repeats_a_message(tmp_path: Path) -> None:
+def test_killed_at_any_step_it_neither_loses_nor_repeats_a_message(tmp_path: Path) -> None:
     seed = new_seed()
     print("seed", seed, "on", BOARD if BOARD.exists() else sys.executable)
-    dice = random.Random(seed)
+    dice, of_link = random.Random(seed), random.Random(seed + 1)
     application = tmp_path / "application.py"
     application.write_text(APPLICATION)
+    lives = [(moment, dice.randint(1, most)) for moment, most in MOMENTS.items() for _ in range(EACH)]
+    dice.shuffle(lives)
 
     async def main() -> None:
-        destination = await Destination(
-            next_cut=lambda: dice.randrange(2000, 40000) if dice.random() < 0.3 else None,
-            receives=True,
-        ).start()
+        board: Board | None = None
+        newest = 0
+
+        def connected() -> int | None:
+            if board is not None:
+                board.reach("connected")
+            return of_link.randrange(2000, 40000) if of_link.random() < 0.3 else None
+
+        def seen(message: headers.UserMessage) -> None:
+            nonlocal newest
+            if message.user.message_id > newest:
+                newest = message.user.message_id
+                assert board is not None
+                board.reach("arrived")
+
+        destination = await Destination(seen=seen, next_cut=connected, receives=True).start()
         accepted = 0  # the highest MessageID that an application has seen accepted
-        mid_life = 0
-        for _ in range(KILLS):
-            board = await Board.start(application, tmp_path / "outbox", destination.port, 1 << 30)
-            listening = asyncio.create_task(board.listen())
-            # The kill comes after some acceptances, or milliseconds: in start-up, handshake, resending, too.
-            if dice.random() < 0.5:
-                wanted = dice.randrange(1, 2 * MESSAGES_EACH)
-                while len(board.accepted) < wanted and board.process.returncode is None:
-                    await board.progress.wait()
-                    board.progress.clear()
-                await asyncio.sleep(dice.random() * 0.003)
-            else:
-                await asyncio.sleep(dice.random() * 0.08)
-            alive = board.process.returncode is None
-            if alive:
-                await board.kill()
-            await listening
-            assert alive, "it ended by itself"
+        for moment, count in lives:
+            board = await Board.start(application, tmp_path / "outbox", destination.port, 1 << 30, moment, count)
+            await board.listen()
+            assert board.was_killed, "it ended by itself"
             if board.started >= 0:
                 assert accepted <= board.started - 1 <= accepted + 1, "at most one is accepted without a word"
                 accepted = board.started - 1
             if board.accepted:
                 assert board.accepted == list(range(accepted + 1, accepted + 1 + len(board.accepted)))
                 accepted = board.accepted[-1]
-                mid_life += 1
-        board = await Board.start(application, tmp_path / "outbox", destination.port, accepted + 5)
+        board = await Board.start(application, tmp_path / "outbox", destination.port, accepted + 5, "never", 1)
         await board.listen()
         assert board.done
-        assert await board.process.wait() == 0
+        assert board.process.returncode == 0
         assert accepted <= board.started - 1 <= accepted + 1
         last = accepted + 5
         assert [arrived.message_id for arrived in destination.queue] == list(range(1, last + 1))
         for arrived in destination.queue:
             assert _digest(arrived.body) == _digest(body(arrived.message_id)), arrived.message_id
-        print(last, "messages,", KILLS, "kills,", mid_life, "of them between messages,", destination.cuts, "cuts,")
-        print(destination.duplicates, "duplicates refused")
-        assert mid_life > KILLS // 4
-        assert destination.duplicates > 0, "no kill came between arrival and settlement: too tame"
+        print(last, "messages,", len(lives), "kills,", destination.cuts, "cuts,", destination.duplicates, "duplicates")
+        assert destination.duplicates >= EACH, "whoever dies between arrival and acknowledgement sends again"
         await destination.stop()
 
     asyncio.run(asyncio.wait_for(main(), DEADLINE_S))
