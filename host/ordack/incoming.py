@@ -118,10 +118,12 @@ class IncomingStreams:
 
     def refresh(self) -> None:
         """Take up which queues there are, and which streams an operator has reset."""
-        kept = set(self._store.memory.incoming_streams())
-        for state in [state for place, state in self._states.items() if place not in kept]:
-            if state.stream.tx_sequence_number:
-                self._forget(state)
+        saved = {place: state for place, state in self._states.items() if state.stream.tx_sequence_number}
+        if len(saved) != self._store.memory.incoming_count():
+            for row in self._store.memory.incoming():
+                saved.pop((row.source, row.destination), None)
+            for reset in saved.values():
+                self._forget(reset)
         queues = self._store.queues.all()
         self._queues = {queue.name.lower(): queue for queue in queues}
         self._queues.update((queue.identifier, queue) for queue in queues)
