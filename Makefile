@@ -132,8 +132,8 @@ size: setup-test ## code size of the C core on a Cortex-M0+ against its ceilings
 deb: setup ## the queue manager as a Debian package, build/deb/ordack_VERSION_ARCHITECTURE.deb; host/docs/operating.md
 	@PYTHON=$(PYTHON_VENV) host/debian/build.sh build/deb
 
-try-deb: setup-test ## install that package, upgrade and remove it, in a Debian of its own with systemd, whose timer starts the rig's soak
-	@$(PYTHON_VENV) -m pytest -q --timeout 3600 tests/host/debian_package.py tests/host/debian_soak.py
+try-deb: setup-test ## install that package, upgrade and remove it, in a Debian of its own with systemd
+	@$(PYTHON_VENV) -m pytest -q --timeout 3600 tests/host/debian_package.py
 
 firmware: setup-firmware ## MicroPython with our modules for every emulated board and, as a UF2, for the Pico, the package for stock firmware; firmware/ports/README.md
 	@firmware/ports/rp2/build.sh firmware
