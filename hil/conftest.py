@@ -34,7 +34,6 @@ TURN = "turn"
 """And with this one, which `campaign_on` has, for each round."""
 SEED = "seed"
 """The file that has it, in the folder of --keep; and what processes of xdist are told it by."""
-SHORT = [name for name in kinds.KINDS if name not in kinds.ALIKE]
 OVER_TLS = {"pi-machine"}
 """Boards whose short campaign is over TLS; `make hil` has one without and one with it."""
 
@@ -161,7 +160,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if BOARD in metafunc.fixturenames:
         boards = metafunc.config.stash[FILE]
         mark = pytest.mark.timeout(0 if boards else 300)  # a campaign has deadlines of its own
-        metafunc.parametrize(BOARD, [pytest.param(name, marks=mark) for name in boards or SHORT])
+        metafunc.parametrize(BOARD, [pytest.param(name, marks=mark) for name in boards or kinds.KINDS])
         if boards and metafunc.config.option.rounds > 1:
             metafunc.parametrize(TURN, range(metafunc.config.option.rounds))
 

@@ -143,7 +143,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("target", ["unix", "unix-twin", "cpython", "pi"])
+@pytest.mark.parametrize("target", ["unix", "unix-twin", "cpython"])
 def test_a_power_cut_takes_what_was_not_synced(target: str, tmp_path: Path) -> None:
     script = tmp_path / "unsynced.py"
     script.write_text(UNSYNCED)
