@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mqqb import confirm, guids, names
-from mqqb.confirm import LONG_LIVE_TIME
 from mqqb.destination import (
     EARLY_ORDER_ACK,
     MAXIMUM_ORDER_ACK_DELAY,
@@ -158,10 +157,18 @@ class Config:
                 ack_wait_timeout=value["AckTimeout"] or 0,
                 ack_wait_multiple=value["QosCleanupIntervalMultiplier"] or 1,
                 cleanup_timeout=value["CleanupInterval"] or 1,
+                close_on_mismatch=bool(value["CloseOnMismatch"]),
                 round_trip_delay=delay,
             ),
             "numbers": numbers,
-            "confirmation": confirmation_settings(numbers),
+            "confirmation": confirm.Settings(
+                value["XactDelayReceiveNack"],
+                bool(value["XactDeadLetterAlways"]),
+                value["LongLiveTime"],
+                value["TimeoutClassNeverSent"],
+                value["TimeoutClassSent"],
+                value["TimeoutClassStored"],
+            ),
         }
         return cls(**(fields | others))
 
@@ -231,15 +238,6 @@ def _is_of_family(address: str, other: str) -> bool:
         return ipaddress.ip_address(address).version == ipaddress.ip_address(other).version
     except ValueError:
         return True
-
-
-def confirmation_settings(numbers: Mapping[str, int]) -> confirm.Settings:
-    """What these numbers say of the confirmation process (B-400, B-401, C-12)."""
-    return confirm.Settings(
-        numbers.get("XactDelayReceiveNack"),
-        bool(numbers.get("XactDeadLetterAlways", 0)),
-        numbers.get("LongLiveTime", LONG_LIVE_TIME),
-    )
 
 
 @functools.lru_cache(NAMES_KEPT)

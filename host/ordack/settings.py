@@ -12,7 +12,7 @@ import difflib
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from mqqb.confirm import LONG_LIVE_TIME, UNSET
+from mqqb.confirm import CLASS_NEGATIVE, LONG_LIVE_TIME, NACK_RECEIVE_TIMEOUT, NACK_RECEIVE_TIMEOUT_AT_SENDER, UNSET
 from mqqb.core import HOP_COUNT_MAX
 from mqqb.destination import EARLY_ORDER_ACK
 
@@ -63,8 +63,13 @@ def _number(default: int | None, minimum: int, maximum: int, unit: str, meaning:
     return Setting(NUMBER, default, meaning, unit, minimum, maximum, reload)
 
 
-def _flag(meaning: str, reload: int = AT_ONCE) -> Setting:
-    return Setting(FLAG, 0, meaning, "", 0, 1, reload)
+def _flag(meaning: str, reload: int = AT_ONCE, default: int = 0) -> Setting:
+    return Setting(FLAG, default, meaning, "", 0, 1, reload)
+
+
+def _timeout_class(default: int, which: str) -> Setting:
+    meaning = f"class of a message whose TimeToBeReceived ends while it {which}; 0x{default:04X} if absent"
+    return _number(default, CLASS_NEGATIVE, 0xFFFF, "", meaning)
 
 
 NUMBERS = {
@@ -77,6 +82,9 @@ NUMBERS = {
     "CleanupInterval": _number(300000, 1, NEVER, "ms", "time after which an idle session is closed (B-132)", NEW),
     "ClockSkew": _number(
         0, 0, NEVER, "s", "time that a sender's clock may be behind when TimeToReachQueue is tested (B-267)"
+    ),
+    "CloseOnMismatch": _flag(
+        "close a session whose peer counts other messages sent than arrived here (A-13); false: only say so", NEW, 1
     ),
     "EarlyOrderAck": _number(
         EARLY_ORDER_ACK,
@@ -156,6 +164,9 @@ NUMBERS = {
     "SeqResend46Time": _number(300, 1, NEVER, "s", "time before the next three (B-016)", RESTART),
     "SeqResend79Time": _number(1800, 1, NEVER, "s", "time before three more (B-017)", RESTART),
     "SeqResend10Time": _number(21600, 1, NEVER, "s", "time before every later one (B-018)", RESTART),
+    "TimeoutClassNeverSent": _timeout_class(NACK_RECEIVE_TIMEOUT_AT_SENDER, "was never transmitted (C-21, A-44)"),
+    "TimeoutClassSent": _timeout_class(NACK_RECEIVE_TIMEOUT_AT_SENDER, "is transmitted, without OrderAck (C-22, A-44)"),
+    "TimeoutClassStored": _timeout_class(NACK_RECEIVE_TIMEOUT, "is stored, without FinalAck (C-23, A-44)"),
     "TryConnectInterval": _number(5000, 1, NEVER, "ms", "time between attempts to connect (B-133)", RESTART),
     "XactDeadLetterAlways": _flag("every transactional message asks for dead-lettering (B-400)"),
     "XactDelayReceiveNack": _number(
@@ -359,9 +370,10 @@ def _described(key: str, setting: Setting, needed: bool) -> str:
     kind = f"{setting.minimum} to {setting.maximum}" if setting.kind == NUMBER else setting.kind
     if setting.kind == NUMBER and setting.maximum == NEVER:
         kind = f"from {setting.minimum} on"
-    default = {None: "needed" if needed else "", 0: "false" if setting.kind == FLAG else "0"}.get(
-        setting.default, f"{setting.default}"
-    )
+    if setting.default is None:
+        default = "needed" if needed else ""
+    else:
+        default = str(bool(setting.default)).lower() if setting.kind == FLAG else str(setting.default)
     unit = f" {setting.unit}" if setting.unit else ""
     name = f"`{key}`" if key else "*each*"
     return f"| {name} | {kind}{unit} | {default} | {setting.meaning} | {RELOADS[setting.reload]} |"

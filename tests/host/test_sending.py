@@ -140,6 +140,26 @@ def test_2_a_final_ack_that_comes_after_the_deadline_changes_nothing(tmp_path: P
     assert sum("its FinalAck came too late" in line for line in sender.log) == 1
 
 
+@pytest.mark.rule("A-44", "C-21", "C-22", "C-23")
+def test_the_classes_of_timeouts_are_settings(tmp_path: Path) -> None:
+    numbers = {"TimeoutClassNeverSent": 0x8002, "TimeoutClassSent": 0x8005, "TimeoutClassStored": 0x8006}
+    world, receiver, sender = _hosts(tmp_path, confirmation=Config.of(numbers).confirmation)
+    _send(world, sender, dead_letter=True, ttbr=10)
+    _seconds(world, 3)
+    _receive(world, receiver)
+    _lose_final_acks(world)
+    _send(world, sender, dead_letter=True, ttbr=10)
+    _seconds(world, 18, up=False)
+    assert _dead(sender) == [(0x8002, False), (0x8006, True)]
+    world, receiver, sender = _hosts(tmp_path / "again", confirmation=Config.of(numbers).confirmation)
+    _send(world, sender)
+    _seconds(world, 1)
+    _send(world, sender, dead_letter=True, ttbr=10)
+    exchange(world)  # its OrderAck would follow
+    _seconds(world, 21, up=False)
+    assert _dead(sender) == [(0x8005, True)]
+
+
 @pytest.mark.rule("C-13", "C-17", "C-25")
 def test_3_a_final_ack_between_ttbr_and_the_deadline_counts(tmp_path: Path) -> None:
     world, receiver, sender = _hosts(tmp_path)

@@ -1,0 +1,31 @@
+"""Settings for what no document says of Windows (docs/configuration.md, Interoperability), on a socket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.foreign_peer import PLAIN, Server, message
+
+
+@pytest.fixture
+def lenient(tmp_path: Path) -> Iterator[Server]:
+    server = Server(tmp_path / "store", CloseOnMismatch=False)
+    yield server
+    server.stop()
+
+
+@pytest.mark.rule("A-13", "B-227")
+def test_a_peer_that_counts_wrongly_keeps_its_session_if_that_is_set(lenient: Server) -> None:
+    with lenient.connect() as line:
+        line.confirm()
+        header = bytearray(line.header(more=1))
+        header[8] += 2  # UserMsgSequenceNumber
+        line.write(message(line.guid, PLAIN, b"wrong count", delivery=0, header=bytes(header)))
+        line.write(message(line.guid, PLAIN, b"after that", delivery=0))
+        line.sent += 2
+        line.works()
+    assert lenient.received("plain") == [b"wrong count", b"after that", b"alive"]
+    assert "B-227" in lenient.said.get(timeout=60)
