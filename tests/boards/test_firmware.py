@@ -64,10 +64,11 @@ def test_a_board_has_its_core_and_its_settings(
 
 
 def test_mps2_has_a_clock_if_it_is_given_one(mps2: Callable[..., Machine]) -> None:
+    before = int(time.time())
     machine = mps2("import mps2, time\nprint('time', time.time())\nmps2.power_off()\n", settings="rtc=1")
     assert machine.ended() == 0
-    since_2000 = time.time() - 946684800
-    assert since_2000 - 60 < int(machine.output.split("time ")[1].split()[0]) <= since_2000 + 1
+    told = int(machine.output.split("time ")[1].split()[0]) + 946684800
+    assert before <= told <= time.time() + 1
 
 
 def test_mps2_starts_with_a_blank_flash_and_without_semihosting(machines: Callable[..., Machine]) -> None:
@@ -158,7 +159,7 @@ def test_a_board_resets_and_knows_why(mps2: Callable[..., Machine], chip: Chip) 
         "if cause == 'PWRON_RESET': machine.reset()\n"
         "if cause == 'HARD_RESET': machine.deepsleep(20)\n"
         "if cause == 'DEEPSLEEP_RESET':\n"
-        "    dog = machine.WDT(timeout=1000)\n"  # QEMU may have to wait for its turn
+        "    dog = machine.WDT(timeout=1000)\n"
         "    for _ in range(150):\n"
         "        time.sleep_ms(10); dog.feed()\n"
         "    print('fed')\n"
@@ -167,6 +168,7 @@ def test_a_board_resets_and_knows_why(mps2: Callable[..., Machine], chip: Chip) 
         "machine.RTC().datetime((2026, 11, 21, 0, 12, 34, 56, 0))\n"
         "print(time.localtime()[:5])\n"
         "machine.mem32[0xf0000000]\n",
+        *("-icount", "shift=6,sleep=off"),  # its time goes by instructions, however busy this machine is
         chip=chip,
     )
     assert machine.ended() == FAULT_STATUS
@@ -333,7 +335,8 @@ def test_mps2_hears_nothing_while_it_erases_if_that_takes_time(mps2: Callable[..
         with line:
             machine.until("ready")
             line.sendall(bytes(2000))
-            machine.until(f"took {lost}")
+            if lost:
+                machine.until("took True")
             machine.until(f"has lost {lost}")
 
 

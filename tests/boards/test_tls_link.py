@@ -20,7 +20,7 @@ from tests.support.watched import until
 INTERPRETERS = {"micropython": FIRMWARE / "unix" / "micropython", "python3": Path(sys.executable)}
 COUNT = 100
 PROGRAM = r"""
-import json
+import json, sys
 from ordack.node import Node
 from ordack.node.tls import TlsLink
 
@@ -30,10 +30,26 @@ link = TlsLink("127.0.0.1", given["port"], given["authority"], given["certificat
 node = Node("outbox", connect=link)
 commands = node.inbox("commands", 7)
 line1 = node.queue("DIRECT=OS:plant\\private$\\line1")
-if node.waiting == 0:
-    for number in range(given["count"]):
+count = given["count"]
+
+def put(numbers):
+    for number in numbers:
         line1.put(b"%d" % number)
-is_settled = node.wait(lambda: node.waiting == 0, given["ms"])
+
+if given.get("stands"):
+    put(range(count // 2))
+    node.wait(lambda: node.waiting == 0, given["ms"])
+    put(range(count // 2, count))
+    node.wait(lambda: node.stats.sent > count // 2, given["ms"])  # under way, and not acknowledged
+    print("stands still")
+    sys.stdin.readline()
+if node.waiting == 0:
+    put(range(count))
+
+def ends():
+    return node.waiting == 0 or (given.get("refused") and line1.peer.reason)
+
+is_settled = node.wait(ends, given["ms"]) and not node.waiting
 print("settled" if is_settled else "not settled: " + line1.peer.reason)
 for _ in range(given.get("commands", 0)):
     node.wait(lambda: commands.get() is not None, given["ms"])
@@ -105,6 +121,7 @@ class Board:
         return subprocess.Popen(
             [INTERPRETERS[self.interpreter], "program.py"],
             cwd=self.folder,
+            stdin=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": paths, "MICROPYPATH": paths, "PYTHONUNBUFFERED": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -142,13 +159,12 @@ def _content(plant: Path) -> list[bytes]:
 def test_a_board_that_is_killed_goes_on_over_tls_once_and_in_order(plant: Path, interpreter: str) -> None:
     board, serve = Board(plant / "board", interpreter), Serve(plant / "store", listen=None)
     given = {"port": serve.port, "name": "plant", "count": COUNT, **_paths(plant / "tls", "press-3", interpreter)}
-    first = board.start(ms=1000 * DEADLINE_S, **given)
-    with Client(plant / "store") as client:
-        while not _content(plant):
-            assert first.poll() is None, first.communicate()
-            client.store.wait(0.1)
+    first = board.start(ms=1000 * DEADLINE_S, stands=True, **given)
+    assert first.stdout is not None
+    assert first.stdout.readline() == "stands still\n"
     first.kill()
     first.communicate()
+    assert len(_content(plant)) >= COUNT // 2
     assert board.run(ms=1000 * DEADLINE_S, **given) == "settled\n"
     assert _content(plant) == [b"%d" % number for number in range(COUNT)]
     assert serve.stop()[0] == 0
@@ -205,7 +221,7 @@ def test_who_is_not_believed_gets_no_message_and_the_board_says_why(
     board, serve = Board(plant / "board", interpreter), Serve(plant / "store", listen=None)
     given = {"port": serve.port, "name": name, "count": 1, **_paths(plant / certificate, "press-3", interpreter)}
     given["authority"] = _paths(plant / authority, "press-3", interpreter)["authority"]
-    output = board.run(ms=3000, **given)
+    output = board.run(ms=1000 * DEADLINE_S, refused=True, **given)
     assert output.startswith("not settled: ")
     assert said in output
     assert _content(plant) == []

@@ -470,11 +470,11 @@ async def test_an_idle_session_ends_and_comes_back_with_the_next_message(tmp_pat
 
 @pytest.mark.rule("B-168", "B-169")
 async def test_a_peer_that_talks_nonsense_is_left(tmp_path: Path) -> None:
-    greetings = iter([b"HTTP/1.1 400 Bad Request\r\n\r\n" * 3, b"\x10\x00", b""])
+    greetings = [b"HTTP/1.1 400 Bad Request\r\n\r\n" * 3, b"\x10\x00", b""]
     destination = await Destination().start()
 
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(next(greetings, b""))
+        writer.write(greetings.pop(0) if greetings else b"")
         await writer.drain()
         writer.close()
 
@@ -484,7 +484,7 @@ async def test_a_peer_that_talks_nonsense_is_left(tmp_path: Path) -> None:
     node_to_nonsense = Node(str(tmp_path / "other"), connect=("127.0.0.1", port), random=lambda: 0.99)
     node_to_nonsense.start()
     message = await node_to_nonsense.queue(LINE).send(b"patient")
-    await until(lambda: next(greetings, None) is None)
+    await until(lambda: not greetings)
     server.close()
     await server.wait_closed()
     destination_too = await Destination().start(port)
