@@ -422,17 +422,31 @@ class Campaign:
         """The readings that waited in the outboxes that were erased, or of which the board could not yet say that they
         have failed: the power went between the two.
         """
-        found = set()
-        for folder in self.erased:
-            process = await create_subprocess_exec(
-                *self.settings.ordack, "board", "rescue", folder, "--json", stdout=subprocess.PIPE
-            )
-            output, _ = await process.communicate()
-            for line in output.decode().splitlines():
-                said = json.loads(line)
-                if said.get("state") in (confirm.WAITING, confirm.DEAD_LETTERED, confirm.DISCARDED):
-                    found.add(int(said["label"].removeprefix("reading ")))
-        return frozenset(found)
+        gone = (confirm.WAITING, confirm.DEAD_LETTERED, confirm.DISCARDED)
+        rescued = [await self.rescued(folder) for folder in self.erased]
+        return frozenset(k for states in rescued for k, state in states.items() if state in gone)
+
+    async def rescued(self, folder: Path) -> dict[int, str]:
+        """The states of the readings in an outbox that is here."""
+        process = await create_subprocess_exec(
+            *self.settings.ordack, "board", "rescue", folder, "--json", stdout=subprocess.PIPE
+        )
+        output, _ = await process.communicate()
+        messages = [said for said in map(json.loads, output.decode().splitlines()) if "state" in said]
+        return {int(said["label"].removeprefix("reading ")): said["state"] for said in messages}
+
+    async def forgotten(self, accepted: Iterable[int]) -> list[int]:
+        """Those of the accepted readings that were to stay in the outbox, and are not there."""
+        keeps = self.settings.keeps
+        if not keeps or self.board.lacks("erase"):
+            return []
+        folder = self.folder / "outbox"
+        try:
+            await elsewhere(lambda: self.board.erase("outbox", folder))
+        except FileNotFoundError:  # it had not been made yet
+            return []
+        kept = await self.rescued(folder)
+        return [k for k in accepted if k % keeps == 0 and k not in kept]
 
     async def count_queue(self) -> None:
         """Keep `in_queue` up to date through `ordack queue list`: of many boards, the mean."""
@@ -496,6 +510,7 @@ class Campaign:
             "clock_steps": steps,
             "radio": 0 if self.access_point is None else DOUBT_MS,
         }
+        application |= settings.of_outbox()
         await elsewhere(lambda: self.board.deploy({**application, **link, **self.tls}))
         await elsewhere(self._identify)
         victims[BOARD].arm(0, time.monotonic(), is_on=False)
@@ -624,6 +639,7 @@ class Campaign:
         erased = Erased(held, frozenset(self.progress.bases), frozenset(self.progress.claimed - failed - self.gone))
         result = compare(self.settings.messages, ledger, received, erased)
         self.commands.judge(result, read_ledger(await elsewhere(lambda: self.board.read_file(sensor.COMMANDS))))
+        result.forgotten = await self.forgotten(entry.k for entry in ledger)
         self.in_queue = result.received
         figures.comparison, figures.found_at_restart = result, sum(entry.found for entry in ledger)
         if figures.failure is not None:

@@ -107,9 +107,10 @@ class Erased:
 class Comparison:
     """What became of each accepted reading. All lists empty means exactly once, in order.
 
-    `unrecorded` (readings that the ledger lacks), `misrecorded` (entries out of turn) and `false` (called stored, and
-    not in the queue) accuse the board; the others, the queue. `erased`: those that went with an outbox or a store; no
-    fault. `commands`: so many were executed once; `unexecuted` were not at all, `misexecuted` otherwise than given.
+    `unrecorded` (readings that the ledger lacks), `misrecorded` (entries out of turn), `false` (called stored, and not
+    in the queue) and `forgotten` (not in the outbox, though nobody has received them) accuse the board; the others, the
+    queue. `erased`: those that went with an outbox or a store; no fault. `commands`: so many were executed once;
+    `unexecuted` were not at all, `misexecuted` otherwise than given.
     """
 
     sent: int
@@ -123,6 +124,7 @@ class Comparison:
     corrupt: list[str] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
     false: list[int] = field(default_factory=list)
+    forgotten: list[int] = field(default_factory=list)
     erased: list[int] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
     commands: int = 0
@@ -133,7 +135,7 @@ class Comparison:
     def faults(self) -> dict[str, list[int] | list[str]]:
         """The lists that are not empty, by name."""
         of_readings = ("unrecorded", "misrecorded", "lost", "duplicated", "reordered", "corrupt", "unexpected", "false")
-        names = (*of_readings, "unexecuted", "misexecuted")
+        names = (*of_readings, "forgotten", "unexecuted", "misexecuted")
         return {name: getattr(self, name) for name in names if getattr(self, name)}
 
     def line(self) -> str:

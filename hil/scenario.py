@@ -45,6 +45,9 @@ HEADER_BYTES = 230
 """What a message of the sensor takes on the link besides its body, at least."""
 WINDOW = 64
 """Messages that a session has on its way at most."""
+KEPT = 25
+"""So many readings of a long campaign stay in the outbox, about."""
+SEGMENT_BYTES = 65536
 
 KILL_DELAY_MAX_S = 0.03
 KILL_BYTES_MAX = 4096
@@ -187,6 +190,23 @@ class Settings:
         ahead = (self.messages if self.mishap in WITHHELD else limits.ahead) if self.ahead is None else self.ahead
         return replace(self, max_size=max_size, ahead=ahead, patience_s=patience_s, deadline_s=deadline_s)
 
+    @property
+    def is_long(self) -> bool:
+        """More readings than fit into a window wait on the board, twice and more often."""
+        ahead = self.ahead or 0
+        return ahead > WINDOW and self.messages >= 2 * ahead and self.application == SENSOR
+
+    @property
+    def keeps(self) -> int:
+        """Each reading whose number this divides stays in the outbox: nobody receives it as long as the board is on.
+        0: none does.
+        """
+        return max(8, self.messages // KEPT) if self.is_long and not self.mishap else 0
+
+    def of_outbox(self) -> dict[str, object]:
+        """What the application is told of it. It is so small that it gives up segments while messages are in them."""
+        return {"keeps": self.keeps, "capacity": self.traffic(self.ahead) + 4 * SEGMENT_BYTES} if self.keeps else {}
+
     def traffic(self, count: int | None = None) -> int:
         """Bytes that all messages take on the link, or the first `count`, at least; of settings that leave no size
         open.
@@ -253,8 +273,7 @@ def plan_window(settings: Settings, kinds: Sequence[str]) -> tuple[int, list[Cut
     readings or cuts.
     """
     first = settings.ahead or 0
-    is_long = settings.cuts > 0 and settings.messages >= 2 * first and not settings.tls  # whose opening is longer
-    if first <= WINDOW or not is_long or ONE_WAY not in kinds or settings.application != SENSOR:
+    if not settings.is_long or not settings.cuts or settings.tls or ONE_WAY not in kinds:  # TLS: its opening is longer
         return 0, []
     return first, [Cut(OPENING_BYTES + settings.traffic(1), DOWN, 1, ONE_WAY, 1)]
 

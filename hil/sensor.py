@@ -11,6 +11,7 @@ Runs on MicroPython, where a heap of 64 KiB is enough, and on CPython: `sensor.p
     uart, baud, rxbuf       or the UART to the queue manager: its number, speed and bytes of receive buffer
     seed, count, max_size   readings 1 to `count`, bodies of 0 to `max_size` bytes (65536 if left out)
     ahead                   at most so many accepted readings that are not stored yet (64 if left out)
+    keeps                   each reading whose number this divides stays in the outbox until it is received (none if 0)
     dns                     address and port of the name server, if `host` is a name
     watchdog_ms             the board's watchdog bites after so long (there is none if left out)
     clock_steps             reading and seconds, each: behind that reading the board's clock goes on by so many more
@@ -286,6 +287,7 @@ class Sensor:
         from ordack.node import OutboxFull
 
         config = self.config
+        keeps = config.get("keeps", 0)
         self.resume()
         queue = self.node.queue(config["queue"])
         while self.accepted < config["count"]:
@@ -296,7 +298,7 @@ class Sensor:
             message_id = self.node.next_message_id
             try:
                 body = self.reading(k)
-                await queue.send(body, label="reading %d" % k)
+                await queue.send(body, label="reading %d" % k, journal=keeps > 0 and k % keeps == 0)
             except (MemoryError, OutboxFull) as error:
                 if self.node.next_message_id != message_id:
                     raise

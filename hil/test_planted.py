@@ -50,6 +50,7 @@ class Planted(NamedTuple):
     ahead: int = 4
     is_at_manager: bool = False
     is_unix: bool = False
+    max_size: int | None = 200
 
 
 PLANTED = {
@@ -78,6 +79,11 @@ PLANTED = {
         *("firmware/mqqb/window.py", "def fill(", "core.session_fill(self.counts, header)"),
         "core.session_fill(self.counts, header); header[core.ACKS_FLAGS] &= ~1",
         is_at_manager=True,
+    ),
+    "compaction loses one message": Planted(
+        *("firmware/ordack/node/outbox.py", "import Aside", "_copy(opened, owner, some)"),
+        "log.drop(some.pop()); _copy(opened, owner, some)",
+        max_size=None,
     ),
     "the node forgets what was in flight": Planted(
         "firmware/ordack/node/outbox.py", "def __init__(", "self.restored = found.restored", "self.restored = []"
@@ -129,7 +135,9 @@ def campaign(tmp_path: Path) -> Callable[[Planted], Figures]:
         print(f"seed {seed}")
         folder = Path(tempfile.mkdtemp(dir=tmp_path))
         board, ordack = plant(fault, folder)
-        settings = Settings(200, 4, 4, seed, board, 200, PATIENCE_S, 240.0, mishap=fault.mishap, others=False)
+        settings = Settings(
+            200, 4, 4, seed, board, fault.max_size, PATIENCE_S, 240.0, mishap=fault.mishap, others=False
+        )
         settings = replace(settings, ordack=tuple(shlex.split(ordack)), commands=fault.commands)
         if fault.plan is not None:
             settings = replace(settings, messages=MESSAGES_PLANNED, cuts=0, ahead=fault.ahead, plan=fault.plan)

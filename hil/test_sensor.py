@@ -66,7 +66,7 @@ class StandinNode:
         assert name == CONFIG["queue"]
         return self
 
-    async def send(self, body: bytes, label: str) -> None:
+    async def send(self, body: bytes, label: str, **_: bool) -> None:
         self.accepted.append((bytes(body), label))
         if len(self.accepted) == self.cut_in:
             raise PowerCut
@@ -250,10 +250,10 @@ def test_a_reading_that_was_refused_for_want_of_room_is_sent_again(
     refusal: Exception, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Small(StandinNode):
-        async def send(self, body: bytes, label: str) -> None:
+        async def send(self, body: bytes, label: str, **options: bool) -> None:
             if len(self.accepted) - self.destination_has == 2:
                 raise refusal
-            await super().send(body, label)
+            await super().send(body, label, **options)
 
     node = Small([])
     live(node)
@@ -264,8 +264,8 @@ def test_a_reading_that_was_refused_for_want_of_room_is_sent_again(
 
 def test_a_reading_that_was_refused_and_has_taken_a_number_is_found_out() -> None:
     class Odd(StandinNode):
-        async def send(self, body: bytes, label: str) -> None:
-            await super().send(body, label)
+        async def send(self, body: bytes, label: str, **options: bool) -> None:
+            await super().send(body, label, **options)
             raise OutboxFull("no room")
 
     with pytest.raises(OutboxFull, match="no room"):
