@@ -21,6 +21,8 @@ ACKNOWLEDGE = {
     "nack-reach-queue": headers.WANT_NA,
     "nack-receive": headers.WANT_NR,
 }
+TRANSACTION_ID_SHIFT = 4  # in TransactionHeader.Flags (wire.md 2.3)
+TRANSACTION_ID_MAX = 0xFFFFF
 
 
 def _limit(seconds: int) -> int | None:
@@ -177,6 +179,28 @@ class Message:
         return self.content.transaction.tx_sequence_id if self.content.transaction else None
 
     @property
+    def transaction_id(self) -> int | None:
+        """What the messages of one transaction of its sender have in common, 20 bits; None: it is not transactional."""
+        flags = self._transaction_flags
+        return None if flags is None else flags >> TRANSACTION_ID_SHIFT & TRANSACTION_ID_MAX
+
+    @property
+    def first_in_transaction(self) -> bool | None:
+        """Did its sender send it as the first one of a transaction? None: it is not transactional."""
+        flags = self._transaction_flags
+        return None if flags is None else bool(flags & core.TX_FM)
+
+    @property
+    def last_in_transaction(self) -> bool | None:
+        """Did its sender send it as the last one of a transaction? None: it is not transactional."""
+        flags = self._transaction_flags
+        return None if flags is None else bool(flags & core.TX_LM)
+
+    @property
+    def _transaction_flags(self) -> int | None:
+        return self.content.transaction.flags if self.content.transaction else None
+
+    @property
     def tx_sequence_number(self) -> int | None:
         """TxSequenceNumber of a transactional message."""
         return self.content.transaction.tx_sequence_number if self.content.transaction else None
@@ -239,6 +263,9 @@ class Message:
             "delivery": self.delivery,
             "tx_sequence_id": self.tx_sequence_id,
             "tx_sequence_number": self.tx_sequence_number,
+            "transaction_id": self.transaction_id,
+            "first_in_transaction": self.first_in_transaction,
+            "last_in_transaction": self.last_in_transaction,
             "sent_time": self.sent_time,
             "arrived": self.arrived,
             "lookup_id": self.lookup_id,

@@ -16,7 +16,7 @@ from mqqb.names import QueueName, parse_format_name, terminated, utf16_encode
 from ordack import names, outcome
 from ordack.config import CONNECT_TIMEOUT_S, check_host, split_direct
 from ordack.formatters import Body
-from ordack.message import ACKNOWLEDGE
+from ordack.message import ACKNOWLEDGE, TRANSACTION_ID_MAX, TRANSACTION_ID_SHIFT
 from ordack.names import JOURNAL, BadName
 from ordack.outcome import Outcomes
 from ordack.prediction import number_run
@@ -221,10 +221,16 @@ class _Pattern:
         self.confirmation: bytes | None = None
         self.due: int | None = self.send_until + 1
 
-    def make(self, bodies: Sequence[Bytes], message_ids: range) -> bytearray:
-        """Such packets with these bodies, all of the same length, one behind the other."""
+    def make(self, bodies: Sequence[Bytes], message_ids: range, flags: int) -> bytearray:
+        """Such packets with these bodies, all of the same length, one behind the other. flags: of the
+        TransactionHeader, if there is one; FM is for the first of them, LM for the last."""
         size = len(self.packet)
         packets = self.packet * len(bodies)
+        if at := self.transaction_at:
+            for start in range(at, len(packets), size):
+                pack_into("<I", packets, start, flags & ~(core.TX_FM | core.TX_LM))
+            packets[at] |= flags & core.TX_FM
+            packets[at + len(packets) - size] |= flags & core.TX_LM
         for at, body, message_id in zip(range(0, len(packets), size), bodies, message_ids, strict=False):
             pack_into("<I", packets, at + core.USER_MESSAGE_ID_AT, message_id)
             packets[at + self.body_at : at + self.body_at + len(body)] = body
@@ -259,15 +265,27 @@ class Sending:
         return each(self._store.guid, self.send_all((Run(letter, (letter.body,)),)))[0]
 
     def send_all(self, runs: Iterable[Run]) -> list[SentRun]:
-        """As `send`, for each letter in this order."""
-        sent: list[SentRun] = []
+        """As `send`, for each letter in this order. The transactional ones are one transaction."""
+        blocks: list[tuple[_Place, _Pattern, list[Bytes]]] = []
         for letter, bodies in runs:
             for size, alike in itertools.groupby(bodies, len):
                 place, pattern = self._pattern(letter, size)
                 same = list(alike)
                 at_once = max(RUN_BYTES // len(pattern.packet), 1)
-                for first in range(0, len(same), at_once):
-                    sent += self._send_run(place, pattern, same[first : first + at_once])
+                blocks += [(place, pattern, same[first : first + at_once]) for first in range(0, len(same), at_once)]
+        within = [number for number, (_, pattern, _) in enumerate(blocks) if pattern.transaction_at]
+        sent: list[SentRun] = []
+        transaction = 0
+        for number, (place, pattern, same) in enumerate(blocks):
+            message_ids = self._room_for(pattern, len(same))
+            flags = 0
+            if within and number == within[0]:
+                transaction = (message_ids.start & TRANSACTION_ID_MAX) << TRANSACTION_ID_SHIFT
+                flags = core.TX_FM
+            if within and number == within[-1]:
+                flags |= core.TX_LM
+            packets = pattern.make(same, message_ids, transaction | flags)
+            sent += self._send_run(place, pattern, packets, message_ids)
         return sent
 
     def _pattern(self, letter: Letter, size: int) -> tuple[_Place, _Pattern]:
@@ -289,14 +307,17 @@ class Sending:
             found = self._patterns[key] = place, pattern
         return found
 
-    def _send_run(self, place: _Place, pattern: _Pattern, bodies: list[Bytes]) -> list[SentRun]:
-        queue, format_name = place
-        size, count = len(pattern.packet), len(bodies)
+    def _room_for(self, pattern: _Pattern, count: int) -> range:
+        """The MessageIDs of so many messages, for which there is room. Raises StoreFull."""
+        size = len(pattern.packet)
         if self._outcomes.room < size * count:
             raise StoreFull(f"the message of {size} bytes is not accepted: {self._outcomes.why_full} (B-398, B-424)")
         self._outcomes.room -= size * count
-        message_ids = self._message_ids(count)
-        block = pattern.make(bodies, message_ids)
+        return self._message_ids(count)
+
+    def _send_run(self, place: _Place, pattern: _Pattern, block: bytearray, message_ids: range) -> list[SentRun]:
+        queue, format_name = place
+        size, count = len(pattern.packet), len(message_ids)
         numbers: list[_Numbers] = []
         if pattern.transaction_at:
             stream = self._stream(format_name)
