@@ -133,6 +133,7 @@ def test_2_a_final_ack_that_comes_after_the_deadline_changes_nothing(tmp_path: P
     assert _dead(sender) == []
     _seconds(world, 2, up=False)
     assert _dead(sender) == [(0xC002, True)]
+    _send(world, sender)  # opens the session on which the FinalAck comes
     _seconds(world, 5)
     assert _dead(sender) == [(0xC002, True)]
     assert _state(sender, sent) == (confirm.DEAD_LETTERED, 0xC002, True)
