@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from mqqb import guids
 from ordack import certificates
 from ordack.boards import provision as provisioning
 from ordack.boards import repl
@@ -207,6 +208,31 @@ def test_another_name_needs_a_word(board: UnixBoard, serve: Serve, tmp_path: Pat
     assert done.returncode == 0, done.stderr
     assert "it was press-2" in done.stdout
     assert config(board)["name"] == "press-3"
+
+
+def test_a_board_moves_to_another_queue_manager_if_nothing_waits_for_the_one_before(
+    board: UnixBoard, serve: Serve, tmp_path: Path
+) -> None:
+    assert run(board, serve.port).returncode == 0
+    with Client(tmp_path / "other", create=True) as client:
+        client.create_queue("line1", transactional=True)
+    other = Serve(tmp_path / "other")
+    try:
+        done = run(board, other.port)
+        assert done.returncode == 0, done.stderr
+        assert config(board)["port"] == other.port
+        assert bodies(tmp_path / "other") == [(b"provisioned", "press-3")]
+        program = f"from ordack.node import Node\nNode({str(board.folder / 'outbox')!r}).queue({QUEUE!r}).put(b'waits')"
+        subprocess.run([sys.executable, "-c", program], env=ENVIRONMENT, check=True)
+        done = run(board, serve.port)
+        assert done.returncode == 1
+        assert "1 older messages wait on the board" in done.stderr
+        with Client(tmp_path / "store") as client:
+            assert f"{guids.guid_text(client.store.guid)} is not the queue manager before" in done.stderr
+        assert config(board)["port"] == other.port
+        assert bodies(tmp_path / "store") == [(b"provisioned", "press-3")]
+    finally:
+        other.stop()
 
 
 def test_the_name_goes_into_the_file_of_the_store(board: UnixBoard, serve: Serve, tmp_path: Path) -> None:
