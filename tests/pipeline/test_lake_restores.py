@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import datetime
+import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
+from ordack.client import Client
 from ordack.pipeline.iceberg import _catalog
 from ordack.pipeline.ingest import Job
 from ordack.pipeline.progress import IngestError, IngestUnusable
 from ordack.pipeline.upkeep import serials
 
-from tests.pipeline.lake import job, numbers
+from tests.pipeline.lake import both, job, numbers, read
 from tests.pipeline.lake_kills import load
-from tests.support.segment_files import write
+from tests.support.command import ordack
+from tests.support.segment_files import key, make_folder, row, write, write_rows
 
 
 def test_what_a_table_of_delta_has_lost_when_it_was_restored_comes_again(folder: Path, table: Path) -> None:
@@ -223,3 +227,63 @@ def test_a_table_of_iceberg_that_cannot_tell_what_is_in_it_is_refused(folder: Pa
     with catalog.load_table(name).transaction() as transaction:
         transaction.set_properties({"ordack.snapshot": str(snapshots[0])})
     assert list(serials(str(table)).values()) == [2], "as its owner said"
+
+
+@both
+@pytest.mark.parametrize("at_once", [False, True])
+def test_what_a_restored_store_exports_again_is_in_the_table_once(
+    tmp_path: Path, table: Path, table_format: str, at_once: bool
+) -> None:
+    """The first two messages were exported before the backup, three after it; two came after the restore."""
+    name = "o'clock&{1}=%s"
+    store, backup, old, new = (tmp_path / name for name in ("store", "backup", "old", "new"))
+    with Client(store, create=True) as client:
+        client.create_queue(name, transactional=True)
+
+    def send(*bodies: str) -> None:
+        for body in bodies:
+            assert not ordack("send", "--store", store, name, "--body", body).returncode
+
+    def export(folder: Path) -> subprocess.CompletedProcess[str]:
+        return ordack("export", name, "--store", store, "--to", folder, "--rows", "2")
+
+    send("1", "2")
+    export(old)
+    send("3", "4", "5")
+    ordack("backup", "--store", store, backup)
+    send("6")
+    export(old)
+    what = job(old, table, table_format)
+    if not at_once:
+        load(what).run(False)
+    store.rename(tmp_path / "lost")
+    ordack("restore", backup, "--store", store)
+    refused = export(old)
+    assert refused.returncode == 1
+    assert "an ingest of both puts them into a table once" in refused.stderr
+    send("7", "8")
+    assert export(new).stdout.endswith("5 messages exported\n")
+    said: list[str] = []
+    for folders in ([old, new], [new]) if at_once else ([new], [old, new]):
+        what = job(old, table, table_format, paths=json.dumps([str(folder) for folder in folders]))
+        ingest = load(what)
+        ingest.warn = said.append
+        ingest.run(False)
+        assert sorted(read(table, table_format)["body"].to_pylist()) == [b"%d" % number for number in range(1, 9)]
+    assert sum(int(text.split()[0]) for text in said) == 3
+    assert all("left out: the table has them from another folder" in text for text in said)
+
+
+@both
+def test_folders_of_other_queue_managers_and_later_messages_are_no_copies(
+    tmp_path: Path, folder: Path, table: Path, table_format: str
+) -> None:
+    """Their lookup ids, and after a restore those of new messages, are the same."""
+    write(folder, 1, 1, 3)
+    other = make_folder(tmp_path / "other", "folder-2", "22222222-2222-2222-2222-222222222222")
+    write(other, 1, 1, 3)
+    restored = make_folder(tmp_path / "restored", "folder-3")
+    write_rows(restored, 1, [row(number, message_key=key(number + (number > 2) * 10)) for number in (2, 3, 4)])
+    paths = json.dumps([str(path) for path in (folder, other, restored)])
+    load(job(folder, table, table_format, paths=paths)).run(False)
+    assert numbers(table, table_format) == [1, 1, 2, 2, 3, 3, 3, 4]

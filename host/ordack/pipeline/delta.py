@@ -16,10 +16,11 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
@@ -169,6 +170,17 @@ class Delta:
     def check_there(self) -> None:
         """As lake.Lake has it."""
         check_there(self.folder, "_delta_log")
+
+    def find(
+        self, queue_manager: str, queue: str, first: int, last: int, columns: list[str]
+    ) -> Iterator[pa.RecordBatch]:
+        """As lake.Lake has it."""
+        wanted = (ds.field("queue_manager") == queue_manager) & (ds.field("queue") == queue)
+        wanted &= (ds.field("lookup_id") >= first) & (ds.field("lookup_id") <= last)
+        try:
+            yield from self._table.to_pyarrow_dataset().to_batches(columns=columns, filter=wanted)
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            raise IngestError(f"cannot read the table {self.folder}: {first_line(error)}") from None
 
     def commit(self, files: Sequence[File], reached: Mapping[Place, int], new: set[str]) -> bool:
         """As lake.Lake has it."""

@@ -374,7 +374,7 @@ class Exporter:
             raise FolderError(
                 f"{self._folder.name} has segment {max(serials)} of the queue {queue.name}, and this store knows of "
                 f"{last.serial or 'none'}: the store was restored from a backup, or is a copy. Export to a new folder; "
-                "messages exported since the backup are in both"
+                "messages exported since the backup are in both, and an ingest of both puts them into a table once"
             )
 
     # ---- exporting

@@ -346,25 +346,28 @@ def missing(folder: AnyPath, queue: str, serial: int, name: str = "") -> FolderE
 
 @dataclass
 class Part(InputPartition):  # type: ignore[misc, unused-ignore]
-    """What one task reads, one after another: paths of segments."""
+    """What one task reads, one after another: paths of segments. without: lookup ids of rows that are left out of them,
+    by path."""
 
     segments: list[str]
 
-    def __init__(self, segments: list[str]) -> None:
+    def __init__(self, segments: list[str], without: Mapping[str, list[int]] | None = None) -> None:
         super().__init__(None)
         self.segments = segments
+        self.without = without or {}
 
 
-def parts(found: Sequence[Found]) -> list[Part]:
+def parts(found: Sequence[Found], without: Mapping[str, list[int]] | None = None) -> list[Part]:
     """What each task reads: neighbours together, in about TASKS tasks, if these are neither too small nor too large; so
-    the rows of a queue are in order in a task, and from each task to the next. Raises FolderError."""
+    the rows of a queue are in order in a task, and from each task to the next. without: as of Part. Raises
+    FolderError."""
     sizes = [*map(_size, found)]
     most = min(max(sum(sizes) // TASKS, TASK_BYTES_MIN), TASK_BYTES_MAX)
     tasks: list[Part] = []
     taken = 0
     for one, size in zip(found, sizes, strict=True):
         if not tasks or taken + size > most or len(tasks[-1].segments) == TASK_SEGMENTS:
-            tasks.append(Part([]))
+            tasks.append(Part([], without))
             taken = 0
         tasks[-1].segments.append(str(one.segment.path))
         taken += size

@@ -24,12 +24,14 @@ from ordack.machine import is_remote
 from ordack.paths import NotLocal, local_path, scheme_of
 from ordack.pipeline import folders, writing
 from ordack.pipeline.bodies import SchemaError
+from ordack.pipeline.doubles import NEEDED, Doubles, apart
 from ordack.pipeline.lake import CATALOG, DECODING, Decoding, Lake, check_empty
 from ordack.pipeline.options import OptionError
 from ordack.pipeline.progress import Batch, IngestError, IngestMissing, IngestUnusable, Latency, Summary, ended
 from ordack.pipeline.segment_source import MALFORMED, Rows, Settings
 from ordack.pipeline.segments import SCHEMA, FolderBusy, FolderMissing
 from ordack.pipeline.spark import words
+from ordack.text import counted
 
 DELTA, ICEBERG = "delta", "iceberg"
 FORMATS = (DELTA, ICEBERG)
@@ -238,6 +240,7 @@ class Load:
     def __post_init__(self) -> None:
         self.summary = self._summary()
         self._missing = ""
+        self._doubles = Doubles(self.table.find)
 
     def _summary(self) -> Summary:
         return Summary(self.job.table, malformed=0 if self.job.decodes else None)
@@ -280,21 +283,28 @@ class Load:
         begun = time.monotonic()
         source, table = self.job.settings.folders, self.table
         table.check_there()
-        new = {marker.folder for marker in source.now().values()} - table.known
+        there = source.now()
+        new = {marker.folder for marker in there.values()} - table.known
         beginning = source.beginning(table.known) if new else {}
         waiting = source.waiting({**table.serials, **beginning}, until)
-        taken = folders.in_turn(waiting, self.job.settings.segments_max or SEGMENTS_MAX, BYTES_MAX)
+        taken = apart(folders.in_turn(waiting, self.job.settings.segments_max or SEGMENTS_MAX, BYTES_MAX))
         if not taken:
             return 0
         for text in source.begun_late(beginning):
             self.warn(text)
-        written = self.write(folders.parts(taken))
+        doubles = self._doubles.among(taken, table.serials, there) if {*NEEDED} <= {*table.names} else {}
+        written = self.write(folders.parts(taken, doubles))
         reached = {place: serial for place, serial in beginning.items() if serial}
         reached |= {one.place: one.serial for one in taken}
         behind = len(waiting) - len(taken)
         table.check_there()
         if not table.commit([file for one in written for file in one.files], reached, new):
             return behind + len(taken)  # another ingest was faster with some
+        for path, known in doubles.items():
+            self.warn(
+                f"{counted(len(known), 'message')} of {path} left out: the table has them from another folder. The "
+                "store was restored from a backup, and exported them again"
+            )
         now = round(time.time() * 1000)
         arrived, sent = Latency(), Latency()
         for one in written:

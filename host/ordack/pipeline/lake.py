@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructField
 
@@ -92,6 +93,11 @@ class Lake(Protocol):
 
     def check_there(self) -> None:
         """Raises IngestMissing if its folder is not there any more: a commit would make another table in its place."""
+
+    def find(
+        self, queue_manager: str, queue: str, first: int, last: int, columns: list[str]
+    ) -> Iterable[pa.RecordBatch]:
+        """As doubles.Find has it. Raises IngestError."""
 
     def commit(self, files: Sequence[File], reached: Mapping[Place, int], new: set[str]) -> bool:
         """Make files and serials part of the table, with the folders that it does not know yet; False: another ingest

@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql.datasource import (
     DataSource,
@@ -190,6 +191,9 @@ class Rows:
                 if period.since is not None and period.begins_after(path_of(path).stat().st_mtime):
                     continue
                 for batch, enough in self._read_segment(path):
+                    if path in part.without:
+                        known = pa.array(part.without[path], pa.int64())
+                        batch = batch.filter(pc.invert(pc.is_in(batch["lookup_id"], known)))
                     yield period.among(batch), enough
             except FileNotFoundError:
                 file = path_of(path)

@@ -1,0 +1,89 @@
+"""Messages that were exported twice: a store was restored from a backup, and exports again, to another folder.
+
+Such a message has the lookup id and the message key that it had before. An ingest looks for them where a table has
+segments of another folder with the same queue, and leaves them out. As a rule, new messages have higher lookup ids than
+those in the table, and nothing is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ordack.paths import AnyPath, RemoteError
+from ordack.pipeline import folders, segments
+from ordack.pipeline.folders import Found, Place
+from ordack.pipeline.segments import MESSAGE_KEY, QUEUE_MANAGER, FolderError, Marker
+
+ID = "lookup_id"
+NEEDED = (QUEUE_MANAGER, "queue", ID, MESSAGE_KEY)  # columns of a table in which they are looked for
+LAST = (1 << 63) - 1
+
+# Of the rows with this queue manager, queue and lookup ids from one to another: these columns.
+Find = Callable[[str, str, int, int, list[str]], Iterable[pa.RecordBatch]]
+
+
+def apart(found: Sequence[Found]) -> list[Found]:
+    """Without what has to wait for the next batch: a second folder with the same queue of a queue manager."""
+    first: dict[tuple[str, str], Place] = {}
+    return [one for one in found if first.setdefault(_whose(one), one.place) == one.place]
+
+
+class Doubles:
+    """find: looks into the table."""
+
+    def __init__(self, find: Find) -> None:
+        self._find = find
+        self._last: dict[Place, int] = {}  # the highest lookup id that the table had, with segments of another folder
+
+    def among(
+        self, taken: Sequence[Found], loaded: Collection[Place], now: Mapping[AnyPath, Marker]
+    ) -> dict[str, list[int]]:
+        """Lookup ids that the table has, by the path of the segment. loaded: what is in the table. now: the folders
+        that are read. Raises FolderError."""
+        managers = {marker.folder: marker.queue_manager for marker in now.values()}
+        others: dict[str, set[str]] = {}
+        for place in loaded:
+            others.setdefault(place.queue, set()).add(place.folder)
+        doubles = {}
+        for one in taken:
+            manager, queue = _whose(one)
+            if one.place not in self._last:
+                among = others.get(queue, set()) - {one.place.folder}
+                is_second = any(managers.get(folder, manager) == manager for folder in among)
+                self._last[one.place] = self._highest(manager, queue) if is_second else -1
+            if one.segment.first_lookup_id <= self._last[one.place] and (known := self._known(one)):
+                doubles[str(one.segment.path)] = known
+        return doubles
+
+    def _highest(self, manager: str, queue: str) -> int:
+        found = (pc.max(batch[ID]).as_py() for batch in self._find(manager, queue, 0, LAST, [ID]) if batch.num_rows)
+        return max(found, default=-1)
+
+    def _known(self, one: Found) -> list[int]:
+        found = self._find(*_whose(one), one.segment.first_lookup_id, one.segment.last_lookup_id, [ID, MESSAGE_KEY])
+        there = {pair for batch in found for pair in _pairs(batch)}
+        return [pair[0] for pair in _pairs(_read(one)) if pair in there] if there else []
+
+
+def _whose(one: Found) -> tuple[str, str]:
+    return one.marker.queue_manager, one.segment.queue
+
+
+def _pairs(rows: pa.Table | pa.RecordBatch) -> Iterable[tuple[int, str]]:
+    return zip(rows[ID].to_pylist(), rows[MESSAGE_KEY].to_pylist(), strict=True)
+
+
+def _read(one: Found) -> pa.Table:
+    path = one.segment.path
+    try:
+        with path.open("rb") as file:
+            return pq.read_table(pa.BufferReader(file.read()), columns=[ID, MESSAGE_KEY])
+    except FileNotFoundError:
+        raise folders.missing(one.segment.folder, one.segment.queue, one.serial, one.segment.name) from None
+    except RemoteError as error:
+        raise segments.refused(error) from None
+    except (OSError, pa.ArrowException) as error:
+        raise FolderError(f"cannot read the segment {path}: {error}") from None
