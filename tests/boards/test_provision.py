@@ -231,6 +231,11 @@ def test_a_board_moves_to_another_queue_manager_if_nothing_waits_for_the_one_bef
             assert f"{guids.guid_text(client.store.guid)} is not the queue manager before" in done.stderr
         assert config(board)["port"] == other.port
         assert bodies(tmp_path / "store") == [(b"provisioned", "press-3")]
+        for port, advice in ((serve.port, "for the queue manager before"), (other.port, "the queue manager answers")):
+            place = ("--port", board.port, "--queue-manager", f"127.0.0.1:{port}")
+            done = commands.ordack("board", "doctor", *place, "--json", seconds=90)
+            checks = {check["check"]: check for check in map(json.loads, done.stdout.splitlines())}
+            assert advice in checks["waiting"]["advice"]
     finally:
         other.stop()
 

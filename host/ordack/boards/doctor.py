@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from mqqb import session
+from mqqb import core, guids, session
 
 from ordack.boards import layout
 from ordack.boards.check import Check
@@ -69,7 +69,7 @@ def _reach(host, port, packet):
             _feed()
             step = 'it does not answer'
             s.send(packet)
-            return ('', s.recv(16))
+            return ('', s.recv(64))
         except OSError as e:
             said = step + ': ' + repr(e)
         finally:
@@ -263,7 +263,9 @@ def reach(board: Board, host: str, port: int) -> Check:
             "is the port right?",
             {"reached": False},
         )
-    return Check("queue manager", "ok", f"{where} answers", "", {"reached": True})
+    guid = answer[core.ESTABLISH_SERVER_GUID_AT : core.ESTABLISH_SERVER_GUID_AT + 16]
+    values = {"reached": True, "guid": guids.guid_text(guid) if len(guid) == 16 else ""}
+    return Check("queue manager", "ok", f"{where} answers", "", values)
 
 
 def _outbox(

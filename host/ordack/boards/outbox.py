@@ -123,8 +123,9 @@ def read_outbox(
             "does main.py ask for them?",
             {"messages": untaken},
         )
+    before = {queue.name: queue.guid for queue in found.queues}
     for queue, processes in queues.items():
-        yield from _queue(queue, processes, now, clock_is_set, reached)
+        yield from _queue(queue, processes, now, clock_is_set, reached, _other(reached, before[queue]))
 
 
 def _by_queue(restored: Iterable[Any]) -> dict[str, list[confirm.Confirmation]]:
@@ -140,13 +141,18 @@ def _by_queue(restored: Iterable[Any]) -> dict[str, list[confirm.Confirmation]]:
 
 
 def _queue(
-    queue: str, all_of_it: list[confirm.Confirmation], now: float, clock_is_set: bool, reached: Check | None
+    queue: str,
+    all_of_it: list[confirm.Confirmation],
+    now: float,
+    clock_is_set: bool,
+    reached: Check | None,
+    other: str,
 ) -> Iterator[Check]:
-    """What is there for one queue: waiting, not known to be received, dead-lettered."""
+    """What is there for one queue: waiting, not known to be received, dead-lettered. other: as from `_other`."""
     waiting = [process for process in all_of_it if process.state in (confirm.Q, confirm.S)]
     dead = [process for process in all_of_it if process.state == confirm.X]
     if waiting:
-        yield _waiting(queue, waiting, now, clock_is_set, reached)
+        yield _waiting(queue, waiting, now, clock_is_set, reached, other)
     unread = sum(process.state == confirm.O for process in all_of_it)
     if unread:
         yield Check(
@@ -167,6 +173,13 @@ def _queue(
         )
 
 
+def _other(reached: Check | None, before: bytes) -> str:
+    """The GUID of the queue manager that was reached, if another one has answered before: as the board has it in its
+    log, where zeros are none."""
+    guid = "" if reached is None else str(reached.values.get("guid", ""))
+    return guid if guid and before.strip(b"\0") and not guids.guid_bytes(guid).startswith(before) else ""
+
+
 def _identity(found: Any, ahead: str) -> Check:
     """Who the board is to others; the name is for people."""
     guid = guids.guid_text(found.guid)
@@ -185,7 +198,12 @@ def _identity(found: Any, ahead: str) -> Check:
 
 
 def _waiting(
-    queue: str, waiting: list[confirm.Confirmation], now: float, clock_is_set: bool, reached: Check | None
+    queue: str,
+    waiting: list[confirm.Confirmation],
+    now: float,
+    clock_is_set: bool,
+    reached: Check | None,
+    other: str,
 ) -> Check:
     oldest = min(process.record[confirm.SENT_TIME] for process in waiting)
     deadlines = [deadline for deadline in map(confirm.Confirmation.next_deadline, waiting) if deadline is not None]
@@ -201,7 +219,9 @@ def _waiting(
         text += f", the first expires in {_span(left)}" if left > 0 else f", the first expired {_span(-left)} ago"
     if never:
         text += f"; {never} never sent"
-    if reached is not None and reached.verdict == "ok":
+    if other:
+        advice = f"they are for the queue manager before, not for {other}: bring that one back, or see accept= of Node"
+    elif reached is not None and reached.verdict == "ok":
         advice = "the queue manager answers: let the board run; if they stay, does the queue exist there, is it full?"
     elif reached is not None:
         advice = "they go when the queue manager can be reached"
