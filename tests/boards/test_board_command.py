@@ -12,6 +12,7 @@ import resource
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 import time
 from array import array
@@ -22,6 +23,7 @@ from typing import Any, cast
 import pytest
 import serial
 from mqqb import confirm
+from ordack import cli
 from ordack.boards import deploy as deploying
 from ordack.boards import doctor, outbox, repl, rescue
 from ordack.boards.check import Check
@@ -400,6 +402,53 @@ def test_a_program_that_cannot_start_is_told(machine: Callable[..., Machine], tm
     done = ordack("deploy", "--port", machine().port, "--package", broken)
     assert done.returncode == 1
     assert "nothing_of_that_name" in done.stdout
+
+
+def test_a_program_that_does_not_compile_replaces_nothing_and_one_that_ends_with_an_error_is_told(
+    machine: Callable[..., Machine],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    board, main = machine(), tmp_path / "program.py"
+    words = ["--port", board.port, "--package", str(package(tmp_path / "small", SMALL)), "--main", str(main)]
+
+    def said(command: str, *arguments: str) -> tuple[int, str]:
+        """The command, in this process: START_S is another one."""
+        monkeypatch.setattr(sys, "argv", ["ordack", "board", command, *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return int(ended.value.code or 0), "".join(capfd.readouterr())
+
+    def checked(verdict: str) -> str:
+        status, text = said("doctor", "--port", board.port, "--json")
+        (check,) = [one for one in map(json.loads, text.splitlines()) if one["check"] == "program"]
+        assert (check["verdict"], status) == (verdict, int(verdict == "bad"))
+        return str(check["found"])
+
+    monkeypatch.setattr(repl, "START_S", 0.5)  # nothing is waited for
+    main.write_text("import time\nwhile True:\n    time.sleep(1)\n")
+    status, text = said("deploy", *words)
+    assert status == 0, text
+    assert checked("ok") == "main.py runs"
+    monkeypatch.setattr(repl, "START_S", 60.0)
+    first = main.read_bytes()
+    main.write_text("import time\nwhile True print(1)\n")
+    status, text = said("deploy", *words)
+    assert status == 1
+    assert "nothing was replaced" in text
+    assert "main.py, line 2: SyntaxError: invalid syntax" in " ".join(text.split())
+    with board.open() as opened:
+        assert opened.read("/flash/main.py") == first
+        assert opened.sums(["/flash/main.py.new"]) == [None]
+    main.write_text("def begin():\n    import nothing_of_that_name\nbegin()\n")
+    status, text = said("deploy", *words, "--json")
+    assert status == 1
+    assert json.loads(text)["error"].startswith("main.py, line 2: ImportError: ")
+    assert "main.py, line 2: ImportError: " in checked("bad")
+    main.write_text("print('once')\n")
+    assert said("deploy", *words)[0] == 0
+    assert checked("warning") == "main.py ends at once"
 
 
 # ---- a watchdog ---------------------------------------------------------------------------------------

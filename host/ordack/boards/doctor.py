@@ -133,6 +133,22 @@ def examine(
     yield from _outbox(board, info, outbox, clock.verdict == "ok", reached, progress)
 
 
+def program(board: Board) -> Iterator[Check]:
+    """How main.py starts, if there is one. The last question: it runs then."""
+    (there,) = board.sums([board.info.root("main.py")])
+    if there is None or board.watched:
+        return
+    error = board.start()
+    if error is None:
+        yield Check("program", "ok", "main.py runs", "", {"runs": True, "error": ""})
+    elif error:
+        advice = "correct it, then run ordack board deploy --main FILE"
+        yield Check("program", "bad", f"main.py ends with an error: {error}", advice, {"runs": False, "error": error})
+    else:
+        advice = "a node runs as long as its program does: main.py has to wait, as with asyncio.run"
+        yield Check("program", "warning", "main.py ends at once", advice, {"runs": False, "error": ""})
+
+
 def _modules(board: Board, implementation: str | None, problem: str, frozen: bool) -> Check:
     if implementation is None:
         return Check("modules", "bad", "mqqb and ordack.node are not there", "run ordack board deploy")

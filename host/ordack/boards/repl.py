@@ -10,6 +10,7 @@ import ast
 import binascii
 import contextlib
 import io
+import re
 import select
 import struct
 import time
@@ -28,8 +29,10 @@ ANSWER_S = 10  # what says nothing so long was reset, is dead, or is slow
 SLOW_S = 60  # if it is there all the same, it is given so long
 BOOT_S = 20  # boot.py may join a network
 RETURN_S = 10  # a USB port is away while its board starts
+START_S = 5  # what its program has not ended with so soon after a start is taken to run
 QUIET_S = 0.3
 CHUNK_BYTES = 1024
+PROMPT = b"\n>>> "
 
 Progress = Callable[[str, int, int], None]  # what, bytes done, bytes in all
 Result = TypeVar("Result")
@@ -150,6 +153,21 @@ def _core():
         return ('', repr(e), frozen)
 print(_core())
 """
+# Why a program does not compile, as MicroPython shows it; empty if it does, or if the firmware cannot tell.
+_COMPILE = """
+import io, sys
+def _why(path, name):
+    try:
+        with open(path) as f:
+            compile(f.read(), name, 'exec')
+    except SyntaxError as e:
+        s = io.StringIO()
+        sys.print_exception(e, s)
+        return s.getvalue()
+    except (MemoryError, NameError, OSError):
+        pass
+    return ''
+"""
 
 
 class _Line(SerialTransport):  # type: ignore[misc]
@@ -184,6 +202,7 @@ class Board:
     def __init__(self, port: str, baud: int = 115200, *, again: bool = False) -> None:
         self.port = port
         self.watched = False
+        self._is_started = False
         self._answer_s = SLOW_S if again else ANSWER_S
         try:
             self._line = _Line(port, baudrate=baud, timeout=self._answer_s)
@@ -325,10 +344,32 @@ class Board:
             told(start + len(part), len(data))
         self.run("f.close()")
 
+    def mistake(self, path: str, name: str = "main.py") -> str:
+        """Where and why this program does not compile on the board; empty if nothing is found."""
+        self.run(_COMPILE)
+        return _error_in(self.run(f"print(repr(_why({path!r}, {name!r})))", 30))
+
+    def start(self) -> str | None:
+        """Start main.py; there is nothing to ask any more. How it has ended within START_S: empty if without an error;
+        None: it runs, or a watchdog has to be stopped first, when the board is let go.
+        """
+        if self.watched:
+            return None
+        self._is_started = True
+        with contextlib.suppress(OSError, TransportError):  # it may reset the board
+            self._line.exit_raw_repl()
+            self._line.read_until(1, PROMPT, timeout_overall=self._answer_s)
+            self._line.serial.write(b"\x04")
+            said = self._line.read_until(1, PROMPT, timeout_overall=START_S)
+            if said.endswith(PROMPT):
+                return _error_in(said.decode(errors="replace"))
+        return None
+
     def close(self, *, restart: bool) -> None:
         """Let go of the port. restart: with a soft reset, after which the board runs its main.py; a watched one with a
         hard reset, which stops the watchdog.
         """
+        restart = restart and not self._is_started
         with contextlib.suppress(OSError, TransportError):
             if restart and self.watched:
                 self._line.exec_raw_no_follow("import machine\nmachine.reset()")
@@ -379,6 +420,12 @@ def _returned(port: str, baud: int, failure: BoardError) -> Board:
             if time.monotonic() > until:
                 raise failure from None
             time.sleep(0.1)
+
+
+def _error_in(said: str) -> str:
+    """The last error that MicroPython shows there, as `main.py, line 3: SyntaxError: invalid syntax`; or nothing."""
+    found = re.findall(r'  File "(.*)", line (\d+).*\n(?! )(.*)', said.replace("\r", ""))
+    return "{}, line {}: {}".format(*found[-1]) if found else ""
 
 
 def _why_not_opened(port: str, baud: int) -> str:

@@ -30,6 +30,7 @@ from ordack.peer_names import PeerNames, entered
 from ordack.store import StoreError
 
 if TYPE_CHECKING:
+    from ordack.boards.check import Check
     from ordack.boards.repl import Board
 
 Result = TypeVar("Result")
@@ -184,19 +185,21 @@ def board_deploy(
     """Copy ordack's modules and your program to a board. Copies only what the board does not have yet.
 
     The command stops the board's program and starts it again. If it is interrupted, the board keeps its old modules, or
-    `ordack board doctor` reports files of two versions; the next deploy repairs them. Exit status: 0 a node can run
-    there; 1 not done, or a node cannot run; 5 no board with MicroPython answers.
+    `ordack board doctor` reports files of two versions; the next deploy repairs them. A FILE that the board cannot
+    compile replaces nothing. The command looks for five seconds whether main.py ends with an error. Exit status: 0 a
+    node can run there; 1 not done, a node cannot run, or main.py ended with an error; 5 no board with MicroPython
+    answers.
     """
     with needs("boards"):
-        from ordack.boards.deploy import deploy
+        from ordack.boards.deploy import Deployed, deploy
 
     with _board_errors(), _progress() as progress:
-        version, done = _attended(
-            port,
-            baud,
-            lambda board: (".".join(map(str, board.version)), deploy(board, package, main, config, progress)),
-            reset=True,
-        )
+
+        def work(board: Board) -> tuple[str, Deployed, str | None]:
+            done = deploy(board, package, main, config, progress)
+            return ".".join(map(str, board.version)), done, board.start() if main else None
+
+        version, done, error = _attended(port, baud, work, reset=True)
     text = f"{port}: copied {len(done.copied)} files, {done.bytes} bytes; {done.unchanged} were there"
     text += f"; removed {len(done.removed)}" if done.removed else ""
     text += f"; {done.left}" if done.left else ""
@@ -204,12 +207,15 @@ def board_deploy(
     text += f"; MicroPython {version}, core: {done.core or 'none'}"
     report_done(
         as_json,
-        text + (f"; a node cannot start: {done.problem}" if done.problem else ""),
+        text
+        + (f"; a node cannot start: {done.problem}" if done.problem else "")
+        + (f"; main.py ends with an error: {error}" if error else ""),
         port=port,
         version=version,
         **done._asdict(),
+        error=error or "",
     )
-    if done.problem:
+    if done.problem or error:
         raise typer.Exit(1)
 
 
@@ -230,7 +236,7 @@ def board_doctor(
     is bad; 1 something is; 5 no board with MicroPython answers.
     """
     with needs("boards"):
-        from ordack.boards.doctor import examine
+        from ordack.boards.doctor import examine, program
     from ordack.config import parse_address
 
     try:
@@ -239,7 +245,11 @@ def board_doctor(
         raise typer.BadParameter(str(error)) from None
     known = PeerNames(read_file(None, names).names)
     with _board_errors(), _progress() as progress:
-        checks = _attended(port, baud, lambda board: list(examine(board, address, outbox, progress)), reset=False)
+
+        def work(board: Board) -> list[Check]:
+            return [*examine(board, address, outbox, progress), *program(board)]
+
+        checks = _attended(port, baud, work, reset=False)
     checks = [check._replace(text=known.added(check.text)) for check in checks]
     if as_json:
         for check in checks:
