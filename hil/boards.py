@@ -212,16 +212,17 @@ class Wear:
 class Board(Mortal, Protocol):
     """A machine that runs an application on a node.
 
-    `line` is where its serial link to the queue manager can be met, as `SerialFaultProxy` takes it; None: it has a
-    network, and finds at `host` what listens at `listen` here. `ways`: how a life of the board can be ended, by a cut
-    of its `POWER`, and perhaps by a `RESET`. `dips_s`: when its power browns out, so many seconds at most are between
-    two cuts; 0: it is not to be tried. `is_direct`: its TCP ends at the proxy, not in a network that is emulated, which
-    takes megabytes that the proxy does not: it would hear of no slow reader. `has_radio`: it takes radio.py for one.
-    `life`: how often it was switched on. `log` holds the output of all lives.
+    `line` is where its serial link to the queue manager can be met, and `find_line` finds it, as `SerialFaultProxy`
+    takes both; None: it has a network, and finds at `host` what listens at `listen` here. `ways`: how a life of the
+    board can be ended, by a cut of its `POWER`, and perhaps by a `RESET`. `dips_s`: when its power browns out, so many
+    seconds at most are between two cuts; 0: it is not to be tried. `is_direct`: its TCP ends at the proxy, not in a
+    network that is emulated, which takes megabytes that the proxy does not: it would hear of no slow reader.
+    `has_radio`: it takes radio.py for one. `life`: how often it was switched on. `log` holds the output of all lives.
     """
 
     target: str
     line: Path | None
+    find_line: Callable[[], Path] | None = None
     host: str
     listen: str
     limits: Limits

@@ -699,7 +699,7 @@ def proxy_of(board: Board, schedule: CutSchedule, seed: int, tap: Tap | None) ->
     """The proxy for the board's kind of link. tap: what records a network's traffic."""
     if board.line is None:
         return TcpFaultProxy(schedule, board.listen, tap)
-    return SerialFaultProxy(schedule, board.line, seed)
+    return SerialFaultProxy(schedule, board.line, seed, board.find_line)
 
 
 async def run_campaign(settings: Settings, console: Console) -> Figures:

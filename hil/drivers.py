@@ -322,8 +322,9 @@ class NodeProtocol(abc.ABC):
 class NodeDriver(Driver, NodeProtocol):  # type: ignore[misc]
     """A real board whose application is a node: what switches it, how it reaches the queue manager, what it can bear.
 
-    `line` names the serial port at the other end of its UART `uart`; without it the board has a network and finds this
-    machine at `host`, where the fault proxy listens at `listen`. `lan`: the application brings its Ethernet up.
+    `line` names the serial port at the other end of its UART `uart`, which may be there only while the board is on;
+    without it the board has a network and finds this machine at `host`, where the fault proxy listens at `listen`.
+    `lan`: the application brings its Ethernet up.
     `off_s`: seconds that it must at least be off. `dips_s`: as `Board` has it, for a switch that bears that. The others
     are those of `Limits`.
     """
@@ -616,14 +617,26 @@ class LabBoard(RealBoard):
         self._firmware: str | None = None
         self._is_frozen = False
         self._modules: Path | None = None
+        self.switch = Switch(node.power, node.off_s, node.target.name)
         super().__init__(node, application, node.power, node.button)
-        self.switch = Switch(node.power, node.off_s, self.target)
         node.micropython.claim = self.claim
 
     def _found_line(self) -> Path | None:
         if self._node.line is None:
             return None
-        return Path(url(self._node.target.get_resource("SerialPort", name=self._node.line, wait_avail=False)))
+        port = self._node.target.get_resource("SerialPort", name=self._node.line, wait_avail=False)
+        self.find_line = lambda: Path(url(port, 0.0))
+        try:
+            return self.find_line()
+        except BoardMissing:  # it may be there only while the board is on
+            try:
+                self.switch.on()
+                return Path(url(port))
+            except OSError as error:
+                raise BoardMissing(str(error)) from None
+            finally:
+                with contextlib.suppress(OSError):  # whatever uses it next is told
+                    self.switch.off()
 
     @property
     def life(self) -> int:

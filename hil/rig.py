@@ -103,8 +103,8 @@ def check(environment: Environment, name: str) -> Iterator[str]:
             core, _, frozen = repl.run(CORE)
             yield f"{repl.info.machine}, MicroPython {dotted(repl.info.version)}, {repl.info.heap_free} bytes free"
             node = strategy.node
-            if board.line is not None:
-                yield wiring.cross(repl, board.line, node.uart, node.baud)
+            if board.find_line is not None:
+                yield wiring.cross(repl, board.find_line(), node.uart, node.baud)
             else:
                 yield wiring.reach(repl, board.host, board.listen, node.lan)
         found = f"core {core}, {'frozen into the firmware' if frozen else 'in files'}"

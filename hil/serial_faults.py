@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from hil.boards import BoardMissing
 from hil.faults import DOWN, LASTS_S, ONE_WAY, UP, CutSchedule, ready
 
 UNPLUG: Final = "unplug"
@@ -105,16 +106,18 @@ class Damage:
 class SerialFaultProxy:
     """Carries bytes between a board's UART and a pseudo-terminal, through `Damage`.
 
-    `line` is where it meets the board: a serial port, or the path of a Unix socket, which is made and which an
-    emulated board connects to whenever it is on. While the board is off, or nobody has the pseudo-terminal open, bytes
-    for it are lost, as on any serial line. While the other end is there they wait: no overrun of its buffers happens
-    that the ends could not avoid.
+    `line` is where it meets the board: a serial port, or the path of a Unix socket, which is made and which an emulated
+    board connects to whenever it is on. `find` gives the path of a port that may be there only while the board is on,
+    and raises BoardMissing while it is not. While the board is off, or nobody has the pseudo-terminal open, bytes for
+    it are lost, as on any serial line. While the other end is there they wait: no overrun of its buffers happens that
+    the ends could not avoid.
     """
 
-    def __init__(self, schedule: CutSchedule, line: Path, seed: int) -> None:
+    def __init__(self, schedule: CutSchedule, line: Path, seed: int, find: Callable[[], Path] | None = None) -> None:
         self.schedule = schedule
         self.refused = 0
         self._line = line
+        self._find = find or (lambda: line)
         self._seed = seed
         self._tasks: list[asyncio.Task[None]] = []
         self._master, slave = os.openpty()
@@ -125,7 +128,7 @@ class SerialFaultProxy:
         self._hung_up.register(self._master, 0)
         self._port: int | None = None
         self._listener: socket.socket | None = None
-        if not (line.exists() and stat.S_ISCHR(line.stat().st_mode)):
+        if find is None and not (line.exists() and stat.S_ISCHR(line.stat().st_mode)):
             self._listener = socket.socket(socket.AF_UNIX)
             self._listener.setblocking(False)
             self._listener.bind(str(line))
@@ -138,10 +141,9 @@ class SerialFaultProxy:
         """Let bytes pass. Raises OSError, termios.error: `line` is no serial port that can be used."""
         damage = Damage(self.schedule, self._seed)
         if self._listener is None:
-            self._port = os.open(self._line, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
-            fcntl.flock(self._port, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            tty.setraw(self._port, termios.TCSANOW)
-            carrying = self._exchange(self._port, damage)
+            with suppress(BoardMissing):
+                self._port = _opened(self._find())
+            carrying = self._carry_by_port(damage)
         else:
             carrying = self._carry(self._listener, damage)
         self._tasks.append(asyncio.create_task(carrying))
@@ -161,21 +163,38 @@ class SerialFaultProxy:
             self._listener.close()
             self._line.unlink(missing_ok=True)
 
+    async def _carry_by_port(self, damage: Damage) -> None:
+        """Carry each time that the port is there."""
+        while True:
+            if self._port is None:
+                await self._drain_until(self._port_is_there())
+                damage.restart()
+            assert self._port is not None
+            await self._exchange(self._port, damage)
+            os.close(self._port)
+            self._port = None
+
+    async def _port_is_there(self) -> None:
+        while self._port is None:
+            await asyncio.sleep(_HUNG_UP_POLL_S)
+            with suppress(BoardMissing, OSError, termios.error):  # it is just being made, or has gone again
+                self._port = _opened(self._find())
+
     async def _carry(self, listener: socket.socket, damage: Damage) -> None:
         """Carry for one life of the board after the other."""
         while True:
-            await self._drain_until(listener)
+            await self._drain_until(ready(listener.fileno()))
             connection, _ = listener.accept()
             connection.setblocking(False)
             with connection:
                 damage.restart()
                 await self._exchange(connection.fileno(), damage)
 
-    async def _drain_until(self, listener: socket.socket) -> None:
+    async def _drain_until(self, there: Awaitable[None]) -> None:
         """Wait until the board is on; what is sent to it before is lost."""
         draining = asyncio.create_task(self._pump(self._read_far, _nowhere, DOWN, None))
         try:
-            await ready(listener.fileno())
+            await there
         finally:
             draining.cancel()
             await asyncio.gather(draining, return_exceptions=True)
@@ -245,6 +264,18 @@ class SerialFaultProxy:
                     return
             except OSError:
                 return
+
+
+def _opened(port: Path) -> int:
+    """This serial port, for nobody else. Raises OSError, termios.error."""
+    opened = os.open(port, os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        tty.setraw(opened, termios.TCSANOW)
+    except BaseException:
+        os.close(opened)
+        raise
+    return opened
 
 
 async def _nowhere(_: bytes) -> None:

@@ -788,6 +788,18 @@ def test_a_line_and_a_button_are_found_or_the_board_is_let_go(
     for _ in range(2):
         with pytest.raises(BoardMissing, match=f"board bench: no port {tmp_path}/uart"):
             open_board("bench", tmp_path / "flash")
+    del board["drivers"][FakePowerDriver.__name__]
+    switch = {"cmd_on": f"touch {tmp_path}/uart", "cmd_off": f"rm {tmp_path}/uart"}
+    rig({"bench": {**board, "drivers": {"ExternalPowerDriver": switch, **board["drivers"]}}})
+    opened = open_board("bench", tmp_path / "flash")
+    assert opened.line == tmp_path / "uart"
+    assert opened.find_line is not None
+    with pytest.raises(BoardMissing, match=f"board bench: no port {tmp_path}/uart"):
+        opened.find_line()
+    opened.power_up()
+    assert opened.find_line() == tmp_path / "uart"
+    opened.close()
+    rig({"bench": {**board, "drivers": {FakePowerDriver.__name__: {}, **board["drivers"]}}})
     (tmp_path / "uart").touch()
     opened = open_board("bench", tmp_path / "flash")
     assert (opened.line, opened.ways) == (tmp_path / "uart", (POWER, RESET))

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+import termios
 import tty
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hil.boards import BoardMissing
 from hil.faults import DOWN, LASTS_S, ONE_WAY, UP, Cut, CutSchedule, plan_cuts
 from hil.serial_faults import (
     BYTES_MAX,
@@ -327,6 +329,40 @@ def test_a_real_serial_port_can_be_the_line(tmp_path: Path) -> None:
             await proxy.close()
             os.close(master)
             os.close(slave)
+        assert not list(tmp_path.iterdir())
+
+    within_deadline(body())
+
+
+def test_a_port_that_is_there_only_while_the_board_is_on_is_met_in_each_of_its_lives(tmp_path: Path) -> None:
+    """It has another name each time."""
+    port = tmp_path / "uart"
+
+    def find() -> Path:
+        if not port.is_symlink():
+            raise BoardMissing("board bench: no port uart within 0 s")
+        return port.readlink()
+
+    async def body() -> None:
+        proxy = SerialFaultProxy(CutSchedule([]), port, 1, find)
+        await proxy.open(("127.0.0.1", 1))
+        try:
+            with manager_on(proxy) as terminal:
+                for life in range(3):
+                    master, slave = os.openpty()
+                    os.set_blocking(master, False)
+                    port.symlink_to(os.ttyname(slave))
+                    while termios.tcgetattr(slave)[3] & termios.ICANON:  # until the proxy has it
+                        await asyncio.sleep(0.001)
+                    os.close(slave)
+                    os.write(master, b"life %d" % life)
+                    assert await read_terminal(terminal, 6) == b"life %d" % life
+                    os.write(terminal, b"heard %d" % life)
+                    assert await read_terminal(master, 7) == b"heard %d" % life
+                    port.unlink()
+                    os.close(master)
+        finally:
+            await proxy.close()
         assert not list(tmp_path.iterdir())
 
     within_deadline(body())
