@@ -20,9 +20,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
@@ -171,14 +170,12 @@ class Delta:
         """As lake.Lake has it."""
         check_there(self.folder, "_delta_log")
 
-    def find(
-        self, queue_manager: str, queue: str, first: int, last: int, columns: list[str]
-    ) -> Iterator[pa.RecordBatch]:
+    def find(self, where: str, columns: list[str]) -> Iterator[pa.RecordBatch]:
         """As lake.Lake has it."""
-        wanted = (ds.field("queue_manager") == queue_manager) & (ds.field("queue") == queue)
-        wanted &= (ds.field("lookup_id") >= first) & (ds.field("lookup_id") <= last)
+        query = f"SELECT {', '.join(columns)} FROM messages WHERE {where}"
         try:
-            yield from self._table.to_pyarrow_dataset().to_batches(columns=columns, filter=wanted)
+            found = QueryBuilder().register("messages", self._table).execute(query)
+            yield from pa.RecordBatchReader.from_stream(found)
         except (DeltaError, OSError, pa.ArrowException) as error:
             raise IngestError(f"cannot read the table {self.folder}: {first_line(error)}") from None
 

@@ -19,10 +19,8 @@ from ordack.pipeline.segments import MESSAGE_KEY, QUEUE_MANAGER, FolderError, Ma
 
 ID = "lookup_id"
 NEEDED = (QUEUE_MANAGER, "queue", ID, MESSAGE_KEY)  # columns of a table in which they are looked for
-LAST = (1 << 63) - 1
 
-# Of the rows with this queue manager, queue and lookup ids from one to another: these columns.
-Find = Callable[[str, str, int, int, list[str]], Iterable[pa.RecordBatch]]
+Find = Callable[[str, list[str]], Iterable[pa.RecordBatch]]  # of the rows where this holds: these columns
 
 
 def apart(found: Sequence[Found]) -> list[Found]:
@@ -59,17 +57,24 @@ class Doubles:
         return doubles
 
     def _highest(self, manager: str, queue: str) -> int:
-        found = (pc.max(batch[ID]).as_py() for batch in self._find(manager, queue, 0, LAST, [ID]) if batch.num_rows)
-        return max(found, default=-1)
+        found = self._find(_where(manager, queue), [ID])
+        return max((pc.max(batch[ID]).as_py() for batch in found if batch.num_rows), default=-1)
 
     def _known(self, one: Found) -> list[int]:
-        found = self._find(*_whose(one), one.segment.first_lookup_id, one.segment.last_lookup_id, [ID, MESSAGE_KEY])
+        first, last = one.segment.first_lookup_id, one.segment.last_lookup_id
+        found = self._find(f"{_where(*_whose(one))} AND {ID} >= {first} AND {ID} <= {last}", [ID, MESSAGE_KEY])
         there = {pair for batch in found for pair in _pairs(batch)}
         return [pair[0] for pair in _pairs(_read(one)) if pair in there] if there else []
 
 
 def _whose(one: Found) -> tuple[str, str]:
     return one.marker.queue_manager, one.segment.queue
+
+
+def _where(manager: str, queue: str) -> str:
+    """As SQL, and pyiceberg, have it."""
+    quoted = queue.replace("'", "''")
+    return f"{QUEUE_MANAGER} = '{manager}' AND queue = '{quoted}'"
 
 
 def _pairs(rows: pa.Table | pa.RecordBatch) -> Iterable[tuple[int, str]]:

@@ -165,15 +165,10 @@ class Iceberg:
         if not is_name(self.folder):
             check_there(self.folder, CATALOG)
 
-    def find(
-        self, queue_manager: str, queue: str, first: int, last: int, columns: list[str]
-    ) -> Iterator[pa.RecordBatch]:
+    def find(self, where: str, columns: list[str]) -> Iterator[pa.RecordBatch]:
         """As lake.Lake has it."""
-        quoted = queue.replace("'", "''")
-        wanted = f"queue_manager = '{queue_manager}' AND queue = '{quoted}'"
-        wanted += f" AND lookup_id >= {first} AND lookup_id <= {last}"
         try:
-            yield from self._table.scan(wanted, tuple(columns)).to_arrow_batch_reader()
+            yield from self._table.scan(where, tuple(columns)).to_arrow_batch_reader()
         except (*PROBLEMS, pa.ArrowException) as error:
             raise IngestError(f"cannot read the table {self.folder}: {first_line(error)}") from None
 

@@ -94,9 +94,7 @@ class Lake(Protocol):
     def check_there(self) -> None:
         """Raises IngestMissing if its folder is not there any more: a commit would make another table in its place."""
 
-    def find(
-        self, queue_manager: str, queue: str, first: int, last: int, columns: list[str]
-    ) -> Iterable[pa.RecordBatch]:
+    def find(self, where: str, columns: list[str]) -> Iterable[pa.RecordBatch]:
         """As doubles.Find has it. Raises IngestError."""
 
     def commit(self, files: Sequence[File], reached: Mapping[Place, int], new: set[str]) -> bool:
