@@ -143,7 +143,7 @@ def message(
     out[core.BASE_END : core.USER_TIME_TO_BE_RECEIVED_AT] = names.check_guid(source) + names.check_guid(address)
     out[core.USER_END : transaction_at] = wire
     if at != transaction_at:
-        core.pack(core.TRANSACTION_HEADER, array("I", (core.TX_FM | core.TX_LM, 0, 0, 1, 0)), out, transaction_at)
+        core.pack(core.TRANSACTION_HEADER, array("I", (_alone(message_id), 0, 0, 1, 0)), out, transaction_at)
     properties[core.PROPERTIES_LABEL_LENGTH] = len(label_raw) >> 1
     properties[core.PROPERTIES_MESSAGE_SIZE] = properties[core.PROPERTIES_ALLOCATION_BODY_SIZE] = len(body)
     properties[core.PROPERTIES_HASH_ALGORITHM] = _SHA_1
@@ -157,6 +157,11 @@ def message(
     out[body_at - len(extension) : body_at] = extension
     out[body_at : body_at + len(body)] = body
     return out
+
+
+def _alone(message_id: int) -> int:
+    """The flags of a message that is a transaction of its own, whose index is unique like its MessageID."""
+    return (message_id & 0xFFFFF) << 4 | core.TX_FM | core.TX_LM
 
 
 class Draft:
@@ -230,5 +235,6 @@ class Draft:
             "<IIII", buffer, offset + core.USER_TIME_TO_BE_RECEIVED_AT, check_u32(ttbr), check_u32(sent_time),
             check_u32(message_id), flags,
         )  # fmt: skip
+        pack_into("<I", buffer, offset + self.transaction_at, _alone(message_id))
         pack_into("<II", buffer, offset + self._sizes_at, count, count)
         return size

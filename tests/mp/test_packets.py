@@ -5,7 +5,7 @@ import sys
 sys.path.insert(0, "tests/mp")
 
 from engine_cases import run_calls
-from mqqb import acks, build, core, guid_names, guids, headers, parse, reader
+from mqqb import acks, build, compose, core, guid_names, guids, headers, parse, reader
 from mqqb.names import utf16_decode, utf16_encode
 from packet_samples import DIRECT, SENDER, WIRE_NAMES, frames, full_message, outcome, reparse
 
@@ -74,6 +74,13 @@ def the_transaction_header_is_found():  # B-317
     raw = build.user_message(SENDER, 1, DIRECT, b"x" * 100, delivery="transactional")
     at = parse.transaction_offset(raw)
     assert raw[at] & (core.TX_FM | core.TX_LM) == core.TX_FM | core.TX_LM
+    message_id = 0xABC12345
+    raw = build.user_message(SENDER, message_id, DIRECT, b"", delivery="transactional")
+    assert raw[at : at + 4] == b"\x5c\x34\x12\x00", "a transaction of its own, with an index of its own"
+    draft = compose.Draft(SENDER, DIRECT)
+    packet = bytearray(draft.size(0))
+    draft.write_into(packet, 0, message_id, b"")
+    assert packet[at : at + 4] == raw[at : at + 4]
     assert parse.transaction_offset(build.user_message(SENDER, 1, DIRECT, b"")) == 0
 
 

@@ -159,6 +159,7 @@ async def test_three_answers() -> None:
         await plain.received()
     assert await plain.dead_lettered() == 0
     assert not any(task.done() for task in waiting)
+    assert [message.transaction.flags for message in plant.seen if message.transaction] == [0x1C, 0x2C, 0x3C]
     assert [message.user.flags & (core.USER_JN | core.USER_JP) for message in plant.seen] == [
         0,
         core.USER_JN,
