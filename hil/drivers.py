@@ -42,7 +42,7 @@ from ordack.boards.repl import Board as Repl
 from firmware.ports import modules
 from firmware.ports.natmod.package import compile_all
 from hil import kinds, sensor
-from hil.boards import POWER, RESET, SENSOR, Board, BoardMissing, Limits, Line, Log
+from hil.boards import POWER, RESET, SENSOR, Board, BoardMissing, Limits, Line, Log, RigFailed
 from hil.emulated import MAIN, MPY_CROSS, compiled
 
 PORT_DEADLINE_S: Final = 15.0
@@ -487,16 +487,16 @@ def compiled_modules() -> "tempfile.TemporaryDirectory[str]":
     return folder
 
 
-def failed(board: str, error: Exception) -> OSError:
+def failed(board: str, error: Exception) -> RigFailed:
     """What a driver of labgrid's says, and what the command said that it has run."""
     said = getattr(error, "output", b"") or b""
     text = f"{getattr(error, 'msg', error)} {said.decode(errors='replace')}".strip()
-    return OSError(f"board {board}: {text.removeprefix(f'board {board}: ')}")
+    return RigFailed(f"board {board}: {text.removeprefix(f'board {board}: ')}")
 
 
 def bounded(board: str, complaint: str, what: Callable[[], None], seconds: float) -> None:
     """Do what a driver of labgrid's does, in a thread; at the deadline the processes that it has started, and theirs,
-    are killed. Raises OSError.
+    are killed. Raises RigFailed.
     """
     errors: list[Exception] = []
 
@@ -514,7 +514,7 @@ def bounded(board: str, complaint: str, what: Callable[[], None], seconds: float
         while working.is_alive() and time.monotonic() < end:
             _kill_children(Path(f"/proc/self/task/{working.native_id}"))
             working.join(_AGAIN_S)
-        raise OSError(f"board {board}: {complaint} {seconds:g} s")
+        raise RigFailed(f"board {board}: {complaint} {seconds:g} s")
     for error in errors:
         raise failed(board, error) from None
 
@@ -593,7 +593,7 @@ class RealBoard(Board):
                 raise BoardMissing(str(error)) from None
 
     def _found_line(self) -> Path | None:
-        """Where its serial link can be met; None: it has a network. Raises BoardMissing."""
+        """Where its serial link can be met; None: it has a network. Raises BoardMissing, RigFailed."""
         return None
 
     def close(self) -> None:
@@ -632,8 +632,6 @@ class LabBoard(RealBoard):
             try:
                 self.switch.on()
                 return Path(url(port))
-            except OSError as error:
-                raise BoardMissing(str(error)) from None
             finally:
                 with contextlib.suppress(OSError):  # whatever uses it next is told
                     self.switch.off()

@@ -52,7 +52,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from hil import campaign, drivers, lab, sensor, targets, wiring
-from hil.boards import POWER, RESET, ROOT, SENSOR, Board, BoardMissing
+from hil.boards import POWER, RESET, ROOT, SENSOR, Board, BoardMissing, RigFailed
 from hil.campaign import digest, run_campaign
 from hil.dice import new_seed
 from hil.drivers import LabBoard
@@ -799,6 +799,10 @@ def test_a_line_and_a_button_are_found_or_the_board_is_let_go(
     opened.power_up()
     assert opened.find_line() == tmp_path / "uart"
     opened.close()
+    switch["cmd_on"] = "sh -c 'echo no hub; exit 1'"
+    rig({"bench": {**board, "drivers": {"ExternalPowerDriver": switch, **board["drivers"]}}})
+    with pytest.raises(RigFailed, match="no hub"):
+        open_board("bench", tmp_path / "flash")
     rig({"bench": {**board, "drivers": {FakePowerDriver.__name__: {}, **board["drivers"]}}})
     (tmp_path / "uart").touch()
     opened = open_board("bench", tmp_path / "flash")
