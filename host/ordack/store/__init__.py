@@ -225,6 +225,8 @@ class Store:
 
     def why_full(self, room: Room) -> str:
         """What limits the room, and what has taken most of it, for a person."""
+        if is_pinned(self._disk):
+            return room.reason
         [(name, messages, size, is_here)] = self._database.all(
             "SELECT name, messages, bytes, true FROM queues UNION ALL SELECT format_name, messages, bytes, false "
             "FROM outgoing ORDER BY bytes DESC LIMIT 1"

@@ -75,7 +75,13 @@ def room(quota: int, used: int, disk: Disk) -> Room:
             "receipt included; the setting Quota raises it",
         )
     shown, kept = (in_the_end, kept_back) if by_disk < free - spare else (free, spare)
-    return Room(by_disk, f"disk nearly full: {megabytes(shown)} free, {megabytes(kept)} kept back")
+    reason = f"disk nearly full: {megabytes(shown)} free, {megabytes(kept)} kept back"
+    if is_pinned(disk):
+        reason += (
+            f" while a process that reads keeps the write-ahead log, {megabytes(disk.log)}, from beginning anew: "
+            "`ordack status` names it"
+        )
+    return Room(by_disk, reason)
 
 
 def megabytes(count: int) -> str:
