@@ -120,6 +120,29 @@ def test_what_was_full_once_takes_as_much_again(disk: Path, way: str) -> None:
         assert "disk nearly full: " in done.stderr
 
 
+@on_one
+@pytest.mark.rule("B-285", "B-398")
+@pytest.mark.parametrize("served", [False, True], ids=["alone", "served"])
+def test_without_readers_pages_of_removed_messages_are_room(disk: Path, served: bool) -> None:
+    """A write-ahead log that is long for once is not taken for one that a reader pins."""
+    store, body = disk / "store", bytes(20_000)
+    ordack("init", "--store", store)
+    ordack("queue", "create", "--store", store, "line1", "--transactional")
+    serve = Serve(store) if served else None
+    try:
+        with Client(store) as client:
+            first, _ = _fill(client, "line1", body)
+            assert first * len(body) > 0.6 * os.statvfs(disk).f_blocks * os.statvfs(disk).f_frsize
+            for _ in range(3):
+                assert _empty(client, "line1") == first
+                for _ in range(first * 9 // 10):
+                    client.send("line1", body)
+                first = first * 9 // 10
+    finally:
+        if serve:
+            serve.stop()
+
+
 @on_two
 def test_serve_says_that_a_store_is_in_memory(disk: Path, request: pytest.FixtureRequest) -> None:
     process = Serve(disk / "store").process

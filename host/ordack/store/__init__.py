@@ -219,9 +219,8 @@ class Store:
         if now >= self._disk_until:
             self._disk = self._look_at_disk()
             self._disk_until = now + DISK_S * (self._disk.free > AMPLE_BYTES)
-        if is_pinned(self._disk):
-            self._database.empty_log()
-        return room(quota, self.usage(), self._disk)
+        is_kept = is_pinned(self._disk) and self._database.empty_log()
+        return room(quota, self.usage(), self._disk, is_kept)
 
     def why_full(self, room: Room) -> str:
         """What limits the room, and what has taken most of it, for a person."""

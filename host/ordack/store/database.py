@@ -17,7 +17,7 @@ import apsw
 from ordack.counters import DiskWork
 from ordack.store.checkpoints import Checkpoints, may_be_a_sync
 from ordack.store.file_systems import OF_ANOTHER_MACHINE, file_system
-from ordack.store.processes import pinned_by, writer_of
+from ordack.store.processes import pinned_by, readers_of, writer_of
 from ordack.store.schema import (
     APPLICATION_ID,
     FILE_NAME,
@@ -325,12 +325,15 @@ class Database:
         if failure:
             raise StoreError(f"{self.path}: {failure}; that was a checkpoint, and nothing is lost")
 
-    def empty_log(self) -> None:
+    def empty_log(self) -> bool:
         """Have the write-ahead log give its room back, unless a reader pins it; before the next transaction if one is
-        running. Only who may write to the store does that."""
+        running. Only who may write to the store does that. Does a reader pin it, as far as is known?"""
+        if self.is_read_only or self._is_served():
+            return bool(readers_of(self.path))
         self._log_is_long = not self.connection.get_autocommit()
-        if not (self._log_is_long or self._in_doubt or self._has_gap or self.is_read_only or self._is_served()):
+        if not (self._log_is_long or self._in_doubt or self._has_gap):
             self._log.empty()
+        return self._log.is_kept
 
     def check_served(self) -> None:
         """Raise StoreServed if another process runs a queue manager on it."""

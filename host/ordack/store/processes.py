@@ -37,6 +37,11 @@ def readers_of(database: Path) -> list[str]:
     return [process(pid) for pid in sorted({pid for (pid, _), looks in seen.items() if looks >= MOST_LOOKS})]
 
 
+def is_read(database: Path) -> bool:
+    """Does another process read from this database just now?"""
+    return bool(_readers(database))
+
+
 def pinned_by(database: Path, log: int) -> str:
     """Which processes keep the write-ahead log, of so many bytes, from beginning anew, in a sentence; "": none."""
     readers = readers_of(database)

@@ -52,19 +52,20 @@ def is_pinned(disk: Disk) -> bool:
     return disk.free < reserve(disk.size) + pinned_bytes(disk) and pinned_bytes(disk) > 0
 
 
-def room(quota: int, used: int, disk: Disk) -> Room:
-    """What may still be stored. quota, used: bytes of packets.
+def room(quota: int, used: int, disk: Disk, is_kept: bool = True) -> Room:
+    """What may still be stored. quota, used: bytes of packets. is_kept: a reader keeps the log from beginning anew, if
+    it is long.
 
     Pages that messages have left are room; some stay free for long before the file gets smaller. What is written to
     them goes to the log first, which needs the disk, and pages that are only in the log yet will make the file longer.
     The log gives its usual size back, and needs that again: it is in the reserve.
 
-    A longer log is pinned: a reader keeps it from beginning anew. Each receive makes it longer then. So the pinned
+    Each receive makes a log longer that is kept from beginning anew. So what it has above the usual, the pinned
     part needs as much room again, for receives of the messages in it, and a transaction leaves half of the reserve.
     """
     free = disk.free - max(disk.planned - disk.file, 0)
-    pinned = pinned_bytes(disk)
-    in_the_end = free + (disk.log - pinned) + (0 if is_pinned(disk) else disk.unused)
+    pinned = pinned_bytes(disk) if is_kept else 0
+    in_the_end = free + (disk.log - pinned) + (0 if is_kept and is_pinned(disk) else disk.unused)
     kept_back = reserve(disk.size) + pinned
     spare = reserve(disk.size) // 2
     by_disk = min(in_the_end - kept_back, free - spare)

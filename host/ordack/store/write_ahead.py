@@ -20,6 +20,7 @@ import apsw
 
 from ordack.counters import DiskWork
 from ordack.store.checkpoints import Checkpoints, FileTurn, keep_place, needed
+from ordack.store.processes import is_read
 from ordack.store.room import AMPLE_BYTES, DISK_S, LOG_BYTES, SERVED_LOG_BYTES, USUAL_LOG, reserve
 
 BUSY_WAIT_S = 0.001  # between two tries to write; SQLite's own, up to 0.1, let two that write in turn starve a third
@@ -93,6 +94,7 @@ class WriteAheadLog:
         self._is_begun = log_bytes(path) > 0
         self._ample_until = 0.0  # the disk has room enough, in monotonic seconds
         self._pinned_until = 0.0  # in monotonic seconds
+        self.is_kept = log_bytes(path) > SHORT_LOG_BYTES  # from giving its room back, as far as is known
         self._length = 0  # of the log's file at least, while there is
         self.is_synced = True
         self.beside: Checkpoints | None = None
@@ -168,7 +170,9 @@ class WriteAheadLog:
         if time.monotonic() < self._pinned_until:
             return
         self._database.set_busy_handler(patience(READERS_S))
-        if not self._copy(apsw.SQLITE_CHECKPOINT_TRUNCATE):
+        is_empty = self._copy(apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        self.is_kept = not is_empty and is_read(self._path)  # else a checkpoint beside commits was in the way
+        if self.is_kept:
             self._pinned_until = time.monotonic() + PINNED_S
         self._database.set_busy_handler(self._busy)
 
