@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -548,6 +549,7 @@ def test_a_board_that_fails(run_standin: RunStandin, tmp_path: Path, script: str
 
 RESTARTING = """
 import json, os, sys
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, {root!r})
@@ -925,5 +927,6 @@ def test_readings_that_had_failed_when_the_power_went_are_with_the_outbox(tmp_pa
         node.poll()
     node.commit_now()
     rig = SimpleNamespace(erased=[tmp_path], settings=SimpleNamespace(ordack=ORDACK))
+    rig.rescued = partial(campaign.Campaign.rescued, cast(campaign.Campaign, rig))
     assert asyncio.run(campaign.Campaign.held(cast(campaign.Campaign, rig))) == {2, 3}
     asyncio.run(node.close())
