@@ -69,7 +69,7 @@ class Trial:
         self._words = ("--next-hop", f"{host}={host}:{port}", "--own-name", own, "--capture", str(self.capture))
         self._listen = f"{own}:{own_port}"
         with Client(self.store, create=True) as client:
-            client.create_queue(f"{CONTROL}-answers")
+            client.create_queue(f"{CONTROL}-answers", transactional=False)
         self._number = 0
         self.start()
 
@@ -280,7 +280,7 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trial]:
     host, own = "127.0.0.2", "127.0.0.3"
     back, there = own_port(own), folder / "there"
     with Client(there, create=True) as client:
-        client.create_queue(CONTROL)
+        client.create_queue(CONTROL, transactional=False)
     write_settings(there, EarlyOrderAck=0)
     serve = Serve(there, "--own-name", host, "--next-hop", f"{own}={own}:{back}", listen=f"{host}:0")
     script = Standin(there)

@@ -108,7 +108,7 @@ def store(tmp_path: Path) -> Path:
     folder = tmp_path / "store"
     with Client(folder, create=True) as client:
         client.create_queue("line1", transactional=True)
-        client.create_queue("plain")
+        client.create_queue("plain", transactional=False)
     return folder
 
 

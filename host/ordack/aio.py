@@ -490,7 +490,7 @@ class AsyncClient:
             with contextlib.suppress(RuntimeError):  # the event loop has ended
                 self._loop.call_soon_threadsafe(self.give_back, worker)
 
-    async def create_queue(self, name: str, transactional: bool = False) -> AsyncQueue:
+    async def create_queue(self, name: str, transactional: bool = True) -> AsyncQueue:
         """As Client.create_queue."""
         async with self.worker() as worker:
             await worker.call(worker.client.create_queue, name, transactional)

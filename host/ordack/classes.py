@@ -5,6 +5,8 @@ The names come from the engine. No other module of this package knows a class by
 
 from __future__ import annotations
 
+import shlex
+
 from mqqb import compose, confirm
 
 from ordack.config import split_direct
@@ -41,12 +43,18 @@ _WORDS = {
     confirm.NACK_BAD_ENCRYPTION: ("{host} cannot decrypt it", "send without encryption: ordack has no keys for it"),
     confirm.NACK_COULD_NOT_ENCRYPT: ("its sender could not encrypt it", "send without encryption"),
     confirm.NACK_NOT_TRANSACTIONAL_Q: (
-        "it is transactional, and {queue} is not",
-        ("send recoverable messages to it, or make the queue anew with --transactional"),
+        "it is transactional, as those of boards are, and {queue} is not",
+        (
+            "make that queue anew, with `ordack queue delete {argument}` and `ordack queue create {argument}`, or send "
+            "recoverable messages to it"
+        ),
     ),
     confirm.NACK_NOT_TRANSACTIONAL_MSG: (
         "{queue} takes transactional messages only",
-        ("send transactional ones, or make the queue anew without --transactional"),
+        (
+            "send transactional ones, or make that queue anew, with `ordack queue delete {argument}` and "
+            "`ordack queue create --non-transactional {argument}`"
+        ),
     ),
     confirm.NACK_UNSUPPORTED_CRYPTO_PROVIDER: ("{host} does not know its way of encryption", "send without encryption"),
     confirm.NACK_SOURCE_COMPUTER_GUID_CHANGED: (
@@ -87,6 +95,7 @@ def words(number: int, destination: str = "") -> str:
             host="this machine" if host == "." else host or "its destination",
             queue="its queue" if not queue else f"the queue {queue}" if host == "." else f"the queue {queue} at {host}",
         )
+        advice = advice.format(argument=shlex.quote(queue) if queue else "NAME")
     elif number >= confirm.ACK_RECEIVE:
         happened, advice = "it failed for a reason of another program", ""
     else:

@@ -279,7 +279,7 @@ class Client:
         what it raises, StoreError if the store is elsewhere."""
         return self.access.order(Order(name, arguments))
 
-    def create_queue(self, name: str, transactional: bool = False) -> Queue:
+    def create_queue(self, name: str, transactional: bool = True) -> Queue:
         """Make a private queue; raises BadName, QueueExists."""
         return Queue(self, QueueState(*self.order("create_queue", name, transactional)))
 

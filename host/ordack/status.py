@@ -328,6 +328,12 @@ def refused_text(refused: Mapping[str, Mapping[str, int]]) -> str:
     )
 
 
+def why_refused(refused: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """For each class of refused messages, what has happened and what to do."""
+    numbers = (int(label.split()[0], 16) for label in refused.get("messages", {}) if label.startswith("0x"))
+    return [classes.words(number) for number in numbers]
+
+
 def of_message(client: Client, message_id: int, now: float | None = None) -> dict[str, Any] | None:
     """What became of a transactional message sent from here, ready for JSON; `why` says it in a sentence. None: nothing
     is known of it."""

@@ -564,7 +564,7 @@ def purge(rounds: int) -> None:
         with tempfile.TemporaryDirectory(prefix="ordack-bench-") as name, contextlib.ExitStack() as stack:
             folder = Path(name)
             with Client(folder, create=True) as client:
-                client.create_queue("old")
+                client.create_queue("old", transactional=False)
                 client.create_queue("new", transactional=True)
             command = [sys.executable, "-m", "ordack", "serve", "--store", name, "--listen", "127.0.0.1:0"]
             serving = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))

@@ -598,7 +598,7 @@ def test_a_client_has_serve_do_its_work_and_without_serve_does_it_itself(store: 
 def test_the_socket_is_its_owners_and_a_long_name_of_the_folder_does_not_matter(tmp_path: Path) -> None:
     folder = tmp_path / ("plant" * 30)
     with Client(folder, create=True) as client:
-        client.create_queue("plain")
+        client.create_queue("plain", transactional=False)
         serve = Serve(folder)
         client.send("plain", b"1")
         assert _last_answer(client) == 1
@@ -705,7 +705,7 @@ def test_nobody_writes_beside_serve(store: Path, serve: Serve) -> None:
     with Client(store) as client:
         before = client.store.work.commits.total
         for write in (
-            lambda: client.store.queues.create("beside"),
+            lambda: client.store.queues.create("beside", transactional=False),
             lambda: client.store.queues.set_quota("line1", 1),
             lambda: client.store.outgoing.set_on_hold("nobody", True),
             lambda: client.store.messages.delete([1]),
@@ -715,7 +715,7 @@ def test_nobody_writes_beside_serve(store: Path, serve: Serve) -> None:
         with pytest.raises(StoreServed), client.store.transaction():
             client.send("line1", b"1")
         assert client.store.work.commits.total == before
-        assert client.create_queue("asked").name == "asked"
+        assert client.create_queue("asked", transactional=False).name == "asked"
         client.order("set_quota", "asked", 1 << 30)
         assert client.store.queues.named("asked").quota == 1 << 30
     assert serve.process.poll() is None
@@ -728,9 +728,9 @@ def test_an_order_happens_once_and_its_errors_are_the_same(store: Path) -> None:
             name = f"queue{served}"
             assert client.create_queue(name, transactional=True).transactional
             with pytest.raises(QueueExists):
-                client.create_queue(name)
+                client.create_queue(name, transactional=False)
             with pytest.raises(BadName):
-                client.create_queue("x" * 200)
+                client.create_queue("x" * 200, transactional=False)
             client.order("set_quota", name, 1000)
             assert client.store.queues.named(name).quota == 1000
             with pytest.raises(NoSuchQueue):
@@ -779,7 +779,7 @@ def test_a_value_of_a_wrong_type_is_named_and_is_not_called_sent_or_not(store: P
                 client.send_many([Letter("plain", b"x"), letter])  # type: ignore[list-item]
         assert client.send("plain", b"x", acknowledge="receive", administration_queue="plain")
         with pytest.raises((TypeError, ValueError)):
-            client.create_queue(5)  # type: ignore[arg-type]
+            client.create_queue(5, transactional=False)  # type: ignore[arg-type]
         with pytest.raises((TypeError, ValueError)), client.queue("line1").receive_batch("many"):  # type: ignore[arg-type]
             pass
         with client.queue("line1").receive() as message:

@@ -355,7 +355,7 @@ def test_an_address_that_cannot_be_one_is_said_with_what_to_write(
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda client: client.create_queue("more"),
+        lambda client: client.create_queue("more", transactional=False),
         lambda client: client.purge_queue("line1"),
         lambda client: client.delete_queue("line1"),
         lambda client: client.store,
@@ -573,7 +573,7 @@ async def test_who_breaks_a_bound_is_shut_out_with_a_sentence_and_nobody_else_is
     listener = Listener("127.0.0.1", 0)
     async with serving(tmp_path, Config(max_half_received=1 << 20), applications=listener) as server:
         with client_beside(tmp_path) as client:
-            _QUEUE = client.create_queue("large").identifier
+            _QUEUE = client.create_queue("large", transactional=False).identifier
             client.send_many([Letter("large", bytes(3 << 20))] * 3)
         _UNREAD.clear()
         guest = await harm(listener.place[1])

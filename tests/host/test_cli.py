@@ -49,8 +49,9 @@ pytestmark = pytest.mark.slow
 def test_queues_are_made_listed_purged_and_deleted(tmp_path: Path) -> None:
     store = tmp_path / "new"
     assert ordack("init", "--store", store).stdout.startswith(f"new store made in {store}; next: ")
-    assert as_json("queue", "create", "--store", store, "line1", "--transactional")[0]["transactional"] is True
-    assert ordack("queue", "create", "--store", store, "private$\\plain").stdout == "created plain\n"
+    assert as_json("queue", "create", "--store", store, "line1")[0]["transactional"] is True
+    plain = ordack("queue", "create", "--store", store, "private$\\plain", "--non-transactional")
+    assert plain.stdout == "created plain\n"
     ordack("send", "--store", store, "plain", "--body", "x")
     listed = {queue["name"]: queue for queue in as_json("queue", "list", "--store", store)}
     assert listed.keys() == {"line1", "plain"}

@@ -119,7 +119,7 @@ def test_a_store_that_is_put_back_from_a_backup_repeats_messages_and_never_a_key
 def test_a_copy_has_the_key_of_its_message_and_an_acknowledgement_its_own(folder: Path) -> None:
     plant = folder / "plant"
     with Client(plant) as client:
-        client.create_queue("plain")
+        client.create_queue("plain", transactional=False)
         client.send("line1", b"x", journal=True, acknowledge=["receive"], administration_queue="plain")
     [message] = as_json("receive", "--store", plant, "line1")
     [copy] = as_json("receive", "--store", plant, "system$;journal")

@@ -29,7 +29,7 @@ ADMINISTERED = {"acknowledge": headers.WANT_NR, "administration_queue": "plain"}
 def host(tmp_path: Path) -> Host:
     made = Host(tmp_path / "host")
     with made.client() as client:
-        client.create_queue("big")
+        client.create_queue("big", transactional=False)
     return made
 
 
@@ -172,7 +172,8 @@ def test_a_serve_that_is_killed_meanwhile_does_not_end_it(
         return ask(connection, question, patience)
 
     with Client(store) as client:
-        client.create_queue("untold")  # of what leaves it nobody is told: pieces are of so many messages, however long
+        # Of what leaves it nobody is told: pieces are of so many messages, however long.
+        client.create_queue("untold", transactional=False)
         client.send_many([Letter("untold", b"x")] * COUNT)
         monkeypatch.setattr(Connection, "ask", killed)
         assert client.purge_queue("untold") == COUNT

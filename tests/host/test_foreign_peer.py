@@ -973,7 +973,7 @@ def make(server: Server, name: str, *options: str) -> str:
 
 @pytest.mark.rule("B-116", "B-338", "C-50")
 def test_a_receive_is_told_by_a_final_ack_to_those_who_asked(server: Server) -> None:
-    queue_name = make(server, "taken", "--transactional")
+    queue_name = make(server, "taken")
     with server.connect() as line:
         flags = [{}, {"user_flags": JN}, {"user_flags": JP}, {"transaction": Tx(100, 1, 4, 3).header(2)}]
         ids = [next(NUMBERS) for _ in flags]
@@ -996,7 +996,7 @@ def test_a_receive_is_told_by_a_final_ack_to_those_who_asked(server: Server) -> 
 
 @pytest.mark.rule("B-022", "B-291", "B-336", "B-348", "B-349", "B-351", "B-352", "B-353", "B-354", "C-55", "C-56")
 def test_administration_acknowledgements(server: Server) -> None:
-    stream, plain = make(server, "asked", "--transactional"), make(server, "asked-too")
+    stream, plain = make(server, "asked"), make(server, "asked-too", "--non-transactional")
 
     def asks(
         line: Line, destination: str, want: int, tx: Tx | None = None, delivery: int = 1, where: bool = True

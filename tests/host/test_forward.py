@@ -147,7 +147,7 @@ def test_final_acks_find_their_way_back(line: Line) -> None:
 def test_administration_acknowledgements_come_back_over_the_router(line: Line, delivery: str) -> None:
     queue = "line1" if delivery == "transactional" else "plain"
     with application(line.world, line.sender) as client:
-        client.create_queue("admin")
+        client.create_queue("admin", transactional=False)
     asked = {"acknowledge": ("reach-queue", "receive", "nack-reach-queue"), "administration_queue": "admin"}
     line.send(b"x", queue, delivery=delivery, **asked)
     line.send(b"y", "nowhere", delivery=delivery, **asked)

@@ -54,7 +54,7 @@ def _opened(folder: Path, was_made_for_it: bool = True) -> Opened:
         ).fetchall()
     opened = Opened(host, world_of([host], []))
     with host.client() as client:
-        client.create_queue("line2")
+        client.create_queue("line2", transactional=False)
         client.send("line2", b"first")
         with client.store.transaction():
             for _ in range(MANY):

@@ -154,7 +154,7 @@ def _receive(folder: Path, output: Connection) -> None:
 def test_a_receiver_killed_at_any_moment_shows_a_message_again_rather_than_losing_it(tmp_path: Path) -> None:
     draw = random.Random(3)
     with Client(tmp_path, create=True) as client:
-        queue = client.create_queue("q")
+        queue = client.create_queue("q", transactional=False)
         with client.store.transaction():
             for number in range(200):
                 queue.send(b"%-4000d" % number)  # so that a pipe has few of them, and nobody is far ahead of the kill

@@ -89,7 +89,7 @@ def test_an_export_of_many_queues(tmp_path: Path) -> None:
     names = [f"line{number}" for number in range(QUEUES)]
     with Client(tmp_path / "store", create=True) as client:
         for name in names:
-            client.create_queue(name)
+            client.create_queue(name, transactional=False)
             client.send(name, name.encode())
     done = _ordack("export", *names, "--store", tmp_path / "store", "--to", tmp_path / "segments", "--json")
     assert done.returncode == 0, done.stderr
@@ -100,7 +100,7 @@ def test_an_export_of_many_queues(tmp_path: Path) -> None:
 def test_only_one_exports_a_queue_whatever_others_it_exports(tmp_path: Path) -> None:
     with Client(tmp_path / "store", create=True) as client, Client(tmp_path / "store") as other:
         for name in ("a", "b", "c"):
-            client.create_queue(name)
+            client.create_queue(name, transactional=False)
         with Exporter(client, ["a", "b"], tmp_path / "one"):
             with pytest.raises(StoreBusy, match="the queue b"), Exporter(other, ["c", "b"], tmp_path / "two"):
                 pass

@@ -288,8 +288,8 @@ def test_version_and_help_are_where_everybody_looks() -> None:
 def test_a_queue_is_made_if_it_is_not_there(store: Path) -> None:
     make = ("queue", "create", "--store", store, "--if-not-exists")
     assert [as_json(*make, "new")[0]["created"] for _ in range(2)] == [True, False]
-    assert ordack(*make, "LINE1", "--transactional").stdout == "line1 exists\n"
-    other = ordack(*make, "line1")
+    assert ordack(*make, "LINE1").stdout == "line1 exists\n"
+    other = ordack(*make, "line1", "--non-transactional")
     assert (other.returncode, other.stdout) == (1, "")
     assert "the queue line1 exists and is transactional" in other.stderr
 

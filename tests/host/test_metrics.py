@@ -198,7 +198,7 @@ def test_a_transaction_that_failed_counts_nothing(tmp_path: Path) -> None:
 
 def test_a_failure_that_only_an_application_meets_is_one(tmp_path: Path) -> None:
     with faulty_disk() as disk, Store(tmp_path / "store", create=True) as store:
-        store.queues.create("line1")
+        store.queues.create("line1", transactional=False)
         manager = Manager(store, 0)
         application = manager.applications.connected(b"\1" * 16)
         wanted = Request(application.identifier, 1, Commit(letters=in_runs([Letter("line1", b"x")])))
@@ -328,8 +328,8 @@ def test_labels_are_bounded_and_their_sums_true(tmp_path: Path) -> None:
 
 def test_ages_and_numbers_of_queues_are_those_of_the_oldest(tmp_path: Path) -> None:
     with Client(tmp_path, create=True) as client:
-        client.create_queue("plain")
-        client.create_queue("none")
+        client.create_queue("plain", transactional=False)
+        client.create_queue("none", transactional=False)
         for number, priority in ((0, 3), (1, 7), (2, 0)):
             client.send("plain", b"x", priority=priority)
             client.store._database.all(

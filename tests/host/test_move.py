@@ -47,7 +47,7 @@ def clock() -> Clock:
 def client(tmp_path: Path, clock: Clock) -> Iterator[Client]:
     with Client(tmp_path / "store", create=True, clock=clock) as opened:
         opened.create_queue("line1", transactional=True)
-        opened.create_queue("plain")
+        opened.create_queue("plain", transactional=False)
         yield opened
 
 

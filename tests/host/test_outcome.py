@@ -451,7 +451,7 @@ def test_a_message_that_is_not_transactional_is_refused_with_what_is_asked_for_a
 ) -> None:
     host = Host(tmp_path, Config(send_insecure_nacks=True))
     with host.client() as client:
-        client.create_queue("small")
+        client.create_queue("small", transactional=False)
         client.store.queues.set_quota("small", 100)
         client.create_queue("closed", transactional=True)
     sender = sender_to(queue)
@@ -1010,7 +1010,7 @@ def test_a_local_dead_letter_goes_to_the_queue_that_the_application_named(host: 
         with application(world, host) as client:
             client.delete_queue("dead")
             if later == "plain":
-                client.create_queue("dead")
+                client.create_queue("dead", transactional=False)
     run(world, 11_000)
     assert copies(host, "dead" if later == "there" else DEAD_XACT) == [(0xC002, b"x")]
     assert copies(host, DEAD_XACT) == ([] if later == "there" else [(0xC002, b"x")])
@@ -1021,8 +1021,8 @@ def test_a_local_dead_letter_goes_to_the_queue_that_the_application_named(host: 
 def test_a_local_message_that_is_not_transactional_is_told_of_and_copied_alike(host: Host, delivery: str) -> None:
     world = world_of([host], [])
     with application(world, host) as client:
-        client.create_queue("admin")
-        client.create_queue("other")
+        client.create_queue("admin", transactional=False)
+        client.create_queue("other", transactional=False)
     everything = {"acknowledge": ("reach-queue", "receive", "nack-receive"), "administration_queue": "admin"}
     for body in (b"1", b"2"):
         send_here(world, host, body, "other", delivery=delivery, ttbr=10, journal=True, dead_letter=True, **everything)

@@ -49,7 +49,7 @@ def _ordack(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str
 def store(tmp_path: Path) -> Path:
     folder = tmp_path / "store"
     with Client(folder, create=True) as client:
-        client.create_queue("plain")
+        client.create_queue("plain", transactional=False)
         client.send("plain", b"reading")
     return folder
 

@@ -44,8 +44,8 @@ class Killed(BaseException):
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     with Client(tmp_path, create=True) as client:
-        client.create_queue("big")
-        client.create_queue("admin")
+        client.create_queue("big", transactional=False)
+        client.create_queue("admin", transactional=False)
         with client.store.transaction():
             for number in range(COUNT):
                 client.send("big", b"%d" % number, acknowledge=["nack-receive"], administration_queue="admin")
@@ -224,7 +224,7 @@ def test_to_end_four_times_as_many_messages_costs_four_times_as_much(
 def _count_steps(folder: Path, count: int, newer: int) -> int:
     """The steps of SQLite's machine while a queue is purged, with messages of a higher priority that came later."""
     with Client(folder, create=True) as client:
-        client.create_queue("big")
+        client.create_queue("big", transactional=False)
         client.send_many([Letter("big", b"x", priority=3)] * count)
         last = client.store.messages.last_lookup_id()
         client.send_many([Letter("big", b"new", priority=7)] * newer)

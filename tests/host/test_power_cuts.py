@@ -60,7 +60,7 @@ class Told:
         self.folder = folder / str(seed)
         with Client(self.folder / "new", create=True) as client:
             client.create_queue("line1", transactional=True)
-            client.create_queue("plain")
+            client.create_queue("plain", transactional=False)
         self.sent: list[bytes] = []
         self.machine = Machine(self.folder, random.Random(seed))
         self.machine.goes_on({FILE_NAME: (self.folder / "new" / FILE_NAME).read_bytes()}, self.folder / "disk")

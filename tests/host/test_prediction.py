@@ -88,7 +88,7 @@ class Twin:
         self.store.queues.create("line1", transactional=True)
         self.store.queues.create("small", transactional=True)
         self.store.queues.set_quota("small", 9000)
-        self.store.queues.create("plain")
+        self.store.queues.create("plain", transactional=False)
         self.store.queues.create("there", transactional=True)
         self.manager = Manager(self.store, START, config, self.log.append)
         self.manager.poll(START, WALL)

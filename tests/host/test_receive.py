@@ -32,7 +32,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]
     """What `thousand` is a copy of, and what `receive` calls the messages in it."""
     store = tmp_path_factory.mktemp("template") / "store"
     with Client(store, create=True) as client, client.store.transaction():
-        client.create_queue("plain")
+        client.create_queue("plain", transactional=False)
         for number in range(1000):
             client.send("plain", b"%d" % number)
     lines = as_json("receive", "--store", store, "plain", "--peek")

@@ -249,7 +249,7 @@ def _steps(folder: Path, others: int, correlation_id: bytes) -> int:
     """The steps of SQLite's machine to receive the last message of a queue, by its correlation identifier, and to find
     that there is no other one."""
     with Client(folder, create=True) as client:
-        queue = client.create_queue("plain")
+        queue = client.create_queue("plain", transactional=False)
         with client.store.transaction():
             for number in range(others):
                 client.send(
@@ -399,7 +399,7 @@ def test_a_cursor_shows_what_a_list_of_the_queue_would(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
 ) -> None:
     with Client(tmp_path_factory.mktemp("cursor") / "store", create=True) as client:
-        queue = client.create_queue("plain")
+        queue = client.create_queue("plain", transactional=False)
         cursor = queue.cursor()
         content: list[tuple[int, int]] = []  # 7 - priority, and when it was sent
         place = (-1, -1)
@@ -482,7 +482,7 @@ def test_the_names_that_the_package_exports_are_there() -> None:
         lambda client, queue, _cursor: client.send_many([Letter(queue.name, b"1")]),
         lambda client, queue, _cursor: client.transaction().__enter__().receive(queue),
         lambda client, queue, _cursor: client.queue(queue.name),
-        lambda client, _queue, _cursor: client.create_queue("another"),
+        lambda client, _queue, _cursor: client.create_queue("another", transactional=False),
         lambda client, queue, _cursor: client.purge_queue(queue.name),
         lambda client, queue, _cursor: client.delete_queue(queue.name),
         lambda client, _queue, _cursor: client.state(1),
@@ -494,7 +494,7 @@ def test_the_names_that_the_package_exports_are_there() -> None:
 )
 def test_a_client_that_is_closed_says_so(tmp_path: Path, act: Callable[[Client, Any, Any], object]) -> None:
     with Client(tmp_path, create=True) as client:
-        queue = client.create_queue("line1")
+        queue = client.create_queue("line1", transactional=False)
         queue.send(b"1")
         cursor = queue.cursor()
     with pytest.raises(StoreError, match="is closed: open it again"):

@@ -522,7 +522,7 @@ def test_an_application_has_its_own_dead_letter_queue(tmp_path: Path) -> None:
         _send(world, sender, body=name.encode(), dead_letter=True, dead_letter_queue=name, ttrq=3)
     with sender.client() as client:
         client.delete_queue("gone")
-        client.create_queue("gone")  # no transactional one any more
+        client.create_queue("gone", transactional=False)  # no transactional one any more
     _seconds(world, 5, up=False)
     assert sender.content("mine") == [b"mine"]
     assert [
@@ -926,7 +926,7 @@ def test_each_message_has_the_times_that_it_was_given(tmp_path: Path) -> None:
 def test_a_message_of_the_wrong_kind_for_its_queue_is_told(tmp_path: Path) -> None:
     world, _, sender = _hosts(tmp_path)
     with sender.client() as client:
-        client.create_queue("admin")
+        client.create_queue("admin", transactional=False)
     _send(world, sender, PLAIN, dead_letter=True)
     told = {"acknowledge": ["nack-reach-queue"], "administration_queue": "admin"}
     _send(world, sender, LINE1, delivery="recoverable", **told)
@@ -1129,7 +1129,7 @@ def test_letters_that_are_sent_together_become_what_they_become_one_by_one(
     chance = random.Random(seed)
     with Store(tmp_path / "runs", create=True) as store, store.transaction():
         store.queues.create("line1", transactional=True)
-        store.queues.create("plain")
+        store.queues.create("plain", transactional=False)
     shutil.copytree(tmp_path / "runs", tmp_path / "single")
     letter = Letter(LINE1)
     letters = []

@@ -233,6 +233,29 @@ def test_a_typo_in_the_name_of_a_queue_is_told_at_both_ends(store: Path, tmp_pat
     assert "127.0.0.1: a message for DIRECT=TCP:10.0.0.5\\private$\\lime1 is refused: " in errors[1]
 
 
+@pytest.mark.rule("B-257", "B-379")
+def test_the_refusal_of_a_queue_of_the_wrong_kind_names_the_commands_that_mend_it(store: Path, tmp_path: Path) -> None:
+    with (
+        _serving(tmp_path / "there") as there,
+        _serving(store, "--next-hop", f"10.0.0.5=127.0.0.1:{there.port}"),
+    ):
+        create = ("queue", "create", "lime1", "--store", tmp_path / "there")
+        ordack(*create, "--non-transactional")
+        refused = _why(store, _send(store), "discarded: .* and the queue lime1 at 10.0.0.5 is not; .*")
+        commands = [("ordack", "queue", "delete", "lime1"), ("ordack", "queue", "create", "lime1")]
+        assert [tuple(shlex.split(text)) for text in refused.split("`")[1::2]] == commands
+        _until(
+            lambda: "`ordack queue delete NAME`" in ordack("status", "--store", tmp_path / "there").stdout,
+            "the status says what to do",
+        )
+        for _, *words in commands:
+            assert ordack(*words, "--store", tmp_path / "there").returncode == 0
+        _why(store, _send(store), "stored at destination")
+        log = there.stop()[2]
+    [line] = [line for line in log.splitlines() if "lime1 is refused" in line]
+    assert all(f"`{' '.join(words)}`" in line for words in commands)
+
+
 def test_a_message_that_is_lost_for_a_typo_is_told_with_the_queue_that_is_not_there(
     store: Path, tmp_path: Path
 ) -> None:

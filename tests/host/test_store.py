@@ -77,7 +77,7 @@ class StoreMachine(RuleBasedStateMachine):
     def create(self, which: int, name: str) -> None:
         if name.lower() in self.model:
             with pytest.raises(QueueExists):
-                self.stores[which].queues.create(name)
+                self.stores[which].queues.create(name, transactional=False)
         else:
             self.stores[which].queues.create(name, transactional=which == 1)
             self.model[name.lower()] = []
@@ -166,7 +166,7 @@ class StoreMachine(RuleBasedStateMachine):
         if locked or not delete or name == "line":
             assert (store.queues.find(name) is None) == (not locked)
             if not locked:
-                store.queues.create(name)
+                store.queues.create(name, transactional=False)
         else:
             del self.model[name]
 
@@ -185,7 +185,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 def test_messages_that_are_alike_have_identifiers_that_follow_each_other(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
-        queue = store.queues.create("line1").identifier
+        queue = store.queues.create("line1", transactional=False).identifier
         store.messages.add(
             [NewMessage(queue, 4, b"0"), NewMessage(queue, 4, b"1", own=7, more=[b"2", bytearray(b"3"), b""])]
         )
@@ -234,7 +234,7 @@ def test_a_store_is_where_the_kernel_says_nothing_of(
 
 def test_how_much_is_kept_is_known_without_a_look_at_each_queue(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store, Store(tmp_path) as other:
-        queue = store.queues.create("line1").identifier
+        queue = store.queues.create("line1", transactional=False).identifier
         outgoing = store.outgoing.queue("direct=os:plant\\private$\\line1", 1).identifier
         looks: list[bool] = []
         store._database.connection.trace_v2(
@@ -259,7 +259,7 @@ def test_only_a_disk_with_much_room_is_not_looked_at_each_time(
     monkeypatch.setattr(store_module, "disk_bytes", lambda path: (looks.append(path), (1 << 40, free))[1])
     monkeypatch.setattr(store_module, "DISK_S", 3600)
     with Store(tmp_path, create=True) as store:
-        queue = store.queues.create("line1").identifier
+        queue = store.queues.create("line1", transactional=False).identifier
         before = store.room(1000).bytes
         store.messages.add([NewMessage(queue, 4, bytes(10))])
         assert store.room(1000).bytes == before - 10  # the quota is known to the byte
@@ -287,7 +287,7 @@ def test_system_queues_exist_from_the_start_and_stay(tmp_path: Path) -> None:
                 with pytest.raises(StoreError, match="system queue"):
                     client.delete_queue(name)
         with pytest.raises(QueueExists):
-            store.queues.create("Order_Queue$")
+            store.queues.create("Order_Queue$", transactional=False)
 
 
 @pytest.mark.parametrize(
@@ -328,9 +328,9 @@ def test_bad_queue_names_say_what_is_wrong(text: str, reason: str) -> None:
 
 def test_a_queue_made_again_does_not_get_the_old_identifier(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
-        old = store.queues.create("q")
+        old = store.queues.create("q", transactional=False)
         store.queues.remove(old.identifier)
-        assert store.queues.create("q").identifier > old.identifier
+        assert store.queues.create("q", transactional=False).identifier > old.identifier
         with pytest.raises(NoSuchQueue):
             store.queues.named("other")
 
@@ -447,10 +447,10 @@ def test_everything_survives_reopening(tmp_path: Path) -> None:
 def test_a_change_of_another_process_is_noticed_and_an_own_one_is_not(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store, Store(tmp_path) as other:
         store.changed()
-        store.queues.create("a")
+        store.queues.create("a", transactional=False)
         assert not store.changed()
         assert not store.wait(0.0)
-        other.queues.create("b")
+        other.queues.create("b", transactional=False)
         assert store.wait(60.0)
         assert not store.changed()
 
@@ -490,7 +490,7 @@ def test_what_is_in_hand_is_known_to_all_and_free_when_its_owner_lets_go_or_dies
 def test_a_local_send_of_the_wrong_kind_is_refused(tmp_path: Path) -> None:
     with Client(tmp_path, create=True) as client:
         client.create_queue("tx", transactional=True)
-        client.create_queue("plain")
+        client.create_queue("plain", transactional=False)
         with pytest.raises(ValueError, match="is transactional"):
             client.send("tx", b"", delivery="express")
         with pytest.raises(ValueError, match="is not transactional"):
@@ -530,7 +530,7 @@ def test_a_folder_that_cannot_be_written_is_reported() -> None:
 
 def test_the_log_begins_anew_again_and_again(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
-        store.queues.create("q")
+        store.queues.create("q", transactional=False)
         for _ in range(100):
             _add(store, "q", bytes(200_000))
             assert log_bytes(store.path) < LOG_BYTES + 500_000
@@ -539,7 +539,7 @@ def test_the_log_begins_anew_again_and_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("megabytes", [12, 24])
 def test_a_log_that_is_copied_beside_commits_keeps_its_file_up_to_a_limit(tmp_path: Path, megabytes: int) -> None:
     with Store(tmp_path, create=True) as store:
-        store.queues.create("q")
+        store.queues.create("q", transactional=False)
         beside = store._database.checkpoint_beside()
         for _ in range(5 * megabytes):
             _add(store, "q", bytes(200_000))
@@ -558,7 +558,7 @@ def test_a_log_that_is_copied_beside_commits_gets_longer_ahead_of_them_where_the
     free = AMPLE_BYTES + is_ample
     monkeypatch.setattr(write_ahead, "disk_bytes", lambda _path: (1 << 40, free))
     with Store(tmp_path / "store", create=True) as store:
-        store.queues.create("q")
+        store.queues.create("q", transactional=False)
         store._database.checkpoint_beside()
         bodies = [bytes([number]) * 100_000 for number in range(12)]
         for body in bodies:
@@ -572,7 +572,7 @@ def test_a_log_that_is_copied_beside_commits_gets_longer_ahead_of_them_where_the
 
 def test_who_is_stopped_while_it_copies_the_log_is_waited_for_and_then_reported(tmp_path: Path) -> None:
     with Store(tmp_path, create=True, busy_timeout=0.05) as store:
-        store.queues.create("q")
+        store.queues.create("q", transactional=False)
         folder = os.open(tmp_path, os.O_RDONLY)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)  # as another process has it
@@ -591,7 +591,7 @@ def test_a_locked_store_is_waited_for_and_then_reported(tmp_path: Path) -> None:
         store.transaction(),
         pytest.raises(StoreBusy, match="is in use: this program itself"),
     ):
-        other.queues.create("q")
+        other.queues.create("q", transactional=False)
 
 
 def test_who_waits_for_a_store_is_told_for_whom(tmp_path: Path) -> None:
@@ -628,7 +628,7 @@ def test_who_waits_for_a_store_tries_again_at_once_and_is_not_left_behind(
                 holding.close()
 
         monkeypatch.setattr(time, "sleep", sleep)
-        other.queues.create("q")
+        other.queues.create("q", transactional=False)
         assert waits == [0.001] * 20
 
 

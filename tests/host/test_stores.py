@@ -33,7 +33,7 @@ def store(tmp_path: Path) -> Path:
     """Three messages in a queue, two that wait for another queue manager."""
     folder = tmp_path / "store"
     with Client(folder, create=True) as client:
-        client.create_queue("line1")
+        client.create_queue("line1", transactional=False)
         for number in range(3):
             client.send("line1", b"%d" % number)
         for number in range(2):
@@ -87,7 +87,7 @@ def _in_the_middle(store: Path, folder: Path) -> tuple[Running, Path]:
 def large(store: Path) -> Path:
     """The store with 10 MB more in it, so that a copy takes a while."""
     with Client(store) as client:
-        client.create_queue("large")
+        client.create_queue("large", transactional=False)
         client.send_many([Letter("large", BODY)] * 100)
     return store
 
@@ -190,7 +190,7 @@ def test_nobody_waits_for_a_backup_and_what_is_sent_meanwhile_is_not_in_it(large
 def test_backups_while_four_programs_send_have_the_beginning_of_what_each_has_sent(tmp_path: Path) -> None:
     store = tmp_path / "store"
     with Client(store, create=True) as client:
-        client.create_queue("line1")
+        client.create_queue("line1", transactional=False)
     serve = Serve(store)
     program = (
         "import sys\nfrom ordack.client import Client\nwith Client(sys.argv[1]) as client:\n"
@@ -313,7 +313,7 @@ def test_no_backup_is_made_on_a_disk_without_room_nor_one_that_leaves_the_store_
     assert [path.name for path in small_disk.iterdir()] == ["other"]
     (small_disk / "other").unlink()
     with Client(small_disk / "store", create=True) as client:
-        client.create_queue("line1")
+        client.create_queue("line1", transactional=False)
         for _ in range(75):
             client.send("line1", BODY)
     text = _refused("", "backup", "--store", small_disk / "store", small_disk / "b")
@@ -581,7 +581,7 @@ def test_a_log_without_its_file_is_an_error_and_stays(tmp_path: Path, words: tup
     """SQLite takes such a log for one of another file, and deletes it with all that it holds."""
     store = tmp_path / "store"
     with Client(store, create=True) as client:
-        client.create_queue("line1")
+        client.create_queue("line1", transactional=False)
         client.queue("line1").send(b"reading")
         log = store / f"{FILE_NAME}-wal"
         content = log.read_bytes()

@@ -25,7 +25,7 @@ def _slow(tmp_path: Path) -> tuple[World, Host, Host]:
     """A sender to a receiver that takes WINDOW messages at a time, connected."""
     receiver = Host(tmp_path / "receiver", Config(session=Settings(window_size=WINDOW)))
     for number in range(6):
-        receiver.store.queues.create(f"fast{number}")
+        receiver.store.queues.create(f"fast{number}", transactional=False)
     sender = Host(tmp_path / "sender", Config(next_hops={"plant": HERE}), "10.0.0.9")
     return world_of([receiver, sender], []), receiver, sender
 

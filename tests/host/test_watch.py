@@ -140,7 +140,7 @@ def test_a_terminal_shows_what_changes_and_is_left_as_it_was(
 def test_a_small_terminal_shows_first_what_is_wrong(store: Path, screen: Callable[..., Screen]) -> None:
     with Client(store) as client:
         for number in range(50):
-            client.create_queue(f"press{number}")
+            client.create_queue(f"press{number}", transactional=False)
         client.send("press49", b"x")
     small = screen(8, 60)
     small.until("no queue manager runs")

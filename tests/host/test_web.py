@@ -174,7 +174,7 @@ def test_the_overview_has_a_bounded_number_of_rows_and_true_counts(tmp_path: Pat
 
 def test_samples_are_bounded_and_have_what_happened_between_them(tmp_path: Path) -> None:
     with Client(tmp_path, create=True) as client:
-        client.create_queue("line1")
+        client.create_queue("line1", transactional=False)
         manager = Manager(client.store, 0)
         overview = Overview(manager)
         overview.sample(client.store)
@@ -527,7 +527,7 @@ def test_what_was_moved_is_in_its_queue_whatever_happens_next(dead: tuple[Path, 
 def test_each_message_that_stays_has_its_reason_and_the_log_says_who_moved(dead: tuple[Path, list[int]]) -> None:
     store, keys = dead
     with Client(store) as client:
-        client.create_queue("plain")
+        client.create_queue("plain", transactional=False)
         client.store._database.all("UPDATE messages SET in_doubt = 1 WHERE lookup_id = ?", (keys[1],))
     with serving(store) as running:
         port = running.http

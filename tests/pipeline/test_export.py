@@ -75,7 +75,7 @@ def store(tmp_path: Path) -> Path:
 def _make(folder: Path) -> Path:
     with Client(folder, create=True) as client:
         client.create_queue("line1", transactional=True)
-        client.create_queue("plain")
+        client.create_queue("plain", transactional=False)
     return folder
 
 
@@ -339,7 +339,7 @@ def test_names_of_segments_there_and_back(queue: str, serial: int, first: int, l
 def test_a_name_too_long_for_a_file_is_refused_before_anything_is_taken(store: Path, to: Path) -> None:
     name = "/" * 120
     with Client(store) as client:
-        client.create_queue(name)
+        client.create_queue(name, transactional=False)
         client.send(name, b"x")
     with pytest.raises(FolderError, match="too long"):
         _export(store, to, name)
@@ -925,7 +925,7 @@ def _refused(store: Path, to: Path, text: str, *options: str) -> None:
 def test_the_folder_of_another_queue_manager_is_refused(store: Path, to: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     with Client(other, create=True) as client:
-        client.create_queue("line1")
+        client.create_queue("line1", transactional=False)
         client.send("line1", b"x")
         owner = guids.guid_text(client.store.guid)
     _export(other, to)

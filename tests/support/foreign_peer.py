@@ -295,7 +295,7 @@ class Server:
         if not store.exists():
             ordack("init", "--store", store)
         (line1,) = ordack("queue", "create", "--store", store, "line1", "--transactional")
-        ordack("queue", "create", "--store", store, "plain")
+        ordack("queue", "create", "--store", store, "plain", "--non-transactional")
         write_settings(store, EarlyOrderAck=early, **settings)
         self.line1_id: int = line1["id"]
         self.process = Running("serve", "--store", str(store), "--listen", "127.0.0.1:0", "--json", *options)

@@ -52,7 +52,7 @@ class Host:
         self._left: dict[str, bytes] = {}
         with Store(self._life, create=True) as store:
             store.queues.create("line1", transactional=True)
-            store.queues.create("plain")
+            store.queues.create("plain", transactional=False)
         self._open(START)
 
     def _open(self, now: int) -> None:

@@ -112,6 +112,7 @@ def parts(told: Mapping[str, Any]) -> list[Part]:
         found += outgoing(waiting)
     if refused := status.refused_text(told["refused"]):
         found.append(f"refused since the start: {refused}")
+        found += status.why_refused(told["refused"])
     for problem in told["problems"]:
         if not any(problem.endswith(f": {queue['why']}") for queue in waiting):  # these stand there already
             found.append(problem)

@@ -23,8 +23,12 @@ def queue_create(
     name: QueueArgument,
     store: StoreOption,
     transactional: Annotated[
-        bool, typer.Option("--transactional", help="Take only transactional messages, which boards send.")
-    ] = False,
+        bool,
+        typer.Option(
+            "--transactional/--non-transactional",
+            help="Take only transactional messages, which boards send, or others.",
+        ),
+    ] = True,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="Succeed if the queue exists and is of the same kind.")
     ] = False,

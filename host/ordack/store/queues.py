@@ -45,7 +45,7 @@ class Queues:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    def create(self, name: str, transactional: bool = False) -> Queue:
+    def create(self, name: str, transactional: bool = True) -> Queue:
         """Make a private queue; raises BadName, QueueExists (names do not differ by case)."""
         name = queue_name(local_queue(name))
         with self._db.transaction():
