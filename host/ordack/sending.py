@@ -25,7 +25,7 @@ from ordack.store.messages import NewMessage
 from ordack.store.outgoing import Added, NewOutgoing, Outgoing
 from ordack.store.queues import Queue
 from ordack.store.schema import CLOSED_QUEUES, PRIVATE, SUBQUEUE, SYSTEM, correlation_of
-from ordack.text import legible
+from ordack.text import counted, legible
 
 TIME_MAX = 0xFFFFFFFE  # seconds
 LABEL_MAX = 249
@@ -311,7 +311,9 @@ class Sending:
         """The MessageIDs of so many messages, for which there is room. Raises StoreFull."""
         size = len(pattern.packet)
         if self._outcomes.room < size * count:
-            raise StoreFull(f"the message of {size} bytes is not accepted: {self._outcomes.why_full} (B-398, B-424)")
+            raise StoreFull(
+                f"the message of {counted(size, 'byte')} is not accepted: {self._outcomes.why_full} (B-398, B-424)"
+            )
         self._outcomes.room -= size * count
         return self._message_ids(count)
 
@@ -377,7 +379,9 @@ class Sending:
         for message_id, packet in zip(message_ids if are_alone else message_ids[:1], packets, strict=False):
             queued = self._queued.get(queue.identifier, 0) + len(packet)
             if queue.quota is not None and not self._now_of(queue).has_room(queued):
-                raise StoreFull(f"the queue {queue.name} has a quota of {queue.quota} bytes: not accepted (C-73)")
+                raise StoreFull(
+                    f"the queue {queue.name} has a quota of {counted(queue.quota, 'byte')}: not accepted (C-73)"
+                )
             self._queued[queue.identifier] = queued
             self._messages.append(
                 NewMessage(

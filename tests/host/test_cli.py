@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import pty
 import re
 import signal
 import socket
@@ -62,7 +64,7 @@ def test_queues_are_made_listed_purged_and_deleted(tmp_path: Path) -> None:
     assert "line1" in table
     assert "transactional" in table
     assert "order_queue$" in ordack("queue", "list", "--store", store, "--system").stdout
-    assert as_json("queue", "purge", "--store", store, "plain") == [{"name": "plain", "removed": 1}]
+    assert as_json("queue", "purge", "--yes", "--store", store, "plain") == [{"name": "plain", "removed": 1}]
     assert ordack("queue", "delete", "--store", store, "plain").returncode == 0
     assert [queue["name"] for queue in as_json("queue", "list", "--store", store)] == ["line1"]
 
@@ -176,6 +178,29 @@ def test_messages_that_are_not_transactional_have_no_sequence(store: Path) -> No
     )
     assert (low["delivery"], low["priority"]) == ("express", 1)
     assert as_json("receive", "--store", store, "plain", "--all") == []
+
+
+def test_an_empty_standard_input_is_sent_only_if_asked_for(store: Path) -> None:
+    done = ordack("send", "plain", "--store", store)
+    assert (done.returncode, done.stdout, "--empty" in done.stderr) == (2, "", True)
+    assert ordack("send", "plain", "--store", store, "--empty").returncode == 0
+    assert ordack("send", "plain", "--store", store, "--body", "").returncode == 0
+    assert ordack("send", "plain", "--store", store, "--empty", stdin=b"x").returncode == 0
+    shown = ordack("receive", "plain", "--store", store, "--all").stdout
+    assert [word for word in ("2 bytes", "1 bytes", "1 byte", "0 bytes") if word in shown] == ["1 byte", "0 bytes"]
+
+
+def test_a_body_from_a_terminal_is_asked_for(store: Path) -> None:
+    leader, follower = pty.openpty()
+    sending = [sys.executable, "-m", "ordack", "send", "plain", "--store", str(store)]
+    with subprocess.Popen(sending, stdin=follower, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
+        assert process.stderr
+        assert "standard input, until Ctrl-D" in process.stderr.readline()
+        os.write(leader, b"21.5\n\4")
+        assert process.wait(DEADLINE_S) == 0
+    os.close(leader)
+    os.close(follower)
+    assert as_json("receive", "plain", "--store", store)[0]["body"] == "21.5\n"
 
 
 @pytest.mark.parametrize(
@@ -322,9 +347,10 @@ def test_serve_on_an_ipv6_address_and_in_json(tmp_path: Path) -> None:
 
 
 def test_a_second_serve_on_a_store_is_refused_and_the_first_goes_on(store: Path, serve: Serve) -> None:
-    done = ordack("serve", "--store", store, "--listen", "127.0.0.1:0")
-    assert done.returncode == 1
-    assert f"process {serve.process.pid}" in done.stderr
+    for port in (0, serve.port):
+        done = ordack("serve", "--store", store, "--listen", f"127.0.0.1:{port}")
+        assert done.returncode == 1
+        assert f"process {serve.process.pid}" in done.stderr
     peer = Peer(b"\1" * 16, direct("line1"))
     peer.send(b"x")
     converse(peer, serve.port)
@@ -502,7 +528,9 @@ def test_what_waits_is_listed_paused_resumed_resent_and_ended(store: Path, tmp_p
     while as_json("outgoing", "list", "--store", store)[0].get("state") != "OnHold":
         assert time.monotonic() < deadline
     assert "OnHold" in ordack("outgoing", "list", "--store", store).stdout
-    assert as_json("outgoing", "purge", "--store", store, name) == [{"format_name": name, "removed": 1, "kept": 0}]
+    assert as_json("outgoing", "purge", "--yes", "--store", store, name) == [
+        {"format_name": name, "removed": 1, "kept": 0}
+    ]
     while (found := as_json("state", "--store", store, sent["message_id"])[0])["state"] == "waiting":
         assert time.monotonic() < deadline
     assert found == {
@@ -643,7 +671,9 @@ def test_acknowledgements_for_a_peer_that_does_not_come_back_can_be_purged(store
         )
         queue = client.store.outgoing.queue(name, 1)
         client.store.outgoing.add([NewOutgoing(queue.identifier, 1, 0, 0, 0, True, 0, packet, own=False)])
-    assert as_json("outgoing", "purge", "--store", store, name) == [{"format_name": name, "removed": 1, "kept": 0}]
+    assert as_json("outgoing", "purge", "--yes", "--store", store, name) == [
+        {"format_name": name, "removed": 1, "kept": 0}
+    ]
     running = Serve(store)
     deadline = time.monotonic() + DEADLINE_S
     while as_json("outgoing", "list", "--store", store):

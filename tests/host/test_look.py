@@ -294,20 +294,31 @@ def test_a_queue_is_made_if_it_is_not_there(store: Path) -> None:
     assert "the queue line1 exists and is transactional" in other.stderr
 
 
-def test_a_queue_that_is_not_empty_is_deleted_only_by_who_says_so(store: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "name", "lost"),
+    [
+        (["queue", "delete"], "plain", "2 messages in plain would be deleted, too"),
+        (["queue", "purge"], "plain", "2 messages in plain would be removed"),
+        (
+            ["outgoing", "purge"],
+            "DIRECT=OS:a\\private$\\b",
+            "2 messages for DIRECT=OS:a\\private$\\b would be given up",
+        ),
+    ],
+)
+def test_messages_are_lost_only_by_who_says_so(store: Path, words: list[str], name: str, lost: str) -> None:
     with Client(store) as client:
         for _ in range(2):
-            client.send("plain", b"x")
-    delete = ("queue", "delete", "--store", store)
-    refused = ordack(*delete, "plain")
+            client.send(name, b"x")
+    command = (*words, "--store", store, name)
+    refused = ordack(*command)
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert refused.stderr == "ordack: 2 messages in plain would be deleted, too; --yes deletes them\n"
-    assert ordack(*delete, "line1").stdout == "deleted line1 with 0 messages\n"
+    assert f"{lost}; --yes " in refused.stderr
     for answer, status in ((b"\n", 1), (b"y\n", 0)):
         leader, follower = pty.openpty()
         os.write(leader, answer)
         done = subprocess.run(
-            [sys.executable, "-m", "ordack", *map(str, delete), "plain"],
+            [sys.executable, "-m", "ordack", *map(str, command)],
             stdin=follower,
             capture_output=True,
             text=True,
@@ -318,8 +329,14 @@ def test_a_queue_that_is_not_empty_is_deleted_only_by_who_says_so(store: Path) -
         os.close(leader)
         os.close(follower)
         assert done.returncode == status, done.stderr
-        assert "2 messages in plain would be deleted, too. Delete them? [y/N]" in done.stderr
-    assert done.stdout == "deleted plain with 2 messages\n"
+        assert f"{lost}. " in done.stderr
+    assert "2 messages" in done.stdout
+
+
+def test_nothing_is_asked_if_nothing_is_lost_or_yes_is_said(store: Path) -> None:
+    delete = ("queue", "delete", "--store", store)
+    assert ordack("queue", "purge", "--store", store, "line1").stdout == "removed 0 messages\n"
+    assert ordack(*delete, "line1").stdout == "deleted line1 with 0 messages\n"
     ordack("queue", "create", "--store", store, "again")
     ordack("send", "--store", store, "again", "--body", "x")
     assert ordack(*delete, "again", "--yes").stdout == "deleted again with 1 message\n"

@@ -175,8 +175,8 @@ def test_what_a_command_has_done_is_told_with_the_name(tmp_path: Path) -> None:
     host.store.close()
     sent = ordack("send", "--store", store, board, "--body", "1").stdout
     assert f"{board} (press 7), transactional" in sent
-    for done in ("pause", "resume", "purge"):
-        assert f"{board} (press 7)" in ordack("outgoing", done, "--store", store, board).stdout
+    for done in (["pause"], ["resume"], ["purge", "--yes"]):
+        assert f"{board} (press 7)" in ordack("outgoing", *done, "--store", store, board).stdout
     moved = ordack("move", "--store", store, "line1", "plain").stdout
     assert re.match(rf"{re.escape(TEXT)}\\[0-9]+/1 \(press 7\) to ", moved), moved
     [row] = as_json("move", "--store", store, "line1", "plain")

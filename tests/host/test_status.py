@@ -137,7 +137,7 @@ def test_status_healthz_and_the_page_give_one_verdict(tmp_path: Path) -> None:
             [problem] = _verdict(running)
             assert problem.startswith("2 dead letters in system$;deadxact: ")
             assert running.get("/livez") == (200, '{"healthy": true, "problems": []}\n')
-            ordack("queue", "purge", "--store", store, "system$;deadxact")
+            ordack("queue", "purge", "--yes", "--store", store, "system$;deadxact")
             assert _until(lambda: not _verdict(running), "it is gone")
             _why(store, _send(store), "discarded: .*")
             [problem] = _until(lambda: _verdict(refusing), "it is told")

@@ -524,7 +524,7 @@ def test_a_sender_brings_back_what_a_restored_destination_has_lost_if_it_asked_f
         to.stop()
         as_json("restore", tmp_path / "b", "--store", again)
         to = Serve(again, listen=f"127.0.0.1:{to.port}")
-        as_json("outgoing", "purge", "--store", source, away)
+        as_json("outgoing", "purge", "--yes", "--store", source, away)
         _until(lambda: len(_bodies(source, "system$;deadxact")) == 2)
         moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(second))
         chosen = ["--all", "--in-doubt", "--sent-from", moment]

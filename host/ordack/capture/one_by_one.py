@@ -9,6 +9,7 @@ from _mqqb import ffi, lib
 
 from ordack.capture import reading
 from ordack.capture.reading import Tables, memory
+from ordack.text import counted
 
 MAGICS = (b"\xd4\xc3\xb2\xa1", b"\xa1\xb2\xc3\xd4", b"\x4d\x3c\xb2\xa1", b"\xa1\xb2\x3c\x4d", b"\x0a\x0d\x0d\x0a")
 
@@ -103,19 +104,19 @@ class _Directions:
             self._older[direction] = place
         elif row["kind"] == reading.HOLE:
             self._older.pop(direction, None)
-            missing = f"{row['size']} bytes from offset {row['offset']} on are missing in the capture"
+            missing = f"{counted(row['size'], 'byte')} from offset {row['offset']} on are missing in the capture"
             yield place._replace(problem=missing)
         elif row["kind"] == reading.END:
             begun = self._older.pop(direction, None)
             if begun is not None and row["offset"]:
                 yield begun._replace(problem="older than the capture, in which no packet of it begins")
             elif row["size"]:
-                text = f"the stream ends after {row['size']} bytes of this packet"
+                text = f"the stream ends after {counted(row['size'], 'byte')} of this packet"
                 yield place._replace(offset=row["offset"] - row["size"], problem=text)
         elif row["kind"] != reading.BEGIN:
             begun = self._older.pop(direction, None)
             if begun is not None and row["offset"]:
-                text = f"older than the capture: {row['offset']} bytes before the first whole packet"
+                text = f"older than the capture: {counted(row['offset'], 'byte')} before the first whole packet"
                 yield begun._replace(problem=text)
             yield place
 

@@ -28,6 +28,7 @@ from ordack.cli.common import (
 from ordack.cli.config import read_file
 from ordack.peer_names import PeerNames, entered
 from ordack.store import StoreError
+from ordack.text import counted
 
 if TYPE_CHECKING:
     from ordack.boards.check import Check
@@ -200,7 +201,7 @@ def board_deploy(
             return ".".join(map(str, board.version)), done, board.start() if main else None
 
         version, done, error = _attended(port, baud, work, reset=True)
-    text = f"{port}: copied {len(done.copied)} files, {done.bytes} bytes; {done.unchanged} were there"
+    text = f"{port}: copied {len(done.copied)} files, {counted(done.bytes, 'byte')}; {done.unchanged} were there"
     text += f"; removed {len(done.removed)}" if done.removed else ""
     text += f"; {done.left}" if done.left else ""
     text += "; the modules are frozen into the firmware" if done.frozen else ""
@@ -305,7 +306,7 @@ def board_rescue(
         if whose := message.get("from"):
             state += f", from {known.added(whose)}"
             message["from_name"] = known.of(whose)
-        what = f"{message['message_id']} {message['queue']} {message['label']!r}: {message['size']} bytes"
+        what = f"{message['message_id']} {message['queue']} {message['label']!r}: {counted(message['size'], 'byte')}"
         report(as_json, f"{what}, {state}", **message)
     about = f"{summary['name']}, GUID {summary['guid']}" if summary["name"] else f"GUID {summary['guid']}"
     text = "\n".join([known.added(f"{len(found)} messages; {about}"), *summary["damage"]])

@@ -15,6 +15,7 @@ import typer
 
 from ordack.cli.output import OutputError, write
 from ordack.paths import NotLocal, local_path, path_of
+from ordack.store.database import StoreError
 from ordack.text import legible, printable
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ ConfOption = Annotated[
     list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark's own. May be repeated.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask, also if messages are lost.")]
 
 
 def spark_settings(conf: list[str] | None) -> dict[str, str]:
@@ -183,6 +185,15 @@ def needs(extra: Literal["boards", "spark", "hil"], what: str = "this command") 
     except ModuleNotFoundError as error:
         complain(f"{what} needs the Python module {error.name}, which is not installed: pip install 'ordack[{extra}]'")
         raise typer.Exit(2) from None
+
+
+def confirm(lost: str, verb: str) -> None:
+    """Ask whether that may be lost; status 1 if not. Raises StoreError if there is no terminal to ask at."""
+    if not (sys.stdin is not None and sys.stdin.isatty()):
+        raise StoreError(f"{lost}; --yes {verb}s them")
+    typer.echo(f"{lost}. {verb.capitalize()} them? [y/N] ", nl=False, err=True)  # a prompt would go to standard output
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise typer.Exit(1)
 
 
 @contextlib.contextmanager

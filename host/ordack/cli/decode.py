@@ -19,6 +19,7 @@ from ordack.cli.common import NamesOption
 from ordack.cli.config import read_file
 from ordack.paths import NotLocal, path_of
 from ordack.peer_names import PeerNames
+from ordack.text import counted
 
 
 def _plain(value: object) -> str:
@@ -113,7 +114,7 @@ class _Page:
             for field in section.fields:
                 self._value(2, field.offset, field.name, field.value, field.note)
         if trailing := decoder.trailing_hex(decoded.packet):
-            self._put(1, (f"{len(trailing) // 2} bytes behind the last known header: {trailing}", ""))
+            self._put(1, (f"{counted(len(trailing) // 2, 'byte')} behind the last known header: {trailing}", ""))
 
     def _bits(self, depth: int, offset: int, name: str, word: dict[str, int]) -> None:
         self._branch(depth, offset, name, f"0x{word['raw']:X}")
@@ -123,14 +124,14 @@ class _Page:
                 self._branch(depth + 1, offset, bit, str(value), meanings[value] if value < len(meanings) else "")
 
     def _bytes(self, depth: int, offset: int, name: str, value: dict[str, Any]) -> None:
-        self._branch(depth, offset, name, f"{value['length']} bytes")
+        self._branch(depth, offset, name, f"{counted(value['length'], 'byte')}")
         raw = bytes.fromhex(value["hex"][:512])
         for at in range(0, len(raw), 16):
             row = raw[at : at + 16]
             letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
             self._put(depth + 1, (f"{offset + at:06X}  {row.hex(' '):47}  {letters}", "dim"))
         if value["length"] > len(raw):
-            self._put(depth + 1, (f"... {value['length'] - len(raw)} bytes more", "dim"))
+            self._put(depth + 1, (f"... {counted(value['length'] - len(raw), 'byte')} more", "dim"))
 
     def _value(self, depth: int, offset: int, name: str, value: Any, note: str) -> None:
         if isinstance(value, dict) and "raw" in value:

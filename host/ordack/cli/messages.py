@@ -71,6 +71,7 @@ def send(
     more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     body: Annotated[str | None, typer.Option(help="The body.")] = None,
     file: FileOption = None,
+    empty: Annotated[bool, typer.Option("--empty", help="Take a body of 0 bytes from standard input, too.")] = False,
     label: Annotated[str, typer.Option(help="At most 249 characters.")] = "",
     priority: Annotated[int, typer.Option(min=0, max=7, help="7 is received first.")] = 3,
     delivery: DeliveryOption = None,
@@ -91,7 +92,7 @@ def send(
         raise typer.BadParameter(
             f"{' '.join(more)!r}: the body is given as --body TEXT, --file FILE, or standard input"
         )
-    content = _content(body, file)
+    content = _content(body, file, empty)
     with Client(store) as client:
         try:
             # asked before: `serve` may have lost this very message by the time that send() returns
@@ -123,8 +124,8 @@ def send(
     )
 
 
-def _content(body: str | None, file: Path | None) -> bytes:
-    """The body of a message, from where the options say."""
+def _content(body: str | None, file: Path | None, may_be_empty: bool) -> bytes:
+    """The body of a message, from where the options say. may_be_empty: also if it comes from standard input."""
     if body is not None and file is not None:
         raise typer.BadParameter("give --body or --file, not both")
     if body is not None:
@@ -136,7 +137,14 @@ def _content(body: str | None, file: Path | None) -> bytes:
             raise typer.BadParameter(f"cannot read {file}: {error.strerror}") from None
     if sys.stdin is None:
         raise typer.BadParameter("standard input is closed: give --body or --file")
-    return sys.stdin.buffer.read()
+    if sys.stdin.isatty():
+        complain(
+            "the body is read from standard input, until Ctrl-D; --body TEXT or --file FILE give it in the command"
+        )
+    found = sys.stdin.buffer.read()
+    if not found and not may_be_empty:
+        raise typer.BadParameter("standard input is empty: give --body or --file, or --empty for an empty body")
+    return found
 
 
 def _warn(destination: str, named: str, discarded: int) -> None:
@@ -246,7 +254,7 @@ def _text_of(message: Message, names: PeerNames) -> str:
     source = names.added(f"{message.source}\\{message.message_id}")
     return (
         f"{arrived} {source} {message.delivery}{place}{names.added(_reason_of(message))}"
-        f"{came_back} {message.label!r} {len(message.body)} bytes\n    {shown}\n"
+        f"{came_back} {message.label!r} {counted(len(message.body), 'byte')}\n    {shown}\n"
     )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ordack.cli import glance
-from ordack.cli.common import JsonOption, StoreOption, report, report_done
+from ordack.cli.common import JsonOption, StoreOption, YesOption, confirm, report, report_done
 from ordack.cli.output import write
 from ordack.names import destination
 from ordack.peer_names import PeerNames
@@ -72,8 +72,10 @@ def outgoing_resend(name: FormatNameArgument, store: StoreOption, as_json: JsonO
 
 
 @app.command("purge")
-def outgoing_purge(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
-    """Give up all messages of an outgoing queue.
+def outgoing_purge(
+    name: FormatNameArgument, store: StoreOption, yes: YesOption = False, as_json: JsonOption = False
+) -> None:
+    """Give up all messages of an outgoing queue. Asks first if it holds any.
 
     `ordack serve` removes them, and moves those that ask for it to the dead-letter queue. A message that has arrived
     may still be received. If the queue holds acknowledgements for another queue manager, that one will not learn what
@@ -88,8 +90,10 @@ def outgoing_purge(name: FormatNameArgument, store: StoreOption, as_json: JsonOp
         queue = client.store.outgoing.find(name)
         if queue is None:
             raise StoreError(f"there is no outgoing queue {name}; `ordack outgoing list` shows them")
-        removed, kept = purge_outgoing(client.store, client.access, queue.identifier)
         named = PeerNames.kept(client.store.names()).added(name)
+        if queue.messages and not yes:
+            confirm(f"{counted(queue.messages, 'message')} for {named} would be given up", "remove")
+        removed, kept = purge_outgoing(client.store, client.access, queue.identifier)
     report_done(
         as_json,
         f"{counted(removed, 'message')} will be removed from {named}"

@@ -104,7 +104,7 @@ def export(
                 count = counted(made.messages, "message")
                 report_done(
                     as_json,
-                    f"{made.queue}: {count}, {made.bytes} bytes, in {made.segment}"
+                    f"{made.queue}: {count}, {counted(made.bytes, 'byte')}, in {made.segment}"
                     + (", of an earlier export" if made.recovered else ""),
                     **made._asdict(),
                 )
@@ -290,7 +290,7 @@ def pipeline_prune(
             }
             kept = ", ".join(f"{count} {why}" for why, count in stay.items() if count)
             deleted = "would be deleted" if dry_run else "deleted"
-            text = f"{done.folder}: {counted(done.segments, 'segment')} {deleted}, {done.bytes:,} bytes"
+            text = f"{done.folder}: {counted(done.segments, 'segment')} {deleted}, {counted(done.bytes, 'byte', True)}"
             report(as_json, f"{text}; what stays: {kept or 'nothing'}", **done._asdict())
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
-from ordack.cli.common import JsonOption, StoreOption, print_table, report, report_done
+from ordack.cli.common import JsonOption, StoreOption, YesOption, confirm, print_table, report, report_done
 from ordack.store import StoreError
 from ordack.store.look import open_to_look
 from ordack.store.queues import QueueExists, QueueNotEmpty
@@ -128,16 +127,19 @@ def queue_quota(
         else:
             client.order("set_quota", name, limit)
     (report if quota is None else report_done)(
-        as_json, f"{name}: " + ("no limit" if limit is None else f"{limit} bytes"), name=name, quota=limit
+        as_json, f"{name}: " + ("no limit" if limit is None else f"{counted(limit, 'byte')}"), name=name, quota=limit
     )
 
 
 @app.command("purge")
-def queue_purge(name: QueueArgument, store: StoreOption, as_json: JsonOption = False) -> None:
-    """Remove all messages from a queue. Senders who asked for it are told."""
+def queue_purge(name: QueueArgument, store: StoreOption, yes: YesOption = False, as_json: JsonOption = False) -> None:
+    """Remove all messages from a queue. Asks first if it holds any. Senders who asked for it are told."""
     from ordack.client import Client
 
     with Client(store) as client:
+        count = client.store.queues.named(name).messages
+        if count and not yes:
+            confirm(f"{counted(count, 'message')} in {name} would be removed", "remove")
         removed = client.purge_queue(name)
     report_done(as_json, f"removed {counted(removed, 'message')}", name=name, removed=removed)
 
@@ -146,7 +148,7 @@ def queue_purge(name: QueueArgument, store: StoreOption, as_json: JsonOption = F
 def queue_delete(
     name: QueueArgument,
     store: StoreOption,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask, also if the queue holds messages.")] = False,
+    yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Delete a queue. Asks first if it holds messages. Senders who asked for it are told."""
@@ -156,10 +158,6 @@ def queue_delete(
         try:
             removed = client.delete_queue(name, only_empty=not yes)
         except QueueNotEmpty as error:
-            if not (sys.stdin is not None and sys.stdin.isatty()):
-                raise StoreError(f"{error}; --yes deletes them") from None
-            typer.echo(f"{error}. Delete them? [y/N] ", nl=False, err=True)  # a prompt would write to standard output
-            if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-                raise typer.Exit(1) from None
+            confirm(str(error), "delete")
             removed = client.delete_queue(name)
     report_done(as_json, f"deleted {name} with {counted(removed, 'message')}", name=name, removed=removed)

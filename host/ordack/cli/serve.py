@@ -14,7 +14,7 @@ from ordack.cli.common import JsonOption, StoreOption, local, log_line, needs, r
 from ordack.cli.config import ConfigOption, load_file, read_file
 from ordack.cli.output import OutputError
 from ordack.serve_log import ERROR, INFO, WARNING, Form, Line, Log
-from ordack.store import Store, StoreError, StoreFull, StoreUnknown
+from ordack.store import Store, StoreError, StoreFull, StoreUnknown, refuse_served
 
 if TYPE_CHECKING:
     from ordack.config import SerialSettings
@@ -182,6 +182,7 @@ def _serve_store(
     from ordack.running import Running
     from ordack.store.file_systems import IN_MEMORY, file_system
 
+    refuse_served(store)  # whose ports may be the same
     with contextlib.ExitStack() as stack:
         listeners = stack.enter_context(_open_listeners(file.listen, log))  # before a store is made for nothing
         applications = stack.enter_context(_all_open(file.applications))

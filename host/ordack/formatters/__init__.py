@@ -11,6 +11,7 @@ from typing import Literal
 
 from ordack.formatters import activex, dotnet_xml, json_text
 from ordack.formatters.common import BodyError
+from ordack.text import counted
 
 __all__ = ["FORMS", "NAMES", "Body", "BodyError", "Form", "value_of"]
 
@@ -43,7 +44,7 @@ class Body(bytes):
         return body
 
     def __repr__(self) -> str:
-        return f"<Body of {len(self)} bytes, body type {self.body_type}>"
+        return f"<Body of {counted(len(self), 'byte')}, body type {self.body_type}>"
 
     @classmethod
     def xml(cls, value: object, kind: str | None = None) -> Body:

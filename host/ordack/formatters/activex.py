@@ -14,6 +14,7 @@ from decimal import Decimal
 
 from ordack.formatters import common
 from ordack.formatters.common import BodyError, Kind, packed
+from ordack.text import counted
 
 NAME = "ActiveX"
 VECTOR, ARRAY = 0x1000, 0x2000  # of the element's type
@@ -55,7 +56,7 @@ def _without_end(data: bytes, end: bytes) -> bytes:
 
 def _read_bool(data: bytes) -> bool:
     if len(data) not in (1, 2):
-        raise ValueError(f"it has {len(data)} bytes, and should have 2")
+        raise ValueError(f"it has {counted(len(data), 'byte')}, and should have 2")
     return any(data)
 
 
@@ -100,12 +101,12 @@ def _write_nothing(_value: None) -> bytes:
 
 def _read_nothing(data: bytes) -> None:
     if data:
-        raise ValueError(f"it has {len(data)} bytes, and should have none")
+        raise ValueError(f"it has {counted(len(data), 'byte')}, and should have none")
 
 
 def _read_guid(data: bytes) -> uuid.UUID:
     if len(data) != 16:
-        raise ValueError(f"it has {len(data)} bytes, and should have 16")
+        raise ValueError(f"it has {counted(len(data), 'byte')}, and should have 16")
     return uuid.UUID(bytes_le=data)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from ordack.text import counted
+
 Form = TypeVar("Form", str, bytes)
 
 MANTISSA_BITS = 96  # of a decimal of .NET,
@@ -108,7 +110,7 @@ def packed(code: str, types: tuple[type, ...] = (int,)) -> Kind[bytes]:
 
     def from_bytes(data: bytes) -> Any:
         if len(data) != form.size:
-            raise ValueError(f"it has {len(data)} bytes, and should have {form.size}")
+            raise ValueError(f"it has {counted(len(data), 'byte')}, and should have {form.size}")
         return form.unpack(data)[0]
 
     return Kind(types, lambda value: form.pack(check(value)), from_bytes)

@@ -38,6 +38,8 @@ import pyarrow.compute as pc
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_type
 
+from ordack.text import counted
+
 JSON, CBOR = "json", "cbor"
 FORMATS = (JSON, CBOR)
 
@@ -228,7 +230,7 @@ def _load_cbor(body: bytes) -> dict[Any, Any]:
     except Exception as error:  # noqa: BLE001 - tags are decoded by many hands, and none may stop a stream
         raise Misfit(f"no CBOR: {str(error) or type(error).__name__}") from None
     if stream.tell() != len(body):
-        raise Misfit(f"no CBOR: {len(body) - stream.tell()} bytes behind the first item")
+        raise Misfit(f"no CBOR: {counted(len(body) - stream.tell(), 'byte')} behind the first item")
     if not isinstance(document, dict):
         raise Misfit(f"the body is {_kind(document)}, no map")
     return document

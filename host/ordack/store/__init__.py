@@ -54,6 +54,20 @@ STATUS = "status.json"
 LOCK_TRIES = 10
 
 
+def manager_of(folder: Path) -> str:
+    """The `ordack serve` that runs on the store in that folder, for people."""
+    try:
+        return f"`ordack serve`, {process(int((folder / SERVE_LOCK).read_text()))},"
+    except (OSError, ValueError):
+        return "`ordack serve`"
+
+
+def refuse_served(folder: Path) -> None:
+    """Raises StoreBusy if a queue manager runs on the store in that folder."""
+    if Locks(folder).is_taken(SERVE_LOCK):
+        raise StoreBusy(f"another {manager_of(folder)} is running on {folder}")
+
+
 class Store:
     """An open store. Not for use by several threads at once; each process or thread opens its own.
 
@@ -169,10 +183,7 @@ class Store:
     @property
     def manager(self) -> str:
         """The `ordack serve` that runs on it, for people."""
-        try:
-            return f"`ordack serve`, {process(int((self.folder / SERVE_LOCK).read_text()))},"
-        except (OSError, ValueError):
-            return "`ordack serve`"
+        return manager_of(self.folder)
 
     def write_status(self, status: Mapping[str, Any]) -> None:
         """Show other processes what the queue manager is doing; it need not survive anything."""
