@@ -548,7 +548,7 @@ class Campaign:
                 # Until the board has started again after a reset, nothing else ends its life: one start would show both
                 is_resetting = name == BOARD and victim.idle and RESET in self.progress.starts.unseen
                 if name != MANAGER and not is_resetting:
-                    victim.tick(self.progress.accepted, now)
+                    victim.tick(self._reached, now)
             if self.is_withheld:
                 await self._relent(victims[BOARD])
             else:
@@ -567,6 +567,12 @@ class Campaign:
             if now > begun + deadline_s:
                 raise CampaignFailed(f"not done within {deadline_s:g} s: {self._lacking(figures)}")
             await asyncio.sleep(TICK_S)
+
+    @property
+    def _reached(self) -> int:
+        """How many readings have been accepted: all of them only when all commands have been executed, too."""
+        accepted, messages = self.progress.accepted, self.settings.messages
+        return accepted if self.commands.executed(self.progress.commanded) else min(accepted, messages - 1)
 
     def _identify(self) -> None:
         self.description, self.hashes = self.board.describe(), hashes(self.board, self.settings)
