@@ -247,8 +247,8 @@ def _problems(
         if is_kept(queue["name"]) and queue["messages"]:
             kind = "poison message" if queue["name"].endswith(POISON) else "dead letter"
             yield (
-                f"{counted(queue['messages'], kind)} in {queue['name']}: `ordack peek` shows why, `ordack move` sends "
-                "them again, and `ordack queue purge` deletes them"
+                f"{counted(queue['messages'], kind)} in {queue['name']}: `ordack receive --peek` shows why, "
+                "`ordack move` sends them again, and `ordack queue purge` deletes them"
             )
     yield from (f"{named(queue)}: {queue['why']}" for queue in waiting if shown and _is_stuck(queue, now))
     names = PeerNames.kept(store.names())

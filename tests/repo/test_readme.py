@@ -210,7 +210,7 @@ def test_the_example_that_sends_says_what_became_of_its_message(tmp_path: Path) 
         here.stop()
 
 
-def test_the_commands_that_the_pages_name_exist() -> None:
+def test_the_commands_that_pages_and_sentences_name_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     commands = set()
     for page in PAGES:
@@ -218,6 +218,8 @@ def test_the_commands_that_the_pages_name_exist() -> None:
         for target in re.findall(r"`make ([\w-]+)", text):
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), (page, target)
         commands |= set(re.findall(r"`(?:ordack )?((?:ordack|queue|outgoing|board|pipeline) [a-z]+)", text))
+    for module in (ROOT / "host" / "ordack").rglob("*.py"):
+        commands |= set(re.findall(r"`(ordack [a-z]+)", module.read_text(encoding="utf-8")))
     for command in sorted(commands):
         words = shlex.split(command.removeprefix("ordack "))
         assert ordack(*words, "--help").returncode == 0, command
