@@ -112,6 +112,16 @@ class DirectQueueFormatName(QueueName):
         return bytes((size & 0xFF, size >> 8)) + self.raw + bytes(-(2 + size) & 3)
 
 
+def check_queue(name: str) -> None:
+    """ValueError if no queue can have this name."""
+    wrong: "str | None" = None if 0 < len(name) <= 124 else "length"
+    for char in name:
+        if char < " " or char in '\\;+,"':
+            wrong = char
+    if wrong:
+        raise ValueError("queue name {!r}: {!r} is not allowed".format(name, wrong))
+
+
 def parse_format_name(text: str) -> QueueName:
     r"""A format name as applications write it: DIRECT=OS:host\private$\name, PUBLIC=guid, PRIVATE=guid\hex.
 
@@ -126,6 +136,8 @@ def parse_format_name(text: str) -> QueueName:
     address, _, queue = path.partition("\\")
     if queue[:9].lower() == "private$\\":
         queue = queue[9:]
-    if not address or not 1 <= len(queue.partition(";")[0]) <= 124 or "\\" in queue:
-        raise ValueError("a direct name is PROTOCOL:address\\[private$\\]queue: " + text)
+    if not address:
+        raise ValueError("no address: " + text)
+    for part in queue.split(";", 1):  # behind it a sub-queue
+        check_queue(part)
     return DirectQueueFormatName(rest)

@@ -10,7 +10,10 @@ from __future__ import annotations
 import ipaddress
 import re
 
+from mqqb.names import check_queue
+
 from ordack import machine
+from ordack.text import legible
 
 DEAD_LETTER = "system$;deadletter"
 DEAD_XACT = "system$;deadxact"
@@ -28,15 +31,16 @@ class BadName(ValueError):
 
 
 def queue_name(text: str) -> str:
-    """The bare name in `line1` or `private$\\line1`; raises BadName with what is wrong with it (wire.md 1.5)."""
+    """The bare name in `line1` or `private$\\line1`; raises BadName with what is wrong with it."""
     name = _bare(text)
     if not 1 <= len(name) <= 124:
         raise BadName(f"queue name {text!r}: has {len(name)} characters; 1 to 124 are allowed")
-    bad = re.search(r"[^\x21-\x7f]|[\\;+,\"]", name)
-    if bad:
-        raise BadName(
-            f'queue name {text!r}: the character {bad[0]!r} is not allowed (visible ASCII without \\ ; + , ")'
-        )
+    try:
+        check_queue(name)
+    except ValueError as error:
+        raise BadName(f'{error} (all are but \\ ; + , " and control characters)') from None
+    if legible(name) != name:
+        raise BadName(f"queue name {text!r}: it is not UTF-8")
     return name
 
 

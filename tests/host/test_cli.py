@@ -77,7 +77,7 @@ def test_queues_are_made_listed_purged_and_deleted(tmp_path: Path) -> None:
         (["queue", "create", ""], 2, "0 characters"),
         (["queue", "delete", "none"], 1, "there is no queue none"),
         (["queue", "delete", "order_queue$"], 1, "system queue"),
-        (["queue", "purge", "a b"], 2, "' ' is not allowed"),
+        (["queue", "purge", "a;b"], 2, "';' is not allowed"),
         (["receive", "none"], 1, "there is no queue none; `ordack queue list` shows them"),
         (["receive", "plain", "--peek", "--follow"], 2, "do not go together"),
         (["receive", "plain", "--count", "-1"], 2, "count"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ordack.client import Client
 from ordack.names import BadName, destination, local_queue, queue_name
 
-from tests.support.command import as_json, ordack
+from tests.support.command import DEADLINE_S, Serve, as_json, ordack
 
 pytestmark = pytest.mark.slow
 
@@ -76,6 +76,23 @@ def test_what_cannot_be_meant_is_answered_with_what_can(text: str, advice: str) 
         destination(text)
     with pytest.raises(BadName):
         local_queue(text)
+
+
+@pytest.mark.parametrize("name", ["Halle 2", "Töpferei", "a'b/c%$&=#<>|*?", "日本 \U0001f321"])
+def test_a_queue_has_any_name_that_msmq_allows(store: Path, name: str) -> None:
+    assert ordack("queue", "create", "--store", store, name).returncode == 0
+    assert ordack("queue", "create", "--store", store, name.upper()).returncode == 1
+    serve, far = Serve(store), store / "far"
+    with Client(far, create=True):
+        pass
+    sender = Serve(far, "--next-hop", f"plant=127.0.0.1:{serve.port}")
+    ordack("send", "--store", far, f"DIRECT=OS:plant\\private$\\{name.lower()}", "--body", "21.5")
+    with Client(store) as client, client.queue(name).receive(DEADLINE_S) as message:
+        assert message.body == b"21.5"
+    assert [sender.stop()[0], serve.stop()[0]] == [0, 0]
+    assert as_json("send", "--store", store, name.upper(), "--body", "x")[0]["delivery"] == "transactional"
+    assert ordack("export", name, "--store", store, "--to", store / "segments").returncode == 0
+    assert ordack("queue", "delete", "--yes", "--store", store, name).returncode == 0
 
 
 def test_the_commands_take_the_spellings_of_msmq(store: Path) -> None:

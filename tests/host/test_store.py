@@ -298,6 +298,8 @@ def test_system_queues_exist_from_the_start_and_stay(tmp_path: Path) -> None:
         ("PRIVATE$\\x", "x"),
         ("a" * 124, "a" * 124),
         ("\x7f!~", "\x7f!~"),
+        ("Halle 2", "Halle 2"),
+        ("sch\u00f6n", "sch\u00f6n"),
     ],
 )
 def test_good_queue_names(text: str, name: str) -> None:
@@ -310,13 +312,14 @@ def test_good_queue_names(text: str, name: str) -> None:
         ("", "has 0 characters"),
         ("private$\\", "has 0 characters"),
         ("a" * 125, "has 125"),
-        ("a b", "' '"),
+        ("a\tb", "'\\\\t'"),
         ("a;b", "';'"),
         ("a\\b", "\\\\"),
         ("a+b", "'+'"),
         ("a,b", "','"),
         ('a"b', "'\"'"),
-        ("sch\u00f6n", "\u00f6"),
+        ("a\udc80", "not UTF-8"),
+        ("a\0", "\\\\x00"),
         ("a\n", "\\\\n"),
     ],
 )

@@ -1065,7 +1065,17 @@ def names_and_numbers_are_checked():
     node = world.node
     assert node.inbox("COMMANDS") is world.inbox
     assert node.inbox("commands", 7) is world.inbox
-    for name, number in (("", 1), ("a\\b", 1), ("a", -1), ("a", 1 << 32), ("a", 7), ("commands", 8), ("a", 4)):
+    assert node.inbox("H\u00f6he 2").name == "H\u00f6he 2"
+    for name, number in (
+        ("", 1),
+        ("a\\b", 1),
+        ("a+b", 1),
+        ("a", -1),
+        ("a", 1 << 32),
+        ("a", 7),
+        ("commands", 8),
+        ("a", 4),
+    ):
         try:
             node.inbox(name, number)
         except ValueError:

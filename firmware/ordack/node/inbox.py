@@ -208,8 +208,9 @@ class Inboxes:
         To be opened before the first session: what comes for a queue that is not open is refused. Raises ValueError
         if the name or the number cannot be one, or belongs to another inbox.
         """
-        if not name or "\\" in name or not 0 <= number <= 0xFFFFFFFF:
-            raise ValueError("an inbox has a name without \\, and a number from 1, or none")
+        names.check_queue(name)
+        if not 0 <= number <= 0xFFFFFFFF:
+            raise ValueError("an inbox has a number from 1, or none")
         for inbox in self.inboxes:
             if inbox.name.lower() == name.lower():
                 if number not in (0, inbox.number):

@@ -263,12 +263,10 @@ class Node:
         for queue in self._queues:
             if queue.name.lower() == name.lower():
                 return queue
-        if name and min(name) < " ":
-            raise ValueError("a control character in a format name: is each backslash written twice? " + repr(name))
         self.peers.address(name)
         names.parse_format_name(name)
         host = name[name.index(":") + 1 : name.index("\\")]
-        if not host or " " in host or "/" in host or host.count(":") == 1:
+        if not host or min(host) <= " " or "/" in host or host.count(":") == 1:
             raise ValueError("the host in a format name is a name or an address without a port, not " + repr(host))
         return self._add(self.outbox.queue(name, self.clock.time()))
 

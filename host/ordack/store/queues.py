@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from ordack.names import local_queue, queue_name
 from ordack.store.database import Database, StoreError
 from ordack.store.schema import PRIVATE
+from ordack.text import legible
 
 
 class QueueExists(StoreError, kind="queue exists", decided=True):
@@ -70,6 +71,8 @@ class Queues:
 
     def find(self, name: str | int) -> Queue | None:
         """The queue of this name, which is taken as it is, or identifier; None if there is none."""
+        if isinstance(name, str) and not name.isascii():  # SQLite knows the case of ASCII letters only
+            return next((queue for queue in self.all() if queue.name.lower() == name.lower()), None)
         found = self.all("id = ?" if isinstance(name, int) else "name = ?", (name,))
         return found[0] if found else None
 
@@ -81,7 +84,7 @@ class Queues:
     def named(self, name: str) -> Queue:
         """The queue of this name (system queues by their full name); raises BadName, NoSuchQueue."""
         meant = local_queue(name)
-        found = self.find(meant) if meant.isascii() else None
+        found = self.find(meant) if legible(meant) == meant else None
         found = found or self.find(queue_name(meant))
         if not found:
             raise NoSuchQueue(f"there is no queue {name}; `ordack queue list` shows them")
