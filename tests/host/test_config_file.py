@@ -372,6 +372,14 @@ def test_what_serve_would_go_by_is_shown_with_where_it_is_from(tmp_path: Path) -
     assert (shown["Quota"]["value"], shown["listen"]["from"]) == (6, "default")
 
 
+def test_a_setting_in_place_of_a_command_is_told_where_it_is_changed() -> None:
+    done = ordack("config", "RouteMessages", "true")
+    assert done.returncode == 2
+    said = " ".join(done.stderr.replace("\u2502", " ").split())
+    assert "RouteMessages = true" in said
+    assert "ordack.toml" in said
+
+
 # ---- serve ---------------------------------------------------------------------------------------------
 
 

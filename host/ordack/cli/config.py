@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from ordack.cli.common import (
     JsonOption,
@@ -23,8 +24,25 @@ if TYPE_CHECKING:
     from ordack.config_file import ConfigFile, Listen
 
 
+class _Group(TyperGroup):
+    """Tells where a setting is changed to whoever gives its name as a command."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        from ordack.settings import FLAG, NUMBERS
+
+        name = {known.lower(): known for known in NUMBERS}.get(args[0].lower())
+        if name:
+            value = args[1] if len(args) > 1 else "true" if NUMBERS[name].kind == FLAG else "NUMBER"
+            ctx.fail(
+                f"{name} is a setting: write `{name} = {value}` in the table [settings] of ordack.toml, and "
+                "check it with `ordack config check`"
+            )
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
-    help="Check a configuration file, and show what `ordack serve` would go by. Settings are changed there."
+    cls=_Group,
+    help="Check a configuration file, and show what `ordack serve` would go by. To change a setting, edit the file.",
 )
 ConfigOption = Annotated[
     Path | None,
