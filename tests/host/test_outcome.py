@@ -14,10 +14,9 @@ from mqqb import build, compose, confirm, core, guid_names, guids, headers, name
 from mqqb.session import Session
 from ordack import outcome
 from ordack.access import Access
-from ordack.client import Client, Letter, Reject
+from ordack.client import Client, Reject
 from ordack.config import Config
 from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
-from ordack.store import StoreError, StoreFull
 
 from tests.host.outcomes import ADMIN, JN, JP, NA, NR, PA, PR, Sender, application, copies, run
 from tests.support.host_peer import direct
@@ -957,16 +956,6 @@ def test_a_message_from_this_machine_to_itself_ends_without_a_network(
         assert not ended.in_doubt
 
 
-@pytest.mark.rule("C-71")
-def test_a_local_message_dead_letters_when_its_time_is_over_and_not_later(host: Host) -> None:
-    world = world_of([host], [])
-    send_here(world, host, ttbr=10, dead_letter=True)
-    run(world, 9900)
-    assert copies(host, DEAD_XACT) == []
-    run(world, 200)
-    assert copies(host, DEAD_XACT) == [(0xC002, b"x")]
-
-
 @pytest.mark.rule("C-37", "C-80")
 def test_of_local_messages_that_end_together_each_has_its_own_end(host: Host) -> None:
     world = world_of([host], [])
@@ -977,26 +966,6 @@ def test_of_local_messages_that_end_together_each_has_its_own_end(host: Host) ->
     assert copies(host, DEAD_XACT) == [(0xC001, b"small")]
     answers = [state_of(world, host, message_id) for message_id in (large, small)]
     assert [ended and ended.answer for ended in answers] == [confirm.DISCARDED, confirm.DEAD_LETTERED]
-
-
-@pytest.mark.rule("C-70")
-def test_the_receipt_of_many_local_messages_looks_at_no_packet_and_writes_their_ends_at_once(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = world_of([host], [])
-    looks: list[object] = []
-    written: list[int] = []
-    with application(world, host) as client:
-        sent = client.send_many([Letter("line1", b"x", dead_letter=number % 2 > 0) for number in range(100)])
-        memory = client.store.memory
-        add = memory.add_outcomes
-        monkeypatch.setattr(memory, "add_outcomes", lambda ends: written.append(len(ends)) or add(ends))
-        monkeypatch.setattr(outcome, "parse", looks.append)
-        with client.queue("line1").receive_batch(100) as messages:
-            assert len(messages) == 100
-        received = [client.state(one.message_id) for one in sent]
-    assert (looks, written) == ([], [100])
-    assert [ended and ended.answer for ended in received] == [confirm.RECEIVED] * 100
 
 
 @pytest.mark.rule("C-36", "B-243", "B-396")
@@ -1033,21 +1002,6 @@ def test_a_local_message_that_is_not_transactional_is_told_of_and_copied_alike(h
     assert copies(host, JOURNAL) == [(0, b"1"), (0, b"2")]
     assert copies(host, DEAD_LETTER) == [(0xC002, b"2")]
     assert copies(host, DEAD_XACT) == []
-
-
-@pytest.mark.rule("C-73")
-def test_a_local_queue_that_takes_no_message_says_so_to_the_sender(host: Host) -> None:
-    world = world_of([host], [])
-    with application(world, host) as client:
-        client.store.queues.set_quota("line1", 100)
-        with pytest.raises(StoreFull, match="quota"):
-            client.send("line1", b"x")
-        with pytest.raises(StoreError):
-            client.send("nowhere", b"x")
-        with pytest.raises(ValueError, match="transactional"):
-            client.send("plain", b"x", delivery="transactional")
-    assert host.store.usage() == 0
-    assert host.store.outgoing.messages() == []
 
 
 @pytest.mark.rule("B-011", "B-336")
