@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import apsw
 import pytest
@@ -183,23 +182,6 @@ class StoreMachine(RuleBasedStateMachine):
             assert store.usage() == sum(queue.bytes for queue in queues.values())
 
 
-def test_messages_that_are_alike_have_identifiers_that_follow_each_other(tmp_path: Path) -> None:
-    with Store(tmp_path, create=True) as store:
-        queue = store.queues.create("line1", transactional=False).identifier
-        store.messages.add(
-            [NewMessage(queue, 4, b"0"), NewMessage(queue, 4, b"1", own=7, more=[b"2", bytearray(b"3"), b""])]
-        )
-        assert [store.messages.own(7 + place) for place in range(4)] == [b"1", b"2", b"3", b""]
-        outgoing = store.outgoing.queue("direct=os:plant\\private$\\line1", 1).identifier
-        numbered = NewOutgoing(outgoing, 3, 1, 5, 2, True, 0, b"4", more=[b"5", b"6"])
-        keys = store.outgoing.add([numbered, numbered._replace(number=0, message_id=9)])
-        rows = store.outgoing.messages()
-        assert [row.key for row in rows] == list(keys)
-        assert [(row.message_id, row.number) for row in rows] == [(3, 2), (4, 3), (5, 4), (9, 0), (10, 0), (11, 0)]
-        assert [bytes(store.outgoing.packet(key)[0]) for key in keys] == 2 * [b"4", b"5", b"6"]
-        assert [(queue.messages, queue.bytes) for queue in store.outgoing.depths()] == [(6, 6)]
-
-
 def mounted(folder: Path, kind: str) -> str:
     """What the kernel says of a folder's file system; others are mounted, too."""
     device = folder.stat().st_dev
@@ -230,25 +212,6 @@ def test_a_store_is_where_the_kernel_says_nothing_of(
     if text is not None:
         (tmp_path / "mounts").write_text(text)
     Store(tmp_path / "a" / "store", create=True).close()
-
-
-def test_how_much_is_kept_is_known_without_a_look_at_each_queue(tmp_path: Path) -> None:
-    with Store(tmp_path, create=True) as store, Store(tmp_path) as other:
-        queue = store.queues.create("line1", transactional=False).identifier
-        outgoing = store.outgoing.queue("direct=os:plant\\private$\\line1", 1).identifier
-        looks: list[bool] = []
-        store._database.connection.trace_v2(
-            apsw.SQLITE_TRACE_PROFILE, lambda event: looks.append("total(bytes)" in event["sql"])
-        )
-        for turn in range(1, 4):
-            with store.transaction():
-                store.messages.add([NewMessage(queue, 4, bytes(10))])
-                store.outgoing.add([NewOutgoing(outgoing, turn, 1, 5, turn, True, 0, b"4", more=[b"5", b"6"])])
-                assert store.usage() == 13 * turn
-        assert looks.count(True) == 1
-        other.messages.add([NewMessage(queue, 4, bytes(100))])
-        assert (store.usage(), other.usage()) == (139, 139)
-        assert looks.count(True) == 2
 
 
 @pytest.mark.parametrize(("free", "expected"), [(store_module.AMPLE_BYTES, 3), (store_module.AMPLE_BYTES + 1, 1)])
@@ -587,16 +550,6 @@ def test_who_is_stopped_while_it_copies_the_log_is_waited_for_and_then_reported(
         assert _content(store, "q") == [b"taken"]
 
 
-def test_a_locked_store_is_waited_for_and_then_reported(tmp_path: Path) -> None:
-    with (
-        Store(tmp_path, create=True) as store,
-        Store(tmp_path, busy_timeout=0.05) as other,
-        store.transaction(),
-        pytest.raises(StoreBusy, match="is in use: this program itself"),
-    ):
-        other.queues.create("q", transactional=False)
-
-
 def test_who_waits_for_a_store_is_told_for_whom(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
         holder = (
@@ -633,32 +586,6 @@ def test_who_waits_for_a_store_tries_again_at_once_and_is_not_left_behind(
         monkeypatch.setattr(time, "sleep", sleep)
         other.queues.create("q", transactional=False)
         assert waits == [0.001] * 20
-
-
-def test_a_store_has_one_manager(tmp_path: Path) -> None:
-    with Store(tmp_path, create=True) as store, Store(tmp_path) as other:
-        store.lock_manager()
-        with pytest.raises(StoreBusy, match=f"process {os.getpid()}"):
-            other.lock_manager()
-        store.close()
-        other.lock_manager()
-
-
-def _open_at_once(folder: Path, barrier: Any, results: Any) -> None:
-    barrier.wait()
-    with Store(folder, create=True) as store:
-        results.put(store.guid)
-
-
-def test_processes_that_make_the_store_at_the_same_time_agree(tmp_path: Path) -> None:
-    barrier, results = SPAWN.Barrier(4), SPAWN.Queue()
-    processes = [SPAWN.Process(target=_open_at_once, args=(tmp_path / "new", barrier, results)) for _ in range(4)]
-    for process in processes:
-        process.start()
-    assert len({results.get(timeout=90) for _ in processes}) == 1
-    for process in processes:
-        process.join()
-        assert process.exitcode == 0
 
 
 def _send_many(folder: Path, count: int) -> None:
