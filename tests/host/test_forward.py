@@ -358,26 +358,6 @@ def test_the_hop_limit(tmp_path: Path, limit: int | None, hops: int, passes: boo
     router.store.close()
 
 
-@pytest.mark.rule("B-259", "C-66", "A-40")
-def test_a_message_that_goes_in_a_circle_ends(tmp_path: Path) -> None:
-    """Each of two routers takes the other for the way to the plant."""
-    there = ("10.0.0.6", 1801)
-    one = Host(
-        tmp_path / "one", Config(route=True, own_names=frozenset({"one"}), next_hops={"plant": there}), ROUTER[0]
-    )
-    two = Host(
-        tmp_path / "two", Config(route=True, own_names=frozenset({"two"}), next_hops={"plant": ROUTER}), there[0]
-    )
-    sender = Sender(b"\1" * 16, PLANT)
-    world = world_of([one, two], [sender])
-    sender.send(b"x")
-    run(world, 5000)
-    assert sender.classes == [0x8005]
-    for host in (one, two):
-        assert host.store.outgoing.messages() == []
-        host.store.close()
-
-
 @pytest.mark.rule("B-311", "B-312", "B-390", "B-391", "B-372", "B-313", "B-314")
 @pytest.mark.parametrize("deadline", [{"ttrq": 5}, {"ttbr": 5}])
 @pytest.mark.parametrize("delivery", ["transactional", "recoverable"])
@@ -393,19 +373,6 @@ def test_a_message_whose_time_runs_out_at_the_router_ends_there(
     assert (sender.told, sender.classes) == ([0x8002], [])
     assert copies(router, DEAD_LETTER) == ([] if delivery == "transactional" else [(0x8002, b"x")])
     assert copies(router, DEAD_XACT) == []
-
-
-@pytest.mark.rule("B-265", "B-266", "B-267")
-@pytest.mark.parametrize(("skew", "age", "taken"), [(0, 10, True), (0, 11, False), (5, 15, True), (5, 16, False)])
-def test_a_message_that_reaches_the_router_too_late_is_refused_there(
-    tmp_path: Path, skew: int, age: int, taken: bool
-) -> None:
-    router = Host(tmp_path, Config(route=True, own_names=frozenset({"router"}), clock_skew=skew))
-    world, sender = sender_through(router)
-    sender.send(b"x", ttrq=10, sent_time=WALL - age)
-    exchange(world)
-    assert sender.classes == ([] if taken else [0x8002])
-    router.store.close()
 
 
 @pytest.mark.rule("B-256", "B-264", "B-435")
