@@ -844,7 +844,7 @@ async def prepare(settings: Settings, folder: Path, first: Prepared | None = Non
         victims[NAME_SERVER] = Victim(NAME_SERVER, campaign.names, plans[NAME_SERVER])
     if plans[ACCESS_POINT] and isinstance(proxy, TcpFaultProxy):
         campaign.access_point = AccessPoint(proxy, campaign.progress)
-        victims[ACCESS_POINT] = Victim(ACCESS_POINT, campaign.access_point, plans[ACCESS_POINT])
+        victims[ACCESS_POINT] = Victim(ACCESS_POINT, campaign.access_point, plans[ACCESS_POINT], schedule=schedule)
     of_board, of_manager = (sum(map(is_kill, plans[name])) for name in VICTIMS)
     asked = len(cuts), of_board, of_manager
     figures = Figures(settings.seed, settings.board, board.describe(), settings.messages, *asked, settings.commands)

@@ -501,7 +501,7 @@ def _settings(root: yaml.Node | None) -> Settings:
 
 def _kill(node: yaml.Node, table: _Table, victim: str, settings: Settings) -> Kill:
     way = _WAYS[victim][table.choose(victim, tuple(_WAYS[victim]))]
-    lasts = ("off_s", "bytes") if way in KILLS else {CLOCK: ("step_s",), DEAD: ("off_s",)}.get(way, ())
+    lasts = ("off_s", "bytes") if way in KILLS else {CLOCK: ("step_s",), DEAD: ("off_s",), GONE: ("bytes",)}[way]
     lasts = (*lasts, "dips", "on_s") if way == POWER else lasts
     table.only((victim, "at", "delay_s", *lasts, *(("of",) if settings.boards and victim != MANAGER else ())))
     of_victim = BEFALL if victim == BOARD else (RESTORE,)
