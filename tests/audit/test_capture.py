@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mqqb import build
-from ordack.capture.one_by_one import WRAPPED, CaptureError, Found, Tally, is_capture, packets
+from ordack.capture.one_by_one import WRAPPED, Found, Tally, packets
 
 from tests.support.capture_files import (
     CLIENT,
@@ -137,76 +137,6 @@ def test_pcapng_with_two_sections_interfaces_and_all_kinds_of_packet_blocks() ->
     assert [cut.time for cut in found] == pytest.approx(times, abs=1e-5)
 
 
-def good_and_end(data: bytes) -> tuple[int, str]:
-    """(packets found, why reading ended)."""
-    count = 0
-    try:
-        for found in packets(io.BytesIO(data)):
-            count += not found.problem
-    except CaptureError as error:
-        return count, str(error)
-    return count, ""
-
-
-def test_a_file_cut_off_anywhere_gives_what_it_has_and_says_where_it_ends() -> None:
-    raw = [segment(1000, FRAMES[5]), segment(1032, FRAMES[8])]
-    for data, sizes in (
-        (pcap(raw), [24 + 16 + len(raw[0]), 24 + 32 + len(raw[0]) + len(raw[1])]),
-        (
-            section() + interface(101) + enhanced(raw[0]) + enhanced(raw[1]),
-            [48 + 32 + len(raw[0]), 48 + 64 + len(raw[0]) + len(raw[1])],
-        ),
-    ):
-        assert len(data) == sizes[1]
-        for size in range(len(data)):
-            count, error = good_and_end(data[:size])
-            assert count == (size >= sizes[0])
-            whole = size in (24, 28, 48, sizes[0]) and size in boundaries(data)
-            assert bool(error) != whole, size
-            assert whole or f"at byte {max(at for at in (0, *boundaries(data)) if at <= size)}" in error
-        assert good_and_end(data) == (2, "")
-
-
-def boundaries(data: bytes) -> set[int]:
-    """Where a record ends."""
-    ends, at = set(), 0
-    if data[:4] == section()[:4]:
-        while at < len(data):
-            at += struct.unpack_from("<I", data, at + 4)[0]
-            ends.add(at)
-        return ends
-    at = 24
-    while at <= len(data):
-        ends.add(at)
-        at += 16 + (struct.unpack_from("<I", data, at + 8)[0] if at < len(data) else 1)
-    return ends
-
-
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        (b"neither", "neither pcap nor pcapng"),
-        (pcap([b""])[:-8] + struct.pack("<II", 0x7FFFFFFF, 0), "claims a size that it cannot have"),
-        (section()[:8] + b"????" + section()[12:], "no byte order mark"),
-        (section() + struct.pack("<II", 1, 8) + bytes(8), "a size that it cannot have"),
-        (section() + struct.pack("<II", 1, 21) + bytes(20), "a size that it cannot have"),
-        (section() + struct.pack("<II", 6, 0xFFFFFFFC), "a size that it cannot have"),
-        (section() + enhanced(b"x"), "unknown interface"),
-        (section() + block("<", 3, bytes(4)), "unknown interface"),
-        (section() + block("<", 1, b"1234"), "too short"),
-        (section() + interface(1)[:-4] + bytes(4), "no byte order mark or no end"),
-    ],
-)
-def test_what_is_no_capture_is_named(data: bytes, reason: str) -> None:
-    assert reason in good_and_end(data)[1]
-
-
-def test_magic_numbers() -> None:
-    assert is_capture(pcap([]))
-    assert is_capture(section())
-    assert not is_capture(FRAMES[3])
-
-
 @given(junk=st.binary(max_size=80), link=st.sampled_from([0, 1, 12, 101, 108, 113, 276, 105]))
 def test_frames_that_are_no_ip_are_passed_over(junk: bytes, link: int) -> None:
     head = {
@@ -265,14 +195,6 @@ def test_what_is_wrapped_or_in_fragments_is_counted_and_passed_over(six: bool) -
     records = [vxlan(inner), gre, fragment(inner), outer(17, b"1234567"), outer(4, inner)]
     assert [found.data for found in packets(io.BytesIO(pcap([*records, inner])), tally=tally)] == [FRAMES[7]]
     assert (tally.frames, tally.unread, tally.unread_link) == (6, 3, WRAPPED)
-
-
-def test_frames_that_could_not_be_read_are_counted() -> None:
-    tally = Tally()
-    data = section() + interface(101) + interface(189) + interface(105)
-    data += enhanced(segment(1000, FRAMES[5])) + enhanced(b"usb", 1) + enhanced(b"wlan", 2)
-    assert len(list(packets(io.BytesIO(data), tally=tally))) == 1
-    assert (tally.frames, tally.unread, tally.unread_link) == (3, 2, 189)
 
 
 @pytest.mark.parametrize(("size", "protocol", "unread"), [
@@ -336,28 +258,6 @@ def test_a_lost_segment_is_reported_and_what_follows_is_found(case: tuple[list[b
     assert [cut.offset for cut in found] == sorted(cut.offset for cut in found)
 
 
-def test_a_hole_is_one_problem_and_decoding_goes_on_at_the_next_packet() -> None:
-    pieces = segments(b"".join([FRAMES[5], FRAMES[7], FRAMES[5], FRAMES[8]]), 500)
-    del pieces[2]
-    found = cuts(pcap([syn(999), *pieces]))
-    assert [(cut.offset, cut.data, bool(cut.problem)) for cut in found] == [
-        (0, FRAMES[5], False),
-        (1000, b"", True),
-        (2256, FRAMES[5], False),
-        (2288, FRAMES[8], False),
-    ]
-    assert "500 bytes from offset 1000 on" in found[1].problem
-    assert found[1].frame == 2  # where the packet that is incomplete begins
-
-
-def test_a_hole_between_packets_is_where_it_is() -> None:
-    pieces = [segment(1000 + 32 * n, FRAMES[5]) for n in range(4)]
-    found = cuts(pcap([syn(999), pieces[0], pieces[3]]))
-    assert [(cut.offset, bool(cut.problem)) for cut in found] == [(0, False), (32, True), (96, False)]
-    found = cuts(pcap([syn(999), pieces[1]]))  # the first is lost
-    assert [(cut.offset, bool(cut.problem)) for cut in found] == [(0, True), (32, False)]
-
-
 @pytest.mark.parametrize("size", [3000, 50, 20, 11, 1])
 def test_a_false_signature_in_a_body_is_not_taken_for_a_packet_after_a_hole(size: int) -> None:
     body = b"....LIOR" + bytes(20) + b"\x10\0\3\0LIOR\xff\xff\xff\xff" + bytes(12) + b"LIOR"
@@ -378,11 +278,6 @@ def test_a_connection_older_than_the_capture_begins_at_its_next_packet(skip: int
     assert [cut.offset for cut in found if cut.problem] == ([0] if skip else [])
 
 
-def test_an_old_connection_without_any_packet_is_a_problem() -> None:
-    (found,) = cuts(pcap([segment(1000, b"no packet at all")]))
-    assert "older than the capture" in found.problem
-
-
 def test_a_new_syn_begins_a_new_stream_and_a_repeated_one_does_not() -> None:
     records = [syn(999), segment(1000, FRAMES[7][:300]), syn(999), segment(1300, FRAMES[7][300:350])]
     records += [syn(4999), segment(5000, FRAMES[5]), segment(5032, FRAMES[8])]
@@ -401,18 +296,6 @@ def test_a_wrong_header_ends_its_stream_only() -> None:
     records = [syn(999), segment(1000, FRAMES[8] + wrong), segment(1084, FRAMES[5]), segment(7, FRAMES[5], port=50001)]
     found = cuts(pcap(records))
     assert [cut.data for cut in found] == [FRAMES[8], wrong[:16], FRAMES[5]]
-
-
-def test_both_directions_and_data_on_a_syn() -> None:
-    back = dpkt.tcp.TCP(sport=1801, dport=PORT, seq=77, flags=dpkt.tcp.TH_SYN | dpkt.tcp.TH_ACK)
-    reply = dpkt.tcp.TCP(sport=1801, dport=PORT, seq=78, data=FRAMES[8])
-    records = [segment(999, FRAMES[5], dpkt.tcp.TH_SYN)]
-    records += [bytes(dpkt.ip.IP(src=SERVER, dst=CLIENT, p=6, len=20 + len(data), data=data)) for data in (back, reply)]
-    found = cuts(pcap(records))
-    assert [(cut.connection, cut.data) for cut in found] == [
-        (NAME, FRAMES[5]),
-        ("10.0.0.2:1801>10.0.0.1:50000", FRAMES[8]),
-    ]
 
 
 # ---- IP headers ---------------------------------------------------------------------------------
