@@ -24,7 +24,7 @@ pytest.importorskip("pyarrow", reason="the pipeline is not installed")
 
 from _mqqb import lib
 from mqqb import core
-from ordack.audit import files, replay, reports, rotation, stages, tasks
+from ordack.audit import replay, reports, rotation, stages, tasks
 from ordack.audit.result import KINDS, OUTCOMES, REJECTS, Latency, Result, Word
 from ordack.capture import columnar, reading
 
@@ -398,13 +398,6 @@ def test_count_mismatch(wire: Wire, name: str) -> None:
 # ---- files, command -----------------------------------------------------------------------------
 
 
-def test_what_is_no_capture_is_unusable(tmp_path: Path) -> None:
-    path = tmp_path / "a.pcap"
-    path.write_bytes(b"not a capture, not at all")
-    with pytest.raises(tasks.CaptureUnusable, match=r"a\.pcap"):
-        tasks.run([path])
-
-
 @pytest.mark.parametrize(
     ("before", "after", "missing"),
     [
@@ -475,46 +468,6 @@ def test_times_in_names_are_no_numbers_of_files(form: str, step: int, missing: i
             assert rotation.missing_between(one, its, other, others) == missing, (one, other)
 
 
-@pytest.mark.parametrize("form", ["cap-%Y%m%d-%H%M.pcap", "%H%M"])
-def test_complete_captures_that_are_named_by_minute_are_complete(tmp_path: Path, form: str) -> None:
-    whole = capture_generator.generate(10, tmp_path / "whole", violations=False, faults=[], length=1500).paths[0]
-    expected = tasks.run([whole])
-    data = Path(whole).read_bytes()
-    at = 24
-    while at < len(data):
-        seconds, _, size, _ = struct.unpack_from("<IIII", data, at)
-        path = tmp_path / "parts" / datetime.fromtimestamp(seconds + 3600, UTC).strftime(form)
-        path.parent.mkdir(exist_ok=True)
-        with path.open("ab") as file:
-            file.write((b"" if file.tell() else data[:24]) + data[at : at + 16 + size])
-        at += 16 + size
-    paths = sorted((tmp_path / "parts").iterdir())
-    assert len(paths) > 3
-    result = tasks.run(paths)
-    assert (result.damages, result.summary) == ([], expected.summary)
-
-
-@pytest.mark.parametrize("parts", [1, 2])
-def test_a_file_missing_between_two_is_a_hole(tmp_path: Path, parts: int) -> None:
-    checked = 0
-    for seed in range(60, 80):
-        capture = capture_generator.generate(seed, tmp_path / str(seed), violations=False, faults=["rotation"])
-        if len(capture.paths) < 3:
-            continue
-        whole = tasks.run(capture.paths, parts=parts)
-        assert (whole.damages, whole.summary["holes"]) == ([], 0)
-        cut = tasks.run([capture.paths[0], capture.paths[2]], parts=parts)
-        [(path, text)] = cut.damages
-        assert path == str(capture.paths[2])
-        assert f"1 file between {capture.paths[0].name} and this one is missing" in text
-        assert cut.summary["holes"] >= 1
-        assert [item.kind for item in cut.violations] == []
-        checked += 1
-        if checked == 4:
-            break
-    assert checked == 4
-
-
 @pytest.mark.parametrize("seed", [38, 118, 1069])
 def test_shares_of_a_capture_agree_on_sequences_that_were_not_sent(tmp_path: Path, seed: int) -> None:
     """Which sequences began within the capture, and which were sent at all, no share knows alone.
@@ -527,21 +480,6 @@ def test_shares_of_a_capture_agree_on_sequences_that_were_not_sent(tmp_path: Pat
         result = tasks.run(capture.paths, parts=parts)
         verdicts.append([(item.text, item.stream, item.packets) for item in result.violations if item.stream])
     assert verdicts[0] == verdicts[1] == verdicts[2]
-
-
-def test_shares_find_acknowledgements_at_another_address_of_who_forwards(tmp_path: Path) -> None:
-    """What a queue manager forwards comes from behind a router; the acknowledgements go to its own address."""
-    capture = capture_generator.generate(33493, tmp_path)
-    for parts in (1, 2, 3):
-        assert tasks.run(capture.paths, parts=parts).summary["settled"] == capture.expected()["settled"]
-
-
-def test_captures_of_two_places_at_the_same_time_follow_on_nothing(tmp_path: Path) -> None:
-    paths = []
-    for number in (1, 3):
-        [made] = capture_generator.generate(5, tmp_path / str(number), violations=False, faults=[]).paths
-        paths.append(made.rename(tmp_path / f"plant{number}.pcap"))
-    assert tasks.run(paths).damages == []
 
 
 def test_the_points_of_a_plot_agree_with_the_counts(wire: Wire) -> None:
@@ -561,23 +499,6 @@ def test_the_points_of_a_plot_agree_with_the_counts(wire: Wire) -> None:
     assert said == [first, first | no, first | again | no, first, first, first, first | again | no]
     [stream] = wire.result().streams
     assert (stream.resends, stream.rejects) == (2, {"hole": 2, "duplicate": 1})
-
-
-def test_the_plot_of_a_stream_that_was_skipped(tmp_path: Path) -> None:
-    for seed in range(1000):
-        capture = capture_generator.generate(seed, tmp_path / "captures", violations=True, faults=[])
-        if any(one.kind == "skipped" and one.shown for one in capture.planted):
-            break
-    result = tasks.run(capture.paths, series=True)
-    skipped = {item.stream for item in result.violations if item.kind == "skipped"}
-    assert skipped
-    for series in result.series:
-        [stream] = [one for one in result.streams if one.stream == series.stream]
-        counts = [sum(point[2] == what for point in series.points) for what in range(3)]
-        assert not series.thinned
-        assert (counts[0] + counts[2], counts[1]) == (stream.messages, stream.resends)
-        if series.stream in skipped:
-            assert counts[2] <= sum(stream.rejects.values())
 
 
 @pytest.mark.parametrize("parts", [1, 3])
@@ -606,17 +527,6 @@ def test_without_room_for_temporary_files_plots_are_the_same(tmp_path: Path, mon
     assert any(series.points for series in whole.series)
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
     assert tasks.run(capture.paths, series=True).series == whole.series
-
-
-def test_parts_give_the_same_result(tmp_path: Path) -> None:
-    capture = capture_generator.generate(3, tmp_path, faults=["loss"])
-    whole = tasks.run(capture.paths)
-    parts = tasks.run(capture.paths, parts=3, range_bytes=3000)
-    assert parts.summary == whole.summary
-    assert parts.streams == whole.streams
-    assert {(item.kind, item.packets) for item in parts.violations} == {
-        (item.kind, item.packets) for item in whole.violations
-    }
 
 
 def check_percentiles(latency: Latency, histogram: dict[float, int]) -> None:
@@ -693,12 +603,6 @@ def test_the_command(tmp_path: Path, violations: bool) -> None:
     assert ("no violations" in text.stdout) is not violations
 
 
-@pytest.mark.parametrize("parts", [1, 3])
-def test_no_file_at_all_is_unusable(parts: int) -> None:
-    with pytest.raises(tasks.CaptureUnusable, match="there is no capture"):
-        tasks.run([], parts=parts)
-
-
 def test_the_command_with_unusable_input(tmp_path: Path) -> None:
     text = tmp_path / "text.pcap"
     text.write_text("no capture at all")
@@ -742,69 +646,6 @@ def test_a_capture_without_a_packet_of_the_protocol_is_unusable(tmp_path: Path) 
     assert not (tmp_path / "out").exists()
 
 
-def test_a_capture_of_something_else_is_unusable(tmp_path: Path) -> None:
-    other = _pcap(tmp_path / "other.pcap", [_tcp(80, b"GET /"), _tcp(80, b"x", 6), _tcp(443, b"y")])
-    done = ordack("audit", other)
-    assert (done.returncode, done.stderr) == (2, f"ordack: {other}: none of its 3 frames is of TCP port 1801\n")
-    other.write_bytes(other.read_bytes()[:-1])
-    done = ordack("audit", other)
-    assert done.returncode == 2
-    assert "the file ends inside the record" in done.stderr
-    assert "none of its 2 frames" in done.stderr
-
-
-def test_damage_and_open_verdicts_are_in_the_summary(tmp_path: Path) -> None:
-    for seed in range(40, 80):
-        result = tasks.run(capture_generator.generate(seed, tmp_path / str(seed), faults=["loss"]).paths)
-        if result.unknowns:
-            break
-    assert sum(result.summary["unknown"].values()) == len(result.unknowns) > 0
-    assert all(result.summary["unknown"][item.kind] for item in result.unknowns)
-    path = Path(result.paths[0])
-    path.write_bytes(path.read_bytes()[:-3])
-    done = ordack("audit", *result.paths, "--json")
-    [[damaged, text]] = json.loads(done.stdout)["damages"]
-    assert damaged == str(path)
-    assert "the file ends inside" in text
-
-
-def test_the_text_fits_a_terminal_and_counts_one_as_one(tmp_path: Path, wire: Wire) -> None:
-    wire.message(1)
-    assert files.text_of(wire.result())[:2] == [
-        "3 packets on 1 connection; 0 holes, 0 malformed",
-        "1 message in 1 sequence of 1 stream: 0 resends, 0 rejects, 1 unsettled",
-    ]
-    capture = capture_generator.generate(21, tmp_path, violations=False, faults=[])
-    result = tasks.run(capture.paths)
-    table = files.streams_text(result)
-    for stream in result.streams[:5]:
-        name = f"{stream.stream.source_queue_manager} to {stream.stream.destination_queue}"
-        figures = table[table.index(name) + 1]
-        assert figures.split()[:4] == list(
-            map(str, (stream.messages, stream.resends, sum(stream.rejects.values()), stream.unsettled))
-        )
-        assert len(figures) == len(table[0]) <= 80
-
-
-def test_senders_have_the_names_that_people_know(tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
-
-    capture = capture_generator.generate(21, tmp_path, violations=False, faults=[])
-    guid = tasks.run(capture.paths).senders[0].source_queue_manager
-    (tmp_path / "ordack.toml").write_text(f"[names]\n'{guid}' = 'press-3'\n")
-    given = ("audit", *capture.paths, "--out", tmp_path / "out", "--html", tmp_path / "page.html", "--no-spark")
-    done = ordack(*given, "--names", tmp_path / "ordack.toml")
-    assert f"{guid} (press-3) to " in done.stdout
-    assert f"{guid} (press-3)" in (tmp_path / "page.html").read_text()
-    senders = pq.read_table(tmp_path / "out" / "senders.parquet").to_pylist()
-    assert {row["source_queue_manager"]: row["name"] for row in senders if row["name"]} == {guid: "press-3"}
-    assert len(senders) > 1
-    (tmp_path / "ordack.toml").write_text("[names]\n'press-3' = 'press-3'\n")
-    done = ordack(*given, "--names", tmp_path / "ordack.toml")
-    assert done.returncode == 2
-    assert "what is named is a GUID" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("option", "path", "text"),
     [
@@ -823,13 +664,6 @@ def test_places_that_cannot_be_written_to_are_told_in_words(tmp_path: Path, opti
     assert text in said
     assert option in said
     assert "Errno" not in said
-
-
-def test_a_capture_that_cannot_be_read_is_told_in_words() -> None:
-    done = ordack("audit", "/proc/self/mem")  # whoever reads it at 0 gets an error
-    said = r"ordack: cannot read the capture /proc/self/mem: [A-Z][a-z/ ]+; make it readable, or leave it out\n"
-    assert done.returncode == 2
-    assert re.fullmatch(said, done.stderr)
 
 
 def _shortened(path: Path, target: Path, snap: int) -> None:
