@@ -85,70 +85,6 @@ def test_captured_frames_have_the_stated_fields(number: int) -> None:
     }
 
 
-def test_a_message_with_everything_in_it() -> None:
-    fields = one(FULL)["fields"]
-    assert list(fields) == [
-        "BaseHeader", "UserHeader", "TransactionHeader", "SecurityHeader", "MessagePropertiesHeader", "DebugHeader",
-        "SoapHeader", "MultiQueueFormatHeader", "SessionHeader", "Trailing_hex",
-    ]  # fmt: skip
-    own, other = guids.guid_text(samples.SENDER), guids.guid_text(samples.RECEIVER)
-    user = fields["UserHeader"]
-    assert user["DestinationQueue"] == {
-        "type": "DirectQueueFormatName",
-        "Count": 56,
-        "DirectFormatName": "TCP:10.0.0.5\\private$\\line1",
-        "padding_length": 2,
-    }
-    assert user["AdminQueue"] == {"type": "PrivateQueueFormatNameId", "PrivateQueueIdentifier": 3}
-    assert user["ResponseQueue"] == {
-        "type": "PrivateQueueFormatName",
-        "SourceQueueManager": other,
-        "PrivateQueueIdentifier": 5,
-    }
-    assert user["ConnectorType"] == other
-    assert fields["TransactionHeader"] == {
-        "Flags": {"raw": 13, "CG": 1, "FA": 0, "FM": 1, "LM": 1, "ID": 0, "X1_X8": 0},
-        "TxSequenceID": {"Ordinal": 3, "TimeStamp": 1700000000},
-        "TxSequenceNumber": 5,
-        "PreviousTxSequenceNumber": 4,
-        "ConnectorQMGuid": own,
-    }
-    assert fields["SecurityHeader"]["SecurityData"] == {
-        "SecurityID_hex": samples.SID.hex().upper(),
-        "SecurityID_text": "S-1-5-21-67305985-134678021-202050057-1000",
-        "EncryptionKey_hex": b"key".hex().upper(),
-        "Signature_hex": b"signature".hex().upper(),
-        "SenderCert_hex": b"certificate".hex().upper(),
-        "ProviderInfo": {"ProviderType": 1, "ProviderName": "P"},
-    }
-    assert fields["DebugHeader"] == {"Flags": {"raw": 1, "QT": 1, "X2_X15": 0}, "Reserved": 0, "QueueIdentifier": other}
-    assert fields["SoapHeader"] == {
-        "HeaderSectionID": 0x320, "Reserved": 0, "HeaderDataLength": 8, "Header": "<head/>",
-        "BodySectionID": 0x384, "Reserved1": 0, "BodyDataLength": 9, "Body": "<body/>!",
-    }  # fmt: skip
-    lists = fields["MultiQueueFormatHeader"]
-    assert lists["Destination"]["FormatNameList"] == [
-        {"FormatType": 3, "DirectFormatName": "TCP:10.0.0.5\\private$\\line1"},
-        {"FormatType": 1, "PublicQueueIdentifier": other},
-        {"FormatType": 2, "SourceQueueManager": own, "PrivateQueueIdentifier": 9},
-        {"FormatType": 6, "DistributionList": own},
-    ]
-    assert lists["Administration"] == {
-        "HeaderSize": 12, "HeaderID": 0xC8, "Reserved": 0, "ElementCount": 0, "FormatNameList": [],
-    }  # fmt: skip
-    assert lists["Signature"] == {"ID": 0x15E, "Reserved": 0, "Size": 3, "Signature_hex": b"sig".hex().upper()}
-    assert fields["Trailing_hex"] == b"newer peers add headers.".hex().upper()
-    properties = fields["MessagePropertiesHeader"]
-    assert (properties["Label"], properties["ExtensionData_hex"], properties["padding_length"]) == (
-        "Tank 3",
-        "657874",
-        3,
-    )
-    assert properties["MessageBody"]["hex"] == b"reading 12.5".hex().upper()
-    at = properties["MessageBody"]["packet_offset"]
-    assert FULL[at : at + 12] == b"reading 12.5"
-
-
 WIDTHS = {
     **dict.fromkeys(("VersionNumber", "LabelLength"), 1),
     **dict.fromkeys(("Ordinal", "TimeStamp", "PrivateQueueIdentifier", "ProviderType"), 4),
@@ -213,29 +149,6 @@ def test_every_offset_of_an_acknowledgment_is_where_the_field_is(is_final: bool)
     assert ("SourceGUID" in compared) == is_final
 
 
-@pytest.mark.rule("B-175", "B-176")
-def test_acknowledgments_show_their_bodies() -> None:
-    found = one(bytes(acks.order_ack(acks.order_queue("10.0.0.1"), samples.SENDER, 8, 9, 1, 2, 3)))
-    assert found["packet"] == "OrderAck"
-    sequence = {"Ordinal": 1, "TimeStamp": 2}
-    assert found["fields"]["OrderAckBody"] == {
-        "TxSequenceID": sequence,
-        "TxSequenceNumber": 3,
-        "TxPreviousSequenceNumber": 2,
-    }
-    assert "MessagePropertiesHeader" in found["fields"]
-    name = guid_names.PrivateQueueFormatNameId(4)
-    found = one(bytes(acks.final_ack(name, samples.SENDER, 8, 9, 1, 2, 3, 2, samples.RECEIVER, 7, 0xC000)))
-    assert found["packet"] == "FinalAck"
-    assert found["fields"]["FinalAckBody"] == {
-        "TxSequenceID": sequence,
-        "TxSequenceNumber": 3,
-        "PreviousTxSequenceNumber": 2,
-        "SourceGUID": guids.guid_text(samples.RECEIVER),
-        "MessageID": 7,
-    }
-
-
 def test_other_forms_of_some_fields() -> None:
     raw = bytearray(FRAMES[3])
     raw[60] = 0
@@ -291,12 +204,6 @@ def test_text_of_wide_characters_is_named(encoding: str, reason: str) -> None:
     assert "ASCII or UTF-8" in error
 
 
-def test_utf_16_of_the_other_order_is_named() -> None:
-    status, _, error = run("-", stdin=b"\xfe\xff" + FRAMES[5].hex().encode("utf-16-be"))
-    assert status == 2
-    assert "byte order mark FE FF" in error
-
-
 @pytest.mark.parametrize("data", [b"", b"# only a comment", pcap([]), pcap([b"no ip"])])
 def test_a_file_without_packets_is_said_and_no_failure(tmp_path: Path, data: bytes) -> None:
     file = tmp_path / "nothing"
@@ -340,12 +247,6 @@ def test_raw_packets_and_a_raw_ping(tmp_path: Path) -> None:
     for number in (1, 2):
         file.write_bytes(FRAMES[number])
         assert objects(file) == (0, [one(FRAMES[number])])
-
-
-def test_standard_input() -> None:
-    assert objects("-", stdin=FRAMES[5]) == (0, [one(FRAMES[5])])
-    assert objects("-", stdin=FRAMES[5].hex().encode()) == (0, [one(FRAMES[5])])
-    assert objects("-", stdin=b"") == (0, [])
 
 
 @pytest.mark.parametrize("form", ["pcap", "pcapng"])
@@ -408,12 +309,6 @@ def test_what_has_no_end_ends_the_stream(tail: bytes) -> None:
     status, found = objects("-", stdin=FRAMES[5] + tail)
     assert status == 3
     assert [(item["packet"], item["offset"]) for item in found] == [("ConnectionParameters", 0), ("malformed", 32)]
-
-
-def test_the_dump_of_frame_7_is_not_a_whole_packet() -> None:
-    status, found = objects("-", stdin=DOCUMENT[7]["raw_hex"].encode())
-    assert status == 3
-    assert "1650 of 2224" in found[0]["error"]["reason"]
 
 
 @pytest.mark.parametrize(
@@ -508,34 +403,6 @@ def test_a_closed_standard_input_is_said() -> None:
 # ---- the tree -----------------------------------------------------------------------------------
 
 
-def test_the_tree_names_offsets_bits_and_times() -> None:
-    status, out, _ = run("-", stdin=FRAMES[7] + FULL + FRAMES[3])
-    assert status == 0
-    for text in (
-        "UserMessage  offset 0 (0x0)",
-        "000000  VersionNumber: 16 (0x10)",
-        '000004  Signature: 1380927820 (0x524F494C)  "LIOR"',
-        "00000C  TimeToReachQueue: 345600 (0x54600)  4 d 00:00:00",
-        "TimeToBeReceived: 4294967295 (0xFFFFFFFF)  for ever",
-        "SentTime: 1380927820 (0x524F494C)  2013-10-04 23:03:40 UTC",
-        "DM: 0  express",
-        "DQ: 7  direct",
-        "DIRECT=OS:a04bm02\\q",
-        "SecurityID_text: S-1-5-21-3181267629-1039849782-3663111779-1000",
-        "MessageClass: 0  NORMAL",
-        "HashAlgorithm: 32772 (0x8004)  SHA-1",
-        "0000DE  61 00 61 00",
-        "1744 bytes more",
-        "FormatNameList[3]",
-        "24 bytes behind the last known header",
-        "PT: 2  EstablishConnection",
-        "000040  DestinationQueue: DirectQueueFormatName",
-        "000040  Count: 26",
-        "000042  DirectFormatName: OS:a04bm02\\q",
-    ):
-        assert text in out, text
-
-
 def test_names_stand_beside_their_guids(tmp_path: Path) -> None:
     (tmp_path / "ordack.toml").write_text(f"[names]\n'{guids.guid_text(samples.SENDER)}' = 'press 7 [b]'\n")
     message = bytes(build.user_message(samples.SENDER, 1, samples.DIRECT, b"x"))
@@ -560,16 +427,6 @@ def test_the_tree_of_a_capture_and_of_what_is_malformed() -> None:
     assert f"ConnectionParameters  offset 0 (0x0)  frame 1  {NAME}  2023-11-14 22:13:20.250000 UTC" in out
     assert "malformed  offset 32 (0x20)" in out
     assert "BaseHeader.VersionNumber: not 0x10 (B-168)" in out
-
-
-def test_texts_from_the_wire_do_not_steer_the_terminal() -> None:
-    label = "\x1b[31m[bold]\ud800\n"
-    raw = bytes(build.user_message(samples.SENDER, 1, samples.DIRECT, b"\x1b[0m", label=label))
-    _, out, _ = run("-", stdin=raw)
-    assert "\x1b" not in out
-    assert "Label: \\x1b[31m[bold]\\ud800\\n" in out
-    _, found = objects("-", stdin=raw)
-    assert found[0]["fields"]["MessagePropertiesHeader"]["Label"] == label
 
 
 def test_long_lines_are_folded_within_the_tree() -> None:
@@ -661,17 +518,6 @@ def test_a_full_disk_is_said_once(tmp_path: Path, form: str, unbuffered: str, co
             _, error = running.communicate(timeout=60)
     assert running.returncode == 1
     assert error.decode().splitlines() == ["ordack decode: standard output: No space left on device"]
-
-
-@pytest.mark.parametrize("as_json", [False, True])
-def test_a_closed_output_is_said(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], as_json: bool
-) -> None:
-    monkeypatch.setattr(sys, "stdout", None)
-    with pytest.raises(typer.Exit) as end:
-        decode.decode([str(VECTORS)], as_json)
-    assert end.value.exit_code == 1
-    assert "standard output: closed" in capsys.readouterr().err
 
 
 @settings(max_examples=60)
