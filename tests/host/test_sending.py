@@ -8,21 +8,18 @@ import secrets
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import apsw
 import pytest
-from mqqb import acks, build, confirm, core, guids, handshake, headers, parse, rare, reader
+from mqqb import acks, build, confirm, core, guids, handshake, headers, parse, rare
 from ordack import outcome, sending
 from ordack.batch import Batch
-from ordack.client import Reject
 from ordack.config import Config
 from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
 from ordack.outcome import Outcomes
 from ordack.sending import Letter, Run, Sending, Sent, each, in_runs
 from ordack.store import Store, StoreBusy, StoreError, StoreFull
-from ordack.store.schema import NEVER
 
 from tests.support.command import set_numbers
 from tests.support.host_peer import body_of
@@ -105,7 +102,7 @@ def _lose_final_acks(world: World) -> None:
 # ---- confirmation.md section 9 --------------------------------------------------------------------
 
 
-@pytest.mark.rule("C-01", "C-25", "C-81", "C-09", "B-338", "B-116", "B-242")
+@pytest.mark.rule("C-01", "C-10", "C-25", "C-81", "C-09", "B-338", "B-116", "B-242")
 def test_1_received_in_time_leaves_nothing_behind(tmp_path: Path) -> None:
     world, receiver, sender = _hosts(tmp_path)
     sent = _send(world, sender, dead_letter=True, ttbr=10)
@@ -121,7 +118,7 @@ def test_1_received_in_time_leaves_nothing_behind(tmp_path: Path) -> None:
     assert _state(sender, sent) == (confirm.RECEIVED, 0x4000, False)
 
 
-@pytest.mark.rule("C-13", "C-23", "C-34", "C-86", "B-394", "B-391", "B-408")
+@pytest.mark.rule("C-13", "C-17", "C-23", "C-34", "C-86", "B-394", "B-391", "B-408")
 def test_2_a_final_ack_that_comes_after_the_deadline_changes_nothing(tmp_path: Path) -> None:
     world, receiver, sender = _hosts(tmp_path)
     sent = _send(world, sender, dead_letter=True, ttbr=10)
@@ -139,66 +136,6 @@ def test_2_a_final_ack_that_comes_after_the_deadline_changes_nothing(tmp_path: P
     assert _state(sender, sent) == (confirm.DEAD_LETTERED, 0xC002, True)
     assert receiver.store.outgoing.messages() == []
     assert sum("its FinalAck came too late" in line for line in sender.log) == 1
-
-
-@pytest.mark.rule("A-44", "C-21", "C-22", "C-23")
-def test_the_classes_of_timeouts_are_settings(tmp_path: Path) -> None:
-    numbers = {"TimeoutClassNeverSent": 0x8002, "TimeoutClassSent": 0x8005, "TimeoutClassStored": 0x8006}
-    world, receiver, sender = _hosts(tmp_path, confirmation=Config.of(numbers).confirmation)
-    _send(world, sender, dead_letter=True, ttbr=10)
-    _seconds(world, 3)
-    _receive(world, receiver)
-    _lose_final_acks(world)
-    _send(world, sender, dead_letter=True, ttbr=10)
-    _seconds(world, 18, up=False)
-    assert _dead(sender) == [(0x8002, False), (0x8006, True)]
-    world, receiver, sender = _hosts(tmp_path / "again", confirmation=Config.of(numbers).confirmation)
-    _send(world, sender)
-    _seconds(world, 1)
-    _send(world, sender, dead_letter=True, ttbr=10)
-    exchange(world)  # its OrderAck would follow
-    _seconds(world, 21, up=False)
-    assert _dead(sender) == [(0x8005, True)]
-
-
-@pytest.mark.rule("C-13", "C-17", "C-25")
-def test_3_a_final_ack_between_ttbr_and_the_deadline_counts(tmp_path: Path) -> None:
-    world, receiver, sender = _hosts(tmp_path)
-    sent = _send(world, sender, dead_letter=True, ttbr=10)
-    _seconds(world, 3)
-    _receive(world, receiver)
-    _lose_final_acks(world)
-    _seconds(world, 11, up=False)
-    assert _state(sender, sent) == (confirm.STORED, 0, False)
-    _seconds(world, 2)
-    assert _state(sender, sent) == (confirm.RECEIVED, 0x4000, False)
-    assert _dead(sender) == []
-
-
-@pytest.mark.rule("C-12")
-def test_4_the_machines_delay_takes_the_place_of_the_extension(tmp_path: Path) -> None:
-    world, receiver, sender = _hosts(tmp_path, confirmation=_configured(xact_delay_receive_nack=2))
-    set_numbers(sender.store, XactDelayReceiveNack=2)
-    _send(world, sender, dead_letter=True, ttbr=10)
-    _seconds(world, 3)
-    _receive(world, receiver)
-    _lose_final_acks(world)
-    _seconds(world, 8, up=False)
-    assert _dead(sender) == []
-    _seconds(world, 2, up=False)
-    assert _dead(sender) == [(0xC002, True)]
-
-
-@pytest.mark.rule("C-20", "C-83", "B-311", "B-313", "B-372", "C-18")
-def test_5_a_destination_that_cannot_be_reached_in_time(tmp_path: Path) -> None:
-    world, _, sender = _hosts(tmp_path)
-    sent = _send(world, sender, dead_letter=True, ttrq=5, ttbr=10)
-    _seconds(world, 4, up=False)
-    assert _state(sender, sent) == (confirm.WAITING, 0, False)
-    _seconds(world, 2, up=False)
-    assert _dead(sender) == [(0x8002, False)]
-    _seconds(world, 10, up=False)
-    assert _state(sender, sent) == (confirm.DEAD_LETTERED, 0x8002, False)
 
 
 @pytest.mark.rule("C-21", "C-83", "B-386", "B-403")
@@ -259,37 +196,6 @@ def test_8_a_full_queue_is_told_within_one_round_trip(tmp_path: Path) -> None:
     assert receiver.content("line1") == [b"next"]
 
 
-@pytest.mark.rule("C-26", "C-53", "C-85", "B-340", "B-384")
-def test_9_a_purged_queue(tmp_path: Path) -> None:
-    world, receiver, sender = _hosts(tmp_path)
-    sent = _send(world, sender, dead_letter=True, ttbr=100)
-    _seconds(world, 4)
-    with receiver.client(world.wall) as client:
-        assert client.purge_queue("line1") == 1
-    _seconds(world, 1)
-    assert _dead(sender) == [(0xC001, False)]
-    assert _state(sender, sent) == (confirm.DEAD_LETTERED, 0xC001, False)
-
-
-@pytest.mark.rule("C-10", "C-50", "C-51", "B-341", "B-343", "B-407", "B-385")
-@pytest.mark.parametrize("commits", [True, False])
-def test_10_a_receive_that_is_open_when_the_life_ends(tmp_path: Path, commits: bool) -> None:
-    world, receiver, sender = _hosts(tmp_path)
-    sent = _send(world, sender, dead_letter=True, ttbr=10)
-    _seconds(world, 9)
-    with receiver.client(world.wall) as client:
-        receive = client.queue("line1").receive()
-        receive.__enter__()
-        _seconds(world, 3)
-        assert _dead(sender) == []
-        receive.__exit__(*((None,) * 3 if commits else (ValueError, ValueError(), None)))
-    _seconds(world, 2)
-    assert _dead(sender) == ([] if commits else [(0xC002, False)])
-    answer = (confirm.RECEIVED, 0x4000, False) if commits else (confirm.DEAD_LETTERED, 0xC002, False)
-    assert _state(sender, sent) == answer
-    assert receiver.content("line1") == []
-
-
 @pytest.mark.rule("C-02", "B-400")
 def test_11_the_machine_can_ask_for_dead_lettering_always(tmp_path: Path) -> None:
     world, receiver, sender = _hosts(tmp_path, confirmation=_configured(xact_dead_letter_always=True))
@@ -324,58 +230,6 @@ def test_12_a_journal_copy_only_of_what_was_received(tmp_path: Path) -> None:
     assert len(_dead(sender, JOURNAL)) == 1
     assert _dead(sender) == []
     assert _state(sender, lost) == (confirm.DISCARDED, 0xC002, False)
-
-
-@pytest.mark.rule("C-11", "C-24", "C-87", "C-29")
-def test_13_without_a_limit_it_is_held_until_an_operator_ends_it(tmp_path: Path) -> None:
-    world, receiver, sender = _hosts(tmp_path)
-    _send(world, sender, dead_letter=True)
-    _seconds(world, 2)
-    _receive(world, receiver)
-    _lose_final_acks(world)
-    world.now += 365 * 86400 * 1000
-    _seconds(world, 1, up=False)
-    assert len(sender.store.outgoing.messages()) == 1
-    assert _order(sender, "withdraw", sender.store.outgoing.queues()[0].identifier, 0, NEVER, [])
-    _seconds(world, 1, up=False)
-    assert _dead(sender) == [(0x8001, True)]
-    assert sender.store.outgoing.messages() == []
-
-
-@pytest.mark.rule("C-33", "C-32")
-def test_14_a_deadline_that_passed_while_the_queue_manager_was_down(tmp_path: Path) -> None:
-    world, receiver, sender = _hosts(tmp_path)
-    _send(world, sender, dead_letter=True, ttbr=10)
-    _send(world, sender, "DIRECT=OS:elsewhere\\private$\\q", dead_letter=True, ttbr=10)
-    _seconds(world, 2)
-    sender.store.close()
-    world.now += 60_000
-    sender._open(world.now)
-    world.wires.clear()
-    sender.wires.clear()
-    assert sorted(_dead(sender)) == [(0xC002, True), (0xC003, False)]
-    assert receiver.content("line1") == [b"x"] or receiver.content("line1") == []
-
-
-@pytest.mark.rule("C-12")
-def test_15_the_longest_times_do_not_overflow(tmp_path: Path) -> None:
-    settings = _configured(xact_delay_receive_nack=0xFFFFFFFE)
-    world, _, sender = _hosts(tmp_path, confirmation=settings)
-    set_numbers(sender.store, XactDelayReceiveNack=0xFFFFFFFE)
-    sent = _send(world, sender, dead_letter=True, ttbr=0xFFFFFFFE)
-    _seconds(world, 2)
-    assert _state(sender, sent) == (confirm.STORED, 0, False)
-
-
-@pytest.mark.rule("C-33", "B-401")
-def test_a_shorter_default_for_later_messages_stops_no_earlier_one_for_ever(tmp_path: Path) -> None:
-    world, _, sender = _hosts(tmp_path, confirmation=_configured(long_live_time=100))
-    set_numbers(sender.store, LongLiveTime=3)
-    _send(world, sender, dead_letter=True)
-    world.pass_time(5000)
-    _seconds(world, 2)  # the limit that it was given counts, not the default of this moment
-    assert _dead(sender) == [(0x8002, False)]
-    assert sender.store.outgoing.messages() == []
 
 
 @pytest.mark.rule("A-18", "B-241")
@@ -530,22 +384,6 @@ def test_an_application_has_its_own_dead_letter_queue(tmp_path: Path) -> None:
     ] == [b"gone"]
 
 
-@pytest.mark.rule("B-396")
-@pytest.mark.parametrize(
-    ("properties", "reason"),
-    [
-        ({"dead_letter_queue": "plain", "dead_letter": True}, "no transactional private queue"),
-        ({"dead_letter_queue": "line1"}, "asks for dead-lettering"),
-        ({"dead_letter_queue": "line1", "dead_letter": True, "delivery": "recoverable"}, "for a transactional message"),
-        ({"dead_letter_queue": DEAD_XACT, "dead_letter": True}, "no transactional private queue"),
-    ],
-)
-def test_what_can_be_no_dead_letter_queue(host: Host, properties: dict[str, Any], reason: str) -> None:
-    with host.client() as client, pytest.raises(ValueError, match=reason):
-        client.send("DIRECT=TCP:10.0.0.5\\private$\\q", b"x", **properties)
-    assert host.store.usage() == 0
-
-
 @pytest.mark.rule("C-37", "B-397")
 def test_a_dead_letter_queue_over_its_quota_takes_no_copy(tmp_path: Path) -> None:
     world, receiver, sender = _hosts(tmp_path)
@@ -655,25 +493,6 @@ def test_an_operator_can_ask_for_a_resend(tmp_path: Path) -> None:
     assert receiver.content("line1") == [b"x"]
 
 
-@pytest.mark.rule("B-239", "B-423", "B-080")
-def test_what_is_not_acknowledged_and_what_is_not_read_are_two_numbers(tmp_path: Path) -> None:
-    world, receiver, sender = _hosts(tmp_path)
-    for _ in range(3):
-        _send(world, sender, dead_letter=True)
-    _seconds(world, 2)
-    for _ in range(2):
-        _send(world, sender, dead_letter=True)
-    world.pass_time(1000)
-    [count] = sender.store.outgoing.counts()
-    assert (count.messages, count.not_order_acked, count.not_read) == (5, 2, 3)
-    [queue] = sender.manager.report()["outgoing"]
-    assert (queue["no_ack_count"], queue["no_read_count"], queue["last_ack_count"]) == (2, 3, 1)
-    _receive(world, receiver)
-    _seconds(world, 2)
-    [count] = sender.store.outgoing.counts()
-    assert (count.not_order_acked, count.not_read) == (0, 4)
-
-
 # ---- identity, restore, restart --------------------------------------------------------------------
 
 
@@ -777,6 +596,7 @@ def test_what_expires_while_nothing_runs_is_in_doubt_only_if_it_may_have_been_se
     assert _state(sender, waiting) == (confirm.DEAD_LETTERED, 0x8002, not orderly)
 
 
+@pytest.mark.rule("B-396")
 @pytest.mark.parametrize(
     ("properties", "reason"),
     [
@@ -786,23 +606,18 @@ def test_what_expires_while_nothing_runs_is_in_doubt_only_if_it_may_have_been_se
         ({"administration_queue": "plain"}, "go together"),
         ({"acknowledge": ["all"], "administration_queue": "plain"}, "no acknowledgement 'all'"),
         ({"acknowledge": ["receive"], "administration_queue": "line1"}, "is transactional"),
+        ({"dead_letter_queue": "plain", "dead_letter": True}, "no transactional private queue"),
+        ({"dead_letter_queue": "line1"}, "asks for dead-lettering"),
+        ({"dead_letter_queue": "line1", "dead_letter": True, "delivery": "recoverable"}, "for a transactional message"),
+        ({"dead_letter_queue": DEAD_XACT, "dead_letter": True}, "no transactional private queue"),
     ],
 )
 def test_properties_that_cannot_be_are_refused_and_nothing_is_sent(
     host: Host, properties: dict[str, Any], reason: str
 ) -> None:
     with host.client() as client, pytest.raises(ValueError, match=reason):
-        client.send("line1", b"x", **properties)
-    assert host.content("line1") == []
+        client.send("DIRECT=TCP:10.0.0.5\\private$\\q", b"x", **properties)
     assert host.store.usage() == 0
-
-
-def test_messages_of_a_queue_that_is_not_transactional_cannot_be_rejected(host: Host) -> None:
-    with host.client() as client:
-        client.send("plain", b"x")
-        with pytest.raises(ValueError, match="cannot be rejected"), client.queue("plain").receive():
-            raise Reject
-    assert host.content("plain") == [b"x"]
 
 
 # ---- what holds from the start ---------------------------------------------------------------------
@@ -834,7 +649,7 @@ def test_timing_settings_hold_from_the_next_start(tmp_path: Path) -> None:
     assert receiver.store.memory.history() == []
 
 
-@pytest.mark.rule("B-239", "B-241", "B-245", "C-23")
+@pytest.mark.rule("B-117", "B-239", "B-241", "B-245", "C-23")
 def test_what_awaits_its_final_ack_since_before_a_start_ends_once(tmp_path: Path) -> None:
     world, receiver, sender = _hosts(tmp_path)
     received = _send(world, sender, dead_letter=True)
@@ -895,22 +710,6 @@ def test_a_session_serves_the_outgoing_queues_of_its_hop_and_no_other(tmp_path: 
     assert sender.store.outgoing.messages() == []
 
 
-@pytest.mark.rule("B-144", "B-288", "B-402")
-@pytest.mark.parametrize(("ttbr", "gone_after"), [(0, 1), (4, 5), (None, None)])
-def test_the_life_of_a_message_in_its_queue(tmp_path: Path, ttbr: int | None, gone_after: int | None) -> None:
-    world, receiver, sender = _hosts(tmp_path)
-    for destination, delivery in ((LINE1, "transactional"), (PLAIN, "express")):
-        _send(world, sender, destination, delivery=delivery, ttbr=ttbr)
-    world.pass_time(10)
-    exchange(world)
-    _seconds(world, (gone_after or 1000) - 2)
-    if ttbr != 0:
-        assert receiver.store.queues.named("line1").messages == receiver.store.queues.named("plain").messages == 1
-    _seconds(world, 3)
-    left = 0 if gone_after else 1
-    assert receiver.store.queues.named("line1").messages == receiver.store.queues.named("plain").messages == left
-
-
 @pytest.mark.rule("B-420", "B-406")
 def test_each_message_has_the_times_that_it_was_given(tmp_path: Path) -> None:
     world, _, sender = _hosts(tmp_path)
@@ -920,33 +719,6 @@ def test_each_message_has_the_times_that_it_was_given(tmp_path: Path) -> None:
     assert len(_dead(sender)) == 1
     _seconds(world, 27, up=False)
     assert len(_dead(sender)) == 2
-
-
-@pytest.mark.rule("B-419", "B-257", "B-258", "B-379", "B-380")
-def test_a_message_of_the_wrong_kind_for_its_queue_is_told(tmp_path: Path) -> None:
-    world, _, sender = _hosts(tmp_path)
-    with sender.client() as client:
-        client.create_queue("admin", transactional=False)
-    _send(world, sender, PLAIN, dead_letter=True)
-    told = {"acknowledge": ["nack-reach-queue"], "administration_queue": "admin"}
-    _send(world, sender, LINE1, delivery="recoverable", **told)
-    _seconds(world, 3)
-    assert _dead(sender) == [(0x8009, False)]
-    assert _dead(sender, "admin") == [(0x800A, False)]
-
-
-@pytest.mark.rule("B-365", "B-368", "B-356")
-def test_the_classes_of_a_message_and_of_an_order_ack(tmp_path: Path) -> None:
-    world, receiver, sender = _hosts(tmp_path)
-    _send(world, sender)
-    world.pass_time(50)
-    exchange(world)
-    assert _dead(receiver, "line1") == [(0x0000, False)]
-    world.pass_time(500)
-    world.collect()
-    found = packets_in(world.wires[0].to_initiator)
-    acks = [packet for packet in found if isinstance(packet, reader.OrderAck)]
-    assert [ack.message.properties.message_class for ack in acks] == [0x00FF]
 
 
 @pytest.mark.rule("B-359", "B-092")
@@ -1034,53 +806,6 @@ def test_a_receive_that_could_not_end_is_before_the_next_one(host: Host, fails: 
         for body in (b"1", b"2"):
             with queue.receive() as message:
                 assert message.body == body
-
-
-@pytest.mark.rule("B-285", "B-098")
-def test_a_queue_manager_outlives_a_store_that_fails_for_a_while(tmp_path: Path) -> None:
-    world, receiver, sender = _hosts(tmp_path)
-    receiver.store._database.connection.set_busy_timeout(0)
-    _send(world, sender, body=b"1")
-    _seconds(world, 2)
-    _send(world, sender, body=b"2")
-    with _Busy(receiver):
-        for _ in range(5):
-            _seconds(world, 1)
-        assert any("is in use: this program itself" in line for line in receiver.log)
-    _seconds(world, 3)
-    assert receiver.content("line1") == [b"1", b"2"]
-    assert sender.store.outgoing.messages() == []
-
-
-@pytest.mark.rule("B-285", "B-424")
-def test_a_disk_that_is_nearly_full_takes_no_message_but_gives_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ordack.store.DISK_S", 0)  # this disk gets full at once
-    world, receiver, sender = _hosts(tmp_path)
-    _send(world, sender, body=b"1", dead_letter=True)
-    _seconds(world, 2)
-    waiting = _send(world, sender, body=b"2")
-    monkeypatch.setattr("ordack.store.os.statvfs", lambda _: SimpleNamespace(f_blocks=1 << 30, f_bavail=0, f_frsize=1))
-    with pytest.raises(StoreFull, match=r"disk nearly full: 0\.\d MB free, 17 MB kept back"):
-        _send(world, sender, body=b"3")
-    _seconds(world, 2)
-    assert _state(sender, waiting) == (confirm.WAITING, 0, False)
-    assert _receive(world, receiver) == b"1"
-    monkeypatch.undo()
-    _seconds(world, 6)
-    assert receiver.content("line1") == [b"2"]
-
-
-@pytest.mark.rule("B-343")
-def test_a_receive_whose_messages_are_gone_is_not_completed(host: Host) -> None:
-    with host.client() as client, host.client() as other:
-        client.send("line1", b"x")
-        receive = client.queue("line1").receive()
-        message = receive.__enter__()
-        other.store.messages.delete([message.lookup_id])
-        with pytest.raises(StoreError, match="not there any more"):
-            receive.__exit__(None, None, None)
 
 
 @pytest.mark.rule("B-235")
