@@ -71,38 +71,6 @@ def test_an_urgent_message_passes_three_hundred_others_of_another_queue(tmp_path
     assert behind < 100 + 2 * WINDOW
 
 
-@pytest.mark.rule("B-305")
-def test_queues_of_equal_priority_go_in_turn(tmp_path: Path) -> None:
-    world, _, sender = _slow(tmp_path)
-    for queue in range(3):
-        _send(sender, f"fast{queue}", *[f"{queue}/{number}" for number in range(60)], delivery="recoverable")
-    left = _leave(world, 200)
-    assert sorted(left) == sorted(f"{queue}/{number}" for queue in range(3) for number in range(60))
-    for queue in range(3):
-        assert [body for body in left if body.startswith(f"{queue}/")] == [f"{queue}/{number}" for number in range(60)]
-        assert 20 <= sum(body.startswith(f"{queue}/") for body in left[:75]) <= 30
-
-
-@pytest.mark.slow
-@pytest.mark.rule("B-305", "B-287")
-def test_a_transactional_stream_goes_on_beside_a_queue_that_is_never_empty(tmp_path: Path) -> None:
-    world, receiver, sender = _slow(tmp_path)
-    flood = 0
-
-    def more() -> None:
-        nonlocal flood
-        missing = 100 - len(sender.store.outgoing.messages())
-        _send(sender, "fast0", *[f"f{flood + each}" for each in range(missing)], delivery="express", priority=7)
-        flood += missing
-
-    more()
-    _send(sender, "line1", *[f"t{number}" for number in range(20)])
-    left = _leave(world, 120, more)
-    assert receiver.content("line1") == [b"t%d" % number for number in range(20)]
-    assert flood > 8 * 20  # and its own messages went first nearly always
-    assert left.index("t19") < 2 * PATIENCE * 20 + 100
-
-
 def _queues(priorities: list[list[int]]) -> list[Any]:
     found = []
     for number, entries in enumerate(priorities):
