@@ -13,7 +13,6 @@ from ordack.away import Away
 from ordack.client import Client, Empty, Letter, Message, Reject
 from ordack.names import DEAD_XACT
 from ordack.remote import Remote
-from ordack.sending import Sent
 from ordack.store import StoreError, StoreFull
 from ordack.store.queues import NoSuchQueue
 
@@ -293,9 +292,3 @@ def test_a_property_that_no_message_can_have_is_named(client: Client, wrong: dic
     with pytest.raises(TypeError, match="it has to be bytes: encode it"):
         client.send("plain", "text")  # type: ignore[arg-type]
     assert _bodies(client, "plain") == [b"x"]
-
-
-def test_sent_says_what_became_of_a_message(client: Client) -> None:
-    sent = client.send("line1", b"1")
-    assert isinstance(sent, Sent)
-    assert client.state(sent.message_id)
