@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mqqb import compose, handshake, parse
 from mqqb.connection import OPEN
 from mqqb.events import MessageReceived
 from mqqb.session import Session, Settings
@@ -67,15 +66,6 @@ def names(monkeypatch: pytest.MonkeyPatch, *found: list[str] | Exception) -> lis
 
 
 # ---- listening ----------------------------------------------------------------------------------
-
-
-@pytest.mark.rule("B-418")
-def test_it_listens_on_the_address_that_it_was_given_and_no_other() -> None:
-    with Listeners([Listener("127.0.0.1", 0)]) as listeners:
-        [(_, port)] = listeners.places
-        socket.create_connection(("127.0.0.1", port), 5).close()
-        with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.2", port), 5)
 
 
 def test_what_comes_alone_is_handled_in_its_turn_and_what_comes_together_as_one_batch(
@@ -357,41 +347,6 @@ async def test_messages_under_way_when_the_connection_breaks_all_go_again_in_ord
             assert 0 < len(peer.bodies[0]) < 200
             assert peer.bodies[1] == bodies
             assert len(server.manager.links) == 1
-
-
-async def test_a_session_that_is_refused_is_told_and_asked_for_again(tmp_path: Path) -> None:
-    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        request = parse.parse(await reader.readexactly(572))
-        assert isinstance(request, handshake.EstablishConnection)
-        header = request.header
-        writer.write(compose.establish_connection(header.client_guid, PEER_GUID, header.time_stamp, refused=True))
-        await reader.read()
-        writer.close()
-
-    refuser = await asyncio.start_server(refuse, "127.0.0.1", 0)
-    port = refuser.sockets[0].getsockname()[1]
-    async with serving(tmp_path, Config(next_hops={"plant": ("127.0.0.1", port)})) as server:
-        server.send(b"one")
-        await until(lambda: server.statuses()[:4] == ["InProcess", "ConnectionRefused"] * 2)
-    refuser.close()
-
-
-@pytest.mark.rule("B-211")
-async def test_an_answer_is_told_before_the_session_is_open(tmp_path: Path) -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        request = parse.parse(await reader.readexactly(572))
-        assert isinstance(request, handshake.EstablishConnection)
-        writer.write(compose.establish_connection(request.header.client_guid, PEER_GUID, request.header.time_stamp))
-        await reader.read()
-        writer.close()
-
-    peer = await asyncio.start_server(answer, "127.0.0.1", 0)
-    hops = {"plant": ("127.0.0.1", peer.sockets[0].getsockname()[1])}
-    async with serving(tmp_path, Config(next_hops=hops)) as server:
-        server.send(b"one")
-        await until(lambda: server.statuses() == ["InProcess", "EstablishPacketReceived"])
-        assert server.way["state"] == "Waiting"
-    peer.close()
 
 
 @pytest.mark.rule("B-297")
