@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from mqqb import confirm
 from ordack import classes
 
 RULES = Path(__file__).parents[1] / "rules.txt"
@@ -25,17 +24,6 @@ def test_every_class_of_the_specification_has_its_name_and_words() -> None:
         assert said.endswith(f" (class 0x{number:04X} {known[number]})")
         assert "class" not in said.partition(" (class")[0]
         assert "{" not in said
-
-
-def test_the_queue_and_the_machine_are_named_where_they_are_known() -> None:
-    number = confirm.NACK_BAD_DST_Q
-    assert classes.words(number, "DIRECT=TCP:10.0.0.5\\private$\\lime1").startswith(
-        "there is no queue lime1 at 10.0.0.5; make it there"
-    )
-    assert classes.words(number, "PRIVATE=x").startswith("there is no such queue at its destination; ")
-    assert classes.words(confirm.NACK_Q_EXCEED_QUOTA, "DIRECT=OS:.\\private$\\line1").startswith(
-        "the queue line1 is full; "
-    )
 
 
 @pytest.mark.rule("B-388")
