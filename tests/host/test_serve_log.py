@@ -167,13 +167,6 @@ def _refused(store: Path, *arguments: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_every_line_of_serve_has_time_level_and_text(tmp_path: Path) -> None:
-    lines = _refused(tmp_path / "store")
-    assert len(lines) >= 3
-    assert all(TEXT_LINE.fullmatch(line) for line in lines), lines
-
-
-@pytest.mark.slow
 def test_every_line_of_serve_is_json_if_that_is_asked_for(tmp_path: Path) -> None:
     told = [json.loads(line) for line in _refused(tmp_path / "store", "--log-format", "json")]
     # it may be refused twice, and its answer may find before the end that nobody listens there
@@ -201,11 +194,3 @@ def test_what_ends_serve_is_the_last_line_of_its_log(tmp_path: Path, form: str) 
     else:
         assert TEXT_LINE.fullmatch(line)
         assert line.endswith(f"Z error: {said}")
-
-
-@pytest.mark.slow
-def test_a_form_that_is_none_is_wrong_usage(tmp_path: Path) -> None:
-    done = ordack("serve", "--store", tmp_path / "store", "--log-format", "xml")
-    assert done.returncode == 2
-    assert "'xml' is not one of 'text', 'json'" in " ".join(done.stderr.replace("\u2502", " ").split())
-    assert not (tmp_path / "store").exists()
