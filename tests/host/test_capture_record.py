@@ -508,9 +508,3 @@ async def test_a_connection_that_is_refused_is_in_the_capture_too(tmp_path: Path
     flags = [dpkt.ethernet.Ethernet(frame.data).data.data.flags for frame in frames(file)]
     assert flags.count(dpkt.tcp.TH_SYN) == 2
     assert flags.count(dpkt.tcp.TH_FIN | dpkt.tcp.TH_ACK) == 4
-
-
-def test_capturing_is_off_unless_told(tmp_path: Path, serve: Callable[..., Serve]) -> None:
-    running = serve(tmp_path / "store")
-    assert running.stop()[0] == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["store"]
