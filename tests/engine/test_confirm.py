@@ -99,14 +99,6 @@ def test_the_confirmation_deadline_is_ttbr_and_an_extension(
     assert source.confirmation.next_deadline() == found, "it is what ends the wait in O, and all that does"
 
 
-@pytest.mark.rule("C-12")
-def test_a_deadline_may_lie_beyond_what_32_bits_hold() -> None:
-    last = array("I", confirm.new(0xFFFFFFFF, confirm.Settings(), JN, ttbr=0xFFFFFFFE))
-    confirmation = confirm.Confirmation(last, confirm.Settings())
-    assert confirmation.confirmation_deadline() == 0xFFFFFFFF + 2 * 0xFFFFFFFE
-    assert confirmation.next_deadline() == 0xFFFFFFFF + DEFAULT_TTRQ
-
-
 @pytest.mark.rule("C-18", "C-20", "C-21", "C-22", "B-401", "B-402", "B-403")
 @pytest.mark.parametrize(
     ("ttrq", "ttbr", "last"),
@@ -307,14 +299,6 @@ def test_a_local_destination() -> None:
     source.run(100)
     assert source.log == [(10, STORE | DEAD_LETTER, "X", 0xC002)], "no value of the network's case counts"
     assert Source(journal=JN, ttrq=5, local=True).confirmation.next_deadline() is None
-
-
-@pytest.mark.rule("C-71")
-@pytest.mark.parametrize("journal", [0, JP])
-def test_a_local_message_without_jn_is_deleted_when_ttbr_runs_out(journal: int) -> None:
-    source = Source(journal=journal, ttbr=10, local=True, nack=True)
-    source.run(100)
-    assert source.log == [(10, STORE | DELETE, "-", 0xC002)]
 
 
 @pytest.mark.rule("C-70", "C-73")
@@ -597,16 +581,6 @@ def agree(model: Model, steady: Source, mortal: Source) -> None:
     assert (deadline is None) == (model.ttbr is None)
     if model.jn and deadline is not None and model.time > deadline - T0 and chr(found.state) != "X":
         assert conclusion.answer == RECEIVED, "C-81: the copy is absent after C"
-
-
-@pytest.mark.rule("C-05")
-def test_without_a_wish_nothing_is_journaled_and_no_action_means_another() -> None:
-    confirmation = confirm.Confirmation(array("I", confirm.new(0, confirm.Settings())), confirm.Settings())
-    confirmation.sent()
-    assert confirmation.order_ack() == STORE | DELETE
-    actions = (STORE, JOURNAL, DEAD_LETTER, DELETE, NACK, LOG)
-    assert sum(actions) == 0x3F
-    assert all(action & (action - 1) == 0 for action in actions)
 
 
 @pytest.mark.rule(

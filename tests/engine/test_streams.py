@@ -619,19 +619,6 @@ def test_removing_most_of_what_was_sent_skips_nothing() -> None:
         entry.awaiting_ack = True
 
 
-def test_an_order_ack_covers_its_own_sequence_alone() -> None:
-    stream = streams.OutgoingStream(streams.OutgoingStream.new(7, 3))
-    identities = [(6, 9, 5), (7, 1, 1), (7, 2, 1), (7, 3, 1), (7, 3, 2)]
-    for place, (time_stamp, ordinal, number) in enumerate(identities):
-        stream.append(streams.Entry(place, place, True, False, time_stamp << 32 | ordinal, number))
-    stream.record[core.OUTGOING_NUMBER] = 3
-    body = reader.OrderAckBody(array("I", (2, 7, 1, 0, 0, 0, 0, 0, 0)))
-    assert [entry.key for entry in stream.order_ack(body, 0)] == [2]
-    body = reader.OrderAckBody(array("I", (3, 7, 1, 0, 0, 0, 0, 0, 0)))
-    assert [entry.key for entry in stream.order_ack(body, 0)] == [3]
-    assert [entry.key for entry in stream.table] == [0, 1, 4]
-
-
 def test_a_stream_goes_on_from_an_adopted_record() -> None:
     stream = streams.OutgoingStream(streams.OutgoingStream.new(7))
     record = stream.record
@@ -657,17 +644,6 @@ def test_an_entry_can_be_used_again() -> None:
     assert stream.table == [first]
     for name in streams.Entry.__slots__:
         assert getattr(first, name) == getattr(fresh, name), name
-
-
-def test_the_list_of_what_is_covered_is_the_streams_own() -> None:
-    stream = streams.OutgoingStream(streams.OutgoingStream.new(7))
-    entries = [_number(stream, message_id) for message_id in (1, 2)]
-    covered = []
-    for number in (1, 2, 2):
-        body = reader.OrderAckBody(array("I", (1, 7, number, 0, 0, 0, 0, 0, 0)))
-        covered.append(stream.order_ack(body, 0))
-        assert covered[-1] == ([entries[number - 1]] if len(covered) < 3 else [])
-    assert covered[0] is covered[1] is covered[2]
 
 
 class _Short(list[streams.Entry]):
