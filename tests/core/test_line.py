@@ -12,7 +12,6 @@ from mqqb import line
 
 globals().update({name: case for name, case in vars(line_cases).items() if name.startswith("test_")})
 for case in (
-    line_cases.test_an_end_may_start_anew_at_any_byte,
     line_cases.test_a_world_of_accidents,
     line_cases.test_a_byte_in_a_thousand_that_is_lost_costs_no_connection,
 ):

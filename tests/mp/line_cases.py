@@ -145,20 +145,6 @@ def test_a_frame_with_any_byte_changed_lost_or_added_is_none():
                     assert not line.unseal(sealed, memoryview(sealed), 0, len(sealed)), (content, at)
 
 
-def test_bytes_go_both_ways_and_the_windows_hold():
-    for up, down in ((64, 64), (200, 512), (32767, 64), (512, 32767)):
-        world = joined(up, down)
-        keys = world.ends[0].key()
-        for _ in range(60):
-            world.turn(1, 300)
-        for _ in range(10):
-            world.turn(1, 0)
-        assert world.ends[0].key() == keys
-        for end, other in (world.ends, world.ends[::-1]):
-            assert other.read[-1][1] == end.written[-1][1]
-            assert len(other.read[-1][1]) > 60 * 19
-
-
 def test_a_sender_stops_when_the_window_is_used_up_and_goes_on_when_half_is_taken():
     world = joined(200, 200)
     end = world.ends[0]
@@ -308,17 +294,6 @@ def test_what_is_spoiled_on_the_wire_is_sent_again_at_once():
             assert not other.line.resent
 
 
-def said(end, now):
-    """All that an end has for the wire."""
-    sent = b""
-    data = end.output(now)
-    while data is not None:
-        sent += bytes(data)
-        end.written(len(data))
-        data = end.output(now)
-    return sent
-
-
 def test_what_goes_wrong_before_the_first_answer_is_asked_for():
     world = settled()
     end, other = world.ends
@@ -407,39 +382,6 @@ def test_something_missing_is_said_once_in_a_round_and_heard_once():
     world.deliver(0)
     assert other.read[-1][1] == end.written[-1][1]
     assert end.line.resent == 10
-
-
-def test_what_comes_again_is_passed_over_without_a_word():
-    world = settled()
-    end, other = world.ends
-    end.write(50, world.now)
-    world.emit(0)
-    frames = world.wire[0]
-    world.deliver(0)
-    world.emit(1)
-    world.arrive(1, bytes(frames) + bytes(frames))
-    world.emit(1)
-    assert not world.wire[1]
-    assert other.read[-1][1] == end.written[-1][1]
-
-
-def test_what_is_sent_again_says_what_was_taken_since():
-    world = settled()
-    end, other = world.ends
-    end.write(50, world.now)
-    world.emit(0)
-    world.wire[0] = bytearray()
-    other.write(50, world.now)
-    world.emit(1)
-    world.deliver(1)
-    assert end.line._taken != end.line._told
-    world.arrive(0, frame(b"\x85" + bytes(end.key()) + struct.pack("<HH", other.line._number_in, end.line._acked)))
-    world.emit(0)
-    content = bytearray(bytes(world.wire[0]).strip(b"\0"))
-    assert line.unseal(content, memoryview(content), 0, len(content))
-    assert content[1] == 0x12
-    assert content[6:8] == struct.pack("<H", end.line._taken)
-    assert end.line._taken == end.line._told
 
 
 def test_an_answer_that_is_lost_is_asked_for_and_rounds_come_again():
@@ -634,21 +576,6 @@ def test_an_end_that_has_started_anew_is_told_of_connections_that_it_does_not_ha
         world.deliver(which)
         assert other.line.reason == "closed by the other end"
         world.recover()
-
-
-def test_an_end_may_start_anew_at_any_byte():
-    for which in (0, 1):
-        for cut in range(0, 150, 1 + which):
-            world = joined(300, 300)
-            for other in (0, 1):
-                world.ends[other].write(40, world.now)
-                world.emit(other)
-                world.ends[other].write(40, world.now)
-                world.emit(other)
-            world.deliver(1 - which, cut)
-            world.wire[which] = world.wire[which][:cut]  # it was switched off while it sent
-            world.restart(which, 100 + cut)
-            assert world.recover() < 300, cut
 
 
 def test_a_wire_that_is_dead_one_way_ends_the_connection_and_both_ends_say_why():
