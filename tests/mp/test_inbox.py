@@ -152,21 +152,6 @@ def messages_of_several_senders_and_names_keep_their_order():
     assert len(world.node.outbox.sources) == 4
 
 
-def a_duplicate_is_acknowledged_and_not_delivered():
-    sender = Sender(1)
-    world = world_of(sender)
-    bodies = []
-    sender.send(b"1")
-    world.run(1000, taker(world, bodies))
-    twin = Sender(1)
-    twin.send(b"1")
-    world.cut(sender)
-    world.senders = [twin]
-    world.run(1000, taker(world, bodies))
-    assert bodies == [b"1"]
-    assert twin.seen == [("order", 1)]
-
-
 def one_that_is_missing_holds_up_the_others():
     sender = Sender(1)
     world = world_of(sender)
@@ -376,20 +361,6 @@ def no_order_ack_passes_a_refusal_on_another_session():
     world.cut(sender)
     world.run(1000)
     assert twin.seen == [("final", 3, 0x8003), ("final", 2, 0x8003), ("order", 3)], twin.seen
-
-
-def refusals_in_memory_are_few():
-    world = world_of()
-    sender = Sender(1, NOWHERE)
-
-    class Anybody:
-        remote_guid = sender.guid
-
-    for k in range(40):
-        raw = bytes(sender.packets[sender.send(b"x")])
-        for _ in range(2):
-            world.node.inboxes.arrived(Anybody, parse.parse(raw), raw, 0)
-        assert len(world.node.inboxes.owed.final_acks) == min(k + 1, 16)
 
 
 def a_final_ack_that_only_the_transaction_asks_for():
@@ -894,27 +865,6 @@ def a_stream_with_a_message_that_waits_is_not_forgotten():
     assert bodies == [b"0", b"2", b"3"], bodies
 
 
-def who_never_fetches_an_acknowledgement_keeps_no_stream_out():
-    first, second = Sender(1), Sender(2)
-    world = world_of(first)
-    world.node.inboxes._sources_max = 1
-    first.send(b"0")
-    world.run(1000)
-    world.cut(first)
-    world.inbox.take(world.inbox.get())
-    world.restart()
-    inboxes = world.node.inboxes
-    inboxes._sources_max = 1
-    assert len(inboxes.owed.final_acks) == 1
-    world.senders = [second]
-    second.send(b"1")
-    bodies = []
-    world.run(2000, taker(world, bodies))
-    assert bodies == [b"1"]
-    assert (inboxes.forgotten, inboxes.streams_forgotten, inboxes.owed.final_acks) == (1, 1, [])
-    assert second.said == {1: 0x4000}
-
-
 def of_two_streams_the_one_that_is_owed_nothing_is_forgotten():
     first, second, third = Sender(1, time_stamp=100), Sender(2, time_stamp=200), Sender(3)
     world = world_of(first)
@@ -1180,7 +1130,6 @@ TESTS = (
     refusals_have_other_message_ids_after_each_start,
     who_does_not_ask_gets_no_final_ack,
     messages_of_several_senders_and_names_keep_their_order,
-    a_duplicate_is_acknowledged_and_not_delivered,
     one_that_is_missing_holds_up_the_others,
     one_that_is_refused_ahead_of_its_gap_is_told,
     what_is_secured_is_refused,
@@ -1198,7 +1147,6 @@ TESTS = (
     more_refusals_than_can_be_kept_are_left_with_the_sender,
     a_refusal_survives_a_reset_and_goes_first,
     no_order_ack_passes_a_refusal_on_another_session,
-    refusals_in_memory_are_few,
     a_final_ack_that_only_the_transaction_asks_for,
     times_are_kept_if_the_clock_is_set,
     what_has_expired_does_not_come_back,
@@ -1216,7 +1164,6 @@ TESTS = (
     of_too_many_senders_nobody_is_forgotten_who_may_send_again_soon,
     a_board_whose_address_changes_hears_from_all_of_them,
     a_stream_with_a_message_that_waits_is_not_forgotten,
-    who_never_fetches_an_acknowledgement_keeps_no_stream_out,
     of_two_streams_the_one_that_is_owed_nothing_is_forgotten,
     a_cut_while_a_stream_is_forgotten_leaves_the_old_one_or_the_new_one,
     acknowledgements_go_back_the_way_the_message_came,

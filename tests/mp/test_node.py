@@ -130,20 +130,6 @@ def what_is_held_is_not_sent_any_more_and_its_gap_is_bridged():
     assert board.node.waiting == 1
 
 
-def any_class_but_the_positive_one_is_a_failure():
-    """Also those from 0x4001 to 0x7FFF, which no document names."""
-    for message_class in (0x4001, 0x7FFF, 0x8000, 0xC001, 0xFFFF):
-        board = Board()
-        message = board.send(b"1", journal=JN)
-        board.transmit()
-        assert board.final_ack(1, message_class)
-        assert board.told == [(1, message_class)]
-        assert (board.node.stats.failed, board.node.stats.received) == (1, 0)
-        assert asyncio.run(message.dead_lettered()) == message_class
-        assert board.node.dead_letters() == [message]
-        assert not message.is_received()
-
-
 def what_is_held_can_still_be_confirmed():
     board = Board()
     board.send(b"1", journal=JN, ttbr=10)
@@ -1214,7 +1200,6 @@ OTHERS = (
     case_11_jn_is_in_the_packet,
     case_14_dead_lettered_at_start_up,
     what_is_held_is_not_sent_any_more_and_its_gap_is_bridged,
-    any_class_but_the_positive_one_is_a_failure,
     what_is_held_can_still_be_confirmed,
     what_is_held_does_not_come_back_in_the_way_of_a_newer_sequence,
     nothing_expires_by_a_clock_that_is_not_set,
