@@ -90,6 +90,8 @@ FULL_BYTES = 16384
 NAME = "gateway.example"
 DOUBT_MS = 1000
 WATCHDOG_MS = 5000
+HEADER_BYTES = 16
+"""Of what a file of an outbox begins with."""
 QUESTIONS = 4
 """So many of one life mean that the board has given up to look the name up once, and 7 s have passed."""
 NEEDED = {
@@ -404,13 +406,15 @@ class Campaign:
 
     def flip(self, folder: Path) -> None:
         """One bit of one file, by the seed; that of before is as it was, for two of one record cannot be mended. What
-        is in `*.tail` has a CRC of LittleFS: no such bit comes from there."""
+        is in `*.tail` has a CRC of LittleFS: no such bit comes from there. The first one is in what each start reads.
+        """
         rng = random.Random(f"flip/{self.mishaps}/{self.settings.seed}")
         files = [file for file in sorted(folder.glob("*.log")) if file.stat().st_size]
         if not files:  # it had been begun just now
             return
-        file = rng.choice(files)
-        now = file.name, rng.randrange(8 * file.stat().st_size)
+        is_first = self.flipped == ("", 0)
+        file = files[-1] if is_first else rng.choice(files)
+        now = file.name, rng.randrange(8 * min(file.stat().st_size, HEADER_BYTES if is_first else 1 << 30))
         for name, bit in (self.flipped, now):
             if (path := folder / name).is_file():
                 content = bytearray(path.read_bytes())
