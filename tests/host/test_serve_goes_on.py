@@ -4,7 +4,6 @@ defect that something on a connection meets, not a peer that drips.
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import re
@@ -242,25 +241,3 @@ def test_how_slowly_a_packet_may_come(host: Host, rate: int, stays: bool) -> Non
     assert bool(world.wires) == stays
     assert stays or 60 < seconds <= 660
     assert stays or any("a packet comes too slowly" in line for line in host.log)
-
-
-def test_each_byte_of_a_packet_in_pieces_costs_the_same() -> None:
-    """It was copied together with all before it: the last of 4 MiB cost a millisecond."""
-    session = Session(True, b"\1" * 16, 0)
-    session.state = "OPEN"
-    packet = bytes(build.user_message(b"\1" * 16, 1, direct("line1"), bytes(4_000_000)))
-    costs = []
-    at = 0
-    for filled in (1000, 3_500_000):
-        session.receive_data(packet[at:filled], 0)
-        at = filled
-        best = 1 << 60
-        for _ in range(20):
-            begin = time.process_time_ns()
-            for _ in range(50):
-                session.receive_data(packet[at : at + 1], 0)
-                at += 1
-            best = min(best, time.process_time_ns() - begin)
-        costs.append(best)
-    print(json.dumps({"ns per byte": [cost / 50 for cost in costs]}))
-    assert costs[1] < 10 * costs[0]
