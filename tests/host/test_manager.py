@@ -169,20 +169,6 @@ def test_a_transactional_message_that_no_queue_takes_gets_one_final_ack(host: Ho
     assert host.content("plain") == []
 
 
-@pytest.mark.rule("B-262", "A-15")
-def test_a_rejected_message_moves_the_stream_on_so_that_its_successor_can_be_taken(host: Host) -> None:
-    peer = peer_of(1, "later")
-    world = world_of([host], [peer])
-    peer.send(b"1")
-    exchange(world)
-    assert peer.rejected == {1: 0x8000}
-    with host.client() as client:
-        client.create_queue("later", transactional=True)
-    peer.send(b"2")
-    exchange(world)
-    assert host.content("later") == [b"2"]
-
-
 def test_a_queue_deleted_and_made_again_gets_nothing_twice(host: Host) -> None:
     peer = peer_of(1)
     world = world_of([host], [peer])
@@ -630,20 +616,6 @@ def test_a_stream_that_refuses_everything_is_a_problem_until_it_is_reset(tmp_pat
     assert (stream["sequence_id"], stream["sequence_number"], stream["reject_count"]) == (100 << 32 | 1, 3, 0)
 
 
-@pytest.mark.rule("B-239", "B-425", "B-062", "B-066")
-def test_times_of_the_latest_ack_and_of_the_next_resend_are_told(tmp_path: Path) -> None:
-    world, receiver, sender = two_hosts(tmp_path)
-    send_from(sender, b"x")
-    world.settle(lambda: receiver.content("line1") == [b"x"] and not sender.store.outgoing.total())
-    [told] = sender.manager.report()["outgoing"]
-    assert abs(told["last_ack_time"] - world.wall) <= 2
-    assert told["resend_time"] == 0
-    send_from(sender, b"y")
-    world.pass_time(100)
-    [told] = sender.manager.report()["outgoing"]
-    assert abs(told["resend_time"] - world.wall - 30) <= 2
-
-
 @pytest.mark.rule("B-011", "B-362", "B-413", "B-241")
 def test_a_final_ack_goes_back_to_the_session_that_the_message_came_on(host: Host) -> None:
     forwarder = peer_of(9, "nowhere")
@@ -736,42 +708,6 @@ def test_a_receiver_that_lost_its_store_takes_the_rest_of_a_sequence(tmp_path: P
     assert fresh.content("line1") == [b"2", b"3"]
     fresh.store.close()
     sender.store.close()
-
-
-@pytest.mark.rule("B-136", "B-151")
-def test_what_no_order_ack_covers_is_sent_again_after_thirty_seconds(tmp_path: Path) -> None:
-    world, receiver, sender = two_hosts(tmp_path)
-    send_from(sender, b"x")
-    world.pass_time(50)
-    exchange(world)
-    world.pass_time(500)
-    world.collect()
-    world.wires[0].to_initiator.clear()  # the OrderAck; the session lives
-    for _ in range(29):
-        world.pass_time(1000)
-    exchange(world)
-    assert receiver.store.memory.incoming()[0].record[3] == 0
-    world.pass_time(1000)
-    exchange(world)
-    assert receiver.store.memory.incoming()[0].record[3] == 1  # rejected: it was there
-    assert receiver.content("line1") == [b"x"]
-    receiver.store.close()
-    sender.store.close()
-
-
-@pytest.mark.rule("B-118")
-def test_an_order_ack_waits_for_the_window(host: Host) -> None:
-    peer = peer_of(1, "nowhere", window=1)
-    world = world_of([host], [peer])
-    peer.send(b"x")
-    handshake(world)
-    world.deliver(1 << 20)
-    world.collect()  # the FinalAck is on the way, and fills the window
-    world.pass_time(500)
-    world.collect()
-    assert not [p for p in packets_in(world.wires[0].to_initiator) if isinstance(p, reader.OrderAck)]
-    exchange(world)
-    assert (peer.rejected, peer.order_acks) == ({1: 0x8000}, 1)
 
 
 def test_a_link_that_takes_no_more_gets_messages_when_it_does_again(tmp_path: Path) -> None:
