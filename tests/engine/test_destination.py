@@ -43,7 +43,7 @@ def several(signature: bytes) -> headers.UserMessage:
     return message(multi_queue_format=rare.MultiQueueFormatHeader(address([NAME]), address(), address(), signature))
 
 
-@pytest.mark.rule("B-256", "B-257", "B-258", "B-330", "B-332", "B-334", "A-33")
+@pytest.mark.rule("B-256", "B-257", "B-258", "B-329", "B-330", "B-332", "B-334", "A-33")
 @pytest.mark.parametrize(
     ("subject", "is_here", "is_transactional", "expected"),
     [

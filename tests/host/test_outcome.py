@@ -428,19 +428,6 @@ def test_a_transactional_message_is_refused_with_a_final_ack_and_what_is_asked_f
     host.store.close()
 
 
-@pytest.mark.rule("B-329", "B-334")
-@pytest.mark.parametrize("change", [secured(), secured(privacy=5), lambda message: None])
-def test_a_security_header_without_signature_and_encryption_is_no_reason_to_refuse(
-    host: Host, change: Callable[[headers.UserMessage], None]
-) -> None:
-    sender = sender_to()
-    world = world_of([host], [sender])
-    sender.send(b"x")
-    sender.edit(1, change)
-    exchange(world)
-    assert (host.content("line1"), sender.classes) == ([b"x"], [])
-
-
 @pytest.mark.rule("B-258", "B-256", "B-260", "B-380", "B-390", "B-394", "B-284", "B-350")
 @pytest.mark.parametrize("delivery", ["recoverable", "express"])
 @pytest.mark.parametrize("journal", [0, JN, JP])
@@ -482,35 +469,6 @@ def test_the_quota_of_the_machine_comes_before_that_of_the_queue(tmp_path: Path,
     assert (sender.classes, sender.told, sender.is_settled) == ([], [], False)
     assert host.store.usage() == 0
     assert "quota" in host.log[0]
-    host.store.close()
-
-
-@pytest.mark.rule("B-265", "B-266", "B-267", "A-42", "A-33", "B-401")
-@pytest.mark.parametrize(
-    ("skew", "life", "age", "taken"),
-    [
-        (0, 10, 10, True),
-        (0, 10, 11, False),
-        (5, 10, 15, True),
-        (5, 10, 16, False),
-        (0, 10, -1000, True),
-        (0, 0, 0, True),
-        (0, compose.FOREVER, 1 << 30, True),
-    ],
-)
-@pytest.mark.parametrize("delivery", ["transactional", "express"])
-def test_the_time_to_reach_the_queue_is_measured_on_arrival(
-    tmp_path: Path, delivery: str, skew: int, life: int, age: int, taken: bool
-) -> None:
-    """A sender's clock that is ahead counts as no time; one that is behind gets the margin that was set."""
-    host = Host(tmp_path, Config(clock_skew=skew))
-    queue = "line1" if delivery == "transactional" else "plain"
-    sender = sender_to(queue)
-    world = world_of([host], [sender])
-    sender.send(b"x", delivery, ttrq=life, sent_time=WALL - age)
-    exchange(world)
-    assert host.content(queue) == ([b"x"] if taken else [])
-    assert sender.classes == ([0x8002] if delivery == "transactional" and not taken else [])
     host.store.close()
 
 
@@ -577,32 +535,6 @@ def test_the_arrival_is_told_exactly_once(host: Host, delivery: str) -> None:
         assert (told.base.time_to_reach_queue, user.time_to_be_received) == (compose.FOREVER, compose.FOREVER)
         assert (told.security, user.admin_queue) == (None, None)
         assert bool(user.flags & core.USER_DM) == (delivery != "express")
-
-
-@pytest.mark.rule("C-63", "B-273")
-def test_out_of_order_nothing_is_told(host: Host) -> None:
-    sender = sender_to()
-    world = world_of([host], [sender])
-
-    packet = parse.parse(
-        build.user_message(
-            sender.guid,
-            9,
-            sender.destination,
-            b"",
-            delivery="transactional",
-            acknowledge=PA | NA,
-            admin=ADMIN,
-            ttrq=compose.FOREVER,
-        )
-    )
-    assert isinstance(packet, headers.UserMessage)
-    assert packet.transaction is not None
-    packet.transaction.tx_sequence_number, packet.transaction.previous_tx_sequence_number = 7, 6
-    exchange(world)
-    send_raw(world, sender, build.build(packet))
-    run(world, 2000)
-    assert (sender.told, sender.classes, host.content("line1")) == ([], [], [])
 
 
 @pytest.mark.rule("B-287", "B-289")
@@ -793,18 +725,6 @@ def test_the_response_queue_is_where_a_private_destination_was(host: Host, zero:
         host.store.guid,
         line1.private_queue_identifier,
     )
-
-
-@pytest.mark.rule("B-348")
-def test_without_an_administration_queue_nothing_is_told(host: Host) -> None:
-    sender = sender_to()
-    world = world_of([host], [sender])
-    sender.send(b"x", acknowledge=PA | PR | NA | NR)
-    sender.send(b"late", acknowledge=NA, ttrq=1, sent_time=WALL - 10)
-    exchange(world)
-    received(world, host)
-    run(world, 1000)
-    assert sender.received == []
 
 
 @pytest.mark.rule("B-354", "B-013")
