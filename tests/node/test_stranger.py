@@ -14,6 +14,7 @@ from mqqb import guids
 from ordack import StoreError
 from ordack.client import Client
 from ordack.node import Node
+from ordack.node.link import Backoff
 
 from tests.support.command import Serve
 
@@ -134,4 +135,28 @@ def test_a_board_that_has_nothing_waiting_sends_nothing_new_either(tmp_path: Pat
     with serving(known, port):
         assert delivered(node)
     assert bodies(known) == [b"first", b"second"]
+    node.close_now()
+
+
+def test_a_board_leaves_a_queue_manager_that_takes_nothing_alone_for_longer_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "store"
+    delays: list[int] = []
+    following = Backoff.next
+
+    def next_delay(backoff: Backoff) -> int:
+        delays.append(following(backoff))
+        return 1
+
+    with serving(store):
+        pass
+    (store / "ordack.toml").write_text("[settings]\nQuota = 1\n")
+    with serving(store) as port:
+        monkeypatch.setattr(Backoff, "next", next_delay)
+        node = Node(str(tmp_path / "board"), connect=("127.0.0.1", port), random=lambda: 0)
+        node.queue(LINE).put(b"first")
+        assert node.wait(lambda: len(delays) == 6, WAIT_MS)
+    assert node.stats.connects == 6
+    assert delays == [100, 200, 400, 800, 1600, 3200]
     node.close_now()

@@ -340,6 +340,8 @@ class Peer:
             event = conversation.next_event(now)
             if event is None:
                 break
+            if self._was_open and conversation.closed is None and self.backoff is not None:  # its peer takes something
+                self.backoff.reset()
             if not isinstance(event, events.MessageReceived):
                 self._take(event)
                 continue
@@ -400,8 +402,6 @@ class Peer:
             self.link.failed = False
             self._tell("")
             self.remote_guid = guid
-            if self.backoff is not None:
-                self.backoff.reset()
 
 
 class Peers:
