@@ -34,7 +34,7 @@ from ordack.sending import in_runs
 from ordack.store import Store, StoreError
 from ordack.store.look import StoreBeside
 
-from tests.support.command import DEADLINE_S, ENVIRONMENT, ROOT, converse, ordack, serve_in_shell, write_settings
+from tests.support.command import DEADLINE_S, ENVIRONMENT, ROOT, converse, ordack, serve_in_shell
 from tests.support.faulty_disk import faulty_disk
 from tests.support.host_peer import Peer, direct
 from tests.support.host_world import exchange, send_from, two_hosts
@@ -380,22 +380,6 @@ def test_names_that_differ_in_what_cannot_be_shown_are_one_label(tmp_path: Path)
 # ---- health ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-def test_a_queue_manager_without_room_says_so_until_there_is_some(store: Path) -> None:
-    write_settings(store, Quota=1000)
-    running = Watched(store)
-    status, body = running.get("/healthz")
-    assert (status, json.loads(body)["healthy"]) == (503, False)
-    [problem] = json.loads(body)["problems"]
-    assert problem.startswith("the quota is 1000 bytes")
-    assert running.samples()["ordack_healthy", ""] == 0
-    running.serve.stop()
-    write_settings(store)
-    running = Watched(store)
-    assert running.get("/healthz") == (200, '{"healthy": true, "problems": []}\n')
-    running.serve.stop()
-
-
 def test_a_stuck_loop_and_a_store_that_fails_are_problems(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
         manager = Manager(store, 0)
@@ -687,18 +671,6 @@ def _got(port: int) -> int:
 
 
 # ---- the option ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_serve_says_where_it_is_watched(tmp_path: Path) -> None:
-    running = Watched(tmp_path / "text")
-    place = f"http://127.0.0.1:{running.http}"
-    assert running.line == f"web page on {place}/, metrics on {place}/metrics\n"
-    assert running.serve.stop()[0] == 0
-    as_json = Watched(tmp_path / "json", "--json")
-    assert json.loads(as_json.line) == {"http": f"127.0.0.1:{as_json.http}"}
-    assert as_json.get("/healthz")[0] == 200
-    assert as_json.serve.stop()[0] == 0
 
 
 @pytest.mark.slow
