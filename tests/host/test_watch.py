@@ -231,23 +231,6 @@ def test_a_reader_that_does_not_read_is_no_reason_not_to_end(store: Path) -> Non
         assert process.wait(DEADLINE_S) == 0
 
 
-def test_a_full_disk_ends_it_with_a_word(store: Path) -> None:
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "ordack", "status", "--store", str(store), "--watch"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=ENVIRONMENT,
-            timeout=DEADLINE_S,
-            check=False,
-        )
-    assert (done.returncode, done.stderr) == (
-        1,
-        "ordack: cannot write to standard output: No space left on device\n",
-    )
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -262,11 +245,6 @@ def test_what_is_no_interval_is_wrong_usage(store: Path, arguments: list[str], s
     done = ordack("status", "--store", store, *arguments)
     assert done.returncode == 2
     assert re.search(said, " ".join(done.stderr.replace("\u2502", " ").split()))
-
-
-def test_no_store_is_said_at_once(tmp_path: Path) -> None:
-    done = ordack("status", "--store", tmp_path / "none", "--watch")
-    assert (done.returncode, "there is no store" in done.stderr) == (1, True)
 
 
 def test_a_look_makes_no_writer_wait(store: Path) -> None:
