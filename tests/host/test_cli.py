@@ -74,7 +74,6 @@ def test_queues_are_made_listed_purged_and_deleted(tmp_path: Path) -> None:
     [
         (["queue", "create", "LINE1"], 1, "exists already"),
         (["queue", "create", "a+b"], 2, "'+' is not allowed"),
-        (["queue", "create", ""], 2, "0 characters"),
         (["queue", "delete", "none"], 1, "there is no queue none"),
         (["queue", "delete", "order_queue$"], 1, "system queue"),
         (["queue", "purge", "a;b"], 2, "';' is not allowed"),
@@ -90,21 +89,16 @@ def test_queues_are_made_listed_purged_and_deleted(tmp_path: Path) -> None:
         ),
         (["send", "DIRECT=nonsense", "--body", "x"], 2, "is not of the form"),
         (["send", "plain", "--body", "x", "--delivery", "transactional"], 2, "not transactional"),
-        (["send", "plain", "--body", "x", "--delivery", "pigeon"], 2, "pigeon"),
         (["send", "plain", "--body", "x", "--label", "l" * 250], 2, "the label has 250 UTF-16 characters; at most 249"),
         (["send", "plain", "--body", "x", "--file", "/dev/null"], 2, "give --body or --file, not both"),
         (["send", "DIRECT=OS:a..b\\private$\\q", "--body", "x"], 2, "'a..b' is neither"),
-        (["send", "DIRECT=TCP:1.2.3.4:5\\private$\\q", "--body", "x"], 2, "is neither"),
-        (["send", f"DIRECT=OS:{'a' * 64}\\private$\\q", "--body", "x"], 2, "is neither"),
         (["send", "order_queue$", "--body", "x"], 1, "not open to applications"),
-        (["send", "DIRECT=OS:.\\private$\\notify_queue$", "--body", "x"], 1, "not open to applications"),
         (["send", "DIRECT=OS:plant\\private$\\Order_Queue$", "--body", "x"], 1, "not open to applications"),
         (["receive", "order_queue$"], 1, "not open to applications"),
         (["send", "plain", "--file", "/does/not/exist"], 2, "exist"),
         (["serve", "--listen", "nowhere"], 2, "not HOST:PORT"),
         (["serve", "--listen", "::1:1801"], 2, "brackets"),
         (["serve", "--listen", "a..b:0"], 1, "no name of a machine"),
-        (["serve", "--listen", "127.0.0.1:70000"], 2, "65535"),
         (["serve", "--listen", "192.0.2.1:0"], 1, "cannot listen on"),
         (["serve", "--listen", "127.0.0.1:0", "--next-hop", "plant"], 2, "ADDRESS=HOST:PORT"),
     ],
@@ -274,13 +268,6 @@ def test_start_up_is_quick(store: Path) -> None:
         assert f"'{module}'" not in loaded.stderr
 
 
-def test_help_names_every_command() -> None:
-    text = ordack("--help").stdout
-    for command in ("serve", "queue", "outgoing", "send", "receive", "state", "config", "identity", "decode"):
-        assert command in text
-    assert ordack("nonsense").returncode == 2
-
-
 @pytest.mark.parametrize("word", [*GROUPS, *COMMANDS, "decode"])
 def test_no_word_of_a_help_is_taken_for_a_mark_of_how_to_show_it(word: str) -> None:
     """`[names]` in a text would be one of rich's, and is left out."""
@@ -357,16 +344,6 @@ def test_a_second_serve_on_a_store_is_refused_and_the_first_goes_on(store: Path,
     assert peer.acked == [1]
 
 
-def test_a_port_that_is_taken_is_told(store: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        done = ordack("serve", "--store", store, "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
-        unused = store / "unused"
-        ordack("serve", "--create", "--store", unused, "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
-    assert done.returncode == 1
-    assert "cannot listen" in done.stderr
-    assert not unused.exists()
-
-
 def test_queues_are_used_while_serve_runs(store: Path, serve: Serve) -> None:
     ordack("queue", "create", "--store", store, "late", "--transactional")
     peer = Peer(b"\1" * 16, direct("late"))
@@ -404,15 +381,6 @@ def test_two_queue_managers_and_the_one_that_sends_waits_for_the_other(store: Pa
     failed, connected = errors.splitlines()  # each once
     assert f" warning: 127.0.0.1:{port}: no connection" in failed
     assert f" info: 127.0.0.1:{port}: connected after " in connected
-
-
-@pytest.mark.rule("B-168", "B-435")
-def test_a_peer_that_talks_nonsense_is_cut_off_and_named(store: Path, serve: Serve) -> None:
-    with socket.create_connection(("127.0.0.1", serve.port)) as connection:
-        connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        assert connection.recv(1) == b""
-    _, _, errors = serve.stop()
-    assert "B-168" in errors
 
 
 @pytest.mark.parametrize("errors", ["2>&-", "a pipe that nobody reads"])
@@ -679,23 +647,6 @@ def test_acknowledgements_for_a_peer_that_does_not_come_back_can_be_purged(store
     while as_json("outgoing", "list", "--store", store):
         assert time.monotonic() < deadline
     assert running.stop()[0] == 0
-
-
-def test_dead_letters_are_shown_with_their_reason(store: Path) -> None:
-    with Client(store, clock=lambda: 1000) as client:
-        sent = client.send(
-            "line1", b"x", dead_letter=True, ttbr=5, acknowledge=["nack-receive"], administration_queue="plain"
-        )
-    running = Serve(store)
-    deadline = time.monotonic() + DEADLINE_S
-    while as_json("state", "--store", store, sent.message_id)[0]["state"] != "dead-lettered":
-        assert time.monotonic() < deadline
-    running.stop()
-    dead = ordack("receive", "--store", store, "system$;deadxact").stdout
-    assert "no application is known to have received it in time" in dead
-    [identity] = as_json("identity", "--store", store)
-    shown = ordack("receive", "--store", store, "plain").stdout
-    assert f"(class 0xC002 NACK_RECEIVE_TIMEOUT) about {identity['guid']}\\{sent.message_id} " in shown
 
 
 def test_send_warns_who_asks_for_no_dead_letter_where_a_message_was_lost(store: Path, tmp_path: Path) -> None:
