@@ -7,12 +7,6 @@ from mqqb import build, core, guid_names, guids, headers, names, parse, ping, ra
 SENDER = bytes(range(16))
 RECEIVER = bytes(range(100, 116))
 DIRECT = names.parse_format_name("DIRECT=TCP:10.0.0.5\\private$\\line1")
-WIRE_NAMES = (
-    guid_names.PrivateQueueFormatNameId(7),
-    guid_names.PublicQueueFormatName(RECEIVER),
-    guid_names.PrivateQueueFormatName(SENDER, 9),
-    DIRECT,
-)
 SID = bytes([1, 5, 0, 0, 0, 0, 0, 5, 21, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 232, 3, 0, 0])
 
 
