@@ -11,7 +11,7 @@ from ordack.client import Client
 from hil.emulated import HOST
 from tests.support.command import DEADLINE_S, Serve, own_port
 from tests.support.command import ordack as command
-from tests.support.examples import EXAMPLES, LAN, PLANT, STARTS, Boards, guid_of_board, line_at, to
+from tests.support.examples import LAN, STARTS, Boards, guid_of_board, line_at, to
 
 
 def received(store: Path, count: int) -> list[str]:
@@ -62,17 +62,6 @@ def test_a_board_is_told_which_commands_make_its_queue_transactional(boards: Boa
         assert message.body == b"14022"
 
 
-def test_a_command_reaches_a_board(boards: Boards, store: Path, serve: Serve) -> None:
-    board = boards.run("commands.py", to(serve.port))
-    address = f"PRIVATE={guid_of_board(store)}\\7"
-    done = command("send", "--store", store, address, "--body", "on", "--label", "lamp", "--dead-letter")
-    assert done.returncode == 0, done.stderr
-    board.until("b'on' lamp False")
-    deadline = time.monotonic() + DEADLINE_S
-    while not command("state", "--store", store, done.stdout.split()[2]).stdout.startswith("received"):
-        assert time.monotonic() < deadline
-
-
 def test_a_board_without_asyncio_sends_one_reading_and_a_batch(boards: Boards, store: Path, serve: Serve) -> None:
     board = boards.run("without_asyncio.py", to(serve.port, "127.0.0.1"))
     assert board.until("all stored").splitlines() == [STARTS, "stored", "all stored"]
@@ -95,15 +84,6 @@ def test_a_watchdog_is_fed_between_two_readings(boards: Boards, store: Path, ser
     assert received(store, 2) == ["14022"] * 2
     board.kill()
     assert board.output.split() == [STARTS]
-
-
-def test_one_board_sends_to_another(boards: Boards) -> None:
-    port = own_port()
-    to_it = f"{LAN},hostfwd=tcp:127.0.0.1:{port}-:1801"
-    receiver = boards.run("neighbour_receives.py", links=("-nic", to_it))
-    sender = boards.run("neighbour_sends.py", ('"outbox", ', f'"outbox", connect=("{HOST}", {port}), '))
-    receiver.until("b'open'")
-    assert sender.until("received").splitlines() == [STARTS, "received"]
 
 
 APP = """
@@ -202,25 +182,4 @@ def test_a_board_on_a_uart_sends_its_reading(boards: Boards, store: Path) -> Non
         assert board.until("stored").splitlines() == [STARTS, "stored"]
         assert received(store, 1) == ["21.5"]
     finally:
-        there.stop()
-
-
-def test_a_pi_passes_on_what_boards_on_uarts_send(boards: Boards, store: Path, tmp_path: Path) -> None:
-    """The board's main.py, and the Pi's ordack.toml."""
-    there = Serve(store, "--own-name", "plant")
-    settings = (EXAMPLES / "gateway" / "ordack.toml").read_text()
-    assert f"{PLANT}:1801" in settings
-    with Client(tmp_path / "gateway", create=True):
-        pass
-    (tmp_path / "gateway" / "ordack.toml").write_text(settings.replace(f"{PLANT}:1801", f"127.0.0.1:{there.port}"))
-    port = own_port()
-    board = boards.run("gateway/main.py", links=("-nic", LAN, *line_at(port)))
-    board.until(STARTS)
-    pi = Serve(tmp_path / "gateway", "--serial", f"press7=socket://127.0.0.1:{port}")
-    try:
-        board.until("the Pi has it")
-        assert received(store, 1) == ["14022"]
-        assert board.until("received").splitlines() == [STARTS, "the Pi has it", "received"]
-    finally:
-        pi.stop()
         there.stop()
