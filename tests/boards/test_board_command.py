@@ -923,17 +923,6 @@ def test_a_board_that_dies_in_an_answer_is_told(
         Board(wire(half), 115200)
 
 
-@pytest.mark.parametrize(("number", "advice"), [(101, "join a network"), (113, "join a network"), (111, "firewall")])
-def test_a_board_without_a_network_is_told_from_a_queue_manager_that_is_off(number: int, advice: str) -> None:
-    class Answering:
-        def run(self, code: str, timeout: float = 0) -> tuple[str, bytes]:
-            return f"no connection: OSError({number},)", b""
-
-    check = doctor.reach(Answering(), "10.0.2.2", 1801)  # type: ignore[arg-type]
-    assert (check.verdict, check.values) == ("bad", {"reached": False})
-    assert advice in check.advice
-
-
 def test_a_port_that_is_not_there_and_one_that_is_in_use(wire: Callable[[Callable[[bytes], bytes]], str]) -> None:
     done = ordack("doctor", "--port", "/dev/tty-of-no-board")
     assert (done.returncode, done.stdout) == (5, "")
@@ -943,22 +932,3 @@ def test_a_port_that_is_not_there_and_one_that_is_in_use(wire: Callable[[Callabl
         done = ordack("deploy", "--port", port)
     assert done.returncode == 5
     assert "in use by another program" in done.stderr
-
-
-def test_wrong_usage() -> None:
-    assert ordack("doctor", "--port", "x", "--queue-manager", "host:port").returncode == 2
-    assert ordack("deploy").returncode == 2
-    done = ordack("deploy", "--port", "x", "--main", "no-such.py")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "'--main'" in done.stderr
-    assert "'no-such.py' does not exist" in done.stderr
-    assert "'/tmp' is a folder: name a file" in ordack("deploy", "--port", "x", "--main", "/tmp").stderr
-
-
-def test_a_board_that_goes_away_is_told(machine: Callable[..., Machine]) -> None:
-    board = machine()
-    opened = board.open()
-    board.cut()
-    with pytest.raises(NoBoard, match="stopped answering"):
-        opened.run("print(1)", 1)
-    opened.close(restart=True)
