@@ -203,17 +203,6 @@ def test_modules_that_nobody_deployed_are_named_and_left(board: UnixBoard, small
     assert (check.verdict, check.text) == ("bad", f"{board.folder}/main.py, line 1: node is ordack.node now")
 
 
-def test_doctor_names_the_layout_of_before(board: UnixBoard, small: Path) -> None:
-    lay(board, small)
-    check = checks(board)["layout"]
-    assert (check.verdict, check.advice) == ("warning", "run ordack board deploy")
-    assert "/lib/node is of before" in check.text
-    (board.folder / "main.py").write_text(OLD)
-    check = checks(board)["layout"]
-    assert check.verdict == "warning", "it runs as it is"
-    assert "--main" in check.advice
-
-
 def test_a_cut_among_the_removals_is_made_good(board: UnixBoard, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lay(board, small)
 
