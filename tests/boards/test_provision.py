@@ -463,7 +463,7 @@ def test_tls_is_spoken_from_the_moment_the_files_count(
         ("--name", "x" * 65, "65 characters"),
         ("--name", "press\n3", "cannot be seen"),
         ("--queue", "DIRECT=TCP:10.0.0.5private$line1", "no backslash, perhaps because a shell took it away"),
-        ("--queue", "DIRECT=TCP:10.0.0.5\\private$\\a\\b", "PROTOCOL:address"),
+        ("--queue", "DIRECT=TCP:10.0.0.5\\private$\\a\\b", "is not allowed"),
         ("--queue", "DIRECT=OS:.\\private$\\line1", "the board itself"),
         ("--queue-manager", "10.0.0.5", "is not HOST:PORT"),
         ("--store", "no-such", "there is no folder no-such"),
