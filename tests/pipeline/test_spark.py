@@ -22,60 +22,32 @@ def _java(folder: Path, script: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("version", "major"), [("1.8.0_392", "8"), ("11.0.21", "11"), ("16", "16")])
-def test_a_java_that_is_too_old_is_named_with_what_is_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, major: str
+@pytest.mark.parametrize("says", ['openjdk version "1.8.0_392"', 'openjdk version "16" 2021-03-16', "hello", None])
+def test_a_java_that_is_too_old_unknown_or_missing_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str | None
 ) -> None:
-    home = _java(tmp_path, f"echo 'openjdk version \"{version}\" 2023-10-17' >&2")
+    home = tmp_path / "java" if says is None else _java(tmp_path, f"echo '{says}' >&2")
     monkeypatch.setenv("JAVA_HOME", str(home))
-    with pytest.raises(SparkMissing) as problem:
+    with pytest.raises(SparkMissing, match=str(home)):
         spark_session("local[1]")
-    assert f"{home}/bin/java is Java {major}; Spark needs 17 or newer" in str(problem.value)
-
-
-def test_without_java_the_two_ways_to_have_one_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SparkMissing, match=r"no `java` on the PATH: install one .* or set JAVA_HOME"):
-        spark_session("local[1]")
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
-    with pytest.raises(SparkMissing, match=r"JAVA_HOME is .*nowhere, and there is no bin/java in it"):
+    with pytest.raises(SparkMissing, match="JAVA_HOME"):
         spark_session("local[1]")
 
 
-def test_a_java_that_does_not_say_its_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(_java(tmp_path, "echo hello")))
-    with pytest.raises(SparkMissing, match="does not say which version of Java it is"):
-        spark_session("local[1]")
-
-
-@pytest.mark.parametrize("missing", ["pyspark", "pyarrow", "pandas", "cbor2"])
-def test_a_missing_package_is_named_with_how_to_install_it(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+@pytest.mark.parametrize("missing", ["pyspark", "pyarrow", "pandas", "cbor2", "grpc"])
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     there = spark_module.find_spec
     monkeypatch.setattr(spark_module, "find_spec", lambda name: None if name == missing else there(name))
-    with pytest.raises(SparkMissing, match=rf"the Python package {missing} is missing: .*pip install 'ordack\[spark"):
-        spark_session("local[1]")
+    with pytest.raises(SparkMissing, match=rf"package {missing} is"):
+        spark_session("sc://127.0.0.1:1" if missing == "grpc" else "local[1]")
 
 
-def test_a_server_needs_what_pyspark_needs_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = spark_module.find_spec
-    monkeypatch.setattr(spark_module, "find_spec", lambda name: None if name == "grpc" else there(name))
-    with pytest.raises(SparkMissing, match=r"package grpc is needed, which is missing: .*'ordack\[spark\]'"):
-        spark_session("sc://127.0.0.1:1")
-
-
-def test_a_server_that_does_not_answer_is_told_at_once() -> None:
-    port = own_port()  # nobody listens there
-    with pytest.raises(SparkMissing, match=rf"no Spark Connect server answers at 127\.0\.0\.1:{port} \(Connection"):
-        spark_session(f"sc://127.0.0.1:{port}/;user_id=somebody")
-
-
-@pytest.mark.parametrize("url", ["sc://", "sc:///x", "sc://host:port"])
-def test_an_address_that_is_none_is_told_with_the_form_of_one(url: str) -> None:
-    with pytest.raises(
-        SparkMissing, match=r"is no address of a Spark Connect server: it is of the form sc://HOST:PORT"
-    ):
-        spark_session(url)
+@pytest.mark.parametrize("url", ["sc://", "sc:///x", "sc://host:port", "sc://127.0.0.1:{}/;user_id=somebody"])
+def test_an_address_at_which_no_server_answers_is_refused(url: str) -> None:
+    with pytest.raises(SparkMissing):
+        spark_session(url.format(own_port()))
 
 
 @pytest.mark.parametrize(
