@@ -387,36 +387,6 @@ def test_the_command_once_and_for_ever(tmp_path: Path) -> None:
     assert (json.loads(once.stdout), once.returncode) == (wanted, process.returncode)
 
 
-def test_a_start_after_a_kill_says_at_once_where_it_goes_on_and_a_stop_says_what_was_found(tmp_path: Path) -> None:
-    sources = several_files(2007, tmp_path)
-    checkpoint = tmp_path / "checkpoint"
-    follower = Follower(sources[0].parent, checkpoint, settled=0, step_bytes=1)
-    next(follower.steps(once=True))
-    step = follower.plan(1)  # decided, and then the process was killed
-    assert step is not None
-    follower.run(step)
-    (checkpoint / "done" / f"{2:010}.json").unlink()
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'firmware'}{os.pathsep}{ROOT / 'host'}"}
-    arguments = ["audit", "--follow", sources[0].parent, "--checkpoint", checkpoint, "--json"]
-    with subprocess.Popen(
-        [sys.executable, "-m", "ordack", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    ) as process:
-        assert process.stderr
-        assert process.stderr.readline() == (
-            f"ordack: going on in {checkpoint} behind step 1: 1 file read; step 2 with 1 file was begun and is done "
-            "again\n"
-        )
-        process.send_signal(signal.SIGTERM)
-        lines, _ = process.communicate(timeout=DEADLINE_S)
-    told = json.loads(lines.splitlines()[-1])
-    assert told["step"] == follower.last_done()
-    assert told["files"] == len(follower.order(told["step"]))
-
-
 @pytest.mark.parametrize("number", [None, 0, 3])
 def test_a_stop_before_there_was_anything_to_judge_says_so(tmp_path: Path, number: int | None) -> None:
     """It ended with the status of `no violations`. Three frames open a connection."""

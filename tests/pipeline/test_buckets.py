@@ -15,7 +15,7 @@ from ordack.pipeline import bucket, folders, segments
 from ordack.pipeline.export import Exporter
 from ordack.pipeline.folders import Folders
 from ordack.pipeline.segment_source import Rows, Settings
-from ordack.pipeline.segments import MARKER, FolderError, FolderFull, Marker, marker_content
+from ordack.pipeline.segments import MARKER, FolderError, Marker, marker_content
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tests.support.command import ENVIRONMENT, ordack
@@ -146,13 +146,6 @@ def test_two_first_exports_at_once_never_share_a_folder(s3: S3, tmp_path: Path) 
     assert 0 < refused < at
 
 
-def test_a_full_folder_keeps_messages_in_their_queue(s3: S3, store: Path) -> None:
-    with pytest.raises(FolderFull, match="--quota is 1"):
-        export(store, quota=1)
-    assert len([name for name in s3.names() if "line1" in name]) == 2  # of which the newest does not count
-    assert bodies(store) == [b"%d" % number for number in range(5)]
-
-
 def test_a_folder_that_is_replaced_meanwhile_gets_nothing_more(s3: S3, store: Path) -> None:
     with Client(store) as client, Exporter(client, ["line1"], FOLDER, rows=2, tell=print) as exporter:
         made = exporter.run()
@@ -173,16 +166,6 @@ def test_an_export_that_a_server_refuses_leaves_messages_in_their_queue(s3: S3, 
         assert "Traceback" not in done.stderr
     s3.before = lambda *_: None
     assert bodies(store) == [b"%d" % number for number in range(5)]
-
-
-@pytest.mark.slow
-def test_a_server_that_is_busy_is_for_another_time(s3: S3, tmp_path: Path) -> None:
-    s3.before = lambda *_: "503 Slow Down"
-    done = ordack("pipeline", "ingest", FOLDER, "--to", tmp_path / "table",
-                  environment={**ENVIRONMENT, **s3.environment, "COLUMNS": "400"})  # fmt: skip
-    assert done.returncode == 1, done.stderr
-    assert "try again later" in done.stderr
-    assert not (tmp_path / "table").exists()
 
 
 # delta-rs does not let other threads of its process answer it.

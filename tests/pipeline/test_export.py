@@ -292,19 +292,6 @@ def test_a_damaged_message_is_named_and_stays(store: Path, to: Path) -> None:
         )
 
 
-def test_a_segment_is_parquet_that_anything_reads(store: Path, to: Path) -> None:
-    with Client(store) as client:
-        for number in range(3):
-            client.send("line1", b"body %d" % number, label="täglich")
-    (done,) = _export(store, to)
-    path = to / done.segment
-    assert done == (done.queue, 1, "line1-0000000001-1-3.parquet", 3, path.stat().st_size, 1, 3, False)
-    file = pq.ParquetFile(path)
-    assert file.schema_arrow.equals(SCHEMA)
-    assert file.read()["body"].to_pylist() == [b"body 0", b"body 1", b"body 2"]
-    assert file.read()["label"].to_pylist() == ["täglich"] * 3
-
-
 def test_what_differs_is_compressed_and_all_else_is_small_without(store: Path, to: Path) -> None:
     with Client(store) as client:
         for number in range(1000):
@@ -1058,19 +1045,6 @@ def test_while_the_folder_is_full_messages_stay_in_their_queue(
         assert next(exporter.follow(lambda: bool(stopped), age=0)).messages == 2
         assert told[2:] == [f"{to} has room again: the export goes on"]
     assert _queued(store) == ids[6:]
-
-
-def test_an_export_to_a_full_folder_ends_in_words(store: Path, to: Path) -> None:
-    _fill(store, 1)
-    assert ordack("export", "line1", "--store", store, "--to", to, "--quota", "0").returncode == 1
-    _fill(store, 6)
-    words = ("export", "line1", "--store", store, "--to", to, "--rows", "2", "--quota")
-    done = ordack(*words, "1")
-    assert (done.returncode, len(segments(to))) == (1, 2)
-    assert "is full: its segments take" in done.stderr
-    assert "`ordack pipeline prune` deletes" in done.stderr
-    assert ordack(*words, "1000000").returncode == 0
-    assert ordack(*words, "-1").returncode == 2
 
 
 def test_a_commit_of_which_nobody_heard_is_believed(store: Path, to: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -271,35 +271,6 @@ def test_an_ingest_is_watched_by_prometheus(
 
 
 @pytest.mark.usefixtures("signals", "spark")
-def test_what_does_not_belong_together_is_unusable_input(
-    folder: Path, table: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(folder, 1, 1, 1)
-    assert run(capfd, monkeypatch, str(folder), "--to", str(table))[0] == 0
-    for words, text in (
-        ([folder, "--to", table, "--format", "iceberg"], "is a table of the format delta, and goes on as that"),
-        ([folder, "--to", table, "--schema", "t DOUBLE"], "has no column t, _malformed"),
-        ([folder, "--to", folder], "holds files that no ingest has written"),
-    ):
-        status, output, errors = run(capfd, monkeypatch, *map(str, words))
-        assert (status, output) == (2, "")
-        assert text in errors
-    assert rows(table) == [1]
-    assert not (folder / "_delta_log").exists()
-    (folder / "line1-0000000001-1-1.parquet").unlink()
-    write(folder, 3, 3, 3)
-    status, _, errors = run(capfd, monkeypatch, str(folder), "--to", str(table))
-    assert (status, "segment 2 of the queue line1 is missing" in errors) == (2, True)
-    damaged = write(folder, 2, 2, 2)
-    damaged.write_bytes(damaged.read_bytes()[:-1])
-    status, _, errors = run(capfd, monkeypatch, str(folder), "--to", str(table))
-    assert (status, f"the segment {damaged} is damaged" in errors) == (2, True)
-    write(folder, 2, 2, 2)
-    assert run(capfd, monkeypatch, str(folder), "--to", str(table))[0] == 0
-    assert rows(table) == [1, 2, 3]
-
-
-@pytest.mark.usefixtures("signals", "spark")
 def test_a_segment_with_another_name_is_passed_over_and_told(
     folder: Path, table: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,31 +353,6 @@ def test_an_ingest_decodes_bodies_as_the_table_was_begun(
     ingested()
     assert values(table, "t", "u")[2:] == [(3.5, None), (4.5, 4), (5.5, 5)]
     ingested("--schema", "t DOUBLE, u INT")
-
-
-@pytest.mark.usefixtures("signals", "spark")
-@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
-def test_columns_that_differ_only_in_case_are_refused(
-    folder: Path, table: Path, table_format: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(folder, 1, 1, 1, body=b"{}")
-    for schema, said in (
-        ("n INT, N INT", "column N"),
-        ("n INT, n INT", "column n"),
-        ("s STRUCT<a: INT, b: ARRAY<STRUCT<x: INT, X: INT>>>", "column s.b[].X"),
-        ("Label STRING", "column Label"),
-        ("_MALFORMED STRING", "column _MALFORMED"),
-    ):
-        words = [str(folder), "--to", str(table), "--format", table_format, "--schema", schema]
-        status, output, errors = run(capfd, monkeypatch, *words)
-        assert (status, output, "Traceback" in errors, said in errors) == (2, "", False, True), errors
-        assert not table.exists()
-    words = [str(folder), "--to", str(table), "--format", table_format, "--partition-by", "day"]
-    assert run(capfd, monkeypatch, *words)[0] == 0
-    write(folder, 2, 2, 2, body=b"{}")
-    for schema in ("day DATE", "Day INT"):
-        status, output, errors = run(capfd, monkeypatch, *words[:5], "--add-columns", "--schema", schema)
-        assert (status, output, "Traceback" in errors, "day" in errors) == (2, "", False, True), errors
 
 
 @pytest.mark.timeout(300)

@@ -19,7 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from ordack.pipeline import segments, writing
 from ordack.pipeline.folders import Part
 from ordack.pipeline.iceberg import _catalog
-from ordack.pipeline.lake import DECODING, PROPERTY
+from ordack.pipeline.lake import PROPERTY
 from ordack.pipeline.progress import IngestError, IngestUnusable
 from ordack.pipeline.segment_source import MALFORMED, OptionError, SchemaError
 from ordack.pipeline.segments import SCHEMA, FolderError
@@ -343,24 +343,6 @@ def test_an_ingest_that_has_a_table_open_to_which_columns_are_added_writes_no_ro
     write(folder, 2, 2, 2)
     with pytest.raises(IngestError, match="another ingest has added columns"):
         going.run(False)
-
-
-@both
-def test_a_table_with_decoded_columns_that_does_not_say_how_is_refused_without_a_schema(
-    folder: Path, table: Path, table_format: str
-) -> None:
-    write(folder, 1, 1, 1, body=b'{"t": 1}')
-    what = job(folder, table, table_format)
-    decoding(what, "t")
-    load(what).run(False)
-    if table_format == "delta":
-        DeltaTable(table).alter.set_table_properties({DECODING: "?"}, raise_if_not_exists=False)
-    else:
-        catalog, name = _catalog(str(table))
-        with catalog.load_table(name).transaction() as transaction:
-            transaction.set_properties({DECODING: "?"})
-    with pytest.raises(IngestUnusable, match="does not say how bodies are decoded"):
-        load(job(folder, table))
 
 
 def test_a_table_of_its_owner_is_gone_on_with_and_keeps_how_bodies_are_decoded(folder: Path, table: Path) -> None:

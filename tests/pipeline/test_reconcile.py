@@ -22,7 +22,6 @@ from mqqb import guids
 from ordack import cli
 from ordack.audit import tasks
 from ordack.client import Client
-from ordack.peer_names import PeerNames
 from ordack.pipeline.folders import Folders
 from ordack.pipeline.ingest import Job
 from ordack.pipeline.segments import SCHEMA
@@ -288,19 +287,6 @@ def test_of_each_sensor_it_tells_gaps_copies_and_latency(spark: SparkSession, wo
     compacted = sensors(world.compared(spark))
     assert [one.latency_s for one in compacted] == [None, None], "nobody knows since when they are in the table"
     assert [one.rows for one in compacted] == [9, 1]
-
-
-def test_a_report_has_the_names_that_people_know() -> None:
-    source = guids.guid_text(BOARD)
-    sensor = Sensor(source, guids.guid_text(MANAGER), "line1", 9, 0, 1, 1, None, None, 0, None)
-    finding = Finding("missing", source, 104, "", "line1", None, 0, 0, None, None)
-    totals = dict.fromkeys(("captured", "acknowledged", "in_segments", "in_table", "stored_meanwhile"), 10)
-    names = PeerNames({source[1:-1].lower(): "press-3"})
-    lines = Result({}, totals, {"missing": 1}, [finding], [sensor], {}, names).lines()
-    assert lines[2:] == [
-        f"  {source}\\104 (press-3) to line1",
-        f"{source} (press-3) to line1: 1 gap, 1 lacking, 0 too many",
-    ]
 
 
 def sensors(compared: Compared) -> list[Sensor]:

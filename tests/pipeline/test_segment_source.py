@@ -29,7 +29,7 @@ from ordack.pipeline.query_metrics import QueryMetrics
 from ordack.pipeline.segment_source import SegmentSource, SegmentStreamReader
 from ordack.pipeline.segments import SCHEMA, FolderError
 from prometheus_client import CollectorRegistry
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
@@ -67,22 +67,6 @@ def everything() -> ReadAllAvailable:
 
 
 # Without Spark: what the driver and the tasks do.
-
-
-def test_a_micro_batch_takes_so_many_segments_from_all_queues_in_turn(folder: Path) -> None:
-    for serial in range(1, 6):
-        write(folder, serial, serial, serial, "busy")
-    write(folder, 1, 1, 1, "quiet")
-    reader = stream(folder, maxSegmentsPerTrigger="2")
-    limit = reader.getDefaultReadLimit()
-    assert limit == ReadMaxFiles(2)
-    offset = reader.initialOffset()
-    seen = []
-    while (after := reader.latestOffset(offset, limit)) != offset:
-        seen.append(queues(after))
-        offset = after
-    assert seen == [{"busy": 1, "quiet": 1}, {"busy": 3, "quiet": 1}, {"busy": 5, "quiet": 1}]
-    assert isinstance(stream(folder).getDefaultReadLimit(), ReadAllAvailable)
 
 
 def test_available_now_ends_with_what_was_there_when_it_began(folder: Path) -> None:
@@ -591,37 +575,6 @@ def test_a_table_of_a_catalog_reads_the_segments(spark: SparkSession, tmp_path: 
     folder = make_folder(tmp_path / "plant 1's %41")
     write(folder, 1, 1, 3)
     _with_table(spark, f"USING ordack {_escaped(said, folder)}", "SELECT lookup_id FROM made", [(1,), (2,), (3,)])
-
-
-def test_a_table_of_a_catalog_has_the_columns_of_the_bodies(spark: SparkSession, tmp_path: Path) -> None:
-    folder = make_folder(tmp_path / "segments")
-    write(folder, 1, 1, 1, body=b'{"kelvin": 294.5}')
-    _with_table(
-        spark,
-        f"USING ordack OPTIONS (path '{folder}', schema 'kelvin DOUBLE')",
-        "SELECT kelvin, _malformed FROM made WHERE queue = 'line1'",
-        [(294.5, None)],
-    )
-
-
-@pytest.mark.parametrize(
-    ("said", "text"),
-    [
-        ("USING ordack", "say which folder of segments to read"),
-        ("USING mqqb", "say which captures to read"),
-        ("USING ordack OPTIONS (path '{}', qeue 'line1')", "there is no option 'qeue'"),
-        ("USING mqqb OPTIONS (path '{}', partition '2')", "there is no option 'partition'"),
-        ("USING ordack LOCATION 'hdfs://name/x'", "is a URL of hdfs"),
-        ("USING mqqb LOCATION '{}/none'", "there is no file"),
-    ],
-)
-def test_a_table_of_a_catalog_that_cannot_be_read_is_not_made(
-    spark: SparkSession, tmp_path: Path, said: str, text: str
-) -> None:
-    folder = make_folder(tmp_path / "segments")
-    with pytest.raises(PySparkException, match=text):
-        spark.sql(f"CREATE TABLE made {said.format(folder)}")
-    assert not spark.catalog.tableExists("made")
 
 
 def test_a_table_of_a_catalog_reads_captures(spark: SparkSession, tmp_path: Path) -> None:
