@@ -126,7 +126,6 @@ def answers_that_are_none_set_no_clock():
         changed(1, 16),
         changed(30, 0),  # to another question
         lambda answer: answer[:40] + bytes(8),  # it does not know when it answered (RFC 4330, 5)
-        lambda answer: answer[:40] + bytes(4) + b"\x40\0\0\0",
         lambda answer: answer[:40],
         lambda answer: None,
     ):

@@ -131,7 +131,7 @@ class NetworkTime:
         """s since 1970 of an answer that is one; 0: it is not, or its server does not know the time."""
         if len(answer) < _NTP_BYTES or answer[0] & 7 != 4 or answer[0] >> 6 == 3 or not 1 <= answer[1] <= 15:
             return 0
-        if answer[24:32] != self._cookie or answer[40:44] == bytes(4):
+        if answer[24:32] != self._cookie or answer[40:48] == bytes(8):
             return 0
         seconds, fraction = struct.unpack_from(">II", answer, 40)
         if seconds < _NTP_EPOCH:
