@@ -567,14 +567,6 @@ def test_a_check_of_a_damaged_store_says_so_and_ends_with_1(
     assert "whole" not in done.stdout
 
 
-def _version(store: Path) -> int:
-    database = apsw.Connection(str(store / FILE_NAME), flags=apsw.SQLITE_OPEN_READONLY)
-    found = database.pragma("user_version")
-    database.close()
-    assert isinstance(found, int)
-    return found
-
-
 @pytest.mark.parametrize("words", [("serve", "--listen", "127.0.0.1:0"), ("status",), ("queue", "create", "q")])
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_log_without_its_file_is_an_error_and_stays(tmp_path: Path, words: tuple[str, ...], is_there: bool) -> None:
@@ -595,12 +587,3 @@ def test_a_log_without_its_file_is_an_error_and_stays(tmp_path: Path, words: tup
     assert f"{FILE_NAME}-wal" in done.stderr
     assert log.read_bytes() == content
     assert (store / FILE_NAME).exists() is is_there
-
-
-@pytest.mark.parametrize("words", [("status",), ("send", "line1", "--body", "x"), ("store", "check")])
-def test_an_empty_file_is_not_taken_for_a_new_store(tmp_path: Path, words: tuple[str, ...]) -> None:
-    (tmp_path / FILE_NAME).touch()
-    done = ordack(*words, "--store", tmp_path)
-    assert done.returncode == 1
-    assert "empty" in done.stderr
-    assert (tmp_path / FILE_NAME).stat().st_size == 0
