@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import IO
 
@@ -19,7 +18,7 @@ import pytest
 from ordack.client import Client
 from ordack.store import Store
 
-from tests.support.command import DEADLINE_S, ENVIRONMENT, Running, Serve, as_json, ordack
+from tests.support.command import DEADLINE_S, ENVIRONMENT, Running, as_json, ordack
 
 pytestmark = pytest.mark.slow
 
@@ -338,20 +337,3 @@ def test_a_disk_that_takes_no_body_leaves_the_message_and_no_half_of_it(store: P
     assert done.returncode == 1
     assert "No space left on device; nothing was removed from plain" in done.stderr
     assert len(as_json("receive", "--store", store, "plain", "--peek")) == 1
-
-
-def test_a_line_for_a_person_has_the_time_and_a_dead_letter_where_it_should_have_gone(store: Path) -> None:
-    begun = datetime.now().astimezone().replace(microsecond=0)
-    with Client(store) as client:
-        client.send("plain", b"x")
-        client.send("DIRECT=TCP:127.0.0.9\\private$\\lime1", b"x", delivery="recoverable", dead_letter=True, ttrq=1)
-    shown = ordack("receive", "--store", store, "plain").stdout
-    assert begun <= datetime.fromisoformat(" ".join(shown.split()[:2])) <= datetime.now().astimezone()
-    serve = Serve(store)
-    with Store(store) as opened:
-        while not opened.queues.named("system$;deadletter").messages:
-            opened.wait(0.1)
-    serve.stop()
-    letter = ordack("receive", "--store", store, "system$;deadletter").stdout
-    assert " to direct=tcp:127.0.0.9\\private$\\lime1" in letter.lower()
-    assert "NACK_REACH_QUEUE_TIMEOUT" in letter
