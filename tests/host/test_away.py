@@ -34,7 +34,6 @@ from hil.dice import new_seed
 from tests.host.sockets import Server, serving, until
 from tests.support.beside import client_beside
 from tests.support.command import DEADLINE_S, Serve, own_port, serve_applications
-from tests.support.command import ordack as command
 from tests.support.plant import Plant
 
 PARTS = {"before it": 0.0, "half-way": 0.5, "behind it": 1.0}
@@ -669,16 +668,3 @@ def _reload(serve: Serve, said: str) -> None:
         if said in line:
             return
     raise AssertionError(said)
-
-
-def test_config_check_knows_the_door(tmp_path: Path) -> None:
-    file = tmp_path / "ordack.toml"
-    file.write_text("[[applications]]\naddress = '10.0.0.5'\nport = 1804\n")
-    done = command("config", "check", file)
-    assert done.returncode == 2
-    assert '[[applications]] address = "10.0.0.5": it is not this machine\'s alone, so write tls = true' in done.stderr
-    file.write_text("[[applications]]\naddress = '10.0.0.5'\nport = 1804\nallow-plain = true\n")
-    assert command("config", "check", file).returncode == 0
-    with Client(tmp_path, create=True):
-        shown = command("config", "show", "--store", tmp_path)
-    assert "10.0.0.5:1804" in shown.stdout
