@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import apsw
-import cbor2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -37,7 +36,7 @@ from ordack.outcome import Outcomes
 from ordack.sending import Run, each, in_runs
 from ordack.store import Store, StoreBusy, StoreError, StoreFull, StoreServed, StoreUnknown
 from ordack.store.locks import SERVE_LOCK, Locks
-from ordack.store.messages import NotTaken, Stored
+from ordack.store.messages import NotTaken
 from ordack.store.queues import NoSuchQueue, QueueExists, QueueNotEmpty
 
 from hil.dice import new_seed
@@ -612,20 +611,6 @@ def test_the_socket_is_its_owners_and_a_long_name_of_the_folder_does_not_matter(
         serve.stop()
 
 
-def test_what_was_taken_before_serve_started_is_committed_after(store: Path) -> None:
-    with Client(store) as client:
-        client.send("line1", b"1")
-        client.send("line1", b"2")
-        with client.transaction() as transaction:
-            assert transaction.receive("line1").body == b"1"
-            serve = Serve(store)
-            assert transaction.receive("line1").body == b"2"
-            transaction.send("plain", b"3")
-        assert [message.body for message in client.queue("plain").peek()] == [b"3"]
-        assert not list(client.queue("line1").peek())
-        serve.stop()
-
-
 def test_what_was_taken_without_serve_stays_in_hand_whichever_serve_starts_or_ends(store: Path) -> None:
     with Client(store) as client, Client(store) as other:
         client.send("line1", b"1")
@@ -1166,27 +1151,6 @@ def test_a_store_that_was_removed_under_serve_is_said_and_not_waited_for(store: 
         shutil.rmtree(store)
         with pytest.raises(StoreError):
             client.send("line1", b"2")
-
-
-def test_a_letter_crosses_the_socket_with_all_that_it_says() -> None:
-    full = Letter(
-        "line1", b"body", "label", 5, "recoverable", 7, 8, True, True, "dead", 3, "plain", bytes(range(20)), "back",
-        9, 10, b"extension",
-    )  # fmt: skip
-    letters = [full, Letter("line1"), Letter("line1", bytearray(b"x")), full._replace(extension=b"")]
-    for some in (*([letter] for letter in letters), letters):
-        request = Request(bytes(16), 4, Commit((1, 2), 3, tuple(Run(letter, (letter.body, b"")) for letter in some)))
-        (question,) = service.frames(bytearray(service.commit_question(request)))
-        assert service.request_in(question, bytes(16)) == request
-    assert all(field is not None for field in full)
-    assert len(cbor2.dumps(service._short(Run(Letter("q", b"x"), (b"x",))))) < 8
-
-
-def test_messages_cross_the_socket_with_all_that_is_known_of_them() -> None:
-    messages = [Stored(4, 1, 1_700_000_000_000_000, 0, b"one", 0), Stored(7, 1 << 61, 2, 1, b"", 3)]
-    for known in ([], messages[:1], messages):
-        (answer,) = service.frames(bytearray(service.frame(service.DONE, service.rows_of(known))))
-        assert service.messages_in(service.result_of(answer)) == known
 
 
 def test_errors_cross_the_socket_as_what_they_are() -> None:
