@@ -40,7 +40,7 @@ def parse_other_name(kind: str, rest: str) -> QueueName:
     if kind == "PRIVATE":
         guid, _, number = rest.partition("\\")
         if not 1 <= len(number) <= 8:
-            raise ValueError("PRIVATE= needs a GUID, a backslash and a queue number of up to 8 hex digits: " + rest)
+            raise ValueError("PRIVATE= needs a GUID, a backslash and up to 8 hex digits: " + rest)
         return PrivateQueueFormatName(guid_bytes(guid), int(number, 16))
     if kind != "DIRECT":
         raise ValueError("a format name begins with DIRECT=, PUBLIC= or PRIVATE=: " + kind)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -286,3 +288,24 @@ async def turns(count: int = 100) -> None:
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():
         await asyncio.sleep(0.002)
+
+
+@contextmanager
+def elsewhere(**options: Any) -> Iterator[Destination]:
+    """A destination in another thread: the program under test waits by itself."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    destination = asyncio.run_coroutine_threadsafe(Destination(**options).start(), loop).result()
+    try:
+        yield destination
+    finally:
+        asyncio.run_coroutine_threadsafe(_stop(destination), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _stop(destination: Destination) -> None:
+    await destination.stop()
+    await until(lambda: not destination.connections)

@@ -332,7 +332,7 @@ def test_what_cannot_be_read_costs_the_record_that_was_hit(harm: int) -> None:
         assert lost <= (harm > 1)
         assert board.node.damage
         if lost:
-            assert "1 messages that are stored cannot be read" in " ".join(board.node.damage)
+            assert "1 stored messages cannot be read" in " ".join(board.node.damage)
         assert sum(segment.aside for segment in board.node.outbox.log.segments) == 0
 
 

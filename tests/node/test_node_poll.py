@@ -12,7 +12,6 @@ import select
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,33 +28,12 @@ from ordack.node.listener import TcpListener
 from ordack.node.tasks import Tasks
 
 from firmware.ports import modules
-from tests.node.destination import LINE, Destination, make, turns, until
+from tests.node.destination import LINE, Destination, elsewhere, make, turns, until
 from tests.support.command import own_port
 
 ROOT = Path(__file__).resolve().parents[2]
 BOARD = ROOT / "build" / "micropython" / "unix-c" / "micropython"
 LONG_MS = 240000
-
-
-@contextmanager
-def elsewhere(**options: Any) -> Iterator[Destination]:
-    """A destination in another thread: the program under test waits by itself."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    destination = asyncio.run_coroutine_threadsafe(Destination(**options).start(), loop).result()
-    try:
-        yield destination
-    finally:
-        asyncio.run_coroutine_threadsafe(_stop(destination), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-async def _stop(destination: Destination) -> None:
-    await destination.stop()
-    await until(lambda: not destination.connections)
 
 
 def reach(destination: Destination, **options: Any) -> Node:

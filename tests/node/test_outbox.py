@@ -99,7 +99,7 @@ def test_numbers_that_an_error_took_back_are_used_by_the_next_message_also_after
     box = outbox.Outbox(disk, power.GUID)
     power.put(box, b"first")
     disk.before = failing(step, 40)
-    with pytest.raises(log.OutboxWriteFailed, match="then start or send again") as caught:
+    with pytest.raises(log.OutboxWriteFailed, match="then send again") as caught:
         power.put(box, b"second")
     assert caught.value.errno == errno.ENOSPC
     assert box.next_message_id == 2
@@ -845,7 +845,7 @@ def test_arrivals_are_bounded_by_their_number_and_by_the_capacity_and_refused_wh
     box = outbox.Outbox(power.Disk(), power.GUID, arrivals_max=2, capacity=2000)
     come(box, b"on")
     come(box, b"off")
-    with pytest.raises(log.OutboxFull, match="2 messages received are kept"):
+    with pytest.raises(log.OutboxFull, match="2 messages received wait"):
         come(box, b"on")
     assert (box.sources[0].record[2], box.next_arrival) == (2, 3)
     power.end(box, [handle for segment in box.log.segments for handle in segment.handles])
@@ -1102,7 +1102,7 @@ def test_a_first_start_on_a_full_flash_says_what_to_do(tmp_path: Path, monkeypat
         raise OSError(errno.ENOSPC, "no room")
 
     monkeypatch.setattr("os.mkdir", full)
-    said = r"^the file system failed \(.*no room\), nothing was accepted: make room or repair it, then start or"
+    said = r"^the file system failed \(.*no room\): make room or repair it, then send again"
     with pytest.raises(log.OutboxWriteFailed, match=said) as raised:
         log.Files(str(tmp_path / "box"))
     assert raised.value.errno == errno.ENOSPC

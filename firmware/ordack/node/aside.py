@@ -97,7 +97,7 @@ def forget(opened: "Log", queues: "Sequence[LoggedQueue]", segment: "Segment", b
                 clear(queue, segment, bit, 0)
         if lost:
             opened.missing.append(0)
-            opened.damage.append("{} messages that are stored cannot be read: nobody will be told of them".format(lost))
+            opened.damage.append("{} stored messages cannot be read: nobody will be told of them".format(lost))
 
 
 def snapshot_size(queues: "Sequence[LoggedQueue]") -> int:

@@ -69,10 +69,7 @@ class Commits:
         """
         self.check_open()
         if self.is_busy:
-            raise RuntimeError(
-                "the node is at work: no interrupt, thread or micropython.schedule may call it; "
-                "after Ctrl-C make a new one"
-            )
+            raise RuntimeError("the node is at work: no interrupt or thread may call it; after Ctrl-C make a new one")
         self.is_busy = True
 
     def check_open(self) -> None:

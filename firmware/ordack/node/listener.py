@@ -20,7 +20,7 @@ class TcpListener:
 
     def __init__(self, host: str, port: int, backoff: "Backoff") -> None:
         if not is_address(host):
-            raise ValueError("listen is at an address of this board or 0.0.0.0, not at a name: " + host)
+            raise ValueError("listen is an address of this board or 0.0.0.0, not " + host)
         self.host = host
         self.port = port
         self.stream: "Any" = None

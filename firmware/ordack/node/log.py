@@ -50,11 +50,8 @@ VERSION_BYTES = const(12)  # this part of the header is the same in every versio
 TOTAL_BYTES = const(8)  # of LoggedQueue.total,
 TOTAL_MASK = const(0x3FFFFFFF)  # whose counts begin anew after that: a board has no larger number without taking memory
 
-AHEAD = (
-    "acknowledged numbers were never given here: this outbox is an old copy, was erased under a fixed GUID, or has a "
-    "twin (B-426)"
-)
-NO_MEMORY = "there is not enough memory: it is tried again, with fewer messages in it"
+AHEAD = "numbers were acknowledged that were never given: this outbox is an old copy, was erased, or has a twin (B-426)"
+NO_MEMORY = "not enough memory: it tries again with fewer messages"
 jump = os.urandom  # how far MessageIDs go on from those of the start before
 
 MESSAGE = const(0xB1)
@@ -132,7 +129,7 @@ class OutboxWriteFailed(OutboxError):
     """The file system refused (`errno`): what was not durable yet is not accepted. The outbox itself stays in order."""
 
     def __init__(self, error: OSError) -> None:
-        text = "the file system failed ({}), nothing was accepted: make room or repair it, then start or send again"
+        text = "the file system failed ({}): make room or repair it, then send again"
         super().__init__(text.format(error))
         self.errno = error.errno
 
@@ -142,7 +139,7 @@ class OutboxDamaged(OutboxError):
 
     def __init__(self, name: str, offset: int, what: str) -> None:
         super().__init__(
-            "{} at byte {}: {}. Accepted messages may be lost: keep a copy of the folder, then empty it".format(
+            "{} at byte {}: {}. Messages may be lost: keep a copy of the folder, then empty it".format(
                 name, offset, what
             )
         )
@@ -741,36 +738,20 @@ class Log:
         handle.size = size
         return offset
 
-    def copy_message(self, handle: Stored) -> int:
-        """Log a message again, from its place in the log: its offset in the current segment."""
-        start = self.room(HEAD_BYTES, handle.size)
-        segment = handle.segment
-        current = self.segments[-1]
-        assert segment is not None
-        offset = current.size
-        end = start + HEAD_BYTES
-        self.is_torn = True  # until all of it is in the buffer or written: the file may fail to be read meanwhile
-        self.read(segment.name, handle.offset, self.piece[:HEAD_BYTES])
-        crc, word = struct.unpack_from("<II", self.piece, 0)
-        value = crc32(self.piece[4:HEAD_BYTES], segment.seed)
-        self.out[start:end] = self.piece[:HEAD_BYTES]
+    def copy_message(self, handle: Stored, numbers: "array[int] | None" = None, at: int = 0) -> int:
+        """Log a message again, from its place in the log: its offset in the current segment.
+
+        numbers: the counters after it, if it gets another number; its packet has that at byte `at`.
+        """
+        packet = self.load(handle)
+        index, flags, _, *counters = struct.unpack_from("<HHIIIII", self.piece, RECORD_BYTES)
+        if numbers is None:
+            numbers = array("I", counters)
+        else:
+            number = numbers[2] - 1
+            struct.pack_into("<IIII", packet, at, numbers[0], numbers[1], number, number - 1)
         kind = COPY if handle.source is None else ARRIVAL_COPY
-        struct.pack_into("<I", self.out, start + 4, kind | AFTER_SYNC * self._is_clean | word & ~0xFF)
-        self._put_confirmation(handle.record, start)
-        new = crc32(self.out[start + 4 : end], current.seed)
-        for chunk in self._chunks(handle):
-            value = crc32(chunk, value)
-            new = crc32(chunk, new)
-        if value != crc or word >> 8 != MESSAGE_PREFIX_BYTES + handle.size:
-            raise _unreadable(handle)
-        struct.pack_into("<I", self.out, start, new)
-        self._fill = end
-        for chunk in self._chunks(handle):
-            if self._fill + len(chunk) > len(self.out):
-                self._flush()
-            self.out[self._fill : self._fill + len(chunk)] = chunk
-            self._fill += len(chunk)
-        self._grow(HEAD_BYTES + handle.size)
+        offset = self.put_message(kind, handle, index, flags, numbers, packet)
         self.is_torn = False
         return offset
 

@@ -99,7 +99,7 @@ class Outbox:
         opened = self.log = log.Log(files, segment_size, capacity, write_bytes, self)
         self.arrivals_max = arrivals_max
         self._sent = False  # in this start something may have been transmitted
-        self._to_note: "list[log.LoggedQueue] | None" = []  # the GUIDs of these, and that; None: it is durable
+        self.to_note: "list[log.LoggedQueue] | None" = []  # the GUIDs of these, and that; None: it is durable
         self._start_logged = False
         self._unsynced: "list[log.Stored]" = []  # messages and arrivals that are not durable, in the order of the log
         self._deferred: "list[log.Stored]" = []  # those of them that are not kept in memory
@@ -242,7 +242,7 @@ class Outbox:
         """
         assert handle.message_id == self.next_message_id
         assert defer or not queue.deferred
-        self._prepare((len(packet) + len(body) + 3 & ~3) + self._queues.need(queue))
+        self.prepare((len(packet) + len(body) + 3 & ~3) + self._queues.need(queue))
         self._queues.write(queue)
         next_message_id = log.following(handle.message_id)  # now, for want of memory ends it
         handle.queue = queue
@@ -260,9 +260,9 @@ class Outbox:
         assert handle.source is source
         try:
             if self.arrivals >= self.arrivals_max:
-                text = "not accepted, {} messages received are kept: take some of them"
+                text = "not accepted, {} messages received wait: take some"
                 raise log.OutboxFull(text.format(self.arrivals))
-            self._prepare(len(packet) + self._sources.need(source))
+            self.prepare(len(packet) + self._sources.need(source))
             self._sources.write(source)
             next_arrival = log.following(handle.message_id)
             self._log_message(log.ARRIVAL, handle, source, 0, source.record, packet)
@@ -290,20 +290,20 @@ class Outbox:
     def bind(self, queue: log.LoggedQueue, known: bytes) -> None:
         """The messages of a queue are for this queue manager. That is durable before any is transmitted."""
         queue.guid = known
-        self._to_note = (self._to_note or []) + [queue]
+        self.to_note = (self.to_note or []) + [queue]
 
     def will_send(self) -> None:
         """Note durably that messages may be transmitted from now on. Raises OutboxWriteFailed: they must not be."""
-        if self._to_note is None:
+        if self.to_note is None:
             return
         self._sent = True
         self._start_logged = False
         self._log_start()
-        for queue in self._to_note:
+        for queue in self.to_note:
             if queue in self._queues.known():
                 self._queues.put(queue)
         self.sync_tail()
-        self._to_note = None
+        self.to_note = None
 
     def is_ahead(self, time_stamp: int) -> None:
         """An OrderAck has named what was never given here, with this TimeStamp: every new one is above it.
@@ -344,7 +344,7 @@ class Outbox:
 
     # ---- writing --------------------------------------------------------------------------------
 
-    def _prepare(self, size: int) -> None:
+    def prepare(self, size: int) -> None:
         """Log what must stand before every newer message, and see that one has room, size bytes without its head."""
         if self.log.is_torn:
             self.log.give_up()
@@ -493,7 +493,7 @@ def _make_room(opened: log.Log, owner: Outbox, need: int) -> None:
     if (opened.is_ended or (overflows and segment.size > segment.base)) and segment.base + need <= opened.capacity:
         owner.begin(need)
     if opened.size + opened.growth(need) > opened.capacity:
-        raise log.OutboxFull("not accepted, the message is too large for an outbox of {} bytes".format(opened.capacity))
+        raise log.OutboxFull("not accepted, too large for an outbox of {} bytes".format(opened.capacity))
 
 
 def _compact(opened: log.Log, owner: Outbox, need: int, margin: int) -> None:

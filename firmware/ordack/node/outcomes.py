@@ -95,9 +95,7 @@ class Outcomes:
         classes = self._classes or {}
         missing = self._commits.outbox.log.missing
         if message_id not in classes and (self._forgotten or message_id in missing or 0 in missing):
-            raise log.OutboxError(
-                "message {} has ended, nobody knows how: ask while it waits, or use on_failed".format(message_id)
-            )
+            raise log.OutboxError("message {} has ended: ask while it waits, or use on_failed".format(message_id))
         return classes.get(message_id, 0)
 
     def restored(self, message: "Any") -> bool:
@@ -219,6 +217,19 @@ class Outcomes:
             queue.sending = 0
             self._commits.must_commit = True
         self.settle()
+        table = queue.stream.table
+        if (
+            table
+            and entries
+            and not message_class
+            and entries[-1].tx_sequence_id < table[0].tx_sequence_id < table[-1].tx_sequence_id
+        ):
+            from ordack.node.renumber import renumber  # not before there is need of it
+
+            try:
+                renumber(self._commits, queue)
+            except (MemoryError, log.OutboxError):
+                pass  # each sequence waits for its OrderAck
 
     def outrun(self, time_stamp: int, queue: "Stream | None") -> None:
         """As mqqb.lives.Storage asks; whoever asks is told why."""
@@ -338,7 +349,7 @@ class Outcomes:
         record = message.record
         state = record[confirm.STATE]
         if not message.is_kept():
-            raise ValueError("the message is neither in the dead-letter queue nor in the journal")
+            raise ValueError("the message is neither a dead letter nor in the journal")
         kept = self._kept[state]
         kept[0] -= message.size
         kept[1] -= 1

@@ -195,18 +195,18 @@ class _Headers:
             return None
         if version != log.VERSION:  # the one place where an upgrade from an earlier version would begin
             raise log.OutboxError(
-                "{} has format version {}, this program version {}: let the program that wrote it deliver its "
-                "messages, then empty the folder".format(name, version, log.VERSION)
+                "{} has format version {}, this program version {}: the program that wrote it has to "
+                "deliver its messages, then empty the folder".format(name, version, log.VERSION)
             )
         if size < log.HEADER_BYTES or base < log.HEADER_BYTES + 4 or words[4] != number:
             return None
         header = _Header(words, crc, self._log.files.size(name))
         if header.flags & log.TAILS > self._log.files.tails:
-            raise log.OutboxError(name + " goes on in files *.tail, and the folder has none: copy these files, too")
+            raise log.OutboxError(name + " goes on in files *.tail: copy these files, too")
         if self.guid is None:
             self.guid = header.guid
         if header.guid != self.guid:
-            raise log.OutboxError(name + " belongs to another board: its folder must not be used under this GUID")
+            raise log.OutboxError(name + " belongs to another board with another GUID")
         place = base - 4 - log.TOTAL_BYTES * header.queues
         header.totals = [(reader.word(name, at), reader.word(name, at + 4)) for at in range(place, base - 4, 8)]
         return header
