@@ -289,3 +289,18 @@ def test_folders_of_other_queue_managers_and_later_messages_are_no_copies(
     paths = json.dumps([str(path) for path in (folder, other, restored)])
     load(job(folder, table, table_format, paths=paths)).run(False)
     assert numbers(table, table_format) == [1, 1, 2, 2, 3, 3, 3, 4]
+
+
+@both
+def test_two_ingests_of_two_folders_at_once_load_what_both_have_once(
+    tmp_path: Path, folder: Path, table: Path, table_format: str
+) -> None:
+    restored = make_folder(tmp_path / "restored", "folder-2")
+    for serial in (1, 2):
+        write(folder, serial, 2 * serial - 1, 2 * serial)
+        write(restored, serial, 2 * serial - 1, 2 * serial)
+    ingests = [load(job(one, table, table_format, maxSegmentsPerTrigger="1")) for one in (restored, folder)]
+    for _ in range(3):
+        for ingest in ingests:
+            ingest.batch(None)
+    assert numbers(table, table_format) == [1, 2, 3, 4]

@@ -164,7 +164,16 @@ class Delta:
     def look(self) -> None:
         """Read what is in the table now. Raises IngestError."""
         self.serials, self.known, self._table, self._undone = _read(self.folder)
-        self._heeded = self._table.version()
+        self._heeded = self._seen = self._table.version()
+
+    def catch_up(self) -> None:
+        """As lake.Lake has it. A look makes a checkpoint."""
+        try:
+            self._table.update_incremental()
+        except (DeltaError, OSError) as error:
+            raise IngestError(f"cannot read the table {self.folder}: {first_line(error)}") from None
+        if self._table.version() != self._seen:
+            self.look()
 
     def check_there(self) -> None:
         """As lake.Lake has it."""
@@ -212,6 +221,8 @@ class Delta:
         sync_log(self.folder, version, self._table.version())
         self.serials.update(reached)
         self.known |= new
+        if version == self._seen and self._table.version() == version + 1:  # nobody else has committed
+            self._seen += 1
         self._undone = {}
         self._heed(version)
         self._shorten(version)

@@ -6,7 +6,7 @@ those in the table, and nothing is read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from ordack.paths import AnyPath, RemoteError
 from ordack.pipeline import folders, segments
-from ordack.pipeline.folders import Found, Place
+from ordack.pipeline.folders import Found, Place, Serials
 from ordack.pipeline.segments import MESSAGE_KEY, QUEUE_MANAGER, FolderError, Marker
 
 ID = "lookup_id"
@@ -34,25 +34,29 @@ class Doubles:
 
     def __init__(self, find: Find) -> None:
         self._find = find
-        self._last: dict[Place, int] = {}  # the highest lookup id that the table had, with segments of another folder
+        # The highest lookup id that the table had, with these segments of other folders.
+        self._last: dict[Place, tuple[int, Serials]] = {}
 
-    def among(
-        self, taken: Sequence[Found], loaded: Collection[Place], now: Mapping[AnyPath, Marker]
-    ) -> dict[str, list[int]]:
+    def among(self, taken: Sequence[Found], loaded: Serials, now: Mapping[AnyPath, Marker]) -> dict[str, list[int]]:
         """Lookup ids that the table has, by the path of the segment. loaded: what is in the table. now: the folders
         that are read. Raises FolderError."""
         managers = {marker.folder: marker.queue_manager for marker in now.values()}
-        others: dict[str, set[str]] = {}
-        for place in loaded:
-            others.setdefault(place.queue, set()).add(place.folder)
+        others: dict[str, dict[Place, int]] = {}
+        for place, serial in loaded.items():
+            others.setdefault(place.queue, {})[place] = serial
         doubles = {}
         for one in taken:
             manager, queue = _whose(one)
+            seen = {
+                place: serial
+                for place, serial in others.get(queue, {}).items()
+                if place.folder != one.place.folder and managers.get(place.folder, manager) == manager
+            }
             if one.place not in self._last:
-                among = others.get(queue, set()) - {one.place.folder}
-                is_second = any(managers.get(folder, manager) == manager for folder in among)
-                self._last[one.place] = self._highest(manager, queue) if is_second else -1
-            if one.segment.first_lookup_id <= self._last[one.place] and (known := self._known(one)):
+                self._last[one.place] = self._highest(manager, queue) if seen else -1, seen
+            last, before = self._last[one.place]
+            may_be_there = one.segment.first_lookup_id <= last or seen != before  # another ingest has gone on
+            if may_be_there and (known := self._known(one)):
                 doubles[str(one.segment.path)] = known
         return doubles
 

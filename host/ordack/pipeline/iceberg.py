@@ -160,6 +160,10 @@ class Iceberg:
             raise IngestError(f"cannot read the table {self.folder}: {first_line(error)}") from None
         self.serials, self.known = serials_in(self._table)
 
+    def catch_up(self) -> None:
+        """As lake.Lake has it."""
+        self.look()
+
     def check_there(self) -> None:
         """As lake.Lake has it."""
         if not is_name(self.folder):

@@ -290,12 +290,16 @@ class Load:
         taken = apart(folders.in_turn(waiting, self.job.settings.segments_max or SEGMENTS_MAX, BYTES_MAX))
         if not taken:
             return 0
+        reached = {place: serial for place, serial in beginning.items() if serial}
+        reached |= {one.place: one.serial for one in taken}
+        before = table.serials
+        table.catch_up()  # for what ingests of other folders have loaded
+        if new & table.known or any(table.serials.get(place) != before.get(place) for place in reached):
+            return len(waiting)
         for text in source.begun_late(beginning):
             self.warn(text)
         doubles = self._doubles.among(taken, table.serials, there) if {*NEEDED} <= {*table.names} else {}
         written = self.write(folders.parts(taken, doubles))
-        reached = {place: serial for place, serial in beginning.items() if serial}
-        reached |= {one.place: one.serial for one in taken}
         behind = len(waiting) - len(taken)
         table.check_there()
         if not table.commit([file for one in written for file in one.files], reached, new):

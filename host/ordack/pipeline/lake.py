@@ -91,6 +91,9 @@ class Lake(Protocol):
     by: tuple[str, ...]
     by_in_files: bool
 
+    def catch_up(self) -> None:
+        """Have `serials` and `known` as others have committed them. Raises IngestError, IngestUnusable."""
+
     def check_there(self) -> None:
         """Raises IngestMissing if its folder is not there any more: a commit would make another table in its place."""
 
