@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from mqqb import acks, confirm
+from mqqb import acks, confirm, guids
+from ordack.config import PORT
 from ordack.order_acks import OrderAcks
 from ordack.sending import Sent
 from ordack.store.numbers import Numbers
@@ -290,6 +291,7 @@ def test_of_two_copies_at_work_none_calls_stored_what_is_not_and_both_are_told(t
 def test_a_final_ack_from_a_life_that_is_lost_settles_no_new_message(tmp_path: Path, same_id: bool) -> None:
     """same_id: by chance, or because MessageIDs have rolled over."""
     world, receiver, sender = two_hosts(tmp_path)
+    receiver.manager.config.next_hops = {guids.guid_text(sender.store.guid)[1:-1].lower(): ("10.0.0.9", PORT)}
     sender.back_up()
     with sender.client() as client:
         lost = client.send(LINE1, b"lost", dead_letter=True)
