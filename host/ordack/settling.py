@@ -220,7 +220,7 @@ class Settling:
         batch.incoming.update(dict.fromkeys(returns.given_up(given_up, self._incoming)))
         self._store.outgoing.keep(kept)
         gone += batch.outcomes.settle(settled)
-        for queue in {self._outgoing[waiting.outgoing] for waiting in due if waiting.key in gone}:
+        for queue in dict.fromkeys(self._outgoing[waiting.outgoing] for waiting in due if waiting.key in gone):
             name = queue.format_name
             said = (
                 "acknowledgements are discarded that nobody has fetched"
