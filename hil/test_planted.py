@@ -38,7 +38,7 @@ MESSAGES_PLANNED = 104
 class Planted(NamedTuple):
     """In `file`, `line` becomes `instead` where it stands first behind `behind`. is_at_manager: the queue manager runs
     on the copy, whatever the file is; else the board runs it on MicroPython, if is_unix. The others: of campaigns.
-    ahead: with a plan, so that each life of the board accepts some readings.
+    ahead: with a plan, so that each life of the board accepts some readings. campaigns: how many may look for it.
     """
 
     file: str
@@ -52,6 +52,7 @@ class Planted(NamedTuple):
     is_at_manager: bool = False
     is_unix: bool = False
     max_size: int | None = 200
+    campaigns: int = 1
 
 
 PLANTED = {
@@ -71,10 +72,12 @@ PLANTED = {
         is_unix=True,
     ),
     # The clock went back: each life but the first begins a sequence with the same TimeStamp, and an ordinal by chance.
-    # That the ordinals of all seven rise has a chance of 1 in 5,040.
+    # That the ordinals of all seven rise has a chance of 1 in 5,040; but what was never transmitted gets other numbers,
+    # and on a busy machine every second campaign transmits too little in most lives.
     "the node numbers anew after a reset": Planted(
         *("firmware/ordack/node/replay.py", "def _numbered(", "self._queue_counters(queue, counters)", "pass"),
         plan=(*(Kill(0, 60.0, 0.1, bytes=3000) for _ in range(7)), Kill(8, 0.0, 0.0, CLOCK, step_s=-3600.0)),
+        campaigns=5,
     ),
     "the node sends one message more than the window": Planted(
         *("firmware/mqqb/session.py", "def can_send(", "core.session_can_send(self.window.counts)"),
@@ -166,8 +169,11 @@ def campaign(tmp_path: Path) -> Callable[[Planted], Figures]:
 def test_a_planted_fault_is_found(
     name: str, campaign: Callable[[Planted], Figures], request: pytest.FixtureRequest
 ) -> None:
-    figures = campaign(PLANTED[name])
-    print(figures.shortcomings())
+    for _ in range(PLANTED[name].campaigns):
+        figures = campaign(PLANTED[name])
+        print(figures.shortcomings())
+        if figures.symptoms():
+            break
     assert figures.symptoms()
     _, accepted, acknowledged, _ = figures.timeline.readings[-1]
     is_at_manager = PLANTED[name].is_at_manager or PLANTED[name].file.startswith("host/")
