@@ -26,6 +26,7 @@ from firmware.ports import modules
 from hil.dice import new_seed
 from tests.support.command import ROOT, Serve, ordack, own_port, write_settings
 from tests.support.emulated import MPS2, Machine, write_flash
+from tests.support.stands_still import STANDS_STILL
 
 BOARD = ROOT / "build" / "micropython" / "unix-c" / "micropython"
 GUID = bytes(range(16))
@@ -42,35 +43,15 @@ MOMENTS = {
 
 # The application notes what it has handled, as a real one leaves its mark in the world: between that and take() it can
 # die too. Then the same message comes again, and is marked as such.
-APPLICATION = """
-import sys
+APPLICATION = (
+    STANDS_STILL
+    + """
 import time
 from ordack.node import Node, log
 from ordack.node.uart import UartLink
 from tty_uart import Uart
 
-folder, how, place, guid, moment, left = sys.argv[1:7]
-left = int(left)
-
-def reach(kind):
-    global left
-    if kind == moment:
-        left -= 1
-        if not left:
-            print("stands still")
-            sys.stdin.readline()
-
-def watch(name):
-    operation = getattr(log.Files, name)
-    def watched(self, *arguments):
-        reach("step")
-        result = operation(self, *arguments)
-        reach("step")
-        return result
-    setattr(log.Files, name, watched)
-
-for name in ("begin", "append", "sync", "remove"):
-    watch(name)
+folder, how, place, guid = sys.argv[1:5]
 options = {"guid": bytes([int(guid[k : k + 2], 16) for k in range(0, 32, 2)]), "segment_size": 4096}
 if how == "listen":
     options["listen"] = ("127.0.0.1", int(place))
@@ -96,6 +77,7 @@ with open(folder + "/handled", "ab", 0) as notes:
             inbox.take(message)
             reach("taken")
 """
+)
 
 
 class Application:

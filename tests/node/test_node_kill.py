@@ -24,6 +24,7 @@ from firmware.ports import modules
 from hil.dice import new_seed
 from tests.node.destination import Destination
 from tests.support.forked import said_in_fork
+from tests.support.stands_still import STANDS_STILL
 
 ROOT = Path(__file__).resolve().parents[2]
 BOARD = ROOT / "build" / "micropython" / "unix-c" / "micropython"
@@ -43,32 +44,12 @@ MOMENTS = {
 
 # The application: sends without end, and says on its output what was accepted. Message k has MessageID k. It wants to
 # know of every second one whether it is received; it would say it if one is not.
-APPLICATION = """
-import asyncio, sys
-from ordack.node import Node, log
+APPLICATION = (
+    STANDS_STILL
+    + """
+import asyncio
+from ordack.node import Node
 log.jump = bytes
-moment = sys.argv[5]
-left = int(sys.argv[6])
-
-def reach(kind):
-    global left
-    if kind == moment:
-        left -= 1
-        if not left:
-            print("stands still")
-            sys.stdin.readline()
-
-def watch(name):
-    operation = getattr(log.Files, name)
-    def watched(self, *arguments):
-        reach("step")
-        result = operation(self, *arguments)
-        reach("step")
-        return result
-    setattr(log.Files, name, watched)
-
-for name in ("begin", "append", "sync", "remove"):
-    watch(name)
 
 def body(k):
     return b"%d " % k + bytes([k & 255]) * (k * k * 7919 % 3001)
@@ -95,6 +76,7 @@ async def main():
 
 asyncio.run(main())
 """
+)
 
 
 def body(k: int) -> bytes:
