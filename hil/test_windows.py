@@ -447,7 +447,9 @@ def test_administration_acknowledgements_come_from_there(trial: Trial) -> None:
 
 
 def test_the_capture_of_all_of_it_has_no_violation(trial: Trial) -> None:
-    trial.ask("hello")
+    queue = trial.queue_there("captured")
+    trial.client.send_many(trial.letter(queue, n) for n in range(1, MANY + 1))
+    assert trial.take_there(queue, MANY)[0] == list(range(1, MANY + 1))
     trial.stop()
     done = ordack("audit", "--no-spark", "--json", *sorted(trial.capture.parent.glob("capture*.pcapng")))
     trial.start()
