@@ -25,7 +25,6 @@ help: ## this list
 	@echo
 	@echo "  PYTHON=          the Python to use (3.11 or newer; default python3)"
 	@echo "  MICROPYTHON_DIR= a MicroPython checkout (1.25 or newer) to use instead of Debian's source package"
-	@echo "  MQTT_AS_DIR=     a folder with mqtt_as, which make bench then puts through the same cuts as a node"
 
 ##@ Use it
 
@@ -120,10 +119,8 @@ conformance: setup-test ## the rules of the specification with the tests that sh
 bench: setup-bench ## speed against a peer measured in the same run, as JSON lines (SIZE= packets of the pipeline's captures)
 	@$(PYTHON_VENV) -m tests.bench.bench
 	@$(PYTHON_VENV) -m tests.bench.bench_service
-	@$(PYTHON_VENV) -m tests.bench.bench_start
-	@$(PYTHON_VENV) -m tests.bench.bench_hostile
-	@$(PYTHON_VENV) -m tests.bench.bench_faults
 	@$(PYTHON_VENV) -m tests.bench.bench_uart
+	@$(PYTHON_VENV) -m tests.bench.bench_loss
 	@$(PYTHON_VENV) -m tests.bench.bench_pipeline $(if $(SIZE),--size $(SIZE))
 
 size: setup-test ## code size of the C core on a Cortex-M0+ against its ceilings

@@ -1,18 +1,10 @@
 """`make bench`: speed against a peer, measured in the same run, one JSON object a line.
 
-    python -m tests.bench.bench [codec] [messaging] [destination] [drip] [purge] [board] [loss] [--rounds N]
+    python -m tests.bench.bench [codec] [messaging] [--rounds N]
 
-Figures are medians over the rounds; `ratio` is more than 1 where we are faster. Nothing is asserted: machines differ.
-Where a figure is wanted of a row, `bar` says which. Of the queue manager as a service these are
-
-    bench_service   all-in with 1 KiB and 64 B, processor time and syncs in it; one in flight; idle sessions; boards
-    bench_start     the start with a million messages to send
-    bench purge     sends while a million messages are purged
-    bench_hostile   what an honest sender gets beside harm, and the memory of it
-    bench_faults    kills under load, power cuts
-
-Peers: `struct` and construct for the codec; for the messaging mosquitto at QoS 2, told to save on every change (it does
-not sync to disk, ordack does), with paho-mqtt.
+Figures are medians over the rounds; `ratio` is more than 1 where ordack is faster. Nothing is asserted: machines
+differ. Peers: `struct` for the codec; mosquitto at QoS 2 with paho-mqtt for the messaging. mosquitto saves on every
+change, without a sync; ordack syncs.
 """
 
 import argparse
@@ -29,21 +21,17 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "firmware"))  # ordack finds ordack.node there, or never
 
-import construct
 import paho.mqtt.client as mqtt
 from _mqqb import ffi, lib
 from mqqb import build, compose, core, parse, reader, session, streams
 from mqqb.events import Closed, MessageReceived
 from mqqb.names import parse_format_name
-from ordack.client import Client, Letter
-from ordack.manager import Manager
-from ordack.store import Store
+from ordack.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
 BODY = bytes(range(256)) * 4  # 1 KiB
@@ -99,36 +87,6 @@ def with_struct(data: bytes) -> tuple[Any, ...]:
     return flags, ttrq, user, transaction, PROPERTIES.unpack_from(data, offset + TRANSACTION.size)
 
 
-BASE_CONSTRUCT = construct.Struct(
-    "version" / construct.Const(0x10, construct.Int8ul),
-    "reserved" / construct.Int8ul,
-    "flags" / construct.Int16ul,
-    "signature" / construct.Const(0x524F494C, construct.Int32ul),
-    "packet_size" / construct.Int32ul,
-    "time_to_reach_queue" / construct.Int32ul,
-)
-
-
-def words(names: str) -> list[Any]:
-    """32-bit fields."""
-    return [name / construct.Int32ul for name in names.split()]
-
-
-MESSAGE_CONSTRUCT = construct.Struct(
-    "base" / BASE_CONSTRUCT,
-    "source" / construct.Bytes(16),
-    "address" / construct.Bytes(16),
-    *words("ttbr sent_time message_id flags"),
-    "name" / construct.Aligned(4, construct.Prefixed(construct.Int16ul, construct.GreedyBytes)),
-    *words("tx_flags ordinal time_stamp number previous"),
-    "property_flags" / construct.Int8ul,
-    "label_length" / construct.Int8ul,
-    "message_class" / construct.Int16ul,
-    "correlation" / construct.Bytes(20),
-    *words("body_type application_tag message_size allocation_body_size privacy hash encryption extension_size"),
-)
-
-
 def codec(rounds: int) -> None:
     """Header decoding, nanoseconds per packet."""
     one = message(1)
@@ -160,11 +118,11 @@ def codec(rounds: int) -> None:
                 peer=peer, peer_value=medians[peer], ratio=medians[peer] / medians[ours[0]],
             )  # fmt: skip
 
-    by_struct = {"struct": lambda: with_struct(one), "construct": lambda: MESSAGE_CONSTRUCT.parse(one)}
+    by_struct = {"struct": lambda: with_struct(one)}
     measure(
         "decode the base header",
         ("core.unpack, a call per packet", lambda: core.unpack(core.BASE_HEADER, fields, one, 0, len(one)), 1),
-        {"struct": lambda: BASE.unpack_from(one), "construct": lambda: BASE_CONSTRUCT.parse(one)},
+        {"struct": lambda: BASE.unpack_from(one)},
     )
     measure("decode 1 KiB messages into columns", ("mqqb_scan, a call per 1,000 packets", scan, 1000), by_struct)
     measure("decode 1 KiB messages into objects", ("parse.parse", lambda: parse.parse(one), 1), by_struct)
@@ -419,218 +377,9 @@ def messaging(rounds: int) -> None:
         report(**values)
 
 
-class Destination:
-    """A queue manager in this process that gets one stream's messages, a window at a time; predicts: in runs."""
-
-    def __init__(self, folder: Path, predicts: bool) -> None:
-        self.store = Store(folder, create=True)
-        self.store.queues.create(QUEUE, transactional=True)
-        self.store.lock_manager()
-        self.manager = Manager(self.store, 0)
-        self.manager.poll(0, 1)
-        link = self.manager.accept("10.0.0.9", 0)
-        assert link is not None
-        link.session.predicts = predicts
-        self.link = link
-        self.protocol = 0  # ns in what decides about messages, without the store
-        self._count_in(self.manager.links, "receive")
-        self._count_in(self.manager._acceptance, "message", "run")
-        self._count_in(link.session, "stored_all")
-        opening = compose.establish_connection(SOURCE, bytes(16), 0) + compose.connection_parameters(500, 20000, 64)
-        self.manager.receive([(self.link, bytes(opening))], 0, 1)
-        self.manager.output()
-
-    def _count_in(self, owner: object, *names: str) -> None:
-        for name in names:
-            setattr(owner, name, partial(self._counted, getattr(owner, name)))
-
-    def _counted(self, real: Callable[..., Any], *arguments: Any) -> Any:
-        begun = time.thread_time_ns()
-        result = real(*arguments)
-        if isinstance(result, Iterator):
-            result = list(result)
-        self.protocol += time.thread_time_ns() - begun
-        return result
-
-    def take(self, packets: bytes, count: int, now: int) -> tuple[float, float]:
-        """us of processor time for each of so many messages: all of it, and without the store."""
-        self.protocol = 0
-        begun = time.thread_time_ns()
-        self.manager.receive([(self.link, packets)], now, 1)
-        self.manager.output()
-        passed = time.thread_time_ns() - begun
-        self.manager.acknowledge(now, 1)
-        self.manager.output()
-        return passed / count / 1000, self.protocol / count / 1000
-
-
-def destination(rounds: int) -> None:
-    """Processor time of a queue manager for a message of a stream, with header prediction and without."""
-    window, batches = 64, 100 * rounds
-    for body, changing in ((64, False), (1024, False), (1024, True)):
-        with tempfile.TemporaryDirectory(prefix="ordack-bench-") as folder:
-            ends = [Destination(Path(folder) / name, name == "runs") for name in ("runs", "singles")]
-            found: list[list[tuple[float, float]]] = [[], []]
-            stream = streams.OutgoingStream(streams.OutgoingStream.new(1))
-            number = 0
-            for batch in range(batches):
-                packets = bytearray()
-                for _ in range(window):
-                    number += 1
-                    label = str(number) if changing else "reading"
-                    packet = build.user_message(
-                        SOURCE, number, DESTINATION, bytes(body), label=label, delivery="transactional",
-                        ttrq=compose.FOREVER,
-                    )  # fmt: skip
-                    stream.number(packet, parse.transaction_offset(packet), number, number)
-                    entry = stream.table[-1]
-                    stream.prepare(entry, packet, parse.transaction_offset(packet))
-                    packets += packet
-                for end, costs in zip(ends, found, strict=True):
-                    costs.append(end.take(bytes(packets), window, batch + 1))
-            for end in ends:
-                assert end.store.queues.named(QUEUE).messages == number
-                end.store.close()
-        (ours, decided), (before, decided_before) = (
-            [statistics.median(column) for column in zip(*costs, strict=True)] for costs in found
-        )
-        report(
-            bench=f"take {body} B messages, {window} a batch" + (", each with another label" if changing else ""),
-            unit="us of processor time per message", ordack="predicted", ordack_value=ours, peer="each by itself",
-            peer_value=before, ratio=before / ours, without_store=decided, peer_without_store=decided_before,
-            ratio_without_store=decided_before / decided,
-        )  # fmt: skip
-
-
-def copying(self: session.Session, data: bytes, now: int) -> list[object]:
-    """Session.receive_data as it would be if what has come were copied together with each piece."""
-    buffer = self.reader
-    buffer.data = bytearray(bytes(buffer.data[buffer.begin : buffer.end]) + bytes(data))
-    buffer.begin, buffer.end = 0, len(buffer.data)
-    events: list[object] = []
-    while self._next(now, events):
-        pass
-    return events
-
-
-def drip(rounds: int) -> None:
-    """Processor time of the queue manager for each byte of a packet of 4 MiB that comes byte by byte, nearly whole."""
-    from tests.support.host_world import Host, handshake, peer_of, world_of
-
-    packet = bytes(build.user_message(bytes([1]) * 16, 1, DESTINATION, bytes(4_000_000), delivery="transactional"))
-    begins, count = 3_900_000, 200
-    costs: dict[str, list[float]] = {"in place": [], "copied": []}
-    straight = session.Session.receive_data
-    for _ in range(rounds):
-        for how, found in costs.items():
-            with tempfile.TemporaryDirectory(prefix="ordack-bench-") as folder:
-                host = Host(Path(folder))
-                world = world_of([host], [peer_of(1)])
-                handshake(world)
-                link = world.wires[0].link
-                host.manager.receive([(link, packet[:begins])], 0, 1)
-                session.Session.receive_data = straight if how == "in place" else copying  # type: ignore[method-assign, assignment]
-                begun = time.process_time_ns()
-                for at in range(begins, begins + count):
-                    host.manager.receive([(link, packet[at : at + 1])], 0, 1)
-                found.append((time.process_time_ns() - begun) / count / 1000)
-                session.Session.receive_data = straight  # type: ignore[method-assign]
-                host.store.close()
-    ours, before = (statistics.median(costs[how]) for how in ("in place", "copied"))
-    report(
-        bench="a packet of 4 MiB, byte by byte", unit="us of processor time per byte", ordack="appended in place",
-        ordack_value=ours, peer="copied together with what has come, as before", peer_value=before, ratio=before / ours,
-    )  # fmt: skip
-
-
-PURGED = 1_000_000  # messages
-USUAL_S = 10.0  # of sends without a purge, before it and after it
-PURGE = """
-import sys
-from ordack.client import Client
-with Client(sys.argv[1]) as client:
-    print(flush=True)
-    sys.stdin.readline()
-    client.purge_queue("old")
-"""
-
-
-def purge(rounds: int) -> None:
-    """How long 99 of 100 sends take at most while `serve` purges a queue, and without that."""
-    usual: list[float] = []
-    meanwhile: list[float] = []
-    worst: list[float] = []
-    for _ in range(rounds):
-        with tempfile.TemporaryDirectory(prefix="ordack-bench-") as name, contextlib.ExitStack() as stack:
-            folder = Path(name)
-            with Client(folder, create=True) as client:
-                client.create_queue("old", transactional=False)
-                client.create_queue("new", transactional=True)
-            command = [sys.executable, "-m", "ordack", "serve", "--store", name, "--listen", "127.0.0.1:0"]
-            serving = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE))
-            stack.callback(serving.terminate)
-            assert serving.stdout
-            serving.stdout.readline()
-            client = stack.enter_context(Client(folder))
-            for _ in range(PURGED // 1000):
-                client.send_many([Letter("old", bytes(64))] * 1000)
-            purging = stack.enter_context(
-                subprocess.Popen([sys.executable, "-c", PURGE, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-            )
-            assert purging.stdin
-            assert purging.stdout
-            purging.stdout.readline()
-            before = sends(client, USUAL_S)
-            purging.stdin.close()
-            during = sends(client, DEADLINE, purging)
-            usual += before + sends(client, USUAL_S)
-            meanwhile += during
-            worst.append(max(during))
-    ours, without = (statistics.quantiles(took, n=100)[98] for took in (meanwhile, usual))
-    report(
-        bench=f"sends through serve while a queue of {PURGED} messages is purged, 99 of 100 take at most", unit="ms",
-        bar="ratio >= 0.5",
-        ordack="while it is purged", ordack_value=ours, ordack_longest=statistics.median(worst), peer="without a purge",
-        peer_value=without, ratio=without / ours,
-    )  # fmt: skip
-
-
-def sends(client: Client, seconds: float, until_ends: "subprocess.Popen[bytes] | None" = None) -> list[float]:
-    """Milliseconds of each send, for so long or until a process ends."""
-    took = []
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and not (until_ends and until_ends.poll() is not None):
-        began = time.perf_counter()
-        client.send("new", bytes(64))
-        took.append(1e3 * (time.perf_counter() - began))
-    return took
-
-
-def board(rounds: int) -> None:
-    """A board: instructions on a Cortex-M3, messages per second on MicroPython's unix port."""
-    from tests.bench import bench_board
-
-    bench_board.board(report, rounds)
-
-
-def loss(rounds: int) -> None:
-    """A board: what is lost and repeated through power cuts, link cuts and kills of the server."""
-    from tests.bench import bench_loss
-
-    bench_loss.loss(report, rounds)
-
-
 def main() -> None:
     """Runs the benches named, or all."""
-    benches = {
-        "codec": codec,
-        "messaging": messaging,
-        "destination": destination,
-        "drip": drip,
-        "purge": purge,
-        "board": board,
-        "loss": loss,
-    }
+    benches = {"codec": codec, "messaging": messaging}
     parser = argparse.ArgumentParser(description="speed against a peer, one JSON object a line")
     parser.add_argument("benches", nargs="*", metavar="bench", help=f"{', '.join(benches)}; all by default")
     parser.add_argument("--rounds", type=int, default=3)

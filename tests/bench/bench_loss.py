@@ -1,40 +1,36 @@
-"""What a board loses: readings through power cuts, link cuts and kills of the server, with ordack's node and with the
-MQTT client that MicroPython has, in the same run.
+"""Which readings a board loses or repeats through power cuts, link cuts and kills of the server.
 
-    [MQTT_AS_DIR=FOLDER] .venv/bin/python -m tests.bench.bench loss
+    python -m tests.bench.bench_loss [ROUNDS]
 
-With mqtt_as too, if MQTT_AS_DIR names the folder that has mqtt_as.py, or the package mqtt_as, in it, which no package
-index that pip uses has; or with what was made of it, mqtt_async.py, of `pip download --no-deps micropython-mqtt`.
-
-A sensor takes numbered readings. Before it hands one to its client it notes the number in a file, which survives;
-after a power cut it goes on from there. Each program does what the page of its client says: the one with umqtt.simple
-connects again and publishes again what was not acknowledged; mqtt_as does that by itself, but after a power cut; the
-one with a node asks it whether the last reading counted. All go through the same proxy, which cuts the link at bytes
-that a seed has planned.
+Beside ordack's node runs the MQTT client of MicroPython, in the same run. A sensor takes numbered readings. It notes
+each number in a file before it hands the reading to its client, and goes on from there after a power cut. The program
+with umqtt.simple connects and publishes again what was not acknowledged, as the page of umqtt.simple says; the program
+with a node asks the node whether the last reading was accepted. Both go through the same proxy, which cuts the link at
+bytes that a seed has planned.
 """
 
 from __future__ import annotations
 
 import asyncio
+import io
 import json
-import os
 import random
+import re
 import statistics
 import subprocess
 import sys
+import tarfile
 import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from ordack.client import Client
 
 from hil.faults import CutSchedule, TcpFaultProxy, plan_cuts
 from tests import on_mps2
-from tests.bench.bench_board import FIGURE, MICROPYTHON, QUEUE, umqtt_simple
 from tests.conformance import ROOT
 from tests.support.command import Serve, own_port
 from tests.support.command import ordack as command
@@ -42,6 +38,10 @@ from tests.support.command import ordack as command
 if TYPE_CHECKING:
     import paho.mqtt.client as mqtt
 
+FIGURE = re.compile(r"^(\w+) (-?[\d.]+)\r?$", re.MULTILINE)
+MICROPYTHON = ROOT / "build" / "micropython" / "unix-c" / "micropython"
+PEERS = ROOT / "build" / "bench"
+QUEUE = "bench"
 READINGS = 4000
 UNDISTURBED = 1000
 CUTS = 100
@@ -50,13 +50,6 @@ SERVER_KILLS = 10
 SEED = 15
 PATIENCE_S = 120
 POLL_S = 0.001
-WEAR = """
-import sys
-sys.path.insert(0, "tests/mp")
-import wear, flash
-print("bytes", wear.measure(flash.LITTLEFS_256, 1, packet_size=200)[0])
-"""
-
 # How both programs begin: `number` is the reading that was taken last, `behind` what was noted with it.
 NOTES = """
 import gc, sys, time
@@ -93,17 +86,6 @@ while node.waiting:
 print("seconds", time.ticks_diff(time.ticks_us(), begin) / 1000000)
 """
 
-# All readings of a client of MQTT, when it is connected.
-PUBLISHED = """gc.collect()
-print("memory", gc.mem_alloc() - before)
-begin = time.ticks_us()
-while number < count:
-    number += 1
-    note(0)
-    PUBLISH
-print("seconds", time.ticks_diff(time.ticks_us(), begin) / 1000000)
-"""
-
 UMQTT = """
 from umqtt.simple import MQTTClient
 client = MQTTClient("sensor", "127.0.0.1", port)
@@ -123,51 +105,40 @@ def publish():
 connect()
 if number:
     publish()  # the power failed, perhaps before it was acknowledged
+gc.collect()
+print("memory", gc.mem_alloc() - before)
+begin = time.ticks_us()
+while number < count:
+    number += 1
+    note(0)
+    publish()
+print("seconds", time.ticks_diff(time.ticks_us(), begin) / 1000000)
 """
-UMQTT += PUBLISHED.replace("PUBLISH", "publish()")
 
-# On a host there is no radio, so one stands here that is always connected; the seconds for which mqtt_as waits until it
-# is stable are hundredths. mqtt_async has the same interface; it gets a log, for the one that it makes itself raises.
-MQTT_AS = """
-class Radio:
-    def __getattr__(self, name):
-        return lambda *arguments, **options: True
-class Module:
-    STA_IF = STAT_CONNECTING = 0
-    def WLAN(*_):
-        return Radio()
-    def unique_id():
-        return b"sensor"
-    def getLogger(_):
-        return Radio()
-sys.modules["network"] = sys.modules["machine"] = sys.modules["logging"] = Module
-import asyncio
-asyncio.sleep = lambda seconds: asyncio.sleep_ms(int(seconds * 10))
-sys.modules["uasyncio"] = asyncio
-try:
-    import mqtt_as
-except ImportError:
-    import mqtt_async as mqtt_as
-    async def open_connection(_):  # in place of its own, which takes an address apart that here is bytes
-        return (await asyncio.open_connection("127.0.0.1", port))[0]
-    mqtt_as.open_connection = open_connection
-settings = {"server": "127.0.0.1", "port": port, "client_id": "sensor", "clean": False, "ssid": "lab", "wifi_pw": ""}
-for name in settings:
-    mqtt_as.config[name] = settings[name]
-async def main():
-    global number
-    client = mqtt_as.MQTTClient(mqtt_as.config)
-    while True:
-        try:
-            await client.connect()
-            break
-        except OSError:
-            await asyncio.sleep_ms(20)
-    if number:
-        await client.publish("bench", b"%064d" % number, qos=1)  # the power failed, perhaps before it was acknowledged
-"""
-MQTT_AS += indent(PUBLISHED.replace("PUBLISH", 'await client.publish("bench", b"%064d" % number, qos=1)'), "    ")
-MQTT_AS += "asyncio.run(main())\n"
+
+def umqtt_simple() -> Path:
+    """A folder with umqtt.simple as it is on the package index. It has no set-up file, so pip only fetches it."""
+    folder = PEERS / "umqtt.simple"
+    if not (folder / "umqtt" / "simple.py").exists():
+        from pip._internal.commands import create_command
+
+        command = create_command("download")
+        options, _ = command.parse_args(["--no-deps", "--quiet", "micropython-umqtt.simple"])
+        with command.main_context():
+            session = command.get_default_session(options)  # type: ignore[attr-defined]
+            finder = command._build_package_finder(options, session)  # type: ignore[attr-defined]
+            best = finder.find_best_candidate("micropython-umqtt.simple").best_candidate
+            if best is None:
+                raise RuntimeError("umqtt.simple is not on the package index that pip uses")
+            answer = session.get(best.link.url_without_fragment)
+        answer.raise_for_status()
+        with tarfile.open(fileobj=io.BytesIO(answer.content)) as archive:
+            member = next(member for member in archive.getmembers() if member.name.endswith("umqtt/simple.py"))
+            content = archive.extractfile(member)
+            assert content is not None
+            (folder / "umqtt").mkdir(parents=True, exist_ok=True)
+            (folder / "umqtt" / "simple.py").write_bytes(content.read())
+    return folder
 
 
 class QueueManager:
@@ -208,7 +179,7 @@ class Broker:
     program = NOTES + UMQTT
 
     def __init__(self, folder: Path) -> None:
-        self.path = f".frozen:{self.client()}"
+        self.path = f".frozen:{umqtt_simple()}"
         self.port = own_port()
         self._heard: Counter[int] = Counter()
         self._settings = folder / "mosquitto.conf"
@@ -216,10 +187,6 @@ class Broker:
         self._settings.write_text(f"listener {self.port} 127.0.0.1\nallow_anonymous true\n{kept}")
         self._subscribed = threading.Event()
         self._subscriber: mqtt.Client | None = None
-
-    def client(self) -> Path:
-        """The folder with the client's modules."""
-        return umqtt_simple()
 
     def start(self) -> None:
         """Start it; the subscriber is there before anything is published."""
@@ -255,29 +222,6 @@ class Broker:
         self._process.terminate()
         self._process.wait()
         return self._heard
-
-
-class OtherClient(Broker):
-    """The same with mqtt_as, or with mqtt_async."""
-
-    name = "mqtt_as at QoS 1 and mosquitto as shipped"
-    program = NOTES + MQTT_AS
-
-    def client(self) -> Path:
-        return Path(os.environ["MQTT_AS_DIR"]).resolve()
-
-
-def mqtt_as() -> list[str]:
-    """The files of mqtt_as in MQTT_AS_DIR, which has to have it; none: there is no MQTT_AS_DIR."""
-    folder = os.environ.get("MQTT_AS_DIR")
-    if not folder:
-        return []
-    for pattern in ("mqtt_as.py", "mqtt_as/*.py", "mqtt_async.py"):
-        if found := sorted(Path(folder).glob(pattern)):
-            return [str(path.relative_to(folder)) for path in found]
-    sys.exit(
-        f"MQTT_AS_DIR={folder} has neither mqtt_as.py, mqtt_as/__init__.py nor mqtt_async.py: name the folder with one"
-    )
 
 
 async def campaign(server: QueueManager | Broker, folder: Path, count: int, cuts: int, power: int, kills: int) -> Any:
@@ -330,43 +274,9 @@ async def campaign(server: QueueManager | Broker, folder: Path, count: int, cuts
     }
 
 
-def code_bytes(folder: Path, names: list[str]) -> int:
-    """Bytes of modules as mpy-cross compiles them."""
-    total = 0
-    with tempfile.NamedTemporaryFile(suffix=".mpy") as compiled:
-        for name in names:
-            cross = ROOT / "build" / "micropython" / "mpy-cross" / "mpy-cross"
-            subprocess.run([cross, "-o", compiled.name, folder / name], check=True)
-            total += Path(compiled.name).stat().st_size
-    return total
-
-
-def loaded(path: str) -> list[str]:
-    """The modules of the board's form of the checkout that a program with a node has loaded."""
-    program = (
-        "import sys\nfrom ordack import node\n"
-        "print(*[getattr(module, '__file__', '') for module in sys.modules.values()])"
-    )
-    result = subprocess.run(
-        [MICROPYTHON, "-c", program], env={"MICROPYPATH": path}, capture_output=True, text=True, check=True
-    )
-    return [name for name in result.stdout.split() if name.startswith(str(on_mps2.board()))]
-
-
-def flash_bytes() -> float:
-    """Bytes that a message of 200 writes to LittleFS, one sync for each."""
-    result = subprocess.run(
-        [MICROPYTHON, "-X", "heapsize=16M", "-c", WEAR],
-        cwd=on_mps2.board(), env={"MICROPYPATH": ".frozen:.:tests/mp"}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    return float(dict(FIGURE.findall(result.stdout))["bytes"])
-
-
 def loss(report: Callable[..., None], rounds: int) -> None:
     """Both systems: undisturbed in interleaved rounds, then once through all faults. The guarantees stand beside."""
-    others = mqtt_as()
-    OtherClient.name = OtherClient.name.replace("mqtt_as", "mqtt_async" if others == ["mqtt_async.py"] else "mqtt_as")
-    kinds: tuple[type[QueueManager] | type[Broker], ...] = (Broker, QueueManager, *([OtherClient] if others else []))
+    kinds: tuple[type[QueueManager] | type[Broker], ...] = (Broker, QueueManager)
     rates: dict[str, list[float]] = {kind.name: [] for kind in kinds}
     memory: dict[str, float] = {}
     for kind in kinds * rounds:
@@ -374,15 +284,9 @@ def loss(report: Callable[..., None], rounds: int) -> None:
             _, figures = asyncio.run(campaign(kind(Path(name)), Path(name), UNDISTURBED, 0, 0, 0))
             rates[kind.name].append(UNDISTURBED / figures["seconds"][0])
             memory[kind.name] = figures["memory"][0]
-    code = {
-        Broker.name: code_bytes(umqtt_simple(), ["umqtt/simple.py"]),
-        QueueManager.name: code_bytes(Path("/"), loaded(f".frozen:{on_mps2.board()}")),
-        OtherClient.name: code_bytes(Path(os.environ.get("MQTT_AS_DIR", "")), others),
-    }
     guarantee = {
         Broker.name: "at least once while the board and the broker run",
         QueueManager.name: "exactly once, in order, or the sender is told",
-        OtherClient.name: "at least once while the board and the broker run",
     }
     for kind in kinds:
         with tempfile.TemporaryDirectory(prefix="ordack-bench-") as name:
@@ -392,15 +296,7 @@ def loss(report: Callable[..., None], rounds: int) -> None:
             system=kind.name, guarantee=guarantee[kind.name], seed=SEED,
             lost=sum(not received[number] for number in range(1, READINGS + 1)),
             repeated=sum(received[number] > 1 for number in range(1, READINGS + 1)),
-            readings_per_second=round(statistics.median(rates[kind.name])),
-            heap_bytes_64_bit=memory[kind.name], code_bytes=code[kind.name],
-            flash_bytes_per_message=round(flash_bytes()) if kind is QueueManager else 0,
-            **({"source": os.environ["MQTT_AS_DIR"]} if kind is OtherClient else {}),
-        )  # fmt: skip
-    if not others:
-        report(
-            bench="the same", system="mqtt_as", left_out="MQTT_AS_DIR does not name a folder with it",
-            published="QoS 0 and 1; a reset forgets what was not acknowledged", source="its README",
+            readings_per_second=round(statistics.median(rates[kind.name])), heap_bytes_64_bit=memory[kind.name],
         )  # fmt: skip
 
 

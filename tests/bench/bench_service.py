@@ -2,15 +2,12 @@
 
     python -m tests.bench.bench_service [all-in] [alone] [idle] [boards] [--rounds N] [--count N] [--sessions N] ...
 
-A program sends to `ordack serve` A, 64 in a commit; A sends to B; a program receives from B, 64 in a commit. Each step
-is on disk before it counts. Redis has `appendfsync always`, a program that adds 64 in a pipeline, and one that reads
-and acknowledges 64 at a time. The least that a way like ours can take is two programs with a database each, and a
-socket without a protocol between them. Then one message at a time, beside mosquitto, and beside what the disk and the
-loopback alone take for that: three syncs and a round trip; and what those two programs take (`programs`). Then what
-idle sessions cost, and idle clients of Redis; and boards that all send at their own pace, and clients of Redis that do.
-Rounds take turns; figures are medians. `ratio` is more than 1 where we are faster. `ordack_syncs` are those that both
-`serve` wait for, for a commit of 64, or for a message that is alone; the programs wait for none. Nothing is asserted:
-machines differ.
+all-in: a program sends to `ordack serve` A, 64 in a commit; A sends to B; a program receives from B, 64 in a commit.
+Redis has `appendfsync always`, a program that adds 64 in a pipeline, and one that reads and acknowledges 64 at a time.
+alone: one message at a time, beside mosquitto, and beside three syncs and a round trip over the loopback.
+idle, boards: what idle sessions cost, and boards that send a message a second each, beside clients of Redis.
+Rounds take turns; figures are medians. `ratio` is more than 1 where ordack is faster. `ordack_syncs` are those of both
+`serve` for a commit of 64, or for a message that is alone. Nothing is asserted: machines differ.
 """
 
 import argparse
@@ -108,80 +105,6 @@ while count:
         count -= len(entries)
 print(flush=True)
 sys.stdin.readline()
-"""
-# Numbers and keeps messages until they are acknowledged: 64 in a commit, in a frame, in an acknowledgement.
-NEAR = """
-import socket, sqlite3, sys
-file, port, count, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-table = sqlite3.connect(file, isolation_level=None)
-table.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL")
-table.execute("CREATE TABLE kept (number INTEGER PRIMARY KEY, body)")
-peer = socket.create_connection(("127.0.0.1", port))
-body = bytes(size)
-print(flush=True)
-sys.stdin.readline()
-for first in range(0, count, 64):
-    batch = range(first, min(first + 64, count))
-    table.execute("BEGIN")
-    table.execute("DELETE FROM kept WHERE number < ?", (first,))
-    table.executemany("INSERT INTO kept VALUES (?, ?)", [(number, body) for number in batch])
-    table.execute("COMMIT")
-    peer.sendall(len(batch).to_bytes(4, "big") + body * len(batch))
-    peer.recv(1)
-print(flush=True)
-sys.stdin.readline()
-"""
-FAR = """
-import socket, sqlite3, sys
-file, _, count, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-table = sqlite3.connect(file, isolation_level=None)
-table.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL")
-table.execute("CREATE TABLE kept (number INTEGER PRIMARY KEY, body)")
-with socket.create_server(("127.0.0.1", 0)) as server:
-    print(server.getsockname()[1], flush=True)
-    sys.stdin.readline()
-    peer = server.accept()[0].makefile("rwb")
-while count:
-    batch = int.from_bytes(peer.read(4), "big")
-    bodies = peer.read(batch * size)
-    table.execute("BEGIN")
-    rows = [(bodies[at : at + size],) for at in range(0, len(bodies), size)]
-    table.executemany("INSERT INTO kept (body) VALUES (?)", rows)
-    table.execute("COMMIT")
-    peer.write(b".")
-    peer.flush()
-    count -= batch
-print(flush=True)
-sys.stdin.readline()
-"""
-
-# Keeps one message, says so to who sent it, and hands it on: to a program like it, or to who sends it a byte, which
-# removes it.
-RELAY = """
-import socket, sqlite3, sys
-file, onward, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-table = sqlite3.connect(file, isolation_level=None)
-table.executescript("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL")
-table.execute("CREATE TABLE kept (number INTEGER PRIMARY KEY, body)")
-with socket.create_server(("127.0.0.1", 0)) as server:
-    print(server.getsockname()[1], flush=True)
-    sender = server.accept()[0]
-    taker = socket.create_connection(("127.0.0.1", onward)) if onward else server.accept()[0]
-taker.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-number = 0
-while body := sender.recv(size, socket.MSG_WAITALL):
-    number += 1
-    table.execute("BEGIN")
-    if onward:
-        table.execute("DELETE FROM kept WHERE number < ?", (number,))
-    table.execute("INSERT INTO kept VALUES (?, ?)", (number, body))
-    table.execute("COMMIT")
-    sender.sendall(b".")
-    taker.sendall(body)
-    taker.recv(1)
-    if not onward:
-        table.execute("DELETE FROM kept")
-        taker.sendall(b".")
 """
 
 
@@ -323,58 +246,6 @@ class Redis:
             return throughput([adder, reader], [self.process.pid], count)
 
 
-class Bare:
-    """Two programs that keep what they send and have received, without a protocol, a queue or anybody else."""
-
-    name = "two databases and a socket"
-
-    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
-        folder.mkdir()
-        self._folder, self._stack = folder, stack
-
-    def run(self, count: int, size: int) -> tuple[float, list[float]]:
-        far = self._stack.enter_context(program(FAR, self._folder / "far", 0, count, size))
-        assert far.stdout
-        port = int(far.stdout.readline())
-        go(far)
-        near = self._stack.enter_context(program(NEAR, self._folder / "near", port, count, size))
-        step(near)
-        before = [cpu_s(process.pid) for process in (near, far)]
-        began = time.perf_counter()
-        go(near)
-        step(far)
-        took = time.perf_counter() - began
-        return count / took, [
-            1e6 * (cpu_s(process.pid) - was) / count for process, was in zip((near, far), before, strict=True)
-        ]
-
-    def alone(self, count: int, size: int) -> list[float]:
-        """As that of `Service`, through two programs that do nothing but keep a message and hand it on."""
-        far_port = self._relay("far", 0, size)
-        near_port = self._relay("near", far_port, size)
-        took = []
-        with socket.create_connection(("127.0.0.1", near_port)) as sender:
-            sender.sendall(bytes(size))  # the near one has connected to the far one when it answers
-            sender.recv(1)
-            with socket.create_connection(("127.0.0.1", far_port)) as receiver:
-                for number in range(count + 1):
-                    began = time.perf_counter()
-                    if number:
-                        sender.sendall(bytes(size))
-                        sender.recv(1)
-                    receiver.recv(size, socket.MSG_WAITALL)
-                    receiver.sendall(b".")
-                    receiver.recv(1)
-                    took.append(time.perf_counter() - began)
-        return took[1:]
-
-    def _relay(self, name: str, onward: int, size: int) -> int:
-        """Its port."""
-        relay = self._stack.enter_context(program(RELAY, self._folder / f"{name}-alone", onward, size))
-        assert relay.stdout
-        return int(relay.stdout.readline())
-
-
 def bare(folder: Path, count: int, size: int) -> list[float]:
     """Seconds for three syncs of so many bytes, each appended to a file, and one round trip over the loopback."""
     took = []
@@ -404,7 +275,7 @@ def all_in(rounds: int, count: int, size: int) -> None:
     rates: dict[str, list[float]] = {}
     costs: dict[str, list[list[float]]] = {}
     syncs: list[float] = []
-    kinds: tuple[Callable[[Path, contextlib.ExitStack], Service | Redis | Bare], ...] = Service, Redis, Bare
+    kinds: tuple[Callable[[Path, contextlib.ExitStack], Service | Redis], ...] = Service, Redis
     for _ in range(rounds):
         for kind in kinds:
             with tempfile.TemporaryDirectory(prefix="ordack-bench-") as name, contextlib.ExitStack() as stack:
@@ -415,27 +286,23 @@ def all_in(rounds: int, count: int, size: int) -> None:
                     syncs.append((system.syncs() - before) * AT_ONCE / count)
                 rates.setdefault(system.name, []).append(rate)
                 costs.setdefault(system.name, []).append(cost)
-    ours, peer, least = (statistics.median(rates[kind.name]) for kind in (Service, Redis, Bare))
+    ours, peer = (statistics.median(rates[kind.name]) for kind in (Service, Redis))
     medians = {
         name: [statistics.median(column) for column in zip(*table, strict=True)] for name, table in costs.items()
     }
     report(
         bench=f"all-in, {size} bytes, {AT_ONCE} in a commit",
         unit="messages per second",
-        bar="ratio >= 1.5, least_ratio >= 0.6, ordack_syncs <= 4, ordack_cpu_us in all <= 40, serve_b 10, sender 12",
+        bar="ratio >= 1.5, ordack_syncs <= 4, ordack_cpu_us in all <= 40, serve_b 10, sender 12",
         ordack_value=ours,
         ordack_syncs=statistics.median(syncs),
         peer=Redis.name,
         peer_value=peer,
         ratio=ours / peer,
-        least=Bare.name,
-        least_value=least,
-        least_ratio=ours / least,
         ordack_cpu_us=dict(
             zip(("serve_a", "serve_b", "sender", "receiver"), map(round, medians["ordack"]), strict=True)
         ),
         peer_cpu_us=dict(zip(("server", "sender", "receiver"), map(round, medians[Redis.name]), strict=True)),
-        least_cpu_us=dict(zip(("sender", "receiver"), map(round, medians[Bare.name]), strict=True)),
     )
 
 
@@ -444,7 +311,6 @@ def one_at_a_time(rounds: int, size: int) -> None:
     found: list[float] = []
     syncs: list[float] = []
     floor: list[float] = []
-    programs: list[float] = []
     peer: list[float] = []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory(prefix="ordack-bench-") as name, contextlib.ExitStack() as stack:
@@ -454,12 +320,11 @@ def one_at_a_time(rounds: int, size: int) -> None:
             found += system.alone(ALONE, size)
             syncs.append((system.syncs() - before) / ALONE)
             floor += bare(Path(name), ALONE, size)
-            programs += Bare(Path(name) / "bare-programs", stack).alone(ALONE, size)
         with tempfile.TemporaryDirectory(prefix="ordack-bench-") as name:
             Path(name).chmod(0o755)  # as root, mosquitto becomes another user
             with running(Mosquitto, Path(name) / "broker") as broker:
                 peer += broker.measure(ALONE, one_in_flight=True).latencies
-    ours, least, smallest, theirs = (statistics.median(values) * 1e6 for values in (found, floor, programs, peer))
+    ours, least, theirs = (statistics.median(values) * 1e6 for values in (found, floor, peer))
     report(
         bench=f"one in flight, {size} bytes, send to received and removed",
         unit="microseconds, median",
@@ -472,9 +337,6 @@ def one_at_a_time(rounds: int, size: int) -> None:
         least="three syncs and a round trip",
         least_value=least,
         least_ratio=least / ours,
-        programs=Bare.name,
-        programs_value=smallest,
-        programs_ratio=smallest / ours,
     )
 
 

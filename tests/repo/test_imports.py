@@ -2,8 +2,6 @@
 import the lists of what MicroPython runs, to run that on CPython, and nothing else."""
 
 import ast
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,8 +67,3 @@ def test_no_test_needs_another(module: Path) -> None:
 )  # fmt: skip
 def test_what_may_not_be_imported_is_found(line: str) -> None:
     assert len(faults(Path("tests/host/test_some.py"), line)) == 1
-
-
-def test_the_bench_of_boards_starts_by_itself() -> None:
-    """Without what pytest adds to the path."""
-    subprocess.run([sys.executable, "-c", "import tests.bench.bench_board"], cwd=ROOT, check=True, timeout=120)
