@@ -17,9 +17,6 @@ CAPTURE = "link.pcapng"
 CAPTURE_BYTES = 1 << 30
 DEADLINE_S = 120.0
 _SHOWN = 3
-# No fault of a board that loses its power: the mark that a message is settled is lazy. Without it the message leaves
-# again, and the queue manager takes it for the copy that it is.
-_OF_POWER_CUTS = "resent_after_ack"
 _WORD = 0x10000
 
 
@@ -51,11 +48,7 @@ def judge(ordack: Sequence[str], folder: Path) -> list[str]:
     if not packets:
         return []
     (summary,) = _json_lines((0, 1, 3), *ordack, "audit", *captures, "--no-spark")
-    found = [
-        f"{count} times {kind} (`ordack audit`)"
-        for kind, count in summary["violations"].items()
-        if count and kind != _OF_POWER_CUTS
-    ]
+    found = [f"{count} times {kind} (`ordack audit`)" for kind, count in summary["violations"].items() if count]
     return found + window_faults(packets)[:_SHOWN]
 
 

@@ -938,18 +938,6 @@ static void session_header(mqqb_audit *a, const row *r, mqqb_audit_connection *c
 
 /* ---- messages --------------------------------------------------------------------------------- */
 
-/* Has what was shown on connection `where` been shown before anything of this row's connection was sent? */
-static int shown_before(const mqqb_audit *a, const row *r, uint32_t where)
-{
-    const mqqb_audit_connection *const c = &a->connections[r->connection];
-    const mqqb_audit_direction *const shower = &a->connections[where / 2].direction[(where & 1) ^ 1];
-
-    if (where == (2 * r->connection | (r->direction ^ 1))) {
-        return 1;
-    }
-    return c->begun != 0 && c->first_time > shower->shown_packet.time;
-}
-
 /* Has the sender shown that it has this message of the other side? */
 static int is_shown(const mqqb_audit *a, uint32_t where, uint32_t index)
 {
@@ -985,13 +973,15 @@ static int may_be_shown(const mqqb_audit *a, uint32_t where, int64_t time)
 /* The sender may have shown that it knew the message as settled, but packets were missed that would tell. */
 static void check_resend_unsure(mqqb_audit *a, const row *r, sequence *s, const mqqb_audit_slot *slot, uint32_t number)
 {
-    const uint32_t where = 2 * r->connection | r->direction;
+    const uint32_t where = 2 * r->connection | r->direction, answers = where ^ 1;
     const mqqb_audit_packet final = final_packet(slot);
-    const int finished = (slot->flags & FINAL) != 0 && may_be_shown(a, slot->final_where, final.time);
+    const int finished =
+        (slot->flags & FINAL) != 0 && slot->final_where == answers && may_be_shown(a, answers, final.time);
+    const int ordered = s->acked != 0 && s->ack_number >= number && s->ack_where == answers &&
+                        may_be_shown(a, answers, s->ack_packet.time);
     mqqb_audit_finding *found;
 
-    if (s->reported_resend == where + 1 || (!finished && (s->acked == 0 || s->ack_number < number ||
-                                                          !may_be_shown(a, s->ack_where, s->ack_packet.time)))) {
+    if (s->reported_resend == where + 1 || (!finished && !ordered)) {
         return;
     }
     s->reported_resend = where + 1;
@@ -1003,40 +993,36 @@ static void check_resend_unsure(mqqb_audit *a, const row *r, sequence *s, const 
     show(found, &r->packet);
 }
 
+/* Only what this connection carried counts: a sender that lost its power may have forgotten what it knew before. */
 static void check_resend(mqqb_audit *a, const row *r, sequence *s, const mqqb_audit_slot *slot, uint32_t number)
 {
+    const uint32_t answers = 2 * r->connection | (r->direction ^ 1); /* where acknowledgements go */
+    const mqqb_audit_packet *const proof = &a->connections[r->connection].direction[r->direction].shown_packet;
     mqqb_audit_finding *found;
-    uint32_t answers; /* where what answers the last transmission goes */
 
     /* Which message was acknowledged? And what a queue manager on the way has, the source may not have yet. */
     if ((slot->flags & TWO_IDS) != 0 || s->key.hops != 0) {
         return;
     }
-    if ((slot->flags & FINAL) != 0 && is_shown(a, slot->final_where, slot->final_index) &&
-        shown_before(a, r, slot->final_where)) {
+    if ((slot->flags & FINAL) != 0 && slot->final_where == answers && is_shown(a, answers, slot->final_index)) {
         const mqqb_audit_packet final = final_packet(slot);
         found = find(a, r, s, MQQB_AUDIT_RESENT_AFTER_ACK, MQQB_AUDIT_RESENT_FINAL, 0);
         found->a = slot->flags >> 16;
         found->number = number;
         show_slot(found, slot);
         show(found, &final);
-        show(found, &a->connections[slot->final_where / 2].direction[(slot->final_where & 1) ^ 1].shown_packet);
+        show(found, proof);
         show(found, &r->packet);
         return;
     }
     settle_acks(a, s);
-    answers = slot->where ^ 1;
     check_resend_unsure(a, r, s, slot, number);
-    if (s->shown.number < number || !is_shown(a, answers, slot->session_index) || !shown_before(a, r, answers) ||
-        !shown_before(a, r, s->shown.where)) {
+    if (slot->where != (answers ^ 1) || s->shown.where != answers || s->shown.number < number ||
+        !is_shown(a, answers, slot->session_index)) {
         return;
     }
     /* Without its bit the SessionHeader does not settle a message that has its OrderAck already (B-224); one that comes then does. */
-    if ((slot->flags & BARE) != 0 && (s->shown.where != answers || s->shown.index < slot->session_index)) {
-        return;
-    }
-    /* A closed connection makes the sender forget its session acknowledgements (B-157): both in one connection's life. */
-    if (slot->where / 2 != r->connection && slot->where / 2 != s->shown.where / 2) {
+    if ((slot->flags & BARE) != 0 && s->shown.index < slot->session_index) {
         return;
     }
     found = find(a, r, s, MQQB_AUDIT_RESENT_AFTER_ACK, MQQB_AUDIT_RESENT_ORDERED, 0);
@@ -1044,7 +1030,7 @@ static void check_resend(mqqb_audit *a, const row *r, sequence *s, const mqqb_au
     found->number = number;
     show_slot(found, slot);
     show(found, &s->shown.packet);
-    show(found, &a->connections[s->shown.where / 2].direction[(s->shown.where & 1) ^ 1].shown_packet);
+    show(found, proof);
     show(found, &r->packet);
 }
 

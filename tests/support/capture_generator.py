@@ -568,6 +568,8 @@ class _Pair:
         for line in self.lines:
             if line.sender == opener and not purpose:
                 line.connection = connection
+                if rng.random() < 0.2:
+                    self._lose_marks(line)
                 for entry in line.table:
                     entry.in_flight = False
         for packet, data in self._resend_unsettled(connection):
@@ -589,6 +591,13 @@ class _Pair:
                     again.append((copy, data))
             self.unsettled[end] = stay
         return again
+
+    def _lose_marks(self, line: Line) -> None:
+        """The sender lost its power, and with it that the last messages of the sequence are acknowledged."""
+        lost = line.acknowledged[-self.rng.randint(1, 5) :]
+        if not line.stubborn and all(entry.sequence == line.sequence for entry, _ in lost):
+            line.table = [entry for entry, _ in lost] + line.table
+            del line.acknowledged[len(line.acknowledged) - len(lost) :]
 
     @staticmethod
     def _carries(connection: Connection, packet: Packet) -> bool:

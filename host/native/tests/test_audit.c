@@ -2408,14 +2408,22 @@ static void test_resent_after_the_order_ack(void)
     CHECK_SHOWN(0, shown, order, proof, again);
     CHECK_EQ(found[0].detail, MQQB_AUDIT_RESENT_ORDERED);
 
-    start(); /* on a connection that began afterwards */
-    (void)message(1, 0, USUAL);
-    (void)session_ack(1, USUAL);
-    (void)order_ack(1, USUAL);
-    (void)session_ack(0, USUAL);
-    opened(1, 0, SENDER);
-    (void)message(1, 0, WITH(.connection = 1));
-    CHECK_FOUND("T");
+    for (uint32_t k = 0; k < 2; k++) { /* on a later connection: a sender that lost its power has lost its marks too */
+        start();
+        (void)message(1, 0, USUAL);
+        (void)session_ack(1, WITH(.base = 1, .bits = 1));
+        (void)(k == 0 ? order_ack(1, USUAL) : final_ack(1, USUAL));
+        (void)session_ack(0, USUAL);
+        opened(1, 0, SENDER);
+        (void)message(1, 0, WITH(.connection = 1));
+        (void)message(1, 0, WITH(.connection = 1));
+        (void)session_ack(1, WITH(.connection = 1, .base = 1, .bits = 3));
+        order = order_ack(1, WITH(.connection = 1));
+        proof = session_ack(0, WITH(.connection = 1));
+        again = message(1, 0, WITH(.connection = 1)); /* acknowledged on this one as well */
+        CHECK_FOUND("T");
+        CHECK_SHOWN(0, 6, order, proof, again);
+    }
 }
 
 static void test_session_acks_of_two_transmissions(void)
@@ -2537,6 +2545,15 @@ static void test_a_forwarder_resends(void)
     (void)order_ack(1, USUAL);
     (void)session_ack(0, USUAL);
     (void)message(1, 0, WITH(.flags = 1)); /* what it has, the source may not have */
+    CHECK_FOUND("");
+
+    start();
+    (void)message(1, 0, USUAL);
+    (void)message(2, 1, USUAL);
+    (void)session_ack(1, WITH(.base = 1, .bits = 3));
+    (void)order_ack(1, USUAL);
+    (void)session_ack(0, USUAL);
+    (void)message(2, 1, USUAL); /* the OrderAck was for the one before */
     CHECK_FOUND("");
 }
 

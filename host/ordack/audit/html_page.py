@@ -42,9 +42,8 @@ KINDS = {
     "count_mismatch": "A session's counters differ from the packets that were sent on it. One end has a defect, or "
     "something on the "
     "way changes packets.",
-    "resent_after_ack": "A message was sent again after its sender knew that it had been settled. Look at the "
-    "sender: what it has "
-    "learned is not kept.",
+    "resent_after_ack": "A message was sent again on a connection on which its sender had shown that it knew it as "
+    "settled. Look at the sender.",
     "delivered_twice": "A message was accepted or received twice. If it is renumbered, too, look for a store or "
     "outbox at the sender "
     "that was copied, or put back from a backup; otherwise for such a store at the receiver.",

@@ -47,13 +47,13 @@ Kinds of violation, and when one is reported:
                       a hole; or, after a hole, from an earlier header and the packets counted since, if nothing is
                       missing between the two. A header carried by a message may leave that message out (OP-14). The
                       same difference is reported once.
-  resent_after_ack    A message was sent again although its sender had shown that it knew it as settled: by a
-                      SessionHeader of the sender, before this in the same direction or before this connection began,
-                      that covers the FinalAck of the message (B-244), or covers both an OrderAck for it and a packet
-                      after the SessionHeader that acknowledged the message (B-236, B-224; one without bits for
-                      recoverable messages only if the OrderAck came after it). Earlier it is legal: acknowledgements
-                      cross, or get lost. Not of streams that another queue manager forwards: what that one has, the
-                      source may not have.
+  resent_after_ack    A message was sent again on a connection on which its sender had shown that it knew it as
+                      settled: by a SessionHeader that covers the FinalAck of the message (B-244), or covers both an
+                      OrderAck for it and a packet after the SessionHeader that acknowledged the message (B-236,
+                      B-224; one without bits for recoverable messages only if the OrderAck came after it). Earlier
+                      it is legal: acknowledgements cross, or get lost. On a later connection too: a sender that lost
+                      its power may have forgotten them; the message counts as a resend. Not of streams that another
+                      queue manager forwards: what that one has, the source may not have.
   delivered_twice     Two FinalAcks of classes that follow insertion, for one message, that are two messages (by their
                       own MessageIDs; one sent again keeps its own): it was removed from the queue twice (B-116). Or
                       the receiver's OrderAcks went back (generated later, by their own MessageIDs), and then came
