@@ -223,15 +223,6 @@ static void test_sizes(void)
     }
 }
 
-/* A session's state and both streams fit a small device, and are words only. */
-static void test_memory(void)
-{
-    CHECK(sizeof(mqqb_session) <= 64);
-    CHECK_EQ(sizeof(mqqb_session) % 4, 0);
-    CHECK_EQ(sizeof(mqqb_incoming), 16);
-    CHECK_EQ(sizeof(mqqb_outgoing), 16);
-}
-
 static void test_every_field_is_where_it_belongs(void)
 {
     size_t i, j;
@@ -462,26 +453,6 @@ static void test_truncation(void)
     }
 }
 
-/* Structures and buffers at every alignment of the wire side. */
-static void test_alignment(void)
-{
-    size_t i, shift;
-
-    for (i = 0; i < LENGTH(sizes); i++) {
-        uint8_t in[72], back[72];
-        any_part reference, out;
-        valid(sizes[i].part, in);
-        CHECK_EQ(mqqb_unpack(sizes[i].part, &reference, in, 64), MQQB_OK);
-        for (shift = 1; shift < 8; shift++) {
-            valid(sizes[i].part, in + shift);
-            CHECK_EQ(mqqb_unpack(sizes[i].part, &out, in + shift, sizes[i].wire), MQQB_OK);
-            CHECK_BYTES(&out, &reference, sizes[i].memory);
-            mqqb_pack(sizes[i].part, &out, back + shift, sizes[i].wire);
-            CHECK_BYTES(back + shift, in + shift, sizes[i].wire);
-        }
-    }
-}
-
 /* PacketSize has another lower limit for each setting of IN; and every flag bit is carried. */
 static void test_base_flags(void)
 {
@@ -621,197 +592,6 @@ static void test_security_sizes(void)
 }
 #endif
 
-/* ---- the captured frames (vectors.md) ------------------------------------------------------------ */
-
-#ifndef MQQB_MINIMAL
-static const uint8_t ping_request[24] = {
-    0x01, 0x7D, 0x48, 0x55, 0x04, 0x00, 0x00, 0x00, 0xD1, 0x58, 0x73, 0x55,
-    0x50, 0x91, 0x95, 0x95, 0x49, 0x97, 0xB6, 0xE6, 0x11, 0xEA, 0x26, 0xC6,
-};
-static const uint8_t ping_response[24] = {
-    0x95, 0xB2, 0x48, 0x55, 0x04, 0x00, 0x00, 0x00, 0x07, 0x89, 0xCD, 0x43,
-    0x4C, 0x39, 0x11, 0x8F, 0x44, 0x45, 0x90, 0x78, 0x90, 0x9E, 0xA0, 0xFC,
-};
-/* 512 bytes of 0x5A follow. */
-static const uint8_t establish_request[60] = {
-    0x10, 0xC0, 0x0B, 0x00, 0x4C, 0x49, 0x4F, 0x52, 0x3C, 0x02, 0x00, 0x00, 0xFF, 0xFF, 0xFF,
-    0xFF, 0x00, 0x00, 0x02, 0x00, 0xD1, 0x58, 0x73, 0x55, 0x50, 0x91, 0x95, 0x95, 0x49, 0x97,
-    0xB6, 0xE6, 0x11, 0xEA, 0x26, 0xC6, 0x07, 0x89, 0xCD, 0x43, 0x4C, 0x39, 0x11, 0x8F, 0x44,
-    0x45, 0x90, 0x78, 0x90, 0x9E, 0xA0, 0xFC, 0x4E, 0xCA, 0xDE, 0x1D, 0x10, 0x03, 0x00, 0x00,
-};
-static const uint8_t establish_response[60] = {
-    0x10, 0x5A, 0x0B, 0x00, 0x4C, 0x49, 0x4F, 0x52, 0x3C, 0x02, 0x00, 0x00, 0xFF, 0xFF, 0xFF,
-    0xFF, 0x00, 0x00, 0x02, 0x00, 0x05, 0x23, 0x74, 0x1F, 0x5E, 0xBE, 0x77, 0x41, 0xBC, 0x77,
-    0xC4, 0xDD, 0x77, 0x19, 0xE4, 0x74, 0xEB, 0x6A, 0x3A, 0x3C, 0x67, 0xF5, 0x43, 0x41, 0x87,
-    0xD3, 0x85, 0xCF, 0x4D, 0x68, 0xCE, 0xB4, 0x4E, 0xCA, 0xDE, 0x1D, 0x10, 0x03, 0x00, 0x00,
-};
-#endif
-static const uint8_t parameters[32] = {
-    0x10, 0xC0, 0x0B, 0x00, 0x4C, 0x49, 0x4F, 0x52, 0x20, 0x00, 0x00, 0x00, 0xFF, 0xFF, 0xFF, 0xFF,
-    0x00, 0x00, 0x03, 0x00, 0xD8, 0x05, 0x00, 0x00, 0xC0, 0xD4, 0x01, 0x00, 0x00, 0x00, 0x40, 0x00,
-};
-#ifndef MQQB_MINIMAL
-/* Up to the end of the MessagePropertiesHeader's fixed part; PacketSize is 2224. */
-static const uint8_t user_message[192] = {
-    0x10, 0x00, 0x03, 0x00, 0x4C, 0x49, 0x4F, 0x52, 0xB0, 0x08, 0x00, 0x00, 0x00, 0x46, 0x05, 0x00, 0xD1, 0x58,
-    0x73, 0x55, 0x50, 0x91, 0x95, 0x95, 0x49, 0x97, 0xB6, 0xE6, 0x11, 0xEA, 0x26, 0xC6, 0x00, 0x00, 0x00, 0x00,
-    0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0xFF, 0xFF, 0xFF, 0xFF, 0x4C, 0x49,
-    0x4F, 0x52, 0xEE, 0x08, 0x00, 0x00, 0x00, 0x1C, 0x28, 0x00, 0x1A, 0x00, 0x4F, 0x00, 0x53, 0x00, 0x3A, 0x00,
-    0x61, 0x00, 0x30, 0x00, 0x34, 0x00, 0x62, 0x00, 0x6D, 0x00, 0x30, 0x00, 0x32, 0x00, 0x5C, 0x00, 0x71, 0x00,
-    0x00, 0x00, 0x01, 0x00, 0x1C, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
-    0x01, 0x05, 0x00, 0x00, 0x00, 0x00, 0x00, 0x05, 0x15, 0x00, 0x00, 0x00, 0xAD, 0x4A, 0x9E, 0xBD, 0x36, 0xD9,
-    0xFA, 0x3D, 0x63, 0xA6, 0x56, 0xDA, 0xE8, 0x03, 0x00, 0x00, 0x0F, 0x0F, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
-    0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x08, 0x00,
-    0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0xD0, 0x07, 0x00, 0x00, 0xD0, 0x07, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
-    0x04, 0x80, 0x00, 0x00, 0x01, 0x68, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
-};
-#endif
-static const uint8_t session_ack[36] = {
-    0x10, 0xCD, 0x1B, 0x00, 0x4C, 0x49, 0x4F, 0x52, 0x24, 0x00, 0x00, 0x00, 0xFF, 0xFF, 0xFF, 0xFF, 0x00, 0x00,
-    0x01, 0x00, 0x01, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x40, 0x00, 0x00, 0x00,
-};
-
-/* Unpack, and pack again to the same bytes. */
-static void frame_part(mqqb_part part, void *out, const uint8_t *in)
-{
-    uint8_t back[64];
-
-    CHECK_EQ(mqqb_unpack(part, out, in, mqqb_part_size(part)), MQQB_OK);
-    mqqb_pack(part, out, back, sizeof back);
-    CHECK_BYTES(back, in, mqqb_part_size(part));
-}
-
-static void frame_base(const uint8_t *in, uint32_t reserved, uint32_t flags, uint32_t size, uint32_t ttrq)
-{
-    mqqb_base_header h;
-    uint32_t total = 0;
-
-    frame_part(MQQB_BASE_HEADER, &h, in);
-    CHECK_EQ(h.version_number, 0x10);
-    CHECK_EQ(h.reserved, reserved);
-    CHECK_EQ(h.flags, flags);
-    CHECK_EQ(h.signature, MQQB_SIGNATURE);
-    CHECK_EQ(h.packet_size, size);
-    CHECK_EQ(h.time_to_reach_queue, ttrq);
-    CHECK_EQ(mqqb_frame(in, size, &total), MQQB_OK);
-    CHECK_EQ(total, size);
-}
-
-#ifndef MQQB_MINIMAL
-static void test_frames_1_and_2(void)
-{
-    mqqb_ping h;
-
-    frame_part(MQQB_PING, &h, ping_request);
-    CHECK_EQ(h.flags, 32001);
-    CHECK_EQ(h.signature, MQQB_PING_SIGNATURE);
-    CHECK_EQ(h.cookie, 4);
-    CHECK_BYTES(h.qm_guid, ping_request + 8, 16);
-    frame_part(MQQB_PING, &h, ping_response);
-    CHECK_EQ(h.flags, 45717);
-    CHECK_EQ(h.cookie, 4);
-    CHECK_BYTES(h.qm_guid, ping_response + 8, 16);
-}
-
-static void test_frames_3_and_4(void)
-{
-    mqqb_internal_header i;
-    mqqb_establish_connection h;
-
-    frame_base(establish_request, 0xC0, 0x000B, 572, 0xFFFFFFFF);
-    frame_part(MQQB_INTERNAL_HEADER, &i, establish_request + 16);
-    CHECK_EQ(i.flags, MQQB_PT_ESTABLISH_CONNECTION);
-    frame_part(MQQB_ESTABLISH_CONNECTION, &h, establish_request + 20);
-    CHECK_BYTES(h.client_guid, ping_request + 8, 16);
-    CHECK_BYTES(h.server_guid, ping_response + 8, 16);
-    CHECK_EQ(h.time_stamp, 501140046);
-    CHECK_EQ(h.operating_system, 0x0310);
-    CHECK_EQ(h.reserved, 0);
-    frame_base(establish_response, 0x5A, 0x000B, 572, 0xFFFFFFFF);
-    frame_part(MQQB_INTERNAL_HEADER, &i, establish_response + 16);
-    CHECK_EQ(i.flags, MQQB_PT_ESTABLISH_CONNECTION);
-    frame_part(MQQB_ESTABLISH_CONNECTION, &h, establish_response + 20);
-    CHECK_BYTES(h.client_guid, establish_response + 20, 16);
-    CHECK_BYTES(h.server_guid, establish_response + 36, 16);
-    CHECK_EQ(h.time_stamp, 501140046);
-    CHECK_EQ(h.operating_system, 0x0310);
-}
-#endif
-
-/* Frames 5 and 6 have the same bytes. */
-static void test_frames_5_and_6(void)
-{
-    mqqb_internal_header i;
-    mqqb_connection_parameters h;
-
-    frame_base(parameters, 0xC0, 0x000B, 32, 0xFFFFFFFF);
-    frame_part(MQQB_INTERNAL_HEADER, &i, parameters + 16);
-    CHECK_EQ(i.flags, MQQB_PT_CONNECTION_PARAMETERS);
-    frame_part(MQQB_CONNECTION_PARAMETERS, &h, parameters + 20);
-    CHECK_EQ(h.recoverable_ack_timeout, 1496);
-    CHECK_EQ(h.ack_timeout, 120000);
-    CHECK_EQ(h.reserved, 0);
-    CHECK_EQ(h.window_size, 64);
-}
-
-#ifndef MQQB_MINIMAL
-static void test_frame_7(void)
-{
-    mqqb_user_header user;
-    mqqb_security_header security;
-    mqqb_message_properties_header properties;
-    size_t i;
-
-    frame_base(user_message, 0, 0x0003, 2224, 345600);
-    frame_part(MQQB_USER_HEADER, &user, user_message + 16);
-    CHECK_BYTES(user.source_queue_manager, ping_request + 8, 16);
-    for (i = 0; i < 16; i++) {
-        CHECK_EQ(user.queue_manager_address[i], 0);
-    }
-    CHECK_EQ(user.time_to_be_received, 0xFFFFFFFF);
-    CHECK_EQ(user.sent_time, 1380927820);
-    CHECK_EQ(user.message_id, 2286);
-    CHECK_EQ(user.flags, 0x00281C00);
-    frame_part(MQQB_SECURITY_HEADER, &security, user_message + 92);
-    CHECK_EQ(security.flags, 1);
-    CHECK_EQ(security.sender_id_size, 28);
-    CHECK_EQ(security.encryption_key_size, 0);
-    CHECK_EQ(security.signature_size, 0);
-    CHECK_EQ(security.sender_cert_size, 0);
-    CHECK_EQ(security.provider_info_size, 0);
-    frame_part(MQQB_MESSAGE_PROPERTIES_HEADER, &properties, user_message + 136);
-    CHECK_EQ(properties.flags, 15);
-    CHECK_EQ(properties.label_length, 15);
-    CHECK_EQ(properties.message_class, 0);
-    CHECK_EQ(properties.body_type, 8);
-    CHECK_EQ(properties.application_tag, 0);
-    CHECK_EQ(properties.message_size, 2000);
-    CHECK_EQ(properties.allocation_body_size, 2000);
-    CHECK_EQ(properties.privacy_level, 0);
-    CHECK_EQ(properties.hash_algorithm, 0x8004);
-    CHECK_EQ(properties.encryption_algorithm, 0x6801);
-    CHECK_EQ(properties.extension_size, 0);
-}
-#endif
-
-static void test_frame_8(void)
-{
-    mqqb_internal_header i;
-    mqqb_session_header h;
-
-    frame_base(session_ack, 0xCD, 0x001B, 36, 0xFFFFFFFF);
-    frame_part(MQQB_INTERNAL_HEADER, &i, session_ack + 16);
-    CHECK_EQ(i.flags, MQQB_PT_SESSION_ACK);
-    frame_part(MQQB_SESSION_HEADER, &h, session_ack + 20);
-    CHECK_EQ(h.ack_sequence_number, 1);
-    CHECK_EQ(h.recoverable_msg_ack_seq_number, 0);
-    CHECK_EQ(h.recoverable_msg_ack_flags, 0);
-    CHECK_EQ(h.user_msg_sequence_number, 0);
-    CHECK_EQ(h.recoverable_msg_sequence_number, 0);
-    CHECK_EQ(h.window_size, 64);
-    CHECK_EQ(h.reserved, 0);
-}
-
 /* ---- framing --------------------------------------------------------------------------------------- */
 
 static void test_packet_total(void)
@@ -864,52 +644,6 @@ static void test_frame(void)
     free(in);
 }
 
-/* A reader that keeps what it has and asks the framing rule how much is missing gets the packets back, however the stream
- * was cut into pieces. */
-static void test_stream_in_pieces(void)
-{
-    static uint8_t stream[64 * 700], buffer[1024];
-    static size_t ends[64];
-    size_t size = 0, i;
-    int trial;
-
-    for (i = 0; i < LENGTH(ends); i++) {
-        message m = {.user_flags = DQ_PRIVATE, .base_flags = i % 3 == 0 ? 0x10 : 0};
-        m.body_size = below(400);
-        memset(stream + size, 0, 600);
-        size += i % 4 == 1 ? put_internal(stream + size, 1 + below(3)) : put_message(stream + size, &m, NULL);
-        ends[i] = size;
-    }
-    for (trial = 0; trial < 50; trial++) {
-        size_t read = 0, filled = 0, packets = 0;
-        while (read < size) {
-            uint32_t total = 0;
-            size_t piece = 1 + below(trial < 25 ? 7 : 900);
-            piece = piece > size - read ? size - read : piece;
-            while (piece > 0 || mqqb_frame(buffer, filled, &total) == MQQB_OK) {
-                const mqqb_status status = mqqb_frame(buffer, filled, &total);
-                size_t missing;
-                CHECK(status == MQQB_OK || status == MQQB_NEED_MORE);
-                if (status == MQQB_OK) {
-                    CHECK_EQ(filled, total); /* never read past the packet's end */
-                    CHECK_EQ(read, ends[packets]);
-                    CHECK_BYTES(buffer, stream + read - total, total);
-                    packets++;
-                    filled = 0;
-                    continue;
-                }
-                missing = total - filled < piece ? total - filled : piece;
-                memcpy(buffer + filled, stream + read, missing);
-                filled += missing;
-                read += missing;
-                piece -= missing;
-            }
-        }
-        CHECK_EQ(filled, 0);
-        CHECK_EQ(packets, LENGTH(ends));
-    }
-}
-
 /* ---- serial arithmetic and the bit field ------------------------------------------------------------- */
 
 static void test_serial_after(void)
@@ -938,64 +672,23 @@ static void test_serial_after(void)
     }
 }
 
-static void test_ack_bits_in_words(void)
+/* A few of all 2^32 pairs, which exhaustive.c tries. */
+static void test_ack_bits(void)
 {
     static const struct {
         uint32_t base, flags, seq;
         int acked;
     } cases[] = {
-        /* Nothing recoverable to acknowledge: nothing is. */
-        {0, 0, 0, 0},
-        {0, 0, 1, 0},
         {7, 0, 7, 0},
-        {7, 0, 6, 0},
-        {0, 0, 0xFFFF, 0},
-        {0xFFFF, 0, 0xFFFF, 0},
-        /* The worked example: base 6, bits 0 to 2. */
-        {6, 7, 5, 1},
-        {6, 7, 6, 1},
-        {6, 7, 7, 1},
         {6, 7, 8, 1},
         {6, 7, 9, 0},
-        {6, 7, 1, 1},
-        /* Number 7 not on disk. */
-        {6, 5, 6, 1},
         {6, 5, 7, 0},
-        {6, 5, 8, 1},
-        {6, 5, 9, 0},
-        /* Bit k is base + k, upward, not downward, and bit 0 is the base itself. */
-        {100, 0x80000000, 131, 1},
-        {100, 0x80000000, 130, 0},
-        {100, 0x80000000, 132, 0},
-        {100, 0x80000000, 69, 1},
-        {100, 2, 101, 1},
-        {100, 2, 102, 0},
         {100, 2, 100, 1},
         {100, 2, 99, 1},
-        {100, 1, 101, 0},
-        /* All 32, and the two beyond. */
-        {100, 0xFFFFFFFF, 131, 1},
-        {100, 0xFFFFFFFF, 132, 0},
-        {100, 0xFFFFFFFF, 133, 0},
-        /* Across the wrap. */
-        {0xFFFF, 1, 0xFFFF, 1},
-        {0xFFFF, 1, 0, 0},
         {0xFFFF, 3, 0, 1},
         {0xFFFF, 3, 1, 0},
-        {0xFFFF, 5, 1, 1},
-        {0xFFFE, 0xFFFFFFFF, 29, 1},
-        {0xFFFE, 0xFFFFFFFF, 30, 0},
-        {0, 1, 0, 1},
-        {0, 1, 0xFFFF, 1},
-        {0, 1, 1, 0},
-        {1, 1, 0, 1},
-        {1, 1, 0xFFFF, 1},
-        {1, 1, 1, 1},
-        {1, 1, 2, 0},
-        /* Far before is acknowledged, far after is not. */
-        {1000, 1, 1000 + 0x7FFF, 0},
-        {1000, 1, 1000 + 0x8000, 1},
-        {1000, 1, 1000 + 0x8001, 1},
+        {100, 0xFFFFFFFF, 131, 1},
+        {100, 0xFFFFFFFF, 132, 0},
     };
     size_t i;
 
@@ -1031,86 +724,6 @@ static void test_init(void)
         CHECK_EQ(s.received_window_size, windows[i]);
         CHECK_EQ(mqqb_session_can_send(&s), 1);
     }
-}
-
-/* behaviour.md 5.2, row by row. */
-static void test_worked_example(void)
-{
-    static const struct {
-        int recoverable;
-        uint32_t received, recoverable_received, flags;
-    } rows[] = {{0, 10, 5, 0}, {1, 11, 6, 1}, {1, 12, 7, 3}, {0, 13, 7, 3}, {1, 14, 8, 7}};
-    mqqb_session s;
-    mqqb_session_header h;
-    size_t i;
-
-    mqqb_session_init(&s, 64);
-    for (i = 0; i < 9; i++) {
-        CHECK_EQ(arrive(&s, i < 5), MQQB_OK);
-    }
-    mqqb_session_fill(&s, &h);
-    CHECK_EQ(s.last_acked_recoverable_msg_seq_number, 5);
-    for (i = 0; i < LENGTH(rows); i++) {
-        CHECK_EQ(arrive(&s, rows[i].recoverable), MQQB_OK);
-        CHECK_EQ(s.message_received_count, rows[i].received);
-        CHECK_EQ(s.recoverable_message_received_count, rows[i].recoverable_received);
-        CHECK_EQ(s.recoverable_msg_ack_flags, rows[i].flags);
-    }
-    CHECK_EQ(mqqb_session_unacked_received(&s), 5);
-    mqqb_session_fill(&s, &h);
-    CHECK_EQ(h.ack_sequence_number, 14);
-    CHECK_EQ(h.recoverable_msg_ack_seq_number, 6);
-    CHECK_EQ(h.recoverable_msg_ack_flags, 7);
-    CHECK_EQ(h.user_msg_sequence_number, 0);
-    CHECK_EQ(h.recoverable_msg_sequence_number, 0);
-    CHECK_EQ(h.window_size, 64);
-    CHECK_EQ(h.reserved, 0);
-    CHECK_EQ(s.last_acked_recoverable_msg_seq_number, 8);
-    CHECK_EQ(s.recoverable_msg_ack_flags, 0);
-    CHECK_EQ(mqqb_session_unacked_received(&s), 0);
-    mqqb_session_fill(&s, &h); /* nothing came since: base 0, flags 0 */
-    CHECK_EQ(h.ack_sequence_number, 14);
-    CHECK_EQ(h.recoverable_msg_ack_seq_number, 0);
-    CHECK_EQ(h.recoverable_msg_ack_flags, 0);
-    CHECK_EQ(arrive(&s, 0), MQQB_OK); /* express only: still none */
-    mqqb_session_fill(&s, &h);
-    CHECK_EQ(h.ack_sequence_number, 15);
-    CHECK_EQ(h.recoverable_msg_ack_seq_number, 0);
-    CHECK_EQ(h.recoverable_msg_ack_flags, 0);
-    CHECK_EQ(s.last_acked_recoverable_msg_seq_number, 8);
-}
-
-/* What is received but not on disk is in no header. */
-static void test_only_stored_is_acknowledged(void)
-{
-    mqqb_session s;
-    mqqb_session_header h;
-    int i;
-
-    mqqb_session_init(&s, 64);
-    for (i = 0; i < 4; i++) {
-        mqqb_session_received(&s, i % 2);
-    }
-    CHECK_EQ(mqqb_session_unacked_received(&s), 4);
-    mqqb_session_fill(&s, &h);
-    CHECK_EQ(h.ack_sequence_number, 0);
-    CHECK_EQ(h.recoverable_msg_ack_seq_number, 0);
-    CHECK_EQ(h.recoverable_msg_ack_flags, 0);
-    CHECK_EQ(mqqb_session_unacked_received(&s), 4);
-    CHECK_EQ(mqqb_session_stored(&s, 0), MQQB_OK);
-    CHECK_EQ(mqqb_session_stored(&s, 1), MQQB_OK);
-    mqqb_session_fill(&s, &h);
-    CHECK_EQ(h.ack_sequence_number, 2);
-    CHECK_EQ(h.recoverable_msg_ack_seq_number, 1);
-    CHECK_EQ(h.recoverable_msg_ack_flags, 1);
-    CHECK_EQ(mqqb_session_unacked_received(&s), 2);
-    CHECK_EQ(s.last_acked_recoverable_msg_seq_number, 1);
-    CHECK_EQ(mqqb_session_stored(&s, 0), MQQB_OK);
-    CHECK_EQ(mqqb_session_stored(&s, 1), MQQB_OK);
-    mqqb_session_fill(&s, &h);
-    CHECK_EQ(h.ack_sequence_number, 4);
-    CHECK_EQ(h.recoverable_msg_ack_seq_number, 2);
-    CHECK_EQ(h.recoverable_msg_ack_flags, 1);
 }
 
 /* 31, 32, 33 recoverable messages since the last header, at every kind of start. */
@@ -1150,48 +763,6 @@ static void test_bit_field_is_full_at_32(void)
             CHECK_EQ(arrive(&s, 0), MQQB_OK);
         }
     }
-}
-
-static void test_counts_wrap(void)
-{
-    mqqb_session s;
-    mqqb_session_header h;
-    uint32_t i;
-
-    mqqb_session_init(&s, 0xFFFF);
-    for (i = 1; i <= 0x10003; i++) {
-        mqqb_session_sent(&s, 1);
-        CHECK_EQ(arrive(&s, 1), MQQB_OK);
-        mqqb_session_fill(&s, &h);
-        CHECK(h.user_msg_sequence_number == (i & 0xFFFF) && h.recoverable_msg_sequence_number == (i & 0xFFFF));
-        CHECK(h.ack_sequence_number == (i & 0xFFFF) && h.recoverable_msg_ack_seq_number == (i & 0xFFFF));
-        CHECK(h.recoverable_msg_ack_flags == 1);
-        CHECK(mqqb_is_acked(h.recoverable_msg_ack_seq_number, h.recoverable_msg_ack_flags, i & 0xFFFF));
-        CHECK(!mqqb_is_acked(h.recoverable_msg_ack_seq_number, h.recoverable_msg_ack_flags, (i + 1) & 0xFFFF));
-    }
-    CHECK_EQ(s.message_sent_count, 3);
-    CHECK_EQ(s.message_received_count, 3);
-}
-
-static void test_express_and_recoverable_are_counted_apart(void)
-{
-    mqqb_session s;
-    int i;
-
-    mqqb_session_init(&s, 64);
-    for (i = 0; i < 6; i++) {
-        mqqb_session_sent(&s, i % 3 == 0);
-    }
-    CHECK_EQ(s.message_sent_count, 6);
-    CHECK_EQ(s.recoverable_message_sent_count, 2);
-    CHECK_EQ(mqqb_session_unacked_sent(&s), 6);
-    for (i = 0; i < 5; i++) {
-        mqqb_session_received(&s, i % 2);
-    }
-    CHECK_EQ(s.message_received_count, 5);
-    CHECK_EQ(s.recoverable_message_received_count, 2);
-    CHECK_EQ(s.message_stored_count, 0);
-    CHECK_EQ(s.recoverable_message_stored_count, 0);
 }
 
 /* A SessionHeader that fits the session's counts. */
@@ -1236,40 +807,12 @@ static void test_window(void)
         CHECK_EQ(mqqb_session_check(&s, &h, 0), MQQB_OK);
         CHECK_EQ(mqqb_session_can_send(&s), 1);
         CHECK_EQ(mqqb_session_unacked_sent(&s), least - 1);
+        h.ack_sequence_number = 0xFFF0; /* an older one lowers nothing */
+        CHECK_EQ(mqqb_session_check(&s, &h, 0), MQQB_OK);
+        CHECK_EQ(mqqb_session_unacked_sent(&s), least - 1);
+        mqqb_session_fill(&s, &h);
+        CHECK_EQ(h.window_size, cases[i].ours);
     }
-}
-
-/* A window that shrinks under what is on the way stops the sender and opens again. */
-static void test_window_shrinks(void)
-{
-    mqqb_session s;
-    mqqb_session_header h;
-    int i;
-
-    mqqb_session_init(&s, 64);
-    for (i = 0; i < 10; i++) {
-        mqqb_session_sent(&s, 1);
-    }
-    h = fitting(&s);
-    h.window_size = 1;
-    h.ack_sequence_number = 9;
-    CHECK_EQ(mqqb_session_check(&s, &h, 0), MQQB_OK);
-    CHECK_EQ(mqqb_session_can_send(&s), 0);
-    h.ack_sequence_number = 10;
-    CHECK_EQ(mqqb_session_check(&s, &h, 0), MQQB_OK);
-    CHECK_EQ(mqqb_session_can_send(&s), 1);
-    mqqb_session_sent(&s, 1);
-    CHECK_EQ(mqqb_session_can_send(&s), 0);
-    mqqb_session_fill(&s, &h); /* our window is our own affair, whatever the peer's is */
-    CHECK_EQ(h.window_size, 64);
-    s.window_size = 1; /* paused */
-    mqqb_session_fill(&s, &h);
-    CHECK_EQ(h.window_size, 1);
-    s.window_size = 64;
-    h = fitting(&s);
-    h.window_size = 2;
-    CHECK_EQ(mqqb_session_check(&s, &h, 0), MQQB_OK);
-    CHECK_EQ(mqqb_session_can_send(&s), 1);
 }
 
 /* The widest windows: serial arithmetic still tells every number on the way from every older one. */
@@ -1373,32 +916,6 @@ static void test_bad_ack_count(void)
     }
 }
 
-/* An older acknowledgement is no error and lowers nothing. */
-static void test_old_ack_lowers_nothing(void)
-{
-    static const uint32_t acks[] = {0, 1, 5, 5, 3, 0xFFFF, 0x9000, 7, 2, 10, 9};
-    static const uint32_t known[] = {0, 1, 5, 5, 5, 5, 5, 7, 7, 10, 10};
-    mqqb_session s;
-    size_t i;
-
-    mqqb_session_init(&s, 64);
-    s.message_sent_count = 10;
-    for (i = 0; i < LENGTH(acks); i++) {
-        mqqb_session_header h = fitting(&s);
-        h.ack_sequence_number = acks[i];
-        CHECK_EQ(mqqb_session_check(&s, &h, 0), MQQB_OK);
-        CHECK_EQ(s.peer_acked_message_count, known[i]);
-    }
-    s.message_sent_count = 4; /* and on over the wrap */
-    s.peer_acked_message_count = 0xFFFD;
-    for (i = 0; i < 7; i++) {
-        mqqb_session_header h = fitting(&s);
-        h.ack_sequence_number = (0xFFFE + (uint32_t)i) & 0xFFFF;
-        CHECK_EQ(mqqb_session_check(&s, &h, 0), MQQB_OK);
-        CHECK_EQ(mqqb_session_unacked_sent(&s), 6 - i);
-    }
-}
-
 /* The peer's counts against ours, in a SessionAck and at the end of a message (OP-14). */
 static void test_bad_message_count(void)
 {
@@ -1431,92 +948,6 @@ static void test_bad_message_count(void)
             }
         }
     }
-}
-
-/* The acknowledgement's fault comes before the count's: it forbids to adopt. */
-static void test_both_faults(void)
-{
-    mqqb_session s, before;
-    mqqb_session_header h;
-
-    mqqb_session_init(&s, 64);
-    h = fitting(&s);
-    h.ack_sequence_number = 1;
-    h.user_msg_sequence_number = 1;
-    h.window_size = 5;
-    before = s;
-    CHECK_EQ(mqqb_session_check(&s, &h, 1), MQQB_BAD_ACK_COUNT);
-    CHECK_BYTES(&s, &before, sizeof s);
-}
-
-/* Trace 1, the session's side: an OrderAck (express) and a FinalAck (recoverable) come back and are covered by one header. */
-static void test_trace_1_counts(void)
-{
-    mqqb_session sender, receiver;
-    mqqb_session_header h;
-
-    mqqb_session_init(&sender, 64);
-    mqqb_session_init(&receiver, 64);
-    mqqb_session_sent(&sender, 1);
-    CHECK_EQ(arrive(&receiver, 1), MQQB_OK);
-    mqqb_session_sent(&receiver, 0);
-    CHECK_EQ(arrive(&sender, 0), MQQB_OK);
-    mqqb_session_sent(&receiver, 1);
-    CHECK_EQ(arrive(&sender, 1), MQQB_OK);
-    mqqb_session_fill(&sender, &h);
-    CHECK_EQ(h.ack_sequence_number, 2);
-    CHECK_EQ(h.recoverable_msg_ack_seq_number, 1);
-    CHECK_EQ(h.recoverable_msg_ack_flags, 1);
-    CHECK_EQ(h.user_msg_sequence_number, 1);
-    CHECK_EQ(h.recoverable_msg_sequence_number, 1);
-    CHECK_EQ(mqqb_session_check(&receiver, &h, 0), MQQB_OK);
-    CHECK_EQ(mqqb_session_unacked_sent(&receiver), 0);
-}
-
-/* Trace 7: 70 recoverable messages wait, the link breaks after a header for 10; the 60 go out as 1 to 60 on the next one. */
-static void test_trace_7_reconnect(void)
-{
-    mqqb_session sender, receiver;
-    mqqb_session_header h;
-    uint32_t sent = 0, i;
-
-    mqqb_session_init(&sender, 64);
-    mqqb_session_init(&receiver, 64);
-    while (mqqb_session_can_send(&sender)) {
-        mqqb_session_sent(&sender, 1);
-        sent++;
-    }
-    CHECK_EQ(sent, 64); /* not 70 */
-    for (i = 0; i < 10; i++) {
-        CHECK_EQ(arrive(&receiver, 1), MQQB_OK);
-    }
-    mqqb_session_fill(&receiver, &h);
-    CHECK_EQ(mqqb_session_check(&sender, &h, 0), MQQB_OK);
-    CHECK_EQ(mqqb_session_unacked_sent(&sender), 54);
-    for (i = 1; i <= 70; i++) {
-        CHECK_EQ(mqqb_is_acked(h.recoverable_msg_ack_seq_number, h.recoverable_msg_ack_flags, i), i <= 10);
-    }
-    mqqb_session_init(&sender, 64);
-    mqqb_session_init(&receiver, 64);
-    CHECK_EQ(mqqb_session_unacked_sent(&sender), 0);
-    for (i = 1; i <= 60; i++) {
-        CHECK_EQ(mqqb_session_can_send(&sender), 1);
-        mqqb_session_sent(&sender, 1);
-        CHECK_EQ(sender.recoverable_message_sent_count, i);
-        mqqb_session_received(&receiver, 1);
-        if (mqqb_session_stored(&receiver, 1) == MQQB_ACK_FIRST) {
-            CHECK_EQ(i, 33);
-            mqqb_session_fill(&receiver, &h);
-            CHECK_EQ(mqqb_session_check(&sender, &h, 0), MQQB_OK);
-            CHECK_EQ(mqqb_session_unacked_sent(&sender), 1);
-            CHECK_EQ(mqqb_session_stored(&receiver, 1), MQQB_OK);
-        }
-    }
-    mqqb_session_fill(&receiver, &h);
-    CHECK_EQ(h.recoverable_msg_ack_seq_number, 33);
-    CHECK_EQ(h.recoverable_msg_ack_flags, 0x0FFFFFFF);
-    CHECK_EQ(mqqb_session_check(&sender, &h, 0), MQQB_OK);
-    CHECK_EQ(mqqb_session_unacked_sent(&sender), 0);
 }
 
 /* Two sessions joined by a wire, against plain lists of what was sent, stored and acknowledged that know no modulus. */
@@ -1640,65 +1071,6 @@ static void test_tx_compare(void)
     }
 }
 
-enum { OLDER, SAME, NEWER, NEWER_STAMP, OLDER_STAMP };
-
-static mqqb_transaction_header transaction(const mqqb_incoming *in, int which, uint32_t number, uint32_t previous)
-{
-    mqqb_transaction_header h = {0xF0F0F0F0, 0, 0, 0, 0};
-
-    h.tx_sequence_ordinal = in->tx_sequence_ordinal + (which == NEWER) - (which == OLDER);
-    h.tx_sequence_time_stamp = in->tx_sequence_time_stamp + (which == NEWER_STAMP) - (which == OLDER_STAMP);
-    if (which == NEWER_STAMP) {
-        h.tx_sequence_ordinal = 1; /* lower than ours: the time stamp decides */
-    }
-    if (which == OLDER_STAMP) {
-        h.tx_sequence_ordinal = 0xFFFFFFFF;
-    }
-    h.tx_sequence_number = number;
-    h.previous_tx_sequence_number = previous;
-    return h;
-}
-
-/* behaviour.md 15.6 and its neighbours. */
-static void test_acceptance_table(void)
-{
-    static const struct {
-        int which;
-        uint32_t number, previous;
-        int accepted;
-    } cases[] = {
-        {SAME, 6, 5, 1},           {SAME, 5, 4, 0},          {SAME, 7, 6, 0},
-        {SAME, 8, 5, 1},           {SAME, 8, 3, 1},          {SAME, 3, 0, 0},
-        {NEWER, 1, 0, 1},          {NEWER, 4, 0, 1},         {NEWER, 2, 1, 0},
-        {OLDER, 9, 0, 0},          {SAME, 6, 0, 1},          {SAME, 6, 6, 0},
-        {SAME, 5, 0, 0},           {SAME, 5, 5, 0},          {SAME, 1, 0, 0},
-        {SAME, 0xFFFFFFFF, 5, 1},  {SAME, 0xFFFFFFFF, 6, 0}, {SAME, 0xFFFFFFFF, 0xFFFFFFFE, 0},
-        {NEWER, 6, 5, 0},          {NEWER, 5, 0, 1},         {NEWER, 0xFFFFFFFF, 0, 1},
-        {OLDER, 6, 5, 0},          {OLDER, 1, 0, 0},         {NEWER_STAMP, 1, 0, 1},
-        {NEWER_STAMP, 6, 5, 0},    {OLDER_STAMP, 6, 5, 0},   {OLDER_STAMP, 1, 0, 0},
-        {NEWER, 3, 0xFFFFFFFE, 0},
-    };
-    size_t i;
-
-    for (i = 0; i < LENGTH(cases); i++) {
-        const mqqb_incoming before = {100, 7, 5, 3};
-        mqqb_incoming in = before;
-        const mqqb_transaction_header h = transaction(&in, cases[i].which, cases[i].number, cases[i].previous);
-        CHECK_EQ(mqqb_accept(&in, &h), cases[i].accepted);
-        if (cases[i].accepted) {
-            CHECK_EQ(in.tx_sequence_ordinal, h.tx_sequence_ordinal);
-            CHECK_EQ(in.tx_sequence_time_stamp, h.tx_sequence_time_stamp);
-            CHECK_EQ(in.tx_sequence_number, h.tx_sequence_number);
-            CHECK_EQ(in.reject_count, 0);
-        } else { /* a refused message moves nothing */
-            CHECK_EQ(in.tx_sequence_ordinal, before.tx_sequence_ordinal);
-            CHECK_EQ(in.tx_sequence_time_stamp, before.tx_sequence_time_stamp);
-            CHECK_EQ(in.tx_sequence_number, before.tx_sequence_number);
-            CHECK_EQ(in.reject_count, 4);
-        }
-    }
-}
-
 /* All small (in, header) pairs against the formula of B-270 as it is written. */
 static void test_acceptance_formula(void)
 {
@@ -1709,7 +1081,7 @@ static void test_acceptance_formula(void)
             for (id = 0; id < 4; id++) {
                 for (number = 1; number < 7; number++) {
                     for (previous = 0; previous < 7; previous++) {
-                        mqqb_incoming in = {0, 0, 0, 0};
+                        mqqb_incoming in = {0, 0, 0, 3};
                         mqqb_transaction_header h = {0, 0, 0, 0, 0};
                         const int formula = (id == in_id && number > in_number && previous <= in_number) ||
                                             (id > in_id && previous == 0);
@@ -1722,51 +1094,11 @@ static void test_acceptance_formula(void)
                         h.previous_tx_sequence_number = previous;
                         CHECK_EQ(mqqb_accept(&in, &h), formula);
                         CHECK_EQ(in.tx_sequence_number, formula ? number : in_number);
-                        CHECK_EQ(in.reject_count, !formula);
+                        CHECK_EQ(in.reject_count, formula ? 0 : 4);
                     }
                 }
             }
         }
-    }
-}
-
-/* Nothing seen yet: the first message of any sequence, whatever its number, and no later one. */
-static void test_first_message_of_all(void)
-{
-    mqqb_incoming in = {0, 0, 0, 0};
-    mqqb_transaction_header h = {0, 1, 1234, 2, 1};
-
-    CHECK_EQ(mqqb_accept(&in, &h), 0);
-    h.previous_tx_sequence_number = 0;
-    CHECK_EQ(mqqb_accept(&in, &h), 1);
-    CHECK_EQ(in.tx_sequence_ordinal, 1);
-    CHECK_EQ(in.tx_sequence_time_stamp, 1234);
-    CHECK_EQ(in.tx_sequence_number, 2);
-    CHECK_EQ(mqqb_accept(&in, &h), 0);
-}
-
-/* Trace 3: both messages come again. Trace 4: a hole, filled later. Trace 5: the resend bridges an expired one. */
-static void test_traces_3_4_5(void)
-{
-    mqqb_incoming in = {0, 0, 0, 0};
-    static const struct {
-        uint32_t number, previous;
-        int accepted;
-        uint32_t last, rejects;
-    } steps[] = {
-        {1, 0, 1, 1, 0}, {2, 1, 1, 2, 0}, {1, 0, 0, 2, 1}, {2, 1, 0, 2, 2}, /* 3 */
-        {4, 3, 0, 2, 3}, {3, 2, 1, 3, 0}, {4, 3, 1, 4, 0},                  /* 4 */
-        {6, 5, 0, 4, 1}, {6, 0, 1, 6, 0}, {7, 6, 1, 7, 0},                  /* 5 */
-    };
-    size_t i;
-
-    for (i = 0; i < LENGTH(steps); i++) {
-        mqqb_transaction_header h = {0, 100, 1, 0, 0};
-        h.tx_sequence_number = steps[i].number;
-        h.previous_tx_sequence_number = steps[i].previous;
-        CHECK_EQ(mqqb_accept(&in, &h), steps[i].accepted);
-        CHECK_EQ(in.tx_sequence_number, steps[i].last);
-        CHECK_EQ(in.reject_count, steps[i].rejects);
     }
 }
 
@@ -1777,31 +1109,16 @@ static void test_stamp(void)
 
     for (i = 1; i <= 50; i++) {
         mqqb_transaction_header h = {0xABCDEF0C, 9, 9, 9, 9};
-        CHECK_EQ(mqqb_stamp(&out, i - 1, &h), MQQB_OK);
+        CHECK_EQ(mqqb_stamp(&out, (i - 1) / 2, &h), MQQB_OK); /* those between have expired */
         CHECK_EQ(h.flags, 0xABCDEF0C);
         CHECK_EQ(h.tx_sequence_ordinal, 41);
         CHECK_EQ(h.tx_sequence_time_stamp, 1600000000);
         CHECK_EQ(h.tx_sequence_number, i);
-        CHECK_EQ(h.previous_tx_sequence_number, i - 1);
+        CHECK_EQ(h.previous_tx_sequence_number, (i - 1) / 2);
         CHECK_EQ(out.tx_sequence_number, i + 1);
         CHECK_EQ(out.last_ack, 0);
         CHECK_EQ(out.tx_sequence_ordinal, 41);
     }
-}
-
-/* The message before has expired: the previous number bridges the gap already at the first transmission. */
-static void test_stamp_bridges(void)
-{
-    mqqb_outgoing out = {1, 1, 9, 4};
-    mqqb_transaction_header h = {0, 0, 0, 0, 0};
-
-    CHECK_EQ(mqqb_stamp(&out, 6, &h), MQQB_OK);
-    CHECK_EQ(h.tx_sequence_number, 9);
-    CHECK_EQ(h.previous_tx_sequence_number, 6);
-    CHECK_EQ(mqqb_stamp(&out, 0, &h), MQQB_OK);
-    CHECK_EQ(h.tx_sequence_number, 10);
-    CHECK_EQ(h.previous_tx_sequence_number, 0);
-    CHECK_EQ(out.last_ack, 4);
 }
 
 static void test_stream_full(void)
@@ -1857,33 +1174,6 @@ static void test_order_acks(void)
         CHECK_EQ(out.tx_sequence_ordinal, 100);
         CHECK_EQ(out.tx_sequence_time_stamp, 7);
     }
-}
-
-/* Trace 6: the OrderAck that ended sequence 100 comes once more while (101, 1..3) wait. */
-static void test_trace_6_stale_order_ack(void)
-{
-    mqqb_outgoing out = {100, 1, 1, 0}, before;
-    const mqqb_order_ack ack = order_ack(100, 1, 8);
-    mqqb_order_ack next;
-    mqqb_transaction_header h;
-    uint32_t i;
-
-    for (i = 0; i < 8; i++) {
-        CHECK_EQ(mqqb_stamp(&out, i, &h), MQQB_OK);
-    }
-    CHECK_EQ(mqqb_order_ack_received(&out, &ack), MQQB_OK);
-    mqqb_roll(&out);
-    for (i = 0; i < 3; i++) {
-        CHECK_EQ(mqqb_stamp(&out, i, &h), MQQB_OK);
-        CHECK_EQ(h.tx_sequence_ordinal, 101);
-        CHECK_EQ(h.tx_sequence_number, i + 1);
-    }
-    before = out;
-    CHECK_EQ(mqqb_order_ack_received(&out, &ack), MQQB_IGNORED);
-    CHECK_BYTES(&out, &before, sizeof out);
-    next = order_ack(101, 1, 1); /* the first of the new sequence is progress although 1 < 8 */
-    CHECK_EQ(mqqb_order_ack_received(&out, &next), MQQB_OK);
-    CHECK_EQ(out.last_ack, 1);
 }
 
 static void test_roll(void)
@@ -2096,57 +1386,33 @@ int main(int argc, char **argv)
     seed_random(argc, argv, 1801);
     RUN("", test_every_status_has_a_name);
     RUN("wire.md 11", test_sizes);
-    RUN("wire.md 11", test_memory);
     RUN("wire.md 2, 5, 6, 7", test_every_field_is_where_it_belongs);
     RUN("B-168 B-169 B-170 B-213", test_every_field_at_its_edges);
     RUN("B-168 B-169 B-170", test_every_value_of_small_fields);
     RUN("B-168 B-213 B-202 B-429 B-431 B-432", test_every_limit_from_both_sides);
     RUN("B-430", test_truncation);
-    RUN("B-430", test_alignment);
     RUN("B-429", test_base_flags);
     RUN("B-169", test_first_fault_wins);
 #ifndef MQQB_MINIMAL
     RUN("B-171 B-173", test_user_flags);
     RUN("B-432", test_security_sizes);
-    RUN("A-47", test_frames_1_and_2);
-    RUN("A-47", test_frames_3_and_4);
 #endif
-    RUN("A-47", test_frames_5_and_6);
-#ifndef MQQB_MINIMAL
-    RUN("A-47", test_frame_7);
-#endif
-    RUN("A-47 A-51", test_frame_8);
     RUN("A-51", test_packet_total);
     RUN("B-429 A-51", test_frame);
-    RUN("B-429 wire.md 4.2", test_stream_in_pieces);
     RUN("B-090 A-23", test_serial_after);
-    RUN("B-103 B-107 B-222 B-223", test_ack_bits_in_words);
+    RUN("B-103 B-107 B-222 B-223", test_ack_bits);
     RUN("B-086 A-10", test_init);
-    RUN("B-101 B-102 B-103 B-104 B-105 B-106 B-107 B-108 B-280 A-11", test_worked_example);
-    RUN("B-098 B-281 A-31 A-32", test_only_stored_is_acknowledged);
     RUN("B-123 B-277 A-11", test_bit_field_is_full_at_32);
-    RUN("B-090 A-23", test_counts_wrap);
-    RUN("B-087 B-088 B-278 B-320", test_express_and_recoverable_are_counted_apart);
     RUN("B-118 B-119 B-120 A-25", test_window);
-    RUN("B-128 B-129 B-130 A-25", test_window_shrinks);
     RUN("B-090 A-23", test_window_never_outruns_serial_arithmetic);
     RUN("B-229", test_bad_ack_count);
-    RUN("B-219 B-436", test_old_ack_lowers_nothing);
     RUN("B-227 A-12 A-13", test_bad_message_count);
-    RUN("B-227 B-229", test_both_faults);
-    RUN("B-089 A-19", test_trace_1_counts);
-    RUN("B-086 B-118 B-123 A-10", test_trace_7_reconnect);
     RUN("B-086 B-101 B-102 B-103 B-108 B-123", test_random_sessions);
     RUN("B-078", test_tx_compare);
-    RUN("B-270 B-271 B-272 B-275 A-01", test_acceptance_table);
     RUN("B-270 B-271 B-272 A-01", test_acceptance_formula);
-    RUN("B-275", test_first_message_of_all);
-    RUN("B-094 B-110 B-272", test_traces_3_4_5);
     RUN("B-092 B-317 A-08", test_stamp);
-    RUN("B-318 B-319 A-34", test_stamp_bridges);
     RUN("A-24", test_stream_full);
     RUN("B-230 B-233 A-04", test_order_acks);
-    RUN("B-096 B-230 A-04 A-05", test_trace_6_stale_order_ack);
     RUN("B-096 A-05", test_roll);
     RUN("B-091 B-093 B-096 B-110 B-270 B-318", test_random_streams);
 #ifndef NDEBUG
