@@ -14,6 +14,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import fs
@@ -66,6 +67,7 @@ def _replace(table: Table, group: Sequence[FileScanTask]) -> None:
         try:
             transaction = once(table)
             with transaction.update_snapshot().overwrite() as change:
+                _evaluate_by_manifest(change)
                 for task in group:
                     change.delete_data_file(task.file)
                 change.append_data_file(made)
@@ -75,6 +77,13 @@ def _replace(table: Table, group: Sequence[FileScanTask]) -> None:
             table.refresh()
             if attempt == ATTEMPTS - 1 or not _only_added(table, seen):
                 raise
+
+
+def _evaluate_by_manifest(change: Any) -> None:
+    """pyiceberg evaluates manifests in threads that share one evaluator, which keeps the manifest it looks at: a thread
+    then passes over a manifest and misses the files to delete."""
+    build = change._build_manifest_evaluator  # noqa: SLF001
+    change._build_manifest_evaluator = lambda spec: lambda manifest: build(spec)(manifest)  # noqa: SLF001
 
 
 def _together(table: Table, group: Sequence[FileScanTask]) -> DataFile:
