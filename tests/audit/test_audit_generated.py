@@ -101,7 +101,7 @@ def audit_one(seed: int) -> Judgement:
 
     folder = Path(tempfile.mkdtemp(prefix="capture-"))
     try:
-        capture = capture_generator.generate(seed, folder, form=FORMS[seed // 3 % len(FORMS)])
+        capture = capture_generator.generate(seed, folder, form=FORMS[seed // 3 % len(FORMS)], power_cuts=seed % 2 == 0)
         try:
             paths = [str(path) for path in reversed(capture.paths)]
             result = tasks.run(paths, parts=1 + seed % 3, range_bytes=500 + seed * 7919 % 20_000)

@@ -478,6 +478,7 @@ class _Pair:
         self.breaks = rng.choice([0.002, 0.01, 0.03])
         self.quiet_start = rng.random() < 0.8  # seconds between the first connection and the first message
         self.port = rng.randrange(2000, 60000)
+        self.power_cuts = False
 
     # -- the wire
 
@@ -568,7 +569,7 @@ class _Pair:
         for line in self.lines:
             if line.sender == opener and not purpose:
                 line.connection = connection
-                if rng.random() < 0.2:
+                if self.power_cuts and rng.random() < 0.2:
                     self._lose_marks(line)
                 for entry in line.table:
                     entry.in_flight = False
@@ -1273,7 +1274,7 @@ def _lines(rng: random.Random, ends: tuple[Manager, Manager], both_ways: bool) -
             yield Line(sender, source, target, selector, name, queue, source.sequence(), hops=hops)
 
 
-def _simulate(rng: random.Random, violations: bool, length: int) -> list[_Pair]:
+def _simulate(rng: random.Random, violations: bool, length: int, power_cuts: bool) -> list[_Pair]:
     start = rng.randrange(1_600_000_000, 1_900_000_000) * 1_000_000_000 + rng.randrange(10**9)
     six = rng.random() < 0.15
 
@@ -1289,6 +1290,7 @@ def _simulate(rng: random.Random, violations: bool, length: int) -> list[_Pair]:
     for sender in senders:
         for receiver in receivers:
             pair = _Pair(rng, len(pairs), (sender, receiver), start + rng.randrange(10**10), connections)
+            pair.power_cuts = power_cuts
             pair.lines = list(_lines(rng, pair.ends, rng.random() < 0.3))
             plan = {id(line): rng.choice(KINDS) for line in pair.lines if violations and rng.random() < 0.5}
             due = {id(line): rng.randrange(length // 4, length) for line in pair.lines}
@@ -1519,11 +1521,13 @@ def generate(
     faults: Iterable[str] | None = None,
     length: int = 0,
     form: str = "",
+    power_cuts: bool = False,
 ) -> Capture:
     """A capture, its seed deciding everything that is not given.
 
     violations: whether some are planted. faults: of the capture, out of FAULTS; with a form, those of FORMED. length:
-    steps for each pair of hosts. form: out of FORMS, of which the first is in one file and in order.
+    steps for each pair of hosts. form: out of FORMS, of which the first is in one file and in order. power_cuts:
+    senders may forget acknowledgements.
     """
     rng = random.Random(seed)
     if violations is None:
@@ -1531,7 +1535,7 @@ def generate(
     if faults is None:
         faults = [] if rng.random() < 0.35 else [fault for fault in FAULTS if rng.random() < 0.25]
     faults = [fault for fault in faults if not form or fault in FORMED]
-    pairs = _simulate(rng, violations, length or rng.choice([60, 150, 400]))
+    pairs = _simulate(rng, violations, length or rng.choice([60, 150, 400]), power_cuts)
     _translate(random.Random(f"router {seed}"), pairs)
     everything = [frame for pair in pairs for frame in pair.frames]
     vlans = {connection.number: pair.vlan for pair in pairs for connection in pair.connections}
