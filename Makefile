@@ -9,9 +9,8 @@ MESSAGES ?= 1000
 CUTS ?= 50
 KILLS ?= 5
 STEPS ?= 1000000
-LONG_FORM = --messages 100000 --cuts 2000 --kills 500 --commands 1000 --rounds 100 --keep build/long --report build/long/hil
-OVER_TLS = $(if $(LONG)$(BOARD),,pi-machine raspi3b)
-BROKE_BEFORE = $(if $(LONG)$(BOARD),,$(foreach link,eth uart,$(addprefix mps2-$(link)@140:,erase-fixed flip) $(addprefix mps2-$(link):,offline full)) mps2-eth@140:dead-dns mps2-eth:copy mps2-eth@72:restore)
+OVER_TLS = $(if $(BOARD),,pi-machine raspi3b)
+BROKE_BEFORE = $(if $(BOARD),,$(foreach link,eth uart,$(addprefix mps2-$(link)@140:,erase-fixed flip) $(addprefix mps2-$(link):,offline full)) mps2-eth@140:dead-dns mps2-eth:copy mps2-eth@72:restore)
 
 # Containers set it; then every process of the tests compiles all that it imports, and pytest rewrites all of its tests
 unexport PYTHONDONTWRITEBYTECODE
@@ -43,8 +42,8 @@ setup-firmware:
 run: $(if $(filter pi% raspi% mps2% m4% m33% rv32%,$(BOARD)),setup-firmware,setup) ## the main job: readings from a MicroPython arrive once, over a link that keeps breaking (SEED= MESSAGES= CUTS= KILLS= BOARD=)
 	@$(PYTHON_VENV) -m hil.campaign --messages $(MESSAGES) --cuts $(CUTS) --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(if $(BOARD),--board '$(BOARD)')
 
-hil: setup-test ## the guarantees on every emulated board, or every one of a file, as a table, also as build/hil.html, .md and .json; Pis over TLS; what broke before, on a Cortex-M3; LONG=1: 10^5 readings on each board, for hours, goes on where it was stopped (SEED= LG_ENV= BOARD=)
-	@$(PYTHON_VENV) -m pytest -q -n 2 hil --lg-env $(or $(LG_ENV),hil/emulated.yaml) $(if $(LONG),$(LONG_FORM),--report build/hil) $(if $(BOARD),-k '$(BOARD)') $(if $(SEED),--seed $(SEED))
+hil: setup-test ## the guarantees on every emulated board, or every one of a file, as a table, also as build/hil.md and build/hil.json; Pis over TLS; what broke before, on a Cortex-M3 (SEED= LG_ENV= BOARD=)
+	@$(PYTHON_VENV) -m pytest -q -n 2 hil --lg-env $(or $(LG_ENV),hil/emulated.yaml) --report build/hil $(if $(BOARD),-k '$(BOARD)') $(if $(SEED),--seed $(SEED))
 	@for board in $(OVER_TLS); do \
 		$(PYTHON_VENV) -m hil.campaign --board $$board --tls --messages 200 --cuts 20 --kills 3 $(if $(SEED),--seed $(SEED)) || exit 1; \
 	done

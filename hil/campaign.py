@@ -752,16 +752,6 @@ def replay(settings: Settings, scenario: Path) -> str:
     return command("fleet" if settings.boards else "campaign", "--scenario", scenario)
 
 
-def identity(settings: Settings) -> dict[str, str]:
-    """The hashes of what would run on the board and beside it. Raises BoardMissing."""
-    with tempfile.TemporaryDirectory() as folder:
-        _, board = _opened(settings, Path(folder))
-        try:
-            return hashes(board, settings)
-        finally:
-            board.close()
-
-
 def hashes(board: Board, settings: Settings) -> dict[str, str]:
     """SHA-256 of what decides what the board does, and of the queue manager, by what it is. Raises OSError."""
     read = board.firmware()  # first: some boards are asked then what they have

@@ -1,8 +1,7 @@
 """What the rig's tests share: the stand-in pair, a quick campaign of it, and the boards of the file of --lg-env.
 
 Without it the rig's own tests run, with a short campaign on every board that needs no hardware, where it is here. With
-it each board of the file is asked for: only tests of boards run, in their long form and in rounds, and a table is made
-of them.
+it each board of the file is asked for: only tests of boards run, in their long form, and a table is made of them.
 """
 
 import asyncio
@@ -19,21 +18,17 @@ from rich.console import Console
 
 from hil import boards, campaign, kinds, own_network, queue_manager
 from hil.boards import BoardMissing, Quarantined
-from hil.campaign import identity, run_campaign
+from hil.campaign import run_campaign
 from hil.dice import new_seed
-from hil.ending import report
 from hil.matrix import Matrix, told
 from hil.report import Comparison, Figures
-from hil.rounds import Kept, figures_of, progress, share
 from hil.scenario import ORDACK, Settings
 
 STANDIN = Path(__file__).with_name("standin.py")
 BOARD = "place"
 """A test with this argument is one of boards, and runs for each."""
-TURN = "turn"
-"""And with this one, which `campaign_on` has, for each round."""
 SEED = "seed"
-"""The file that has it, in the folder of --keep; and what processes of xdist are told it by."""
+"""What processes of xdist are told the seed by."""
 OVER_TLS = {"pi-machine"}
 """Boards whose short campaign is over TLS; `make hil` has one without and one with it."""
 
@@ -51,20 +46,13 @@ class Report:
         self._path: Path | None = config.option.report
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._config = config
-        self._matrix = Matrix(config.option.seed, config.option.rounds)
+        self._matrix = Matrix(config.option.seed)
         self._boards = list(boards)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         for name, value in report.user_properties if report.when == "call" else ():
             if name == "column":
-                self._tell(self._matrix.add(str(value)))
-
-    def _tell(self, board: str) -> None:
-        matrix, terminal = self._matrix, self._config.pluginmanager.getplugin("terminalreporter")
-        if matrix.rounds > 1 and (figures := matrix.figures[board]) is not None and terminal is not None:
-            terminal.ensure_newline()
-            terminal.write_line(progress(figures_of(figures), matrix.done[board], matrix.rounds))
+                self._matrix.add(str(value))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self._matrix.columns:
@@ -75,7 +63,7 @@ class Report:
             Console(file=out, width=200).print(self._matrix.table())
             terminalreporter.write(f"\n{out.getvalue()}")
             if self._path is not None:
-                report(self._matrix, self._path)
+                self._matrix.write(self._path)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -83,10 +71,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     for name, count in (("messages", 200), ("cuts", 20), ("kills", 3), ("commands", 10)):
         group.addoption(f"--{name}", type=int, default=count, help="on each board (default %(default)s)")
     group.addoption("--seed", type=int, help="the same seed makes the same plans (default: a new one)")
-    group.addoption("--rounds", type=int, default=1, help="campaigns on each board that share all these (%(default)s)")
-    group.addoption("--keep", type=Path, help="rounds that are done stay in this folder, and are not done again")
     group.addoption("--shrink", action="store_true", help="shrink what the planted faults break, too")
-    group.addoption("--report", type=Path, help="write the table of guarantees to this file, as .md, .json and .html")
+    group.addoption("--report", type=Path, help="write the table of guarantees to this file, as .md and .json")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -110,30 +96,16 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(reason)) from None
     os.environ["LG_ENV"] = str(Path(path).absolute())  # for open_board, in processes of xdist, too
     option = config.option
-    if option.rounds < 1:
-        raise pytest.UsageError(f"--rounds {option.rounds}: there is one at least")
     try:
         Settings(option.messages, option.cuts, option.kills, option.seed or 0, commands=option.commands)
         # What cannot be written is told now, and not after the hours of its campaigns
         given = getattr(config, "workerinput", None)
-        option.seed = given[SEED] if given else _seed(option.seed, option.keep)
+        option.seed = given[SEED] if given else new_seed() if option.seed is None else option.seed
         config.pluginmanager.register(Report(config, boards))
     except ValueError as error:
         raise pytest.UsageError(str(error)) from None
     except OSError as error:
-        raise pytest.UsageError(f"--keep, --report: {error.filename}: {error.strerror}") from None
-
-
-def _seed(asked: int | None, keep: Path | None) -> int:
-    """The seed that is asked for, else that of what is kept, else a new one; it is kept from now on."""
-    file = None if keep is None else keep / SEED
-    if asked is None:
-        kept = file.read_text() if file is not None and file.exists() else ""
-        asked = int(kept) if kept.isdecimal() else new_seed()
-    if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(str(asked))
-    return asked
+        raise pytest.UsageError(f"--report: {error.filename}: {error.strerror}") from None
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -142,27 +114,11 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput[SEED] = node.config.option.seed
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """The rounds of one board come after each other, in one process: it can be used only once at a time."""
-    if config.stash[FILE] is None or config.option.rounds == 1:
-        return None
-    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
-
-    class ByBoard(LoadScopeScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            return nodeid.rpartition("-")[0]  # test[board-turn]
-
-    return ByBoard(config, log)
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if BOARD in metafunc.fixturenames:
         boards = metafunc.config.stash[FILE]
         mark = pytest.mark.timeout(0 if boards else 300)  # a campaign has deadlines of its own
         metafunc.parametrize(BOARD, [pytest.param(name, marks=mark) for name in boards or kinds.KINDS])
-        if boards and metafunc.config.option.rounds > 1:
-            metafunc.parametrize(TURN, range(metafunc.config.option.rounds))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -238,27 +194,7 @@ def play(tmp_path: Path) -> Play:
 
 
 @pytest.fixture
-def turn() -> int:
-    """Which round it is, from 0."""
-    return 0
-
-
-def _played(settings: Settings, kept: Kept | None) -> Figures:
-    """The figures of a campaign, kept or new."""
-    figures = kept.figures(settings, identity) if kept else None
-    if kept and figures:
-        print(f"{kept.path} has it: remove that to play this round again")
-    if figures is None:
-        figures = asyncio.run(run_campaign(settings, Console()))
-        if kept and not figures.rig_failed:
-            kept.keep(figures)
-    return figures
-
-
-@pytest.fixture
-def campaign_on(
-    request: pytest.FixtureRequest, tmp_path: Path, turn: int
-) -> Callable[[str, tuple[int, int, int, int]], Figures]:
+def campaign_on(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str, tuple[int, int, int, int]], Figures]:
     """Run a campaign on a board: `campaign_on("unix", (60, 12, 2, 3))`; messages, cuts, kills and commands are those of
     the short form. Skips the test if the board is in quarantine, or is not here and was not asked for.
     """
@@ -271,19 +207,13 @@ def campaign_on(
         wanted = Settings(
             *short[:3], seed, board, None, deadline_s, deadline_s, artefacts=tmp_path, tls=tls, commands=short[3]
         )
-        kept = None
         if asked:
-            counts = (option.messages, option.cuts, option.kills, option.commands)
-            messages, cuts, kills, commands = (share(count, turn, option.rounds) for count in counts)
-            wanted = Settings(messages, cuts, kills, seed + turn, board, commands=commands)
-            if option.keep is not None:
-                kept = Kept(option.keep, board, turn)
-                wanted = replace(wanted, artefacts=option.keep / "campaign")
+            wanted = Settings(option.messages, option.cuts, option.kills, seed, board, commands=option.commands)
         if board in kinds.WITHOUT_INBOX:
             wanted = replace(wanted, commands=0)
         figures: Figures | str = "broken off: pytest says by what"
         try:
-            figures = _played(wanted, kept)
+            figures = asyncio.run(run_campaign(wanted, Console()))
         except BoardMissing as reason:
             figures = str(reason)
             if not asked or isinstance(reason, Quarantined):

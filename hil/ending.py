@@ -1,7 +1,6 @@
-"""How the commands of the rig end, whatever ends them: with a sentence and a status, a report, and what is kept."""
+"""How the commands of the rig end, whatever ends them: with a sentence and a status, and what is kept."""
 
 import asyncio
-import importlib.util
 import shutil
 import signal
 import tempfile
@@ -13,7 +12,6 @@ from typing import Any, TypeVar
 from rich.console import Console
 
 from hil.boards import BoardMissing, RigFailed
-from hil.matrix import Matrix, named
 from hil.report import RIG_FAILED
 from hil.scenario import BadScenario
 
@@ -54,13 +52,3 @@ def new_folder(below: Path, name: str) -> Iterator[tuple[Path, Callable[[], obje
     with ExitStack() as removal:
         removal.callback(shutil.rmtree, folder)
         yield folder, removal.pop_all
-
-
-def report(matrix: Matrix, path: Path) -> None:
-    """The table in files that end in .md and .json, and the page, if plotly is here to make it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    matrix.write(path)
-    if importlib.util.find_spec("plotly"):
-        from hil.page import page
-
-        named(path, ".html").write_text(page(matrix), "utf-8")

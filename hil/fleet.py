@@ -26,7 +26,7 @@ from hil.boards import BoardMissing
 from hil.campaign import SCENARIO, Prepared, command, elsewhere, fill, prepare, replay
 from hil.commands import GUID
 from hil.dice import new_seed
-from hil.ending import ending, new_folder, report, to_the_end
+from hil.ending import ending, new_folder, to_the_end
 from hil.matrix import Matrix, told
 from hil.queue_manager import CampaignFailed
 from hil.report import Figures, Received, View
@@ -238,7 +238,7 @@ def _obey(chosen: argparse.Namespace, console: Console) -> int:
         for reason in figures.shortcomings():
             console.print(f"FAILED: {name}: {reason}", markup=False)
     if chosen.report is not None:
-        report(fleet.matrix(), chosen.report)
+        fleet.matrix().write(chosen.report)
     if chosen.json:
         print(fleet.matrix().to_json())
     return fleet.status

@@ -4,10 +4,8 @@ makes one, with a campaign on each board of the file.
 
 import dataclasses
 import json
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +13,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from hil.report import Comparison, Figures, Timeline
-from hil.rounds import figures_of, together
 
 SHOWN: Final = "shown"
 BROKEN: Final = "BROKEN"
@@ -127,45 +124,26 @@ def told(board: str, figures: Figures | str) -> str:
 
 @dataclass
 class Matrix:
-    """The columns of all boards, by name, and the figures of their campaigns: each board has so many `rounds`."""
+    """The columns of all boards, by name, and the figures of their campaigns."""
 
     seed: int
-    rounds: int = 1
-    done: Counter[str] = dataclasses.field(default_factory=Counter)
     columns: dict[str, dict[str, Cell]] = dataclasses.field(default_factory=dict)
     figures: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-    def add(self, text: str) -> str:
-        """The column of one board, as `told` gives it, together with what came before of it; the board."""
-        board, cells, figures = json.loads(text)
-        self.done[board] += 1
-        parts = [figures_of(one) for one in (self.figures.get(board), figures) if one is not None]
-        if board in self.columns and parts:
-            whole = reduce(together, parts)
-            if len(parts) == 1:  # the board was not there in one of its rounds: that is a failure here
-                before = figures is not None
-                whole.failure = self.columns[board][CUTS].ground if before else cells[CUTS]["ground"]
-            _, cells, figures = json.loads(told(board, whole))
-        self.figures[board] = figures
+    def add(self, text: str) -> None:
+        """The column of one board, as `told` gives it."""
+        board, cells, self.figures[board] = json.loads(text)
         self.columns[board] = {name: Cell(**cell) for name, cell in cells.items()}
-        return str(board)
 
     @property
     def ok(self) -> bool:
-        """Everything is shown on all boards that are not absent, in all rounds; and on one at least."""
-        return not self.missing and {cell.verdict for cells in self.columns.values() for cell in cells.values()} - {
-            ABSENT
-        } == {SHOWN}
-
-    @property
-    def missing(self) -> int:
-        """Rounds that have not been played, of all boards that have begun: the run was stopped."""
-        return sum(self.rounds - done for done in self.done.values())
+        """Everything is shown on all boards that are not absent, and on one at least."""
+        verdicts = {cell.verdict for cells in self.columns.values() for cell in cells.values()}
+        return verdicts - {ABSENT} == {SHOWN}
 
     @property
     def title(self) -> str:
-        stopped = f", stopped: {self.missing} rounds are missing" if self.missing else ""
-        return f"Guarantees by board, seed {self.seed}{stopped}"
+        return f"Guarantees by board, seed {self.seed}"
 
     def markdown(self) -> str:
         """The table in Markdown."""
@@ -210,11 +188,12 @@ class Matrix:
         return json.dumps({"ok": self.ok, "seed": self.seed, "boards": boards})
 
     def write(self, path: Path) -> None:
-        """Both forms, in files that end in .md and .json."""
+        """Both forms, in files that end in .md and .json, in a folder that may be new."""
+        path.parent.mkdir(parents=True, exist_ok=True)
         named(path, ".md").write_text(self.markdown())
         named(path, ".json").write_text(self.to_json() + "\n")
 
 
 def named(path: Path, end: str) -> Path:
     """The file of a report that has this end; a point in `path` that begins none, as of a date, stays."""
-    return path.with_suffix(end) if path.suffix in (".md", ".json", ".html") else path.with_name(path.name + end)
+    return path.with_suffix(end) if path.suffix in (".md", ".json") else path.with_name(path.name + end)

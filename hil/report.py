@@ -21,8 +21,6 @@ from hil.faults import CutMade
 _SHOWN = 5
 RIG_FAILED: Final = 3
 """The exit status of a run that the rig could not bring to its end, and that found no fault in what it tests."""
-POINTS = 2000
-"""Of a timeline: so many show all that a page can show."""
 
 
 @dataclass(frozen=True)
@@ -213,13 +211,12 @@ def _differences(entry: Entry, message: Received, source: str) -> Iterable[str]:
 @dataclass
 class Timeline:
     """When what happened, in seconds since the board was started. readings: the time, and how many had been accepted,
-    acknowledged and put into the queue by then, `POINTS` times at most. faults: the time, what it was, and the seconds
-    until another reading was acknowledged; None: none was left.
+    acknowledged and put into the queue by then. faults: the time, what it was, and the seconds until another reading
+    was acknowledged; None: none was left.
     """
 
     readings: list[tuple[float, int, int, int]] = field(default_factory=list)
     faults: list[tuple[float, str, float | None]] = field(default_factory=list)
-    gap_s: float = 0.0
 
     def note(self, at_s: float, counts: tuple[int, int, int], faults: Iterable[str]) -> None:
         """So many have been accepted, acknowledged, put into the queue; these faults were made since the last time."""
@@ -227,25 +224,8 @@ class Timeline:
         if counts[1] > acknowledged:
             self.faults = [(at, what, at_s - at if took is None else took) for at, what, took in self.faults]
         self.faults += [(at_s, what, None) for what in faults]
-        if self.readings and self.readings[-1][1:] == counts:
-            return
-        if len(self.readings) > 1 and at_s - self.readings[-2][0] < self.gap_s:
-            self.readings.pop()
-        self.readings.append((at_s, *counts))
-        if len(self.readings) > POINTS:
-            del self.readings[1:-1:2]
-            self.gap_s = 2 * self.readings[-1][0] / POINTS
-
-    def then(self, other: "Timeline") -> "Timeline":
-        """This one, and the other one behind its end."""
-        end, *before = self.readings[-1] if self.readings else (0.0, 0, 0, 0)
-        end = max(end, *(fault[0] for fault in self.faults[-1:]), 0.0)
-        accepted, acknowledged, stored = before
-        later = [(end + at, accepted + a, acknowledged + b, stored + c) for at, a, b, c in other.readings]
-        readings = [*self.readings, *later]
-        while len(readings) > POINTS:
-            del readings[1:-1:2]
-        return Timeline(readings, [*self.faults, *((end + at, what, took) for at, what, took in other.faults)])
+        if not self.readings or self.readings[-1][1:] != counts:
+            self.readings.append((at_s, *counts))
 
     @property
     def worst_s(self) -> float:

@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import json
 import os
 import signal
 import subprocess
@@ -15,9 +14,8 @@ from rich.console import Console
 
 from hil import ending
 from hil.boards import BoardMissing, Quarantined, RigFailed
-from hil.matrix import Matrix, told
+from hil.matrix import Matrix
 from hil.scenario import BadScenario
-from hil.test_matrix import figures
 
 RIG = (sys.executable, "-m", "ordack", "rig")
 
@@ -83,23 +81,6 @@ def test_work_that_comes_to_its_end_gives_what_it_found() -> None:
         return "found"
 
     assert ending.to_the_end(work()) == "found"
-
-
-@pytest.mark.parametrize("has_plotly", [True, False])
-def test_a_report_is_in_a_new_folder_with_a_page_where_that_can_be_made(
-    has_plotly: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if has_plotly:
-        pytest.importorskip("plotly", reason="plotly is not installed")
-    else:
-        monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    made = Matrix(7)
-    made.add(told("unix", figures()))
-    for name in ("hil", "hil"):  # a second one takes the place of the first
-        ending.report(made, tmp_path / "week" / "48" / name)
-    found = {file.suffix for file in (tmp_path / "week" / "48").iterdir()}
-    assert found == {".md", ".json"} | ({".html"} if has_plotly else set())
-    assert json.loads((tmp_path / "week" / "48" / "hil.json").read_text())["boards"].keys() == {"unix"}
 
 
 def test_a_report_with_a_point_in_its_name_leaves_the_others_alone(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -214,15 +213,13 @@ def test_every_board_of_a_file_is_tried_whatever_becomes_of_the_others(tmp_path:
     (tmp_path / "build").mkdir()
     (tmp_path / "silent").symlink_to("/dev/null")  # a port of this test's own: one at a time has a board
     (tmp_path / "rig.yaml").write_text(RIG.replace("/dev/null", str(tmp_path / "silent")))
-    keep = tmp_path / "keep"
-    form = ("--messages", "15", "--cuts", "2", "--kills", "2", "--commands", "2", "--rounds", "2")
-    words = [OF_BOARDS, *words[4:], *form, "--keep", str(keep)]
+    form = ("--messages", "15", "--cuts", "2", "--kills", "2", "--commands", "2")
+    words = [OF_BOARDS, *words[4:], *form]
     done = run_pytest(*words, "-n", "1")
     assert done.returncode == 1, done.stdout
-    assert "4 failed, 2 passed, 2 skipped" in done.stdout
+    assert "2 failed, 1 passed, 1 skipped" in done.stdout
     assert "board burnt is in quarantine: its regulator is burnt" in done.stdout
-    assert "good: 2 of 2 rounds, 15 readings and 2 commands once, 2 cuts, 2 power cuts" in done.stdout
-    assert sorted(one.suffix for one in (tmp_path / "build").glob("hil.*")) == [".html", ".json", ".md", ".xml"]
+    assert sorted(one.suffix for one in (tmp_path / "build").glob("hil.*")) == [".json", ".md", ".xml"]
     said = json.loads((tmp_path / "build" / "hil.json").read_text())
     assert list(said["boards"]) == ["broken", "wrong", "burnt", "good"]
     cells = {board: one["cells"]["they are in order"] for board, one in said["boards"].items()}
@@ -231,22 +228,7 @@ def test_every_board_of_a_file_is_tried_whatever_becomes_of_the_others(tmp_path:
     assert "board broken: " in cells["broken"]["ground"]
     assert (cells["wrong"]["verdict"], cells["burnt"]["verdict"]) == (ABSENT, ABSENT)
     assert "they are in order" in done.stdout
-    kept = {turn: json.loads((keep / f"good-{turn}.json").read_text()) for turn in (0, 1)}
-    seeds = {turn: one["seed"] for turn, one in kept.items()}
-    assert seeds == {0: said["seed"], 1: said["seed"] + 1}, "processes of xdist have that of the table"
-    goes_on(words, keep, kept[0])
-
-
-def goes_on(words: Sequence[str], keep: Path, first: dict[str, Any]) -> None:
-    """The same command again believes the rounds that are there, of which one has failed."""
-    zero = keep / "good-0.json"
-    first["comparison"]["lost"] = [2]  # had it been so
-    zero.write_text(json.dumps(first))
-    again = run_pytest(*words, "-k", "good")
-    assert "1 failed, 1 passed" in again.stdout, again.stdout
-    assert "1 lost: 2" in again.stdout
-    assert f"{zero} has it: remove that to play this round again" in again.stdout
-    assert json.loads(zero.read_text()) == first
+    assert said["boards"]["good"]["figures"]["seed"] == said["seed"], "processes of xdist have that of the table"
 
 
 def test_a_file_that_is_wrong_is_status_4_and_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,8 +249,7 @@ def test_a_file_that_is_wrong_is_status_4_and_no_traceback(tmp_path: Path, monke
     assert "Traceback" not in done.stderr
 
 
-PLACES = ("keep", "report")
-ASKED = {"messages": 9, "cuts": 1, "kills": 1, "commands": 1, "seed": None, "rounds": 1, "keep": None, "report": None}
+ASKED = {"messages": 9, "cuts": 1, "kills": 1, "commands": 1, "seed": None, "report": None}
 
 
 def configured(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> tuple[SimpleNamespace, list[Any]]:
@@ -287,14 +268,11 @@ def configured(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> tuple[SimpleN
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"rounds": 0}, "--rounds 0: there is one at least"),
         ({"messages": -1}, "messages, cuts, kills, commands, the seed and sizes are numbers of 0 or more"),
         ({"commands": -3}, "numbers of 0 or more"),
         ({"seed": -5}, "numbers of 0 or more"),
         ({"messages": 0}, "a link over which no message goes cannot be cut"),
-        ({"keep": "FILE"}, "--keep, --report: FILE: File exists"),
-        ({"keep": "FILE/below"}, "--keep, --report: FILE/below: Not a directory"),
-        ({"report": "FILE/hil"}, "--keep, --report: FILE: File exists"),
+        ({"report": "FILE/hil"}, "--report: FILE: File exists"),
     ],
 )
 def test_what_cannot_be_is_told_before_the_first_campaign_and_not_by_each_of_them(
@@ -302,31 +280,8 @@ def test_what_cannot_be_is_told_before_the_first_campaign_and_not_by_each_of_the
 ) -> None:
     file = tmp_path / "file"
     file.touch()
-    places = {key: Path(str(value).replace("FILE", str(file))) for key, value in changes.items() if key in PLACES}
+    places = {key: Path(str(value).replace("FILE", str(file))) for key, value in changes.items() if key == "report"}
     config, registered = configured(monkeypatch, **{**changes, **places})
     with pytest.raises(pytest.UsageError, match=re.escape(reason.replace("FILE", str(file)))):
         conftest.pytest_configure(cast(pytest.Config, config))
     assert registered == []
-
-
-def test_the_seed_is_that_which_is_asked_for_else_that_which_is_kept_else_a_new_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def seed(**changes: Any) -> int:
-        config, _ = configured(monkeypatch, keep=tmp_path / "keep", **changes)
-        conftest.pytest_configure(cast(pytest.Config, config))
-        found: int = config.option.seed
-        return found
-
-    monkeypatch.setenv("SEED", "41")
-    assert seed() == 41
-    monkeypatch.setenv("SEED", "42")
-    assert seed() == 41, "a run that was stopped goes on with what it began with"
-    assert seed(seed=0) == 0
-    assert seed() == 0
-    (tmp_path / "keep" / "seed").write_text("4x")  # torn
-    assert seed() == 42
-    config, _ = configured(monkeypatch, seed=7)
-    config.workerinput = {conftest.SEED: 0}
-    conftest.pytest_configure(cast(pytest.Config, config))
-    assert config.option.seed == 0, "a process of xdist has that of the table"

@@ -15,7 +15,6 @@ from rich.console import Console
 from hil.boards import Wear
 from hil.faults import DOWN, FIN, RST, UP, Cut, CutMade
 from hil.report import (
-    POINTS,
     Comparison,
     Entry,
     Erased,
@@ -410,17 +409,6 @@ def test_recovery_ends_with_the_next_acknowledged_reading() -> None:
     assert line.readings == [(1.0, 3, 0, 0), (4.5, 3, 1, 0), (6.0, 3, 2, 0)]
     assert line.rate == pytest.approx(2 / 6)
     assert (Timeline().worst_s, Timeline().rate) == (0.0, 0.0)
-
-
-def test_a_long_campaign_keeps_few_points_begin_and_end_among_them() -> None:
-    line = Timeline()
-    for k in range(1, 10 * POINTS):
-        line.note(k / 100, (k, k, k), ["board: power"] if k % 1000 == 0 else [])
-    assert POINTS / 4 < len(line.readings) <= POINTS
-    assert (line.readings[0][1], line.readings[-1][1]) == (1, 10 * POINTS - 1)
-    assert [took for _, _, took in line.faults] == [pytest.approx(0.01)] * len(line.faults)
-    times = [reading[0] for reading in line.readings]
-    assert times == sorted(times)
 
 
 # Live progress
