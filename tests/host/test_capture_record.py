@@ -16,10 +16,9 @@ import signal
 import socket
 import subprocess
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import dpkt
 import packet_samples as samples  # type: ignore[import-not-found]
@@ -34,7 +33,6 @@ from ordack.net.record import Recorder
 
 from tests.host.serial_lines import Board, Place
 from tests.host.sockets import serving, until
-from tests.support import capture_reference
 from tests.support.beside import client_beside
 from tests.support.capture_files import pcap, segment, syn
 from tests.support.command import Serve, as_json, converse, ordack
@@ -48,24 +46,43 @@ def files(file: Path) -> list[Path]:
     return sorted(file.parent.glob(f"{file.stem}*{file.suffix}"), key=lambda path: (path != file, path.name))
 
 
-def frames(*paths: Path) -> Iterator[capture_reference.Frame]:
-    """Of all the files, which are one capture; each ends with a whole frame."""
+class Segment(NamedTuple):
+    """A TCP segment of a capture. connection: addresses and ports, as in dpkt."""
+
+    connection: tuple[bytes, int, bytes, int]
+    flags: int
+    sequence: int
+    data: bytes
+
+
+def frames(path: Path) -> list[bytes]:
+    """Whole frames, by dpkt."""
+    with path.open("rb") as file:
+        return [data for _, data in dpkt.pcapng.Reader(file)]
+
+
+def segments(*paths: Path) -> Iterator[Segment]:
+    """Of all the files, which are one capture."""
     for path in paths:
-        yield from capture_reference.frames(io.BytesIO(path.read_bytes()))
-
-
-def chunks(paths: Iterable[Path]) -> list[capture_reference.Chunk]:
-    """What goes over connections."""
-    return list(capture_reference.streams(frames(*paths)))
+        for frame in frames(path):
+            ip = dpkt.ethernet.Ethernet(frame).data
+            tcp = ip.data
+            yield Segment((ip.src, tcp.sport, ip.dst, tcp.dport), tcp.flags, tcp.seq, bytes(tcp.data))
 
 
 def carried(paths: Iterable[Path]) -> list[bytes]:
-    """The bytes of each direction that had any."""
-    found: dict[int, bytes] = defaultdict(bytes)
-    for chunk in chunks(paths):
-        assert not chunk.missing
-        found[chunk.stream] += chunk.data
-    return [data for data in found.values() if data]
+    """The bytes of each direction that had any: nothing is missing, doubled or out of order."""
+    found: list[bytes] = []
+    place: dict[tuple[bytes, int, bytes, int], int] = {}
+    following: dict[tuple[bytes, int, bytes, int], int] = {}
+    for key, flags, sequence, data in segments(*paths):
+        if flags & dpkt.tcp.TH_SYN or key not in place:
+            place[key], following[key] = len(found), sequence + bool(flags & dpkt.tcp.TH_SYN) & 0xFFFFFFFF
+            found.append(b"")
+        assert sequence + bool(flags & dpkt.tcp.TH_SYN) & 0xFFFFFFFF == following[key] or not data
+        found[place[key]] += data
+        following[key] = following[key] + len(data) & 0xFFFFFFFF
+    return [data for data in found if data]
 
 
 def messages(path: Path) -> list[dict[str, Any]]:
@@ -77,11 +94,10 @@ def messages(path: Path) -> list[dict[str, Any]]:
 def bodies(paths: Iterable[Path]) -> list[bytes]:
     """Of the messages, in the order of the capture."""
     found = []
-    for cut in capture_reference.packets(capture_reference.streams(frames(*paths))):
-        if not cut.problem:
-            packet = parse.parse(cut.data)
-            if isinstance(packet, headers.UserMessage):
-                found.append(bytes(packet.properties.body))
+    for path in paths:
+        with path.open("rb") as file:
+            packets = [parse.parse(cut.data) for cut in one_by_one.packets(file) if not cut.problem]
+        found += [bytes(packet.properties.body) for packet in packets if isinstance(packet, headers.UserMessage)]
     return found
 
 
@@ -144,7 +160,7 @@ def test_what_was_sent_and_received_is_in_the_file(
     recorder.close()
     assert sorted(carried([file])) == sorted(data for pair in expected for data in pair if data)
     for frame in frames(file):
-        check(frame.data)
+        check(frame)
 
 
 @pytest.mark.parametrize("ends", [("10.0.0.7", "10.0.0.1"), ("fe80::7", "fe80::1")])
@@ -190,9 +206,9 @@ def test_a_connection_has_a_handshake_acknowledgements_and_an_end(tmp_path: Path
     reset = recorder.connection(("10.0.0.7", 4321), ("10.0.0.1", 50124), opened_here=True)
     reset.closed(here=True, reset=True)
     recorder.close()
-    segments = [dpkt.ethernet.Ethernet(frame.data).data for frame in frames(tmp_path / "x.pcapng")]
-    there, here = segments[0].data.seq, segments[1].data.seq
-    told = [(ip.data.sport, ip.data.flags, ip.data.seq, ip.data.ack, ip.data.data) for ip in segments]
+    shown = [dpkt.ethernet.Ethernet(frame).data for frame in frames(tmp_path / "x.pcapng")]
+    there, here = shown[0].data.seq, shown[1].data.seq
+    told = [(ip.data.sport, ip.data.flags, ip.data.seq, ip.data.ack, ip.data.data) for ip in shown]
     assert told[:8] == [
         (50123, 2, there, 0, b""),
         (1801, 18, here, there + 1, b""),
@@ -204,8 +220,8 @@ def test_a_connection_has_a_handshake_acknowledgements_and_an_end(tmp_path: Path
         (50123, 16, there + 5, here + 6, b""),
     ]
     assert [(port, flags) for port, flags, *_ in told[8:]] == [(50124, 2), (1801, 18), (50124, 16), (50124, 20)]
-    assert socket.inet_ntoa(segments[0].src) == "10.0.0.7"
-    assert socket.inet_ntoa(segments[8].src) == "10.0.0.1"
+    assert socket.inet_ntoa(shown[0].src) == "10.0.0.7"
+    assert socket.inet_ntoa(shown[8].src) == "10.0.0.1"
 
 
 def test_two_calls_from_the_same_port_to_different_ports_of_a_machine_are_two_connections(tmp_path: Path) -> None:
@@ -247,9 +263,9 @@ def test_the_files_have_at_most_the_size_and_the_oldest_go(tmp_path: Path) -> No
     assert numbers[0] > len(first)
     assert all(path.read_bytes() == kept[path] for path in there if path in kept)
     assert other.read_bytes() == b"not one of them"
-    found = chunks(there)
-    assert data.endswith(b"".join(chunk.data for chunk in found))
-    assert sum(len(chunk.data) for chunk in found) > size // 2
+    found = b"".join(carried(there))
+    assert data.endswith(found)
+    assert len(found) > size // 2
 
 
 def test_a_capture_that_is_there_is_not_written_over(tmp_path: Path) -> None:
@@ -357,7 +373,7 @@ def test_captures_of_before_go_on_in_the_new_form_and_are_one_capture(tmp_path: 
     connection.received(bytes(build.user_message(bytes(16), 2, samples.DIRECT, b"new")))
     recorder.close()
     new = tmp_path / "plant-000002.pcap"
-    assert new.read_bytes()[:4] == capture_reference.PCAPNG_MAGIC
+    assert new.read_bytes()[:4] == b"\x0a\x0d\x0d\x0a"
     assert bodies([file, new]) == [b"old", b"old", b"new"]
     assert message_ids(columnar.batches([new, file], columns=("kind", "message_id"))) == [0, 1, 2]
     assert [packet["packet"] for packet in messages(new)] == ["UserMessage"]
@@ -455,7 +471,7 @@ async def test_a_full_disk_ends_the_capture_and_nothing_else(
     assert len(log) == 1
     assert "No space left on device" in log[0]
     assert str(file) in log[0]
-    chunks([file])  # every frame is whole
+    list(segments(file))  # every frame is whole
 
 
 def test_a_full_disk_at_a_new_file_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -495,7 +511,7 @@ async def test_a_serial_line_is_in_the_capture_and_the_log_tells_its_address(tmp
     place.unplug()
     assert sorted(bodies([file])) == [b"reading", b"reading", b"start"]
     assert log == ["in the capture, the serial line press7 has the address 169.254.1.0"]
-    assert "169.254.1.0:" in chunks([file])[0].connection
+    assert ipaddress.ip_address("169.254.1.0").packed in next(segments(file)).connection
 
 
 async def test_a_connection_that_is_refused_is_in_the_capture_too(tmp_path: Path) -> None:
@@ -505,6 +521,6 @@ async def test_a_connection_that_is_refused_is_in_the_capture_too(tmp_path: Path
         assert await asyncio.wait_for(streams[1][0].read(), 30) == b""
         for _, writer in streams:
             writer.close()
-    flags = [dpkt.ethernet.Ethernet(frame.data).data.data.flags for frame in frames(file)]
+    flags = [segment.flags for segment in segments(file)]
     assert flags.count(dpkt.tcp.TH_SYN) == 2
     assert flags.count(dpkt.tcp.TH_FIN | dpkt.tcp.TH_ACK) == 4
