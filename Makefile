@@ -39,7 +39,7 @@ setup-bench:
 setup-firmware:
 	@$(SETUP) firmware
 
-run: $(if $(filter pi% raspi% mps2% m4% m33% rv32%,$(BOARD)),setup-firmware,setup) ## the main job: readings from a MicroPython arrive once, over a link that keeps breaking (SEED= MESSAGES= CUTS= KILLS= BOARD=)
+run: $(if $(filter pi% raspi% mps2% m33% rv32%,$(BOARD)),setup-firmware,setup) ## the main job: readings from a MicroPython arrive once, over a link that keeps breaking (SEED= MESSAGES= CUTS= KILLS= BOARD=)
 	@$(PYTHON_VENV) -m hil.campaign --messages $(MESSAGES) --cuts $(CUTS) --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(if $(BOARD),--board '$(BOARD)')
 
 hil: setup-test ## the guarantees on every emulated board, or every one of a file, as a table, also as build/hil.md and build/hil.json; Pis over TLS; what broke before, on a Cortex-M3 (SEED= LG_ENV= BOARD=)

@@ -91,7 +91,6 @@ def _mps2(image: str, processor: str) -> Chip:
 
 
 M3 = _mps2("an385", "Cortex-M3")
-M4 = _mps2("an386", "Cortex-M4")
 M33 = _mps2("an505", "Cortex-M33")
 RV32 = Chip(
     "virt-rv32",
@@ -100,7 +99,7 @@ RV32 = Chip(
     ("-netdev", "user,id=net", "-device", "virtio-net-device,netdev=net"),
     ("-device", "pci-serial,chardev=uart1"),
 )
-CHIPS = (M3, M4, M33, RV32)
+CHIPS = (M3, M33, RV32)
 
 
 class Flash:

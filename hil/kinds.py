@@ -7,7 +7,7 @@
 * `pi-machine`: a 64-bit Raspberry Pi as a whole emulated machine with Linux, a disk and a network of its own
 * `raspi3b`: the same in QEMU's model of a Raspberry Pi 3B
 * `mps2-eth`, `mps2-uart`: the firmware of a Cortex-M3 in a whole emulated machine, over Ethernet or a serial line
-* `m4-eth`, `m33-eth`: the same for a Cortex-M4, and for a Cortex-M33, the core of an RP2350
+* `m33-eth`: the same for a Cortex-M33, the core of an RP2350
 * `rv32-eth`, `rv32-uart`: the same for a RISC-V processor of 32 bits, as ESP32-C3 and RP2350 have
 * any of these with `@KIB` behind it, such as `mps2-eth@140`: with so large a heap
 """
@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 from hil.boards import ROOT, SENSOR, Board, BoardMissing, ProcessBoard, built
-from hil.emulated import M3, M4, M33, MPS2_HEAP_KIB, RV32, Mps2Board, PiBoard, Raspi3bBoard
+from hil.emulated import M3, M33, MPS2_HEAP_KIB, RV32, Mps2Board, PiBoard, Raspi3bBoard
 
 MICROPYTHON = {
     "unix": ROOT / "build" / "micropython" / "unix-c" / "micropython",
@@ -28,7 +28,6 @@ TWIN = {"unix": "unix-twin", "unix-twin": "unix"}  # the same board with the oth
 MPS2 = {  # the chip, and whether it has a network
     "mps2-eth": (M3, True),
     "mps2-uart": (M3, False),
-    "m4-eth": (M4, True),
     "m33-eth": (M33, True),
     "rv32-eth": (RV32, True),
     "rv32-uart": (RV32, False),

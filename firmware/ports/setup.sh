@@ -339,7 +339,7 @@ firmware_part() {
     c=$(digest firmware/ports/usermod c_core)
     step lwip-source "$(cat build/stamps/micropython-source)" fetch_lwip
     key="$(cat build/stamps/micropython-source) $(recipe build_mps2) $(digest firmware/ports/mps2/{Makefile,boards})"
-    for board in mps2-an385 mps2-an386 mps2-an505 virt-rv32; do
+    for board in mps2-an385 mps2-an505 virt-rv32; do
         step "firmware-$board" "$key $frozen $c $(digest firmware/ports/mps2)" \
             build_mps2 $board "$key" USER_C_MODULES="$root/firmware/ports/usermod"
     done

@@ -32,7 +32,6 @@ pytestmark = pytest.mark.timeout(300)
 
 # ---- microcontrollers
 
-# The Cortex-M4 is the Cortex-M3 with another processor, which the MicroPython tests and the campaigns show.
 every_board = pytest.mark.parametrize("chip", [M3, M33, RV32], ids=lambda chip: chip.name)
 
 
@@ -112,12 +111,9 @@ def test_what_a_board_flushed_survives_the_end_of_qemu(mps2: Callable[..., Machi
 
 
 @every_board
-def test_flash_is_nor_and_the_card_is_fat(mps2: Callable[..., Machine], chip: Chip) -> None:
+def test_flash_is_nor(mps2: Callable[..., Machine], chip: Chip) -> None:
     machine = mps2(
-        "import mps2, os, vfs\n"
-        "if 'card' in os.listdir('/'):\n"
-        "    print('card says', open('/card/reading.txt').read())\n"
-        "    mps2.power_off()\n"
+        "import mps2\n"
         "flash = mps2.Flash()\n"
         "data = bytearray(2)\n"
         "flash.ioctl(6, 511)\n"
@@ -129,24 +125,12 @@ def test_flash_is_nor_and_the_card_is_fat(mps2: Callable[..., Machine], chip: Ch
         "    flash.writeblocks(511, b'ab', 4095)\n"
         "except OSError as error:\n"
         "    print('outside', error)\n"
-        "card = mps2.Card()\n"
-        "vfs.VfsFat.mkfs(card)\n"
-        "vfs.mount(card, '/card')\n"
-        "with open('/card/reading.txt', 'w') as file:\n"
-        "    file.write('21.5')\n"
-        "    file.flush()\n"
-        "    print('written')\n"
-        "    while True:\n"
-        "        pass\n",
+        "mps2.power_off()\n",
         chip=chip,
     )
-    machine.until("written")
+    assert machine.ended() == 0
     assert "flash bytearray(b'\\n\\x00') True" in machine.output
     assert "outside [Errno 5] EIO" in machine.output
-    machine.kill()
-    machine = mps2(chip=chip)
-    assert machine.ended() == 0
-    assert "card says 21.5" in machine.output
 
 
 @every_board
@@ -183,8 +167,6 @@ def test_a_board_resets_and_knows_why(mps2: Callable[..., Machine], chip: Chip) 
 ECHO_MAIN = """\
 import asyncio, machine, select, sys
 uart = machine.UART(1, 115200, rxbuf=512, flow=machine.UART.RTS)
-heard = []
-uart.irq(lambda line: heard.append(1) if not heard else None, machine.UART.IRQ_RX)
 poll = select.poll()
 poll.register(uart, select.POLLIN)
 print("ready")
@@ -197,21 +179,14 @@ while count < 4096:
     rest = memoryview(data)[:some]
     while rest:  # the host may be slow, and the ring full
         rest = rest[uart.write(rest) or 0:]
-print("interrupt", bool(heard))
+print("all back")
 
 async def echo():
     stream = asyncio.StreamReader(uart)
     line = await stream.readline()
     stream.write(b"<" + line)
     await stream.drain()
-quiet = []
-uart.irq(lambda line: quiet.append((line.irq().flags(), line.any())), machine.UART.IRQ_RXIDLE)
 asyncio.run(echo())
-del quiet[:]
-print("listens")
-while (machine.UART.IRQ_RXIDLE, 1) not in quiet:  # it may tell only now of what was read before, with nothing there
-    machine.idle()
-print("idle after", uart.read())
 
 uart.init(115200, rxbuf=32, flow=machine.UART.RTS)
 print("holds")
@@ -259,15 +234,12 @@ def test_a_uart_carries_all_it_has_room_for(mps2: Callable[..., Machine], chip: 
             received += line.recv(4096)
         sender.join()
         assert received == sent
-        machine.until("interrupt True")
+        machine.until("all back")
         line.sendall(b"\n")  # one byte: the host may pause between two
         received = b""
         while not received.endswith(b"\n"):
             received += line.recv(100)
         assert received == b"<\n"
-        machine.until("listens")
-        line.sendall(b"!")
-        machine.until("idle after b'!'")
         machine.until("holds")
         line.sendall(bytes(range(250)) * 4)
         machine.until("held True")

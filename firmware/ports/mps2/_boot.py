@@ -1,4 +1,4 @@
-# Runs first: the flash is at /flash, formatted if it is new, and the current directory; a formatted card is at /card.
+# Runs first: the flash is at /flash, formatted if it is new, and the current directory.
 
 
 def _mount():
@@ -8,7 +8,6 @@ def _mount():
     import vfs
 
     flash = mps2.Flash()
-    card = mps2.Card()
     blank = True
     data = bytearray(512)
     for block in range(2):  # LittleFS has its root in these two
@@ -19,9 +18,6 @@ def _mount():
         vfs.VfsLfs2.mkfs(flash)
     vfs.mount(flash, "/flash")
     os.chdir("/flash")
-    card.readblocks(0, data)
-    if data[510:] == b"\x55\xaa":
-        vfs.mount(card, "/card")
 
 
 _mount()

@@ -10,8 +10,6 @@ void UART0_RX_Handler(void);
 void UART0_TX_Handler(void);
 void UART1_RX_Handler(void);
 void UART1_TX_Handler(void);
-void UART2_RX_Handler(void);
-void UART2_TX_Handler(void);
 void ETHERNET_Handler(void);
 
 #define SEMIHOSTING_BKPT 0xBEAB
@@ -121,7 +119,5 @@ __attribute__((section(".vectors"), used)) static const handler_t vectors[16 + I
     [16 + UART0_TX_IRQn] = UART0_TX_Handler,
     [16 + UART1_RX_IRQn] = UART1_RX_Handler,
     [16 + UART1_TX_IRQn] = UART1_TX_Handler,
-    [16 + UART2_RX_IRQn] = UART2_RX_Handler,
-    [16 + UART2_TX_IRQn] = UART2_TX_Handler,
     [16 + ETHERNET_IRQn] = ETHERNET_Handler,
 };

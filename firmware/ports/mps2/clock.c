@@ -5,7 +5,6 @@
 #include "lib/oofatfs/ff.h"
 
 #include "board.h"
-#include "uart.h"
 
 #define CYCLES_PER_MS (CLOCK_HZ / 1000)
 #define CYCLES_PER_US (CLOCK_HZ / 1000000)
@@ -28,7 +27,6 @@ void clock_tick(void)
 {
     milliseconds++;
     watchdog_tick();
-    uarts_tick();
 }
 
 void board_wake(void)

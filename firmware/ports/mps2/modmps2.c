@@ -2,7 +2,8 @@
 #include "py/runtime.h"
 
 #include "board.h"
-#include "flash.h"
+
+extern const mp_obj_type_t mps2_flash_type;
 
 // setting(name): the value of a word NAME=VALUE on QEMU's command line, None without it
 static mp_obj_t mps2_setting(mp_obj_t name_in)
@@ -25,7 +26,6 @@ static MP_DEFINE_CONST_FUN_OBJ_VAR_BETWEEN(mps2_power_off_obj, 0, 1, mps2_power_
 static const mp_rom_map_elem_t mps2_globals_table[] = {
     {MP_ROM_QSTR(MP_QSTR___name__), MP_ROM_QSTR(MP_QSTR_mps2)},
     {MP_ROM_QSTR(MP_QSTR_Flash), MP_ROM_PTR(&mps2_flash_type)},
-    {MP_ROM_QSTR(MP_QSTR_Card), MP_ROM_PTR(&mps2_card_type)},
     {MP_ROM_QSTR(MP_QSTR_setting), MP_ROM_PTR(&mps2_setting_obj)},
     {MP_ROM_QSTR(MP_QSTR_power_off), MP_ROM_PTR(&mps2_power_off_obj)},
 };

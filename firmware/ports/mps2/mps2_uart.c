@@ -13,8 +13,6 @@
 enum {
     FLOW_RTS = 1,
     FLOW_CTS = 2, // always: QEMU tells when the other end takes no more
-    IRQ_RX = 1,
-    IRQ_RXIDLE = 2,
 };
 
 struct _machine_uart_obj_t {
@@ -24,9 +22,6 @@ struct _machine_uart_obj_t {
     uint32_t baud_rate;
     uint32_t timeout_ms;      // for the first byte
     uint32_t timeout_char_ms; // for each byte that follows
-    mp_uint_t trigger;        // of its interrupts
-    mp_uint_t triggered;
-    mp_irq_obj_t *irq;
 };
 
 static machine_uart_obj_t objects[UART_COUNT];
@@ -34,11 +29,9 @@ static machine_uart_obj_t objects[UART_COUNT];
 // What the garbage collector would not find elsewhere.
 MP_REGISTER_ROOT_POINTER(void *mps2_uart_received[UART_COUNT]);
 MP_REGISTER_ROOT_POINTER(void *mps2_uart_outgoing[UART_COUNT]);
-MP_REGISTER_ROOT_POINTER(void *mps2_uart_irq[UART_COUNT]);
 
 #define MICROPY_PY_MACHINE_UART_CLASS_CONSTANTS                                                                        \
-    {MP_ROM_QSTR(MP_QSTR_RTS), MP_ROM_INT(FLOW_RTS)}, {MP_ROM_QSTR(MP_QSTR_CTS), MP_ROM_INT(FLOW_CTS)},                \
-        {MP_ROM_QSTR(MP_QSTR_IRQ_RX), MP_ROM_INT(IRQ_RX)}, {MP_ROM_QSTR(MP_QSTR_IRQ_RXIDLE), MP_ROM_INT(IRQ_RXIDLE)},
+    {MP_ROM_QSTR(MP_QSTR_RTS), MP_ROM_INT(FLOW_RTS)}, {MP_ROM_QSTR(MP_QSTR_CTS), MP_ROM_INT(FLOW_CTS)},
 
 static uart_t *uart_of(const machine_uart_obj_t *self)
 {
@@ -77,7 +70,6 @@ static void mp_machine_uart_deinit(machine_uart_obj_t *self)
     uart->received = uart->outgoing = (ringbuf_t){.size = 1};
     MP_STATE_PORT(mps2_uart_received)[self->number] = NULL;
     MP_STATE_PORT(mps2_uart_outgoing)[self->number] = NULL;
-    MP_STATE_PORT(mps2_uart_irq)[self->number] = self->irq = NULL;
 }
 
 // Before the heap goes: the UARTs' buffers are on it.
@@ -161,76 +153,6 @@ static mp_int_t mp_machine_uart_any(machine_uart_obj_t *self)
 static bool mp_machine_uart_txdone(machine_uart_obj_t *self)
 {
     return uart_is_empty(uart_of(self));
-}
-
-// ---- irq()
-
-static void trigger(int number, mp_uint_t cause)
-{
-    machine_uart_obj_t *self = &objects[number];
-
-    if (self->irq != NULL && (self->trigger & cause)) {
-        self->triggered = cause;
-        mp_irq_handler(self->irq);
-    }
-}
-
-static void on_received(int number)
-{
-    trigger(number, IRQ_RX);
-}
-
-static void on_idle(int number)
-{
-    trigger(number, IRQ_RXIDLE);
-}
-
-static mp_uint_t irq_set_trigger(mp_obj_t self_in, mp_uint_t trigger)
-{
-    machine_uart_obj_t *self = MP_OBJ_TO_PTR(self_in);
-    uart_t *uart = uart_of(self);
-
-    self->trigger = trigger;
-    uart->on_received = trigger & IRQ_RX ? on_received : NULL;
-    uart->on_idle = trigger & IRQ_RXIDLE ? on_idle : NULL;
-    return 0;
-}
-
-static mp_uint_t irq_info(mp_obj_t self_in, mp_uint_t asked)
-{
-    const machine_uart_obj_t *self = MP_OBJ_TO_PTR(self_in);
-
-    return asked == MP_IRQ_INFO_FLAGS ? self->triggered : asked == MP_IRQ_INFO_TRIGGERS ? self->trigger : 0;
-}
-
-static const mp_irq_methods_t irq_methods = {
-    .trigger = irq_set_trigger,
-    .info = irq_info,
-};
-
-static mp_irq_obj_t *mp_machine_uart_irq(machine_uart_obj_t *self, bool any_args, mp_arg_val_t *args)
-{
-    uart_of(self);
-    if (self->irq == NULL) {
-        self->trigger = self->triggered = 0;
-        self->irq = mp_irq_new(&irq_methods, MP_OBJ_FROM_PTR(self));
-        MP_STATE_PORT(mps2_uart_irq)[self->number] = self->irq;
-    }
-    if (any_args) {
-        mp_obj_t handler = args[MP_IRQ_ARG_INIT_handler].u_obj;
-        mp_uint_t causes = args[MP_IRQ_ARG_INIT_trigger].u_int;
-        if (handler != mp_const_none && !mp_obj_is_callable(handler)) {
-            mp_raise_ValueError(MP_ERROR_TEXT("handler must be None or callable"));
-        }
-        if (causes & ~(IRQ_RX | IRQ_RXIDLE)) {
-            mp_raise_ValueError(MP_ERROR_TEXT("trigger"));
-        }
-        irq_set_trigger(MP_OBJ_FROM_PTR(self), 0);
-        self->irq->handler = handler;
-        self->irq->ishard = args[MP_IRQ_ARG_INIT_hard].u_bool;
-        irq_set_trigger(MP_OBJ_FROM_PTR(self), handler == mp_const_none ? 0 : causes);
-    }
-    return self->irq;
 }
 
 // ---- the stream

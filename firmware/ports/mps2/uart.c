@@ -5,7 +5,6 @@
 #include "py/runtime.h"
 #include "shared/runtime/interrupt_char.h"
 
-#define IDLE_AFTER_MS 2
 #define BITS_PER_BYTE 10
 #define FIFO_BYTES 32 // what an RP2040's hardware holds while nobody comes for it
 
@@ -23,7 +22,6 @@ uart_t uarts[UART_COUNT] = {
 bool uart_start(uart_t *uart, uint32_t baud_rate)
 {
     uart->held = false;
-    uart->idle_in = 0;
     uart->baud_rate = baud_rate;
     return line_start(uart - uarts, baud_rate);
 }
@@ -31,8 +29,6 @@ bool uart_start(uart_t *uart, uint32_t baud_rate)
 void uart_stop(uart_t *uart)
 {
     line_stop(uart - uarts);
-    uart->on_received = uart->on_idle = NULL;
-    uart->idle_in = 0;
 }
 
 void uarts_init(void)
@@ -59,21 +55,7 @@ void uart_on_received(uart_t *uart)
             uart->overruns++;
         }
     }
-    uart->idle_in = IDLE_AFTER_MS;
     board_wake();
-    if (uart->on_received != NULL) {
-        uart->on_received(number);
-    }
-}
-
-void uarts_tick(void)
-{
-    for (int number = 0; number < UART_COUNT; number++) {
-        uart_t *uart = &uarts[number];
-        if (uart->idle_in != 0 && --uart->idle_in == 0 && uart->on_idle != NULL) {
-            uart->on_idle(number);
-        }
-    }
 }
 
 void uarts_deaf(uint32_t ms)

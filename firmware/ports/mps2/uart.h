@@ -11,22 +11,16 @@ typedef struct {
     volatile uint32_t overruns; // bytes lost because `received` was full
     volatile bool flow_control; // a full ring holds the sender, as an RTS line would, instead of losing bytes
     volatile bool held;
-    volatile uint8_t idle_in; // milliseconds until the line counts as idle; 0: nothing came since
-    // Called in interrupt context; either may be NULL.
-    void (*on_received)(int number);
-    void (*on_idle)(int number);
 } uart_t;
 
 extern uart_t uarts[UART_COUNT];
 
 // UART0, with rings of its own; the others stay silent until uart_start().
 void uarts_init(void);
-// Every millisecond.
-void uarts_tick(void);
 // `received` and `outgoing` must be there. False if the machine was started without this UART.
 bool uart_start(uart_t *uart, uint32_t baud_rate);
 void uart_stop(uart_t *uart);
-// For so long nobody comes for what UARTs 1 and 2 receive, and it is lost: so it is on boards that run from the flash which
+// For so long nobody comes for what UART 1 receives, and it is lost: so it is on boards that run from the flash which
 // is erased meanwhile. QEMU has no baud rate, so only as much as could have come is; a line with RTS holds it.
 void uarts_deaf(uint32_t ms);
 // Bytes read; 0 if there are none now.

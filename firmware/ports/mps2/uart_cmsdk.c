@@ -107,13 +107,3 @@ void UART1_TX_Handler(void)
 {
     sent(1);
 }
-
-void UART2_RX_Handler(void)
-{
-    received(2);
-}
-
-void UART2_TX_Handler(void)
-{
-    sent(2);
-}

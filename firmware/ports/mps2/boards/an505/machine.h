@@ -5,7 +5,7 @@
 #define CLOCK_HZ 20000000u    // of the processor and of SysTick
 #define UART_BASE 0x50200000u // UART0; the others follow at UART_STRIDE
 #define UART_STRIDE 0x1000u
-#define UART_COUNT 3 // 0 is the terminal
+#define UART_COUNT 2 // 0 is the terminal
 #define ETHERNET_BASE 0x52000000u
 #define PSRAM_BASE 0x80000000 // in a file of the host's, if QEMU is told so: then it outlives QEMU
 #define INTERRUPTS 64
@@ -16,8 +16,6 @@ typedef enum {
     UART0_TX_IRQn = 33,
     UART1_RX_IRQn = 34,
     UART1_TX_IRQn = 35,
-    UART2_RX_IRQn = 36,
-    UART2_TX_IRQn = 37,
     ETHERNET_IRQn = 48,
 } IRQn_Type;
 
