@@ -2,8 +2,8 @@
 
     python3 spark_source.py SEGMENTS
 
-host/ordack/pipeline/segment_source.py lists the options of the source. In SQL: CREATE TABLE readings USING ordack
-LOCATION '/data/segments'. The source "mqqb" does the same for the packets of captures.
+host/ordack/pipeline/segment_source.py lists the options of the source. In SQL: CREATE TEMPORARY VIEW readings USING
+ordack OPTIONS (path '/data/segments'). The source "mqqb" does the same for the packets of captures.
 """
 
 import sys

@@ -280,7 +280,7 @@ def test_views_in_sql_and_as_tables(spark: SparkSession, tmp_path: Path) -> None
     capture = capture_generator.generate(21, captures, violations=True, faults=[])
     place = str(captures).replace("'", "\\'")
     spark.sql(f"CREATE TEMPORARY VIEW fleet USING mqqb OPTIONS (path '{place}', view 'streams')")
-    spark.sql(f"CREATE TABLE wrong USING mqqb OPTIONS (path '{place}', view 'violations')")
+    spark.sql(f"CREATE TEMPORARY VIEW wrong USING mqqb OPTIONS (path '{place}', view 'violations')")
     try:
         query = "SELECT kind, rule, packets[0].frame FROM wrong JOIN fleet USING (destination_queue) WHERE number > 0"
         found = spark.sql(query).collect()
@@ -298,7 +298,7 @@ def test_views_in_sql_and_as_tables(spark: SparkSession, tmp_path: Path) -> None
         assert DeltaTable(tmp_path / "delta").to_pyarrow_table().num_rows == frame.count() > 0
         assert DeltaTable(tmp_path / "delta-streams").to_pyarrow_table().num_rows == streams.count() > 0
     finally:
-        spark.sql("DROP TABLE wrong")
+        spark.catalog.dropTempView("wrong")
         spark.catalog.dropTempView("fleet")
 
 

@@ -28,16 +28,14 @@ from ordack.pipeline.segments import SCHEMA
 from ordack.pipeline.spark import register
 from ordack.pipeline.upkeep import serials
 from ordack.reconcile import compare as compare_module
-from ordack.reconcile import page as page_of
 from ordack.reconcile.compare import Compared, collect, compare
-from ordack.reconcile.result import KINDS, Finding, Packet, Result, Sensor, sensor_of
+from ordack.reconcile.result import KINDS, Result, Sensor, sensor_of
 from ordack.reconcile.rows import loaded
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tests.pipeline.lake_kills import load
 from tests.support import capture_generator as bytes_of
-from tests.support.browser import chromium, watch
 from tests.support.capture_files import pcap
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, ordack
 from tests.support.conversation import OPENING, back, there
@@ -326,14 +324,12 @@ def test_the_command_names_what_it_finds(
     assert f"  {board}\\104 to DIRECT={QUEUE}, sent in {world.capture}:8 at 2023-11-14T22:13:27.250000Z" in said
     monkeypatch.setattr(compare_module, "compare", lambda *_, **__: None)
     monkeypatch.setattr(compare_module, "collect", lambda *_: results[0])  # reports of what has been found
-    page, names = (world.table.with_name(name) for name in ("page.html", "ordack.toml"))
+    names = world.table.with_name("ordack.toml")
     names.write_text(f"[names]\n'{board}' = 'press-3'\n")
-    status, said, _ = command(capfd, monkeypatch, *words, "--json", "--html", str(page), "--names", str(names))
+    status, said, _ = command(capfd, monkeypatch, *words, "--json", "--names", str(names))
     told = json.loads(said)
     assert (status, told["verdict"], len(told["findings"]), sum(told["found"].values())) == (1, "violations", 3, 3)
     assert {one["source_name"] for one in (*told["findings"], *told["sensors"])} == {"press-3"}
-    assert '"message":[104' in page.read_text()
-    assert f"{board} (press-3)" in page.read_text()
     nothing = dict.fromkeys(KINDS, 0)
     totals = results[0].totals
     assert totals["stored_meanwhile"] == 7
@@ -369,7 +365,6 @@ def test_what_cannot_be_reconciled_is_said_in_words(
         ((capture, segments, f"{tmp_path}/none"), "there is no table"),
         ((capture, segments, table, "--acquired", "at"), "has no column at"),
         ((capture, segments, table, "--acquired", "label"), "column label"),
-        ((capture, segments, table, "--html", f"{tmp_path}/none/page.html"), "to write page.html to: make it first"),
         ((capture, segments), "TABLE"),
     ):
         status, output, errors = command(capfd, monkeypatch, *words)
@@ -385,56 +380,6 @@ def command(
     with pytest.raises(SystemExit) as ended:
         cli.main()
     return (int(ended.value.code or 0), *capfd.readouterr())
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    yield from chromium()
-
-
-def test_the_page_in_a_browser(browser: Any, tmp_path: Path) -> None:
-    hostile = "<img src=x onerror=alert(1)><script>document.title='pwned'</script>"
-    packet = Packet(f"/captures/{hostile}.pcap", 7, 1_700_000_000_250_000)
-    findings = [
-        Finding(kind, f"{{source-{at}}}", 100 + at, "key", hostile, None, 0, 0, packet, None)
-        for at, kind in enumerate(["missing"] * 30 + ["not_exported_yet"] * 2)
-    ]
-    figures = {"p50": 1.5, "p90": 2.5, "p99": 3.5, "max": 4.5}
-    sensors = [
-        Sensor(
-            f"{{source-{at}}}",
-            "manager",
-            hostile,
-            10,
-            0,
-            at,
-            2 * at,
-            1_700_000_000_000_000,
-            None,
-            at,
-            figures if at else None,
-        )
-        for at in range(3)
-    ]
-    found = {kind: sum(one.kind == kind for one in findings) for kind in KINDS}
-    totals = {"captured": 50, "acknowledged": 40, "in_segments": 30, "in_table": 20, "stored_meanwhile": 20}
-    page_of.write(Result({"captures": hostile}, totals, found, findings, sensors, {"hole": 1}), tmp_path / "page.html")
-    page = browser.new_page()
-    problems = watch(page)
-    page.goto((tmp_path / "page.html").as_uri())
-    assert page.inner_text(".verdict h2") == "30 violations"
-    assert page.title() == "Reconciliation"
-    assert page.inner_text("#findings-table [role=status]") == "Rows 1 to 20 of 32"
-    page.select_option("#findings-table select", label="not exported yet")
-    assert page.inner_text("#findings-table tbody tr:first-child td:nth-child(3)") == "130"
-    cells = page.eval_on_selector_all(
-        "#sensors-table tbody tr:nth-child(2) td", "all => all.map(one => one.textContent)"
-    )
-    assert cells[1:10] == [hostile, "10", "0", "1", "2", "1.5", "2.5", "3.5", "4.5"]
-    traces = page.evaluate("document.getElementById('latency-plot').data.map(one => [one.name, one.x])")
-    assert traces == [["p50", [1.5, 1.5]], ["p90", [2.5, 2.5]], ["p99", [3.5, 3.5]]]
-    assert problems == []
-    page.close()
 
 
 def test_what_serve_has_captured_export_and_ingest_have_loaded(spark: SparkSession, tmp_path: Path) -> None:

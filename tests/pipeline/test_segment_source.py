@@ -2,41 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import queue
 import random
 import re
 import sys
-import time
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ordack.pipeline import columns, folders, segment_source, segments
 from ordack.pipeline.bodies import SchemaError
 from ordack.pipeline.folders import Folders, Part
 from ordack.pipeline.options import OptionError
-from ordack.pipeline.period import Period
-from ordack.pipeline.query_metrics import QueryMetrics
 from ordack.pipeline.segment_source import SegmentSource, SegmentStreamReader
 from ordack.pipeline.segments import SCHEMA, FolderError
-from prometheus_client import CollectorRegistry
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles
-from pyspark.sql.streaming.listener import QueryTerminatedEvent
 from pyspark.sql.types import StringType, StructField, StructType
 
-from tests.support import capture_generator
 from tests.support.segment_files import BEGIN, make_folder, row, write, write_rows
 
 OWN = from_arrow_schema(SCHEMA)
@@ -340,55 +328,6 @@ def test_the_option_queue_leaves_segments_of_others_unopened(two_queues: Path) -
         batch_read(two_queues)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
-@given(st.integers(-2, 31), st.integers(-2, 31), st.sampled_from(["both", "since", "until"]))
-def test_the_options_since_and_until_give_what_arrived_from_then_and_before_then(
-    two_queues: Path, first: int, last: int, given_are: str
-) -> None:
-    assume(first < last)
-    named = {"since": (BEGIN + timedelta(seconds=first)).isoformat(), "until": f"{BEGIN + timedelta(seconds=last)}"}
-    chosen = {name: moment for name, moment in named.items() if given_are in ("both", name)}
-    first, last = (first if "since" in chosen else 0), (last if "until" in chosen else 30)
-    expected = [number for number in [*range(30), *range(5)] if first <= number < last]
-    assert sorted(batch_read(two_queues, **chosen)) == sorted(expected)
-
-
-def test_groups_of_rows_that_arrived_at_other_times_are_not_read(two_queues: Path) -> None:
-    [path] = two_queues.glob("line1-0000000002-*")
-    file = pq.ParquetFile(path)
-    assert file.num_row_groups == 2
-    for since, groups in ((10, [0, 1]), (14, [0, 1]), (15, [1]), (20, [])):
-        wanted = {"since": (BEGIN + timedelta(seconds=since)).isoformat()}
-        assert Period.of(wanted).groups(file.metadata) == groups
-
-
-def test_a_segment_whose_file_is_more_than_a_day_older_than_since_is_not_opened(folder: Path) -> None:
-    """Within the day the clocks of a queue manager and of a file server may differ."""
-    path = write(folder, 1, 1, 1)
-    write(folder, 2, 2, 2)
-    path.write_bytes(b"no segment")
-    since = BEGIN + timedelta(seconds=1)
-    os.utime(path, times=((since - timedelta(days=1, seconds=1)).timestamp(),) * 2)
-    assert batch_read(folder, since=since.isoformat()) == [2]
-    os.utime(path, times=((since - timedelta(hours=23)).timestamp(),) * 2)
-    for options in ({"since": since.isoformat()}, {}):
-        with pytest.raises(FolderError, match="is damaged"):
-            batch_read(folder, **options)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"since": "yesterday"}, "option since is 'yesterday'; it is a time with its zone"),
-        ({"until": "2026-11-26T08:00:00"}, "option until is '2026-11-26T08:00:00'; it is a time with its zone"),
-        ({"since": "2026-11-26", "until": "2026-11-26T00:00:00Z"}, "which is not after since, '2026-11-26'"),
-    ],
-)
-def test_a_time_that_is_none_is_refused(folder: Path, options: dict[str, str], said: str) -> None:
-    with pytest.raises(OptionError, match=re.escape(said)):
-        batch_read(folder, **options)
-
-
 def test_small_segments_share_a_task_and_no_segment_is_split(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def tasks() -> list[int]:
         made = folders.parts(Folders([str(folder)]).waiting({}))
@@ -526,71 +465,3 @@ def test_bodies_become_columns_and_malformed_ones_a_reason(spark: SparkSession, 
 
 def test_an_empty_folder_is_an_empty_table(spark: SparkSession, folder: Path) -> None:
     assert load(spark, folder).count() == 0
-
-
-def test_a_listener_counts_queries_for_prometheus(spark: SparkSession, folder: Path, tmp_path: Path) -> None:
-    """One that reads two batches, and one that fails at the first."""
-    ended: queue.Queue[None] = queue.Queue()
-    registry = CollectorRegistry()
-
-    class Told(QueryMetrics):
-        def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-            super().onQueryTerminated(event)
-            ended.put(None)
-
-    listener = Told(registry)
-    write(folder, 1, 1, 3)
-    write(folder, 2, 4, 5)
-    spark.streams.addListener(listener)
-    try:
-        for name, column in (("readings", "lookup_id"), ("failing", "raise_error('so it is to be')")):
-            frame = spark.readStream.format("ordack").option("maxSegmentsPerTrigger", "1").load(str(folder))
-            writer = frame.selectExpr(column).writeStream.format("noop").trigger(availableNow=True).queryName(name)
-            running = writer.option("checkpointLocation", str(tmp_path / name)).start()
-            with contextlib.suppress(StreamingQueryException):
-                running.awaitTermination(100)
-            ended.get(timeout=100)
-    finally:
-        spark.streams.removeListener(listener)
-
-    def value(metric: str, name: str) -> float | None:
-        return registry.get_sample_value(f"ordack_query_{metric}", {"query": name})
-
-    for name, batches, rows, failures in (("readings", 2, 5, 0), ("failing", None, None, 1)):
-        found = [value(metric, name) for metric in ("batches_total", "rows_total", "failures_total", "running")]
-        assert found == [batches, rows, failures, 0]
-    assert (value("batch_seconds", "readings") or 0) > 0
-    assert time.time() - (value("last_batch_timestamp_seconds", "readings") or 0) < 100
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        "LOCATION '{}'",
-        "OPTIONS (path '{}', queue 'LINE1')",
-        "TBLPROPERTIES ('serialization.format' = '1', note = 'x') LOCATION 'file://{}'",
-    ],
-)
-def test_a_table_of_a_catalog_reads_the_segments(spark: SparkSession, tmp_path: Path, said: str) -> None:
-    folder = make_folder(tmp_path / "plant 1's %41")
-    write(folder, 1, 1, 3)
-    _with_table(spark, f"USING ordack {_escaped(said, folder)}", "SELECT lookup_id FROM made", [(1,), (2,), (3,)])
-
-
-def test_a_table_of_a_catalog_reads_captures(spark: SparkSession, tmp_path: Path) -> None:
-    capture_generator.generate(4, tmp_path)
-    expected = spark.read.format("mqqb").load(str(tmp_path)).count()
-    said = _escaped("OPTIONS (path '{}/*.cap', columns 'packet,file', partitions '3')", tmp_path)
-    _with_table(spark, f"USING mqqb {said}", "SELECT count(packet) FROM made", [(expected,)])
-
-
-def _escaped(said: str, folder: Path) -> str:
-    return said.format(str(folder).replace("'", "\\'"))
-
-
-def _with_table(spark: SparkSession, made: str, query: str, expected: list[tuple[Any, ...]]) -> None:
-    spark.sql(f"CREATE TABLE made {made}")
-    try:
-        assert sorted(map(tuple, spark.sql(query).collect())) == expected
-    finally:
-        spark.sql("DROP TABLE made")

@@ -9,7 +9,6 @@ import typer
 
 from ordack.cli.common import (
     ConfOption,
-    HtmlOption,
     JsonOption,
     MasterOption,
     NamesOption,
@@ -20,7 +19,6 @@ from ordack.cli.common import (
     needs,
     report,
     spark_settings,
-    written,
 )
 from ordack.cli.config import read_file
 from ordack.cli.output import write
@@ -48,7 +46,6 @@ def reconcile(
     queue: Annotated[str | None, typer.Option(help="Only messages to this queue. Default: all.")] = None,
     acquired: AcquiredOption = None,
     names: NamesOption = None,
-    html: HtmlOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,
     as_json: JsonOption = False,
@@ -70,9 +67,6 @@ def reconcile(
         from ordack.pipeline.spark import SparkMissing, spark_session, words
         from ordack.reconcile.compare import collect, compare
         from ordack.reconcile.result import STATUS
-
-        if html is not None:
-            from ordack.reconcile.page import write as write_page
     known, settings = PeerNames(read_file(None, names).names), spark_settings(conf)
     try:
         source = Folders([segments], queue)
@@ -82,9 +76,6 @@ def reconcile(
             spark = spark_session(master, "ordack pipeline reconcile", settings)
             result = collect(compare(spark, captures, source, table, acquired=acquired, queue=queue), places)
         result = replace(result, peer_names=known)
-        if html is not None:
-            with written("--html", html):
-                write_page(result, html)
     except (SparkMissing, OptionError, FolderError, IngestError, OSError) as error:
         complain(in_words(error))
         raise typer.Exit(2) from None

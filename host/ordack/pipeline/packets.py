@@ -59,7 +59,7 @@ from ordack.capture import columnar, reading
 from ordack.capture.columnar import Batch, Decoder, Words
 from ordack.capture.packed import SUFFIXES
 from ordack.paths import AnyPath, NotLocal, RemoteError, each, is_pattern, matching, path_of, size_of
-from ordack.pipeline.options import OptionError, noted, options_of, recalled
+from ordack.pipeline.options import OptionError, options_of
 from ordack.pipeline.views import PACKETS, ViewReader, view_of, view_schema
 from ordack.text import first_of, legible
 
@@ -497,21 +497,19 @@ class PacketSource(DataSource):
 
     def schema(self) -> StructType:
         options = options_of(self.options, OPTIONS)
-        note = noted(self.options, options)
         view = view_of(options)
-        schema = (
-            StructType([StructField(column.name, column.kind) for column in _columns(options)])
-            if view == PACKETS
-            else view_schema(view)
-        )
-        if note:
-            _reader(options, schema)  # tells what is wrong with the path
-            schema.fields[0].metadata = {"comment": note}
-        return schema
+        if view != PACKETS:
+            return view_schema(view)
+        return StructType([StructField(column.name, column.kind) for column in _columns(options)])
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = recalled(self.options, schema, "".join(schema.names[:1]))
-        return _reader(options_of(options, OPTIONS), schema)
+        """Of what the path means now."""
+        options = options_of(self.options, OPTIONS)
+        path, view = options.get("path"), view_of(options)
+        if not path:
+            raise OptionError('say which captures to read: .load("/captures/*.pcap")')
+        paths = find_files(path)
+        return PacketReader(paths, _partitions(options, paths), schema) if view == PACKETS else ViewReader(paths, view)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's names
         return NoStream()
@@ -528,15 +526,6 @@ class NoStream(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - Spark's name
         return iter(())
-
-
-def _reader(options: Mapping[str, str], schema: StructType) -> DataSourceReader:
-    """Of what the path means now."""
-    path, view = options.get("path"), view_of(options)
-    if not path:
-        raise OptionError("say which captures to read: .load(\"/captures/*.pcap\"), or LOCATION '/captures'")
-    paths = find_files(path)
-    return PacketReader(paths, _partitions(options, paths), schema) if view == PACKETS else ViewReader(paths, view)
 
 
 class PacketReader(DataSourceReader):

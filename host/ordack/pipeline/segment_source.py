@@ -12,7 +12,6 @@
 | `path` | a folder, or a pattern that folders match, also those that appear while a stream runs |
 | `paths` | instead of it, several of them: a list in JSON |
 | `queue` | only this queue, as applications name it |
-| `since`, `until` | only what arrived from that time on, and before that: `2026-11-26T08:00:00Z`, or a day of UTC |
 | `schema` | columns to decode from the bodies, as DDL: `temperature DOUBLE, at TIMESTAMP`; bodies.py has the types |
 | `format` | of the bodies, `json` (the default) or `cbor` |
 | `prefix` | what the columns of `schema` have in front of their names in the body: `label`, say, is a column already |
@@ -47,15 +46,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from ordack.paths import RemoteError, open_path, path_of
-from ordack.pipeline import folders, period, segments
+from ordack.pipeline import folders, segments
 from ordack.pipeline.bodies import FORMATS, JSON, Bodies, SchemaError
 from ordack.pipeline.folders import Folders, Part, Place
-from ordack.pipeline.options import OptionError, noted, options_of, recalled
-from ordack.pipeline.period import Period
+from ordack.pipeline.options import OptionError, options_of
 from ordack.pipeline.segments import SCHEMA, FolderError, FolderMissing, OtherFolder
 
 MALFORMED = "_malformed"
-OPTIONS = ("path", "paths", "queue", *period.OPTIONS, "schema", "format", "prefix", "maxSegmentsPerTrigger")
+OPTIONS = ("path", "paths", "queue", "schema", "format", "prefix", "maxSegmentsPerTrigger")
 
 BATCH_BYTES = 4 << 20  # of a batch of Arrow rows, about
 BATCH_ROWS_MAX = 1 << 16
@@ -70,7 +68,6 @@ class Settings:
     body_format: str
     prefix: str
     segments_max: int | None
-    period: Period
 
     @staticmethod
     def of(options: Mapping[str, str]) -> Settings:
@@ -78,7 +75,7 @@ class Settings:
         options = options_of(options, OPTIONS)
         named = _named(options)
         if not named:
-            raise OptionError("say which folder of segments to read: .load(\"/data/plant\"), or LOCATION '/data/plant'")
+            raise OptionError('say which folder of segments to read: .load("/data/plant")')
         found = Folders(named, options.get("queue"))
         body_format = options.get("format", JSON)
         if body_format not in FORMATS:
@@ -92,7 +89,6 @@ class Settings:
             body_format,
             options.get("prefix", ""),
             None if at_most is None else int(at_most),
-            Period.of(options),
         )
 
 
@@ -108,11 +104,6 @@ def _named(options: Mapping[str, str]) -> list[str]:
     raise OptionError(f"option paths is {options['paths']!r}; it is a list of texts in JSON")
 
 
-def _quoted(text: str) -> str:
-    """As a literal of SQL."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
 class SegmentSource(DataSource):
     """See the head of this file."""
 
@@ -123,25 +114,20 @@ class SegmentSource(DataSource):
     def schema(self) -> StructType | str:
         settings = Settings.of(self.options)
         own = from_arrow_schema(SCHEMA)
-        note = noted(self.options, options_of(self.options, OPTIONS))
-        if note:
-            own.fields[0].metadata = {"comment": note}
         if not settings.schema:
             return own
         # Only Spark's JVM parses DDL.
-        said = f" COMMENT {_quoted(note)}" if note else ""
         head = ", ".join(
             f"`{column.name}` {column.dataType.simpleString()}{'' if column.nullable else ' NOT NULL'}"
-            f"{said if column is own.fields[0] else ''}"
             for column in own
         )
         return f"{settings.schema}, `{MALFORMED}` STRING, {head}"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return SegmentReader(Settings.of(recalled(self.options, schema, SCHEMA.names[0])), schema)
+        return SegmentReader(Settings.of(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        return SegmentStreamReader(Settings.of(recalled(self.options, schema, SCHEMA.names[0])), schema)
+        return SegmentStreamReader(Settings.of(self.options), schema)
 
 
 @dataclass
@@ -185,16 +171,13 @@ class Rows:
 
     def _read_segments(self, part: Part) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Batches, and about how many such rows have BATCH_BYTES."""
-        period = self.settings.period
         for path in part.segments:
             try:
-                if period.since is not None and period.begins_after(path_of(path).stat().st_mtime):
-                    continue
                 for batch, enough in self._read_segment(path):
                     if path in part.without:
                         known = pa.array(part.without[path], pa.int64())
                         batch = batch.filter(pc.invert(pc.is_in(batch["lookup_id"], known)))
-                    yield period.among(batch), enough
+                    yield batch, enough
             except FileNotFoundError:
                 file = path_of(path)
                 if not file.parent.is_dir():
@@ -216,15 +199,14 @@ class Rows:
         with _opened(path) as file:
             if not file.schema_arrow.equals(SCHEMA):
                 raise _damaged(path, "its columns are not those of a segment")
-            groups = self.settings.period.groups(file.metadata)
-            read = [file.metadata.row_group(group) for group in groups]
-            size, left = sum(group.total_byte_size for group in read), sum(group.num_rows for group in read)
+            told = file.metadata
+            groups = [told.row_group(group) for group in range(told.num_row_groups)]
+            size, left = sum(group.total_byte_size for group in groups), sum(group.num_rows for group in groups)
             rows = max(1, min(BATCH_BYTES * left // max(size, 1), BATCH_ROWS_MAX))
-            for batch in file.iter_batches(rows, groups, use_threads=False):
+            for batch in file.iter_batches(rows, use_threads=False):
                 left -= batch.num_rows
                 yield batch, rows
-            told = file.metadata
-            if left or told.num_rows != sum(told.row_group(group).num_rows for group in range(told.num_row_groups)):
+            if left or told.num_rows != sum(group.num_rows for group in groups):
                 raise _damaged(path, "it has not as many rows as it says")
 
 

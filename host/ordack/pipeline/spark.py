@@ -110,7 +110,7 @@ def register(spark: SparkSession) -> None:
     """Make `spark.read.format("ordack")` and the like known to a session that was made elsewhere, and give this package
     to its workers on other machines, or to its server."""
     from ordack import machine, names, paths
-    from ordack.pipeline import bodies, folders, options, period, segment_source, segments
+    from ordack.pipeline import bodies, folders, options, segment_source, segments
     from ordack.pipeline.packets import PacketSource
     from ordack.pipeline.segment_source import SegmentSource
 
@@ -120,7 +120,7 @@ def register(spark: SparkSession) -> None:
     if remote:  # a server starts what drives a stream without the files that it was given
         from pyspark import cloudpickle
 
-        for module in (machine, names, paths, options, period, bodies, segments, folders, segment_source):
+        for module in (machine, names, paths, options, bodies, segments, folders, segment_source):
             cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     spark.dataSource.register(SegmentSource)
     spark.dataSource.register(PacketSource)
