@@ -34,7 +34,6 @@ from ordack.net.record import Recorder
 from tests.host.serial_lines import Board, Place
 from tests.host.sockets import serving, until
 from tests.support.beside import client_beside
-from tests.support.capture_files import pcap, segment, syn
 from tests.support.command import Serve, as_json, converse, ordack
 from tests.support.host_peer import Peer, direct
 
@@ -163,19 +162,6 @@ def test_what_was_sent_and_received_is_in_the_file(
         check(frame)
 
 
-@pytest.mark.parametrize("ends", [("10.0.0.7", "10.0.0.1"), ("fe80::7", "fe80::1")])
-def test_a_checksum_of_zero_is_zero(ends: tuple[str, str]) -> None:
-    """0 and 0xFFFF are one number to the sum, not to those who compare it."""
-    source, destination = (ipaddress.ip_address(end) for end in ends)
-
-    def frame(data: bytes) -> bytes:
-        return record._Sender(source, 50123, destination, PORT, 7).segment(record._ACK, 9, data)
-
-    zero = frame(frame(b"\0\0")[-6:-4])
-    check(zero)
-    assert zero[-6:-4] == b"\0\0"
-
-
 def check(frame: bytes) -> None:
     """dpkt makes the same checksums and lengths; one port is the protocol's."""
     ethernet = dpkt.ethernet.Ethernet(frame)
@@ -222,14 +208,6 @@ def test_a_connection_has_a_handshake_acknowledgements_and_an_end(tmp_path: Path
     assert [(port, flags) for port, flags, *_ in told[8:]] == [(50124, 2), (1801, 18), (50124, 16), (50124, 20)]
     assert socket.inet_ntoa(shown[0].src) == "10.0.0.7"
     assert socket.inet_ntoa(shown[8].src) == "10.0.0.1"
-
-
-def test_two_calls_from_the_same_port_to_different_ports_of_a_machine_are_two_connections(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "x.pcapng", 1 << 30, lambda _line: None)
-    for number in (1, 2):
-        recorder.connection(("10.0.0.7", number), ("10.0.0.1", 50123), opened_here=True).sent(b"%d" % number)
-    recorder.close()
-    assert carried([tmp_path / "x.pcapng"]) == [b"1", b"2"]
 
 
 def test_the_files_have_at_most_the_size_and_the_oldest_go(tmp_path: Path) -> None:
@@ -313,18 +291,6 @@ def test_a_capture_is_pcapng_that_others_read_and_tells_who_made_it(tmp_path: Pa
     assert before - 1000 <= times[0] <= times[-1] <= after + 1000
 
 
-def test_every_file_tells_the_names_of_the_serial_lines(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "plant.pcapng", 1 << 20, lambda _line: None)
-    connection = recorder.connection(("press7", 0), None, opened_here=False)
-    for _ in range(5):
-        connection.received(bytes(100_000))
-        recorder.flush()
-    recorder.close()
-    there = files(tmp_path / "plant.pcapng")
-    assert len(there) > 3
-    assert all(b"\xa9\xfe\1\0press7\0" in path.read_bytes() for path in there)
-
-
 def message_ids(batches: Iterable[columnar.Batch]) -> list[int]:
     """Of the user messages that were read as columns."""
     return [int(number) for batch in batches for number in batch["message_id"][batch["kind"] == 4]]
@@ -361,22 +327,6 @@ def test_after_a_power_cut_all_readers_have_what_is_whole(tmp_path: Path) -> Non
         decoder = columnar.Decoder([str(cut)], 0, 1, False)
         assert message_ids(columnar.read_on(decoder, 64, ("kind", "message_id"), True)) == list(range(wanted))
         assert bool(decoder.damages) == (data not in (whole, whole[: sizes[2]]))
-
-
-def test_captures_of_before_go_on_in_the_new_form_and_are_one_capture(tmp_path: Path) -> None:
-    """Whoever upgrades has plant.pcap, which is pcap, and goes on with the same command."""
-    file = tmp_path / "plant.pcap"
-    old = [bytes(build.user_message(bytes(16), number, samples.DIRECT, b"old")) for number in range(2)]
-    file.write_bytes(pcap([syn(0), segment(1, old[0]), segment(1 + len(old[0]), old[1])]))
-    recorder = Recorder(file, 1 << 20, lambda _line: None)
-    connection = recorder.connection(("10.0.0.7", 50123), ("10.0.0.1", 1801), opened_here=False)
-    connection.received(bytes(build.user_message(bytes(16), 2, samples.DIRECT, b"new")))
-    recorder.close()
-    new = tmp_path / "plant-000002.pcap"
-    assert new.read_bytes()[:4] == b"\x0a\x0d\x0d\x0a"
-    assert bodies([file, new]) == [b"old", b"old", b"new"]
-    assert message_ids(columnar.batches([new, file], columns=("kind", "message_id"))) == [0, 1, 2]
-    assert [packet["packet"] for packet in messages(new)] == ["UserMessage"]
 
 
 # ---- the queue manager --------------------------------------------------------------------------
@@ -474,28 +424,6 @@ async def test_a_full_disk_ends_the_capture_and_nothing_else(
     list(segments(file))  # every frame is whole
 
 
-def test_a_full_disk_at_a_new_file_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log: list[str] = []
-    recorder = Recorder(tmp_path / "plant.pcapng", 1 << 20, log.append)
-    connection = recorder.connection(("10.0.0.7", 50123), ("10.0.0.1", 1801), opened_here=False)
-    for _ in range(2):
-        connection.received(bytes(60_000))
-        recorder.flush()
-
-    def write(_descriptor: int, _data: Any) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(record.os, "write", write)
-    connection.received(bytes(60_000))
-    recorder.flush()
-    assert len(log) == 1
-    connection.received(b"no more")
-    connection.closed(here=True, reset=False)
-    recorder.close()
-    assert files(tmp_path / "plant.pcapng") == [tmp_path / "plant.pcapng"]
-    assert carried([tmp_path / "plant.pcapng"]) == [bytes(120_000)]
-
-
 async def test_a_serial_line_is_in_the_capture_and_the_log_tells_its_address(tmp_path: Path) -> None:
     file = tmp_path / "plant.pcapng"
     log: list[str] = []
@@ -512,15 +440,3 @@ async def test_a_serial_line_is_in_the_capture_and_the_log_tells_its_address(tmp
     assert sorted(bodies([file])) == [b"reading", b"reading", b"start"]
     assert log == ["in the capture, the serial line press7 has the address 169.254.1.0"]
     assert ipaddress.ip_address("169.254.1.0").packed in next(segments(file)).connection
-
-
-async def test_a_connection_that_is_refused_is_in_the_capture_too(tmp_path: Path) -> None:
-    file = tmp_path / "plant.pcapng"
-    async with serving(tmp_path / "s", Config(max_sessions=1), recorder=Recorder(file, 1 << 20, print)) as server:
-        streams = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
-        assert await asyncio.wait_for(streams[1][0].read(), 30) == b""
-        for _, writer in streams:
-            writer.close()
-    flags = [segment.flags for segment in segments(file)]
-    assert flags.count(dpkt.tcp.TH_SYN) == 2
-    assert flags.count(dpkt.tcp.TH_FIN | dpkt.tcp.TH_ACK) == 4

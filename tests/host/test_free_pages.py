@@ -89,20 +89,6 @@ def test_what_nobody_has_needed_for_long_is_given_back(tmp_path: Path) -> None:
     assert opened.host.store._database.all("PRAGMA integrity_check") == [("ok",)]
 
 
-def test_what_is_needed_again_and_again_stays(tmp_path: Path) -> None:
-    """Twice in a watch as much comes and goes: the file would only be made again."""
-    opened = _opened(tmp_path / "store")
-    large = opened.file()
-    for _ in range(4):
-        _emptied(opened)
-        opened.poll(WATCHED_MS // 4)
-        with opened.host.client() as client, client.store.transaction():
-            for _ in range(MANY):
-                client.send("line2", BODY)
-        opened.poll(WATCHED_MS // 4)
-    assert opened.file() == large
-
-
 def test_it_goes_in_pieces_and_messages_have_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However much there is to give back, each transaction gives back a little; what comes meanwhile is taken, and what
     it needs is not given back."""
@@ -129,11 +115,3 @@ def test_it_goes_in_pieces_and_messages_have_their_turn(tmp_path: Path, monkeypa
     with opened.host.client() as client:
         assert [len(message.body) for message in client.queue("line2").peek()] == [5, 4] + [len(BODY)] * sent
     assert opened.host.store._database.all("PRAGMA integrity_check") == [("ok",)]
-
-
-def test_a_file_that_was_not_made_for_it_keeps_its_size(tmp_path: Path) -> None:
-    opened = _opened(tmp_path / "store", was_made_for_it=False)
-    large = opened.file()
-    _emptied(opened)
-    opened.poll(3 * WATCHED_MS)
-    assert opened.file() == large

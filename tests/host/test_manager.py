@@ -3,21 +3,17 @@ and no death of a manager at any statement of its store loses, repeats or reorde
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from mqqb import core, guid_names, guids, headers, reader
 from mqqb.handshake import SessionAck
-from mqqb.names import DirectQueueFormatName, QueueName
-from mqqb.session import Session, Settings
+from mqqb.names import DirectQueueFormatName
+from mqqb.session import Settings
 from mqqb.streams import Entry, OutgoingStream
 from ordack import status
 from ordack.config import Config
-from ordack.links import Link
-from ordack.store import Store
 
 from tests.host.outcomes import run
 from tests.support.host_peer import Peer, direct
@@ -27,7 +23,6 @@ from tests.support.host_world import (
     WALL,
     Host,
     Wire,
-    World,
     exchange,
     handshake,
     packets_in,
@@ -230,42 +225,6 @@ def test_direct_names_are_compared_with_the_own_names(tmp_path: Path, name: str,
     host.store.close()
 
 
-@pytest.mark.rule("B-264", "B-256")
-@pytest.mark.parametrize(
-    "name",
-    [
-        guid_names.PrivateQueueFormatNameId(999),
-        guid_names.PrivateQueueFormatNameId(4),
-        guid_names.PublicQueueFormatName(b"p" * 16),
-    ],
-)
-def test_other_names_that_lead_nowhere_are_rejected(host: Host, name: QueueName) -> None:
-    peers = [Peer(b"\1" * 16, name), Peer(b"\2" * 16, name, address=b"elsewhere 16 byt")]
-    world = world_of([host], peers)
-    for peer in peers:
-        peer.send(b"x")
-    exchange(world)
-    for peer in peers:
-        assert peer.rejected == {1: 0x8000}
-
-
-@pytest.mark.rule("B-248", "B-249", "B-250", "B-254", "B-258", "A-14")
-def test_messages_that_are_not_transactional_are_filtered_by_their_whole_identifier(host: Host) -> None:
-    peers = [peer_of(1, "plain"), peer_of(2, "plain"), peer_of(3, "line1")]
-    world = world_of([host], peers)
-    for peer in peers:
-        peer.send(b"r%d" % peer.guid[0], "recoverable", priority=1)
-        peer.send(b"e%d" % peer.guid[0], "express", priority=6)
-    exchange(world)
-    assert host.content("line1") == []  # a transactional queue takes no others
-    assert sorted(host.content("plain")[:2]) == [b"e1", b"e2"]
-    assert sorted(host.content("plain")[2:]) == [b"r1", b"r2"]
-    world.wires[0].cut()  # before anything was acknowledged
-    host.restart(world.now, snapshot=True)
-    world.settle()
-    assert len(host.content("plain")) == 4
-
-
 @pytest.mark.rule("B-019", "B-154")
 def test_the_duplicate_filter_has_a_size_and_an_age(tmp_path: Path) -> None:
     host = Host(tmp_path, Config(history_size=3, history_lifetime=10))
@@ -277,27 +236,6 @@ def test_the_duplicate_filter_has_a_size_and_an_age(tmp_path: Path) -> None:
     assert sorted(message_id for _, message_id, _ in host.store.memory.history()) == [3, 4, 5]
     world.pass_time(21_000)
     assert host.store.memory.history() == []
-    host.store.close()
-
-
-@pytest.mark.rule("B-248", "B-019", "B-254")
-def test_a_duplicate_makes_its_identifier_the_youngest(tmp_path: Path) -> None:
-    host = Host(tmp_path, Config(history_size=3))
-    peer = peer_of(1, "plain")
-    world = world_of([host], [peer])
-    for message_id in (1, 2, 3):
-        peer.send(b"%d" % message_id, "recoverable")
-        exchange(world)
-        world.pass_time(1000)
-    again = peer_of(1, "plain")
-    for message_id in (1, 4, 5):
-        again.next_message_id = message_id
-        again.send(b"%d" % message_id, "recoverable")
-    world.peers = [again]
-    world.wires[0].cut()
-    exchange(world)
-    assert host.store.memory.history() == [(again.guid, message_id, WALL + 3) for message_id in (1, 4, 5)]
-    assert host.content("plain") == [b"1", b"2", b"3", b"4", b"5"]
     host.store.close()
 
 
@@ -381,54 +319,6 @@ def test_half_a_character_in_a_name_is_rejected_and_remembered_like_any_other(ho
     peer.send(b"y")
     world.settle()
     assert peer.rejected == {1: 0x8000, 2: 0x8000}
-
-
-@pytest.mark.rule("B-435")
-@pytest.mark.parametrize("place", ["target", "_write"])
-def test_a_defect_that_one_session_meets_is_not_the_others_end(
-    host: Host, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, bad, settled, nowhere = peers = [peer_of(1), peer_of(2), peer_of(3, "plain"), peer_of(4, "nowhere")]
-    quiet = peer_of(5, "xact")
-    with host.client() as client:
-        client.create_queue("xact", transactional=True)
-    world = world_of([host], [*peers, quiet])
-    owner = host.manager if place == "_write" else host.manager._acceptance._routing
-    real = getattr(owner, place)
-
-    def poisoned(*arguments: Any) -> Any:
-        outcome = real(*arguments)
-        if place == "target" and len(bad.packets) == 7 and arguments[0].source_queue_manager == bad.guid:
-            raise RuntimeError("poison \ud800")
-        if place == "_write" and any(message.packet.endswith(b"poison\0\0") for message in arguments[0].messages):
-            raise RuntimeError("poison \ud800")
-        return outcome
-
-    monkeypatch.setattr(owner, place, poisoned)
-    for number in range(6):
-        for peer in peers:
-            peer.send(b"%d" % number, "recoverable" if peer is settled else "transactional")
-    quiet.send(b"x")  # and nothing when the defect is met; its OrderAck is owed then
-    exchange(world)
-    world.pass_time(10)
-    for peer in peers:
-        peer.send(b"poison" if peer is bad else b"good", "recoverable" if peer is settled else "transactional")
-    lives = {wire.initiator: wire.link for wire in world.wires}
-    exchange(world)
-    assert host.content("line1").count(b"good") == 1
-    assert host.content("plain").count(b"good") == 1
-    assert b"poison" not in host.content("line1")
-    assert [peer for peer in peers if lives[peer] not in host.manager.links] == [bad]
-    assert len(nowhere.rejected) == 7
-    world.pass_time(500)
-    exchange(world)
-    assert quiet.acked == [1]
-    assert any("Traceback" in line and "poison \\ud800" in line for line in host.log)
-    monkeypatch.setattr(owner, place, real)
-    world.settle()
-    assert host.content("line1").count(b"poison") == 1
-    assert len(host.content("line1")) == 14
-    assert len(host.content("plain")) == 7
 
 
 @pytest.mark.rule("B-260", "B-011", "A-30")
@@ -616,25 +506,6 @@ def test_a_stream_that_refuses_everything_is_a_problem_until_it_is_reset(tmp_pat
     assert (stream["sequence_id"], stream["sequence_number"], stream["reject_count"]) == (100 << 32 | 1, 3, 0)
 
 
-@pytest.mark.rule("B-011", "B-362", "B-413", "B-241")
-def test_a_final_ack_goes_back_to_the_session_that_the_message_came_on(host: Host) -> None:
-    forwarder = peer_of(9, "nowhere")
-    origin = peer_of(1, "nowhere")
-    world = world_of([host], [forwarder])
-    origin.send(b"x")
-    packet = origin.packets[1]
-    forwarder.stream.append(Entry(1, 1, True))
-    forwarder.packets[1] = packet
-    seen = []
-    forwarder._message = lambda packet, _now: seen.append(packet)  # type: ignore[method-assign]
-    handshake(world)
-    world.deliver(1 << 20)
-    world.wires[0].cut()
-    world.settle(lambda: not host.store.outgoing.messages())
-    final_acks = [packet for packet in seen if isinstance(packet, headers.FinalAck)]
-    assert {(packet.body.source_guid, packet.body.message_id) for packet in final_acks} == {(origin.guid, 1)}
-
-
 @pytest.mark.rule("B-285", "B-398")
 def test_final_acks_count_towards_the_quota(tmp_path: Path) -> None:
     host = Host(tmp_path, Config(quota=2000))
@@ -648,24 +519,6 @@ def test_final_acks_count_towards_the_quota(tmp_path: Path) -> None:
     assert host.store.usage() <= 2000
     assert "quota" in host.log[-1]
     assert host.store.memory.incoming()[0].record[2] == len(host.store.outgoing.messages())
-    host.store.close()
-
-
-def test_a_stream_that_is_forgotten_and_comes_back_in_one_batch_is_kept(tmp_path: Path) -> None:
-    host = Host(tmp_path, Config(max_unknown_streams=2))
-    peer = peer_of(1)
-    world = world_of([host], [peer])
-    for number, name in enumerate(("a", "b", "c", "d", "a"), 1):  # each in a sequence of its own
-        stream = Peer(peer.guid, direct(name), time_stamp=100 + number)
-        stream.next_message_id = number
-        stream.send(b"x")
-        peer.stream.append(Entry(number, number, True))
-        peer.packets.update(stream.packets)
-    handshake(world)
-    world.deliver(1 << 20)
-    known = {state.key for state in host.manager.incoming if state.stream.tx_sequence_number}
-    assert "direct=tcp:127.0.0.1\\private$\\a" in known
-    assert {row.destination for row in host.store.memory.incoming()} == known
     host.store.close()
 
 
@@ -689,200 +542,7 @@ def test_unfinished_packets_are_bounded_over_all_sessions(tmp_path: Path) -> Non
     host.store.close()
 
 
-@pytest.mark.rule("B-318", "B-319", "B-427", "A-34")
-def test_a_receiver_that_lost_its_store_takes_the_rest_of_a_sequence(tmp_path: Path) -> None:
-    world, receiver, sender = two_hosts(tmp_path)
-    send_from(sender, b"1")
-    world.pass_time(50)
-    exchange(world)
-    world.pass_time(499)
-    send_from(sender, b"2")
-    world.pass_time(1)  # the OrderAck for 1 is on the way, 2 has not left
-    world.collect()
-    world.deliver(1 << 20)
-    send_from(sender, b"3")
-    world.wires[0].cut()
-    receiver.store.close()
-    world.hosts[0] = fresh = Host(tmp_path / "fresh")
-    world.settle(lambda: not sender.store.outgoing.messages())
-    assert fresh.content("line1") == [b"2", b"3"]
-    fresh.store.close()
-    sender.store.close()
-
-
-def test_a_link_that_takes_no_more_gets_messages_when_it_does_again(tmp_path: Path) -> None:
-    world, receiver, sender = two_hosts(tmp_path)
-    send_from(sender, b"1")
-    world.pass_time(50)
-    exchange(world)
-    link = world.wires[0].far
-    link.writable = False
-    send_from(sender, b"2")
-    world.pass_time(50)
-    exchange(world)
-    assert receiver.content("line1") == [b"1"]
-    sender.manager.resume(link, world.now, world.wall)
-    exchange(world)
-    assert receiver.content("line1") == [b"1", b"2"]
-    receiver.store.close()
-    sender.store.close()
-
-
 # ---- durable before acknowledged ------------------------------------------------------------------
-
-
-@pytest.mark.rule("B-098", "B-281", "A-31")
-def test_nothing_is_acknowledged_before_another_process_could_read_it(host: Host) -> None:
-    peers = [peer_of(1, window=8), peer_of(2, window=8)]
-    world = World(7, [host], peers)
-    other = Store(host._life)
-    manager = host.manager
-
-    def statement(_cursor: Any, text: str, _bindings: Any) -> bool:
-        if not host.store._database.connection.get_autocommit() and "INSERT INTO messages" in text:
-            for packet in [packet for link in manager.links for packet in link.session._out]:
-                handshake = packet[2] & core.BASE_IN and packet[18] != core.PT_SESSION_ACK
-                assert handshake, "queued before the commit"
-        return True
-
-    host.store._database.connection.exec_trace = statement
-    for peer in peers:
-        for number in range(100):
-            peer.send(b"%d" % number)
-    seen = 0
-    real = manager.output
-
-    def checked() -> list[tuple[Link, bytes, bool]]:
-        nonlocal seen
-        output = real()
-        stored = {row.source: row.record[2] for row in other.memory.incoming()}
-        for link, data, _ in output:
-            for packet in packets_in(data):
-                if isinstance(packet, reader.OrderAck):
-                    assert packet.body.tx_sequence_number <= stored[link.session.remote_guid]
-                    seen += 1
-                elif isinstance(packet, SessionAck):
-                    header = packet.session
-                    acked = header.recoverable_msg_ack_seq_number + header.recoverable_msg_ack_flags.bit_length() - 1
-                    assert acked <= stored[link.session.remote_guid]
-                    assert acked == header.ack_sequence_number
-                    seen += 1
-        return output
-
-    manager.output = checked  # type: ignore[method-assign]
-    for _ in range(3000):
-        world.connect_all()
-        world.collect()
-        world.deliver(700)
-        world.pass_time(20)
-        if all(peer.is_settled for peer in peers):
-            break
-    assert all(peer.acked == list(range(1, 101)) for peer in peers)
-    assert seen > 20
-    other.close()
-
-
-@pytest.mark.rule("B-098", "B-285")
-def test_a_store_that_fails_closes_the_sessions_and_nothing_is_lost(host: Host) -> None:
-    peer = peer_of(1)
-    world = world_of([host], [peer])
-    for number in range(20):
-        peer.send(b"%d" % number * 30_000)
-    db = host.store._database.connection
-    db.pragma("max_page_count", 1)  # as many as the file has
-    exchange(world)
-    assert peer.acked == []
-    assert host.content("line1") == []
-    assert "the disk is full" in host.log[0]
-    db.pragma("max_page_count", 1 << 30)
-    world.settle()
-    assert host.content("line1") == [b"%d" % number * 30_000 for number in range(20)]
-
-
-@pytest.mark.slow
-def test_a_session_with_nothing_to_do_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """200 idle sessions: until the first of their timers is due, polls look at each of them a few times, in all: for
-    timers that were running in the handshake."""
-    host = Host(tmp_path, Config(max_sessions_per_address=1000))
-    peers = [peer_of(number) for number in range(1, 201)]
-    world = world_of([host], peers)
-    exchange(world)
-    assert sum(link.is_open for link in host.manager.links) == len(peers)
-    looked: list[Session] = []
-    look = Session.handle_timeout
-
-    def handle_timeout(session: Session, now: int) -> list[object]:
-        looked.append(session)
-        return look(session, now)
-
-    monkeypatch.setattr(Session, "handle_timeout", handle_timeout)
-    first = min(due for link in host.manager.links if (due := link.session.next_timeout()) is not None)
-    assert first > world.now + 1000
-    told = polls = 0
-    while world.now + 50 < first:
-        world.now += 50
-        polls += 1
-        host.manager.poll(world.now, world.wall)
-        told += len(host.manager.output())
-    assert polls > 20
-    assert told <= len(looked) + len(peers) <= 4 * len(peers)
-    looked.clear()
-    world.now = first
-    host.manager.poll(world.now, world.wall)
-    assert looked
-    host.store.close()
-
-
-@pytest.mark.parametrize("left", ["served", "owed"])
-def test_a_poll_costs_no_more_for_outgoing_queues_and_peers_that_have_nothing_to_do(tmp_path: Path, left: str) -> None:
-    """Outgoing queues with nothing in them that sessions serve; OrderAcks that wait for peers that are gone."""
-    calls: dict[int, int] = {}
-    for count in (5, 50):
-        host = Host(tmp_path / str(count), Config(max_sessions_per_address=1000))
-        peers = [peer_of(number) for number in range(1, count + 1)]
-        if left == "served":
-            for peer in peers:
-                guid = guids.guid_text(peer.guid)[1:-1]
-                host.store.outgoing.queue(f"PRIVATE={guid}\\00000005", WALL)
-            host.restart(START, snapshot=True)
-        world = world_of([host], peers)
-        if left == "owed":
-            for peer in peers:
-                peer.send(b"x")
-        exchange(world)
-        if left == "owed":
-            for wire in list(world.wires):
-                wire.cut()
-        assert sum(queue.link is not None for queue in host.manager.outgoing) == (count if left == "served" else 0)
-        assert len(host.manager.incoming.overdue_peers) == (0 if left == "served" else count)
-        for _ in range(20):  # one second, with what is done in each
-            world.pass_time(50)
-            world.collect()
-        called = [0]
-
-        def note(_frame: object, event: str, _of: object, called: list[int] = called) -> None:
-            called[0] += event in ("call", "c_call")
-
-        sys.setprofile(note)
-        try:
-            host.manager.poll(world.now + 1, world.wall)
-        finally:
-            sys.setprofile(None)
-        calls[count] = called[0]
-        host.store.close()
-    assert calls[50] == calls[5]
-
-
-def test_links_that_are_gone_leave_nothing_behind(host: Host) -> None:
-    for _ in range(5000):
-        link = host.manager.accept("10.0.0.9", 1000)
-        assert link
-        host.manager.output()
-        host.manager.lost(link)
-        host.manager.output()
-    assert len(host.manager.links._alarms) <= 1001
-    assert not host.manager.links._by_number
-    assert not host.manager.links.leaving
 
 
 def test_what_is_under_way_on_a_session_goes_the_new_way_once_and_in_order(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import queue
@@ -10,14 +9,12 @@ import re
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,14 +24,14 @@ from ordack.client import Client, Letter
 from ordack.commits import Commit, Request
 from ordack.counters import OTHER, PEERS_MAX, PeerCounts, Peers, Spread
 from ordack.manager import FAILURE_MS, Manager
-from ordack.metrics import LABEL_MAX, METRICS, NAMED_MAX, NO_ROOM, Metrics, safe_label
+from ordack.metrics import LABEL_MAX, METRICS, NAMED_MAX, Metrics, safe_label
 from ordack.net import monitor, tcp
 from ordack.net.listener import Listener
 from ordack.sending import in_runs
 from ordack.store import Store, StoreError
 from ordack.store.look import StoreBeside
 
-from tests.support.command import DEADLINE_S, ENVIRONMENT, ROOT, converse, ordack, serve_in_shell
+from tests.support.command import DEADLINE_S, ENVIRONMENT, ROOT, converse, ordack
 from tests.support.faulty_disk import faulty_disk
 from tests.support.host_peer import Peer, direct
 from tests.support.host_world import exchange, send_from, two_hosts
@@ -76,57 +73,6 @@ def test_peers_are_bounded_and_nothing_that_they_did_is_lost() -> None:
     assert sum(counts.sent_bytes for _, counts in peers) == 30 * PEERS_MAX
     assert sum(counts.refused.get(confirm.NACK_BAD_DST_Q, 0) for _, counts in peers) == 3 * PEERS_MAX
     assert peers.other.received > PEERS_MAX
-
-
-def test_when_all_peers_have_sessions_others_are_counted_together() -> None:
-    peers = Peers()
-    for number in range(PEERS_MAX):
-        peers.of(f"{number}").sessions = 1
-    assert peers.of("one more") is peers.other
-    assert dict(peers)[OTHER] is peers.other
-
-
-def test_the_syncs_that_are_counted_are_those_of_sqlite(tmp_path: Path) -> None:
-    class Counting(apsw.VFS):
-        syncs = 0
-
-        def __init__(self) -> None:
-            super().__init__("counting", "unix", makedefault=True)
-
-        def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - theirs
-            return CountingFile(name, flags)
-
-    class CountingFile(apsw.VFSFile):
-        def __init__(self, name: Any, flags: list[int]) -> None:
-            super().__init__("unix", name, flags)
-
-        def xSync(self, flags: int) -> None:  # noqa: N802 - theirs
-            disk.syncs += 1
-            super().xSync(flags)
-
-    disk = Counting()
-    try:
-        with Store(tmp_path / "store", create=True) as store:
-            disk.syncs = store.work.syncs = 0
-            before = sum(store.work.commits.counts)
-            for number in range(200):
-                with store.transaction():
-                    store.keep_names({"own": ["x" * 1000 * (number % 50)]})
-                with store.transaction():
-                    pass  # nothing changes: nothing is synced
-                synced = disk.syncs
-                with store.transaction(durable=number % 20 == 0):
-                    store.keep_names({"own": ["y" * 1000 * (number % 50)]})
-                assert disk.syncs == synced + (number % 20 == 0)
-                if number % 20 == 0:
-                    store._database._log.empty()
-            assert store.work.syncs == disk.syncs > 200
-            assert store.work.checkpoints >= 10
-            assert sum(store.work.commits.counts) == before + 210
-            log = (tmp_path / "store" / "ordack.sqlite-wal").stat().st_size
-            assert 0 < store.work.log_bytes <= log
-    finally:
-        disk.unregister()
 
 
 def test_repetitions_and_the_way_to_an_order_ack_are_counted(tmp_path: Path) -> None:
@@ -362,21 +308,6 @@ def test_a_name_from_elsewhere_makes_no_line_and_no_long_label(text: str) -> Non
     assert (label == text) == (text.isprintable() and len(text) <= LABEL_MAX)
 
 
-def test_names_that_differ_in_what_cannot_be_shown_are_one_label(tmp_path: Path) -> None:
-    with Store(tmp_path, create=True) as store:
-        manager = Manager(store, 0)
-        for number in range(3):
-            manager.links.counters.peers.of("x" * 500 + str(number)).received = 2
-        manager.links.counters.peers.of(EVIL).refuse(0)
-        manager.links.counters.peers.of(EVIL).refuse(0x9999)
-        text = Metrics(manager).text(store)[0].decode()
-    found = samples_of(text)
-    assert found["ordack_peer_received_total", safe_label("x" * 500)] == 6
-    assert found["ordack_peer_refused_total", safe_label(EVIL)] == 2
-    assert (found["ordack_refused_total", NO_ROOM], found["ordack_refused_total", "0x9999"]) == (1, 1)
-    assert found["ordack_healthy", ""] == 0  # nobody turns its loop
-
-
 # ---- health ----------------------------------------------------------------------------------------------
 
 
@@ -463,24 +394,6 @@ def test_a_defect_is_told_and_answered(tmp_path: Path, monkeypatch: pytest.Monke
 # ---- the thread beside -----------------------------------------------------------------------------------
 
 
-def test_a_long_look_ends_when_serve_does(tmp_path: Path) -> None:
-    endless = "WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
-    begun = threading.Event()
-    with Store(tmp_path, create=True) as store:
-
-        def look(beside: StoreBeside) -> Any:
-            begun.set()
-            return beside._database.one(endless)
-
-        watching = monitor.Monitor(Manager(store, 0), Listener("127.0.0.1", 0).socket, lambda _line: None)
-        watching._pages[b"/status"]._show = look
-        watching.start()
-        with socket.create_connection(("127.0.0.1", int(watching.address.rpartition(":")[2]))) as client:
-            client.sendall(b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert begun.wait(DEADLINE_S)
-            watching.close()
-
-
 def test_a_look_beside_keeps_the_locks_of_the_process(tmp_path: Path) -> None:
     """Another process that comes and goes must not take itself for the last one, and remove the log."""
     with Store(tmp_path, create=True) as store:
@@ -537,72 +450,6 @@ def test_what_is_asked_in_other_ways(tmp_path: Path, request_: bytes, status: in
         with answering(manager) as port, _client(port) as client:
             client.sendall(request_)
             assert _answer(client)[0] == status
-
-
-def test_one_client_too_many_ends_the_one_that_has_come_least_far(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(monitor, "CONNECTION_S", 10 * DEADLINE_S)
-    with Store(tmp_path, create=True) as store, contextlib.ExitStack() as stack:
-        port = stack.enter_context(answering(Manager(store, 0)))
-        deaf, half = stack.enter_context(_client(port)), stack.enter_context(_client(port))
-        with monkeypatch.context() as large:
-            large.setattr("ordack.health.glance", lambda _manager, _store: {"much": "x" * (32 << 20)})
-            deaf.sendall(b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert deaf.recv(5, socket.MSG_WAITALL) == b"HTTP/"
-        half.sendall(b"GET /stat")
-        for _ in range(monitor.CONNECTIONS_MAX):
-            stack.enter_context(_client(port)).sendall(b"G")
-        assert _answer(half) == (0, b"")  # and not the one that was there before it
-        received = 5
-        while data := deaf.recv(1 << 20):
-            received += len(data)
-        assert received > 32 << 20
-
-
-class _Sent(asyncio.Transport):
-    """Keeps what is written to it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.data = b""
-        self.closed = False
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.data += data
-
-    def close(self) -> None:
-        self.closed = True
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def pause_reading(self) -> None:
-        """Nothing is read here."""
-
-
-@pytest.mark.parametrize(
-    ("piece", "most"), [(b"G", monitor.REQUEST_PIECES), (b"GET /" + b"x" * 1019, monitor.REQUEST_BYTES // 1024)]
-)
-def test_a_request_in_drops_is_refused(tmp_path: Path, piece: bytes, most: int) -> None:
-    async def drip() -> tuple[int, bytes]:
-        with contextlib.closing(Listener("127.0.0.1", 0)) as listener:
-            watching = monitor.Monitor(manager, listener.socket, lambda _line: None)
-            connection, sent = monitor._Connection(watching), _Sent()
-            connection.connection_made(sent)
-            taken = 0
-            while not sent.closed:
-                connection.data_received(piece)
-                taken += 1
-            connection.connection_lost(None)
-            watching._loop.close()
-        return taken, sent.data
-
-    with Store(tmp_path, create=True) as store:
-        manager = Manager(store, 0)
-        taken, answer = asyncio.run(drip())
-    assert taken <= most
-    assert answer.startswith(b"HTTP/1.1 431 ")
 
 
 def test_a_client_that_says_half_and_one_that_reads_nothing_are_let_go(
@@ -689,53 +536,3 @@ def test_what_is_no_address_is_wrong_usage(tmp_path: Path, text: str) -> None:
     done = ordack("serve", "--store", tmp_path / "store", "--http", text)
     assert (done.returncode, "--http: " in done.stderr) == (2, True), done.stderr
     assert not (tmp_path / "store").exists()
-
-
-def test_without_the_option_nothing_of_it_is_loaded(store: Path) -> None:
-    program = (
-        "import sys, signal, os; from ordack.cli import main; import ordack.net.tcp as tcp; real = tcp.serve\n"
-        "async def serve(*arguments, **options):\n"
-        "    print(sorted(set(sys.modules) & {'h11', 'prometheus_client', 'ordack.net.monitor'})); sys.stdout.flush()\n"
-        "tcp.serve = serve; main()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, "serve", "--store", str(store), "--listen", "127.0.0.1:0"],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
-
-
-@pytest.mark.slow
-def test_a_crowd_of_peers_leaves_files_for_who_watches(store: Path) -> None:
-    process = serve_in_shell(store, before="ulimit -n 100;", after="--http 0 --json")
-    crowd = []
-    try:
-        assert process.stdout
-        port = int(json.loads(process.stdout.readline())["listening"].rpartition(":")[2])
-        http = int(json.loads(process.stdout.readline())["http"].rpartition(":")[2])
-        for _ in range(monitor.CONNECTIONS_MAX - 1):
-            crowd.append(_client(http))
-            crowd[-1].sendall(b"GET /met")
-        for number in range(300):
-            peer = socket.socket()
-            crowd.append(peer)
-            peer.bind((f"127.0.1.{1 + number % 4}", 0))
-            peer.setblocking(False)
-            peer.connect_ex(("127.0.0.1", port))
-
-        def refused() -> bool:
-            status, text = get(http, "/metrics")  # 503 while a hundred are taken at once, to be refused
-            return status == 200 and samples_of(text)["ordack_sessions_refused_total", "limit"] > 0
-
-        until(refused, "some are one too many")
-        for path in ("/healthz", "/status"):
-            until(lambda path=path: get(http, path)[0] == 200, f"{path} is answered")
-    finally:
-        for peer in crowd:
-            peer.close()
-        process.terminate()
-        process.communicate(timeout=DEADLINE_S)

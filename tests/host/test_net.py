@@ -8,25 +8,22 @@ import errno
 import os
 import socket
 import struct
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mqqb.connection import OPEN
-from mqqb.events import MessageReceived
 from mqqb.session import Session, Settings
 from ordack.client import Client
 from ordack.config import Config
 from ordack.manager import Manager
 from ordack.net import tcp
-from ordack.net.connect import Connector
 from ordack.net.listener import TAKEN_AT_ONCE, Listener, Listeners
 from ordack.store import Store
 
 from tests.host.sockets import DEADLINE_S, NAME, PEER_GUID, Destination, ping_port, serving, until
 from tests.support.beside import client_beside
-from tests.support.host_peer import Peer, body_of, direct
+from tests.support.host_peer import Peer, direct
 
 
 def udp(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
@@ -66,63 +63,6 @@ def names(monkeypatch: pytest.MonkeyPatch, *found: list[str] | Exception) -> lis
 
 
 # ---- listening ----------------------------------------------------------------------------------
-
-
-def test_what_comes_alone_is_handled_in_its_turn_and_what_comes_together_as_one_batch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batches: list[int] = []
-    receive, wake = Manager.receive, tcp._Net._wake
-
-    def noted(self: Manager, arrivals: Any, *arguments: Any, **options: Any) -> None:
-        batches.append(len(arrivals))
-        receive(self, arrivals, *arguments, **options)
-
-    def put_off(self: Any) -> None:
-        batches.append(0)
-        wake(self)
-
-    async def run() -> None:
-        async with serving(tmp_path, Config()) as server:
-            with (
-                socket.create_connection(("127.0.0.1", server.port)) as one,
-                socket.create_connection(("127.0.0.1", server.port)) as other,
-            ):
-                await until(lambda: len(server.manager.links) == 2)
-                monkeypatch.setattr(Manager, "receive", noted)
-                monkeypatch.setattr(tcp._Net, "_wake", put_off)
-                for sockets, expected in (([one], [1]), ([one, other], [0, 0, 2]), ([other], [1])):
-                    batches.clear()
-                    for connected in sockets:  # the loop has no turn meanwhile
-                        connected.sendall(b"\x10")
-                    await until(lambda: batches and batches[-1])
-                    assert batches == expected
-
-    with asyncio.Runner(loop_factory=tcp.Loop) as runner:
-        runner.run(run())
-
-
-async def test_a_look_at_all_outgoing_queues_that_takes_long_is_seldom(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At each poll, of 5,000 queues, it took a tenth of the processor of a queue manager that had nothing to do."""
-    polls, looks = [0], [0]
-    poll = Manager.poll
-
-    def counted(self: Manager, now: int, wall: int) -> None:
-        polls[0] += 1
-        poll(self, now, wall)
-
-    def slow(_: Manager) -> set[tuple[str, int]]:
-        looks[0] += 1
-        time.sleep(0.02)  # what it costs
-        return set()
-
-    monkeypatch.setattr(Manager, "poll", counted)
-    monkeypatch.setattr(Manager, "wanted_hops", slow)
-    async with serving(tmp_path, Config()):
-        await until(lambda: polls[0] >= 30)
-    assert 1 <= looks[0] <= polls[0] // 5
 
 
 @pytest.mark.rule("B-218", "B-155")
@@ -251,35 +191,6 @@ async def test_the_first_message_to_a_destination_waits_for_no_poll(
             await until(lambda: peer.bodies == [[b"one"]])
 
 
-async def test_a_way_that_is_open_is_not_looked_at_at_each_poll(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    polls, looks = [0], [0]
-    poll, look = Manager.poll, Connector.next_step
-
-    def counted(self: Manager, now: int, wall: int) -> None:
-        polls[0] += 1
-        poll(self, now, wall)
-
-    def looked(self: Connector, *arguments: Any) -> Any:
-        looks[0] += 1
-        return look(self, *arguments)
-
-    monkeypatch.setattr(Manager, "poll", counted)
-    monkeypatch.setattr(Connector, "next_step", looked)
-    async with Destination().listening() as peer:
-        async with serving(tmp_path, Config(next_hops={"plant": ("127.0.0.1", peer.port)})) as server:
-            server.send(b"one")
-            for sessions in (1, 2):
-                await until(lambda sessions=sessions: server.statuses().count("Established") == sessions)
-                polls[0] = 0
-                await until(lambda: polls[0] > 1)
-                polls[0] = looks[0] = 0
-                await until(lambda: polls[0] > 3)
-                assert looks[0] == 0
-                peer.writer.close()
-
-
 @pytest.mark.rule("B-145", "B-196", "B-216", "B-191")
 async def test_the_addresses_of_a_name_are_tried_one_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -300,42 +211,6 @@ async def test_the_addresses_of_a_name_are_tried_one_after_the_other(
             ]
 
 
-@pytest.mark.rule("B-194", "B-191")
-async def test_a_name_that_is_not_found_is_looked_up_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names(monkeypatch, socket.gaierror(socket.EAI_NONAME, "unknown"), UnicodeError("no name"), ["127.0.0.2"])
-    async with Destination().listening("127.0.0.2") as peer:
-        async with serving(tmp_path, Config(next_hops={"plant": ("plant.test", peer.port)})) as server:
-            server.send(b"one")
-            await until(lambda: server.statuses() == ["DnsFailure"])
-            assert server.way["state"] == "NeedValidation"
-            await until(lambda: peer.bodies == [[b"one"]])
-            assert server.statuses()[:2] == ["DnsFailure", "DnsFailure"]
-
-
-async def test_a_numeric_address_is_called_while_names_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def getaddrinfo(*_arguments: Any, **_options: Any) -> Any:
-        raise AssertionError("nothing to look up")
-
-    async with Destination().listening() as peer:
-        async with serving(tmp_path, Config(next_hops={"plant": ("127.0.0.1", peer.port)})) as server:
-            monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-            server.send(b"one")
-            await until(lambda: peer.bodies == [[b"one"]])
-
-
-@pytest.mark.rule("B-297", "B-421", "B-133")
-async def test_a_peer_that_ends_every_session_at_once_is_called_less_often_and_told_once(tmp_path: Path) -> None:
-    async with Destination(end=lambda _session, bodies: bool(bodies)).listening() as peer:
-        async with serving(tmp_path, Config(next_hops={"plant": ("127.0.0.1", peer.port)})) as server:
-            server.send(b"one")
-            await until(lambda: len(peer.times) == 5)
-            gaps = [later - earlier for earlier, later in zip(peer.times, peer.times[1:])]
-            assert all(gap >= least for gap, least in zip(gaps, [0.1, 0.2, 0.4, 0.8]))
-            assert [line for line in server.log if "the session ended at once" in line] == server.log
-            assert len(server.log) == 1
-            assert server.way["state"] in ("Disconnected", "Waiting", "Connected")
-
-
 @pytest.mark.rule("B-300", "B-299")
 async def test_messages_under_way_when_the_connection_breaks_all_go_again_in_order(tmp_path: Path) -> None:
     peer = Destination(end=lambda _session, bodies: bool(bodies) and len(peer.bodies) == 1)
@@ -347,38 +222,6 @@ async def test_messages_under_way_when_the_connection_breaks_all_go_again_in_ord
             assert 0 < len(peer.bodies[0]) < 200
             assert peer.bodies[1] == bodies
             assert len(server.manager.links) == 1
-
-
-@pytest.mark.rule("B-297")
-async def test_a_connection_that_does_not_take_its_last_bytes_is_disconnecting_until_it_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tcp, "SHUT_TIMEOUT_S", 0.5)
-    full, over = asyncio.Event(), asyncio.Event()
-
-    async def stop_reading(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        session = Session(False, PEER_GUID, tcp.now())
-        while session.state != "OPEN":
-            session.receive_data(await reader.read(1 << 16), tcp.now())
-            writer.write(session.data_to_send())
-        await full.wait()
-        writer.write(b"nonsense" * 8)
-        await over.wait()
-        writer.transport.abort()
-
-    with socket.socket() as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        listener.bind(("127.0.0.1", 0))
-        peer = await asyncio.start_server(stop_reading, sock=listener, limit=4096)
-        hops = {"plant": ("127.0.0.1", listener.getsockname()[1])}
-        async with serving(tmp_path, Config(next_hops=hops)) as server:
-            server.send(*[bytes(4000000)] * 4)
-            await until(lambda: server.manager.links and not server.manager.links[0].writable)
-            full.set()
-            await until(lambda: server.way["state"] == "Disconnecting")
-            await until(lambda: server.way["state"] == "Disconnected")
-            over.set()
-        peer.close()
 
 
 # ---- asking before ------------------------------------------------------------------------------
@@ -421,19 +264,6 @@ async def test_a_ping_goes_before_the_first_attempt_only(tmp_path: Path, answer:
                     service.recv(100)
 
 
-async def test_a_ping_that_cannot_be_sent_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_socket(_address: str) -> socket.socket:
-        raise OSError(errno.EMFILE, "too many files")
-
-    async with Destination().listening() as peer:
-        config = Config(send_pings=True, next_hops={"plant": ("127.0.0.1", peer.port)})
-        async with serving(tmp_path, config) as server:
-            monkeypatch.setattr(tcp, "_datagram_socket", no_socket)
-            server.send(b"one")
-            await until(lambda: peer.bodies == [[b"one"]])
-            assert server.statuses()[0] == "PingFailure"
-
-
 @pytest.mark.rule("B-192", "B-200")
 async def test_while_one_ping_waits_for_its_answer_others_do_without(tmp_path: Path) -> None:
     port = ping_port()
@@ -462,47 +292,6 @@ def _narrow() -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
     listener.setblocking(False)
     return listener
-
-
-@pytest.mark.rule("B-148", "B-151", "B-435")
-async def test_what_leaves_slowly_is_neither_given_up_nor_sent_again_nor_put_in_memory_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Most of it waits in the kernel, which takes megabytes at once. The clock stands still but for what is read."""
-    clock = [0]
-    polls = [0]
-    monkeypatch.setattr(tcp, "now", lambda: clock[0])
-    monkeypatch.setattr(tcp, "POLL_INTERVAL_S", 0.001)
-    bodies = [bytes([number]) * 4_000_000 for number in range(3)]
-    loop = asyncio.get_running_loop()
-    with _narrow() as listener:
-        hops = {"plant": listener.getsockname()}
-        async with serving(tmp_path, Config(next_hops=hops, max_unwritten=6 << 20)) as server:
-            poll = server.manager.poll
-            monkeypatch.setattr(
-                server.manager, "poll", lambda *times: (poll(*times), polls.__setitem__(0, polls[0] + 1))
-            )
-            server.send(*bodies)
-            async with asyncio.timeout(DEADLINE_S):
-                reader, _ = await loop.sock_accept(listener)
-            reader.setblocking(False)
-            session = Session(False, PEER_GUID, clock[0])
-            came: list[bytes] = []
-            with reader:
-                while len(came) < len(bodies):
-                    async with asyncio.timeout(DEADLINE_S):
-                        data = await loop.sock_recv(reader, 1 << 16)
-                    assert data, server.log
-                    for event in session.receive_data(data, clock[0]):
-                        if isinstance(event, MessageReceived):
-                            came.append(body_of(event.raw))
-                            session.stored(event.recoverable, clock[0])
-                    await loop.sock_sendall(reader, session.data_to_send())
-                    before = polls[0]
-                    await until(lambda before=before: polls[0] > before + 1)
-                    clock[0] += 10_000
-                assert came == bodies
-                assert clock[0] > 600_000
 
 
 @pytest.mark.rule("B-435")

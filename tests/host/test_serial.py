@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-import hashlib
-import importlib.metadata
 import json
 import os
 import random
@@ -22,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import serial as pyserial
 from mqqb import line
 from ordack.cli import glance
 from ordack.client import Client
@@ -482,16 +478,6 @@ def test_micropython_sends_each_message_once_over_a_line_that_spoils_bytes_and_o
         proxy.close()
 
 
-def test_the_package_serial_that_all_of_this_runs_on_is_whole_and_that_of_the_rig() -> None:
-    """pyserial and labgrid's fork of it have the same files, and the last one that was installed has them all."""
-    fork = importlib.metadata.distribution("pyserial-labgrid")
-    assert fork.version == pyserial.__version__, "firmware/ports/setup.sh installs pyserial-labgrid last"
-    for file in fork.files or ():
-        if file.hash is not None and file.parts[0] == "serial":
-            digest = hashlib.new(file.hash.mode, file.read_binary()).digest()
-            assert base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == file.hash.value, file
-
-
 # ---- the command line -----------------------------------------------------------------------------
 
 
@@ -564,20 +550,6 @@ def test_a_port_that_is_not_there_at_the_start_holds_up_nobody(tmp_path: Path, k
         else:
             stack.enter_context(socket.create_server(("127.0.0.1", port)))
         assert line_with("is there", there)
-
-
-def test_a_port_that_comes_and_may_not_be_used_is_told_once(tmp_path: Path) -> None:
-    device = tmp_path / "ttyUSB0"
-    there = Serve(tmp_path / "store", "--serial", f"press7={device}")
-    device.symlink_to(os.devnull)
-    assert "trying again" in line_with("ioctl", there)
-    device.unlink()
-    ends = os.openpty()
-    device.symlink_to(os.ttyname(ends[1]))
-    assert "is there" in there.process.stderr.readline()
-    there.stop()
-    for end in ends:
-        os.close(end)
 
 
 def test_a_port_that_another_has_is_refused(place: Place) -> None:

@@ -12,7 +12,6 @@ import stat
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import apsw
@@ -20,21 +19,17 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from ordack import store as store_module
 from ordack.client import Client
 from ordack.names import BadName, queue_name
-from ordack.store import Store, StoreBusy, StoreError, file_systems, write_ahead
-from ordack.store.database import among
+from ordack.store import Store, StoreBusy, StoreError, file_systems
 from ordack.store.hands import RECEIVE_LOCK, Hands
 from ordack.store.locks import Locks
 from ordack.store.look import ReadOnlyStore
-from ordack.store.memory import Incoming
 from ordack.store.messages import NewMessage
-from ordack.store.outgoing import NewOutgoing, Waiting
 from ordack.store.queues import NoSuchQueue, QueueExists
-from ordack.store.room import AMPLE_BYTES, LOG_BYTES, SERVED_LOG_BYTES
-from ordack.store.schema import FILE_NAME, NEVER
-from ordack.store.write_ahead import COPY_BYTES, SERVED_LOG, log_bytes
+from ordack.store.room import LOG_BYTES
+from ordack.store.schema import FILE_NAME
+from ordack.store.write_ahead import log_bytes
 
 from tests.support.beside import unserved
 from tests.support.command import ENVIRONMENT, Serve
@@ -214,22 +209,6 @@ def test_a_store_is_where_the_kernel_says_nothing_of(
     Store(tmp_path / "a" / "store", create=True).close()
 
 
-@pytest.mark.parametrize(("free", "expected"), [(store_module.AMPLE_BYTES, 3), (store_module.AMPLE_BYTES + 1, 1)])
-def test_only_a_disk_with_much_room_is_not_looked_at_each_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, expected: int
-) -> None:
-    looks: list[Path] = []
-    monkeypatch.setattr(store_module, "disk_bytes", lambda path: (looks.append(path), (1 << 40, free))[1])
-    monkeypatch.setattr(store_module, "DISK_S", 3600)
-    with Store(tmp_path, create=True) as store:
-        queue = store.queues.create("line1", transactional=False).identifier
-        before = store.room(1000).bytes
-        store.messages.add([NewMessage(queue, 4, bytes(10))])
-        assert store.room(1000).bytes == before - 10  # the quota is known to the byte
-        store.room(1000)
-    assert len(looks) == expected
-
-
 TestStoreMachine = pytest.mark.rule("B-287", "B-343", "B-340", "B-084")(StoreMachine.TestCase)
 TestStoreMachine.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
 
@@ -335,22 +314,6 @@ def test_a_sequence_of_an_earlier_run_is_not_gone_on_with(tmp_path: Path) -> Non
         assert again.outgoing.number_in(queue, 500).record[1] > queue.record[1], "the run that began there has not"
 
 
-@pytest.mark.rule("B-020")
-def test_message_ids_go_on_at_another_place_in_each_run(tmp_path: Path) -> None:
-    with Store(tmp_path, create=True) as store:
-        store.lock_manager()
-        places = [store.numbers.reserve_message_ids()]
-    for _ in range(3):
-        with Store(tmp_path) as store:  # without a queue manager each process begins a run
-            places.append(store.numbers.reserve_message_ids())
-            assert store.numbers.reserve_message_ids() == places[-1] + 1
-    with Store(tmp_path) as store:
-        store.lock_manager()
-        places.append(store.numbers.reserve_message_ids())
-        assert store.numbers.reserve_message_ids() == places[-1] + 1
-    assert min(abs(one - another) for one in places for another in places if one is not another) > 1000, "or 1 in 2e5"
-
-
 @pytest.mark.rule("B-056", "B-079", "B-099", "A-21", "A-22")
 def test_each_outgoing_queue_begins_with_a_later_time_stamp(tmp_path: Path) -> None:
     with Store(tmp_path, create=True) as store:
@@ -360,54 +323,6 @@ def test_each_outgoing_queue_begins_with_a_later_time_stamp(tmp_path: Path) -> N
         assert [queue.record[1:] for queue in (first, second, third)] == [(500, 1, 0), (501, 1, 0), (900, 1, 0)]
         assert len({queue.record[0] for queue in (first, second, third)}) == 3, "or 1 in 7e8"
         assert store.outgoing.queue("direct=tcp:10.0.0.1\\PRIVATE$\\A", 9999) == first
-
-
-@pytest.mark.rule("B-023", "B-098")
-def test_everything_survives_reopening(tmp_path: Path) -> None:
-    incoming = Incoming(b"s" * 16, "q", (7, 0xFFFFFFFF, 0xFFFFFFFF, 2), 99)
-    with Store(tmp_path, create=True) as store:
-        guid = store.guid
-        queue = store.outgoing.queue("DIRECT=TCP:10.0.0.1\\private$\\a", 5)
-        with store.transaction():
-            store.memory.save_incoming([incoming])
-            store.outgoing.add(
-                [
-                    NewOutgoing(queue.identifier, 3, 1, 5, 1, True, 0, b"packet", 6, send_until=90),
-                    NewOutgoing(
-                        queue.identifier,
-                        4,
-                        1,
-                        5,
-                        2,
-                        True,
-                        1,
-                        b"second",
-                        due=70,
-                        confirmation=b"Srecord",
-                        dead_letter="mine",
-                    ),
-                ]
-            )
-            store.outgoing.save([queue._replace(record=(1, 5, 3, 0))])
-            store.memory.save_history([(b"x" * 16, 1, 20), (b"x" * 16, 2, 10)])
-        store.outgoing.keep([(b"Orecord", 80, True, 2)])
-    with Store(tmp_path) as store:
-        assert store.guid == guid
-        assert store.memory.incoming() == [incoming]
-        assert store.outgoing.queues() == [queue._replace(record=(1, 5, 3, 0), messages=2)]
-        assert [entry[1:] for entry in store.outgoing.messages()] == [
-            (1, 3, 1, 5, 1, 1, 0, 6, 0),
-            (1, 4, 1, 5, 2, 1, 1, 0, 1),
-        ]
-        assert store.outgoing.due(80, 9) == [(2, 6)]
-        assert store.outgoing.waiting([2]) == [Waiting(2, 1, 4, 1, 1, NEVER, 80, b"Orecord", "mine", 0, 1, 5, 2, 1)]
-        assert store.outgoing.last_number(queue.identifier, 1, 5) == 1  # 2 is delivered, it only waits for its FinalAck
-        assert store.outgoing.packet(1) == (b"packet", 90)
-        assert store.memory.history() == [(b"x" * 16, 2, 10), (b"x" * 16, 1, 20)]
-        assert store.usage() == 12
-        store.outgoing.delete([1])
-        with pytest.raises(StoreError, match="gone"):
-            store.outgoing.packet(1)
 
 
 def test_a_change_of_another_process_is_noticed_and_an_own_one_is_not(tmp_path: Path) -> None:
@@ -502,40 +417,6 @@ def test_the_log_begins_anew_again_and_again(tmp_path: Path) -> None:
             assert log_bytes(store.path) < LOG_BYTES + 500_000
 
 
-@pytest.mark.parametrize("megabytes", [12, 24])
-def test_a_log_that_is_copied_beside_commits_keeps_its_file_up_to_a_limit(tmp_path: Path, megabytes: int) -> None:
-    with Store(tmp_path, create=True) as store:
-        store.queues.create("q", transactional=False)
-        beside = store._database.checkpoint_beside()
-        for _ in range(5 * megabytes):
-            _add(store, "q", bytes(200_000))
-        size = log_bytes(store.path)
-        beside.step()
-        _add(store, "q", b"the log has begun anew")
-        assert store.work.log_bytes < LOG_BYTES
-        assert log_bytes(store.path) == min(size, SERVED_LOG * SERVED_LOG_BYTES)
-
-
-@pytest.mark.parametrize(("is_ample", "is_fast"), [(True, True), (False, True), (True, False)])
-def test_a_log_that_is_copied_beside_commits_gets_longer_ahead_of_them_where_there_is_room_and_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_ample: bool, is_fast: bool
-) -> None:
-    monkeypatch.setattr(write_ahead, "FAST_US", 1 << 40 if is_fast else 0)
-    free = AMPLE_BYTES + is_ample
-    monkeypatch.setattr(write_ahead, "disk_bytes", lambda _path: (1 << 40, free))
-    with Store(tmp_path / "store", create=True) as store:
-        store.queues.create("q", transactional=False)
-        store._database.checkpoint_beside()
-        bodies = [bytes([number]) * 100_000 for number in range(12)]
-        for body in bodies:
-            _add(store, "q", body)
-        ahead = log_bytes(store.path) - store.work.log_bytes
-        assert (ahead > COPY_BYTES) is (is_ample and is_fast)
-        shutil.copytree(tmp_path / "store", tmp_path / "after a power cut")
-    with Store(tmp_path / "after a power cut") as left:
-        assert _content(left, "q") == bodies
-
-
 def test_who_is_stopped_while_it_copies_the_log_is_waited_for_and_then_reported(tmp_path: Path) -> None:
     with Store(tmp_path, create=True, busy_timeout=0.05) as store:
         store.queues.create("q", transactional=False)
@@ -569,25 +450,6 @@ def test_who_waits_for_a_store_is_told_for_whom(tmp_path: Path) -> None:
         store.keep_names({})
 
 
-def test_who_waits_for_a_store_tries_again_at_once_and_is_not_left_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """SQLite's own waits grow to 100 ms: two that write in turn would let a third one starve."""
-    waits = []
-    with Store(tmp_path, create=True) as store, Store(tmp_path) as other:
-        holding = contextlib.ExitStack()
-        holding.enter_context(store.transaction())
-
-        def sleep(seconds: float) -> None:
-            waits.append(seconds)
-            if len(waits) == 20:
-                holding.close()
-
-        monkeypatch.setattr(time, "sleep", sleep)
-        other.queues.create("q", transactional=False)
-        assert waits == [0.001] * 20
-
-
 def _send_many(folder: Path, count: int) -> None:
     with Client(folder) as client:
         for _ in range(count):
@@ -619,14 +481,3 @@ def test_processes_that_send_to_one_destination_share_its_numbers(tmp_path: Path
         for sequence in set(sequences):
             numbers = [entry.number for entry in entries if (entry.time_stamp, entry.ordinal) == sequence]
             assert numbers == list(range(1, len(numbers) + 1))
-
-
-@pytest.mark.parametrize("keys", [[], [3], [2, 3, 4], [4, 2, 3], [2, 2, 3], [2, 4], [1, 2, 5], [9], [5, 9]])
-def test_a_condition_on_keys_is_met_by_these_and_no_others(tmp_path: Path, keys: list[int]) -> None:
-    with Store(tmp_path, create=True) as store:
-        condition, arguments = among("key", keys)
-        table = "(VALUES (1), (2), (3), (4), (5))"
-        found = store._database.column(
-            f"WITH numbers (key) AS {table} SELECT key FROM numbers WHERE {condition}", arguments
-        )
-    assert set(found) == set(keys) & {1, 2, 3, 4, 5}

@@ -9,7 +9,6 @@ import resource
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from mqqb import confirm
 from ordack.client import Client, Letter
 from ordack.store.schema import FILE_NAME, FORMAT_VERSION
 
-from tests.support.command import DEADLINE_S, ENVIRONMENT, Running, Serve, as_json, ordack, write_settings
+from tests.support.command import DEADLINE_S, ENVIRONMENT, Running, Serve, as_json, ordack
 
 pytestmark = pytest.mark.slow
 
@@ -114,11 +113,6 @@ def test_a_backup_is_restored_with_all_that_was_in_it(store: Path, tmp_path: Pat
         assert restored.store.guid == original.store.guid
 
 
-def test_the_configuration_file_is_not_in_a_backup_and_that_is_said(store: Path, tmp_path: Path) -> None:
-    (store / "ordack.toml").write_text("")
-    assert "ordack.toml is not in the backup" in ordack("backup", "--store", store, tmp_path / "b").stderr
-
-
 @pytest.mark.parametrize(
     ("to", "text", "status"),
     [
@@ -187,49 +181,6 @@ def test_nobody_waits_for_a_backup_and_what_is_sent_meanwhile_is_not_in_it(large
     assert len(_bodies(large, "large")) == 200
 
 
-def test_backups_while_four_programs_send_have_the_beginning_of_what_each_has_sent(tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    with Client(store, create=True) as client:
-        client.create_queue("line1", transactional=False)
-    serve = Serve(store)
-    program = (
-        "import sys\nfrom ordack.client import Client\nwith Client(sys.argv[1]) as client:\n"
-        "    for number in range(100000):\n"
-        "        client.send('line1', f'{sys.argv[2]} {number}'.encode())\n        print(number, flush=True)\n"
-    )
-    senders = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, str(store), str(name)], stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
-        )
-        for name in range(4)
-    ]
-    acknowledged: list[list[int]] = []
-    try:
-        for number in range(3):
-            # Each has gone on since the last backup; what was said to be sent before this one is in it.
-            acknowledged.append([int(_line(sender)) for sender in senders])
-            as_json("backup", "--store", store, tmp_path / f"b{number}")
-    finally:
-        for sender in senders:
-            sender.kill()
-            sender.communicate()
-        serve.stop()
-    for number, least in enumerate(acknowledged):
-        again = tmp_path / f"again{number}"
-        (restored,) = as_json("restore", tmp_path / f"b{number}", "--store", again)
-        bodies = [tuple(map(int, body.split())) for body in _bodies(again)]
-        assert restored["messages"] == len(bodies)
-        for name in range(4):
-            numbers = [one for whose, one in bodies if whose == name]
-            assert numbers == list(range(len(numbers)))
-            assert len(numbers) > least[name]
-
-
-def _line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout
-    return process.stdout.readline()
-
-
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=str)
 def test_a_backup_that_is_ended_in_the_middle_leaves_none_and_the_next_one_tidies_up(
     large: Path, tmp_path: Path, how: signal.Signals
@@ -260,18 +211,6 @@ def test_a_backup_leaves_alone_what_another_one_is_just_making(large: Path, tmp_
     process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0
     assert sorted(folder.iterdir()) == sorted([to, folder / "other"])
-
-
-def test_of_two_backups_to_one_name_one_is_made(large: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "backups"
-    folder.mkdir()
-    process, to = _in_the_middle(large, folder)
-    to.write_text("mine")
-    process.send_signal(signal.SIGCONT)
-    assert "is there already" in process.communicate(timeout=DEADLINE_S)[1]
-    assert process.returncode == 1
-    assert list(folder.iterdir()) == [to]
-    assert to.read_text() == "mine"
 
 
 @pytest.mark.parametrize("command", ["backup", "restore"])
@@ -454,50 +393,6 @@ def test_what_was_in_an_unfinished_receive_when_the_backup_was_made_is_available
     assert _bodies(store) == [b"2"]
     received = ordack("receive", "--store", tmp_path / "again", "line1", "--all", "--json").stdout.splitlines()
     assert [json.loads(line)["body"] for line in received] == ["0", "1", "2"]
-
-
-@pytest.mark.rule("B-426", "B-056", "A-22")
-def test_a_destination_that_knows_later_numbers_refuses_nothing_that_a_restored_store_sends(tmp_path: Path) -> None:
-    destination, source, again = tmp_path / "destination", tmp_path / "source", tmp_path / "again"
-    ordack("init", "--store", destination)
-    as_json("queue", "create", "--store", destination, "line1", "--transactional")
-    write_settings(destination, IdleAckDelay=50)
-    to = Serve(destination)
-    hop = ("--next-hop", f"plant=127.0.0.1:{to.port}")
-
-    def send(store: Path, *bodies: str) -> list[int]:
-        return [
-            as_json("send", "--store", store, "DIRECT=OS:plant\\private$\\line1", "--body", body)[0]["message_id"]
-            for body in bodies
-        ]
-
-    def stored(store: Path, identifiers: list[int]) -> bool:
-        with Client(store) as client:
-            states = [client.state(one) for one in identifiers]
-        return all(state and state.answer == confirm.STORED and not state.in_doubt for state in states)
-
-    ordack("init", "--store", source)
-    as_json("queue", "create", "--store", source, "own")
-    sender = Serve(source, *hop)
-    try:
-        before = send(source, "before")
-        _until(lambda: stored(source, before))
-        as_json("backup", "--store", source, tmp_path / "b")
-        lost = send(source, "lost 1", "lost 2", "lost 3")
-        _until(lambda: stored(source, lost))
-        sender.stop()
-        with Client(source) as client:
-            last = max(queue.record[1] for queue in client.store.outgoing.queues())
-        _until(lambda: time.time() > last + 1)
-        as_json("restore", tmp_path / "b", "--store", again)
-        new = send(again, "new 1")  # before it runs
-        sender = Serve(again, *hop)
-        new += send(again, "new 2")
-        _until(lambda: stored(again, new))
-    finally:
-        sender.stop()
-        to.stop()
-    assert _bodies(destination) == [b"before", b"lost 1", b"lost 2", b"lost 3", b"new 1", b"new 2"]
 
 
 def test_a_sender_brings_back_what_a_restored_destination_has_lost_if_it_asked_for_dead_letters(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from ordack import certificates
 from ordack.access import Access
 from ordack.certificates import BadCertificate
 from ordack.client import Client
-from ordack.config import Config, tls_places
+from ordack.config import Config
 from ordack.counters import LIMIT, TLS
 from ordack.net import tcp
 from ordack.tls import BadTls, Tls
@@ -246,31 +246,6 @@ def test_who_begins_tls_and_says_no_more_takes_the_place_of_a_session_until_it_g
     asyncio.run(run())
 
 
-def test_a_handshake_that_does_not_end_is_ended(tmp_path: Path, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ordack.net.tls.HANDSHAKE_TIMEOUT_S", 0.2)
-
-    async def run() -> None:
-        async with serving(tmp_path, Config(), tls=Tls(plant.files("plant"))) as server:
-            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            with contextlib.suppress(ConnectionResetError):
-                assert await asyncio.wait_for(reader.read(), DEADLINE_S) == b""
-            await until(lambda: server.log)
-            assert "it does not answer as TLS asks" in server.log[0]
-            writer.close()
-
-    asyncio.run(run())
-
-
-def test_the_queue_manager_stops_while_somebody_begins_tls(tmp_path: Path, plant: Plant) -> None:
-    async def run() -> None:
-        async with serving(tmp_path, Config(), tls=Tls(plant.files("plant"))) as server:
-            _, writer = await asyncio.open_connection("127.0.0.1", server.port)
-            await until(lambda: server.manager.links._expected)
-        writer.close()
-
-    asyncio.run(asyncio.wait_for(run(), DEADLINE_S))
-
-
 @pytest.mark.rule("B-349")
 def test_a_queue_takes_messages_over_some_certificates_alone(tmp_path: Path, plant: Plant) -> None:
     async def run() -> None:
@@ -463,13 +438,6 @@ def test_what_a_file_says_of_tls_is_checked(tmp_path: Path, plant: Plant) -> Non
     assert shown["listen"] == ["127.0.0.1:1801 with TLS, certificates of press-3"]
     assert shown["next-hops"] == {"one": "tls://10.0.0.7:1802"}
     assert shown["queues"] == {"line1": {"allow-certificates": ["press-3"]}}
-
-
-def test_an_option_asks_for_tls_as_the_file_does(tmp_path: Path) -> None:
-    done = ordack("serve", "--store", tmp_path, "--listen", "127.0.0.1:0", "--next-hop", "plant=tls://10.0.0.7:1802")
-    assert done.returncode == 1
-    assert "--next-hop with tls:// needs the table [tls]" in done.stderr
-    assert tls_places(["a=tls://[::1]:5", "b=10.0.0.7:1802"]) == {("::1", 5)}
 
 
 # ---- certificates

@@ -15,24 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ordack import links
 from ordack.client import Client
-from ordack.config_file import ConfigFile
-from ordack.links import Link
 from ordack.manager import Manager
-from ordack.moving import Move, move_one
 from ordack.names import DEAD_XACT
 from ordack.net import guard as guarding
 from ordack.net import kept, monitor, tcp
 from ordack.net.guard import BadToken, Guard, read_token
-from ordack.overview import ROWS_MAX, SAMPLES_MAX, Overview
-from ordack.store import Store, StoreError
+from ordack.overview import ROWS_MAX, Overview
+from ordack.store import Store
 
-from tests.support.beside import outcomes_of
 from tests.support.command import DEADLINE_S, ordack, set_numbers
 from tests.support.dead_letters import HOSTILE, store_with_dead_letters, with_token
 from tests.support.host_peer import Peer, direct
-from tests.support.steps import steps_of
 from tests.support.watched import Watched, answering, until, watched_serve
 
 TOKEN = "a-token-that-nobody-guesses"
@@ -172,28 +166,6 @@ def test_the_overview_has_a_bounded_number_of_rows_and_true_counts(tmp_path: Pat
     assert found["problem_count"] == 2
 
 
-def test_samples_are_bounded_and_have_what_happened_between_them(tmp_path: Path) -> None:
-    with Client(tmp_path, create=True) as client:
-        client.create_queue("line1", transactional=False)
-        manager = Manager(client.store, 0)
-        overview = Overview(manager)
-        overview.sample(client.store)
-        for number in range(3):
-            client.send("line1", b"%d" % number)
-        client.send("DIRECT=OS:gone\\private$\\line1", b"x")
-        overview.sample(client.store)
-        last = overview.samples[-1]
-        assert (last.queued, last.outgoing, last.commits) == (3, 1, 4)
-        assert (last.commit_ms or 0) > 0
-        assert (last.slowest_ms or 0) >= 0.1
-        overview.sample(client.store)
-        assert overview.samples[-1][3:] == (0, None, None)
-        for _ in range(SAMPLES_MAX):
-            overview.sample(client.store)
-        assert len(overview.samples) == SAMPLES_MAX
-        assert len(overview.shown(client.store, False)["samples"]) == SAMPLES_MAX
-
-
 @pytest.mark.slow
 def test_who_is_connected_and_who_was_is_shown_by_name(tmp_path: Path) -> None:
     with Client(tmp_path / "store", create=True) as client:
@@ -222,41 +194,6 @@ def test_who_is_connected_and_who_was_is_shown_by_name(tmp_path: Path) -> None:
         gone = until(lambda: (found := peers()[0])["sessions"] == 0 and found, "it is seen to go")
         assert (gone["name"], gone["guid"]) == (there["name"], there["guid"])
         until(lambda: peers()[0]["silent_s"] > 0.5, "its silence is told")
-
-
-def meet(manager: Manager, number: int) -> Link:
-    """A session with a peer of that number, which has just been opened."""
-    link = manager.accept(f"10.0.0.{number}", 0)
-    assert link
-    peer = Peer(bytes([number]) * 16, direct("line1"))
-    peer.connect(0)
-    while not link.was_open:
-        manager.receive([(link, peer.output(0))], 0, 1_800_000_000)
-        for of, answer, _ in manager.output():
-            if of is link:
-                peer.receive(answer, 0)
-    return link
-
-
-def test_peers_that_have_gone_are_bounded_and_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "GONE_MAX", 3)
-    with Store(tmp_path, create=True) as store:
-        manager = Manager(store, 0)
-
-        def shown() -> dict[str, int]:
-            found = Overview(manager).shown(store, False)["peers"]
-            return {peer["address"]: peer["sessions"] for peer in found}
-
-        for number in range(1, 6):
-            link = meet(manager, number)
-            assert shown()[f"10.0.0.{number}"] == 1
-            manager.lost(link)
-        assert shown() == {"10.0.0.3": 0, "10.0.0.4": 0, "10.0.0.5": 0}
-        again = [meet(manager, 4), meet(manager, 4)]
-        assert shown() == {"10.0.0.3": 0, "10.0.0.4": 2, "10.0.0.5": 0}
-        for link in again:
-            manager.lost(link)
-        assert shown() == {"10.0.0.3": 0, "10.0.0.4": 0, "10.0.0.5": 0}
 
 
 # ---- who may see and do more -----------------------------------------------------------------------------
@@ -394,14 +331,6 @@ def test_serve_and_config_check_refuse_a_token_that_others_may_read(tmp_path: Pa
     assert not (tmp_path / "ordack.sqlite").exists()
 
 
-def test_the_file_names_the_token_from_its_own_folder(tmp_path: Path) -> None:
-    from ordack.config_file import parse
-
-    found = parse('http-names = ["Plant.example.com"]\nhttp-token-file = "http-token"', tmp_path / "ordack.toml")
-    assert (found.http_names, found.http_token_file) == (("plant.example.com",), tmp_path / "http-token")
-    assert (ConfigFile().http_names, ConfigFile().http_token_file) == ((), None)
-
-
 # ---- the list --------------------------------------------------------------------------------------------
 
 
@@ -451,31 +380,6 @@ def test_pages_follow_each_other_without_a_gap(tmp_path: Path) -> None:
             assert len(one["rows"]) <= kept.ROWS_MAX
             after, pages = one["next"], pages + 1
     assert (found, pages) == (keys, 3)
-
-
-def test_a_page_of_100_000_dead_letters_reads_as_much_as_one_of_a_hundred(tmp_path: Path) -> None:
-    """Counted in steps of SQLite's machine, wherever in the queue the page is."""
-    few, many = tmp_path / "few", tmp_path / "many"
-    steps: dict[Path, list[int]] = {}
-    for folder, count in ((few, 100), (many, 100_000)):
-        [first] = store_with_dead_letters(folder, [("press 7", b"reading 21.5")])
-        with Store(folder) as store:
-            with store.transaction():
-                store._database.all(
-                    "WITH RECURSIVE n (x) AS (SELECT 2 UNION ALL SELECT x + 1 FROM n WHERE x < ?) INSERT INTO messages "
-                    "(arrived, queue, rank, packet, wants) SELECT arrived, queue, rank, packet, 0 FROM messages, n "
-                    "WHERE lookup_id = ?",
-                    (count, first),
-                )
-                store._database.all("UPDATE queues SET messages = ? WHERE name = ?", (count, DEAD_XACT))
-        with Store(folder) as store:
-            with steps_of(store) as steps[folder]:
-                begin = kept.page(store, f"queue={DEAD_XACT}", int(time.time()))
-                middle = kept.page(store, f"queue={DEAD_XACT}&after=7.{first + count // 2}", int(time.time()))
-            assert len(begin["rows"]) == kept.ROWS_MAX
-            assert begin["messages"] == count
-            assert len(middle["rows"]) in (kept.ROWS_MAX, kept.ROWS_MAX - 1)
-    assert steps[many][0] <= 1.5 * steps[few][0]
 
 
 @pytest.mark.parametrize(
@@ -631,14 +535,3 @@ def test_a_body_that_is_too_long_is_not_read(dead: tuple[Path, list[int]], chunk
                 received = client.recv(1 << 16)
             assert received == b"" or received.startswith(b"HTTP/1.1 431 ")
         assert ask(port, "/")[0] == 200
-
-
-def test_a_message_in_doubt_that_is_to_stay_stays_in_one_transaction(dead: tuple[Path, list[int]]) -> None:
-    store, keys = dead
-    with Client(store) as client:
-        queue = client.queue(DEAD_XACT).identifier
-        client.store._database.all("UPDATE messages SET in_doubt = 1 WHERE lookup_id = ?", (keys[0],))
-        for wanted in (Move(queue, keys[0]), Move(queue, keys[1], DEAD_XACT), Move(queue + 1000, keys[1])):
-            with pytest.raises(StoreError), client.store.transaction():
-                move_one(outcomes_of(client), wanted)
-        assert [message.lookup_id for message in client.queue(DEAD_XACT).peek()] == keys
