@@ -217,7 +217,7 @@ class Board(Mortal, Protocol):
     board can be ended, by a cut of its `POWER`, and perhaps by a `RESET`. `dips_s`: when its power browns out, so many
     seconds at most are between two cuts; 0: it is not to be tried. `is_direct`: its TCP ends at the proxy, not in a
     network that is emulated, which takes megabytes that the proxy does not: it would hear of no slow reader.
-    `has_radio`: it takes radio.py for one. `life`: how often it was switched on. `log` holds the output of all lives.
+    `life`: how often it was switched on. `log` holds the output of all lives.
     """
 
     target: str
@@ -230,7 +230,6 @@ class Board(Mortal, Protocol):
     log: Log
     dips_s: float = 0.0
     is_direct: bool = True
-    has_radio: bool = False
 
     @property
     def life(self) -> int: ...
@@ -312,7 +311,6 @@ class ProcessBoard(Board):
     listen = LOOPBACK
     ways: tuple[str, ...] = (POWER,)
     dips_s = 0.3
-    has_radio = True
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hil import boards, campaign, kinds, own_network, queue_manager
+from hil import boards, kinds, mishaps, own_network, queue_manager
 from hil.boards import BoardMissing, Quarantined
 from hil.campaign import run_campaign
 from hil.dice import new_seed
@@ -135,7 +135,7 @@ def forked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         from tests.support import forked_manager  # a lab has no tests but these
 
         monkeypatch.setattr(boards, "Popen", forked_manager.popen)
-        for module in (campaign, queue_manager):
+        for module in (mishaps, queue_manager):
             monkeypatch.setattr(module, "create_subprocess_exec", forked_manager.create_subprocess_exec)
 
 

@@ -71,7 +71,6 @@ _WINDOW: Final = 232  # where TCP_INFO has the window that was offered last, sin
 _TCP_CLOSE: Final = 7  # of linux/tcp.h: neither end can send any more
 _BACKLOG: Final = 16
 _WAY_OPENS: Final = 10
-_ANSWERS_WITHIN_S: Final = 0.2  # on a loopback: else it does not
 _DELIVERY_DEADLINE_S: Final = 2.0
 _FINISH_DEADLINE_S: Final = 5.0
 
@@ -84,7 +83,7 @@ class Cut:
     connection's begin if that is later. `kind` is one of those that the link knows. `up_limit` bounds the upstream
     bytes (1 or more) counted the same way: a downstream cut that finds too few acknowledgements to reach its position
     is made there instead. For an upstream cut it equals `position`. `for_s`: how many seconds it lasts, if its kind
-    ends by itself; 0: as long as that does. `of`: the place of the board in its fleet, from 1.
+    ends by itself; 0: as long as that does.
     """
 
     after: int
@@ -93,7 +92,6 @@ class Cut:
     kind: str
     up_limit: int
     for_s: float = 0.0
-    of: int = 1
 
     @property
     def lasts_s(self) -> float:
@@ -348,9 +346,6 @@ class TcpFaultProxy:
         self.target = ("", 0)
         self.refused = 0
         self._ways = Ways()
-        self._gone = asyncio.Event()
-        self._accepting: asyncio.Task[None] | None = None
-        self._queued: list[socket.socket] = []
         self._listener = socket.create_server((host, 0), backlog=_BACKLOG)
         self._listener.setblocking(False)
         self._has_slow_reader = schedule.plans(BLOCKED)
@@ -365,45 +360,7 @@ class TcpFaultProxy:
     async def open(self, target: tuple[str, int]) -> None:
         """Start to accept connections."""
         self.target = target
-        self._accepting = asyncio.create_task(self._accept())
-        self._keep(self._accepting)
-
-    async def vanish(self) -> None:
-        """From now on nothing passes, and nobody answers who connects, not even to refuse. The board hears that its
-        connections have ended, the queue manager does not.
-        """
-        if self._accepting is not None:
-            self._accepting.cancel()
-        self._gone.set()
-        self._listener.listen(0)
-        self._drop_waiting()
-        while True:  # as long as the system answers: until connections that nobody takes have filled its queue
-            filler = socket.socket()
-            filler.setblocking(False)
-            self._queued.append(filler)
-            try:
-                async with asyncio.timeout(_ANSWERS_WITHIN_S):
-                    await asyncio.get_running_loop().sock_connect(filler, self.address)
-            except TimeoutError:
-                return
-
-    async def come_back(self) -> None:
-        """Everything passes again; who connected meanwhile has to do it anew."""
-        for end in self._queued:
-            end.close()
-        self._queued.clear()
-        self._drop_waiting()
-        self._gone.clear()
-        self._listener.listen(_BACKLOG)
-        await self.open(self.target)
-
-    def _drop_waiting(self) -> None:
-        """Those who have connected, and whom nobody has taken, hear that it has ended."""
-        with suppress(BlockingIOError):
-            while True:
-                near, _ = self._listener.accept()
-                _linger_not(near)
-                near.close()
+        self._keep(asyncio.create_task(self._accept()))
 
     def board_settings(self, host: str) -> dict[str, object]:
         return {"host": host, "port": self.address[1]}
@@ -414,8 +371,7 @@ class TcpFaultProxy:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for end in (self._listener, *self._queued):
-            end.close()
+        self._listener.close()
 
     def _keep(self, task: "asyncio.Task[None]") -> None:
         self._tasks.add(task)
@@ -461,12 +417,12 @@ class TcpFaultProxy:
             recorded = passage.recorded = self.tap.open(near.getpeername()[:2], self.target) if self.tap else None
             orderly = False
             try:
-                orderly = await _forward(near, far, passage, self._ways, self._gone)
+                orderly = await _forward(near, far, passage, self._ways)
             finally:
                 passage.close()
                 if recorded is not None:
                     recorded.closed(here=False, reset=not orderly)
-            kind = HALF_OPEN if self._gone.is_set() else passage.made.kind if passage.made else None
+            kind = passage.made.kind if passage.made else None
             if kind == FIN:
                 await _finish(near, far)
             elif kind == HALF_OPEN:
@@ -499,24 +455,23 @@ def _close(end: socket.socket, _: "asyncio.Task[None]") -> None:
     end.close()
 
 
-async def _forward(near: socket.socket, far: socket.socket, passage: Passage, ways: Ways, gone: asyncio.Event) -> bool:
-    """Forward in both directions; True if both came to an orderly end, False after a cut or a reset, or when `gone`."""
+async def _forward(near: socket.socket, far: socket.socket, passage: Passage, ways: Ways) -> bool:
+    """Forward in both directions; True if both came to an orderly end, False after a cut or a reset."""
     pumps: set[asyncio.Task[bool]] = {
         asyncio.create_task(_pump(near, far, UP, passage, ways)),
         asyncio.create_task(_pump(far, near, DOWN, passage, ways)),
     }
-    going = asyncio.create_task(gone.wait())
     try:
-        waiting = {going, *pumps}
-        while len(waiting) > 1:
+        waiting = pumps
+        while waiting:
             done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if any(task.exception() or task.result() for task in done):
                 return False
         return True
     finally:
-        for task in (going, *pumps):
+        for task in pumps:
             task.cancel()
-        await asyncio.gather(going, *pumps, return_exceptions=True)
+        await asyncio.gather(*pumps, return_exceptions=True)
 
 
 async def _pump(source: socket.socket, sink: socket.socket, direction: str, passage: Passage, ways: Ways) -> bool:

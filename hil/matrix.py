@@ -67,7 +67,7 @@ CONTENT: Final[dict[str, Judge]] = {
 CUTS: Final = "across cuts of the link"
 POWER: Final = "across power cuts and resets of the board"
 KILLS: Final = "across kills of the queue manager"
-OTHERS: Final = "across clocks that step, dead name servers, lost access points"
+OTHERS: Final = "across clocks that step, dead name servers"
 GUARANTEES: Final = (*CONTENT, CUTS, POWER, KILLS, OTHERS)
 
 MEASURED: Final = ("worst recovery, s", "readings a second", "SHA-256")

@@ -29,15 +29,16 @@ from rich.console import Console
 
 from hil import sensor
 from hil.boards import ROOT, Board, BoardMissing, Log, Mortal, Process
-from hil.campaign import LISTENING_DEADLINE_S, QUEUE, TICK_S, Victim, elsewhere
 from hil.dice import new_seed
 from hil.ending import ending, new_folder, to_the_end
+from hil.part import LISTENING_DEADLINE_S
 from hil.progress import Progress
-from hil.queue_manager import CampaignFailed, QueueManager
+from hil.queue_manager import QUEUE, CampaignFailed, QueueManager
 from hil.quick_spark import INTERPRETED, QUICK_JVM
 from hil.report import RIG_FAILED, Comparison, Received, Run, compare, read_ledger
 from hil.scenario import ORDACK, plan_kills
 from hil.targets import open_board
+from hil.victims import TICK_S, Victim, elsewhere
 
 ARTEFACTS = ROOT / "build" / "pipeline"
 SEGMENTS, TABLE = "segments", "table"

@@ -75,7 +75,6 @@ class Progress:
     told: set[str] = field(default_factory=set)
     sessions_before: int = 0
     sessions_now: int = 0
-    associations: int = 0
     full: bool = False
     commanded: int = 0
 
@@ -95,7 +94,6 @@ class Progress:
                 said = json.loads(line.text)
                 if not isinstance(said, dict) or said.get("campaign") != self.campaign:
                     continue
-                self.associations += "associated" in said
                 self.base = said.get("base", self.base)
                 self.bases.update({self.base} - {0})
                 self.claimed.update(range(self.base + 1, said.get("stored", 0) + 1))

@@ -14,6 +14,7 @@ from hil.boards import Log, Mortal, Process
 from hil.held_port import hold_port
 
 COMMAND_DEADLINE_S = 60.0
+QUEUE = "line1"
 STEPPED = Path(__file__).with_name("stepped.py")
 CLOCK_FILE = "clock"
 """How many seconds the queue manager's is ahead, if it is one that steps."""

@@ -28,9 +28,9 @@ from ordack.cli.output import OutputError
 
 from hil import lab, targets, wiring
 from hil.boards import BoardMissing, Quarantined
-from hil.campaign import digest
 from hil.computer import SSHBoard
 from hil.drivers import LabBoard
+from hil.part import digest
 
 OFF_S = 3.0
 """So long a board whose power is off must say nothing."""

@@ -32,9 +32,9 @@ OFFLINE, DEAD_DNS, FULL = WITHHELD = ("offline", "dead-dns", "full")
 RESTORE = "restore"
 MISHAPS = (*BEFALL, *WITHHELD, RESTORE)
 VICTIMS = BOARD, MANAGER = ("board", "queue manager")
-NAME_SERVER, ACCESS_POINT = ("name server", "access point")
-ENDS = (*VICTIMS, NAME_SERVER, ACCESS_POINT)
-CLOCK, DEAD, GONE, DIP = ("clock", "dead", "gone", "dip")
+NAME_SERVER = "name server"
+ENDS = (*VICTIMS, NAME_SERVER)
+CLOCK, DEAD, DIP = ("clock", "dead", "dip")
 KILLS = (POWER, RESET, MISHAP)
 """Ways that end a life of a victim; the others are `CLOCK`, which steps, `DIP`, each further cut of a power that browns
 out, and what else befalls an end.
@@ -58,7 +58,7 @@ DEAD_S = 2.0
 """So long a name server says nothing, if its line does not say it."""
 CLOCK_STEPS_S = (-400 * 86400.0, -3600.0, -2.0, 2.0, 3600.0, 400 * 86400.0)
 EACH = 3
-"""Of so many kills, one comes with a name server that is dead, and with one access point that goes."""
+"""Of so many kills, one comes with a name server that is dead."""
 OFF_TIME_MAX_S = 0.2
 DOWN_LIMIT_BYTES: Final = OPENING_BYTES + 4096
 """`up_limit` of a cut `down` whose line does not say it."""
@@ -67,7 +67,6 @@ _WAYS: Final = {
     BOARD: {way: way for way in (*KILLS, CLOCK)},
     MANAGER: {"kill": POWER, MISHAP: MISHAP, CLOCK: CLOCK},
     NAME_SERVER: {DEAD: DEAD},
-    ACCESS_POINT: {GONE: GONE},
 }
 _RELAYED_KINDS: Final = tuple(kind for kind in TCP_KINDS if kind != BLOCKED)
 _KINDS: Final = tuple(dict.fromkeys((*TCP_KINDS, *SERIAL_KINDS)))
@@ -85,10 +84,7 @@ _KEYS: Final = {  # of `campaign`: what a value has to be
     "deadline_s": float,
     "ordack": str,
     "application": str,
-    "boards": str,
 }
-_WORDS: Final = ("ordack", "boards")
-"""Those of which each is many, in one text as for a shell."""
 _TYPES: Final = {
     str: "a text",
     int: "a whole number of 0 or more",
@@ -107,8 +103,7 @@ class Kill:
     off for `off_s`, which is nothing if it is a `RESET`. With `bytes` it comes as soon as so many more have
     gone upstream, and `delay_s` is how long it waits for them. With `dips` the power browns out: it is cut so often,
     and on for a share of `on_s` between, each time for longer. A `CLOCK` is not killed, but goes on by `step_s`; a name
-    server is dead for `off_s`, an access point is gone until the board associates anew. `of`: the place of the board
-    in its fleet, from 1.
+    server is dead for `off_s`.
     """
 
     count: int
@@ -120,7 +115,6 @@ class Kill:
     step_s: float = 0.0
     dips: int = 0
     on_s: float = 0.0
-    of: int = 1
 
     def lives(self) -> "Iterator[Kill]":
         """It, and a `DIP` for each time that the power is cut again."""
@@ -143,8 +137,7 @@ class Settings:
     watchdog watches the board, until all readings wait on it, or its outbox is full, and its power has been cut once
     more. Or it befalls the queue manager: a backup is made of its store, which is put back from then on. `tls`: the
     link is over TLS. `commands`: so many are sent to the board meanwhile. `plan`: the faults, in place of those that
-    the seed plans for `cuts` and `kills`, and beside these, if `others` are wanted. `boards`: a fleet, in place of
-    `board`.
+    the seed plans for `cuts` and `kills`, and beside these, if `others` are wanted.
     """
 
     messages: int = 1000
@@ -165,7 +158,6 @@ class Settings:
     commands: int = 0
     others: bool = True
     plan: tuple[Event, ...] | None = None
-    boards: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         counts = self.messages, self.cuts, self.kills, self.commands
@@ -175,8 +167,6 @@ class Settings:
             raise ValueError(f"with the mishap {self.mishap} commands would go with the outbox")
         if (self.cuts if self.plan is None else cuts_of(self.plan)) and not self.messages:
             raise ValueError("a link over which no message goes cannot be cut")
-        if self.boards and (self.commands or self.mishap or self.tls):
-            raise ValueError("many boards at one queue manager take no commands, no mishap and no TLS")
 
     def for_board(self, limits: Limits) -> "Settings":
         """These settings, with what they leave open taken from the kind of board. Raises BoardMissing if they ask more
@@ -253,7 +243,7 @@ def plan_kills(
 
 def plan_others(seed: int, kills: Sequence[Kill], messages: int) -> list[Kill]:
     """Plan what else befalls a campaign with these kills of the board: steps of both clocks, a name server that is dead
-    when the board starts, an access point that goes; same arguments, same plan.
+    when the board starts; same arguments, same plan.
     """
     rng = random.Random(f"others/{seed}")
 
@@ -263,8 +253,7 @@ def plan_others(seed: int, kills: Sequence[Kill], messages: int) -> list[Kill]:
     steps = [(victim, count(), rng.choice(CLOCK_STEPS_S)) for victim in VICTIMS for _ in range(-(-len(kills) // 2))]
     planned = [Kill(at, 0.0, 0.0, CLOCK, 0, victim, step_s) for victim, at, step_s in steps]
     cold = [kill for kill in kills if kill.way == POWER][: len(kills) // EACH]
-    planned += [Kill(kill.count, 0.0, DEAD_S, DEAD, 0, NAME_SERVER) for kill in cold]
-    return planned + [Kill(count(), 0.0, 0.0, GONE, 0, ACCESS_POINT) for _ in range(len(kills) // EACH)]
+    return planned + [Kill(kill.count, 0.0, DEAD_S, DEAD, 0, NAME_SERVER) for kill in cold]
 
 
 def plan_window(settings: Settings, kinds: Sequence[str]) -> tuple[int, list[Cut]]:
@@ -290,7 +279,6 @@ def planned(settings: Settings, board: Board) -> Settings:
             *((MISHAP,) if settings.mishap == RESTORE else ()),
         ),
         NAME_SERVER: (DEAD,) if board.line is None else (),
-        ACCESS_POINT: (GONE,) if board.has_radio else (),
     }
     if settings.plan is not None:
         for event in settings.plan:
@@ -333,11 +321,6 @@ def is_kill(event: Event) -> bool:
     return isinstance(event, Kill) and event.way in KILLS
 
 
-def is_shared(event: Event) -> bool:
-    """Whether it befalls what all boards of a fleet have."""
-    return isinstance(event, Kill) and event.victim == MANAGER
-
-
 def kills_of(plan: Sequence[Event], victim: str) -> list[Kill]:
     """What befalls one end, in the order of the plan."""
     return [event for event in plan if isinstance(event, Kill) and event.victim == victim]
@@ -356,11 +339,8 @@ def write(settings: Settings) -> str:
         for name, value in wanted.items()
         if name in ("board", "seed", "messages", "max_size") or value != getattr(defaults, name)
     }
-    for name in _WORDS:
-        if name in wanted:
-            wanted[name] = shlex.join(wanted[name])
-    if settings.boards:
-        del wanted["board"]
+    if "ordack" in wanted:
+        wanted["ordack"] = shlex.join(wanted["ordack"])
     if settings.max_size is None:
         del wanted["max_size"]
     if "application" in wanted:
@@ -377,19 +357,14 @@ def _entry(event: Event) -> dict[str, Any]:
     if isinstance(event, Cut):
         limit: dict[str, float] = {} if event.direction == UP else {"up_limit": event.up_limit}
         limit |= {"for_s": event.for_s} if event.for_s else {}
-        return {"cut": event.kind, event.direction: event.position, "after": event.after, **limit, **_of(event)}
+        return {"cut": event.kind, event.direction: event.position, "after": event.after, **limit}
     (name,) = (name for name, way in _WAYS[event.victim].items() if way == event.way)
     figures = {key: getattr(event, key) for key in ("delay_s", "off_s", "bytes", "step_s", "dips", "on_s")}
     return {
         event.victim: name,
         "at": event.count,
         **{key: value for key, value in figures.items() if value},
-        **_of(event),
     }
-
-
-def _of(event: Event) -> dict[str, Any]:
-    return {"of": event.of} if event.of != 1 else {}
 
 
 def read(path: Path) -> Settings:
@@ -479,13 +454,10 @@ def _settings(root: yaml.Node | None) -> Settings:
     wanted = {name: table.take(name, kind) for name, kind in _KEYS.items() if name in table}
     if "mishap" in wanted:
         table.choose("mishap", MISHAPS)
-    for name in _WORDS:
-        try:
-            wanted |= {name: tuple(shlex.split(wanted[name]))} if name in wanted else {}
-        except ValueError as error:
-            raise _Wrong(table.sub(name), f"{name}: {error}") from None
-    if "boards" in wanted and ("board" in wanted or not wanted["boards"]):
-        raise _Wrong(table.sub("boards"), "boards: has to name those of a fleet, such as unix unix; board is one alone")
+    try:
+        wanted |= {"ordack": tuple(shlex.split(wanted["ordack"]))} if "ordack" in wanted else {}
+    except ValueError as error:
+        raise _Wrong(table.sub("ordack"), f"ordack: {error}") from None
     if "application" in wanted:
         wanted["application"] = Path(wanted["application"])
     try:
@@ -501,9 +473,9 @@ def _settings(root: yaml.Node | None) -> Settings:
 
 def _kill(node: yaml.Node, table: _Table, victim: str, settings: Settings) -> Kill:
     way = _WAYS[victim][table.choose(victim, tuple(_WAYS[victim]))]
-    lasts = ("off_s", "bytes") if way in KILLS else {CLOCK: ("step_s",), DEAD: ("off_s",), GONE: ("bytes",)}[way]
+    lasts = ("off_s", "bytes") if way in KILLS else {CLOCK: ("step_s",), DEAD: ("off_s",)}[way]
     lasts = (*lasts, "dips", "on_s") if way == POWER else lasts
-    table.only((victim, "at", "delay_s", *lasts, *(("of",) if settings.boards and victim != MANAGER else ())))
+    table.only((victim, "at", "delay_s", *lasts))
     of_victim = BEFALL if victim == BOARD else (RESTORE,)
     if way == MISHAP and settings.mishap not in of_victim:
         raise _Wrong(node, f"a mishap needs mishap: in campaign, one of {', '.join(of_victim)}")
@@ -520,14 +492,7 @@ def _kill(node: yaml.Node, table: _Table, victim: str, settings: Settings) -> Ki
     dips, on_s = table.take("dips", int, 0, least=2), table.take("on_s", float, 0.0)
     if on_s and not dips:
         raise _Wrong(node, "on_s: is for a power that browns out: dips: says how often it is cut")
-    return Kill(count, delay_s, off_s, way, wanted, victim, step_s, dips, on_s, _place(table, settings))
-
-
-def _place(table: _Table, settings: Settings) -> int:
-    place: int = table.take("of", int, 1, least=1)
-    if settings.boards and place > len(settings.boards):
-        raise _Wrong(table.sub("of"), f"of: {place} is none of the {len(settings.boards)} boards")
-    return place
+    return Kill(count, delay_s, off_s, way, wanted, victim, step_s, dips, on_s)
 
 
 def _event(node: yaml.Node, settings: Settings) -> Event:
@@ -537,7 +502,7 @@ def _event(node: yaml.Node, settings: Settings) -> Event:
             return _kill(node, table, victim, settings)
     if "cut" not in table:
         raise _Wrong(node, f"an event begins with cut, {', '.join(ENDS[:-1])} or {ENDS[-1]}")
-    table.only(("cut", UP, DOWN, "after", "up_limit", "for_s", *(("of",) if settings.boards else ())))
+    table.only(("cut", UP, DOWN, "after", "up_limit", "for_s"))
     kind = table.choose("cut", _KINDS)
     if not settings.messages:
         raise _Wrong(node, "a link over which no message goes cannot be cut")
@@ -551,4 +516,4 @@ def _event(node: yaml.Node, settings: Settings) -> Event:
     for_s = table.take("for_s", float, 0.0)
     if for_s and kind not in _LASTING:
         raise _Wrong(node, f"for_s is for a cut that ends by itself: {', '.join(_LASTING)}")
-    return Cut(after, direction, position, kind, limit, for_s, _place(table, settings))
+    return Cut(after, direction, position, kind, limit, for_s)

@@ -15,7 +15,6 @@ Runs on MicroPython, where a heap of 64 KiB is enough, and on CPython: `sensor.p
     dns                     address and port of the name server, if `host` is a name
     watchdog_ms             the board's watchdog bites after so long (there is none if left out)
     clock_steps             reading and seconds, each: behind that reading the board's clock goes on by so many more
-    radio                   the board has that of radio.py, and `Wifi` doubts it after so many milliseconds
     clockless               the node gets no time, as on a board whose clock is at its epoch (false if left out)
     erasures                the outbox may be found erased, or put back from an old copy (false if left out)
     guid                    the node's GUID in hexadecimal, fixed (its own if left out)
@@ -413,12 +412,6 @@ async def main(path: str) -> None:
     if config.get("commands"):
         asyncio.create_task(sensor.obey(node.inbox(*INBOX)))  # noqa: RUF006 - as the watchdog's
     node.start()
-    if config.get("radio"):
-        from ordack.node.wifi import Wifi
-        from radio import Radio  # type: ignore[import-not-found,unused-ignore]
-
-        wifi = Wifi("lab", "", Radio(say), node=node, doubt_ms=config["radio"])
-        asyncio.create_task(wifi.keep())  # noqa: RUF006 - as the watchdog's
     if config.get("watchdog_ms"):
         from ordack.node.board import Watchdog
 

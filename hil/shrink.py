@@ -2,8 +2,8 @@
 
     python -m hil.shrink build/campaign/seed-7-ab12cd/scenario.yaml [--runs 3] [--to FILE] [--json]
 
-With kills that wait for nothing, with half of the messages while that fails, then without boards of a fleet, without
-whole kinds of events, with fewer of them (Zeller's ddmin), with fewer dips of a power that browns out, and with half of
+With kills that wait for nothing, with half of the messages while that fails, then without whole kinds of
+events, with fewer of them (Zeller's ddmin), with fewer dips of a power that browns out, and with half of
 the messages again. Scheduling differs from run to run, so a scenario fails if two runs break the promise in a way in
 which one of the first `--runs` did before so many do not: one alone would lead to scenarios that fail ever more seldom.
 That a fault found no bytes to fall on is no failure.
@@ -27,9 +27,8 @@ from rich.console import Console
 from hil.boards import RigFailed
 from hil.campaign import replay, run_campaign
 from hil.ending import ending, to_the_end
-from hil.fleet import run_fleet
 from hil.report import RIG_FAILED
-from hil.scenario import Event, Kill, Settings, is_shared, read, write
+from hil.scenario import Event, Kill, Settings, read, write
 
 RUNS = 3
 CONFIRMED = 2
@@ -83,19 +82,6 @@ def fewer_dips(scenario: Settings, fails: Test) -> Settings:
     return scenario
 
 
-def fewer_boards(scenario: Settings, fails: Test) -> Settings:
-    """The scenario without the boards of a fleet that it does not need."""
-    place = len(scenario.boards)
-    while place and len(scenario.boards) > 1:
-        left = tuple(event for event in scenario.plan or () if event.of != place or is_shared(event))
-        plan = tuple(replace(event, of=event.of - 1) if event.of > place else event for event in left)
-        boards = (*scenario.boards[: place - 1], *scenario.boards[place:])
-        if fails(shorter := replace(scenario, boards=boards, plan=plan)):
-            scenario = shorter
-        place -= 1
-    return scenario
-
-
 def fewer_events(scenario: Settings, fails: Test) -> Settings:
     """The scenario with events of which none can be left out alone; those that are left keep their order."""
     kept: tuple[Event, ...] = scenario.plan or ()
@@ -129,7 +115,7 @@ def earlier(event: Event, count: int, of: int) -> Event:
 
 def shrink(scenario: Settings, fails: Test) -> Settings:
     """The shortest scenario that `fails`, as far as leaving out finds it; this one does."""
-    for shorter in plainer, fewer_messages, fewer_boards, fewer_kinds, fewer_events, fewer_dips, fewer_messages:
+    for shorter in plainer, fewer_messages, fewer_kinds, fewer_events, fewer_dips, fewer_messages:
         scenario = shorter(scenario, fails)
     return scenario
 
@@ -163,14 +149,10 @@ class Shrinker:
         """Of one run. Raises RigFailed, KeyboardInterrupt, asyncio.CancelledError."""
         self.found.steps += 1
         wanted, silent = replace(scenario, artefacts=self._folder), Console(file=io.StringIO())
-        if wanted.boards:
-            found = list(to_the_end(run_fleet(wanted, silent)).boards.values())
-        else:
-            found = [to_the_end(run_campaign(wanted, silent))]
-        for figures in found:
-            if figures.status == RIG_FAILED:
-                raise RigFailed(figures.failure)
-        return set[str]().union(*(figures.symptoms() for figures in found))
+        figures = to_the_end(run_campaign(wanted, silent))
+        if figures.status == RIG_FAILED:
+            raise RigFailed(figures.failure)
+        return figures.symptoms()
 
     def fails(self, scenario: Settings) -> bool:
         """Whether it fails in a way in which the first scenario did; if so, it is the best one."""
@@ -250,7 +232,7 @@ def _obey(chosen: argparse.Namespace, console: Console) -> int:
         how = "the best so far" if found.interrupted else f"fails in {found.failed} of {found.runs} runs"
         console.print(f"{found.events} events, {found.messages} messages, {how}, in {chosen.to}:", markup=False)
         console.print(write(shrinker.best).rstrip(), markup=False)
-        console.print(f"replay it: {replay(shrinker.best, chosen.to)}", markup=False)
+        console.print(f"replay it: {replay(chosen.to)}", markup=False)
     if chosen.json:
         print(json.dumps({"ok": fails and not found.interrupted, "to": str(chosen.to), **asdict(found)}))
     return 130 if found.interrupted else 0 if fails else 1

@@ -24,14 +24,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from ordack.node import Node, dns
 
-from hil import campaign, queue_manager, scenario
+from hil import campaign, part, queue_manager, scenario
 from hil.boards import MISHAP, POWER, RESET, ROOT, Line, Log, ProcessBoard
-from hil.campaign import AccessPoint, Victim, beside, elsewhere, main, parse_arguments
+from hil.campaign import main, parse_arguments
 from hil.commands import Commands
 from hil.conftest import STANDIN, RunStandin
 from hil.emulated import M3, PI_FOLDER, QemuBoard
-from hil.faults import GOES_ON, UP, Cut, CutSchedule, TcpFaultProxy
+from hil.faults import GOES_ON, UP, Cut, CutSchedule
+from hil.mishaps import Mishaps
 from hil.name_server import NameServer
+from hil.part import digest
 from hil.progress import Progress, Starts
 from hil.queue_manager import CampaignFailed, QueueManager
 from hil.report import RIG_FAILED
@@ -49,6 +51,7 @@ from hil.scenario import (
     plan_kills,
 )
 from hil.signals import heed
+from hil.victims import Victim, beside, elsewhere
 
 # Plans
 
@@ -367,33 +370,6 @@ def test_a_board_finds_the_queue_manager_by_the_name_server_and_again_when_it_wa
     asyncio.run(test())
 
 
-def test_an_access_point_that_went_is_there_again_when_the_board_has_associated_anew() -> None:
-    async def test() -> None:
-        done: list[str] = []
-
-        class Proxy:
-            async def vanish(self) -> None:
-                done.append("gone")
-
-            async def come_back(self) -> None:
-                done.append("back")
-
-        progress = Progress(associations=1)
-        point = AccessPoint(cast(TcpFaultProxy, Proxy()), progress)
-        for turn in range(1, 3):
-            point.kill()
-            point.kill()  # it has gone already
-            await asyncio.sleep(0)
-            await point.look()
-            assert done == ["gone", "back"] * (turn - 1) + ["gone"]
-            progress.associations += 1
-            for _ in range(2):
-                await point.look()
-            assert done == ["gone", "back"] * turn
-
-    asyncio.run(test())
-
-
 @pytest.mark.parametrize(
     ("script", "said"),
     [
@@ -481,7 +457,7 @@ def test_the_hash_of_a_folder_is_of_its_names_and_contents(tmp_path: Path) -> No
         folder = tmp_path / f"{name}{content}"
         folder.mkdir()
         (folder / name).write_text(content)
-        seen.add(campaign.digest(folder))
+        seen.add(digest(folder))
     assert len(seen) == 3
 
 
@@ -505,7 +481,7 @@ def test_a_queue_manager_that_misbehaves(
     run_standin: RunStandin, fault: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if fault == "slow:1":
-        monkeypatch.setattr(campaign, "LISTENING_DEADLINE_S", 1.0)
+        monkeypatch.setattr(part, "LISTENING_DEADLINE_S", 1.0)
     patience_s = 3.0 if fault == "deaf:20" else 60.0
     figures = run_standin(fault=fault, patience_s=patience_s, cuts=2)
     while "stored 19 of 30" not in str(figures.failure) and fault == "deaf:20" and patience_s < 300:
@@ -735,9 +711,9 @@ def test_what_a_board_cannot_do_is_status_2_and_says_why_and_the_board_is_let_go
 def standin_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Make `main` run the stand-in pair."""
 
-    def settings(*arguments: object, **others: object) -> Settings:
+    def settings(**others: object) -> Settings:
         wanted = {"ordack": (sys.executable, str(STANDIN)), "application": STANDIN, "header_bytes": 8}
-        return Settings(*arguments[:5], 4096, **{**others, **wanted, "artefacts": tmp_path})  # type: ignore[arg-type, call-arg]
+        return Settings(**{**others, **wanted, "max_size": 4096, "artefacts": tmp_path})  # type: ignore[arg-type]
 
     monkeypatch.setattr(campaign, "Settings", settings)
 
@@ -779,8 +755,8 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, number: signal.Signa
 import asyncio, pathlib, sys
 from hil import campaign
 settings = campaign.Settings
-def standin(*arguments, **others):
-    return settings(*arguments[:5], 4096, **{{**others, "header_bytes": 8,
+def standin(**others):
+    return settings(**{{**others, "max_size": 4096, "header_bytes": 8,
         "ordack": (sys.executable, {str(STANDIN)!r}, "--fault", "deaf:5"),
         "application": pathlib.Path({str(STANDIN)!r}), "artefacts": pathlib.Path({str(tmp_path)!r})}})
 campaign.Settings = standin
@@ -838,10 +814,10 @@ def test_without_the_queue_manager_it_says_what_installs_it(
 
 def test_one_bit_of_an_outbox_at_a_time_is_flipped(tmp_path: Path) -> None:
     rig = SimpleNamespace(settings=SimpleNamespace(seed=1), flipped=("", 0))
-    for rig.mishaps in range(20):
-        with (tmp_path / f"{rig.mishaps // 5:08}.log").open("ab") as file:
+    for rig.made in range(20):
+        with (tmp_path / f"{rig.made // 5:08}.log").open("ab") as file:
             file.write(bytes(10))
-        campaign.Campaign.flip(cast(campaign.Campaign, rig), tmp_path)
+        Mishaps.flip(cast(Mishaps, rig), tmp_path)
         assert sum(byte.bit_count() for path in tmp_path.iterdir() for byte in path.read_bytes()) == 1
 
 
@@ -877,12 +853,12 @@ def test_what_a_mishap_took_away_is_kept_and_one_that_finds_no_outbox_is_none(
 
     outbox = Outbox()
     board = SimpleNamespace(erase=outbox.erase, put=outbox.put_back, attended=outbox.attended)
-    rig = SimpleNamespace(settings=SimpleNamespace(mishap=mishap), folder=tmp_path, board=board, mishaps=0, erased=[])
+    rig = SimpleNamespace(settings=SimpleNamespace(mishap=mishap), folder=tmp_path, board=board, made=0, erased=[])
     rig.flip = lambda _: None
-    rig.change_outbox = lambda mishap: campaign.Campaign.change_outbox(cast(campaign.Campaign, rig), mishap)
+    rig.change_outbox = lambda mishap: Mishaps.change_outbox(cast(Mishaps, rig), mishap)
     for outbox.there in (False, True, True):
-        campaign.Campaign.befall(cast(campaign.Campaign, rig))
-    assert (rig.mishaps, outbox.put, [path.name for path in rig.erased]) == (2, put, erased)
+        Mishaps.befall(cast(Mishaps, rig))
+    assert (rig.made, outbox.put, [path.name for path in rig.erased]) == (2, put, erased)
 
 
 def test_a_backup_is_made_first_and_put_back_from_then_on(tmp_path: Path) -> None:
@@ -899,12 +875,12 @@ def test_a_backup_is_made_first_and_put_back_from_then_on(tmp_path: Path) -> Non
 
     async def test() -> set[int]:
         manager = SimpleNamespace(using=asyncio.Lock(), command=command, life=0)
-        rig = SimpleNamespace(manager=manager, mishaps=0, folder=tmp_path, gone=set(), commands=Commands(0))
+        rig = SimpleNamespace(manager=manager, made=0, folder=tmp_path, gone=set(), commands=Commands(0))
         rig.readings = readings
         for _ in range(3):
             (tmp_path / "store").mkdir(exist_ok=True)
-            await campaign.Campaign.restore(cast(campaign.Campaign, rig))
-        assert rig.mishaps == 3
+            await Mishaps.restore(cast(Mishaps, rig))
+        assert rig.made == 3
         return set(rig.gone)
 
     assert asyncio.run(test()) == {2, 3, 4}
@@ -927,6 +903,6 @@ def test_readings_that_had_failed_when_the_power_went_are_with_the_outbox(tmp_pa
         node.poll()
     node.commit_now()
     rig = SimpleNamespace(erased=[tmp_path], settings=SimpleNamespace(ordack=ORDACK))
-    rig.rescued = partial(campaign.Campaign.rescued, cast(campaign.Campaign, rig))
-    assert asyncio.run(campaign.Campaign.held(cast(campaign.Campaign, rig))) == {2, 3}
+    rig.rescued = partial(Mishaps.rescued, cast(Mishaps, rig))
+    assert asyncio.run(Mishaps.held(cast(Mishaps, rig))) == {2, 3}
     asyncio.run(node.close())

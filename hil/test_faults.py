@@ -532,47 +532,6 @@ def test_what_is_late_or_slow_arrives_unchanged_and_cuts_nothing(planned: list[t
     within_deadline(body())
 
 
-def test_while_an_access_point_is_gone_nobody_answers_and_nothing_passes() -> None:
-    async def body() -> None:
-        loop = asyncio.get_running_loop()
-        async with proxied([]) as (proxy, target), connected(proxy, target) as (near, far):
-            await send_all(near, b"before")
-            assert await loop.sock_recv(far, 100) == b"before"
-            await proxy.vanish()
-            assert (await receive_all(near))[1] == RST
-            with socket.socket() as unheard:
-                unheard.setblocking(False)
-                connecting = asyncio.create_task(loop.sock_connect(unheard, proxy.address))
-                await asyncio.wait([connecting], timeout=0.3)
-                assert not connecting.done()
-                with pytest.raises(BlockingIOError):
-                    far.recv(100)
-                await proxy.come_back()
-                await connecting  # when the system tries it again, after a second
-                await send_all(unheard, b"after")
-                again, _ = await loop.sock_accept(target)
-                with again:
-                    assert await loop.sock_recv(again, 100) == b"after"
-            assert proxy.schedule.connections == 2
-
-    within_deadline(body())
-
-
-def test_a_board_that_has_connected_just_before_its_access_point_goes_hears_of_it() -> None:
-    """Else it waits for the first packet, which takes longer than a campaign's patience."""
-
-    async def body() -> None:
-        async with proxied([]) as (proxy, _):
-            with socket.create_connection(proxy.address) as early:  # nobody has taken it yet
-                early.setblocking(False)
-                await proxy.vanish()
-                assert await receive_all(early) == (b"", RST)
-            await proxy.come_back()
-            assert proxy.schedule.connections == 0
-
-    within_deadline(body())
-
-
 def test_other_direction_is_forwarded_until_the_cut() -> None:
     async def body() -> None:
         async with proxied([Cut(0, UP, 10, FIN, 10)]) as (proxy, target), connected(proxy, target) as (near, far):

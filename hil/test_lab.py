@@ -53,11 +53,12 @@ from typer.testing import CliRunner
 
 from hil import campaign, drivers, lab, sensor, targets, wiring
 from hil.boards import POWER, RESET, ROOT, SENSOR, Board, BoardMissing, RigFailed
-from hil.campaign import digest, run_campaign
+from hil.campaign import run_campaign
 from hil.dice import new_seed
 from hil.drivers import LabBoard
 from hil.emulated import HOST, ICOUNT, M3
 from hil.kinds import KINDS
+from hil.part import digest
 from hil.report import RIG_FAILED, read_ledger
 from hil.rig import main as rig_command
 from hil.scenario import BOARD, COPY, DEPLOY, ERASE, FLIP, ORDACK, REFLASH, Kill, Settings, kills_of, planned, read

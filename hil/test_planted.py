@@ -138,7 +138,7 @@ def plant(fault: Planted, folder: Path) -> tuple[str, str]:
 
 @pytest.fixture
 def campaign(tmp_path: Path) -> Callable[[Planted], Figures]:
-    """Run the short campaign with this fault in it; no access point goes, which takes 12 s."""
+    """Run the short campaign with this fault in it."""
     if not Path(ORDACK[0]).exists():
         pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
 

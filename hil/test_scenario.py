@@ -15,13 +15,11 @@ from hil.boards import MISHAP, POWER, RESET, ROOT, Board, BoardMissing, Limits
 from hil.campaign import main
 from hil.faults import BLOCKED, DOWN, ONE_WAY, RST, TCP_KINDS, UP, Cut
 from hil.scenario import (
-    ACCESS_POINT,
     BOARD,
     BYTES_PATIENCE_S,
     CLOCK,
     DEAD,
     DOWN_LIMIT_BYTES,
-    GONE,
     MISHAPS,
     NAME_SERVER,
     VICTIMS,
@@ -42,9 +40,7 @@ from hil.scenario import (
 
 def board(line: Path | None = None, *ways: str) -> Board:
     """What a plan wants to know of one."""
-    return cast(
-        Board, SimpleNamespace(ways=(POWER, *ways), line=line, has_radio=line is None, dips_s=0.5, is_direct=True)
-    )
+    return cast(Board, SimpleNamespace(ways=(POWER, *ways), line=line, dips_s=0.5, is_direct=True))
 
 
 @settings(max_examples=30)
@@ -74,7 +70,7 @@ def test_what_a_seed_plans_is_the_same_in_a_file(
         == kills
     )
     others = {f"{victim}: clock": -(-kills // 2) for victim in VICTIMS}
-    others |= dict.fromkeys(("name server: dead", "access point: gone"), 0 if line else kills // 3)
+    others |= {"name server: dead": 0 if line else kills // 3}
     assert {name: counts[name] for name in others} == (dict.fromkeys(others, 0) if mishap else others)
 
 
@@ -129,8 +125,8 @@ def test_a_person_writes_one_in_five_lines(tmp_path: Path) -> None:
     assert "for_s: 30.0" in write(read(path))
     path.write_text("campaign: {messages: 3}\nevents:\n- {queue manager: clock, at: 1, step_s: -90}\n")
     assert read(path).plan == (Kill(1, 0.0, 0.0, CLOCK, 0, "queue manager", -90.0),)
-    path.write_text("campaign: {messages: 3}\nevents:\n- {name server: dead, at: 1}\n- {access point: gone, at: 2}\n")
-    assert read(path).plan == (Kill(1, 0.0, 2.0, DEAD, 0, NAME_SERVER), Kill(2, 0.0, 0.0, GONE, 0, ACCESS_POINT))
+    path.write_text("campaign: {messages: 3}\nevents:\n- {name server: dead, at: 1}\n")
+    assert read(path).plan == (Kill(1, 0.0, 2.0, DEAD, 0, NAME_SERVER),)
     path.write_text("campaign: {messages: 3}\nevents:\n- {board: power, at: 1, dips: 3, on_s: 2}\n")
     assert read(path).plan == (Kill(1, 0.0, 0.0, dips=3, on_s=2.0),)
 
@@ -165,7 +161,7 @@ def test_a_person_writes_one_in_five_lines(tmp_path: Path) -> None:
             ":3: for_s is for a cut that ends by itself: late, slow, one-way, blocked, unplug",
         ),
         (3, "- cut", ":3: an event has to be a table"),
-        (3, "- {cat: rst}", ":3: an event begins with cut, board, queue manager, name server or access point"),
+        (3, "- {cat: rst}", ":3: an event begins with cut, board, queue manager or name server"),
         (4, "- {board: power, at: 41}", ":4: at: has to say after how many of the 40 messages; 41 is none"),
         (4, "- {board: power}", ":4: at: has to say after how many of the 40 messages; is missing"),
         (4, "- {board: mishap, at: 4}", ":4: a mishap needs mishap: in campaign, one of erase"),
@@ -179,7 +175,6 @@ def test_a_person_writes_one_in_five_lines(tmp_path: Path) -> None:
         (4, "- {board: power, at: 4, dips: 1}", ":4: dips: 1 is not a whole number of 2 or more"),
         (4, "- {board: power, at: 4, on_s: 1}", ":4: on_s: is for a power that browns out: dips: says how often"),
         (4, "- {board: reset, at: 4, dips: 3}", ":4: 'dips' is not known here: board, at, delay_s, off_s, bytes"),
-        (4, "- {access point: gone, at: 4, off_s: 9}", ":4: 'off_s' is not known here: access point, at, delay_s"),
         (4, "- {name server: gone, at: 4}", ":4: name server: 'gone' is none of dead"),
         (5, "- {queue manager: reset, at: 4}", ":5: queue manager: 'reset' is none of kill, mishap, clock"),
         (5, "- {queue manager: kill, at: 4, of_s: 1}", ":5: 'of_s' is not known here: queue manager, at"),

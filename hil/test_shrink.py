@@ -20,7 +20,7 @@ from hil.conftest import STANDIN
 from hil.faults import UP, Cut
 from hil.report import RIG_FAILED
 from hil.scenario import Event, Kill, Settings, read
-from hil.shrink import Shrinker, fewer_boards, fewer_kinds, fewer_messages, main, shrink
+from hil.shrink import Shrinker, fewer_kinds, fewer_messages, main, shrink
 
 EVENTS: tuple[Event, ...] = (*(Cut(k, UP, 1, "rst", 1) for k in range(20)), *(Kill(k, 0.0, 0.0) for k in range(20)))
 
@@ -82,24 +82,6 @@ def test_a_power_browns_out_no_longer_than_it_has_to(needed: int) -> None:
 
     found = shrink(Settings(2, plan=(Kill(1, 0.0, 0.1), Kill(1, 0.0, 0.1, dips=4, on_s=1.0))), fails)
     assert found.plan == (Kill(0, 0.0, 0.1, dips=needed, on_s=1.0 if needed else 0.0),)
-
-
-@given(st.integers(1, 5), st.data())
-def test_of_a_fleet_the_boards_that_are_needed_remain_with_what_befalls_them(count: int, data: st.DataObject) -> None:
-    """Each has a cut of its own; what befalls the queue manager stays, whichever place it says."""
-    boards = tuple(f"board-{place}" for place in range(1, count + 1))
-    needed = data.draw(st.sets(st.sampled_from(boards), min_size=1))
-    cuts = tuple(Cut(place, UP, place, "rst", place, of=place) for place in range(1, count + 1))
-    kill = Kill(1, 0.0, 0.0, victim="queue manager")
-
-    def fails(shorter: Settings) -> bool:
-        return needed <= {*shorter.boards}
-
-    found = fewer_boards(Settings(9, boards=boards, plan=(*cuts, kill)), fails)
-    assert found.boards == tuple(board for board in boards if board in needed)
-    *left, last = found.plan or ()
-    assert last == kill
-    assert [(one.of, f"board-{one.position}") for one in left if isinstance(one, Cut)] == [*enumerate(found.boards, 1)]
 
 
 def scenario(folder: Path, fault: str, messages: int = 30) -> Path:

@@ -1,0 +1,188 @@
+"""What is killed and switched on again in a campaign, and when."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeVar
+
+from hil.boards import MISHAP, RESET, Mortal
+from hil.faults import UP, CutSchedule
+from hil.queue_manager import CampaignFailed
+from hil.scenario import CLOCK, KILLS, Kill
+
+TICK_S = 0.01
+
+
+@dataclass(frozen=True)
+class KillMade:
+    """What became of a planned kill: ordered `at_s` seconds after the start, when `up` bytes had gone upstream, and
+    done `took_s` later, when it were `up_off`; `at_byte`: ordered by its byte, not because that did not come.
+    """
+
+    planned: Kill
+    at_s: float
+    took_s: float
+    up: int
+    up_off: int
+    at_byte: bool
+
+
+T = TypeVar("T")
+Work = Callable[[], None]
+
+
+def at_once(work: Work) -> "Future[None]":
+    """Do it now."""
+    future = Future[None]()
+    work()
+    future.set_result(None)
+    return future
+
+
+def beside(work: Work) -> "asyncio.Future[None]":
+    """Do it in a thread: a relay, or a shell command, takes its time, and the proxy goes on meanwhile."""
+    return asyncio.get_running_loop().run_in_executor(None, work)
+
+
+async def elsewhere(work: Callable[[], T]) -> T:
+    """What it gives. Done in a thread, as `beside`; its end is waited for also when this is cancelled. labgrid, too,
+    wants a thread without a running event loop, for a place at its coordinator.
+    """
+    future = asyncio.get_running_loop().run_in_executor(None, work)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        await asyncio.wait([future])
+        raise
+
+
+class Victim:
+    """Killed and switched on again as planned while a count grows. `schedule` counts the bytes of its link, `do` does
+    what may take time. `ended` hears in which way a life ends, just before.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        end: Mortal,
+        plan: list[Kill],
+        mishap: Work = lambda: None,
+        step: Callable[[float], None] = lambda _: None,
+        schedule: CutSchedule | None = None,
+        do: Callable[[Work], "Future[None] | asyncio.Future[None]"] = at_once,
+        ended: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.name = name
+        self.mishap = mishap
+        self._step = step
+        self.end = end
+        self.made: list[KillMade] = []
+        self.kills = 0
+        self._plan = [life for kill in plan for life in kill.lives()]
+        self._schedule = schedule or CutSchedule(())
+        self._do = do
+        self._tell = ended
+        self._begun = time.monotonic()
+        self._due: float | None = None
+        self._off_until: float | None = None
+        self._working: Future[None] | asyncio.Future[None] | None = None
+        self._off_s: float | None = None
+        self._rings = False
+
+    @property
+    def ended(self) -> int:
+        """How many lives of it were ended."""
+        return sum(kill.way in KILLS for kill in self._plan[: self.kills])
+
+    @property
+    def finished(self) -> bool:
+        """All planned kills have been made, and it is on again."""
+        return self.kills == len(self._plan) and self.idle
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is being done to it, and it is on."""
+        return self._off_until is None and self._working is None
+
+    def tick(self, count: int, now: float) -> None:
+        """Kill or switch on if it is time (`now`: monotonic seconds). Raises CampaignFailed if the victim died by
+        itself, and what `end` raises.
+        """
+        if self._working is not None and not self._worked(now):
+            return
+        if self._off_until is not None:
+            if now >= self._off_until:
+                self._off_until = None
+                self.arm(count, now, is_on=False)
+                self._begin(self.end.power_up, now)
+            return
+        if not self.end.alive:
+            raise CampaignFailed(f"the {self.name} ended by itself")
+        self.arm(count, now)
+        if self._due is not None and now >= self._due:
+            self._strike(self._plan[self.kills], now, at_byte=False)
+
+    def arm(self, count: int, now: float, is_on: bool = True) -> None:
+        """Let the next kill come if it is its turn. A kill that waits for bytes counts them from the first one of a
+        life: it is armed before that begins.
+        """
+        if self._due is not None or self.kills == len(self._plan):
+            return
+        kill = self._plan[self.kills]
+        if count < kill.count or not (is_on or kill.bytes):
+            return
+        self._due = now + kill.delay_s
+        if kill.bytes:
+            self._schedule.ring(kill.bytes, lambda: self._strike(kill, time.monotonic(), at_byte=True))
+
+    def _strike(self, kill: Kill, now: float, at_byte: bool) -> None:
+        if self._due is None or kill is not self._plan[self.kills]:
+            return  # the bell rang late: `silence` lets bytes pass again
+        if self._working is not None:  # it is just being switched on: at the next tick; nothing passes until then
+            self._due = now
+            return
+        self.kills += 1
+        self._rings = bool(kill.bytes)
+        self._due = None
+        self._off_s = None if kill.way in (RESET, CLOCK) else kill.off_s
+        if kill.way != CLOCK:
+            self._tell(kill.way)
+
+        def work() -> None:
+            began, up = time.monotonic(), self._schedule.forwarded[UP]
+            if kill.way == CLOCK:
+                self._step(kill.step_s)
+            elif kill.way == RESET:
+                self.end.reset()
+            else:
+                self.end.kill()
+            took_s, up_off = time.monotonic() - began, self._schedule.forwarded[UP]
+            self.made.append(KillMade(kill, began - self._begun, took_s, up, up_off, at_byte))
+            if kill.way == MISHAP:
+                self.mishap()
+
+        self._begin(work, now)
+
+    def _begin(self, work: Work, now: float) -> None:
+        self._working = self._do(work)
+        self._worked(now)
+
+    def _worked(self, now: float) -> bool:
+        """Whether what was begun is done; then its off-time begins."""
+        assert self._working is not None
+        if self._working.done():
+            if self._rings:
+                self._schedule.silence()
+                self._rings = False
+            self._working.result()
+            self._working = None
+            if self._off_s is not None:
+                self._off_until, self._off_s = now + self._off_s, None
+        return self._working is None
+
+    async def settle(self) -> None:
+        """Wait for what was begun, whatever becomes of it."""
+        while self._working is not None and not self._working.done():
+            await asyncio.sleep(TICK_S)
