@@ -4,7 +4,6 @@ that MicroPython runs the same ones), each row of its tables, and random histori
 
 from __future__ import annotations
 
-from array import array
 from typing import Any
 
 import confirm_cases as cases
@@ -127,13 +126,6 @@ def test_nothing_is_transmitted_after_the_earlier_of_both_times(ttrq: int, ttbr:
     assert not source.confirmation.may_send(T0)
 
 
-@pytest.mark.rule("B-401")
-def test_an_unset_ttrq_is_the_machines_own_default() -> None:
-    source = Source(confirm.Settings(long_live_time=90), journal=JN)
-    assert source.confirmation.next_deadline() == T0 + 90
-    assert not source.confirmation.may_send(T0 + 91)
-
-
 SENT = ("sent",)
 ORDER = ("order_ack",)
 
@@ -167,12 +159,6 @@ def test_the_three_undecided_classes_are_settings() -> None:
 def test_settings_out_of_range_are_refused(values: dict[str, int]) -> None:
     with pytest.raises(ValueError):
         confirm.Settings(**values)  # type: ignore[arg-type]
-
-
-def test_settings_at_the_ends_of_their_ranges_are_taken() -> None:
-    for value in (0, 0xFFFFFFFE):
-        confirm.Settings(xact_delay_receive_nack=value, long_live_time=value)
-    confirm.Settings(None, False, 1, 0x8000, 0xFFFF, 0x8000)
 
 
 # ---- the tables -----------------------------------------------------------------------------------
@@ -251,35 +237,6 @@ def test_everything_else_is_ignored(state: str, journal: int) -> None:
             assert bytes(source.confirmation.record) == before
 
 
-@pytest.mark.parametrize("message_class", [0, 0x0002, 0x00FF, 0x3FFF])
-def test_a_class_below_0x4000_is_no_final_ack(message_class: int) -> None:
-    with pytest.raises(ValueError, match="0x4000"):
-        Source().event("final_ack", message_class)
-
-
-@pytest.mark.parametrize("message_class", [0, 0x4000, 0x8002, 0xC002])
-def test_the_source_ends_a_message_for_three_reasons_only(message_class: int) -> None:
-    with pytest.raises(ValueError):
-        Source(journal=JN).event("failed", message_class)
-
-
-def test_a_record_of_another_length_is_refused() -> None:
-    for words in (0, 5, 7):
-        with pytest.raises(ValueError, match="six words"):
-            confirm.Confirmation(array("I", bytes(4 * words)), confirm.Settings())
-
-
-@pytest.mark.rule("C-20", "C-23")
-def test_an_acknowledgement_of_the_same_instant_comes_first() -> None:
-    source = Source(journal=JN, ttbr=10)
-    source.event("sent")
-    source.event("order_ack")
-    source.run(20)
-    source.event("final_ack", 0x4000)
-    assert source.settle() == 0
-    assert chr(source.confirmation.state) == "-"
-
-
 # ---- a queue of this machine ----------------------------------------------------------------------
 
 
@@ -301,27 +258,6 @@ def test_a_local_destination() -> None:
     assert Source(journal=JN, ttrq=5, local=True).confirmation.next_deadline() is None
 
 
-@pytest.mark.rule("C-70", "C-73")
-@pytest.mark.parametrize(
-    ("journal", "message_class", "state", "answer"),
-    [
-        (0, 0x4000, "-", RECEIVED),
-        (JN, 0x4000, "-", RECEIVED),
-        (JP, 0x4000, "J", RECEIVED),
-        (JN, 0x8000, "X", DEAD_LETTERED),
-        (JN, 0x8003, "X", DEAD_LETTERED),
-        (JN, 0x8009, "X", DEAD_LETTERED),
-        (0, 0x8009, "-", DISCARDED),
-    ],
-)
-def test_a_local_message_that_is_removed(journal: int, message_class: int, state: str, answer: str) -> None:
-    source = Source(journal=journal, local=True)
-    source.event("final_ack", message_class)
-    assert chr(source.confirmation.state) == state
-    conclusion = source.confirmation.conclusion()
-    assert (conclusion.answer, conclusion.message_class, conclusion.in_doubt) == (answer, message_class, False)
-
-
 # ---- what the application is told -----------------------------------------------------------------
 
 
@@ -338,31 +274,6 @@ def test_what_a_negative_confirmation_proves(journal: int) -> None:
             assert conclusion.answer == (DEAD_LETTERED if journal & JN else DISCARDED)
             assert conclusion.message_class == message_class
             assert conclusion.in_doubt == (message_class not in definite), hex(message_class)
-
-
-@pytest.mark.rule("C-82", "B-315")
-@pytest.mark.parametrize("message_class", [ADMINISTRATOR, OTHER_GUID])
-def test_what_the_source_ends_by_itself_is_definite_only_if_it_was_never_transmitted(message_class: int) -> None:
-    for state, in_doubt in (("Q", False), ("S", True), ("O", True)):
-        source = reached(state, JN)
-        assert source is not None
-        source.event("failed", message_class)
-        assert source.confirmation.conclusion().in_doubt == in_doubt
-
-
-@pytest.mark.rule("C-85", "C-86")
-def test_one_class_two_conclusions() -> None:
-    told = []
-    for by_destination in (True, False):
-        source = reached("O", JN, ttbr=10)
-        assert source is not None
-        if by_destination:
-            source.event("final_ack", 0xC002)
-        source.run(100)
-        source.restart()  # the mark is in the record
-        conclusion = source.confirmation.conclusion()
-        told.append((conclusion.answer, conclusion.message_class, conclusion.in_doubt))
-    assert told == [(DEAD_LETTERED, 0xC002, False), (DEAD_LETTERED, 0xC002, True)]
 
 
 # ---- random histories against a model -------------------------------------------------------------
@@ -634,13 +545,3 @@ def test_a_limit_that_the_packet_carries_counts_whatever_the_default_has_become(
             assert action == STORE | confirm.NACK | (DEAD_LETTER if kept else DELETE)
             assert process.record[confirm.CLASS] == 0x8002
             assert process.conclusion().in_doubt == sent
-
-
-@pytest.mark.rule("C-37")
-def test_a_letter_that_no_queue_has_taken_is_called_discarded() -> None:
-    process = confirm.Confirmation(confirm.new(T0, confirm.Settings(), JN), confirm.Settings())
-    process.final_ack(0x8003)
-    assert process.conclusion().answer == confirm.DEAD_LETTERED
-    process.record[confirm.STATE] = confirm.GONE
-    assert (chr(process.state), process.conclusion().answer) == ("-", confirm.DISCARDED)
-    assert process.record[confirm.CLASS] == 0x8003

@@ -55,29 +55,6 @@ class World:
         return self.storage.answers
 
 
-@pytest.mark.rule("B-230", "A-04")
-def test_an_order_ack_of_a_sequence_that_nobody_began_here_proves_nothing_until_it_comes_again_after_a_resend() -> None:
-    queue = Queue(9)
-    stream = queue.stream
-    world = World(queue)
-    assert world.hear(20 << 32 | 1, 1, 0) == [], "nothing was sent yet"
-    stream.sent(queue.entry, 100)
-    assert world.hear(10 << 32 | 1, 1, 200) == [], "it may be late"
-    assert world.hear(10 << 32 | 1, 1, 29_000) == [], "and be late twice"
-    stream.handle_timeout(30_100)
-    stream.sent(queue.entry, 30_100)
-    assert world.hear(11 << 32 | 1, 1, 30_200) == [], "another one is late"
-    assert world.hear(8 << 32 | 1, 1, 300) == []
-    assert world.hear(8 << 32 | 1, 1, 30_300) == [], "what is older refuses nothing"
-    stream.time_of_last_ack = 30_250
-    assert world.hear(10 << 32 | 1, 1, 30_400) == [], "it has heard of its own since"
-    stream.time_of_last_ack = 0
-    assert world.hear(10 << 32 | 1, 1, 30_500) == [(queue, [queue.entry], 0x8002)]
-    assert stream.table == []
-    assert stream.next_timeout() is None
-    assert set(world.storage.outrun_by) == {(8, None), (10, None), (11, None), (20, None), (10, queue)}
-
-
 @pytest.mark.rule("B-411", "B-230")
 def test_of_order_acks_that_anybody_can_send_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lives, "REMEMBERED", 100)
@@ -105,32 +82,6 @@ def test_each_of_300_destinations_tells_of_a_life_that_is_lost() -> None:
             queue.stream.sent(queue.entry, time)
             answers = world.hear(2000 + place << 32 | 1, 1, time + 50)
             assert [answer[2] for answer in answers] == expected
-
-
-@pytest.mark.rule("B-230", "B-093", "B-426")
-def test_one_of_the_current_sequence_says_that_an_older_one_which_waits_is_over() -> None:
-    """Nothing of the current one was sent here (B-093): another life has sent it, and drained the older one before."""
-    queue = Queue(9)
-    stream = queue.stream
-    older = queue.entry
-    stream.renew(10)
-    packet = build.user_message(bytes(16), 2, acks.order_queue("h"), b"", delivery="transactional")
-    newer = stream.number(packet, parse.transaction_offset(packet), 2, 2)
-    world = World(queue)
-    stream.sent(older, 100)
-    assert world.hear(10 << 32 | 1, 1, 200) == [(queue, [older], 0x8002), (queue, [newer], 0)]
-    assert world.storage.outrun_by == []
-
-
-@pytest.mark.rule("B-230", "B-012")
-def test_one_of_the_sequence_zero_covers_no_message_without_a_number() -> None:
-    """Anybody can send it (B-411)."""
-    queue = Queue(0)
-    queue.stream.remove([queue.entry])
-    express = Entry(2, 2)
-    queue.stream.append(express)
-    assert World(queue).hear(0, 5, 100) == []
-    assert queue.stream.table == [express]
 
 
 @pytest.mark.rule("B-230", "B-079")
@@ -172,16 +123,6 @@ def test_one_with_the_time_stamp_of_a_stream_from_another_life_is_about_that_str
             one.stream.time_of_last_ack = 0
         expected = [queue] if ordinal > 1 << 30 else [other]
         assert [answer[0] for answer in world.hear(9 << 32 | ordinal, 1, 30_200)] == expected
-
-
-@pytest.mark.rule("B-230", "B-012")
-def test_streams_without_numbers_are_not_searched_for_an_older_sequence() -> None:
-    express = Queue(20)
-    express.stream.remove([express.entry])
-    express.stream.append(Entry(2, 2))
-    queue = Queue(9)
-    queue.stream.renew(30)
-    assert World(express, queue).hear(9 << 32 | 1, 1, 200) == [(queue, [queue.entry], 0)]
 
 
 @pytest.mark.rule("B-241", "B-245", "B-020")
@@ -310,17 +251,6 @@ def test_one_that_settles_something_in_its_own_stream_says_nothing_of_others() -
     queue.stream.append(Entry(2, 2, True, False, 10 << 32 | 1, 5))
     world = seen_before(acked, queue, other)
     assert world.hear(acked, 1, 200) == [(queue, [queue.entry], 0x8002)]
-
-
-@pytest.mark.rule("B-230", "B-426")
-def test_a_time_stamp_between_those_of_a_table_is_of_nobody_here() -> None:
-    queue = Queue(9)
-    queue.stream.renew(20)
-    packet = build.user_message(bytes(16), 2, acks.order_queue("h"), b"", delivery="transactional")
-    assert queue.stream.number(packet, parse.transaction_offset(packet), 2, 2)
-    world = World(queue)
-    assert world.hear(12 << 32 | 1, 1, 200) == []
-    assert world.storage.outrun_by == [(12, None)]
 
 
 @pytest.mark.rule("B-230", "B-426")
