@@ -50,7 +50,7 @@ class Settings:
         self.window_growth_interval = window_growth_interval
 
 
-class Connection:
+class Handshake:
     """One byte stream to a peer, from its beginning until it is OPEN, and its end; session.Session is what uses it.
 
     initiator: this side connected and begins. own_guid, remote_guid: 16 bytes; remote_guid is NULL_GUID where a

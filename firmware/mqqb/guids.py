@@ -33,8 +33,16 @@ class DistributionListFormatName(QueueName):
         super().__init__(check_guid(distribution_list))
 
 
-def parse_other_name(kind: str, rest: str) -> QueueName:
-    """A format name that is not DIRECT=TCP: or DIRECT=OS:; kind is in upper case, rest follows the =. ValueError."""
+def parse_format_name(text: str) -> QueueName:
+    r"""A format name as applications write it: DIRECT=OS:host\private$\name, PUBLIC=guid, PRIVATE=guid\hex.
+
+    ValueError with the reason if it is none.
+    """
+    kind, _, rest = text.partition("=")
+    kind = kind.upper()
+    protocol, _, path = rest.partition(":")
+    if kind == "DIRECT" and protocol.upper() in ("TCP", "OS"):
+        return names.parse_format_name(text)
     if kind == "PUBLIC":
         return PublicQueueFormatName(guid_bytes(rest))
     if kind == "PRIVATE":
@@ -44,7 +52,6 @@ def parse_other_name(kind: str, rest: str) -> QueueName:
         return PrivateQueueFormatName(guid_bytes(guid), int(number, 16))
     if kind != "DIRECT":
         raise ValueError("a format name begins with DIRECT=, PUBLIC= or PRIVATE=: " + kind)
-    protocol, _, path = rest.partition(":")
     if protocol.upper() in ("IPX", "SPX"):
         names.parse_format_name("DIRECT=OS:" + path)  # the path has the same form
     elif protocol.upper() not in ("HTTP", "HTTPS"):

@@ -6,8 +6,7 @@ from mqqb.fields import word
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from array import array
-
-    from mqqb import rare
+    from typing import Any
 
     Buffer = bytes | bytearray | memoryview
 
@@ -213,9 +212,9 @@ class UserMessage:
         self.transaction: "TransactionHeader | None" = None
         self.security: "SecurityHeader | None" = None
         self.properties = properties
-        self.debug: "rare.DebugHeader | None" = None
-        self.soap: "rare.SoapHeader | None" = None
-        self.multi_queue_format: "rare.MultiQueueFormatHeader | None" = None
+        self.debug: "Any" = None  # these three: the headers of rare.py
+        self.soap: "Any" = None
+        self.multi_queue_format: "Any" = None
         self.session: "SessionHeader | None" = None
         self.trailing: "Buffer" = b""
 

@@ -123,16 +123,14 @@ def check_queue(name: str) -> None:
 
 
 def parse_format_name(text: str) -> QueueName:
-    r"""A format name as applications write it: DIRECT=OS:host\private$\name, PUBLIC=guid, PRIVATE=guid\hex.
+    r"""A direct format name as applications write it: DIRECT=OS:host\private$\name. guids.py reads all format names.
 
-    ValueError with the reason if it is none. Boards only parse DIRECT=TCP: and DIRECT=OS:.
+    ValueError with the reason if it is none.
     """
     kind, _, rest = text.partition("=")
     protocol, _, path = rest.partition(":")
     if kind.upper() != "DIRECT" or protocol.upper() not in ("TCP", "OS"):
-        from mqqb import guids  # boards do not have it
-
-        return guids.parse_other_name(kind.upper(), rest)
+        raise ValueError("not DIRECT=TCP: or OS:: " + text)
     address, _, queue = path.partition("\\")
     if queue[:9].lower() == "private$\\":
         queue = queue[9:]

@@ -21,7 +21,7 @@ How it opens and ends is in `connection`, what it has sent and received in `wind
 """
 
 from mqqb import compose, connection, const, core, names, reader, timers
-from mqqb.connection import Connection
+from mqqb.connection import Handshake
 from mqqb.connection import Settings as Settings
 from mqqb.events import Acknowledged, MessageReceived, Noted
 
@@ -60,7 +60,7 @@ TABLE = (
 _parse: "Callable[[bytes], object] | None" = None  # of mqqb.parse, when something else than an OrderAck has come
 
 
-class Session(Connection):
+class Session(Handshake):
     """One protocol session over one byte stream.
 
     initiator: this side connected and begins. own_guid, remote_guid: 16 bytes; remote_guid is NULL_GUID where a

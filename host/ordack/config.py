@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mqqb import confirm, guids, names
+from mqqb import confirm, guids
 from mqqb.destination import (
     EARLY_ORDER_ACK,
     MAXIMUM_ORDER_ACK_DELAY,
@@ -351,7 +351,7 @@ def parse_public_queue(text: str) -> tuple[str, str]:
     if not equals:
         raise ValueError(f"{text!r} is not GUID=FORMATNAME")
     name = destination(name)
-    names.parse_format_name(name)
+    guids.parse_format_name(name)
     return guids.guid_text(guids.guid_bytes(guid))[1:-1].lower(), name
 
 

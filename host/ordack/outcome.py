@@ -506,7 +506,7 @@ class Outcomes:
 
 def destination(format_name: str) -> tuple[names.QueueName, bytes]:
     """A format name as it stands in a message: the name, and QueueManagerAddress."""
-    name = names.parse_format_name(format_name)
+    name = guids.parse_format_name(format_name)
     if isinstance(name, guid_names.PrivateQueueFormatName):
         return guid_names.PrivateQueueFormatNameId(name.private_queue_identifier), name.source_queue_manager
     return name, names.NULL_GUID

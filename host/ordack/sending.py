@@ -11,7 +11,8 @@ from typing import Any, NamedTuple, TypedDict
 
 from mqqb import build, compose, confirm, core, guid_names, guids, headers, parse
 from mqqb.confirm import Confirmation
-from mqqb.names import QueueName, parse_format_name, terminated, utf16_encode
+from mqqb.guids import parse_format_name
+from mqqb.names import QueueName, terminated, utf16_encode
 
 from ordack import names, outcome
 from ordack.config import CONNECT_TIMEOUT_S, check_host, split_direct

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mqqb import acks, build, compose, core, handshake, headers, names, parse, problems, rare, reader
 from mqqb.guid_names import PrivateQueueFormatName, PrivateQueueFormatNameId, PublicQueueFormatName
-from mqqb.guids import DistributionListFormatName, format_name, guid_bytes, guid_text
-from mqqb.names import DirectQueueFormatName, parse_format_name, utf16_decode, utf16_encode
+from mqqb.guids import DistributionListFormatName, format_name, guid_bytes, guid_text, parse_format_name
+from mqqb.names import DirectQueueFormatName, utf16_decode, utf16_encode
 from mqqb.ping import Ping
 from mqqb.ping import build as build_ping
 from mqqb.ping import parse as parse_ping

@@ -56,14 +56,10 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "constants": ({"mqqb.constants", "mqqb.__init__"}, set()),
 }
 PREFIXES = {prefix: room for room, (prefixes, _) in ROOMS.items() for prefix in prefixes}
-TYPES = "what few messages have is named as a type of an attribute; nothing is imported at run time"
-LAZY = "a board that does not use it does not have it: imported where it is used"
 WAITS = "who waits asks at run time whether the node that made it was started"
 EXCEPTIONS = {
     ("ordack.node.inbox", "ordack.node.node"): WAITS,
     ("ordack.node.message", "ordack.node.node"): WAITS,
-    ("mqqb.headers", "mqqb.rare"): TYPES,
-    ("mqqb.names", "mqqb.guids"): LAZY,
 }
 
 Graph = Mapping[str, Set[str]]

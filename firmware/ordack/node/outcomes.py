@@ -125,7 +125,7 @@ class Outcomes:
     # ---- what a peer says -----------------------------------------------------------------------
 
     def received(
-        self, packet: "UserMessage | reader.OrderAck | FinalAck", of_peer: "Sequence[lives.Queue]" = ()
+        self, packet: "UserMessage | reader.OrderAck | FinalAck", of_peer: "Sequence[lives.OutgoingQueue]" = ()
     ) -> None:
         """Take what a peer sent. What has to be durable before it is acknowledged sets must_commit (B-098).
 
