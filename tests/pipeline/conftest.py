@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.pipeline.exports import MEMORY, make_store
 from tests.support.segment_files import make_folder
 
 
@@ -19,3 +22,22 @@ def folder(tmp_path: Path) -> Path:
 def table(tmp_path: Path) -> Path:
     """Where a table is to be made."""
     return tmp_path / "table"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store with the queues line1 and plain."""
+    return make_store(tmp_path / "store")
+
+
+@pytest.fixture
+def to(tmp_path: Path) -> Path:
+    """Where an export makes its folder."""
+    return tmp_path / "segments"
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    """A folder in memory."""
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        yield Path(folder)

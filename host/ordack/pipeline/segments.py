@@ -9,7 +9,7 @@ Everything else in the folder is none of a reader's business: MARKER, and hidden
 segments by being renamed, or vanish.
 
 Serial numbers count the segments of one queue in one folder from 1, without gaps, in the order in which they become
-visible. So what a reader has read is told by one number per queue (`reach`). Segments may be deleted when nobody needs
+visible. So what a reader has read is told by one number per queue. Segments may be deleted when nobody needs
 them any more, the oldest first; their serials are not given again. Lookup ids grow in the order of arrival, and a
 segment's rows are in that order. Ranges of two segments of a queue may overlap: where priorities differ, and where an
 application had a message in its hands while those behind it were exported.
@@ -26,7 +26,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -195,8 +195,7 @@ def segments(folder: str | AnyPath, queues: Collection[str] | None = None) -> li
     """The visible segments in a folder, ordered by queue and serial; only of these queues if any are named (as
     applications name them: case does not matter). Raises FolderError if the folder cannot be read.
 
-    While an export runs, one that became visible during the call may be missing although a later one is there: a
-    reader that goes on from where it was takes `reach` of this."""
+    While an export runs, one that became visible during the call may be missing although a later one is there."""
     wanted = None if queues is None else {queue.lower() for queue in queues}
     path = path_of(str(folder))
     found = (of_name(path, name) for name in names(path))
@@ -223,21 +222,6 @@ def of_name(folder: AnyPath, name: str) -> Segment | None:
     """What a name in a folder says; None if it is no segment's."""
     parsed = parse_name(name)
     return None if parsed is None else Segment(folder, name, *parsed)
-
-
-def reach(found: Iterable[Segment], read: Mapping[str, int]) -> dict[str, int]:
-    """The last serial of each queue up to which nothing is missing behind what was read: {queue: serial}. `read` is the
-    last result of this, {} at first; then a queue begins with the lowest serial that is there. `found`: in the order of
-    `segments`.
-
-    A queue whose next segment is missing for good, because it was deleted unread, stays where it is: a reader that
-    finds later serials than the reach twice in a row should say so."""
-    reached = dict(read)
-    for segment in found:
-        last = reached.get(segment.queue)
-        if last is None or segment.serial == last + 1:
-            reached[segment.queue] = segment.serial
-    return reached
 
 
 def read_marker(folder: AnyPath) -> Marker | None:

@@ -1,0 +1,331 @@
+"""`ordack export` to folders that are full, gone, moved, damaged or of others."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from ordack.client import Client
+from ordack.pipeline import export as export_module
+from ordack.pipeline.export import Exporter, Folder
+from ordack.pipeline.segments import (
+    MARKER,
+    FolderError,
+    file_name,
+    hidden,
+    segments,
+)
+from ordack.store import Store
+
+from tests.pipeline.exports import (
+    exported_ids,
+    fill,
+    make_store,
+    queued_ids,
+    run_export,
+)
+from tests.support.command import DEADLINE_S, ENVIRONMENT, as_json, ordack
+
+
+def test_a_recorded_segment_of_a_deleted_queue_becomes_visible(store: Path, to: Path) -> None:
+    ids = fill(store, 2)
+    _leave_pending(store, to)
+    with Client(store) as client:
+        client.delete_queue("line1")
+    assert [(made.queue, made.recovered) for made in run_export(store, to, "plain")] == [("line1", True)]
+    assert exported_ids(to) == ids
+
+
+def test_file_systems_that_lack_links_or_cannot_sync_folders_will_do(
+    store: Path, to: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of Hadoop and of cloud stores, when they are mounted."""
+    ids = fill(store, 2)
+    real = os.fsync
+
+    def unknown(*arguments: Any, **_: Any) -> None:
+        if len(arguments) == 1 and not os.path.isdir(arguments[0]):  # noqa: PTH112
+            return real(arguments[0])
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "link", unknown)
+    with Client(store) as client:
+        monkeypatch.setattr(os, "fsync", unknown)
+        with Exporter(client, ["line1"], to) as exporter:
+            assert len(list(exporter.run())) == 1
+        monkeypatch.setattr(os, "fsync", real)
+    assert exported_ids(to) == ids
+    assert not [path for path in to.iterdir() if path.name.startswith(".")]
+
+
+def test_old_segments_may_be_deleted(store: Path, to: Path) -> None:
+    for number in (1, 2, 3):
+        fill(store, 1, number)
+        run_export(store, to)
+        for segment in segments(to)[:-1] if number < 3 else segments(to):
+            segment.path.unlink()
+    fill(store, 1, 4)
+    assert [made.serial for made in run_export(store, to)] == [4]
+
+
+def test_exporters_that_make_the_folder_at_the_same_time_agree(store: Path, to: Path) -> None:
+    fill(store, 3)
+    fill(store, 3, 11, "plain")
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-m", "ordack", "export", queue, "--store", store, "--to", to],
+            env=ENVIRONMENT,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for queue in ("line1", "plain")
+    ]
+    for process in running:
+        _, errors = process.communicate(timeout=DEADLINE_S)
+        assert (process.returncode, errors) == (0, "")
+    assert exported_ids(to) == [1, 2, 3, 11, 12, 13]
+    assert not [path for path in to.iterdir() if path.name.startswith(".")]
+
+
+def _refused(store: Path, to: Path, text: str, *options: str) -> None:
+    """The export says this, and the messages stay."""
+    with Store(store) as opened:
+        before = opened.queues.named("line1").messages
+    done = ordack("export", "line1", "--store", store, "--to", to, *options)
+    assert done.returncode == 1
+    assert text in done.stderr, done.stderr
+    with Store(store) as opened:
+        assert opened.queues.named("line1").messages == before
+
+
+def test_a_new_identity_needs_a_new_folder_but_finishes_the_old_one(store: Path, to: Path) -> None:
+    fill(store, 2)
+    _leave_pending(store, to)
+    with Store(store) as opened:
+        opened.renew_identity()
+    fill(store, 1, 3)
+    _refused(store, to, "was given a new identifier since: export to a new folder")
+    assert exported_ids(to) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [(b"", "is damaged"), (b"[]", "is damaged"), (b'{"version": 2}', "version 2"), (b"\xff", "is damaged")],
+)
+def test_a_folder_whose_marker_cannot_be_read_is_refused(store: Path, to: Path, content: bytes, text: str) -> None:
+    to.mkdir()
+    (to / MARKER).write_bytes(content)
+    fill(store, 1)
+    _refused(store, to, text)
+
+
+def test_a_folder_that_is_none_is_refused(store: Path, to: Path) -> None:
+    to.write_text("a file")
+    fill(store, 1)
+    _refused(store, to, f"cannot open the folder {to}: Not a directory")
+    _refused(store, Path("/proc/self"), "holds other files")
+
+
+def test_a_folder_of_other_files_is_refused(store: Path, to: Path) -> None:
+    to.mkdir()
+    (to / "thesis.txt").touch()
+    fill(store, 1)
+    _refused(store, to, f"{to} holds other files, such as thesis.txt, and no {MARKER} of an export")
+    assert [path.name for path in to.iterdir()] == ["thesis.txt"]
+    (to / "thesis.txt").unlink()
+    (to / "lost+found").mkdir()  # the root of a new file system
+    run_export(store, to)
+    (to / "notes.txt").touch()
+    fill(store, 1, 2)
+    run_export(store, to)
+    assert exported_ids(to) == [1, 2], "what comes into a folder of ours does not matter"
+
+
+@pytest.mark.parametrize("reason", ["quota", "disk"])
+def test_while_the_folder_is_full_messages_stay_in_their_queue(
+    store: Path, to: Path, monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    ids = fill(store, 9)
+    told: list[str] = []
+    stopped: list[bool] = []
+    writing = Folder.write
+
+    def look(_: float) -> None:
+        """The folder is full, the first time for good, the second until it has room."""
+        assert exported_ids(to) == ids[:4]
+        assert queued_ids(store) == ids[4:]
+        assert not [path for path in to.iterdir() if path.name.startswith(".")]
+        if len(told) == 1:
+            stopped.append(True)
+        elif reason == "disk":
+            monkeypatch.setattr(Folder, "write", writing)
+        else:  # as prune does, which keeps the newest
+            segments(to)[0].path.unlink()
+
+    def full(self: Folder, name: str, content: Any) -> None:
+        writing(self, name, bytes(content)[:10])
+        with self._errors("write to the folder"):
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    # Of this module alone: threads of others sleep, too.
+    monkeypatch.setattr(export_module, "time", SimpleNamespace(monotonic=time.monotonic, sleep=look))
+    monkeypatch.setattr(export_module, "FULL_STOPS", 1)
+    quota = 10 if reason == "quota" else None
+    with Client(store) as client, Exporter(client, ["line1"], to, rows=2, quota=quota, tell=told.append) as exporter:
+        running = exporter.follow(lambda: bool(stopped), age=0)
+        assert [next(running).messages for _ in range(2)] == [2, 2]
+        if reason == "disk":
+            monkeypatch.setattr(Folder, "write", full)
+        assert list(running) == []
+        assert len(told) == 1
+        assert ("--quota is 10" if reason == "quota" else "Disk quota exceeded") in told[0]
+        assert told[0].endswith("Until there is room, nothing is taken from the queues")
+        stopped.clear()
+        assert next(exporter.follow(lambda: bool(stopped), age=0)).messages == 2
+        assert told[2:] == [f"{to} has room again: the export goes on"]
+    assert queued_ids(store) == ids[6:]
+
+
+def _leave_pending(store: Path, to: Path) -> Path:
+    """A segment that is recorded and not visible; its hidden file."""
+    real = os.rename
+
+    def fail(*names: Any, **folders: Any) -> None:
+        if folders:  # else it is the store's
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(*names)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "rename", fail)
+        with pytest.raises(FolderError, match="no longer in the queue"):
+            run_export(store, to)
+    (path,) = [path for path in to.iterdir() if path.name.endswith(".parquet.new")]
+    return path
+
+
+def test_a_recorded_segment_goes_with_its_folder(store: Path, to: Path, tmp_path: Path) -> None:
+    ids = fill(store, 3)
+    _leave_pending(store, to)
+    to.rename(tmp_path / "moved")
+    _refused(store, to, "was it moved?")
+    _refused(
+        store,
+        tmp_path / "other",
+        "3 messages of the queue line1, lookup ids 1 to 3: in the segment "
+        f"line1-0000000001-1-3.parquet, which has not become visible: its folder was {to}, and this is another",
+    )
+    assert as_json("export", "line1", "--store", store, "--to", tmp_path / "moved")[0]["recovered"] is True
+    assert exported_ids(tmp_path / "moved") == ids
+
+
+def test_a_recorded_segment_that_is_lost_is_told_and_given_up_when_asked(store: Path, to: Path, tmp_path: Path) -> None:
+    fill(store, 3)
+    _leave_pending(store, to).unlink()
+    fill(store, 1, 4)
+    _refused(
+        store,
+        to,
+        "3 messages of the queue line1, lookup ids 1 to 3: in the segment "
+        "line1-0000000001-1-3.parquet, which has not become visible: the file",
+    )
+    _refused(store, tmp_path / "other", "its folder was")
+    done = ordack("export", "line1", "--store", store, "--to", to, "--anew")
+    assert done.returncode == 0
+    assert "given up: 3 messages of the queue line1, lookup ids 1 to 3" in done.stderr
+    assert [segment.serial for segment in segments(to)] == [1, 2], "readers that wait for the next one go on"
+    assert exported_ids(to) == [4]
+
+
+def test_a_folder_that_is_gone_can_be_replaced_when_asked_and_may_come_back(
+    store: Path, to: Path, tmp_path: Path
+) -> None:
+    fill(store, 3)
+    _leave_pending(store, to)
+    to.rename(tmp_path / "away")
+    fill(store, 1, 4)
+    _refused(store, to, "that folder is not there any more")
+    assert not to.exists(), "where it is looked for, nothing is made"
+    done = ordack("export", "line1", "--store", store, "--to", to, "--anew")
+    assert (done.returncode, "given up: 3 messages" in done.stderr) == (0, True)
+    assert exported_ids(to) == [4]
+    fill(store, 1, 5)
+    assert [made.serial for made in run_export(store, to)] == [2]
+    fill(store, 1, 6)
+    run_export(store, tmp_path / "away")
+    assert exported_ids(tmp_path / "away") == [1, 2, 3, 6], "it had not been lost"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(path.read_bytes()[:-1]),
+        lambda path: path.write_bytes(bytes(path.stat().st_size)),
+        lambda path: pq.write_table(pq.read_table(path, partitioning=None), path, compression="none"),
+        lambda path: (path.unlink(), path.mkdir()),
+    ],
+    ids=["short", "zeros", "another", "folder"],
+)
+def test_an_unreadable_recorded_file_is_told(store: Path, to: Path, damage: Callable[[Path], Any]) -> None:
+    fill(store, 3)
+    path = _leave_pending(store, to)
+    damage(path)
+    _refused(store, to, f"the file {path.name} in {to} is damaged")
+    assert path.exists()
+
+
+def test_an_unrecorded_file_is_removed_whatever_is_in_it(store: Path, to: Path) -> None:
+    fill(store, 1)
+    run_export(store, to)
+    garbage = to / hidden(file_name("line1", 2, 7, 9))
+    foreign = to / hidden(file_name("plain", 1, 7, 9))
+    for path in (garbage, foreign):
+        path.write_bytes(b"garbage")
+    run_export(store, to)
+    assert (garbage.exists(), foreign.exists()) == (False, True), "another queue's may be in the making"
+    garbage.mkdir()
+    fill(store, 1, 2)
+    _refused(store, to, f"cannot delete {garbage.name} in the folder")
+
+
+def test_a_folder_that_is_moved_during_the_export_gets_nothing_more(store: Path, to: Path, tmp_path: Path) -> None:
+    ids = fill(store, 4)
+    with Client(store) as client, Exporter(client, ["line1"], to, rows=2) as exporter:
+        running = exporter.run()
+        next(running)
+        to.rename(tmp_path / "moved")
+        to.mkdir()
+        with pytest.raises(FolderError, match="was moved, deleted or replaced"):
+            next(running)
+    assert list(to.iterdir()) == []
+    assert queued_ids(store) == ids[2:]
+
+
+def test_a_restored_store_does_not_go_on_in_the_folder(store: Path, to: Path, tmp_path: Path) -> None:
+    ids = fill(store, 3)
+    backup = tmp_path / "backup"
+    shutil.copytree(store, backup)
+    run_export(store, to, rows=2)
+    _refused(backup, to, "has segment 2 of the queue line1, and this store knows of none: the store was restored")
+    assert exported_ids(to) == ids
+    assert [made.messages for made in run_export(backup, tmp_path / "new")] == [3]
+
+
+def test_the_folder_of_another_queue_manager_or_of_nobody_is_refused(store: Path, to: Path, tmp_path: Path) -> None:
+    make_store(tmp_path / "other")
+    fill(tmp_path / "other", 1)
+    run_export(tmp_path / "other", to)
+    fill(store, 1)
+    _refused(store, to, "holds segments of the queue manager ")
+    (to / MARKER).unlink()
+    _refused(store, to, "that says whose they are")
+    assert len(segments(to)) == 1
