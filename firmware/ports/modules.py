@@ -28,7 +28,7 @@ BOARD = FIRMWARE.parent / "build" / "board"
 FOLDERS = ("mqqb", "ordack/node")
 VERSION = "0.1.0"
 # the last one is for type checkers
-CPYTHON = {"mqqb/core_cffi.py", "ordack/node/cpython.py", "ordack/node/interfaces.py"}
+CPYTHON = {"mqqb/core_cffi.py", "ordack/node/cpython.py"}
 HOSTS = {
     f"mqqb/{name}.py"
     for name in ("build", "fields", "guids", "handshake", "hosts", "ping", "problems", "rare", "transfer")

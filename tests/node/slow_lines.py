@@ -149,7 +149,7 @@ class OverTcp(World):
     is_cut = False
 
     def make_link(self) -> Any:
-        return self  # with the methods of interfaces.Link that follow
+        return self  # with the methods of link.Link that follow
 
     def open(self) -> None:
         self.up = Direction(self.up.speed)

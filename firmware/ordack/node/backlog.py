@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ordack.node.commits import Commits
-    from ordack.node.interfaces import Stream
     from ordack.node.log import Buffer, Restored
     from ordack.node.notices import Notices
     from ordack.node.outcomes import Deadlines, Outcomes
+    from ordack.node.queue import Queue
 
 _RESERVE_PIECES = const(16)  # so much memory a session has left when messages are taken from the flash, for what it
 _RESERVE_BYTES = const(128)  # takes are small pieces
@@ -38,7 +38,7 @@ class Backlog:
         outcomes: "Outcomes",
         deadlines: "Deadlines",
         notices: "Notices",
-        queues: "Sequence[Stream]",
+        queues: "Sequence[Queue]",
         hold: int,
     ) -> None:
         self.commits = commits
@@ -55,7 +55,7 @@ class Backlog:
         return self.commits.waiting + coming + sum([queue.logged.deferred for queue in self._queues])
 
     def accept(
-        self, queue: "Stream", packet: bytearray, record: "array[int]", may_expire: bool = True, body: "Buffer" = b""
+        self, queue: "Queue", packet: bytearray, record: "array[int]", may_expire: bool = True, body: "Buffer" = b""
     ) -> Message:
         """Number a message and log it (B-317); commit makes it durable. Raises OutboxFull, OutboxWriteFailed.
 
@@ -100,7 +100,7 @@ class Backlog:
         commits.packets.keep(message, packet, 0 if body else queue.peer.room)
         return message
 
-    def transmit(self, queue: "Stream", entry: streams.Entry, part: memoryview) -> bool:
+    def transmit(self, queue: "Queue", entry: streams.Entry, part: memoryview) -> bool:
         """Fill part with the packet of an entry that is about to be transmitted, or with its beginning, which goes as
         far as to the end of its TransactionHeader. False: it is too late for that (C-18, C-22).
 
@@ -180,7 +180,7 @@ class Backlog:
                 if self.commits.outbox.log.gaps:
                     queue.miss()
 
-    def is_low(self, queue: "Stream") -> bool:
+    def is_low(self, queue: "Queue") -> bool:
         """Are few of its messages left in memory, and others on the flash?"""
         if not queue.logged.deferred:
             return False

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from mqqb import streams
     from ordack.node.commits import Commits
-    from ordack.node.interfaces import Carrier
+    from ordack.node.peer import Peer
     from ordack.node.sources import LoggedSource
 
 
@@ -237,7 +237,7 @@ class Inboxes:
 
     # ---- for the node -----------------------------------------------------------------------------
 
-    def arrived(self, peer: "Carrier", message: headers.UserMessage, raw: bytes, now: int) -> bool:
+    def arrived(self, peer: "Peer", message: headers.UserMessage, raw: bytes, now: int) -> bool:
         """Decide about a message that this peer's session has brought; raw: its packet. `settled` has to follow.
 
         True: the log has no room for it, it is as if it had not come (B-285). Where only another stream has no place,
@@ -290,7 +290,7 @@ class Inboxes:
             else:
                 self._deliver(arrival)
 
-    def next_packet(self, peer: "Carrier", now: int) -> "tuple[streams.Entry | None, bytearray, bool] | None":
+    def next_packet(self, peer: "Peer", now: int) -> "tuple[streams.Entry | None, bytearray, bool] | None":
         """What this peer is owed. Makes the log durable first if it has to. Raises OutboxDamaged, OSError."""
         if self._pending:  # its session has died of something else
             if not self._commits.commit_now():
@@ -302,7 +302,7 @@ class Inboxes:
         """A session has acknowledged these for good."""
         self.owed.acknowledged(entries)
 
-    def closed(self, peer: "Carrier") -> None:
+    def closed(self, peer: "Peer") -> None:
         """A session has ended."""
         self.owed.closed(peer)
 

@@ -1,7 +1,4 @@
-"""Links carry bytes to the peer without waiting. This module has TcpLink; uart.UartLink is another.
-
-interfaces.Link says what each method does.
-"""
+"""Links carry bytes to the peer without waiting. This module has TcpLink; uart.UartLink is another."""
 
 import errno
 import select
@@ -18,7 +15,39 @@ from ordack.node.clock import ticks_diff, ticks_ms
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, Protocol
+
+    class Waitable(Protocol):
+        """stream: what select.poll waits on until there is something to read, always the same; None while closed, and
+        while a name is looked up. wants_write: it also waits until `stream` can be written.
+        """
+
+        stream: Any
+        wants_write: bool
+
+    class Link(Waitable, Protocol):
+        """How bytes reach the peer, without waiting. OSError: it is broken, and only close and then open are of use.
+
+        While it is opening or open, is_open or readinto is called at least every TICK_MS: its timers run inside them.
+        failed: the node sets it to False when there is a session.
+        """
+
+        failed: bool
+
+        def open(self) -> None:
+            """Begin to open it."""
+
+        def is_open(self) -> bool:
+            """Go on opening it: is it open? OSError too if nobody has answered for too long."""
+
+        def readinto(self, buffer: memoryview) -> int:
+            """Bytes that were read; 0: there are none now. OSError too if the peer has closed."""
+
+        def write(self, data: memoryview) -> int:
+            """So many of the bytes were taken; 0: there is no room now."""
+
+        def close(self) -> None:
+            """Let go of it, whatever its state; what was not sent yet is dropped."""
 
 TICK_MS = 100
 CONNECT_TIMEOUT_S = const(10)
@@ -132,14 +161,14 @@ class TcpLink:
     if MICROPYTHON:
 
         def readinto(self, buffer: memoryview) -> int:
-            """See interfaces.Link."""
+            """See link.Link."""
             count = self.stream.readinto(buffer)
             if count == 0:
                 raise OSError(errno.ECONNRESET)
             return count or 0
 
         def write(self, data: memoryview) -> int:
-            """See interfaces.Link."""
+            """See link.Link."""
             count = self.stream.write(data) or 0
             self.wants_write = count < len(data)
             return int(count)
@@ -148,7 +177,7 @@ class TcpLink:
         from ordack.node.cpython import readinto, write  # type: ignore[assignment,no-redef,unused-ignore]
 
     def close(self) -> None:
-        """See interfaces.Link."""
+        """See link.Link."""
         stream = self.stream
         if self._looking is not None:
             self._looking.close()

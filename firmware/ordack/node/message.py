@@ -9,14 +9,9 @@ TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     import asyncio
     from array import array
-    from typing import Any, Protocol
+    from typing import Any
 
-    class Follower(Protocol):
-        """A queue with messages on the flash only."""
-
-        def follow(self, message: "Message") -> None:
-            """Somebody asks about it: say what is known, and use this handle when it comes into memory."""
-
+    from ordack.node.queue import Queue
 
 # Of a record's MARKS in state X, ours: the application has not been told yet that the message has failed,
 UNTOLD = const(0x40)
@@ -36,7 +31,7 @@ class Message(log.Stored):
 
     # Of the class, until a message differs: one that waits takes less memory so.
     twin: "Message | None" = None  # the handle by which the node knows it
-    elsewhere: "Follower | None" = None  # who knows of it while it waits on the flash only
+    elsewhere: "Queue | None" = None  # who knows of it while it waits on the flash only
     error: "Exception | None" = None
     event: "asyncio.Event | None" = None
     failure: "Exception | None" = None

@@ -16,7 +16,7 @@ or without asyncio
 No call but `wait` lasts longer than a few operations of the file system (see `poll`), whatever network and name servers
 do: a watchdog that is fed around them may be short.
 
-One session carries all queues of an address. What others send to this node goes to its `receiver`; without one it is
+One session carries all queues of an address. What others send to this node goes to its `inboxes`; without any it is
 dropped. The node consists of `backlog`, what waits to be sent, `deadlines`, `outcomes`, what becomes of each message,
 and `commits`, when it all becomes durable.
 """
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from mqqb import session
     from mqqb.headers import UserMessage
     from ordack.node.inbox import Inbox, Inboxes
-    from ordack.node.interfaces import Link, Receiver, Waitable
+    from ordack.node.link import Link, Waitable
     from ordack.node.log import LoggedQueue
     from ordack.node.owed import Arrival
     from ordack.node.peer import Peer
@@ -153,7 +153,6 @@ class Node:
     a queue in the outbox that cannot be reached.
     """
 
-    receiver: "Receiver | None" = None
     inboxes: "Inboxes | None" = None  # if there are any
     _queues: "list[Queue]"
     _tasks: "Tasks | None" = None
@@ -280,7 +279,9 @@ class Node:
             from ordack.node.inbox import Inboxes  # not before a program uses it
 
             self.inboxes = Inboxes(self.commits, self._inbox_quota)
-            self.receive_with(self.inboxes)
+            if self.peers.connect is not None:
+                self.peers.at(self.peers.connect)
+            self.touch()
         return self.inboxes.open(name, number)
 
     def find(self, message_id: int) -> "Message | None":
@@ -395,8 +396,8 @@ class Node:
                 commits.marked_at = now
                 commits.commit_now()  # no message has done it for a while: after a cut this saves a resend
             wait = self.peers.poll(now)
-            if self.receiver is not None:
-                due = self.receiver.next_timeout(now)
+            if self.inboxes is not None:
+                due = self.inboxes.next_timeout(now)
                 if due is not None:
                     wait = min(wait, max(due - now, 0))
             for queue in self._queues:
@@ -491,13 +492,6 @@ class Node:
     def commit_now(self) -> bool:
         """Make durable what was accepted, at once. False: the file system refused, some of it was or nothing."""
         return self.commits.commit_now()
-
-    def receive_with(self, receiver: "Receiver") -> None:
-        """What others send goes to `receiver` from now on; sessions are kept open, so that it can come."""
-        self.receiver = receiver
-        if self.peers.connect is not None:
-            self.peers.at(self.peers.connect)
-        self.touch()
 
     def touch(self) -> None:
         """Something has changed: poll will be called soon."""

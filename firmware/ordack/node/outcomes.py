@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from mqqb import lives
     from mqqb.headers import FinalAck, FinalAckBody, UserMessage
     from ordack.node.commits import Commits
-    from ordack.node.interfaces import Stream
     from ordack.node.log import Restored
     from ordack.node.message import Message
     from ordack.node.notices import Notices
+    from ordack.node.queue import Queue
     from ordack.node.recall import Aside
 
 OUTCOMES_MAX = 64
@@ -43,7 +43,7 @@ class Outcomes:
         self,
         commits: "Commits",
         notices: "Notices",
-        queues: "Sequence[Stream]",
+        queues: "Sequence[Queue]",
         peers: "Sequence[Any]",
         settings: confirm.Settings,
         quota: "tuple[int, int]",
@@ -169,7 +169,7 @@ class Outcomes:
             if self._commits.outbox.log.gaps:
                 queue.miss()
 
-    def _found(self, queue: "Stream", message_id: int, where: "tuple[int, int] | None" = None) -> "Message | None":
+    def _found(self, queue: "Queue", message_id: int, where: "tuple[int, int] | None" = None) -> "Message | None":
         """Take a message from the flash, for it is about to end. None: it is not there."""
         restored = self.find_aside(queue, message_id, where)
         if restored is not None:
@@ -189,7 +189,7 @@ class Outcomes:
         self._commits.waiting += 1
         return message
 
-    def find_aside(self, queue: "Stream", message_id: int, where: "tuple[int, int] | None" = None) -> "Restored | None":
+    def find_aside(self, queue: "Queue", message_id: int, where: "tuple[int, int] | None" = None) -> "Restored | None":
         """A message that is stored while its fate is open; it stays on the flash. where: its position, too."""
         return self.aside().find(queue.logged, message_id, where) if queue.logged.aside else None
 
@@ -203,13 +203,13 @@ class Outcomes:
             self._aside = Aside(outbox.log, outbox.queues, Message)
         return self._aside
 
-    def take(self, queue: "Stream", restored: "Restored") -> "Any":
+    def take(self, queue: "Queue", restored: "Restored") -> "Any":
         """Such a message is in memory from now on, for it is about to end."""
         self.aside().attach(restored)
         queue.hand_over(restored)
         return restored.handle
 
-    def answer(self, queue: "Stream", entries: "list[streams.Entry]", message_class: int) -> None:
+    def answer(self, queue: "Queue", entries: "list[streams.Entry]", message_class: int) -> None:
         """As mqqb.lives.Storage asks."""
         self._answered = entries
         self._answer = message_class
@@ -231,7 +231,7 @@ class Outcomes:
             except (MemoryError, log.OutboxError):
                 pass  # each sequence waits for its OrderAck
 
-    def outrun(self, time_stamp: int, queue: "Stream | None") -> None:
+    def outrun(self, time_stamp: int, queue: "Queue | None") -> None:
         """As mqqb.lives.Storage asks; whoever asks is told why."""
         queues = self._queues if queue is None else [queue]
         if time_stamp >= clock.CLOCK_END:
@@ -390,7 +390,7 @@ class Deadlines:
     `due`: s since 1970, no deadline is earlier; 0: some T0 is not known; None: there is no deadline.
     """
 
-    def __init__(self, commits: "Commits", outcomes: Outcomes, queues: "Sequence[Stream]") -> None:
+    def __init__(self, commits: "Commits", outcomes: Outcomes, queues: "Sequence[Queue]") -> None:
         self.due: "int | None" = None
         self._commits = commits
         self._outcomes = outcomes
@@ -433,7 +433,7 @@ class Deadlines:
         now = self._commits.clock.time()
         return now != 0 and now >= self.due and self._expire(now)
 
-    def is_over(self, queue: "Stream", entry: "streams.Entry") -> bool:
+    def is_over(self, queue: "Queue", entry: "streams.Entry") -> bool:
         """Is it too late to send a message (C-18, C-22)? Then it leaves the stream."""
         confirmation = self._outcomes.of(entry.key)
         record = confirmation.record
@@ -488,7 +488,7 @@ class Deadlines:
         self.expect_aside()
         return has_ended
 
-    def _expire_aside(self, queue: "Stream", number: int, now: int) -> bool:
+    def _expire_aside(self, queue: "Queue", number: int, now: int) -> bool:
         """Act on the deadlines of what is aside in a segment, unless others have to be told first. Has any ended?"""
         from ordack.node import aside
 

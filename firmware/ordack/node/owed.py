@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ordack.node.commits import Commits
-    from ordack.node.interfaces import Carrier
+    from ordack.node.peer import Peer
 
 REFUSALS_MAX = 16  # FinalAcks that wait for a session, for messages of which the log has nothing
 QUIET = const(86400000)  # ms for which a stream says nothing that may be forgotten: who sends again does it sooner
@@ -38,7 +38,7 @@ class Arrival(sources.Arrival):
     """
 
     # Of the class, until an arrival differs: one that waits takes less memory so.
-    carrier: "Carrier | None" = None
+    carrier: "Peer | None" = None
     peer: "bytes | None" = None
     packet: "bytes | None" = None
 
@@ -50,7 +50,7 @@ class Source:
         self.logged = logged
         self.stream = stream
         self.heard = -QUIET  # not in this start
-        self.carrier: "Carrier | None" = None
+        self.carrier: "Peer | None" = None
 
 
 class Owed:
@@ -84,7 +84,7 @@ class Owed:
         arrival.record[confirm.STATE] = confirm.GONE
         self._commits.log([arrival])
 
-    def refuse(self, raw: bytes, peer: "Carrier") -> bool:
+    def refuse(self, raw: bytes, peer: "Peer") -> bool:
         """Answer a message for a queue that is not here (B-256). Nothing of this is durable, or needs to be.
 
         False: that is owed already, the message has come again.
@@ -114,7 +114,7 @@ class Owed:
         self.add(arrival)
         return True
 
-    def next_packet(self, peer: "Carrier", now: int) -> "tuple[streams.Entry | None, bytearray, bool] | None":
+    def next_packet(self, peer: "Peer", now: int) -> "tuple[streams.Entry | None, bytearray, bool] | None":
         """What this peer is owed: FinalAcks in order, then OrderAcks that are due. (entry, packet, recoverable).
 
         Makes the log durable first if it has to. Raises OutboxDamaged, OSError.
@@ -149,7 +149,7 @@ class Owed:
                 self.final_acks.remove(arrival)
                 self.gone(arrival)
 
-    def closed(self, peer: "Carrier") -> None:
+    def closed(self, peer: "Peer") -> None:
         """A session has ended: what it carried goes to another one."""
         for arrival in self.final_acks:
             if arrival.carrier is peer:
@@ -161,7 +161,7 @@ class Owed:
 
     # ---- inside -----------------------------------------------------------------------------------
 
-    def _may_acknowledge(self, source: Source, peer: "Carrier") -> bool:
+    def _may_acknowledge(self, source: Source, peer: "Peer") -> bool:
         """Does an OrderAck of this stream go to this peer, and behind all refusals that it covers?"""
         if source.carrier is not peer and (source.carrier is not None or source.logged.guid != peer.remote_guid):
             return False
@@ -184,7 +184,7 @@ class Owed:
             )
         return arrival.peer
 
-    def _final_ack(self, arrival: Arrival, peer: "Carrier") -> bytearray:
+    def _final_ack(self, arrival: Arrival, peer: "Peer") -> bytearray:
         packet = self._commits.outbox.log.load(arrival) if arrival.packet is None else arrival.packet
         source = bytes(packet[core.USER_SOURCE_QUEUE_MANAGER_AT : core.USER_QUEUE_MANAGER_ADDRESS_AT])
         _, ordinal, time_stamp, number, previous = sequence(packet)
@@ -205,7 +205,7 @@ class Owed:
             host,
         )
 
-    def _order_ack(self, source: Source, peer: "Carrier") -> bytearray:
+    def _order_ack(self, source: Source, peer: "Peer") -> bytearray:
         record = source.stream.record
         destination, host = _way_to(peer, source.logged.guid)
         self._order_acks = self._order_acks + 1 & 0xFFFF
@@ -231,7 +231,7 @@ def sequence(packet: "bytes | bytearray | memoryview") -> "tuple[int, ...]":
     return struct.unpack_from("<IIIII", packet, parse.transaction_offset(packet))
 
 
-def _way_to(peer: "Carrier", source: bytes) -> "tuple[names.QueueName, bytes]":
+def _way_to(peer: "Peer", source: bytes) -> "tuple[names.QueueName, bytes]":
     """Destination and QueueManagerAddress of an acknowledgement that goes to this peer: by its address if that is one,
     and the source's."""
     address = peer.address

@@ -13,35 +13,11 @@ from ordack.node.link import TICK_MS, Backoff, TcpLink
 TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, Protocol
+    from typing import Any
 
-    from ordack.node.backlog import Backlog
-    from ordack.node.clock import Clock
-    from ordack.node.commits import Commits, Stats
-    from ordack.node.interfaces import Link, Receiver, Stream, Waitable
-    from ordack.node.notices import Notices
-    from ordack.node.outbox import Outbox
-    from ordack.node.outcomes import Outcomes
-
-    class Source(Protocol):
-        """What a peer's messages come from, and to whom it gives what came. heap: bytes that the board has."""
-
-        guid: bytes
-        accept: str
-        heap: int
-        settings: "session.Settings | None"
-        clock: Clock
-        outbox: Outbox
-        commits: Commits
-        outcomes: Outcomes
-        backlog: Backlog
-        notices: Notices
-        stats: Stats
-        receiver: "Receiver | None"
-
-        def leave(self, link: Waitable) -> None:
-            """This link is about to be closed."""
-
+    from ordack.node.link import Link, Waitable
+    from ordack.node.node import Node
+    from ordack.node.queue import Queue
 
 PORT = 1801  # B-001
 ACCEPTED_MAX = 4  # connections that others have made to this node, at a time
@@ -62,10 +38,10 @@ class Peer:
     answered it, not even to refuse. `session`: None while there is none.
     """
 
-    def __init__(self, source: "Source", link: "Link", backoff: "Backoff | None") -> None:
+    def __init__(self, source: "Node", link: "Link", backoff: "Backoff | None") -> None:
         self.source = source
         self.link = link
-        self.queues: "list[Stream]" = []
+        self.queues: "list[Queue]" = []
         self.remote_guid = names.NULL_GUID
         self.reason = ""
         self._told: "str | None" = None  # of `reason`, to the application
@@ -83,7 +59,7 @@ class Peer:
         self._end = 0  # and so much has to be
         self._large: "Any" = None  # a message whose packet the buffer does not hold: it goes in parts, and
         self._large_at = 0  # so much of it has been in the buffer
-        self._leaving: "Stream | None" = None  # the queue of such a message, until the link has taken all of it
+        self._leaving: "Queue | None" = None  # the queue of such a message, until the link has taken all of it
         self._trailer = 0  # bytes of its SessionHeader, which waits at the end of the buffer
         # Something found no room: ms until which the session goes on, or until fewer than so many arrivals are kept.
         self._full: "tuple[int, int] | None" = None
@@ -97,7 +73,7 @@ class Peer:
         """The host at the other end as the link knows it, "" if it has no address."""
         return getattr(self.link, "host", "")
 
-    def add(self, queue: "Stream") -> None:
+    def add(self, queue: "Queue") -> None:
         """Carry what is sent to that queue, too."""
         if self.queues and queue.logged.guid == b"\0\0\0\0":
             queue.logged.guid = self.queues[0].logged.guid
@@ -145,8 +121,8 @@ class Peer:
             self._tell(self.reason)
         if conversation is not None:
             conversation.transport_closed()
-            if self._was_open and self.source.receiver is not None:
-                self.source.receiver.closed(self)
+            if self._was_open and self.source.inboxes is not None:
+                self.source.inboxes.closed(self)
 
     def _tell(self, reason: str) -> None:
         """Tell that there is a session (""), or why not: once, until that changes."""
@@ -159,7 +135,7 @@ class Peer:
         for queue in self.queues:
             if queue.stream.table or queue.stream.awaiting_final_ack or queue.logged.aside:
                 return True
-        return self.source.receiver is not None
+        return self.source.inboxes is not None
 
     def _connect(self, now: int) -> bool:
         """Go on towards a session if one is needed; True when the handshake begins."""
@@ -190,7 +166,7 @@ class Peer:
 
     def _make_room(self) -> None:
         """See that the buffer, of which nothing is needed, is as large as it has to be."""
-        least = self._least if self.source.receiver is None else max(self._least, _FROM_HERE_BYTES)
+        least = self._least if self.source.inboxes is None else max(self._least, _FROM_HERE_BYTES)
         if len(self._out) < least:
             self._out = bytearray(max(self._write_bytes, least))
             self._view = memoryview(self._out)
@@ -281,11 +257,11 @@ class Peer:
         if source.commits.uncommitted:
             source.commits.commit_now()  # nothing leaves before it is durable (B-098)
         room = self.room
-        if source.receiver is not None:
+        if source.inboxes is not None:
             while conversation.can_send():
                 if self._end + _ACKS_BYTES > room:
                     return True
-                reply = source.receiver.next_packet(self, now)
+                reply = source.inboxes.next_packet(self, now)
                 if reply is None:
                     break
                 conversation.send(reply[0], reply[1], reply[2], now)
@@ -332,7 +308,7 @@ class Peer:
         5 s: what it carries the other way, and what is heard about that, makes some.
         """
         source = self.source
-        receiver = source.receiver
+        inboxes = source.inboxes
         waiting: "list[bool] | None" = None  # for the sync: the messages, by being recoverable or not
         refusal = ""
         has_arrived = False
@@ -349,11 +325,11 @@ class Peer:
                 continue
             packet = event.packet
             try:
-                if receiver is None or hasattr(packet, "body"):  # an OrderAck or a FinalAck
+                if inboxes is None or hasattr(packet, "body"):  # an OrderAck or a FinalAck
                     source.outcomes.received(packet, self.queues)
                 elif not self._full:
                     has_arrived = True
-                    if receiver.arrived(self, packet, event.raw, now):
+                    if inboxes.arrived(self, packet, event.raw, now):
                         self._full = now + _FULL_MS, source.outbox.arrivals
             except log.OutboxError as error:
                 refusal = str(error)
@@ -369,8 +345,8 @@ class Peer:
             waiting.append(event.recoverable)
         if waiting is not None and source.commits.must_commit and not source.commits.commit_now():
             refusal = refusal or "an outcome could not be made durable"
-        if receiver is not None and has_arrived:
-            receiver.settled()
+        if inboxes is not None and has_arrived:
+            inboxes.settled()
         if refusal:
             conversation.close("B-098", refusal)
         for recoverable in waiting or ():
@@ -380,8 +356,8 @@ class Peer:
         """Act on an event that is no message."""
         source = self.source
         if isinstance(event, events.Acknowledged):
-            if source.receiver is not None:
-                source.receiver.acknowledged(event.entries)
+            if source.inboxes is not None:
+                source.inboxes.acknowledged(event.entries)
         elif isinstance(event, events.Opened):
             assert self.session is not None
             guid = self.session.remote_guid
@@ -409,7 +385,7 @@ class Peers:
 
     def __init__(
         self,
-        source: "Source",
+        source: "Node",
         connect: "tuple[str, int] | Link | None",
         listen: "tuple[str, int] | None",
         random: "Callable[[], float]",

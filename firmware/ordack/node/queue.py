@@ -74,7 +74,10 @@ class Queue:
                 message.tell()
 
     def follow(self, message: "Message") -> None:
-        """See message.Follower. Raises OutboxError: it has ended, and what became of it is not known any more."""
+        """Somebody asks about it: say what is known, and use this handle when it comes into memory.
+
+        Raises OutboxError: it has ended, and what became of it is not known any more.
+        """
         outcomes = self.backlog.outcomes
         message_id = message.message_id
         is_there = message_id in self.followed or self.logged.may_defer(message_id)

@@ -12,7 +12,8 @@ TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from typing import Any
 
-    from ordack.node.interfaces import Polled, Waitable
+    from ordack.node.link import Waitable
+    from ordack.node.node import Node
 
 if not MICROPYTHON:
     from ordack.node import cpython
@@ -21,7 +22,7 @@ if not MICROPYTHON:
 class Tasks:
     """Runs a node in the running event loop."""
 
-    def __init__(self, node: "Polled") -> None:
+    def __init__(self, node: "Node") -> None:
         self._node = node
         self.sleeping: "Any" = None  # while there is nothing to do
         self._is_woken = False

@@ -29,7 +29,7 @@ class TlsLink(TcpLink):
         self._is_secure = False
 
     def is_open(self) -> bool:
-        """See interfaces.Link. The handshake goes on in readinto and write, which raise what is wrong with it."""
+        """See link.Link. The handshake goes on in readinto and write, which raise what is wrong with it."""
         if not super().is_open():
             return False
         if not self._is_secure:
@@ -40,21 +40,21 @@ class TlsLink(TcpLink):
         return True
 
     def close(self) -> None:
-        """See interfaces.Link."""
+        """See link.Link."""
         self._is_secure = False
         super().close()
 
     if MICROPYTHON:
 
         def readinto(self, buffer: memoryview) -> int:
-            """See interfaces.Link."""
+            """See link.Link."""
             try:
                 return super().readinto(buffer)
             except ValueError as error:  # what is wrong with the certificate
                 raise OSError(str(error)) from None
 
         def write(self, data: memoryview) -> int:
-            """See interfaces.Link."""
+            """See link.Link."""
             try:
                 return super().write(data)
             except ValueError as error:

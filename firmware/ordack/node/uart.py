@@ -23,7 +23,7 @@ _NOTHING = bytearray(0)
 
 
 class UartLink:
-    """The board's end of a serial line (interfaces.Link). No call waits, but for what `uart` itself does.
+    """The board's end of a serial line (link.Link). No call waits, but for what `uart` itself does.
 
     uart: a machine.UART; or a stream that does not block, such as a file or a socket. What it got while no link was
     open does not matter. rxbuf: the size of its receive buffer in bytes, 112 or more: the other end never has more
@@ -49,7 +49,7 @@ class UartLink:
         self.line = line.Line(True, window, os.urandom(1)[0], frames=frames)
 
     def open(self) -> None:
-        """See interfaces.Link."""
+        """See link.Link."""
         self.stream = self._uart
         self._began = ticks_ms()
         now = self._clock.now()
@@ -57,7 +57,7 @@ class UartLink:
         self._flush(now)
 
     def is_open(self) -> bool:
-        """See interfaces.Link. Raises OSError after OPEN_TIMEOUT_MS."""
+        """See link.Link. Raises OSError after OPEN_TIMEOUT_MS."""
         if self.line.state == line.OPENING:
             now = self._clock.now()
             while not self.line.read(_NOTHING, now) and self._fill():
@@ -68,7 +68,7 @@ class UartLink:
         return self.line.state == line.OPEN
 
     def readinto(self, buffer: memoryview) -> int:
-        """See interfaces.Link."""
+        """See link.Link."""
         now = self._clock.now()
         done = 0
         while done < len(buffer):
@@ -85,7 +85,7 @@ class UartLink:
         return done
 
     def write(self, data: memoryview) -> int:
-        """See interfaces.Link."""
+        """See link.Link."""
         now = self._clock.now()
         out = self.line
         began = ticks_ms()
@@ -101,7 +101,7 @@ class UartLink:
         return done
 
     def close(self) -> None:
-        """See interfaces.Link."""
+        """See link.Link."""
         self.line.close()
         self.stream = None
         try:
