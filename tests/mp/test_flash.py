@@ -194,28 +194,6 @@ def a_second_node_sees_what_the_first_has_given_to_the_file_and_not_synced(cuts,
     return 0
 
 
-def a_node_that_is_closed_accepts_nothing(cuts, seed):
-    """On LittleFS it wrote over what the next one had accepted."""
-    for kind in (flash.LITTLEFS, flash.LITTLEFS_256, flash.FAT):
-        vfs.mount(kind.system(kind.make(), **kind.options), flash.LIFE)
-        first = Node(flash.LIFE + "/box", capacity=60000)
-        first.queue(LINE).put(b"1")
-        first.close_now()
-        second = Node(flash.LIFE + "/box", capacity=60000)
-        second.queue(LINE).put(b"2")
-        for body in (b"lost", b"lost, too"):
-            power.raises(log.OutboxError, first.queue(LINE).put, body)
-        second.queue(LINE).put(b"3")
-        first.close_now()
-        second.close_now()
-        third = Node(flash.LIFE + "/box", capacity=60000)
-        found = [bytes(third.read(message).properties.body) for message in third.outbox.handles()]
-        assert found == [b"1", b"2", b"3"], (kind.name, found)
-        third.close_now()
-        vfs.umount(flash.LIFE)
-    return 0
-
-
 class _Closing:
     """Cuts the power before each write of a close, and looks at what is there then."""
 
@@ -432,7 +410,6 @@ def main(cuts, seed):
     ]
     if gc.mem_free() > _FLASHES_BYTES:
         tests.append((a_second_node_sees_what_the_first_has_given_to_the_file_and_not_synced, 0))
-        tests.append((a_node_that_is_closed_accepts_nothing, 0))
         tests.append((a_full_flash_starts_delivers_and_makes_room, 0))
         tests.append((a_flash_that_others_fill_starts_and_goes_on_when_they_make_room, 0))
     for test, count in tests:

@@ -11,7 +11,7 @@ import power
 from engine_cases import run_calls
 from inbox_world import BOARD, Application, Sender, Wire, World
 from mqqb import build, core, guids, headers, names, parse, reader, session
-from ordack.node import OutboxError, log
+from ordack.node import OutboxError
 from ordack.node.peer import Peer
 from virtual import Started
 
@@ -94,29 +94,6 @@ def acknowledgements_have_other_message_ids_after_each_start():
     assert len(set(sender.acknowledged_by)) == 20, sender.acknowledged_by
 
 
-def refusals_have_other_message_ids_after_each_start():
-    """Although such a start logs nothing, and is not counted."""
-    jumps = log.jump
-    starts = [0]
-
-    def jump(size):  # far apart: of random ones two are near each other once in some 2,000 runs
-        starts[0] += 1
-        return bytes([37 * starts[0] + place & 255 for place in range(size)])
-
-    log.jump = jump
-    try:
-        sender = Sender(1, NOWHERE)
-        world = world_of(sender)
-        for _ in range(5):
-            for _ in range(2):
-                sender.send(b"x")
-                world.run(2000)
-            world.restart()
-        assert len(set(sender.acknowledged_by)) == 10, sender.acknowledged_by
-    finally:
-        log.jump = jumps
-
-
 def who_does_not_ask_gets_no_final_ack():
     sender = Sender(1)
     world = world_of(sender)
@@ -127,29 +104,6 @@ def who_does_not_ask_gets_no_final_ack():
     assert sender.seen == [("order", 1)]
     assert sender.is_settled
     assert world.node.inboxes.messages == 0
-
-
-def messages_of_several_senders_and_names_keep_their_order():
-    senders = [Sender(1), Sender(2, OTHER), Sender(3, NUMBERED), Sender(1, NUMBERED)]
-    world = world_of(*senders[:3])
-    bodies = []
-    for round_ in range(5):
-        for k in range(4):
-            if round_ == 4:
-                world.senders[0] = senders[3]  # the same queue manager uses another name: another stream (B-099)
-            for number, sender in enumerate(world.senders):
-                sender.send(b"%d %d" % (number, 4 * round_ + k))
-        if round_ == 4:
-            world.cut(senders[0])
-        world.run(1000, taker(world, bodies) if round_ & 1 else None)
-        if round_ == 2:
-            world.restart()
-    world.run(1000, taker(world, bodies))
-    for number in range(3):
-        mine = [body for body in bodies if body.startswith(b"%d " % number)]
-        assert mine == [b"%d %d" % (number, k) for k in range(20)], mine
-    assert all(sender.is_settled for sender in senders)
-    assert len(world.node.outbox.sources) == 4
 
 
 def one_that_is_missing_holds_up_the_others():
@@ -213,20 +167,6 @@ def what_is_secured_is_refused():
         assert sender.said == {1: said}, (flags, privacy, signature, sender.said)
 
 
-def a_connection_is_told_when_it_is_up_and_down_and_why():
-    told = []
-    sender = Sender(1)
-    world = World([sender], on_connection=lambda peer, reason: told.append((peer.address, reason)))
-    sender.send(b"1")
-    world.connect(sender)
-    world.run(100)
-    assert told == [("10.0.0.9", "")]
-    world.cut(sender)
-    world.run(100)  # it connects again
-    assert [told[0], told[2]] == [("10.0.0.9", "")] * 2
-    assert "104" in told[1][1] or "ECONNRESET" in told[1][1]
-
-
 def a_clock_that_is_behind_is_allowed_for():
     """B-267."""
     for skew, said in ((0, 0x8002), (1, 0x4000)):
@@ -266,19 +206,6 @@ def an_address_is_whatever_its_sender_calls_the_board_but_not_nothing():
         assert len(world.inbox) == is_here, address
         assert sender.stored == [1] * is_here, address
         assert sender.said == ({} if is_here else {1: 0x8000}), address
-
-
-def a_queue_that_was_closed_does_not_refuse_what_it_has_taken():
-    sender = Sender(1)
-    world = world_of(sender)
-    sender.send(b"1")
-    world.run(200)
-    world.node.inboxes._meaning = lambda key: None
-    world.cut(sender)
-    sender.send(b"2")
-    world.run(1000)
-    assert sender.said == {2: 0x8000}
-    assert sender.stored == [1]
 
 
 def names_that_the_log_could_not_keep_are_not_here():
@@ -422,19 +349,6 @@ def times_are_kept_if_the_clock_is_set():
         taken = []
         world.run(1000, taker(world, taken))
         assert (taken, sender.said) == (bodies, said), (taken, sender.said)
-
-
-def what_has_expired_does_not_come_back():
-    for how in power.WAYS:
-        sender = Sender(1)
-        world = world_of(sender, time=T0)
-        sender.send(b"1", ttbr=3, sent_time=T0 + 1000)  # a clock that is ahead prolongs nothing (A-42)
-        while not sender.said:
-            world.run(100)
-            assert world.clock.ms < 6000
-        assert sender.said == {1: 0xC002}
-        world.restart(how)
-        assert world.inbox.get() is None
 
 
 def the_last_second_of_a_message_is_the_one_before_its_time_is_over():
@@ -621,27 +535,6 @@ def memory_that_runs_out_loses_no_message():
             world.run(5000, taker(world, bodies))
             assert bodies == [b"0", b"1", b"2"], (is_logged, number, bodies)
             assert log.arrive == arrive, "it did not fail"
-
-
-def a_sender_that_nothing_was_accepted_from_gets_no_order_ack():
-    sender = Sender(1)
-    world = world_of(sender)
-
-    def refuse(disk, step, data):
-        if step == "sync":
-            raise OSError(5)
-
-    sender.send(b"1")
-    world.disk.before = refuse
-    world.run(3000)
-    assert sender.seen == [], sender.seen
-    assert len(world.node.inboxes._sources) == 1
-    world.cut(sender)
-    world.node.poll()
-    assert world.node.inboxes._sources[0].carrier is None
-    world.disk.before = None
-    world.run(3000)
-    assert sender.seen == [("order", 1)]
 
 
 def a_log_that_is_full_acknowledges_nothing_and_ends_that_session_alone():
@@ -863,26 +756,6 @@ def a_stream_with_a_message_that_waits_is_not_forgotten():
     bodies = []
     world.run(400000, taker(world, bodies))
     assert bodies == [b"0", b"2", b"3"], bodies
-
-
-def of_two_streams_the_one_that_is_owed_nothing_is_forgotten():
-    first, second, third = Sender(1, time_stamp=100), Sender(2, time_stamp=200), Sender(3)
-    world = world_of(first)
-    first.send(b"0")
-    world.run(1000)
-    world.cut(first)
-    world.node.poll()
-    world.inbox.take(world.inbox.get())
-    for sender in (second, third):
-        world.restart()
-        world.node.inboxes._sources_max = 2
-        world.senders = [sender]
-        sender.send(b"1", journal=0)
-        world.run(1000, taker(world, []))
-    assert [source.guid for source in world.node.outbox.sources] == [first.guid, third.guid]
-    world.senders = [first]
-    world.run(1000)
-    assert first.said == {1: 0x4000}
 
 
 def a_cut_while_a_stream_is_forgotten_leaves_the_old_one_or_the_new_one():
@@ -1127,18 +1000,14 @@ TESTS = (
     a_message_is_handled_and_both_acknowledgements_go_back,
     an_order_ack_comes_early,
     acknowledgements_have_other_message_ids_after_each_start,
-    refusals_have_other_message_ids_after_each_start,
     who_does_not_ask_gets_no_final_ack,
-    messages_of_several_senders_and_names_keep_their_order,
     one_that_is_missing_holds_up_the_others,
     one_that_is_refused_ahead_of_its_gap_is_told,
     what_is_secured_is_refused,
-    a_connection_is_told_when_it_is_up_and_down_and_why,
     a_clock_that_is_behind_is_allowed_for,
     a_refusal_that_is_given_up_is_not_called_stored,
     a_queue_that_is_not_here_is_told_again_and_again_and_leaves_no_trace,
     an_address_is_whatever_its_sender_calls_the_board_but_not_nothing,
-    a_queue_that_was_closed_does_not_refuse_what_it_has_taken,
     names_that_the_log_could_not_keep_are_not_here,
     what_is_not_transactional_is_dropped_and_the_session_goes_on,
     a_full_inbox_refuses_before_it_acknowledges,
@@ -1149,7 +1018,6 @@ TESTS = (
     no_order_ack_passes_a_refusal_on_another_session,
     a_final_ack_that_only_the_transaction_asks_for,
     times_are_kept_if_the_clock_is_set,
-    what_has_expired_does_not_come_back,
     the_last_second_of_a_message_is_the_one_before_its_time_is_over,
     what_the_application_has_does_not_expire_under_it,
     what_the_application_rejects_is_told,
@@ -1158,13 +1026,11 @@ TESTS = (
     a_loop_takes_what_it_has_handled_and_nothing_else,
     a_disk_that_fails_loses_no_message_and_tells_no_lie,
     memory_that_runs_out_loses_no_message,
-    a_sender_that_nothing_was_accepted_from_gets_no_order_ack,
     a_log_that_is_full_acknowledges_nothing_and_ends_that_session_alone,
     what_can_never_find_room_is_refused,
     of_too_many_senders_nobody_is_forgotten_who_may_send_again_soon,
     a_board_whose_address_changes_hears_from_all_of_them,
     a_stream_with_a_message_that_waits_is_not_forgotten,
-    of_two_streams_the_one_that_is_owed_nothing_is_forgotten,
     a_cut_while_a_stream_is_forgotten_leaves_the_old_one_or_the_new_one,
     acknowledgements_go_back_the_way_the_message_came,
     acknowledgements_for_a_sender_behind_a_router_are_addressed_to_the_sender,

@@ -316,21 +316,6 @@ def a_final_ack_is_acknowledged_only_when_its_outcome_is_durable():
         assert board.state() == {(0x4000, JP): "J", (0x8003, JN): "X"}.get((message_class, journal), "-")
 
 
-def expiry_makes_room():
-    board = Board(capacity=4000, segment_size=1000)
-    count = 0
-    try:
-        while True:
-            board.send(bytes(200), ttrq=60)
-            count += 1
-    except log.OutboxFull:
-        assert board.told == []
-    assert count > 5
-    board.time = 60
-    board.send(bytes(200), ttrq=60)
-    assert board.told == [(k + 1, 0x8002) for k in range(count)]
-
-
 def each_start_begins_a_sequence_and_the_older_one_goes_first():
     """A-22, B-079, B-093, B-426."""
     for time in (0, -T0):
@@ -351,24 +336,6 @@ def each_start_begins_a_sequence_and_the_older_one_goes_first():
         assert numbers[1][0] == numbers[0][0] < numbers[2][0] == numbers[3][0]
         if not time:
             assert numbers[0][0] >> 32 >= T0
-
-
-def a_copy_that_is_put_back_uses_no_number_again():
-    """With a clock."""
-    board = Board()
-    board.send(b"1")
-    copy = board.disk.after_cut(power.KEEP_SYNCED, power.Dice(1))
-    used = set()
-    for k in range(3):
-        board.time += 10
-        board.restart()
-        board.send(b"%d" % k)
-        used |= {(entry.tx_sequence_id, entry.tx_sequence_number) for entry in board.queue.stream.table}
-    board.time += 10
-    board.open(copy)
-    board.send(b"new")
-    entry = board.queue.stream.table[-1]
-    assert (entry.tx_sequence_id, entry.tx_sequence_number) > max(used)
 
 
 def a_copy_that_is_put_back_is_told_by_what_its_destination_has():
@@ -448,21 +415,6 @@ def what_an_old_copy_has_of_an_earlier_start_does_not_wait_for_ever():
     assert board.queue.stream.tx_sequence_id > lost
     board.store()
     assert board.node.waiting == 0
-
-
-def what_is_held_is_stored_by_an_order_ack_after_its_sequence_has_rolled():
-    """C-22, C-27."""
-    board = Board()
-    board.send(b"1", journal=JN, ttbr=10)
-    entry = board.queue.stream.table[0]
-    place = entry.tx_sequence_id, entry.tx_sequence_number
-    board.transmit()
-    board.time = 11
-    assert board.transmit() == []
-    assert board.queue.stream.tx_sequence_id > place[0], "nothing is left of it in the table"
-    assert board.state() == "S"
-    board.order_ack(*place)
-    assert board.state() == "O"
 
 
 def two_copies_never_use_the_same_numbers():
@@ -631,22 +583,6 @@ def the_handle_of_a_message_on_the_flash_says_what_became_of_it():
     assert board.transmit() == []
 
 
-def whoever_asks_about_a_message_at_any_time_is_answered():
-    """The handles are asked once, in any state of the queue: as many are not settled as wait, none is forgotten."""
-    for when in range(12):
-        board = Board(hold=8)
-        sent = [board.send(b"%d" % k) for k in range(20)]
-        for turn in range(60):
-            if turn == when:
-                assert [message.is_settled() for message in sent].count(False) == board.node.waiting
-            for packet in board.transmit()[:3]:
-                board.order_ack(packet.transaction.tx_sequence_id, packet.transaction.fields[core.TX_NUMBER])
-            board.node.backlog.refill()
-        assert board.node.waiting == 0
-        assert [message.is_stored() for message in sent] == [True] * 20
-        assert board.queue.followed == {}
-
-
 def _ask_while_one_fails(asks, expire):
     board = Board(hold=8)
     first = [board.send(b"%d" % k, ttrq=5 if expire else 1000) for k in range(10)]
@@ -696,20 +632,6 @@ def two_handles_of_one_message_say_the_same():
 
     asyncio.run(deliver())
     assert told == [True] * 3
-
-
-def each_handle_of_one_message_says_how_it_failed():
-    board = Board(hold=4)
-    sent = [board.send(b"%d" % k, journal=JN) for k in range(8)]
-    found = board.node.find(8)
-    assert not sent[7].is_settled()
-    for message_id in range(1, 9):
-        board.store()
-        board.final_ack(message_id, 0xC001)
-        board.node.backlog.refill()
-    for message in (found, sent[7], sent[0]):
-        assert asyncio.run(message.dead_lettered()) == 0xC001
-        assert asyncio.run(message.received()) is False
 
 
 def a_start_with_less_memory_hears_of_what_it_has_on_the_flash():
@@ -944,14 +866,6 @@ def whoever_is_not_told_before_the_power_goes_is_told_after_it():
         assert board.node.outbox.live == 0
 
 
-def a_program_without_callbacks_takes_away_what_another_was_to_be_told():
-    board = Board(connect=Nowhere())
-    _fail(board, 2)
-    board.node.commit_now()
-    left = Node("", files=board.disk.after_cut(power.KEEP_SYNCED, power.Dice(1)), guid=power.GUID)
-    assert (left.outbox.live, left.dead_letters()) == (0, [])
-
-
 def a_callback_may_take_and_ask_about_its_message():
     board = Board(connect=Nowhere())
     seen = []
@@ -1065,26 +979,6 @@ def an_interrupt_that_calls_the_node_at_work_is_refused_in_words():
     assert (board.node.waiting, board.node.next_message_id, board.node.error) == (1, 2, None)
     board.store()
     assert message.is_stored()
-
-
-def an_interrupt_that_puts_changes_nothing_of_the_message_that_it_meets():
-    board = Board(connect=Nowhere())
-    draft = board.queue.draft
-    write_into = draft.write_into
-    said = []
-
-    def interrupted(*arguments):
-        draft.write_into = write_into
-        try:
-            board.queue.put(b"interrupt", label="another")
-        except RuntimeError as error:
-            said.append(str(error))
-        return write_into(*arguments)
-
-    draft.write_into = interrupted
-    message = board.queue.put(b"1")
-    assert board.node.read(message).user.fields[core.USER_MESSAGE_ID] == message.message_id
-    assert board.node.waiting == 2 - len(said)
 
 
 def _press_ctrl_c(within, name, call):
@@ -1208,13 +1102,10 @@ OTHERS = (
     a_dead_letter_stays_until_it_is_taken,
     what_is_on_its_way_cannot_be_taken_and_what_has_ended_not_deleted,
     a_final_ack_is_acknowledged_only_when_its_outcome_is_durable,
-    expiry_makes_room,
     each_start_begins_a_sequence_and_the_older_one_goes_first,
-    a_copy_that_is_put_back_uses_no_number_again,
     a_copy_that_is_put_back_is_told_by_what_its_destination_has,
     what_an_old_copy_has_of_an_ended_sequence_ended_in_a_way_that_is_not_known,
     what_an_old_copy_has_of_an_earlier_start_does_not_wait_for_ever,
-    what_is_held_is_stored_by_an_order_ack_after_its_sequence_has_rolled,
     two_copies_never_use_the_same_numbers,
     a_second_node_of_a_program_takes_the_outbox_and_the_first_accepts_nothing_more,
     an_emptied_folder_is_another_queue_manager,
@@ -1222,10 +1113,8 @@ OTHERS = (
     what_cannot_be_held_is_taken_later_in_order,
     what_has_expired_on_the_flash_makes_room,
     who_sends_again_what_has_expired_goes_no_deeper_than_a_call,
-    whoever_asks_about_a_message_at_any_time_is_answered,
     who_asks_about_others_while_one_fails_gets_the_same_answer_as_later,
     two_handles_of_one_message_say_the_same,
-    each_handle_of_one_message_says_how_it_failed,
     a_start_with_less_memory_hears_of_what_it_has_on_the_flash,
     want_of_memory_while_one_is_taken_from_the_flash_changes_nothing,
     what_nobody_followed_and_nobody_remembers_is_not_guessed,
@@ -1235,13 +1124,11 @@ OTHERS = (
     nothing_is_told_before_the_node_has_done_its_work,
     what_a_callback_raises_is_raised_by_poll_and_harms_nothing,
     whoever_is_not_told_before_the_power_goes_is_told_after_it,
-    a_program_without_callbacks_takes_away_what_another_was_to_be_told,
     a_callback_may_take_and_ask_about_its_message,
     each_message_that_is_stored_is_told_once,
     an_asyncio_callback_is_refused_in_words,
     who_waits_for_a_node_that_is_not_started_is_told,
     an_interrupt_that_calls_the_node_at_work_is_refused_in_words,
-    an_interrupt_that_puts_changes_nothing_of_the_message_that_it_meets,
     after_ctrl_c_a_new_node_goes_on_with_what_was_accepted,
     power_goes_at_every_change_of_the_disk,
 )

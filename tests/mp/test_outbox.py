@@ -9,7 +9,7 @@ import power
 from engine_cases import run_calls
 from mqqb import confirm, core
 from ordack.node import log, outbox, replay, sources
-from power import bodies, end, put, raises
+from power import bodies, end, put
 
 LINE = power.NAMES[0]
 
@@ -165,27 +165,6 @@ def any_changed_byte_is_read_as_it_was():
     assert changes > 400
 
 
-def damage_is_reported():
-    disk = power.Disk()
-    box = outbox.Outbox(disk, power.GUID)
-    handles = [put(box, b"reading %d" % k) for k in range(3)]
-    tail = disk.tail
-    files = {name: bytes(disk.files[name].data) for name in disk.files}
-    records = [0, handles[0].offset - 57] + [handle.offset for handle in handles]  # the queue's record comes first
-    for place, mask in [(place, mask) for mask in (0x10, 0xA5, 0xFF) for place in range(len(tail.data))]:
-        tail.data[place] ^= mask
-        if place < handles[2].offset or mask != 0x10:
-            (said,) = outbox.Outbox(disk).damage
-            start = max([start for start in records if start <= place])
-            assert said == "00000001.log at byte %d: a byte was changed; it is read as it was" % start, said
-            if handles[0].offset <= place < handles[2].offset:
-                handle = handles[place >= handles[1].offset]
-                assert raises(log.OutboxDamaged, box.log.load, handle).name == "00000001.log", "since it was looked at"
-        assert bodies(outbox.Outbox(disk)) == [b"reading 0", b"reading 1", b"reading 2"]
-        tail.data[place] ^= mask
-    assert files == {name: bytes(disk.files[name].data) for name in disk.files}, "nothing is changed by looking"
-
-
 def what_is_broken_worse_is_left_out_and_said():
     """What is behind it is delivered; of what was in there, only what is known to have ended is not missed."""
     for settled in (False, True):
@@ -214,7 +193,6 @@ CUTS = (every_byte_of_a_workload, one_life_after_another)  # CPython has more of
 TESTS = (
     real_files_keep_what_was_sent,
     a_torn_tail_is_dropped_and_never_built_upon,
-    damage_is_reported,
     what_is_broken_worse_is_left_out_and_said,
     any_changed_byte_is_read_as_it_was,
 )

@@ -11,8 +11,8 @@ import chip
 import power
 from bare_flash import BLOCK, BLOCKS, UNIT, blank, open_flash
 from engine_cases import run_calls
-from ordack.node import log, outbox, raw_flash
-from power import bodies, end, put, raises
+from ordack.node import log, raw_flash
+from power import raises
 
 SEED = 21
 _HEAD = 20  # bytes of a block's header
@@ -207,25 +207,6 @@ def worn_blocks_are_passed_over():
             starts(content(found, second), b"three")
 
 
-class Late(chip.Nor):
-    """Says that a program has failed, though it has not."""
-
-    fails = False
-
-    def writeblocks(self, block, buffer, offset=None):
-        return super().writeblocks(block, buffer, offset) or (-5 if self.fails and buffer[:4] == b"ORDF" else 0)
-
-
-def what_has_failed_stays_gone():
-    device = Late(BLOCK, blank().data, UNIT)
-    files = open_flash(device)
-    device.fails = True
-    assert raises(OSError, write, files, 1, b"one").args[0] == 5
-    device.fails = False
-    second = write(files, 2, b"two")
-    assert open_flash(device).names() == [second]
-
-
 def what_the_device_refuses_is_an_error():
     device = blank()
     files = open_flash(device)
@@ -251,27 +232,6 @@ def a_full_ring_overwrites_nothing():
     write(files, 2, b"", 2 * files.unit)
     assert raises(OSError, files.append, bytes(3 * BLOCK), 3 * BLOCK).args[0] == 28
     starts(content(open_flash(device), log.file_name(1)), bytes(sizes))
-
-
-def an_outbox_fills_it_and_goes_on():
-    """It is full before the flash is, says so, and can be used again and again when messages are gone."""
-    device = blank(32)
-    files = open_flash(device)
-    box = outbox.Outbox(files, power.GUID, capacity=files.bytes_max)
-    assert box.log.segment_size % files.unit == 0
-    kept = put(box, b"kept for long")
-    for _ in range(20):
-        handles = []
-        try:
-            while True:
-                handles.append(put(box, bytes(200)))
-        except log.OutboxFull:
-            pass
-        assert len(handles) > 20
-        end(box, handles)
-    assert bytes(box.log.load(kept)) == b"kept for long"
-    box.close()
-    assert bodies(outbox.Outbox(open_flash(device), capacity=files.bytes_max)) == [b"kept for long"]
 
 
 def a_claim_is_made_again_wherever_it_was_cut():
@@ -322,10 +282,8 @@ TESTS = (
     a_segment_ends_where_another_block_follows,
     half_erased_blocks_are_nothing,
     worn_blocks_are_passed_over,
-    what_has_failed_stays_gone,
     what_the_device_refuses_is_an_error,
     a_full_ring_overwrites_nothing,
-    an_outbox_fills_it_and_goes_on,
     a_claim_is_made_again_wherever_it_was_cut,
     other_devices_are_refused,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from typing import Any
 
@@ -12,7 +11,6 @@ from confirm_cases import JN, JP
 from mqqb import confirm, core
 from node_board import Board, aside
 from ordack.node import Node, log
-from virtual import Started
 
 HOLD = 40
 COUNT = 120
@@ -188,25 +186,6 @@ def test_what_nobody_receives_fills_the_log_until_it_expires() -> None:
     assert len(board.told) > 10, "that has made room"
 
 
-@pytest.mark.rule("C-09", "C-26")
-def test_a_few_that_nobody_receives_do_not_hold_the_files_of_all_others() -> None:
-    board = Board(hold=HOLD, segment_size=2000, capacity=20000)
-    kept = []
-    for k in range(400):
-        message = board.send(b"%d" % k, journal=JN if k % 40 == 0 else 0)
-        kept += [message.message_id] * (k % 40 == 0)
-        deliver(board)
-        if k % 90 == 89:
-            board.restart()
-            board.node.backlog.refill()
-            deliver(board)
-    assert sorted(aside(board.node, board.queue)) == kept
-    board.restart()
-    board.final_ack(kept[3], PURGED)
-    assert board.node.read(board.node.dead_letters()[0]).properties.body == b"120"
-    assert board.node.outbox.live - board.node.waiting == len(kept)
-
-
 # ---- whoever asks -----------------------------------------------------------------------------------
 
 
@@ -234,36 +213,6 @@ def test_the_application_hears_what_becomes_of_its_message() -> None:
     assert not any(board.queue.followed.get(number) for number in (4, 6, 7, 8, 9, 12)), "memory"
 
 
-def test_whoever_waits_is_woken() -> None:
-    """Also if it all comes at once, and more of it than the node remembers."""
-    board = Board(hold=500)
-    board.node._tasks = Started()  # type: ignore[assignment]
-
-    async def run() -> None:
-        sent = [await board.queue.send(b"", dead_letter=True) for _ in range(COUNT)]
-        waiting = [asyncio.create_task(message.received()) for message in sent]
-        await asyncio.sleep(0)
-        deliver(board)
-        assert not any(task.done() for task in waiting)
-        for number in range(1, COUNT + 1):
-            board.final_ack(number, RECEIVED if number % 2 else PURGED)
-        assert await asyncio.gather(*waiting) == [True, False] * (COUNT // 2)
-        assert board.queue.followed == {}
-
-    asyncio.run(run())
-
-
-def test_a_final_ack_is_heard_while_a_message_is_half_accepted() -> None:
-    board = filled(10)
-    numbers = board.numbers[9]
-    for one in ((numbers[0], 7777), numbers):  # the first is not there, and all is looked through
-        board.queue._accept(b"new", "", confirm.UNSET, confirm.UNSET, False, False)
-        board.numbers[9] = one
-        board.final_ack(9, PURGED)
-    assert letters(board) == [9]
-    assert board.node.damage == []
-
-
 # ---- the clock, memory, damage ----------------------------------------------------------------------
 
 
@@ -284,34 +233,6 @@ def test_what_was_accepted_before_the_clock_was_set_expires_later_never_earlier(
         board.restart()
         expire(board)
         assert len(board.told) == count
-
-
-@pytest.mark.parametrize("nth", range(1, 12))
-def test_want_of_memory_loses_nothing(nth: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A segment's list cannot grow, or a message has no handle, when it becomes known that it has ended."""
-    board = filled(30)
-    calls = [0]
-
-    def short(function: Any) -> Any:
-        def run(*arguments: Any) -> Any:
-            calls[0] += 1
-            if calls[0] == nth:
-                raise MemoryError
-            return function(*arguments)
-
-        return run
-
-    with monkeypatch.context() as patch:
-        patch.setattr(log, "restored_of", short(log.restored_of))
-        patch.setattr(log.Segment, "add", short(log.Segment.add))
-        for number in range(1, 31):
-            try:
-                board.final_ack(number, PURGED)
-            except MemoryError:
-                assert board.node.outbox.live == 30
-                assert board.queue.stream.awaiting_final_ack == []
-                board.final_ack(number, PURGED)
-    assert board.told == [(number, PURGED) for number in range(1, 31)]
 
 
 @pytest.mark.parametrize("harm", [1, 2])

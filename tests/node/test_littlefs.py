@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import builtins
-import contextlib
 import errno
 import os
 import random
 import shutil
-from array import array
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ import power
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mqqb import confirm
 from ordack.boards import outbox as looked_at
 from ordack.boards import rescue
 from ordack.node import littlefs, log, outbox
@@ -252,62 +249,6 @@ def test_the_tails_of_a_log_that_was_erased_count_for_no_other(tmp_path: Path, k
     last.close()
 
 
-def test_a_tail_that_is_older_than_the_file_counts_for_nothing(tmp_path: Path) -> None:
-    """What the file has got since is in it, and a part of it may stand in a tail that is still there."""
-    box = opened(tmp_path)
-    while (tmp_path / "00000001.log").stat().st_size < 4096:
-        send(box, b"%4d" % box.live)
-    assert len(tails(tmp_path)) > 5
-    count = box.live
-    leave(box)
-    again = opened(tmp_path)
-    assert bodies(again) == [b"%4d" % number for number in range(count)]
-    leave(again)
-
-
-def test_a_tail_that_is_older_than_what_came_in_one_piece_counts_for_nothing(tmp_path: Path) -> None:
-    box = opened(tmp_path)
-    sent = [b"one", b"two", bytes(3000)]
-    for packet in sent:
-        power.put(box, packet)
-    leave(box)
-    assert kept(tmp_path) == sent
-
-
-def test_a_part_that_is_gone_costs_its_message_and_is_told(tmp_path: Path) -> None:
-    box = opened(tmp_path)
-    dice = random.Random(3)
-    sent = [dice.randbytes(200) for _ in range(4)]
-    for packet in sent:
-        power.put(box, packet)
-    leave(box)
-    (gone,) = (file for file in tails(tmp_path) if sent[1][100:120] in file.read_bytes())
-    gone.unlink()
-    again = opened(tmp_path)
-    assert power.bodies(again) == [sent[0], *sent[2:]]
-    assert "cannot be read" in " ".join(again.damage)
-    leave(again)
-
-
-@pytest.mark.parametrize("lost", range(1, 5))
-def test_an_entry_that_is_gone_costs_its_message_and_is_told(tmp_path: Path, lost: int) -> None:
-    box = opened(tmp_path)
-    for number in range(6):
-        send(box, b"body %d" % number)
-    leave(box)
-    before = {file.name for file in tails(tmp_path)}
-    gone = [file for file in tails(tmp_path) if b"body" in file.read_bytes() or b"%d" % lost in file.read_bytes()]
-    assert before
-    gone = [file for file in gone if file.read_bytes().endswith(b"%d" % lost)]
-    assert len(gone) == 1
-    gone[0].unlink()
-    again = opened(tmp_path)
-    assert bodies(again) == [b"body %d" % number for number in range(6) if number != lost]
-    assert any("cannot be read" in line or "left out" in line for line in again.damage), again.damage
-    assert again.next_message_id > 6
-    leave(again)
-
-
 def test_a_part_that_is_cut_short_costs_its_message_and_is_told(tmp_path: Path) -> None:
     """In a copy of the folder, for LittleFS has all of a file or none."""
     source = tmp_path / "box"
@@ -443,36 +384,6 @@ def test_a_flash_that_is_full_when_the_file_must_grow_loses_nothing(
     assert [body[120:] for body in kept(tmp_path)] == [b"%4d" % one for one in range(number)]
 
 
-def test_what_could_not_be_read_once_is_read_the_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There was no memory to open a file."""
-    box = opened(tmp_path)
-    dice = random.Random(4)
-    for number in range(9):
-        send(box, (dice.randbytes(150) if number else bytes(150)) + b"%d" % number)
-    files = box.log.files
-    data = content(files, "00000001.log")
-    assert max(head[-1] for head in files._heads().values() if head[4]) == 2, "one is packed in two parts"
-    reads = 0
-    plain = littlefs.LittleFiles._read_part
-
-    def fails(files: Any, *arguments: Any) -> int:
-        nonlocal reads
-        reads += 1
-        if reads % 3 == 0:
-            raise MemoryError
-        return plain(files, *arguments)
-
-    monkeypatch.setattr(littlefs.LittleFiles, "_read_part", fails)
-    for place in range(0, len(data), 50):
-        part = bytearray(50)
-        for _ in range(9):
-            with contextlib.suppress(MemoryError):
-                count = files.read_into("00000001.log", place, memoryview(part))
-                assert part[:count] == data[place : place + 50]
-    assert reads > 100
-    leave(box)
-
-
 def test_a_start_with_less_memory_finds_a_folder_that_has_no_entry_yet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -508,37 +419,6 @@ def test_a_start_with_less_memory_finds_a_folder_that_has_no_entry_yet(
     assert flags == {0, log.TAILS}
 
 
-def test_want_of_memory_while_the_file_grows_changes_nothing(tmp_path: Path) -> None:
-    class Narrow(array):  # type: ignore[type-arg]
-        def __getitem__(self, key: Any) -> Any:
-            if isinstance(key, slice):
-                raise MemoryError
-            return super().__getitem__(key)
-
-    box = opened(tmp_path)
-    files: Any = box.log.files
-    dice = random.Random(6)
-    failures = 0
-    sent = []
-    handles = []
-    while failures < 3 or len(sent) < 40:
-        packet = dice.randbytes(450)
-        if failures < 3:
-            files._slots = Narrow("B", files._slots)
-        try:
-            handles.append(power.put(box, packet))
-        except MemoryError:
-            failures += 1
-            files._slots = array("B", files._slots)
-            assert [bytes(box.log.load(handle)) for handle in handles] == sent
-            with contextlib.suppress(log.OutboxWriteFailed):
-                box.sync()  # what was interrupted is given up
-        else:
-            sent.append(packet)
-    leave(box)
-    assert kept(tmp_path) == sent
-
-
 def test_a_start_with_less_memory_reads_what_one_with_more_has_written(tmp_path: Path) -> None:
     dice = random.Random(5)
     box = opened(tmp_path, 200000)
@@ -556,18 +436,6 @@ def test_a_start_with_less_memory_reads_what_one_with_more_has_written(tmp_path:
         sent.append(alike)
         leave(again)
     assert kept(tmp_path) == sent
-
-
-def test_what_becomes_of_messages_takes_a_tail_of_its_own(tmp_path: Path) -> None:
-    box = opened(tmp_path)
-    handle = power.put(box, bytes(300))
-    size = (tmp_path / "00000001.log").stat().st_size
-    handle.record[confirm.STATE] = confirm.GONE
-    box.change([handle])
-    box.sync()
-    assert (tmp_path / "00000001.log").stat().st_size == size
-    leave(box)
-    assert kept(tmp_path) == []
 
 
 def test_what_was_closed_is_in_the_file_and_a_start_opens_no_part_twice(
@@ -596,16 +464,3 @@ def test_what_was_closed_is_in_the_file_and_a_start_opens_no_part_twice(
         file.unlink()
     (tmp_path / "00.tail").touch()
     assert [body[120:] for body in kept(tmp_path)] == [b"body %d" % number for number in range(12)]
-
-
-def test_what_cannot_be_moved_at_the_close_is_there_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    box = opened(tmp_path)
-    send(box, b"body")
-
-    def full(*_: Any) -> None:
-        raise OSError(errno.ENOSPC, "full")
-
-    monkeypatch.setattr(log.Files, "append", full)
-    box.close()
-    monkeypatch.undo()
-    assert [body[120:] for body in kept(tmp_path)] == [b"body"]

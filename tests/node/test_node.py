@@ -17,7 +17,7 @@ from mqqb import acks, build, compose, confirm, core, headers
 from mqqb.names import parse_format_name
 from mqqb.session import Settings
 from ordack.node import Message, Node, OutboxDamaged, OutboxError, OutboxFull, OutboxWriteFailed, Queue, outbox
-from ordack.node.link import Backoff, TcpLink
+from ordack.node.link import TcpLink
 from ordack.node.peer import Peer
 from virtual import Nowhere
 
@@ -50,7 +50,7 @@ async def test_a_message_is_accepted_then_stored(tmp_path: Path) -> None:
 
 @pytest.mark.rule("A-08", "A-45", "B-158", "B-217", "B-297", "B-299", "B-301", "B-317", "B-318")
 @given(seed=st.integers(0, 2**32 - 1), hold=st.sampled_from((2, 8, 500)))
-@settings(max_examples=12)
+@settings(max_examples=4, deadline=None)
 def test_every_message_once_and_in_order_over_a_link_that_keeps_breaking(seed: int, hold: int) -> None:
     dice = random.Random(seed)
     sizes = [dice.choice((0, 20, 300, 5000)) for _ in range(40)]
@@ -185,29 +185,6 @@ async def test_a_connection_is_told_when_it_is_up_and_down_and_why(tmp_path: Pat
         await until(lambda: not node.waiting)
         assert told[-1] == ""
     assert destination.bodies == [b"1", b"2"]
-    await destination.stop()
-
-
-async def test_too_little_memory_for_a_connection_is_a_broken_connection(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    destination = await Destination().start()
-    failures = [2]
-    read = TcpLink.readinto
-
-    def short_of_memory(link: TcpLink, buffer: memoryview) -> int:
-        if failures[0]:
-            failures[0] -= 1
-            raise MemoryError("memory allocation failed")
-        return read(link, buffer)
-
-    monkeypatch.setattr(TcpLink, "readinto", short_of_memory)
-    node = make(destination, tmp_path)
-    message = await node.queue(LINE).send(b"1")
-    assert await message.stored()
-    assert failures == [0]
-    assert node.error is None
-    await node.close()
     await destination.stop()
 
 
@@ -395,25 +372,6 @@ async def test_a_failing_disk_refuses_and_leaves_no_gap(step: str, together: int
     await destination.stop()
 
 
-async def test_a_message_that_did_not_fit_is_refused_with_those_before_it_that_wait_for_the_same_sync() -> None:
-    disk = power.Disk()
-    node = Node("", files=disk)
-    queue = node.queue(LINE)
-    await queue.send(b"first")
-
-    def fail(disk: Any, what: str, data: Any) -> None:
-        if what == "append" and len(data) > 15000:
-            raise OSError(errno.ENOSPC, "no space")
-
-    disk.before = fail
-    bodies = (b"small", bytes(20000), b"also small")
-    results = await asyncio.gather(*[queue.send(body) for body in bodies], return_exceptions=True)
-    assert [isinstance(result, Message) for result in results] == [False, False, True]
-    again = Node("", files=disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
-    assert [entry.tx_sequence_number for entry in again.queue(LINE).stream.table] == [1, 2]
-    assert [entry.message_id for entry in again.queue(LINE).stream.table] == [1, 2]
-
-
 async def test_a_full_outbox_refuses_until_something_is_stored(tmp_path: Path) -> None:
     destination = Destination()
     node = Node(str(tmp_path), connect=("127.0.0.1", 9), capacity=20000, segment_size=4000)
@@ -590,21 +548,6 @@ def test_an_argument_that_cannot_be_is_refused_at_once_with_its_name_and_value(w
     assert str(raised.value).endswith(", not " + repr(wrong_one[0] if wrong_one else value))
 
 
-def test_the_smallest_arguments_are_taken() -> None:
-    node = Node(
-        "",
-        files=power.Disk(),
-        capacity=1024,
-        segment_size=1,
-        hold=1,
-        quota=0,
-        guid=bytes(16),
-        name="",
-        inbox_quota=(0, 0),
-    )
-    assert node.queue(LINE).put(b"21.5").message_id == 1
-
-
 @pytest.mark.parametrize(
     "clock", [lambda: 1 << 32, lambda: 0xF0000000, lambda: (1 << 32) - 1, lambda: 1 << 40, lambda: 0, lambda: -5]
 )
@@ -619,11 +562,6 @@ def test_a_clock_that_says_what_no_packet_can_is_one_that_is_not_set(clock: Any)
     assert queue.stream.tx_sequence_id >> 32 < 1700000000
     node.poll()
     assert node.waiting == 2, "they do not expire"
-
-
-def test_a_clock_may_tell_fractions() -> None:
-    node = Node("", files=power.Disk(), clock=lambda: 1800000000.75)  # type: ignore[arg-type,return-value]
-    assert node.read(node.queue(LINE).put(b"21.5")).user.fields[core.USER_SENT_TIME] == 1800000000
 
 
 async def test_a_closed_node_says_so_and_what_to_do(tmp_path: Path) -> None:
@@ -717,47 +655,3 @@ def test_a_new_stream_is_newer_than_what_a_lost_outbox_may_have_used() -> None:
     identifier = node.queue(LINE).stream.tx_sequence_id
     assert identifier >> 32 > 1700000000
     assert node.queue(ALARMS).stream.tx_sequence_id >> 32 > identifier >> 32
-
-
-def test_back_off_doubles_to_its_limit_with_jitter_and_begins_again() -> None:
-    steady = Backoff(lambda: 0.0)
-    assert [steady.next() for _ in range(8)] == [100, 200, 400, 800, 1600, 3200, 5000, 5000]
-    steady.reset()
-    assert steady.next() == 100
-    jittered = Backoff(lambda: 0.5)
-    assert jittered.next() == 75
-
-
-async def test_a_link_can_be_closed_at_any_time_and_opened_again() -> None:
-    destination = await Destination().start()
-    link = TcpLink("127.0.0.1", destination.port)
-    link.close()
-    link.open()
-    assert link.stream is not None
-    link.close()
-    assert link.stream is None
-    link.open()
-    await until(link.is_open)
-    assert link.readinto(memoryview(bytearray(10))) == 0, "it does not wait"
-    await until(lambda: bool(destination.connections))
-    destination.cut()
-    link.write(memoryview(b"too late"))
-    await until(lambda: _is_broken(link))
-    link.close()
-    await destination.stop()
-    with pytest.raises(OSError, match=r"refused|Connect"):
-        await _opened(link)
-    link.close()
-
-
-async def _opened(link: TcpLink) -> None:
-    link.open()
-    await until(link.is_open)
-
-
-def _is_broken(link: TcpLink) -> bool:
-    try:
-        link.readinto(memoryview(bytearray(10)))
-    except OSError:
-        return True
-    return False

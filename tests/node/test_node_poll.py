@@ -20,12 +20,10 @@ from typing import Any
 
 import power
 import pytest
-from mqqb import acks, build, confirm, core, headers, parse, streams
+from mqqb import confirm, headers
 from mqqb.session import Settings
 from ordack.node import Message, Node, OutboxDamaged, OutboxFull, OutboxWriteFailed
-from ordack.node.link import TICK_MS, Backoff, TcpLink
-from ordack.node.listener import TcpListener
-from ordack.node.tasks import Tasks
+from ordack.node.link import TICK_MS, TcpLink
 
 from firmware.ports import modules
 from tests.node.destination import LINE, Destination, elsewhere, make, turns, until
@@ -85,35 +83,6 @@ async def test_nothing_leaves_before_it_is_durable() -> None:
         assert (await waiting).message_id == 2
         assert node.stats.connects == 1
         node.close_now()
-
-
-def test_what_is_put_is_durable_when_put_returns() -> None:
-    disk = power.Disk()
-    node = Node("", files=disk)
-    queue = node.queue(LINE)
-    queue.put(b"0")
-    queue.put_all([b"1", b"2"])
-    left = Node("", files=disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
-    assert [entry.message_id for entry in left.queue(LINE).stream.table] == [1, 2, 3]
-
-
-@pytest.mark.parametrize("step", ["append", "sync"])
-def test_what_the_disk_refuses_is_not_put(step: str) -> None:
-    disk = power.Disk()
-    node = Node("", files=disk)
-    queue = node.queue(LINE)
-
-    def fail(_: Any, what: str, data: Any) -> None:
-        if what == step:
-            raise OSError(errno.ENOSPC, "no space")
-
-    for put in (lambda: queue.put(b"lost"), lambda: queue.put_all([b"lost", b"lost"])):
-        disk.before = fail
-        with pytest.raises(OutboxWriteFailed):
-            put()
-        disk.before = None
-        assert (node.next_message_id, node.waiting) == (1, 0)
-    assert queue.put(b"kept").message_id == 1
 
 
 async def test_of_a_batch_that_does_not_fit_the_beginning_is_accepted() -> None:
@@ -281,56 +250,6 @@ def test_any_link_will_do(most: int) -> None:
 # ---- sessions that others open ------------------------------------------------------------------------
 
 
-class Taker:
-    """A receiver that takes everything, and acknowledges what is durable: with an OrderAck, and as received."""
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.bodies: list[bytes] = []
-        self.log: list[str] = []
-        self.owed: list[headers.UserMessage] = []
-        self.fails: Exception | None = None
-        self.acked: list[streams.Entry] = []
-        self.raw = b""
-
-    def closed(self, peer: Any) -> None:
-        self.log.append("closed")
-
-    def arrived(self, peer: Any, message: headers.UserMessage, raw: bytes, now: int) -> bool:
-        if self.fails is not None:
-            raise self.fails
-        self.raw = raw
-        self.owed.append(message)
-        self.bodies.append(bytes(message.properties.body))
-        self.node.commits.must_commit = True
-        return False
-
-    def settled(self) -> None:
-        self.log.append("settled")
-
-    def next_packet(self, peer: Any, now: int) -> tuple[streams.Entry | None, bytearray, bool] | None:
-        if not self.owed:
-            return None
-        message = self.owed[0]
-        of = message.transaction
-        assert of is not None
-        place = of.tx_sequence_ordinal, of.tx_sequence_time_stamp, of.tx_sequence_number
-        name = acks.order_queue("127.0.0.1")
-        if message.user.flags & core.USER_JN:
-            message.user.flags &= ~core.USER_JN
-            user = message.user
-            source = user.source_queue_manager, user.message_id
-            return streams.Entry(1, 1), acks.final_ack(name, self.node.guid, 1, 0, *place, 0, *source, 0x4000), True
-        del self.owed[0]
-        return None, acks.order_ack(name, self.node.guid, 1, 0, *place), False
-
-    def acknowledged(self, entries: list[streams.Entry]) -> None:
-        self.acked += entries
-
-    def next_timeout(self, now: int) -> int | None:
-        return now if self.owed else None
-
-
 def both(*nodes: Node) -> Callable[[Callable[[], bool]], None]:
     """Polls nodes of one program until something is so."""
 
@@ -342,78 +261,6 @@ def both(*nodes: Node) -> Callable[[Callable[[], bool]], None]:
                 select.select([], [], [], 0.001)
 
     return go
-
-
-def test_others_can_open_a_session_to_this_node() -> None:
-    port = own_port()
-    board = Node("", files=power.Disk(), listen=("127.0.0.1", port), random=lambda: 0.99)
-    taker = Taker(board)
-    board.receive_with(taker)
-    plant = Node("", files=power.Disk(), connect=("127.0.0.1", port), random=lambda: 0.99)
-    go = both(board, plant)
-    sent = [plant.queue("DIRECT=OS:board\\private$\\commands").put(b"%d" % k) for k in range(5)]
-    go(lambda: all(message.is_stored() for message in sent))
-    assert taker.bodies == [b"0", b"1", b"2", b"3", b"4"]
-    first = parse.parse(taker.raw)
-    assert isinstance(first, headers.UserMessage)
-    assert first.session is None, "without SessionHeader"
-    assert "settled" in taker.log
-    last = plant.queue("DIRECT=OS:board\\private$\\commands").put(b"5", dead_letter=True)
-    go(last.is_received)
-    go(lambda: len(taker.acked) == 1)
-    assert plant.queue("DIRECT=OS:board\\private$\\commands").peer.remote_guid == board.guid
-    assert board.links[1:], "the listener, and who has connected"
-    plant.close_now()
-    go = both(board)
-    go(lambda: "closed" in taker.log)
-    assert len(board.links) == 1, "nothing is kept of it"
-    board.close_now()
-
-
-def test_what_cannot_be_taken_is_not_acknowledged_and_comes_again() -> None:
-    port = own_port()
-    disk = power.Disk()
-    board = Node("", files=disk, listen=("127.0.0.1", port), random=lambda: 0.99)
-    taker = Taker(board)
-    board.receive_with(taker)
-    plant = Node("", files=power.Disk(), connect=("127.0.0.1", port), random=lambda: 0.99)
-    queue = plant.queue("DIRECT=OS:board\\private$\\commands")
-    go = both(board, plant)
-    taker.fails = OutboxFull("no room")
-    message = queue.put(b"go")
-    go(lambda: taker.log == ["settled", "closed"])
-    taker.fails = None
-    assert not message.is_settled()
-    go(message.is_stored)
-    assert taker.bodies == [b"go"]
-    taker.log = []
-    # And where it is the sync that fails, before the session has acknowledged anything.
-    queue.put(b"more")
-    syncs = []
-
-    def full(_: Any, what: str, data: Any) -> None:
-        if what == "sync":
-            syncs.append(1)
-            raise OSError(errno.ENOSPC, "no space")
-
-    arrived = taker.arrived
-
-    def logs(peer: Any, message: headers.UserMessage, raw: bytes, now: int) -> None:
-        arrived(peer, message, raw, now)
-        line = board.queue(LINE)
-        packet = build.user_message(board.guid, board.next_message_id, line.destination, b"", delivery="transactional")
-        board.backlog.accept(
-            line, packet, confirm.new(0, board.outcomes.settings), True, b""
-        )  # something that is to be written
-
-    taker.arrived = logs  # type: ignore[method-assign]
-    disk.before = full
-    go(lambda: "closed" in taker.log)
-    assert syncs
-    assert taker.log[-2:] == ["settled", "closed"]
-    disk.before = None
-    plant.close_now()
-    board.close_now()
 
 
 def test_only_so_many_can_connect(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -448,56 +295,10 @@ def test_a_port_that_is_taken_is_tried_again() -> None:
     board.close_now()
 
 
-def test_after_a_connection_a_port_that_fails_is_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    delays: list[int] = []
-    following = Backoff.next
-
-    def next_delay(backoff: Backoff) -> int:
-        delays.append(following(backoff))
-        return delays[-1]
-
-    def broken(_: TcpListener) -> None:
-        raise OSError(errno.EBADF)
-
-    monkeypatch.setattr(Backoff, "next", next_delay)
-    port = own_port()
-    with socket.create_server(("127.0.0.1", port)):
-        board = Node("", files=power.Disk(), listen=("127.0.0.1", port), random=lambda: 0.99)
-        go = both(board)
-        go(lambda: len(delays) == 3)
-    go(lambda: board.links[0].stream is not None)
-    with socket.create_connection(("127.0.0.1", port)):
-        go(lambda: len(board.links) == 2)
-    assert delays[0] < delays[1] < delays[2]
-    monkeypatch.setattr(TcpListener, "accept", broken)
-    board.poll()
-    assert delays[3:] == delays[:1]
-    board.close_now()
-
-
-def test_a_connection_that_cannot_be_set_up_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[socket.socket] = []
-
-    def gone(stream: socket.socket) -> None:
-        taken.append(stream)
-        raise OSError(errno.EINVAL, "gone")
-
-    listener = TcpListener("127.0.0.1", own_port(), Backoff(lambda: 0))
-    listener.open()
-    with socket.create_connection(("127.0.0.1", listener.port), LONG_MS / 1000):
-        monkeypatch.setattr("ordack.node.listener.set_up", gone)
-        assert select.select([listener.stream], [], [], LONG_MS / 1000)[0]
-        with pytest.raises(OSError, match="gone"):
-            listener.accept()
-    assert [stream.fileno() for stream in taken] == [-1]
-    listener.close()
-
-
 def test_a_session_stays_open_for_a_receiver_and_comes_back() -> None:
     with elsewhere() as destination:
         node = reach(destination, settings=Settings(cleanup_timeout=50))
-        taker = Taker(node)
-        node.receive_with(taker)
+        node.inbox("commands")
         assert node.wait(lambda: node.stats.connects == 3, LONG_MS), "no queue, no message, and yet"
         node.close_now()
 
@@ -665,27 +466,6 @@ async def test_a_message_has_its_own_number_when_the_ones_before_it_are_given_up
     node.close_now()
 
 
-async def test_too_little_memory_to_watch_a_link_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    failures = [3]
-    watch = Tasks._watch
-
-    def short_of_memory(tasks: Tasks, link: Any) -> None:
-        if failures[0]:
-            failures[0] -= 1
-            raise MemoryError("memory allocation failed")
-        watch(tasks, link)
-
-    monkeypatch.setattr(Tasks, "_watch", short_of_memory)
-    destination = await Destination().start()
-    node = reach(destination)
-    node.start()
-    assert await (await node.queue(LINE).send(b"1")).stored()
-    assert failures == [0]
-    await node.close()
-    await destination.stop()
-    await until(lambda: not destination.connections)
-
-
 @pytest.mark.parametrize("is_done", [False, True])
 @pytest.mark.parametrize("where", ["deadlines.check", "backlog.refill", "commits.log"])
 def test_too_little_memory_ends_nothing_and_leaves_nothing_behind(where: str, is_done: bool) -> None:
@@ -750,14 +530,6 @@ def test_a_node_without_memory_for_more_goes_on_with_fewer_or_says_so(
         assert node.stats.connects == 1
         assert most[0] == (3 if room == 2 else 20), "with room for them there are as many as at first"
         node.close_now()
-
-
-def test_states_are_the_words_of_conclusion() -> None:
-    node = Node("", files=power.Disk(), clock=lambda: 0)
-    message: Message = node.queue(LINE).put(b"")
-    for state, answer in (("Q", confirm.WAITING), ("S", confirm.WAITING), ("O", confirm.STORED)):
-        message.record[confirm.STATE] = ord(state)
-        assert message.conclusion().answer == answer
 
 
 def test_a_packet_larger_than_the_buffer_goes_between_small_ones() -> None:
@@ -832,20 +604,3 @@ def test_a_large_message_that_cannot_be_read_back_is_not_begun(place: int) -> No
             node.wait(message.is_stored, LONG_MS)
         node.close_now()
         assert destination.bodies == []
-
-
-def test_entries_are_used_again_and_nobody_notices() -> None:
-    """An OrderAck settles messages that the session has not acknowledged yet; their entries serve the next ones."""
-    with elsewhere(order_ack_timeout=0) as destination:
-        node = reach(destination)
-        queue = node.queue(LINE)
-        entries: set[int] = set()
-        for k in range(200):
-            message = queue.put(b"%d" % k)
-            entries.add(id(queue.stream.table[-1]))
-            assert node.wait(message.is_stored, LONG_MS)
-        assert len(entries) <= 2
-        assert destination.bodies == [b"%d" % k for k in range(200)]
-        assert node.stats.sent == 200
-        assert node.stats.connects == 1
-        node.close_now()

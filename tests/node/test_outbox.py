@@ -18,7 +18,7 @@ import test_outbox as boards
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mqqb import confirm, core
-from ordack.node import log, outbox, sources, unsynced
+from ordack.node import log, outbox, sources
 
 from tests import run_mp
 
@@ -80,17 +80,6 @@ def failing(step: str, part: int = 0) -> Callable[[Any, str, bytes], None]:
             raise OSError(errno.ENOSPC, "no space")
 
     return before
-
-
-def test_a_folder_that_cannot_be_made_is_told_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(folder: str) -> None:
-        raise OSError(errno.ENOSPC, "no space")
-
-    log.Files(str(tmp_path / "there")).close()
-    monkeypatch.setattr(log.os, "mkdir", full)
-    log.Files(str(tmp_path / "there")).close()
-    with pytest.raises(log.OutboxWriteFailed, match="no space"):
-        log.Files(str(tmp_path / "new"))
 
 
 @pytest.mark.parametrize("step", ["append", "sync"])
@@ -309,39 +298,6 @@ def test_an_interrupted_write_is_not_built_upon() -> None:
     assert power.bodies(outbox.Outbox(disk)) == [b"first", b"third"]
 
 
-def test_a_queue_whose_record_was_given_up_does_not_make_a_torn_header_look_damaged() -> None:
-    disk = power.Disk()
-    box = outbox.Outbox(disk, power.GUID)
-    disk.before = failing("sync")
-    with pytest.raises(log.OutboxWriteFailed):
-        power.put(box, b"first of its queue")
-    torn = []
-
-    def cut(disk: Any, what: str, data: bytes) -> None:
-        if what == "append" and not torn:
-            torn.extend([disk.after_cut(power.KEEP_ALL, power.Dice(1), data[:size]) for size in range(len(data))])
-
-    disk.before = cut
-    power.put(box, b"again")
-    for left in torn:
-        left.files["00000001.log"].data = left.files["00000001.log"].data[:64]  # what the failed sync lost
-        assert outbox.Outbox(left).restored == []
-
-
-def test_settled_segments_are_given_back_even_while_nothing_can_be_written() -> None:
-    disk = power.Disk()
-    box = outbox.Outbox(disk, power.GUID, segment_size=300)
-    handles = [power.put(box, bytes(100)) for _ in range(8)]
-    disk.before = failing("append")
-    power.end(box, handles[:6])
-    assert box.log.size < 900
-    assert box.sync() is False, "the marks are not durable"
-    disk.before = None
-    assert box.sync() is True
-    again = outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
-    assert [restored.handle.message_id for restored in again.restored] == [7, 8]
-
-
 def test_a_file_that_cannot_be_removed_does_no_harm() -> None:
     disk = power.Disk()
     box = outbox.Outbox(disk, power.GUID, segment_size=300)
@@ -457,24 +413,6 @@ def test_a_missing_or_shortened_file_is_reported() -> None:
     assert len(outbox.Outbox(disk).restored) == 10
 
 
-def test_a_hole_in_what_was_never_durable_is_a_torn_tail() -> None:
-    """A disk may write the second of two records and lose the first, as long as neither was synced."""
-    disk = power.Disk()
-    box = outbox.Outbox(disk, power.GUID)
-    power.put(box, b"durable")
-    queue = box.queue(LINE)
-    record = array("I", queue.record)
-    offsets = []
-    for body in (b"lost on the way", b"not lost"):
-        handle = log.Stored(box.next_message_id, record_of())
-        record[2] += 1
-        box.append(handle, queue, FLAGS, record, body)
-        offsets.append(handle.offset)
-    box.sync()
-    disk.tail.data[offsets[0] : offsets[0] + 20] = bytes(20)
-    assert power.bodies(outbox.Outbox(disk)) == [b"durable"]
-
-
 def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.log").write_text("mine")
     (tmp_path / "readme-x.log").write_text("mine, too")
@@ -482,28 +420,6 @@ def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
     power.put(box, b"reading")
     box.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["00000001.log", "lock", "notes.log", "readme-x.log"]
-
-
-def test_a_folder_that_cannot_be_made_says_so(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        log.Files(str(tmp_path / "no" / "such" / "place"))
-
-
-def test_writes_that_come_out_short_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = log.Files(str(tmp_path))
-    files.begin("00000001.log", 0)
-    tail = files._tail
-
-    class Short:
-        def write(self, data: Any) -> int:
-            assert tail is not None
-            return tail.write(memoryview(data)[:3])
-
-    files._tail = Short()  # type: ignore[assignment]
-    files.append(b"0123456789, and more", 10)
-    files._tail = tail
-    files.close()
-    assert (tmp_path / "00000001.log").read_bytes() == b"0123456789"
 
 
 # ---- counters ---------------------------------------------------------------------------------------
@@ -539,24 +455,6 @@ def test_every_stream_has_a_time_stamp_of_its_own_that_never_comes_again() -> No
         again.queue("DIRECT=OS:" + "x" * 480)
 
 
-@pytest.mark.rule("B-096", "B-275")
-def test_a_newer_sequence_is_durable_only_with_the_marks_of_the_older() -> None:
-    disk = power.Disk()
-    box = outbox.Outbox(disk, power.GUID)
-    old = power.put(box, b"older")
-    queue = box.queue(LINE)
-    power.end(box, [old])
-    kept = disk.after_cut(power.KEEP_SYNCED, power.Dice(1))
-    assert power.bodies(outbox.Outbox(kept)) == [b"older"], "the mark alone is lazy"
-    record = array("I", (queue.record[0] + 1, queue.record[1], 2, 0))
-    box.append(log.Stored(2, record_of()), queue, FLAGS, record, b"newer")
-    box.sync()
-    again = outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
-    assert power.bodies(again) == [b"newer"]
-    assert again.restored[0].tx_sequence_id == 256 << 32 | 2
-    assert again.restored[0].tx_sequence_number == 1
-
-
 @pytest.mark.rule("A-22", "B-079", "B-426")
 def test_starts_are_counted_and_lift_the_time_stamps_of_a_board_without_a_clock() -> None:
     disk = power.Disk()
@@ -572,11 +470,6 @@ def test_starts_are_counted_and_lift_the_time_stamps_of_a_board_without_a_clock(
         power.put(box, b"")
     assert stamps == sorted(set(stamps))
     assert outbox.Outbox(copy).time_stamp() in stamps, "a restored copy cannot know by itself"
-
-
-def test_the_states_of_an_arrival_are_none_of_a_message() -> None:
-    assert (chr(log.RECEIVED), chr(log.TAKEN)) == ("R", "T")
-    assert not {log.RECEIVED, log.TAKEN} & {confirm.Q, confirm.S, confirm.O, confirm.J, confirm.X, confirm.GONE}
 
 
 # ---- the confirmation ---------------------------------------------------------------------------------
@@ -619,20 +512,6 @@ def test_what_is_kept_does_not_hold_back_the_files_of_what_is_gone(state: str, s
     assert box.log.bytes_written < 4 * 200 * 300
 
 
-def test_what_is_kept_and_takes_nearly_all_room_is_not_copied_for_nothing() -> None:
-    disk = power.Disk()
-    box = outbox.Outbox(disk, power.GUID, segment_size=1000, capacity=6000)
-    with pytest.raises(log.OutboxFull, match="in use"):
-        power.fill(box)
-    handles = box.handles()
-    change(box, handles[0], "X")
-    power.end(box, handles[10:12])
-    written = box.log.bytes_written
-    with pytest.raises(log.OutboxFull):
-        power.put(box, bytes(600))
-    assert box.log.bytes_written - written < 100, "only the changes"
-
-
 @pytest.mark.rule("C-32", "C-33", "C-83")
 def test_only_what_may_have_been_transmitted_comes_back_as_such() -> None:
     disk = power.Disk()
@@ -651,43 +530,6 @@ def test_only_what_may_have_been_transmitted_comes_back_as_such() -> None:
             assert box.log.bytes_written == written, "once in a start"
     again = outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
     assert [restored.sent for restored in again.restored] == [True, True, True, True, False]
-
-
-@pytest.mark.parametrize("step", ["append", "sync"])
-def test_what_cannot_be_noted_as_transmitted_must_not_be(step: str) -> None:
-    disk = power.Disk()
-    box = outbox.Outbox(disk, power.GUID)
-    power.put(box, b"1")
-    disk.before = failing(step)
-    for _ in range(2):
-        with pytest.raises(log.OutboxWriteFailed):
-            box.will_send()
-    assert not outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1))).restored[0].sent
-    disk.before = None
-    box.will_send()
-    assert outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1))).restored[0].sent
-
-
-@pytest.mark.rule("C-33")
-@given(
-    journal=st.sampled_from([0, core.USER_JN, core.USER_JP, core.USER_JN | core.USER_JP]),
-    words=st.lists(st.integers(0, 2**32 - 1), min_size=3, max_size=3),
-)
-def test_every_word_of_a_record_comes_back(journal: int, words: list[int]) -> None:
-    disk = power.Disk()
-    box = outbox.Outbox(disk, power.GUID)
-    record = confirm.new(words[0], power.CONFIRMATION, journal, words[1], words[2])
-    handle = log.Stored(1, array("I", record))
-    queue = box.queue(LINE)
-    box.append(handle, queue, FLAGS, array("I", (1, queue.record[1], 2, 0)), b"")
-    box.sync()
-    assert outbox.Outbox(disk).restored[0].handle.record == record
-    handle.record[confirm.STATE] = ord("X")
-    handle.record[confirm.CLASS] = 0xC002
-    handle.record[confirm.MARKS] |= 0x30
-    box.change([handle])
-    box.sync()
-    assert outbox.Outbox(disk).restored[0].handle.record == handle.record
 
 
 # ---- what was received ----------------------------------------------------------------------------------
@@ -709,33 +551,6 @@ def come(box: Any, body: bytes, name: str = "commands", guid: bytes = PEER) -> A
 
 def arrived(box: Any) -> list[tuple[str, bytes]]:
     return [(handle.source.name, bytes(box.log.load(handle))) for handle in box.restored_arrivals]
-
-
-def test_what_arrived_is_durable_with_the_counters_of_its_source_in_one_sync() -> None:
-    disk = power.Disk()
-    box = outbox.Outbox(disk, power.GUID)
-    first = come(box, b"on")
-    come(box, b"off")
-    come(box, b"5", "settings")
-    power.put(box, b"reading")  # its sync is that of all
-    assert (box.next_arrival, box.arrivals, box.live) == (4, 3, 1)
-    first.record[confirm.STATE] = log.TAKEN
-    first.record[confirm.CLASS] = confirm.ACK_RECEIVE
-    box.change([first])
-    box.sync()
-    disk = disk.after_cut(power.KEEP_SYNCED, power.Dice(1))
-    again = outbox.Outbox(disk)
-    assert arrived(again) == [("commands", b"on"), ("commands", b"off"), ("settings", b"5")]
-    assert [list(source.record) for source in again.sources] == [[1, 77, 2, 0], [1, 77, 1, 0]]
-    assert [source.guid for source in again.sources] == [PEER, PEER]
-    assert again.restored_arrivals[0].record == first.record
-    assert (again.next_arrival, again.next_message_id, again.arrivals, again.live) == (4, 2, 3, 1)
-    assert [handle.message_id for handle in again.handles()] == [1], "its owner sees only what is sent"
-    power.end(again, again.restored_arrivals)
-    again.sync()
-    last = outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
-    assert arrived(last) == []
-    assert last.source(PEER, "COMMANDS") is last.sources[0]
 
 
 @pytest.mark.parametrize("step", ["append", "sync"])
@@ -769,27 +584,6 @@ def one_taken(box: Any) -> Any:
     return box.sources[0]
 
 
-@pytest.mark.rule("B-098")
-def test_a_source_that_takes_the_place_of_another_has_none_of_its_counters_after_an_error() -> None:
-    disk = power.Disk()
-    box = outbox.Outbox(disk, power.GUID)
-    source = one_taken(box)
-    second = come(box, b"off")
-    second.record[confirm.STATE] = confirm.GONE
-    box.change([second])
-    source.replace(power.GUID, "settings")
-    disk.before = failing("sync")
-    with pytest.raises(log.OutboxWriteFailed):
-        box.sync()
-    assert list(source.record) == list(source.noted) == [0, 0, 0, 0]
-    disk.before = None
-    come(box, b"5", "settings", power.GUID)
-    box.sync()
-    again = outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
-    assert arrived(again) == [("settings", b"5")]
-    assert [(one.guid, list(one.record)) for one in again.sources] == [(power.GUID, [1, 77, 1, 0])]
-
-
 def test_nothing_comes_back_for_a_source_that_took_the_place_of_its_own() -> None:
     """The next file begins with the new source, before it says that the old one's message is gone."""
     disk = power.Disk()
@@ -799,46 +593,6 @@ def test_nothing_comes_back_for_a_source_that_took_the_place_of_its_own() -> Non
     again = outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
     assert (arrived(again), again.arrivals) == ([], 0)
     assert [(one.guid, one.name, list(one.record)) for one in again.sources] == [(power.GUID, "settings", [0, 0, 0, 0])]
-
-
-def test_want_of_memory_while_changes_are_noted_loses_none_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever change runs out of memory: what its owner then repeats is whole."""
-    memory = Scarce(monkeypatch)
-    ScarceList.memory = memory
-    monkeypatch.setattr(unsynced.struct, "pack", memory._failing(unsynced.struct.pack))
-    monkeypatch.setattr(unsynced, "array", memory._failing(unsynced.array))
-    failed = 0
-    for k in range(1, 100):
-        memory.left = 0
-        disk = power.Disk()
-        box = outbox.Outbox(disk, power.GUID, segment_size=300)
-        handles: list[Any] = [power.put(box, b"%d" % i) for i in range(6)]
-        handles.append(come(box, b"on"))
-        box.sync()
-        box._marks._records = ScarceList(box._marks._records)
-        for handle in handles[:3]:
-            handle.record[confirm.STATE] = confirm.GONE
-        handles[3].record[confirm.STATE] = confirm.X
-        handles[6].record[confirm.STATE] = log.TAKEN
-        memory.left = k
-        try:
-            box.change(handles)
-        except MemoryError:
-            failed = k
-        done = memory.left > 0
-        memory.left = 0
-        if not done:
-            box.change([handle for handle in handles if handle.segment is not None])
-        assert box.sync() is True
-        assert (box.live, box.arrivals) == (3, 1)
-        again = outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
-        assert power.bodies(again) == [b"3", b"4", b"5"]
-        assert [chr(restored.handle.record[confirm.STATE]) for restored in again.restored] == ["X", "Q", "Q"]
-        assert again.restored_arrivals[0].record[confirm.STATE] == log.TAKEN
-        if done:
-            break
-    assert done
-    assert failed >= 9
 
 
 def test_arrivals_are_bounded_by_their_number_and_by_the_capacity_and_refused_whole() -> None:
@@ -853,22 +607,6 @@ def test_arrivals_are_bounded_by_their_number_and_by_the_capacity_and_refused_wh
         come(box, bytes(2000))
     assert (box.sources[0].record[2], box.next_arrival, box.arrivals) == (2, 3, 0)
     come(box, b"on")
-
-
-def test_the_counters_of_sources_outlive_their_messages_files() -> None:
-    disk = power.Disk()
-    box = outbox.Outbox(disk, power.GUID, segment_size=400, capacity=4000)
-    kept = come(box, b"kept" + bytes(700), "settings")
-    for k in range(60):
-        handle = come(box, b"%d" % k + bytes(100))
-        box.sync()
-        power.end(box, [handle])
-    box.sync()
-    assert "00000001.log" not in disk.files
-    again = outbox.Outbox(disk.after_cut(power.KEEP_SYNCED, power.Dice(1)))
-    assert [list(source.record) for source in again.sources] == [[1, 77, 1, 0], [1, 77, 60, 0]]
-    assert arrived(again) == [("settings", b"kept" + bytes(700))]
-    assert again.restored_arrivals[0].record == kept.record
 
 
 def test_many_sources_and_queues_fit_into_the_head_of_a_segment() -> None:
@@ -1070,31 +808,6 @@ def test_files_that_do_not_grow_keep_their_size_whatever_is_logged(tmp_path: Pat
         files.add(box.log.segments[-1].name)
     box.close()
     assert len(files) > 4
-
-
-def test_changes_that_a_file_has_no_room_for_go_to_the_next(tmp_path: Path) -> None:
-    box = outbox.Outbox(fixed_files(tmp_path), power.GUID, segment_size=4096, capacity=65536)
-    handles = [power.put(box, bytes(100)) for _ in range(26)]
-    for handle in handles:
-        change(box, handle, "S")
-        assert box.sync()
-    assert sorted(path.stat().st_size for path in tmp_path.iterdir()) == [0, 4096, 4096]
-    box.close()
-    again = outbox.Outbox(fixed_files(tmp_path), segment_size=4096, capacity=65536)
-    assert {chr(restored.handle.record[confirm.STATE]) for restored in again.restored} == {"S"}
-    again.close()
-
-
-def test_a_folder_whose_names_cannot_be_read_is_an_error_of_the_file_system(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def garbage(folder: str) -> list[str]:
-        raise UnicodeError
-
-    files = log.Files(str(tmp_path))
-    monkeypatch.setattr("os.listdir", garbage)
-    with pytest.raises(OSError, match="5"):
-        files.names()
 
 
 def test_a_first_start_on_a_full_flash_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

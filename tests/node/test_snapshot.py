@@ -120,32 +120,6 @@ def test_a_start_reads_little_while_messages_come_and_go_slowly() -> None:
     print(len(disk.files), "files,", most, "bytes at most of", sum(len(file.data) for file in disk.files.values()))
 
 
-def test_a_start_reads_little_of_what_was_sent_while_a_dead_letter_held_all_files() -> None:
-    """What becomes of a message takes 4 to 22 bytes, so the last file tells of many that were taken from the others."""
-    disk = Counting()
-    box = started(disk, 10)
-    put(box, b"dead", defer=False)
-    dead = box.handles()[0]
-    for k in range(1000):
-        put(box, b"%d:" % k + bytes(200))
-        box.sync()
-    dead.record[confirm.STATE] = confirm.X
-    box.change([dead])
-    most = 0
-    for _ in range(10):
-        for _ in range(95):
-            box.change([gone(box.more(box.queue(LINE)))])
-            box.sync()
-        disk.read = 0
-        again = started(disk, 10)
-        most = max(most, disk.read)
-        assert again.queue(LINE).deferred == box.queue(LINE).deferred
-    whole = sum(len(file.data) for file in disk.files.values())
-    print(most, "bytes of", whole)
-    assert whole > 250000
-    assert most < 2 * 300 * deferred.TAKEN_MIN + SEGMENT + HEADER * len(disk.files)
-
-
 @pytest.mark.usefixtures("skipping")
 def test_what_an_earlier_start_may_have_sent_is_known_also_where_nobody_reads_that_it_did() -> None:
     disk = power.Disk()
@@ -325,29 +299,6 @@ def test_what_cannot_be_read_is_not_counted_by_the_starts_that_follow(taken: int
             again.change([gone(restored)])  # so that files go
     assert found == [restored.handle.message_id for restored in everything]
     assert len(found) == 42 - taken - 2
-
-
-@pytest.mark.usefixtures("skipping")
-def test_what_ended_out_of_turn_in_a_file_that_is_gone_is_forgotten() -> None:
-    disk = power.Disk()
-    box = started(disk, 1, 700)
-    for k in range(30):
-        put(box, b"%d:" % k + bytes(40), defer=k > 0)
-        box.sync()
-    queue = box.queue(LINE)
-    first = box.log.segments[0].name
-    box.change([gone(box.find(queue, 4))])
-    box.begin()
-    assert queue.ended == {4}
-    box.change([gone(handle) for handle in box.handles()])
-    while first in disk.files:
-        box.change([gone(box.more(queue))])
-    box.sync()
-    left = queue.deferred
-    again = started(disk, 1, 700)
-    assert (again.queue(LINE).deferred, again.queue(LINE).ended) == (left, set())
-    again.begin()
-    assert len(all_of(started(disk, 1, 700))) == left
 
 
 # ---- which snapshot is used -------------------------------------------------------------------------

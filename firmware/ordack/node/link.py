@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         def close(self) -> None:
             """Let go of it, whatever its state; what was not sent yet is dropped."""
 
+
 TICK_MS = 100
 CONNECT_TIMEOUT_S = const(10)
 _IPPROTO_TCP = const(6)
