@@ -2,7 +2,6 @@
 watchdog. Prints `N passed, N failed`.
 """
 
-import asyncio
 import errno
 import os
 import select
@@ -314,33 +313,6 @@ def dead_servers_are_asked_later_and_later():
     assert looking._socket is None
 
 
-def a_slow_server_and_the_second_one_are_heard():
-    ticks = Ticks()
-    server = Server()
-    looking = dns.Lookup(NAME)
-    looking.poll()
-    server.serve()
-    ticks.now += SECOND  # the answer to the first question would come now
-    server.say = saying(address())
-    assert looking.poll() is None
-    ticks.now += 1900
-    assert looking.poll() is None
-    server.serve()
-    wait_for(looking._socket)
-    assert looking.poll() == "10.0.0.5"
-    dns._cache.clear()
-    gone, port = bound()
-    gone.close()
-    dns.SERVERS.insert(0, ("127.0.0.1", port))
-    looking = dns.Lookup(NAME)
-    while not server.asked():  # soon if the machine refuses what is for nobody, or after a second
-        assert looking.poll() is None
-        ticks.now += 100
-    server.serve()
-    wait_for(looking._socket)
-    assert looking.poll() == "10.0.0.5"
-
-
 def answers_that_are_of_no_use_are_errors_with_words():
     for change, words in (
         (lambda request: reply(request, address(), flags=0x8380), "truncated"),
@@ -452,29 +424,6 @@ def listening():
 
 
 here = saying(record(POINTER, A, 300, bytes([127, 0, 0, 1])))
-
-
-def a_link_opens_when_its_name_is_known():
-    server = Server(here)
-    _, port = listening()
-    tcp = link.TcpLink(NAME, port)
-    tcp.open()
-    assert (tcp.stream, tcp.is_open()) == (None, False)
-    server.serve()
-    wait_for(tcp._looking._socket)
-    while not tcp.is_open():
-        pass
-    assert tcp.stream is not None
-    tcp.close()
-    tcp.open()
-    assert tcp.stream is not None, "the name is known"
-    tcp.close()
-    dns._cache.clear()
-    tcp.open()
-    looking = tcp._looking
-    tcp.close()
-    assert looking._socket is None
-    assert tcp.is_open() is False
 
 
 two = saying(record(POINTER, A, 300, bytes([127, 0, 0, 2])), record(POINTER, A, 300, bytes([127, 0, 0, 1])))
@@ -643,33 +592,6 @@ def a_dead_name_server_does_not_keep_a_node_from_its_watchdog():
     watched(work)
 
 
-def a_dead_name_server_does_not_keep_tasks_from_running():
-    async def run(ticks, watchdog, node, asking):
-        node.start()
-        for _ in range(600):
-            node.touch()
-            for _ in range(3):
-                await asyncio.sleep(0)
-            watchdog.feed()
-            asking.poll()
-            ticks.now += 100
-        await node._tasks.close()
-
-    watched(lambda *arguments: asyncio.run(run(*arguments)))
-
-
-def a_node_finds_its_peer_by_name():
-    """DIRECT=OS: names a host."""
-    server = Server(here)
-    there, port = listening()
-    node = Node("", files=power.Disk(), connect=(NAME, port))
-    node.queue("DIRECT=OS:gateway.example\\private$\\line1").put(b"1")
-    node.poll()
-    server.serve()
-    assert node.wait(lambda: is_ready(there, 0), 60000)
-    node.close_now()
-
-
 TESTS = (
     a_local_name_needs_no_server,
     servers_and_names_come_from_the_network,
@@ -680,19 +602,15 @@ TESTS = (
     only_the_answer_to_the_question_counts,
     an_answer_from_elsewhere_is_passed_over,
     dead_servers_are_asked_later_and_later,
-    a_slow_server_and_the_second_one_are_heard,
     answers_that_are_of_no_use_are_errors_with_words,
     no_answer_whatever_is_in_it_does_harm,
     what_was_found_is_kept_while_nobody_answers,
     a_local_name_is_asked_for_by_multicast,
-    a_link_opens_when_its_name_is_known,
     a_stale_address_of_a_name_is_passed_over,
     an_address_of_another_program_is_passed_over,
     a_board_does_not_listen_at_a_name,
     the_time_comes_from_a_server_with_a_name,
     a_dead_name_server_does_not_keep_a_node_from_its_watchdog,
-    a_dead_name_server_does_not_keep_tasks_from_running,
-    a_node_finds_its_peer_by_name,
 )
 
 
