@@ -23,7 +23,7 @@ from typing import Any, Unpack
 from mqqb import confirm
 from mqqb.guid_names import PrivateQueueFormatNameId
 
-from ordack import emptying, outcome
+from ordack import commits, outcome
 from ordack.away import Away, address_of
 from ordack.commits import AS_CONFIGURED, Access, Commit, Current, Direct, Wanted
 from ordack.config import Config, TlsFiles
@@ -291,9 +291,9 @@ class Client:
         """Remove all messages that a queue has now, those in an unfinished receive when that ends without a commit
         (B-340); how many. Senders that asked for it are told. Raises BadName, NoSuchQueue.
 
-        In pieces (`emptying.py`): if it is killed, a part is gone, and its senders know.
+        In pieces: if it is killed, a part is gone, and its senders know.
         """
-        return emptying.purge(self.store, self.access, name)
+        return commits.purge(self.store, self.access, name)
 
     def delete_queue(self, name: str, only_empty: bool = False) -> int:
         """Remove a private queue, its sub-queue and their messages; how many there were. Senders that asked for it are
@@ -302,7 +302,7 @@ class Client:
         Raises BadName, NoSuchQueue, StoreError for a system queue or while messages are being received from it;
         QueueNotEmpty if only_empty and a message is in it. In pieces, as a purge: the queue goes with the last one.
         """
-        return emptying.delete(self.store, self.access, name, only_empty)
+        return commits.delete(self.store, self.access, name, only_empty)
 
     def send(
         self,

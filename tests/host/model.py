@@ -51,7 +51,7 @@ from ordack.config import Config
 from ordack.links import Hop, Link
 from ordack.manager import Manager
 from ordack.names import DEAD_XACT, JOURNAL
-from ordack.returns import indispensable
+from ordack.order_acks import indispensable
 from ordack.sending import ACKNOWLEDGE
 from ordack.store import Store, StoreError
 from ordack.store.schema import FILE_NAME, NEVER

@@ -36,7 +36,7 @@ from unittest import mock
 
 import apsw
 from mqqb import confirm
-from ordack import moving, pieces
+from ordack import orders, pieces
 from ordack.applications import Question
 from ordack.cli.move import move_all
 from ordack.client import Client
@@ -44,11 +44,11 @@ from ordack.commits import Commit, Request, Wanted
 from ordack.config import Config
 from ordack.names import DEAD_XACT
 from ordack.sending import Letter, in_runs
-from ordack.store import Store, StoreError, StoreUnknown, checkpoints, database, write_ahead
+from ordack.store import Store, StoreError, StoreUnknown, database, write_ahead
 from ordack.store.backup import make_backup
-from ordack.store.checkpoints import Checkpoints
 from ordack.store.messages import NotTaken, Stored
 from ordack.store.schema import FILE_NAME, POISON
+from ordack.store.write_ahead import Checkpoints
 
 from tests.host.applications import Asking
 from tests.host.power_cuts_notes import Contents, Ledger, Note, Violation, damage, tag_of
@@ -413,7 +413,7 @@ class Episode:
             note = self.ledger.notes[tag]
             note.queue, note.moved = "line1", True
         moved = move_all(
-            host.application, DEAD_XACT, f"DIRECT=OS:{name}\\private$\\line1", moving.Selection(in_doubt=False), 3
+            host.application, DEAD_XACT, f"DIRECT=OS:{name}\\private$\\line1", orders.Selection(in_doubt=False), 3
         )
         self.act(host, lambda: list(moved))
 
@@ -558,8 +558,8 @@ def _settings(dice: random.Random) -> Iterator[None]:
         mock.patch.object(write_ahead, "CHUNK_BYTES", chunk),
         mock.patch.object(write_ahead, "AHEAD_BYTES", BLOCK),
         mock.patch.object(write_ahead, "FAST_US", 1 << 40),
-        mock.patch.object(checkpoints, "SERVED_LOG_BYTES", emptied),
-        mock.patch.object(checkpoints, "WAIT_S", 0),
+        mock.patch.object(write_ahead, "SERVED_LOG_BYTES", emptied),
+        mock.patch.object(write_ahead, "WAIT_S", 0),
         mock.patch.object(write_ahead, "disk_bytes", return_value=(SMALL_DISK, free)),
         mock.patch.object(database, "file_system", return_value=""),
         mock.patch.object(pieces, "time", ticking),

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from ordack.client import Client
 from ordack.store import Store
-from ordack.store.numbers import Numbers
+from ordack.store.memory import Numbers
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, ROOT, as_json
 

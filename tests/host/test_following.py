@@ -24,7 +24,7 @@ from mqqb.streams import Entry
 from ordack import clock
 from ordack.client import Client
 from ordack.config import Config
-from ordack.departures import Departures
+from ordack.manager import Departures
 from ordack.prediction import ready_to_follow
 from ordack.sending import Letter
 from ordack.tables import LongStream

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pytest
 from ordack import pieces
+from ordack import store as store_module
 from ordack.config import Config
-from ordack.store import free_pages
-from ordack.store.free_pages import KEPT_BYTES
+from ordack.store import KEPT_BYTES
 
 from tests.support.host_world import HERE, Host, World, world_of
 
@@ -22,7 +22,7 @@ WATCHED_MS = 20_000  # instead of ten minutes
 
 @pytest.fixture(autouse=True)
 def _short_watch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(free_pages, "WATCHED_MS", WATCHED_MS)
+    monkeypatch.setattr(store_module, "WATCHED_MS", WATCHED_MS)
 
 
 class Opened(NamedTuple):

@@ -11,7 +11,7 @@ from mqqb import acks, confirm, guids
 from ordack.config import PORT
 from ordack.order_acks import OrderAcks
 from ordack.sending import Sent
-from ordack.store.numbers import Numbers
+from ordack.store.memory import Numbers
 
 from tests.support.host_world import Host, World, exchange, two_hosts
 

@@ -15,18 +15,17 @@ from mqqb.destination import IncomingStream
 from mqqb.events import MessageReceived
 from mqqb.session import Session
 from mqqb.streams import OutgoingStream
-from ordack import returns, turns
+from ordack import links, order_acks
 from ordack.incoming import IncomingState
+from ordack.links import Turns
 from ordack.manager import Manager
 from ordack.order_acks import OrderAcks
 from ordack.prediction import MessageRun, PredictingSession
 from ordack.store import StoreError
 from ordack.store.database import Database
-from ordack.store.memory import Memory
-from ordack.store.numbers import Numbers
+from ordack.store.memory import Memory, Numbers
 from ordack.store.outgoing import OutgoingQueues
 from ordack.store.schema import NEVER
-from ordack.turns import Turns
 
 from hil.dice import new_seed
 from tests.host import model
@@ -239,7 +238,7 @@ def _send_what_was_withdrawn(patch: pytest.MonkeyPatch) -> None:
 
 def _give_up_without_a_word(patch: pytest.MonkeyPatch) -> None:
     """OrderAcks cover what a FinalAck has rejected that was given up."""
-    patch.setattr(returns, "given_up", lambda acknowledgements, states: [])
+    patch.setattr(order_acks, "given_up", lambda acknowledgements, states: [])
 
 
 def _lose_what_was_withdrawn(patch: pytest.MonkeyPatch) -> None:
@@ -261,7 +260,7 @@ def _one_queue_after_the_other(patch: pytest.MonkeyPatch) -> None:
 
 
 def _all_queues_in_turn(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(turns, "PATIENCE", 1)
+    patch.setattr(links, "PATIENCE", 1)
 
 
 def _take_a_slow_line_for_silence(patch: pytest.MonkeyPatch) -> None:

@@ -212,7 +212,7 @@ def test_the_lock_of_an_application_that_died_ends_by_itself(host: Host, purge: 
 def die(client: Client) -> None:
     """The process ends: nothing is put back, and the kernel frees its locks."""
     client.store._locks.close()
-    client.store.messages._hands.mine.clear()
+    client.store.messages._receive_locks.mine.clear()
 
 
 @pytest.mark.slow

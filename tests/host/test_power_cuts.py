@@ -14,14 +14,11 @@ import apsw
 import pytest
 from mqqb import confirm
 from ordack.client import Client, Letter
-from ordack.store import Store, StoreError, checkpoints, write_ahead
-from ordack.store.answers import Answers
-from ordack.store.checkpoints import Checkpoints, FileTurn
+from ordack.store import Store, StoreError, write_ahead
 from ordack.store.database import Database
-from ordack.store.memory import Memory
-from ordack.store.numbers import Numbers
+from ordack.store.memory import Answers, Memory, Numbers
 from ordack.store.schema import FILE_NAME
-from ordack.store.write_ahead import WriteAheadLog
+from ordack.store.write_ahead import Checkpoints, FileTurn, WriteAheadLog
 
 from hil.dice import new_seed
 from tests.host import power_cuts
@@ -209,7 +206,7 @@ def _fail_beside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync: int, check: Callable[[Client, Told, Checkpoints], object]
 ) -> None:
     """The `sync`th sync of a checkpoint beside the writer fails; of what is in the log, a part was not synced."""
-    monkeypatch.setattr(checkpoints, "SERVED_LOG_BYTES", 1 << 10)
+    monkeypatch.setattr(write_ahead, "SERVED_LOG_BYTES", 1 << 10)
     for seed in range(TRIES):
         with told_on(tmp_path, seed) as told:
             client = Client(told.machine.folder)
@@ -267,7 +264,7 @@ def test_a_checkpoint_beside_that_goes_on_after_a_failure_is_found(
 def test_nothing_is_copied_while_the_writer_does_not_know_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "SERVED_LOG_BYTES", 1 << 10)
+    monkeypatch.setattr(write_ahead, "SERVED_LOG_BYTES", 1 << 10)
     with told_on(tmp_path, 1) as told:
         with Client(told.machine.folder) as client:
             beside = client.store._database.checkpoint_beside()
@@ -291,8 +288,8 @@ def _grow_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The database's file gets longer, and checkpoints are made at any moment of that. One may make the file shorter
     before the commit is done that has made it longer; the next may copy to where the next commit makes it longer. And
     it gets longer at any moment of a checkpoint."""
-    monkeypatch.setattr(checkpoints, "SERVED_LOG_BYTES", 1 << 10)
-    monkeypatch.setattr(checkpoints, "WAIT_S", 0)
+    monkeypatch.setattr(write_ahead, "SERVED_LOG_BYTES", 1 << 10)
+    monkeypatch.setattr(write_ahead, "WAIT_S", 0)
     monkeypatch.setattr(write_ahead, "CHUNK_BYTES", 4 * BLOCK)
     for seed in range(TRIES):
         with told_on(tmp_path, seed) as told:
@@ -353,7 +350,7 @@ def test_a_file_that_gets_longer_while_it_is_copied_to_keeps_what_is_copied(
 
 @pytest.mark.parametrize(
     ("of", "what", "instead"),
-    [(FileTurn, "mine", lambda _: contextlib.nullcontext()), (checkpoints, "keep_place", lambda *_: None)],
+    [(FileTurn, "mine", lambda _: contextlib.nullcontext()), (write_ahead, "keep_place", lambda *_: None)],
 )
 def test_a_file_that_gets_longer_over_what_is_copied_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: object, what: str, instead: Callable[..., object]

@@ -21,9 +21,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from ordack.client import Client
 from ordack.names import BadName, queue_name
-from ordack.store import Store, StoreBusy, StoreError, file_systems
-from ordack.store.hands import RECEIVE_LOCK, Hands
-from ordack.store.locks import Locks
+from ordack.store import Store, StoreBusy, StoreError, processes
+from ordack.store.locks import RECEIVE_LOCK, Locks, ReceiveLocks
 from ordack.store.look import ReadOnlyStore
 from ordack.store.messages import NewMessage
 from ordack.store.queues import NoSuchQueue, QueueExists
@@ -189,7 +188,7 @@ def test_a_store_is_not_on_a_disk_of_another_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     Store(tmp_path / "old", create=True).close()
-    monkeypatch.setattr(file_systems, "MOUNTS", tmp_path / "mounts")
+    monkeypatch.setattr(processes, "MOUNTS", tmp_path / "mounts")
     (tmp_path / "mounts").write_text(mounted(tmp_path, kind))
     for name, create in (("old", False), ("old", True), ("new", True)):
         with pytest.raises(StoreError, match=rf"{name} is on {kind}, a file system of another machine, .* a disk of"):
@@ -203,7 +202,7 @@ def test_a_store_is_not_on_a_disk_of_another_machine(
 def test_a_store_is_where_the_kernel_says_nothing_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None
 ) -> None:
-    monkeypatch.setattr(file_systems, "MOUNTS", tmp_path / "mounts")
+    monkeypatch.setattr(processes, "MOUNTS", tmp_path / "mounts")
     if text is not None:
         (tmp_path / "mounts").write_text(text)
     Store(tmp_path / "a" / "store", create=True).close()
@@ -341,8 +340,8 @@ def test_what_is_in_hand_is_known_to_all_and_free_when_its_owner_lets_go_or_dies
     database = tmp_path / "database"
     database.touch(0o640)
     locks = [Locks(tmp_path) for _ in range(4)]
-    owners = [Hands(one, database) for one in locks]
-    looker = Hands(Locks(tmp_path), database)
+    owners = [ReceiveLocks(one, database) for one in locks]
+    looker = ReceiveLocks(Locks(tmp_path), database)
     assert looker.all() == set()
     has: list[set[int]] = [set() for _ in owners]
     for _ in range(500):
@@ -357,7 +356,7 @@ def test_what_is_in_hand_is_known_to_all_and_free_when_its_owner_lets_go_or_dies
             has[at] -= keys
         else:
             locks[at].close()  # as when its process dies
-            owners[at], has[at] = Hands(locks[at], database), set()
+            owners[at], has[at] = ReceiveLocks(locks[at], database), set()
         taken = set().union(*has)
         assert looker.all() == taken
         assert [one.all() for one in owners] == [taken] * len(owners)

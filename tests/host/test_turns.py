@@ -13,8 +13,8 @@ from mqqb import headers
 from mqqb.session import Settings
 from mqqb.streams import Entry, OutgoingStream
 from ordack.config import Config
+from ordack.links import PATIENCE, Turns
 from ordack.sending import Letter
-from ordack.turns import PATIENCE, Turns
 
 from tests.support.host_world import HERE, Host, World, packets_in, world_of
 

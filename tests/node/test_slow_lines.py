@@ -13,8 +13,8 @@ import pytest
 from mqqb import acks, build, parse
 from mqqb.session import Session
 from mqqb.streams import OutgoingStream
+from ordack.links import Pace
 from ordack.node.link import TcpLink
-from ordack.pace import Pace
 
 from tests.node.slow_lines import GUID, TO_HOST, OverTcp, OverUart, World
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ordack.client import Client
-    from ordack.moving import Moved, Selection
+    from ordack.orders import Moved, Selection
     from ordack.peer_names import PeerNames
 
 
@@ -77,7 +77,7 @@ def move(
     if count is not None and everything:
         raise typer.BadParameter("--count and --all do not go together")
     from ordack.client import Client
-    from ordack.moving import Selection
+    from ordack.orders import Selection
     from ordack.peer_names import PeerNames
 
     selection = Selection(
@@ -114,7 +114,7 @@ def move_all(client: Client, name: str, target: str | None, selection: Selection
     target: as Client.send takes it; None: each goes to the destination that it was sent to. One that somebody is
     receiving stays. Raises what Client.send raises, about the message that cannot be moved: it stays, and the others.
     """
-    from ordack.moving import Moved
+    from ordack.orders import Moved
 
     queue = client.queue(name)
     last = client.store.messages.last_lookup_id()  # one that is sent and fails at once is not taken again

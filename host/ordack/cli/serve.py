@@ -180,7 +180,7 @@ def _serve_store(
     """Open everything, and run. read: gives the file as it is at a later time. options: fields of the Config that go
     before it."""
     from ordack.running import Running
-    from ordack.store.file_systems import IN_MEMORY, file_system
+    from ordack.store.processes import IN_MEMORY, file_system
 
     refuse_served(store)  # whose ports may be the same
     with contextlib.ExitStack() as stack:

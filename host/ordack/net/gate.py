@@ -16,8 +16,7 @@ from typing import Any
 
 from ordack.away import keep_alive
 from ordack.net.applications import Connection, Door
-from ordack.net.listener import Listener, Listeners
-from ordack.net.tls import Handshake
+from ordack.net.listener import Handshake, Listener, Listeners
 from ordack.service import LENGTH
 from ordack.store import StoreError
 from ordack.tls import Tls, name_in, words

@@ -35,12 +35,11 @@ from ordack.manager import Manager
 from ordack.net.applications import Door
 from ordack.net.connect import TLS_FAILED, Connector, Step
 from ordack.net.gate import Gate
-from ordack.net.listener import BACKLOG, Listener, Listeners
+from ordack.net.listener import BACKLOG, HANDSHAKE_TIMEOUT_S, SHUT_TIMEOUT_S, Handshake, Listener, Listeners
 from ordack.net.looking import FILES as LOOKING_FILES
 from ordack.net.ping import Pings
 from ordack.net.record import RecordedConnection, Recorder
 from ordack.net.serial import SerialPort
-from ordack.net.tls import HANDSHAKE_TIMEOUT_S, SHUT_TIMEOUT_S, Handshake
 from ordack.store import StoreError
 from ordack.tls import Tls, name_in, words
 

@@ -21,7 +21,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from ordack.store.answers import Answers
 from ordack.store.database import (
     BUSY_TIMEOUT_S,
     LAST_WAIT_S,
@@ -33,18 +32,15 @@ from ordack.store.database import (
     StoreUnknown,
 )
 from ordack.store.exports import Exports
-from ordack.store.free_pages import FreePages
-from ordack.store.hands import Hands
-from ordack.store.locks import SERVE_LOCK, Locks
+from ordack.store.locks import SERVE_LOCK, Locks, ReceiveLocks
 from ordack.store.making import make_store
-from ordack.store.memory import Memory
+from ordack.store.memory import Answers, Memory, Numbers
 from ordack.store.messages import Messages
 from ordack.store.moves import Moves
-from ordack.store.numbers import Numbers
 from ordack.store.outgoing import OutgoingQueues
 from ordack.store.processes import pinned_by, process
 from ordack.store.queues import Queues
-from ordack.store.room import AMPLE_BYTES, DISK_S, LONG_LOG_BYTES, Disk, Room, is_pinned, room
+from ordack.store.room import AMPLE_BYTES, DISK_S, LONG_LOG_BYTES, RESERVE_BYTES, Disk, Room, is_pinned, room
 from ordack.store.write_ahead import disk_bytes, log_bytes
 from ordack.text import counted
 
@@ -52,6 +48,43 @@ __all__ = ["STATUS", "Store", "StoreBusy", "StoreError", "StoreFull", "StoreServ
 
 STATUS = "status.json"
 LOCK_TRIES = 10
+
+
+KEPT_BYTES = RESERVE_BYTES  # of free pages stay in a store, however quiet it is
+WATCHED_MS = 600_000  # what is free all that time is too much
+
+
+class FreePages:
+    """Pages that messages have left. What nobody has needed of them for long goes back to the disk, some pages at a
+    time (PRAGMA incremental_vacuum). too_many: pages that are to be given back now."""
+
+    def __init__(self, database: Database) -> None:
+        self.too_many = 0
+        self._db = database
+        self._least = 0  # that were to spare since the watch began
+        self._until = 0
+
+    def watch(self, now: int) -> None:
+        """To be called again and again: see what is to spare. now: monotonic milliseconds."""
+        spare = self._spare()
+        if now >= self._until:
+            self.too_many = self._least
+            self._least, self._until = spare, now + WATCHED_MS
+        self._least = min(self._least, spare)
+
+    def give_back(self, limit: int) -> int:
+        """Within a transaction: give back up to `limit` of the pages that are too many; how many."""
+        pages = min(limit, self.too_many, self._spare())
+        if pages:
+            self._db.all(f"PRAGMA incremental_vacuum({pages})")
+        self.too_many = self.too_many - pages if pages else 0
+        return pages
+
+    def _spare(self) -> int:
+        """Pages that are free, but for those that are kept."""
+        free: int = self._db.one("PRAGMA freelist_count")
+        kept: int = KEPT_BYTES // self._db.one("PRAGMA page_size")
+        return max(free - kept, 0)
 
 
 def manager_of(folder: Path) -> str:
@@ -99,7 +132,7 @@ class Store:
         self.work = database.work
         self.guid = database.guid
         self.queues = Queues(database)
-        self.messages = Messages(database, Hands(locks, database.path))
+        self.messages = Messages(database, ReceiveLocks(locks, database.path))
         self.numbers = Numbers(database, locks, clock)
         self.outgoing = OutgoingQueues(database, self.numbers)
         self.memory = Memory(database)

@@ -15,15 +15,13 @@ from typing import Any, ClassVar, NoReturn, cast
 import apsw
 
 from ordack.counters import DiskWork
-from ordack.store.checkpoints import Checkpoints, may_be_a_sync
-from ordack.store.file_systems import OF_ANOTHER_MACHINE, file_system
-from ordack.store.processes import pinned_by, readers_of, writer_of
+from ordack.store.processes import OF_ANOTHER_MACHINE, file_system, pinned_by, readers_of, writer_of
 from ordack.store.schema import (
     APPLICATION_ID,
     FILE_NAME,
     FORMAT_VERSION,
 )
-from ordack.store.write_ahead import SHORT_LOG_BYTES, WriteAheadLog, log_bytes, patience
+from ordack.store.write_ahead import SHORT_LOG_BYTES, Checkpoints, WriteAheadLog, log_bytes, may_be_a_sync, patience
 from ordack.text import legible
 
 BUSY_TIMEOUT_S = 10.0

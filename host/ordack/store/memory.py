@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import secrets
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from ordack.store.database import Database, among
+from ordack.store.locks import SERVE_LOCK, Locks
 
 
 class Incoming(NamedTuple):
     """State of one incoming transactional stream (B-058 to B-060, B-081). `record`: the words of mqqb_incoming.
-    `limit`: no OrderAck names a higher number (returns.py); None: it may name what was accepted."""
+    `limit`: no OrderAck names a higher number (order_acks.py); None: it may name what was accepted."""
 
     source: bytes
     destination: str
@@ -111,3 +113,128 @@ class Memory:
     def delete_history(self, identifiers: Iterable[tuple[bytes, int]]) -> None:
         """Forget identifiers (source, MessageID)."""
         self._db.many("DELETE FROM history WHERE source = ? AND message_id = ?", identifiers)
+
+
+class Answer(NamedTuple):
+    """The last commit of an application: its number, and what became of it, as access.py writes that."""
+
+    number: int
+    answer: bytes
+
+
+class Answers:
+    """The table `answers`. An application is 16 bytes."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def find(self, application: bytes) -> Answer | None:
+        """Its last answer; None if it has had none, or was forgotten."""
+        rows = self._db.all("SELECT number, answer FROM answers WHERE application = ?", (application,))
+        return Answer(*rows[0]) if rows else None
+
+    def keep(self, application: bytes, number: int, answer: bytes, now: int) -> None:
+        """Keep it instead of the one before. now: seconds since 1970."""
+        self._db.all("INSERT OR REPLACE INTO answers VALUES (?, ?, ?, ?)", (application, number, answer, now))
+
+    def forget(self, application: bytes) -> None:
+        """The application will not ask again."""
+        self._db.all("DELETE FROM answers WHERE application = ?", (application,))
+
+    def forget_before(self, time: int) -> None:
+        """Forget those of applications that have done nothing since then, seconds since 1970."""
+        self._db.all("DELETE FROM answers WHERE time < ?", (time,))
+
+
+LAST_TIME_STAMP = 0xF0000000  # in 2097: an OrderAck, which anybody can forge (B-411), raises TimeStamps no further
+FIRST_ORDINALS = 1 << 31
+MESSAGE_IDS = 0xFFFFFFFF  # 1 to that
+
+
+class Numbers:
+    """Counters in the table `settings`. clock: gives seconds since 1970."""
+
+    def __init__(self, database: Database, locks: Locks, clock: Callable[[], float]) -> None:
+        self._db = database
+        self._locks = locks
+        self._clock = clock
+        self._joined: int | None = None  # Database.rolled_back when it began, or joined, the run: that may be undone
+
+    def begin_run(self, above: int = 0) -> None:
+        """From now on numbers are given in new sequences, and MessageIDs from another place on.
+
+        What a store says of the numbers that it has given is true only while a process has it open: before that it may
+        have been a backup that was put back, or a copy, and the numbers may be known at their destination as those of
+        other messages. So `ordack serve` begins a run at its start, as a board does, and without it each process that
+        sends; what has a number keeps it. above: see `outrun`.
+
+        A TimeStamp comes from the clock, and is later than any that the store knows (B-056, B-079, A-22). If the clock
+        is behind what was used after the backup was made, the destination refuses what is numbered, and its OrderAck
+        tells (mqqb.lives). A first Ordinal is random, not 1 (B-056), so that not even the same TimeStamp makes the
+        same sequence.
+
+        MessageIDs go on at a random place. So one is given twice only if the run comes to ids that were given in
+        another life and are still remembered somewhere: the probability is about (ids of the run + ids remembered) /
+        2**32. With 20,000 ids in the run and 10,000 in a duplicate filter that is 1 in 140,000.
+        """
+        with self._db.transaction():
+            self._joined = self._db.rolled_back
+            self._db.all("UPDATE settings SET value = max(value, ?) WHERE name = 'tx_time_stamp'", (above,))
+            self._db.many(
+                "INSERT OR REPLACE INTO settings VALUES (?, ?)",
+                [
+                    ("run", self.new_time_stamp(int(self._clock()))),
+                    ("message_id_ordinal", secrets.randbelow(MESSAGE_IDS)),
+                ],
+            )
+
+    def outrun(self, time_stamp: int) -> bool:
+        """Begin a run with later TimeStamps than this one, which was not given here; False if this one is earlier."""
+        with self._db.transaction():
+            if not self._run() < time_stamp < LAST_TIME_STAMP:
+                return False
+            self.begin_run(time_stamp)
+            return True
+
+    def _run(self) -> int:
+        return self._db.one("SELECT value FROM settings WHERE name = 'run'") or 0
+
+    def _join_run(self) -> None:
+        """Give numbers in the run of the queue manager, or without one begin a run for this process."""
+        if self._joined != self._db.rolled_back:
+            if not self._locks.is_taken(SERVE_LOCK):
+                self.begin_run()
+            self._joined = self._db.rolled_back
+
+    def is_of_this_run(self, time_stamp: int) -> bool:
+        """Was a sequence with this TimeStamp begun in this run? In the transaction that gives a number in it."""
+        self._join_run()
+        return time_stamp > self._run()
+
+    def reserve_message_ids(self, count: int = 1) -> int:
+        """The first of `count` consecutive MessageIDs that nothing else will get (B-020; 0 is skipped, A-46), nor any
+        message has that this store remembers; see `begin_run`."""
+        with self._db.transaction():
+            self._join_run()
+            last: int | None = self._db.one("SELECT value FROM settings WHERE name = 'message_id_ordinal'")
+            while last is not None:
+                first = 1 if last + count > MESSAGE_IDS else last + 1
+                last = self._db.one(
+                    "SELECT max(id) FROM (SELECT message_id AS id FROM outcomes WHERE message_id BETWEEN ?1 AND ?2 "
+                    "UNION ALL SELECT message_id FROM outgoing_messages WHERE own AND message_id BETWEEN ?1 AND ?2 "
+                    "UNION ALL SELECT own FROM messages WHERE own BETWEEN ?1 AND ?2)",
+                    (first, first + count - 1),
+                )
+            self._db.all("UPDATE settings SET value = ? WHERE name = 'message_id_ordinal'", (first + count - 1,))
+            return first
+
+    def new_time_stamp(self, now: int) -> int:
+        """A TimeStamp for a new sequence, later than any before (B-056, B-079)."""
+        time_stamp: int = self._db.one(
+            "UPDATE settings SET value = max(value + 1, ?) WHERE name = 'tx_time_stamp' RETURNING value", (now,)
+        )
+        return time_stamp
+
+    def new_sequence(self, now: int) -> tuple[int, ...]:
+        """The record of a new sequence (mqqb_outgoing). now: seconds since 1970."""
+        return 1 + secrets.randbelow(FIRST_ORDINALS), self.new_time_stamp(now), 1, 0

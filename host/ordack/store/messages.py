@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
 from ordack.store.database import Database, StoreError, StoreUnknown, among, first_piece, weight
-from ordack.store.hands import Hands
+from ordack.store.locks import ReceiveLocks
 from ordack.store.schema import NEVER, POISON, SUBQUEUE
 
 RECEIVE_BYTES = 8 << 20  # one receive or peek of several messages ends when it has as many, to bound memory
@@ -98,9 +98,9 @@ class Messages:
 
     outlives = False
 
-    def __init__(self, database: Database, hands: Hands) -> None:
+    def __init__(self, database: Database, locks: ReceiveLocks) -> None:
         self._db = database
-        self._hands = hands
+        self._receive_locks = locks
         self._in_hand: set[int] = set()
         self._counted: set[int] = set()  # what is to be counted if it comes back
         self.news: set[int] = set()
@@ -108,18 +108,18 @@ class Messages:
 
     def close(self) -> None:
         """Put back what this object had received without finishing."""
-        if self._hands.mine:
+        if self._receive_locks.mine:
             with contextlib.suppress(StoreError):
-                self.put_back(set(self._hands.mine))
+                self.put_back(set(self._receive_locks.mine))
 
     def _free(self) -> str:
         """The condition for messages that nobody has in his hands now."""
-        self._in_hand = self._hands.all()
+        self._in_hand = self._receive_locks.all()
         return FREE if self._in_hand else ""
 
     def _taken(self) -> str:
         """All that somebody has in his hands now, for json_each."""
-        return json.dumps(list(self._hands.all()))
+        return json.dumps(list(self._receive_locks.all()))
 
     def mark_purged(self, queue: int, last: int = NEVER) -> int:
         """Messages of a queue up to this lookup id that are in an unfinished receive go when that ends without a commit
@@ -187,7 +187,7 @@ class Messages:
                 keys = [message.lookup_id for message in found]
                 if keys and counted and not self.outlives:
                     self._count_abort(keys)
-                self._hands.take(keys)
+                self._receive_locks.take(keys)
         except BaseException as error:
             self.let_go(keys)
             if isinstance(error, StoreUnknown):  # known is that none has left the queue
@@ -239,17 +239,17 @@ class Messages:
 
     def adopt(self, lookup_ids: Collection[int]) -> set[int]:
         """Have those of these messages as ours, too, that somebody else has in his hands; he says that he has."""
-        return self._hands.adopt(lookup_ids)
+        return self._receive_locks.adopt(lookup_ids)
 
     def let_go(self, lookup_ids: Collection[int]) -> None:
         """They are not in our hands any more: removed, or not given to anybody after all."""
-        self._hands.let_go(lookup_ids)
+        self._receive_locks.let_go(lookup_ids)
 
     def received(self, lookup_ids: Collection[int]) -> None:
         """Check that these messages are still ours to remove; raises StoreError."""
         condition, arguments = among("lookup_id", lookup_ids)
         count = self._db.one("SELECT count(*) FROM messages WHERE " + condition, arguments)
-        if count != len(lookup_ids) or not self._hands.mine.issuperset(lookup_ids):
+        if count != len(lookup_ids) or not self._receive_locks.mine.issuperset(lookup_ids):
             raise NotTaken("the receive cannot be completed: its messages are not there any more")
 
     def leaving(self, lookup_ids: Iterable[int]) -> list[Leaving]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ordack.store.database import Database, StoreError, among, first_piece, weight
-from ordack.store.numbers import Numbers
+from ordack.store.memory import Numbers
 from ordack.store.schema import NEVER
 
 _ADD = (

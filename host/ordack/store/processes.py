@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import Counter
@@ -85,3 +86,30 @@ def process(pid: int) -> str:
     command = b" ".join(words).decode(errors="replace")[:COMMAND_MAX]
     shown = "".join(sign if sign.isprintable() else "?" for sign in command)  # it moves no terminal
     return f"process {pid} ({shown})" if shown else f"process {pid}"
+
+
+MOUNTS = Path("/proc/self/mountinfo")  # proc(5)
+OF_ANOTHER_MACHINE = frozenset(
+    ("nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "vboxsf", "davfs", "fuse.davfs2", "fuse.sshfs", "fuse.rclone")
+)
+IN_MEMORY = frozenset(("tmpfs", "ramfs"))
+
+
+def file_system(folder: Path) -> str:
+    """The kind of the file system on which a folder is, or will be made, as `mount` names it; empty if the kernel does
+    not say."""
+    device = 0
+    for there in (folder.absolute(), *folder.absolute().parents):
+        with contextlib.suppress(OSError):
+            device = there.stat().st_dev
+            break
+    try:
+        mounts = MOUNTS.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    for line in mounts.splitlines():
+        mount, _, source = line.partition(" - ")
+        if mount.split()[2] == number:
+            return source.split()[0]
+    return ""
