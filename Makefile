@@ -74,7 +74,8 @@ test-c: setup-test ## the C core and the C of the host: both compilers, sanitize
 test-mp: setup-test ## the tests that run on MicroPython: with the C core, with its twin, on emulated boards
 	@$(PYTHON_VENV) -m tests.run_mp
 
-lint: setup-test ## forms of Python and C, ruff, mypy --strict for CPython and for MicroPython (more lint of C: test-c)
+lint: setup-test ## forms of Python and C, ruff, mypy --strict for CPython and for MicroPython, commit subjects (more lint of C: test-c)
+	@$(PYTHON_VENV) tests/subjects.py
 	@.venv/bin/ruff format --check .
 	@.venv/bin/clang-format --dry-run --Werror $(C_FILES)
 	@.venv/bin/ruff check .

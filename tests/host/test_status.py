@@ -21,7 +21,7 @@ from ordack import status
 from ordack.client import Client
 from ordack.store.outgoing import NewOutgoing
 
-from tests.support.command import DEADLINE_S, Serve, as_json, ordack, write_settings
+from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, ordack, write_settings
 from tests.support.dead_letters import store_with_dead_letters
 from tests.support.watched import Watched, watched_serve
 
@@ -298,6 +298,8 @@ def _reset(store: Path, source: str, destination: str) -> None:
     assert refused.returncode == 1
     assert "--yes" in refused.stderr
     assert len(_status(store)["incoming"]) == 1
+    narrow = {**ENVIRONMENT, "COLUMNS": "80"}
+    assert "\N{HORIZONTAL ELLIPSIS}" not in ordack("incoming", "list", "--store", store, environment=narrow).stdout
     assert ordack(*wanted, "--yes").returncode == 0
     assert _status(store)["incoming"] == []
     assert "there is no stream" in ordack(*wanted, "--yes").stderr

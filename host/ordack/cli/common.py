@@ -139,7 +139,7 @@ def make_table(texts: Sequence[str], numbers: Sequence[str], rows: Iterable[Sequ
     for heading in texts:
         table.add_column(heading, overflow="fold")  # a name that is cut is of no use
     for heading in numbers:
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", overflow="fold")
     for row in rows:
         table.add_row(*(printable(cell, "\n") for cell in row))
     return table
@@ -187,11 +187,11 @@ def needs(extra: Literal["boards", "spark", "hil"], what: str = "this command") 
         raise typer.Exit(2) from None
 
 
-def confirm(lost: str, verb: str) -> None:
+def confirm(lost: str, verb: str, what: str = "them") -> None:
     """Ask whether that may be lost; status 1 if not. Raises StoreError if there is no terminal to ask at."""
     if not (sys.stdin is not None and sys.stdin.isatty()):
-        raise StoreError(f"{lost}; --yes {verb}s them")
-    typer.echo(f"{lost}. {verb.capitalize()} them? [y/N] ", nl=False, err=True)  # a prompt would go to standard output
+        raise StoreError(f"{lost}; --yes {verb}s {what}")
+    typer.echo(f"{lost}. {verb.capitalize()} {what}? [y/N] ", nl=False, err=True)  # a prompt: not on standard output
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise typer.Exit(1)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ordack.cli.common import JsonOption, StoreOption, print_table, report, report_done
+from ordack.cli.common import JsonOption, StoreOption, YesOption, confirm, print_table, report, report_done
 from ordack.store import StoreError
 from ordack.store.look import open_to_look
 
@@ -50,10 +50,10 @@ def incoming_reset(
     source: Annotated[str, typer.Argument(help="GUID or name of the source, as `ordack incoming list` shows it.")],
     destination: Annotated[str, typer.Argument(help="Destination, as `ordack incoming list` shows it.")],
     store: StoreOption,
-    yes: Annotated[bool, typer.Option("--yes", help="Reset it; without it the command says what that means.")] = False,
+    yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Forget a stream that refuses everything, so that its source can begin anew.
+    """Forget a stream that refuses everything, so that its source can begin anew. Asks first.
 
     The next message that is accepted is the first one of a sequence. Messages that the source has sent before and sends
     again are received twice. A source in the middle of a sequence has to begin another one: purge its outgoing queue.
@@ -75,9 +75,7 @@ def incoming_reset(
                 f"there is no stream from {source} to {destination}; `ordack incoming list` shows those there are"
             )
         if not yes:
-            raise StoreError(
-                f"what the source sends again to {destination} would be received twice; --yes resets the stream"
-            )
+            confirm(f"messages that the source resends to {destination} would be received twice", "reset", "the stream")
         for stream in found:
             client.order("reset_incoming", guids.guid_bytes(stream["source"]), stream["destination"])
     report_done(as_json, f"reset {source} to {destination}", source=source, destination=destination)
