@@ -22,7 +22,8 @@ from labgrid.protocol import PowerProtocol
 
 from hil import wiring
 from hil.boards import FIRMWARE, POWER, ROOT, Board, Process
-from hil.drivers import NodeProtocol, RealBoard, Switch, number, whole
+from hil.drivers import NodeProtocol, number, whole
+from hil.real import RealBoard, Switch
 
 DEADLINE_S: Final = 120.0
 SILENT_S: Final = 3.0

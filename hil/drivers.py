@@ -4,104 +4,39 @@ from off to running. A file of boards has `imports: [hil.drivers]`; hil/README.m
 
 import abc
 import contextlib
-import copy
-import enum
 import fcntl
-import functools
 import hashlib
-import json
-import os
 import shlex
-import signal
 import subprocess
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import attr
-import pyudev
 import serial
 from attr.validators import ge, in_, instance_of, optional
-from labgrid.driver import Driver, ManualPowerDriver
+from labgrid.driver import Driver
 from labgrid.factory import target_factory
 from labgrid.protocol import BootstrapProtocol, PowerProtocol, ResetProtocol
 from labgrid.resource import NetworkSerialPort, Resource
-from labgrid.resource.udev import USBResource
 from labgrid.strategy import Strategy, StrategyError
 from ordack.boards.claim import Claim, names_of
-from ordack.boards.deploy import MPY_VERSION
-from ordack.boards.deploy import deploy as deploy_modules
-from ordack.boards.outbox import FILES as FILES_OF
-from ordack.boards.repl import CORE, BoardError, NoBoard, Silent, attended, write_limit
 from ordack.boards.repl import Board as Repl
+from ordack.boards.repl import BoardError, Silent, write_limit
 
-from firmware.ports import modules
-from firmware.ports.natmod.package import compile_all
-from hil import kinds, sensor
-from hil.boards import POWER, RESET, SENSOR, Board, BoardMissing, Limits, Line, Log, RigFailed
-from hil.emulated import MAIN, MPY_CROSS, compiled
+from hil import kinds, real
+from hil.boards import SENSOR, Board, BoardMissing, Line, Log
+from hil.ports import aliases, claimed, identity, url
+from hil.real import AGAIN_S, LabBoard, bounded
 
-PORT_DEADLINE_S: Final = 15.0
-REPL_DEADLINE_S: Final = 30.0
-SWITCH_DEADLINE_S: Final = 60.0
 LOAD_DEADLINE_S: Final = 900.0  # 4 MiB at 115,200 baud take 6 minutes
-WATCHDOG_DEADLINE_S: Final = 60.0
-FILES: Final = (
-    *("main.py", "application.mpy", "config.json", sensor.BASE, sensor.STARTS),
-    *(f"{ledger}{end}" for ledger in (sensor.LEDGER, sensor.COMMANDS) for end in ("", ".new")),
-)
-
 _LOADED: Final[dict[str, str]] = {}
 """What this process has loaded into a board: the hash of its firmware."""
 _READ_TIMEOUT_S: Final = 0.1
-_AGAIN_S: Final = 0.2
-_ENDED_WITHIN_S: Final = 5.0
 _INTERRUPT: Final = b"\r\x03\x02"  # and out of a raw REPL
 _PROMPT: Final = b">>> "
-_CLEAN = """
-def clean(path):
-    try:
-        for name in os.listdir(path):
-            clean(path + "/" + name)
-        os.rmdir(path)
-    except OSError:
-        try:
-            os.remove(path)
-        except OSError:
-            pass
-for path in {0!r}:
-    clean(path)
-"""
-# All blocks until the first that is erased; 0 is where the machines in QEMU have theirs. An STM32 has files among them.
-_FIRMWARE = """
-import binascii, hashlib, sys
-def firmware():
-    block = bytearray(4096)
-    made = hashlib.sha256()
-    if sys.platform == "esp32":
-        import esp32
-        read = esp32.Partition(esp32.Partition.RUNNING).readblocks
-    else:
-        import uctypes
-        start = {"rp2": 0x10000000, "mps2": 0}[sys.platform]
-        def read(number, block):
-            block[:] = uctypes.bytearray_at(start + number * len(block), len(block))
-    number = 0
-    while True:
-        read(number, block)
-        if block == bytes(block[:1]) * len(block):
-            return binascii.hexlify(made.digest()).decode()
-        made.update(block)
-        number += 1
-try:
-    print(repr(firmware()))
-except (ImportError, KeyError, MemoryError, OSError):
-    print(repr(""))
-"""
 
 
 def number(default: float) -> Any:
@@ -112,62 +47,6 @@ def number(default: float) -> Any:
 def whole(default: int, least: int = 1) -> Any:
     """An attribute that is a whole number."""
     return attr.ib(default=default, validator=[instance_of(int), ge(least)])
-
-
-def identity(port: Resource) -> str:
-    """What tells this port from others, wherever it is plugged in."""
-    if isinstance(port, USBResource):
-        match = {key: value for key, value in port.match.items() if not key.endswith("SUBSYSTEM")}
-        return ", ".join(f"{key} {match[key]}" for key in sorted(match))
-    return f"{port.host}:{port.port}" if isinstance(port, NetworkSerialPort) else str(port.port)
-
-
-def aliases(port: Resource) -> list[str]:
-    """By what else a file of boards may describe a USB port that is there."""
-    found = getattr(port, "device", None)
-    properties = found.properties if found is not None else {}
-    return [f"{key} {properties[key]}" for key in ("ID_SERIAL_SHORT", "ID_PATH") if properties.get(key)]
-
-
-def claimed(claim: Claim, names: Iterable[str]) -> None:
-    """Claim these names, too. Raises BoardMissing."""
-    try:
-        claim.add(names)
-    except NoBoard as error:
-        raise BoardMissing(str(error)) from None
-
-
-def devices(port: USBResource) -> list[str]:
-    """Every serial port of this machine that fits the match of this resource, not only the first one."""
-    probe, found = copy.copy(port), []
-    for device in pyudev.Context().list_devices(subsystem="tty"):
-        probe.device, probe.avail = None, False
-        if probe.try_match(device):
-            found.append(device.device_node)
-    return found
-
-
-def url(port: Resource, deadline_s: float = PORT_DEADLINE_S, stop: threading.Event | None = None) -> str:
-    """Where pyserial finds a port, as soon as it is there; empty if it is not there when `stop` is set. Raises
-    BoardMissing if it is not by the deadline, or if two ports of this machine fit what describes it.
-    """
-    if isinstance(port, NetworkSerialPort):
-        kind, settings = ("rfc2217", "?ign_set_control") if port.protocol == "rfc2217" else ("socket", "")
-        return f"{kind}://{port.host}:{port.port}{settings}"
-    end = time.monotonic() + deadline_s
-    while True:
-        port.poll()
-        if port.avail and port.port and Path(port.port).exists():
-            break
-        if stop is not None and stop.is_set():
-            return ""
-        if time.monotonic() >= end:
-            raise BoardMissing(f"board {port.target.name}: no port {identity(port)} within {deadline_s:g} s")
-        time.sleep(0.02)
-    if isinstance(port, USBResource) and len(found := devices(port)) > 1:
-        shown = ", ".join(sorted(found))
-        raise BoardMissing(f"board {port.target.name}: {len(found)} ports have {identity(port)}: {shown}")
-    return str(port.port)
 
 
 @target_factory.reg_driver
@@ -184,7 +63,7 @@ class MicroPythonDriver(Driver):  # type: ignore[misc]
         """The board's raw REPL, its application interrupted. What a board that has just been switched on does not hear
         is said again. Raises OSError.
         """
-        end = time.monotonic() + REPL_DEADLINE_S
+        end = time.monotonic() + real.REPL_DEADLINE_S
         while True:
             try:
                 where = url(self.port)
@@ -301,7 +180,7 @@ class ExternalLoaderDriver(Driver, BootstrapProtocol):  # type: ignore[misc]
             if time.monotonic() >= end or done.returncode < 0:  # it was killed
                 said = f"{done.stdout}{done.stderr}".strip()
                 raise OSError(f"board {self.target.name}: {shlex.join(command)} ended with {done.returncode}: {said}")
-            time.sleep(_AGAIN_S)
+            time.sleep(AGAIN_S)
 
 
 class NodeProtocol(abc.ABC):
@@ -386,20 +265,10 @@ class EmulatedNodeDriver(Driver, NodeProtocol):  # type: ignore[misc]
         return kinds.open_kind(self.machine.kind, folder, application)
 
 
-class Status(enum.Enum):
-    """How far a board has come."""
-
-    UNKNOWN = enum.auto()
-    OFF = enum.auto()
-    FLASHED = enum.auto()
-    DEPLOYED = enum.auto()
-    RUNNING = enum.auto()
-
-
 @target_factory.reg_driver
 @attr.s(eq=False)
 class BoardStrategy(Strategy):  # type: ignore[misc]
-    """off -> flashed -> deployed -> running. `firmware` names the image that is flashed, from `images` of the file;
+    """Which firmware a board has. `firmware` names the image that is flashed, from `images` of the file;
     without it the firmware that a board has stays. `other` names another one, which takes turns with it in the mishap
     `reflash` of a campaign.
     """
@@ -410,7 +279,6 @@ class BoardStrategy(Strategy):  # type: ignore[misc]
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        self.status = Status.UNKNOWN
         self.board: Board | None = None
 
     @property
@@ -423,30 +291,10 @@ class BoardStrategy(Strategy):  # type: ignore[misc]
         self.board = self.node.open(folder, application)
         return self.board
 
-    def transition(self, status: str | Status, settings: dict[str, object] | None = None) -> None:
-        """Go there, by all states before it; `settings`: those of the application. Raises StrategyError, and what the
-        board does.
-        """
-        wanted = status if isinstance(status, Status) else Status[status.upper()]
-        if self.board is None or wanted is Status.UNKNOWN:
-            raise StrategyError(f"board {self.target.name} cannot go to {wanted.name.lower()}: open it first")
-        if wanted.value < self.status.value or self.status is Status.UNKNOWN:
-            self.board.kill()
-            self.status = Status.OFF
-        while self.status is not wanted:
-            following = Status(self.status.value + 1)
-            if following is Status.FLASHED:
-                self._flash()
-            elif following is Status.DEPLOYED:
-                self.board.deploy(settings or {})
-            else:
-                self.board.power_up()
-            self.status = following
-
     def flash_other(self) -> None:
-        """The other firmware, in turn with the first one; the board is off before and after. As `transition`."""
+        """The other firmware, in turn with the first one; the board is off before and after. As `flash`."""
         self.firmware, self.other = self.other, self.firmware
-        self._flash()
+        self.flash()
 
     def load(self) -> None:
         """Load the firmware, if the file names one and a driver that loads it, unless this process has done that. The
@@ -454,12 +302,13 @@ class BoardStrategy(Strategy):  # type: ignore[misc]
         """
         loads = self.image is not None and getattr(self.node, "loader", None) is not None
         if loads and _LOADED.get(self.target.name) != self._digest():
-            self._flash()
+            self.flash()
 
     def _digest(self) -> str:
         return hashlib.sha256(self.image.read_bytes()).hexdigest() if self.image and self.image.is_file() else ""
 
-    def _flash(self) -> None:
+    def flash(self) -> None:
+        """Load the firmware; the board is off before and after. Raises StrategyError, OSError."""
         if self.image is None:
             return
         loader = getattr(self.node, "loader", None)
@@ -477,358 +326,3 @@ class BoardStrategy(Strategy):  # type: ignore[misc]
         self.target.deactivate(loader)
         board.switch.off()
         _LOADED[self.target.name] = self._digest()
-
-
-@functools.cache
-def compiled_modules() -> "tempfile.TemporaryDirectory[str]":
-    """The modules of this checkout as boards load them, compiled now, with the native modules of the last build."""
-    folder = tempfile.TemporaryDirectory(prefix="modules-")
-    compile_all(MPY_CROSS, Path(folder.name))
-    return folder
-
-
-def failed(board: str, error: Exception) -> RigFailed:
-    """What a driver of labgrid's says, and what the command said that it has run."""
-    said = getattr(error, "output", b"") or b""
-    text = f"{getattr(error, 'msg', error)} {said.decode(errors='replace')}".strip()
-    return RigFailed(f"board {board}: {text.removeprefix(f'board {board}: ')}")
-
-
-def bounded(board: str, complaint: str, what: Callable[[], None], seconds: float) -> None:
-    """Do what a driver of labgrid's does, in a thread; at the deadline the processes that it has started, and theirs,
-    are killed. Raises RigFailed.
-    """
-    errors: list[Exception] = []
-
-    def work() -> None:
-        try:
-            what()
-        except Exception as error:  # noqa: BLE001 - each kind of driver has its own
-            errors.append(error)
-
-    working = threading.Thread(target=work, daemon=True)
-    working.start()
-    working.join(seconds)
-    if working.is_alive():
-        end = time.monotonic() + _ENDED_WITHIN_S
-        while working.is_alive() and time.monotonic() < end:
-            _kill_children(Path(f"/proc/self/task/{working.native_id}"))
-            working.join(_AGAIN_S)
-        raise RigFailed(f"board {board}: {complaint} {seconds:g} s")
-    for error in errors:
-        raise failed(board, error) from None
-
-
-def _kill_children(thread: Path) -> None:
-    """Those of this thread, and theirs. One that is stopped starts no more."""
-    with contextlib.suppress(OSError):  # one that has ended, or is another user's
-        for pid in (thread / "children").read_text().split():
-            os.kill(int(pid), signal.SIGSTOP)
-            for other in Path(f"/proc/{pid}/task").iterdir():
-                _kill_children(other)
-            os.kill(int(pid), signal.SIGKILL)
-
-
-class Switch:
-    """Of the power of a board; any of labgrid's. It raises OSError if it fails, whatever kind it is, or does not
-    answer: many of labgrid's wait for ever.
-    """
-
-    def __init__(self, power: Any, off_s: float, board: str) -> None:
-        self._power = power
-        self._off_s = off_s
-        self._board = board
-        self._off_at = 0.0
-        self.times = 0
-
-    def on(self) -> None:
-        """After it was off for so long as it must be; `times` counts that."""
-        self.times += 1
-        time.sleep(max(0.0, self._off_at + self._off_s - time.monotonic()))
-        self.do("power switch", self._power.on)
-
-    def off(self) -> None:
-        self.do("power switch", self._power.off)
-        self._off_at = time.monotonic()
-
-    def do(self, name: str, what: Callable[[], None]) -> None:
-        """Whatever of labgrid's this is, it ends. Raises OSError."""
-        bounded(self._board, f"its {name} has not answered for", what, SWITCH_DEADLINE_S)
-
-
-class RealBoard(Board):
-    """What is a board's, whatever reaches it: a lock, and perhaps a switch, of its driver `node`. The switch may take
-    seconds: who has an event loop calls from a thread.
-    """
-
-    def __init__(self, node: Any, application: Path, *drivers: Driver | None) -> None:
-        self.target = node.target.name
-        if isinstance(node.power, ManualPowerDriver) and not (sys.stdin and sys.stdin.isatty()):
-            raise BoardMissing(
-                f"board {self.target} is switched by hand (ManualPowerDriver), and nobody is at a terminal here to be "
-                "asked: start this at one, pytest with -s, or name the driver of a switch in the file"
-            )
-        self.host = node.host or ""
-        self.listen = node.listen or self.host
-        self.limits = Limits(node.max_size, node.ahead, node.patience_s, node.deadline_s)
-        self.dips_s = node.dips_s
-        self.log = Log()
-        self._node = node
-        self._application = application
-        self.claim = Claim(f"a campaign on {self.target}")
-        claimed(self.claim, [node.identity])
-        try:
-            self._activate(*drivers)
-            self.line = self._found_line()
-        except BaseException:
-            self.claim.release()
-            raise
-
-    def _activate(self, *drivers: Driver | None) -> None:
-        for driver in filter(None, drivers):
-            activate = functools.partial(self._node.target.activate, driver)
-            try:
-                bounded(self.target, f"{type(driver).__name__} does not begin within", activate, SWITCH_DEADLINE_S)
-            except OSError as error:  # what a driver needs is not there
-                raise BoardMissing(str(error)) from None
-
-    def _found_line(self) -> Path | None:
-        """Where its serial link can be met; None: it has a network. Raises BoardMissing, RigFailed."""
-        return None
-
-    def close(self) -> None:
-        try:
-            self.kill()
-        finally:
-            self.claim.release()
-            self._node.target.cleanup()
-
-
-class LabBoard(RealBoard):
-    """A real board at a serial port."""
-
-    def __init__(self, node: NodeDriver, application: Path) -> None:
-        self.ways = (POWER,) if node.button is None else (POWER, RESET)
-        self._stop = threading.Event()
-        self._lost = ""
-        self._reader: threading.Thread | None = None
-        self._repl: Repl | None = None
-        self._program: dict[str, bytes] = {}
-        self._firmware: str | None = None
-        self._is_frozen = False
-        self._modules: Path | None = None
-        self.switch = Switch(node.power, node.off_s, node.target.name)
-        super().__init__(node, application, node.power, node.button)
-        node.micropython.claim = self.claim
-
-    def _found_line(self) -> Path | None:
-        if self._node.line is None:
-            return None
-        port = self._node.target.get_resource("SerialPort", name=self._node.line, wait_avail=False)
-        self.find_line = lambda: Path(url(port, 0.0))
-        try:
-            return self.find_line()
-        except BoardMissing:  # it may be there only while the board is on
-            try:
-                self.switch.on()
-                return Path(url(port))
-            finally:
-                with contextlib.suppress(OSError):  # whatever uses it next is told
-                    self.switch.off()
-
-    @property
-    def life(self) -> int:
-        return self.switch.times
-
-    @property
-    def alive(self) -> bool:
-        """Raises OSError: its port has gone."""
-        is_alive = self._reader is not None and self._reader.is_alive()
-        if self._lost and not is_alive:
-            raise OSError(self._lost)
-        return is_alive
-
-    def describe(self) -> str:
-        link = "a network" if self.line is None else f"UART {self._node.uart}, {self._node.baud} baud"
-        is_old = self._is_frozen and self._strategy.image is None
-        found = ", with the modules of a firmware that the rig has not loaded" if is_old else ""
-        return f"{self.target}: {self._node.identity}, over {link}{found}"
-
-    def files(self) -> dict[str, Path]:
-        image = self._strategy.image
-        named = {"firmware image": image} if image is not None and image.is_file() else {}
-        copied = {} if self._modules is None else {"modules": self._modules}
-        return {"application": self._application, **copied, **named}
-
-    @contextlib.contextmanager
-    def asked(self) -> Iterator[Repl]:
-        """Its REPL, of a board that is off before and after, or that of who asks it already. Raises OSError."""
-        if self._repl is not None:
-            yield self._repl
-            return
-        self.switch.on()
-        try:
-            with self._node.micropython.repl(self.log, self.life) as self._repl:
-                try:
-                    yield self._repl
-                finally:
-                    self._repl.close(restart=False)
-        except BoardError as error:
-            raise OSError(f"board {self.target}: {error}") from None
-        finally:
-            self._repl = None
-            self.switch.off()
-
-    def attended(self) -> contextlib.AbstractContextManager[object]:
-        return self.asked()
-
-    def firmware(self) -> str:
-        """As `Board` has it; as it was at the last deploy, for to ask it then would start its program."""
-        if self._firmware is not None:
-            return self._firmware
-        with self.asked() as repl:
-            self._choose_modules(repl)
-            read: str = repl.run(_FIRMWARE, REPL_DEADLINE_S)
-            return read
-
-    def _choose_modules(self, repl: Repl) -> None:
-        """Those of this checkout in the form that the board loads; none if they are frozen into its firmware."""
-        _, _, self._is_frozen = repl.run(CORE)
-        loads = repl.info.mpy & 0xFF == MPY_VERSION
-        folder = Path(compiled_modules().name) if loads else modules.write()
-        self._modules = None if self._is_frozen else folder
-
-    def deploy(self, settings: dict[str, object]) -> None:
-        node = self._node
-        link: dict[str, object] = {"lan": node.lan}
-        if node.line is not None:
-            link = {"uart": node.uart, "baud": node.baud, "rxbuf": node.rxbuf}
-        self._program = {
-            "application.mpy": compiled(self._application, self.target),
-            "config.json": json.dumps({**settings, **link}).encode(),
-            "main.py": MAIN.encode(),
-        }
-        self.switch.off()
-        self._strategy.load()
-        with self.asked() as repl:
-            self._refuse_what_others_have(repl)
-            repl.run(_CLEAN.format([*FILES, str(settings["outbox"])]))
-            self._deploy_modules(repl)
-            self._firmware = repl.run(_FIRMWARE, REPL_DEADLINE_S)
-            self._write_program(repl)
-
-    def _deploy_modules(self, repl: Repl) -> None:
-        """What is tested; a firmware with frozen modules is tested as it is. Raises OSError, BoardError."""
-        self._choose_modules(repl)
-        if self._modules is None:
-            return
-        done = deploy_modules(repl, self._modules / "package.json")
-        if done.problem:
-            raise OSError(f"board {self.target}: a node cannot start there: {done.problem}")
-
-    def _write_program(self, repl: Repl) -> None:
-        for name, data in self._program.items():
-            repl.write(name, data)
-
-    def lacks(self, work: str) -> bool:
-        has_other = self._node.loader is not None and self._strategy.other is not None
-        return super().lacks(work) or (work == "reflash" and not has_other)
-
-    @property
-    def _strategy(self) -> BoardStrategy:
-        found: BoardStrategy = self._node.target.get_driver(BoardStrategy, activate=False)
-        return found
-
-    def erase(self, folder: str, to: Path) -> None:
-        with self.asked() as repl:
-            found = repl.run(FILES_OF.format(folder))
-            if found is None:
-                raise FileNotFoundError(f"board {self.target}: {folder} is not there")
-            to.mkdir()
-            for name, _ in found:
-                (to / name).write_bytes(repl.read(f"{folder}/{name}"))
-            repl.run(_CLEAN.format([folder]))
-
-    def put(self, folder: str, files: Path) -> None:
-        with self.asked() as repl:
-            repl.run(f"import os\nos.mkdir({folder!r})")
-            for file in files.iterdir():
-                repl.write(f"{folder}/{file.name}", file.read_bytes())
-
-    def reflash(self) -> None:
-        try:
-            self._strategy.flash_other()
-        except StrategyError as error:
-            raise OSError(error.msg) from None
-        with self.asked() as repl:
-            self._write_program(repl)
-
-    def redeploy(self) -> None:
-        mark = self.log.mark()
-        self.power_up()
-        self.log.wait_for(lambda text: '"started"' in text, REPL_DEADLINE_S, mark)
-        self._silence()
-        program, end = compiled(self._application, self.target), time.monotonic() + WATCHDOG_DEADLINE_S
-
-        def copy(repl: Repl) -> None:
-            repl.write("application.mpy", program)
-            while not repl.watched:
-                if time.monotonic() >= end:
-                    raise BoardError(f"no watchdog has bitten within {WATCHDOG_DEADLINE_S:g} s")
-                time.sleep(_AGAIN_S)
-                repl.run("")
-
-        try:
-            attended(url(self._node.micropython.port), self._node.micropython.port.speed, copy, reset=True)
-        except BoardError as error:
-            raise OSError(f"board {self.target}: {error}") from None
-        finally:
-            self.switch.off()
-
-    def _refuse_what_others_have(self, repl: Repl) -> None:
-        try:
-            lines = repl.read("main.py").decode(errors="replace").split("\n")
-        except FileNotFoundError:
-            return
-        if lines != MAIN.split("\n") and not all(line.startswith("#") or not line.strip() for line in lines):
-            raise OSError(
-                f"board {self.target} has a main.py that is not the rig's: save what it is to keep, its outbox too, "
-                "and remove main.py; then the board belongs to the rig"
-            )
-
-    def kill(self) -> None:
-        self.switch.off()
-        self._silence()
-
-    def _silence(self) -> None:
-        """Hear it no more: its port is free."""
-        self._stop.set()
-        if self._reader is not None:
-            self._reader.join()
-
-    def power_up(self) -> None:
-        self._stop.clear()
-        self._lost = ""
-        self.switch.on()
-        self._reader = threading.Thread(target=self._read, args=(self.life,), daemon=True)
-        self._reader.start()
-
-    def _read(self, life: int) -> None:
-        """Keep what the board says while it is on."""
-        try:
-            for text in self._node.micropython.lines(self._stop):
-                self.log.append(Line(life, text))
-        except BoardMissing as error:
-            self._lost = str(error)
-            self.log.append(Line(life, self._lost))
-
-    def reset(self) -> None:
-        self.switch.do("reset button", self._node.button.reset)
-
-    def read_file(self, name: str) -> bytes:
-        with self.asked() as repl:
-            try:
-                content: bytes = repl.read(name)
-                return content
-            except FileNotFoundError:
-                return b""

@@ -29,8 +29,8 @@ from ordack.cli.output import OutputError
 from hil import lab, targets, wiring
 from hil.boards import BoardMissing, Quarantined
 from hil.computer import SSHBoard
-from hil.drivers import LabBoard
 from hil.part import digest
+from hil.real import LabBoard
 
 OFF_S = 3.0
 """So long a board whose power is off must say nothing."""
@@ -124,7 +124,8 @@ def flash(environment: Environment, name: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         board = strategy.open(Path(folder) / "flash")
     try:
-        strategy.transition("flashed")
+        board.kill()
+        strategy.flash()
     except StrategyError as error:
         raise OSError(error.msg) from None
     finally:
