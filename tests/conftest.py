@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import inspect
-import os
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -37,8 +36,6 @@ SPARK = {
     "spark.sql.adaptive.enabled": "false",
     **INTERPRETED,
     "spark.default.parallelism": "2",
-    "spark.connect.grpc.binding.address": "127.0.0.1",
-    "spark.connect.grpc.binding.port": "0",
     "spark.sql.ui.retainedExecutions": "1",
     "spark.ui.retainedJobs": "1",
     "spark.ui.retainedStages": "1",
@@ -123,18 +120,11 @@ def serve(store: Path) -> Iterator[Serve]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
-    """A SparkSession with two workers on this machine, for all tests of this process. Spark Connect in its JVM has a
-    bare Python."""
-    from ordack.pipeline.spark import register, spark_session
+    """A SparkSession with two workers on this machine, for all tests of this process."""
+    from ordack.pipeline.spark import spark_session
 
     warehouse = tmp_path_factory.mktemp("warehouse")
-    with pytest.MonkeyPatch.context() as started:
-        for name, value in BARE.items():
-            started.setenv(name, value)
-        made = spark_session("local[2]", settings={**SPARK, "spark.sql.warehouse.dir": str(warehouse)})
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    made.sparkContext.pythonExec = sys.executable
-    register(made)
+    made = spark_session("local[2]", settings={**SPARK, "spark.sql.warehouse.dir": str(warehouse)})
     yield made
     made.stop()
 

@@ -28,8 +28,3 @@ def has(address: str) -> bool:
 def is_local(master: str) -> bool:
     """Whether this Spark master runs everything in one JVM on this machine."""
     return re.fullmatch(r"local(\[.*\])?", master) is not None
-
-
-def is_remote(session: object) -> bool:
-    """Whether this Spark session is one of a Spark Connect server."""
-    return "connect" in type(session).__module__

@@ -11,8 +11,6 @@ from ordack.pipeline import spark as spark_module
 from ordack.pipeline.spark import PARTITIONS, SparkMissing, spark_session
 from pyspark.sql import SparkSession
 
-from tests.support.command import own_port
-
 
 def _java(folder: Path, script: str) -> Path:
     program = folder / "bin" / "java"
@@ -36,18 +34,17 @@ def test_a_java_that_is_too_old_unknown_or_missing_is_refused(
         spark_session("local[1]")
 
 
-@pytest.mark.parametrize("missing", ["pyspark", "pyarrow", "pandas", "cbor2", "grpc"])
+@pytest.mark.parametrize("missing", ["pyspark", "pyarrow", "pandas", "cbor2"])
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     there = spark_module.find_spec
     monkeypatch.setattr(spark_module, "find_spec", lambda name: None if name == missing else there(name))
     with pytest.raises(SparkMissing, match=rf"package {missing} is"):
-        spark_session("sc://127.0.0.1:1" if missing == "grpc" else "local[1]")
+        spark_session("local[1]")
 
 
-@pytest.mark.parametrize("url", ["sc://", "sc:///x", "sc://host:port", "sc://127.0.0.1:{}/;user_id=somebody"])
-def test_an_address_at_which_no_server_answers_is_refused(url: str) -> None:
-    with pytest.raises(SparkMissing):
-        spark_session(url.format(own_port()))
+def test_a_server_of_spark_connect_is_refused() -> None:
+    with pytest.raises(SparkMissing, match="not used: name a master"):
+        spark_session("sc://plant:15002")
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from ordack.audit.replay import BATCH_ROWS, COLUMNS, start_of
 from ordack.audit.result import Result, StreamKey, count_text
 from ordack.audit.series import Kept, Lines, most_trouble
 from ordack.capture import columnar
-from ordack.machine import is_local, is_remote
+from ordack.machine import is_local
 from ordack.paths import each, size_of
 
 if TYPE_CHECKING:
@@ -149,6 +149,6 @@ def result_of(
 
 def _places(spark: SparkSession) -> int | None:
     """A cluster does not know: its executors may not have registered yet, and more of them may come."""
-    if is_remote(spark) or not is_local(spark.sparkContext.master or "local"):
+    if not is_local(spark.sparkContext.master or "local"):
         return None
     return spark.sparkContext.defaultParallelism

@@ -64,8 +64,7 @@ OutOption = Annotated[
 MasterOption = Annotated[
     str | None,
     typer.Option(
-        help="Spark's master URL, or sc://HOST:PORT. "
-        "Default: where SPARK_REMOTE says; else Spark on this machine, for captures of 1 GiB and 8 processors or more."
+        help="Spark's master URL. Default: Spark on this machine, for captures of 1 GiB and 8 processors or more."
     ),
 ]
 FollowOption = Annotated[
@@ -131,7 +130,7 @@ def audit(
     try:
         files = list(dict.fromkeys(file for path in captures or () for file in find_files(path, complain)))
         size = sum(each(size_of, files))
-        alone = master is None and "SPARK_REMOTE" not in os.environ and tasks.shares(size, os.cpu_count() or 1) == 1
+        alone = master is None and tasks.shares(size, os.cpu_count() or 1) == 1
         with _audit_progress() as show:
             spark = None if no_spark or alone else spark_session(master, "ordack audit", settings)
             result = tasks.run(files, spark=spark, series=html is not None, progress=show)

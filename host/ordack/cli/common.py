@@ -75,7 +75,7 @@ StoreOption = Annotated[
 ]
 MasterOption = Annotated[
     str | None,
-    typer.Option(help="Spark's master URL, or sc://HOST:PORT. Default: the variable SPARK_REMOTE, else local[*]."),
+    typer.Option(help="Spark's master URL. Default: local[*]."),
 ]
 ConfOption = Annotated[
     list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark's own. May be repeated.")

@@ -20,7 +20,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
-from ordack.machine import is_remote
 from ordack.paths import NotLocal, local_path, scheme_of
 from ordack.pipeline import folders, writing
 from ordack.pipeline.bodies import SchemaError
@@ -201,8 +200,7 @@ def ingest(
 
 
 def _written(spark: SparkSession, writer: writing.Writer, parts: list[folders.Part]) -> list[writing.Written]:
-    if not is_remote(spark):  # what Spark's page shows of it
-        spark.sparkContext.setJobDescription(f"ordack ingest {writer.table}")
+    spark.sparkContext.setJobDescription(f"ordack ingest {writer.table}")  # on Spark's page
     try:
         return writing.run(spark, writer, parts)
     except PySparkException as error:
@@ -214,12 +212,8 @@ def _written(spark: SparkSession, writer: writing.Writer, parts: list[folders.Pa
 def _check_alive(spark: SparkSession) -> None:
     """An ingest that waits for segments asks nothing else of Spark. Raises IngestError."""
     try:
-        if is_remote(spark):
-            spark.conf.get("spark.sql.session.timeZone")
-        elif spark.sparkContext._jsc.sc().isStopped():  # noqa: SLF001 - pyspark itself does not ask
+        if spark.sparkContext._jsc.sc().isStopped():  # noqa: SLF001 - pyspark itself does not ask
             raise IngestError(f"Spark has stopped; {GOES_ON}")
-    except PySparkException as error:
-        raise ended(error) from None
     except (Py4JError, OSError):
         raise IngestError(f"Spark's JVM has ended; {GOES_ON}") from None
 

@@ -1,4 +1,4 @@
-"""One way to get a SparkSession: on this machine, on a cluster, or through Spark Connect."""
+"""One way to get a SparkSession: on this machine or on a cluster."""
 
 from __future__ import annotations
 
@@ -7,21 +7,18 @@ import os
 import re
 import resource
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import warnings
 import zipfile
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import mqqb
 
-from ordack.machine import is_local, is_remote
+from ordack.machine import is_local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,9 +34,6 @@ PARTITIONS_A_CORE = 4  # on one machine; Spark's 200 take twice the time for 200
 _PACKAGE = Path(__file__).resolve().parent.parent
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _JAVA_DEADLINE_S = 30
-_SERVER_PORT = 15002  # of Spark Connect, if the URL has none
-_SERVER_DEADLINE_S = 10
-_RETRIES, _RETRY_MS_MAX = 5, 4000  # pyspark would call a server that is gone for ten minutes; this is some 8 s
 
 
 class SparkMissing(Exception):
@@ -51,56 +45,41 @@ def spark_session(
 ) -> SparkSession:
     """A SparkSession with the data sources of this package, the one that is active if there is one.
 
-    master: Spark's master URL, or `sc://HOST:PORT` of a Spark Connect server; by default SPARK_REMOTE of the
-    environment, else local[*]. settings: Spark's own, over those chosen here. On one machine a session that is made
-    here shuffles into a few partitions a core, unless spark-defaults.conf says how many. Workers on another machine,
-    and a server, get this package from here; Python itself, at the same path or where PYSPARK_PYTHON says (for a server
-    where it was started), and the packages of the extra "spark" they must have. Raises SparkMissing.
+    master: Spark's master URL. settings: Spark's own, over those chosen here. On one machine a session that is made
+    here shuffles into a few partitions a core, unless spark-defaults.conf says how many. Workers on another machine
+    get this package from here; Python itself, at the same path or where PYSPARK_PYTHON says, and the packages of the
+    extra "spark" they must have. Raises SparkMissing.
     """
     _check_pyspark()
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    chosen = master or os.environ.get("SPARK_REMOTE") or LOCAL
-    remote = chosen.startswith("sc://")
-    os.environ.pop("MASTER" if remote else "SPARK_REMOTE", None)  # pyspark refuses to be told both
-    values = {"spark.sql.session.timeZone": "UTC"}
-    builder = SparkSession.builder.appName(name)
-    if remote:
-        _check_connect()
-        _check_server(chosen)
-        builder = builder.remote(chosen)
-    else:
-        _check_java()
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        builder = builder.master(chosen)
-        values["spark.ui.showConsoleProgress"] = "false"
-        if "SPARK_CONF_DIR" not in os.environ:
-            values["spark.driver.defaultJavaOptions"] = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
-        if is_local(chosen):
-            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # also where the machine's name has no address
-            values |= {
-                "spark.driver.host": "127.0.0.1",
-                "spark.driver.bindAddress": "127.0.0.1",
-                "spark.ui.enabled": "false",
-            }
+    chosen = master or LOCAL
+    if chosen.startswith("sc://"):
+        raise SparkMissing(f"{chosen} is a Spark Connect server, which is not used: name a master such as {LOCAL}")
+    _check_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.pop("SPARK_REMOTE", None)  # pyspark refuses to be told both
+    values = {"spark.sql.session.timeZone": "UTC", "spark.ui.showConsoleProgress": "false"}
+    builder = SparkSession.builder.appName(name).master(chosen)
+    if "SPARK_CONF_DIR" not in os.environ:
+        values["spark.driver.defaultJavaOptions"] = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
+    if is_local(chosen):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # also where the machine's name has no address
+        values |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.ui.enabled": "false",
+        }
     for key, value in {**values, **(settings or {})}.items():
         builder = builder.config(key, value)
     found = SparkSession.getActiveSession()
     try:
-        with warnings.catch_warnings(record=True) as refused:
-            warnings.simplefilter("always")
-            spark = builder.getOrCreate()
-    except PySparkException as error:
+        spark = builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
         raise SparkMissing(f"Spark does not start on {chosen}: {_first_line(error)}") from None
-    except Exception as error:  # py4j's and grpc's own, which have no common base
-        if type(error).__module__.partition(".")[0] not in ("py4j", "grpc"):
-            raise
-        raise SparkMissing(f"Spark does not start on {chosen}: {_first_line(error)}") from None
-    if remote:
-        _check_settings(settings or {}, [str(one.message) for one in refused], chosen)
-        _limit_patience(spark)
-    elif found is None and is_local(chosen) and spark.sparkContext.getConf().get(PARTITIONS) is None:
+    if found is None and is_local(chosen) and spark.sparkContext.getConf().get(PARTITIONS) is None:
         spark.conf.set(PARTITIONS, str(PARTITIONS_A_CORE * spark.sparkContext.defaultParallelism))
     register(spark)
     return spark
@@ -108,20 +87,12 @@ def spark_session(
 
 def register(spark: SparkSession) -> None:
     """Make `spark.read.format("ordack")` and the like known to a session that was made elsewhere, and give this package
-    to its workers on other machines, or to its server."""
-    from ordack import machine, names, paths
-    from ordack.pipeline import bodies, folders, options, segment_source, segments
+    to its workers on other machines."""
     from ordack.pipeline.packets import PacketSource
     from ordack.pipeline.segment_source import SegmentSource
 
-    remote = is_remote(spark)
-    if remote or not is_local(spark.sparkContext.master or LOCAL):
-        _ship(spark, remote)
-    if remote:  # a server starts what drives a stream without the files that it was given
-        from pyspark import cloudpickle
-
-        for module in (machine, names, paths, options, bodies, segments, folders, segment_source):
-            cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    if not is_local(spark.sparkContext.master or LOCAL):
+        _ship(spark)
     spark.dataSource.register(SegmentSource)
     spark.dataSource.register(PacketSource)
 
@@ -136,54 +107,6 @@ def _check_pyspark() -> None:
     if version < SPARK_MIN:
         needed = ".".join(map(str, SPARK_MIN))
         raise SparkMissing(f"pyspark is of version {pyspark.__version__}, {needed} or newer is needed: {INSTALL}")
-
-
-def _check_connect() -> None:
-    for module in ("grpc", "grpc_status", "google.rpc"):
-        try:
-            missing = find_spec(module) is None
-        except ModuleNotFoundError:
-            missing = True
-        if missing:
-            raise SparkMissing(
-                f"for a Spark Connect server the Python package {module} is needed, which is missing: {INSTALL}"
-            )
-
-
-def _check_server(url: str) -> None:
-    """pyspark itself would try for ten minutes, without a word."""
-    try:
-        parts = urlsplit(url.partition(";")[0])
-        address = parts.hostname or "", parts.port or _SERVER_PORT
-    except ValueError:
-        address = "", 0
-    if not address[0]:
-        raise SparkMissing(f"{url} is no address of a Spark Connect server: it is of the form sc://HOST:PORT")
-    try:
-        socket.create_connection(address, _SERVER_DEADLINE_S).close()
-    except OSError as error:
-        raise SparkMissing(
-            f"no Spark Connect server answers at {address[0]}:{address[1]} ({error.strerror or error}): "
-            "start one there (start-connect-server.sh of Spark), or name another with --master or "
-            "SPARK_REMOTE"
-        ) from None
-
-
-def _check_settings(settings: Mapping[str, str], refused: list[str], server: str) -> None:
-    """pyspark only warns of settings that a server does not take."""
-    for key in settings:
-        if any(f" {key} " in text for text in refused):
-            raise SparkMissing(
-                f"the server {server} does not take the setting {key} from a session: give it to the "
-                "server when it is started (start-connect-server.sh --conf KEY=VALUE)"
-            )
-
-
-def _limit_patience(spark: SparkSession) -> None:
-    from pyspark.sql.connect.client.retries import DefaultPolicy
-
-    warnings.filterwarnings("ignore", r"\[RETRIES_EXCEEDED\]")  # the error behind it is told
-    spark.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES, max_backoff=_RETRY_MS_MAX)])
 
 
 def _check_java() -> None:
@@ -215,7 +138,7 @@ def _check_java() -> None:
         )
 
 
-def _ship(spark: SparkSession, remote: bool) -> None:
+def _ship(spark: SparkSession) -> None:
     """Give the workers of a cluster this package, whatever they have installed: both ends must be the same."""
     folder = Path(tempfile.mkdtemp(prefix="ordack-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)  # a driver serves it to its workers as long as it lives
@@ -226,29 +149,14 @@ def _ship(spark: SparkSession, remote: bool) -> None:
                 package.write(file, Path(root.name) / file.relative_to(root))
     core = find_spec("_mqqb")
     compiled = None if core is None else core.origin  # lies beside the archive, which is on the path of the workers
-    if remote:
-        spark.addArtifacts(str(archive), pyfile=True)
-        if compiled is not None:
-            spark.addArtifacts(compiled, file=True)
-    else:
-        spark.sparkContext.addPyFile(str(archive))
-        if compiled is not None:
-            spark.sparkContext.addFile(compiled)
+    spark.sparkContext.addPyFile(str(archive))
+    if compiled is not None:
+        spark.sparkContext.addFile(compiled)
 
 
 def words(error: Exception) -> str:
     """What an exception of Spark's has to say: our own reason, if there is one in it, else its first line."""
     text = _text(error)
-    if "StatusCode.UNAVAILABLE" in text or "INVALID_HANDLE" in text:
-        return (
-            "the Spark Connect server does not answer any more, or was started again; what is done is whole, and "
-            "the next run goes on"
-        )
-    if re.search(r"^ModuleNotFoundError: No module named '(ordack|mqqb|_mqqb)", text, re.MULTILINE):
-        return (
-            "the Python of the Spark Connect server does not have this package, which this stream needs there: "
-            "install it, of the same version, where the server runs, or do without the server (leave --master out)"
-        )
     own = re.findall(r"^(?:\w+: )?ordack\.[\w.]+: (.+)$", text, re.MULTILINE)
     return str(own[-1]) if own else _first_line(error)
 
