@@ -4,6 +4,7 @@ that MicroPython runs the same ones), each row of its tables, and random histori
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import confirm_cases as cases
@@ -235,6 +236,24 @@ def test_everything_else_is_ignored(state: str, journal: int) -> None:
             before = bytes(source.confirmation.record)
             assert source.event(*event) == 0, (state, journal, event)
             assert bytes(source.confirmation.record) == before
+
+
+@pytest.mark.parametrize("message_class", [0, 0x0002, 0x00FF, 0x3FFF])
+def test_a_class_below_0x4000_is_no_final_ack(message_class: int) -> None:
+    with pytest.raises(ValueError, match="0x4000"):
+        Source().event("final_ack", message_class)
+
+
+@pytest.mark.parametrize("message_class", [0, 0x4000, 0x8002, 0xC002])
+def test_the_source_ends_a_message_for_three_reasons_only(message_class: int) -> None:
+    with pytest.raises(ValueError):
+        Source(journal=JN).event("failed", message_class)
+
+
+def test_a_record_of_another_length_is_refused() -> None:
+    for words in (0, 5, 7):
+        with pytest.raises(ValueError, match="six words"):
+            confirm.Confirmation(array("I", bytes(4 * words)), confirm.Settings())
 
 
 # ---- a queue of this machine ----------------------------------------------------------------------

@@ -10,7 +10,7 @@ import engine_cases
 import engine_ends as ends
 import pytest
 import test_session
-from mqqb import acks, build, compose, core, guid_names, headers, hosts, names, parse, rare, reader, session
+from mqqb import acks, build, core, guid_names, headers, hosts, names, parse, rare, reader, session
 from mqqb.events import Closed, MessageReceived
 
 assert test_session, "imported, so that its tests are known"
@@ -230,35 +230,6 @@ def test_the_first_order_ack_is_told_as_any_other(monkeypatch: pytest.MonkeyPatc
 
 
 # ---- the buffers ---------------------------------------------------------------------------------
-
-
-def test_the_room_is_as_large_as_the_packet_that_is_coming() -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ends, "BOARD", True)
-        _, receiver = ends.open_pair()
-    subject = receiver.session
-    assert len(subject.reader.room()) == 384
-    assert subject.reader.room() is subject.reader.room(), "no memory is taken"
-    packet = build.user_message(ends.SENDER, 1, ends.DESTINATION, bytes(range(256)) * 20, delivery="transactional")
-    ack = bytes(compose.session_ack(array("I", (0, 0, 0, 1, 1, 64, 0))))
-    wire = bytes(packet) + ack + ack[:5]
-    bodies = []
-    largest = 0
-    while wire:
-        room = subject.reader.room()
-        largest = max(largest, len(room))
-        count = min(len(room), len(wire))
-        room[:count] = wire[:count]
-        wire = wire[count:]
-        subject.reader.took(count)
-        while (event := subject.next_event(0)) is not None:
-            assert isinstance(event, MessageReceived)
-            bodies.append(bytes(event.packet.properties.body))
-    assert bodies == [bytes(range(256)) * 20]
-    assert len(packet) - 384 <= largest < len(packet)
-    assert hosts.half_received(subject) == 5
-    assert len(subject.reader.room()) == 384 - 5
-    assert hosts.half_received(subject) == 5
 
 
 def test_output_is_moved_packet_by_packet() -> None:

@@ -983,6 +983,8 @@ def test_a_private_queue_by_number_takes_its_host_from_elsewhere() -> None:
 def test_what_is_no_format_name(text: str) -> None:
     with pytest.raises(ValueError):
         parse_format_name(text)
+    with pytest.raises(ValueError):
+        names.parse_format_name(text)
 
 
 @pytest.mark.parametrize("text", ["", "x" * 32767])

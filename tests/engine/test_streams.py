@@ -444,39 +444,6 @@ def test_a_held_message_is_sent_no_more_but_can_still_be_settled() -> None:
     assert stream.awaiting_final_ack == []
 
 
-@pytest.mark.rule("B-240", "B-238", "B-055", "C-27")
-def test_holding_the_last_message_ends_the_sequence_and_its_timer() -> None:
-    stream = streams.OutgoingStream(streams.OutgoingStream.new(5))
-    entry = _number(stream, 1, journal=True)
-    stream.sent(entry, 0)
-    stream.hold([entry])
-    assert stream.next_timeout() is None
-    assert stream.tx_sequence_id == 5 << 32 | 2
-    assert stream.order_ack(ends.order_ack_body(5 << 32 | 1, 1), 0) == [entry], "its sequence is over, it is not (C-27)"
-    assert entry.received_order_ack
-    _number(stream, 2)
-    assert stream.order_ack(ends.order_ack_body(5 << 32 | 1, 1), 0) == []
-    assert stream.final_ack(ends.final_ack_body(entry), 0) is entry
-
-
-@pytest.mark.rule("B-151", "B-425")
-def test_an_operator_can_have_everything_sent_again() -> None:
-    stream = streams.OutgoingStream(streams.OutgoingStream.new(5))
-    entries = [_number(stream, key) for key in (1, 2)]
-    stream.resend(3)
-    for entry in entries:
-        entry.awaiting_ack = True
-        stream.sent(entry, 10)
-    assert stream.next_to_send() is None
-    stream.resend(1000)
-    assert stream.next_to_send() is entries[0]
-    assert stream.next_timeout() == 31000
-    assert stream.resend_interval_index == 0, "no time-out, so no longer interval"
-    stream.remove(entries)
-    stream.resend(2000)
-    assert stream.next_timeout() is None
-
-
 @pytest.mark.rule(
     "B-080", "B-062", "B-063", "B-065", "B-066", "B-067", "B-068", "B-095", "B-231", "B-234", "B-239", "B-423"
 )
@@ -541,32 +508,6 @@ def test_what_was_removed_is_nowhere() -> None:
     assert _ids(stream.table) == [6]
 
 
-@pytest.mark.rule("B-236")
-def test_a_held_message_without_journal_is_settled_by_the_order_ack() -> None:
-    stream = streams.OutgoingStream(streams.OutgoingStream.new(5))
-    entries = [_number(stream, key) for key in (1, 2)]
-    stream.hold(entries[:1])
-    assert stream.order_ack(ends.order_ack_body(5 << 32 | 1, 1), 0) == entries[:1]
-    assert stream.awaiting_final_ack == []
-
-
-@pytest.mark.rule("B-152", "B-232", "A-06")
-def test_progress_on_an_older_sequence_or_on_what_is_held_is_progress() -> None:
-    stream = streams.OutgoingStream(streams.OutgoingStream.new(5), (1000, 2000, 3000))
-    old = _number(stream, 1)
-    stream.sent(old, 0)
-    stream.renew(6)
-    new = [_number(stream, key, journal=True) for key in (2, 3)]
-    stream.handle_timeout(1000)
-    assert stream.next_timeout() == 3000
-    stream.order_ack(ends.order_ack_body(5 << 32 | 1, 1), 1500)
-    assert stream.next_timeout() == 2500
-    stream.handle_timeout(2500)
-    stream.hold(new[:1])
-    stream.order_ack(ends.order_ack_body(6 << 32 | 1, 1), 3000)
-    assert (stream.next_timeout(), stream.resend_interval_index) == (4000, 0)
-
-
 @pytest.mark.rule("B-093", "B-230", "B-232")
 def test_an_order_ack_is_progress_if_nothing_older_waits_and_it_names_a_later_number_that_was_given() -> None:
     stream = streams.OutgoingStream(streams.OutgoingStream.new(5))
@@ -590,21 +531,6 @@ def test_an_order_ack_is_progress_if_nothing_older_waits_and_it_names_a_later_nu
     assert stream.is_progress(newer), "a message that is not transactional belongs to no sequence"
 
 
-@pytest.mark.rule("B-152", "B-241", "A-06")
-def test_a_final_ack_is_progress_only_for_what_no_order_ack_has_covered() -> None:
-    stream = streams.OutgoingStream(streams.OutgoingStream.new(5), (1000, 2000, 3000))
-    entries = [_number(stream, key, journal=True) for key in (1, 2, 3)]
-    for entry in entries:
-        stream.sent(entry, 0)
-    stream.order_ack(ends.order_ack_body(5 << 32 | 1, 1), 0)
-    stream.handle_timeout(1000)
-    assert stream.next_timeout() == 3000
-    assert stream.final_ack(ends.final_ack_body(entries[0]), 1500) is entries[0]
-    assert stream.next_timeout() == 3000
-    assert stream.final_ack(ends.final_ack_body(entries[1]), 1500) is entries[1]
-    assert (stream.next_timeout(), stream.resend_interval_index) == (2500, 0)
-
-
 @pytest.mark.rule("B-220", "B-316")
 def test_removing_most_of_what_was_sent_skips_nothing() -> None:
     stream = streams.OutgoingStream(streams.OutgoingStream.new(5))
@@ -617,18 +543,6 @@ def test_removing_most_of_what_was_sent_skips_nothing() -> None:
     for entry in entries[10:]:
         assert stream.next_to_send() is entry
         entry.awaiting_ack = True
-
-
-def test_a_stream_goes_on_from_an_adopted_record() -> None:
-    stream = streams.OutgoingStream(streams.OutgoingStream.new(7))
-    record = stream.record
-    assert stream.tx_sequence_id == 7 << 32 | 1
-    stream.adopt(array("I", (1, 8, 5, 2)))
-    assert stream.tx_sequence_id == 8 << 32 | 1
-    assert stream.record is record
-    assert list(record) == [1, 8, 5, 2]
-    stream.renew(9)
-    assert stream.tx_sequence_id == 9 << 32 | 1
 
 
 def test_an_entry_can_be_used_again() -> None:

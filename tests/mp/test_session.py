@@ -191,37 +191,6 @@ def test_a_malformed_packet_closes_with_its_rule_and_changes_nothing_else(offset
     assert receiver.session.data_to_send() == b""
 
 
-@rule("B-435")
-def test_what_is_held_of_half_a_packet_can_be_known() -> None:
-    _, receiver = ends.open_pair()
-    packet = _samples()["UserMessage"]
-    receiver.receive(packet + packet[:100], 0)
-    assert hosts.half_received(receiver.session) == 100
-    receiver.receive(packet[100:] + bytes(packet[:4]) + b"?", 0)
-    assert hosts.half_received(receiver.session) == 5
-    for more in range(18):
-        _, receiver = ends.open_pair()
-        receiver.receive(packet + packet[:more], 0)
-        assert hosts.half_received(receiver.session) == more
-        receiver.receive(packet[more:] + packet, 0)
-        assert hosts.half_received(receiver.session) == 0
-    receiver.receive(bytes(200), 0)
-    assert receiver.session.closed is not None
-    assert hosts.half_received(receiver.session) == 0
-
-
-@rule("B-169")
-def test_what_came_before_a_malformed_packet_is_delivered() -> None:
-    sender, receiver = ends.open_pair()
-    sender.send(b"good")
-    sender.pump(0)
-    bad = bytearray(_samples()["UserMessage"])
-    bad[60:64] = b"\xff\xff\xff\xff"
-    events = receiver.receive(sender.session.data_to_send() + bytes(bad), 0)
-    assert [type(event).__name__ for event in events] == ["MessageReceived", "Closed"]
-    assert [body for _, _, body in receiver.queue] == [b"good"]
-
-
 @rule("B-298", "B-297")
 def test_transport_closed_once() -> None:
     sender, _ = ends.open_pair()
@@ -295,20 +264,6 @@ def test_session_ack_for_express_messages_waits_half_the_ack_timeout() -> None:
     assert sender.stream.table == []
 
 
-@rule("B-124", "B-118", "B-119", "B-120", "A-25", "B-130", "B-128", "B-037", "B-040")
-def test_a_small_window_is_kept_and_acknowledged_at_its_half() -> None:
-    sender, receiver = ends.Sender(), ends.Receiver()
-    sender.connect(0)
-    receiver.accept(0, Settings(window_size=4))
-    ends.exchange(sender, receiver, 0)
-    for _ in range(10):
-        sender.send(b"x")
-    assert sender.pump(0) == 4
-    assert not sender.session.can_send()
-    receiver.receive(sender.session.data_to_send(), 0)
-    assert [header[core.ACKS_SEQUENCE_NUMBER] for header in session_headers(receiver.session.data_to_send())] == [2, 4]
-
-
 @rule("B-125", "B-126", "B-263", "B-100", "OP-1", "OP-14", "A-12", "A-51", "B-105", "B-322")
 @parametrize("delivery", ["express", "recoverable", "transactional"])
 def test_a_session_header_rides_on_a_message_once_three_quarters_are_over(delivery: str) -> None:
@@ -336,39 +291,6 @@ def test_a_session_header_rides_on_a_message_once_three_quarters_are_over(delive
     assert sender.stream.table[0].received_session_ack
     receiver.session.handle_timeout(500)
     assert receiver.session.data_to_send() == b"", "what rode along needs no SessionAck"
-
-
-@rule("B-437", "B-443", "A-17")
-@parametrize("now", [20, 499, 600])
-def test_an_acknowledgement_carries_no_session_header_and_goes_behind_a_session_ack(now: int) -> None:
-    order_ack = acks.order_ack(ends.ORDER_QUEUE, ends.RECEIVER, 1, 0, 1, 7, 1)
-    final_ack = acks.final_ack(ends.ORDER_QUEUE, ends.RECEIVER, 2, 0, 1, 7, 1, 0, ends.SENDER, 1, 0x4000)
-    for ack, recoverable in ((order_ack, False), (final_ack, True)):
-        as_built = bytes(ack)
-        sender, receiver = ends.open_pair()
-        sender.send(b"x")
-        sender.pump(0)
-        receiver.receive(sender.session.data_to_send(), 0)
-        receiver.session.send(streams.Entry(1, 1, recoverable), ack, recoverable, now)
-        out = receiver.session.data_to_send()
-        assert out[36:] == as_built
-        assert [header[core.ACKS_SEQUENCE_NUMBER] for header in session_headers(out[:36])] == [1]
-        receiver.session.send(streams.Entry(2, 2, recoverable), ack, recoverable, now)
-        assert receiver.session.data_to_send() == as_built, "nothing is left to acknowledge"
-
-
-@rule("B-437")
-def test_an_acknowledgement_carries_no_session_header_while_a_message_is_being_stored() -> None:
-    ack = acks.order_ack(ends.ORDER_QUEUE, ends.RECEIVER, 1, 0, 1, 7, 1)
-    sender, receiver = ends.open_pair()
-    sender.send(b"x")
-    sender.pump(0)
-    receiver.session.receive_data(sender.session.data_to_send(), 0)
-    receiver.session.send(None, ack, False, 9999)
-    out = receiver.session.data_to_send()
-    assert [header[core.ACKS_SEQUENCE_NUMBER] for header in session_headers(out[:36])] == [0]
-    assert out[36:] == bytes(ack)
-    assert receiver.session.next_timeout() is not None, "the message is acknowledged later"
 
 
 @rule("B-227", "A-13")
@@ -457,58 +379,12 @@ def test_a_packet_that_takes_long_is_no_silence() -> None:
     assert _closed(receiver.session.handle_timeout(120000)).rule == "B-148"
 
 
-@rule("B-181", "B-147")
-def test_a_part_of_a_handshake_does_not_keep_a_session_that_is_idle_then() -> None:
-    acceptor = session.Session(False, ends.RECEIVER, 0)
-    initiator = session.Session(True, ends.SENDER, 0)
-    initiator.connected(0)
-    request = initiator.data_to_send()
-    acceptor.receive_data(request[:100], 0)
-    acceptor.receive_data(request[100:], 0)
-    initiator.receive_data(acceptor.data_to_send(), 0)
-    acceptor.receive_data(initiator.data_to_send(), 0)
-    assert acceptor.state == connection.OPEN
-    assert _closed(acceptor.handle_timeout(300000)).rule == "B-147"
-
-
-@rule("B-429")
-def test_what_comes_in_pieces_is_put_together_however_it_is_handed_in() -> None:
-    sender, receiver = ends.open_pair()
-    for _ in range(3):
-        sender.send(bytes(300))
-    sender.pump(0)
-    data = sender.session.data_to_send()
-    subject = receiver.session
-    room = subject.reader.room()
-    room[:100] = data[:100]
-    subject.reader.took(100)
-    assert subject.next_event(0) is None
-    found = subject.receive_data(data[100:150], 0)
-    for at in range(150, len(data), 7):
-        found += subject.receive_data(data[at : at + 7], 0)
-    size = len(data) // 3
-    assert [event.raw for event in found] == [data[at : at + size] for at in range(0, len(data), size)]
-
-
 @rule("B-131", "B-155", "A-41")
 def test_a_handshake_that_takes_too_long_is_given_up() -> None:
     for state, subject in _states().items():
         if state != connection.OPEN:
             assert subject.handle_timeout(59999) == []
             assert _closed(subject.handle_timeout(60000)).rule == "B-155"
-
-
-@rule("B-222", "B-223", "B-225", "B-109", "A-09")
-def test_recoverable_messages_go_by_their_bit_and_transactional_ones_stay() -> None:
-    sender, _ = ends.open_pair()
-    for delivery in ("recoverable", "recoverable", "recoverable", "transactional"):
-        sender.send(b"x", delivery)
-    sender.pump(0)
-    sender.receive(bytes(compose.session_ack(array("I", (4, 1, 0b1101, 0, 0, 64, 0)))), 0)
-    assert sender.settled == [1, 3]
-    assert [entry.message_id for entry in sender.stream.table] == [2, 4]
-    sender.receive(bytes(compose.session_ack(array("I", (4, 2, 0b1, 0, 0, 64, 0)))), 0)
-    assert sender.settled == [1, 3, 2]
 
 
 def _read_in_place(at: session.Session, data: bytes) -> "list[object]":
@@ -571,64 +447,6 @@ def test_an_order_ack_that_says_it_has_a_header_more_is_not_like_one_before() ->
     assert rules[0] == rules[1]
 
 
-@rule("A-24", "B-057")
-def test_a_used_up_sequence_waits_until_it_is_drained() -> None:
-    stream = streams.OutgoingStream(array("I", (1, 7, 0xFFFFFFFE, 0)))
-    packet = build.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
-    offset = parse.transaction_offset(packet)
-    first = stream.number(packet, offset, 1, 1)
-    assert first is not None
-    assert first.tx_sequence_number == 0xFFFFFFFE
-    assert stream.number(packet, offset, 2, 2) is None
-    assert len(stream.table) == 1
-    stream.remove([first])
-    second = stream.number(packet, offset, 2, 2)
-    assert second is not None
-    assert (second.tx_sequence_id, second.tx_sequence_number) == (7 << 32 | 2, 1)
-
-
-@rule("B-310", "A-45")
-def test_the_table_is_skipped_where_it_is_in_flight_and_removal_keeps_the_place() -> None:
-    sender, _receiver = ends.open_pair()
-    for k in range(6):
-        sender.send(b"%d" % k)
-    sender.pump(0, 4)
-    stream = sender.stream
-    stream.remove([stream.table[1], stream.table[5]])
-    assert stream.next_to_send() is stream.table[3]
-    stream.remove([])
-    stream.prepare(stream.table[0], bytearray(sender.disk[1]), parse.transaction_offset(sender.disk[1]))
-    sender.pump(0)
-    assert stream.next_to_send() is None
-    assert stream.final_ack(ends.final_ack_body(streams.Entry(None, 99, tx_sequence_number=9)), 0) is None
-
-
-@rule("B-097", "B-157", "B-225")
-def test_a_session_acknowledgement_alone_keeps_a_transactional_message_for_the_next_connection() -> None:
-    sender, receiver = ends.open_pair()
-    sender.send(b"x")
-    sender.pump(0)
-    receiver.receive(sender.session.data_to_send(), 0)
-    receiver.session.handle_timeout(500)
-    sender.receive(receiver.session.data_to_send(), 500)
-    assert sender.stream.table[0].received_session_ack
-    assert sender.stream.next_to_send() is None
-    receiver.incoming.order_ack_sent(500)  # the OrderAck is lost
-    ends.open_pair(600, sender, receiver)
-    assert sender.stream.table[0].awaiting_ack, "it went out again"
-
-
-@rule("B-219", "B-221", "B-120")
-def test_a_session_acknowledgement_covers_only_what_it_names() -> None:
-    sender, _ = ends.open_pair()
-    for _ in range(4):
-        sender.send(b"x", "express")
-    sender.pump(0)
-    for acked, settled in ((2, [1, 2]), (1, [1, 2]), (4, [1, 2, 3, 4])):
-        sender.receive(bytes(compose.session_ack(array("I", (acked, 0, 0, 0, 0, 64, 0)))), 0)
-        assert sender.settled == settled
-
-
 @rule("B-123", "B-277", "B-280", "A-11")
 def test_a_full_bit_field_is_sent_before_the_next_message_is_recorded() -> None:
     sender, receiver = ends.Sender(), ends.Receiver()
@@ -661,22 +479,6 @@ def test_progress_puts_the_back_off_to_its_first_interval() -> None:
     assert len(stream.order_ack(ends.order_ack_body(1, 1), 91000)) == 1
     assert stream.next_timeout() == 121000
     assert stream.resend_interval_index == 0
-
-
-@rule("B-317")
-def test_a_number_that_nobody_saw_is_taken_back() -> None:
-    stream = streams.OutgoingStream(streams.OutgoingStream.new(0))
-    packet = build.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
-    entries = [stream.number(packet, parse.transaction_offset(packet), k, k) for k in (1, 2, 3)]
-    for entry in reversed(entries):
-        assert entry is not None
-        stream.withdraw(entry)
-        assert stream.record[core.OUTGOING_NUMBER] == entry.tx_sequence_number
-    assert stream.table == []
-    assert stream.tx_sequence_id == 1
-    again = stream.number(packet, parse.transaction_offset(packet), 4, 4)
-    assert again is not None
-    assert again.tx_sequence_number == 1
 
 
 @rule("B-096", "B-317", "B-318")
@@ -718,51 +520,6 @@ def test_an_order_ack_that_came_before_the_table_had_its_message_counts_when_it_
     assert stream.order_ack(body, 0) == [entry]
 
 
-@rule("B-056", "B-230", "B-318", "B-426", "A-04", "A-22")
-def test_entries_of_an_older_sequence_are_kept_apart() -> None:
-    """A table restored under a new time stamp: bridging and acknowledgement never cross from one sequence to the
-    other.
-    """
-    stream = streams.OutgoingStream(array("I", (1, 9, 3, 0)))
-    for message_id, tx_sequence_id, number in ((1, 7 << 32 | 1, 5), (2, 9 << 32 | 1, 1), (3, 9 << 32 | 1, 2)):
-        stream.append(streams.Entry(message_id, message_id, tx_sequence_id=tx_sequence_id, tx_sequence_number=number))
-    packet = build.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
-    offset = parse.transaction_offset(packet)
-    previous = []
-    for entry in stream.table:
-        stream.prepare(entry, packet, offset)
-        previous.append(parse.parse(packet).transaction.fields[core.TX_PREVIOUS])
-    assert previous == [0, 0, 1]
-    assert [entry.message_id for entry in stream.order_ack(ends.order_ack_body(9 << 32 | 1, 2), 0)] == [2, 3]
-    assert [entry.message_id for entry in stream.table] == [1]
-
-
-@rule("B-131", "B-132", "B-134", "B-135", "B-148", "B-228")
-def test_every_timer_is_due_when_the_specification_says() -> None:
-    start = 1_000_003
-    idle = session.Session(False, ends.RECEIVER, start)
-    assert idle.next_timeout() == start + 60000
-    sender, receiver = ends.open_pair(start)
-    assert sender.session.next_timeout() == start + 300000, "open and quiet: only the clean-up"
-    for _ in range(3):
-        sender.send(b"x", "express")
-    sender.pump(start + 1)
-    assert sender.session.next_timeout() == start + 1 + 2 * 20000
-    sender.receive(bytes(compose.session_ack(array("I", (2, 0, 0, 0, 0, 64, 0)))), start + 7)
-    assert sender.session.next_timeout() == start + 7 + 2 * 20000, "restarted, one message is still awaited"
-    sender.receive(bytes(compose.session_ack(array("I", (3, 0, 0, 0, 0, 64, 0)))), start + 9)
-    assert sender.session.handle_timeout(start + 40007) == []
-    assert sender.session.next_timeout() == start + 300000, "nothing is awaited: the timer has ended"
-    sender.send(b"y")
-    sender.pump(start + 50000)
-    assert sender.session.handle_timeout(start + 90000)[-1].rule == "B-148", "not a word since the last period"
-    receiver.receive(bytes(build.user_message(ends.SENDER, 9, ends.DESTINATION, b"")), start + 11)
-    assert receiver.session.next_timeout() == start + 11 + 10000
-    assert receiver.session.handle_timeout(start + 300001) == [], "active in this period"
-    assert receiver.session.next_timeout() == start + 600001
-    assert _closed(receiver.session.handle_timeout(start + 700000)).rule == "B-147"
-
-
 @rule("B-148", "B-042", "B-149", "B-167")
 def test_a_peer_that_says_something_in_each_period_is_kept() -> None:
     sender, receiver = ends.open_pair()
@@ -793,36 +550,6 @@ def test_an_entry_knows_its_numbers_on_this_connection() -> None:
     assert last.received_session_ack
     assert not last.awaiting_ack
     assert [entry.message_id for entry in sender.stream.table] == [2, 4]
-
-
-@rule("B-096", "B-241")
-def test_an_owner_that_numbers_elsewhere_rolls_the_sequence_itself() -> None:
-    stream = streams.OutgoingStream(streams.OutgoingStream.new(7), rolls=False)
-    packet = build.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
-    entries = []
-    for message_id in (1, 2, 3, 4):
-        offset = parse.transaction_offset(packet)
-        entries.append(stream.number(packet, offset, message_id, message_id, journal=message_id < 3))
-    assert len(stream.order_ack(ends.order_ack_body(7 << 32 | 1, 2), 0)) == 2
-    for place in (1, 0, 3, 2):
-        entry = entries[place]
-        assert entry is not None
-        assert stream.final_ack(ends.final_ack_body(entry), 0) is entry
-    assert stream.table == []
-    assert stream.awaiting_final_ack == []
-    assert stream.tx_sequence_id == 7 << 32 | 1
-    assert stream.record[core.OUTGOING_NUMBER] == 5
-
-
-@rule("B-151")
-def test_the_transactional_timer_leaves_other_messages_in_flight() -> None:
-    sender, _ = ends.open_pair()
-    sender.send(b"r", "recoverable")
-    sender.send(b"t")
-    sender.pump(0)
-    sender.stream.handle_timeout(30000)
-    assert sender.stream.table[0].awaiting_ack
-    assert sender.stream.next_to_send() is sender.stream.table[1]
 
 
 @rule("B-048", "B-253")
@@ -888,19 +615,6 @@ def test_what_is_not_yet_stored_when_a_queue_is_paused_is_acknowledged_later():
     receiver.store(40)
     (header,) = session_headers(receiver.session.data_to_send())
     assert (header[core.ACKS_SEQUENCE_NUMBER], header[core.ACKS_WINDOW_SIZE]) == (1, 1)
-
-
-@rule("B-125", "B-126", "B-121", "B-281")
-def test_a_header_that_rides_along_leaves_the_timer_running_for_what_is_not_yet_stored():
-    sender, receiver = ends.open_pair()
-    receiver.hold = True
-    sender.send(b"x", "express")
-    sender.pump(0)
-    receiver.receive(sender.session.data_to_send(), 0)
-    receiver.session.send(None, build.user_message(ends.RECEIVER, 1, ends.DESTINATION, b""), False, 7600)
-    raw = receiver.session.data_to_send()
-    assert parse.parse(raw).session.fields[core.ACKS_SEQUENCE_NUMBER] == 0
-    assert receiver.session.next_timeout() == 17600
 
 
 @rule("B-430", "B-434")
@@ -990,18 +704,6 @@ def test_a_new_connection_counts_from_the_beginning():
     assert (header[core.ACKS_SENT], header[core.ACKS_RECOVERABLE_SENT]) == (3, 2)
 
 
-@rule("B-038", "B-118", "B-119", "B-120", "B-157", "A-10")
-def test_the_window_of_a_new_connection_is_empty_however_much_waits():
-    sender, receiver = ends.open_pair()
-    for _ in range(200):
-        sender.send(b"x")
-    assert sender.pump(0) == 64
-    assert sender.pump(0) == 0
-    sender.session.transport_closed()
-    ends.open_pair(0, sender, receiver)
-    assert receiver.queue
-
-
 @rule("B-040", "B-212", "B-213", "B-214", "B-215", "B-216", "A-25")
 @parametrize(("own", "other", "room"), [(64, 64, 64), (5, 64, 5), (64, 5, 5), (64, 0, 1), (0xFFFF, 0xFFFF, 0x7FFF)])
 def test_the_smaller_window_counts_on_both_sides(own, other, room):
@@ -1068,16 +770,6 @@ def test_a_window_that_the_peer_made_small_is_doubled_every_half_minute():
     assert sender.session.due[timers.WINDOW_GROWTH] is None
 
 
-@rule("B-129")
-def test_the_interval_in_which_a_window_grows_is_a_setting():
-    sender, receiver = ends.open_pair(settings=Settings(window_growth_interval=700))
-    hosts.pause(receiver.session, 0)
-    sender.receive(receiver.session.data_to_send(), 0)
-    assert sender.session.next_timeout() == 700
-    sender.session.transport_closed()
-    assert sender.session.next_timeout() is None
-
-
 # ---- settings ---------------------------------------------------------------------------------------------
 
 
@@ -1141,14 +833,6 @@ def test_a_session_is_not_closed_as_idle_while_its_owner_needs_it():
 
 
 # ---- sending, and what an acknowledgement leads to ------------------------------------------------------------
-
-
-@rule("B-307", "B-118", "B-300")
-def test_nothing_is_sent_on_a_session_that_is_not_open():
-    for state, subject in _states().items():
-        assert subject.can_send() == (state == connection.OPEN)
-        subject.transport_closed()
-        assert not subject.can_send()
 
 
 @rule("B-300", "B-299", "B-157", "B-069")
@@ -1251,26 +935,6 @@ def test_a_forwarded_transactional_message_is_settled_by_its_bit_and_leaves_the_
     assert sender.stream.record == record
 
 
-@rule("B-219", "B-151", "A-09", "A-10")
-def test_an_acknowledgement_of_the_first_transmission_does_not_cover_the_second():
-    sender, _ = ends.open_pair()
-    for _ in range(2):
-        sender.send(b"x")
-    sender.pump(0)
-    sender.stream.resend(0)
-    entries = list(sender.stream.table)
-    sender.session.receive_data(compose.session_ack(array("I", (1, 0, 0, 0, 0, 64, 0))), 0)
-    assert not entries[0].received_session_ack, "it waits to be sent again"
-    sender.pump(0)
-    assert [entry.sequence_number for entry in entries] == [3, 4]
-    sender.session.receive_data(compose.session_ack(array("I", (3, 0, 0, 0, 0, 64, 0))), 0)
-    assert [entry.received_session_ack for entry in entries] == [True, False]
-    assert entries[1].awaiting_ack
-    sender.session.receive_data(compose.session_ack(array("I", (4, 0, 0, 0, 0, 64, 0))), 0)
-    assert entries[1].received_session_ack
-    assert core.session_unacked_sent(sender.session.window.counts) == 0, "each transmission counted once"
-
-
 @rule("B-321", "B-134", "B-228")
 def test_the_wait_for_a_session_ack_runs_from_the_first_message_not_the_last():
     sender, _ = ends.open_pair()
@@ -1309,39 +973,6 @@ def test_counts_wrap_on_both_sides(start, delivery):
     assert not receiver.session.window.in_flight
 
 
-@rule("B-107", "B-221", "B-222", "A-09")
-@parametrize("start", [0, 0xFFF0, 0x7FF0])
-def test_a_header_without_bits_settles_nothing_recoverable_and_nothing_unsent(start):
-    sender, _ = ends.open_pair()
-    for index in (core.SESSION_SENT, core.SESSION_RECOVERABLE_SENT, core.SESSION_PEER_ACKED):
-        sender.session.window.counts[index] = start
-    for delivery in ("recoverable", "express", "recoverable", "transactional", "express"):
-        sender.send(b"x", delivery)
-    sender.pump(0, 3)
-    settled = []
-    for acked in (0, 1, 3):
-        header = bytes(compose.session_ack(array("I", ((start + acked) & 0xFFFF, 0, 0, 0, 0, 64, 0))))
-        for event in sender.session.receive_data(header, 0):
-            settled += [entry.message_id for entry in event.entries]
-        assert sender.session.receive_data(header, 0) == []
-        assert [entry.message_id for entry in sender.stream.table if entry.received_session_ack] == [1, 2, 3][:acked]
-        assert sender.session.window.awaiting_bits == [sender.stream.table[0], sender.stream.table[2]]
-    assert settled == [2]
-
-
-@rule("B-429", "B-433")
-@parametrize("size", [573, 4096, 0x400000])
-def test_an_internal_packet_that_is_too_long_ends_the_session_at_its_header(size):
-    sender, receiver = ends.open_pair()
-    sender.send(b"good")
-    sender.pump(0)
-    header = bytearray(_samples()["SessionAck"][:16])
-    header[8:12] = size.to_bytes(4, "little")
-    events = receiver.receive(sender.session.data_to_send() + header, 0)
-    assert _closed(events).rule == "B-433"
-    assert [body for _, _, body in receiver.queue] == [b"good"], "what came in front of it counts"
-
-
 @rule("OP-14", "B-227", "B-263", "B-228", "A-12")
 @parametrize("counts_itself", [True, False])
 def test_a_header_that_rides_along_may_leave_its_own_message_out(counts_itself):
@@ -1359,17 +990,6 @@ def test_a_header_that_rides_along_may_leave_its_own_message_out(counts_itself):
     sender.session.stored(False, 1000)
     assert sender.session.handle_timeout(40500) == []
     assert sender.session.next_timeout() == 41000, "the wait for an acknowledgement began again with the header"
-
-
-@rule("B-122", "B-279", "B-135")
-def test_only_the_first_recoverable_message_sets_the_timer():
-    sender, receiver = ends.open_pair()
-    for now in (0, 200, 400):
-        sender.send(b"x", "recoverable")
-        sender.send(b"x", "express")
-        sender.pump(now)
-        receiver.receive(sender.session.data_to_send(), now)
-        assert receiver.session.next_timeout() == 500
 
 
 @rule("B-121", "B-124")
@@ -1463,63 +1083,6 @@ def test_a_new_connection_begins_a_new_resend_state():
     assert stream.next_timeout() is None
 
 
-@rule("B-045", "B-047", "B-113", "B-137")
-def test_the_times_of_an_order_ack_are_the_specification_s_unless_set():
-    for settings, first, last in (
-        ({}, 500, 10400),
-        ({"order_ack_timeout": 200, "maximum_order_ack_delay": 1000}, 200, 1100),
-    ):
-        incoming = IncomingStream(**settings)
-        due = []
-        for now in range(0, 12000, 100):
-            incoming.schedule_order_ack(now)
-            due.append(incoming.next_timeout())
-            if now >= due[-1]:
-                break
-        assert due[0] == first
-        assert now == last
-
-
-class _Window:
-    """What of a session says when an OrderAck goes out early."""
-
-    def __init__(self, half_window, round_trip):
-        self.window = self
-        self.half = half_window
-        self.round_trip = round_trip
-
-
-@rule("B-113", "B-045", "B-047")
-def test_an_order_ack_goes_out_early_when_half_of_the_window_has_come_or_nothing_more_comes():
-    for of, quiet in (
-        (_Window(4, 0), 20),
-        (_Window(4, 19), 20),
-        (_Window(4, 120), 120),
-        (_Window(4, 700), 500),
-    ):
-        incoming = IncomingStream()
-        for now in (0, 10, 20):
-            incoming.schedule_order_ack(now, of)
-            assert incoming.next_timeout() == now + quiet
-        incoming.schedule_order_ack(25, of)
-        assert incoming.next_timeout() == 25, "half of the window has come"
-        incoming.schedule_order_ack(26, of)
-        assert incoming.next_timeout() == 26, "and more than that"
-        incoming.order_ack_sent(26)
-        assert incoming.next_timeout() is None
-        incoming.schedule_order_ack(30, of)
-        assert incoming.next_timeout() == 30 + quiet, "it is counted anew"
-    incoming.schedule_order_ack(40, of, 0)
-    assert incoming.next_timeout() == 540, "never early"
-    incoming = IncomingStream()
-    for now in range(0, 10001, 10):
-        incoming.schedule_order_ack(now, _Window(2000, 0))
-    assert incoming.next_timeout() == 10010, "put off no longer than it may"
-    incoming = IncomingStream()
-    incoming.schedule_order_ack(0, _Window(2, 0), 7)
-    assert incoming.next_timeout() == 7
-
-
 @rule("B-124", "B-210", "B-118", "B-128")
 def test_half_of_the_window_and_the_round_trip_are_known():
     for mine, other, half in ((64, 64, 32), (64, 9, 4), (9, 64, 4), (64, 1, 1), (3, 3, 1)):
@@ -1532,32 +1095,6 @@ def test_half_of_the_window_and_the_round_trip_are_known():
     for timeout, round_trip in ((500, 0), (501, 62), (960, 120), (120000, 15000)):
         subject.recoverable_ack_send_timeout = timeout
         assert subject.round_trip == round_trip
-
-
-@rule("B-136", "B-151")
-def test_what_has_not_left_is_not_sent_again_yet():
-    stream = streams.OutgoingStream(streams.OutgoingStream.new(1), INTERVALS)
-    stream.postpone(5)
-    assert stream.next_timeout() is None
-    packet = build.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
-    stream.sent(stream.number(packet, parse.transaction_offset(packet), 1, 1), 0)
-    for _ in range(4):
-        stream.handle_timeout(stream.next_timeout())
-    assert stream.resend_interval == 20
-    stream.postpone(1000)
-    assert (stream.next_timeout(), stream.resend_interval) == (1020, 20)
-
-
-@rule("B-015", "B-016", "B-017", "B-018", "B-014")
-def test_the_resend_table_is_made_of_four_times():
-    stream = streams.OutgoingStream(streams.OutgoingStream.new(1), INTERVALS)
-    packet = build.user_message(ends.SENDER, 1, ends.DESTINATION, b"", delivery="transactional")
-    stream.sent(stream.number(packet, parse.transaction_offset(packet), 1, 1), 0)
-    times = []
-    for _ in range(12):
-        times.append(stream.next_timeout())
-        stream.handle_timeout(times[-1])
-    assert times == [10, 20, 30, 50, 70, 90, 120, 150, 180, 220, 260, 300]
 
 
 # ---- what nobody should send ------------------------------------------------------------------------------------
