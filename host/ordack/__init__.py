@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ordack.aio import AsyncClient
-    from ordack.away import StoreUnreachable
     from ordack.client import Client, Queue, Transaction
     from ordack.config import TlsFiles
     from ordack.formatters import Body, BodyError
     from ordack.message import Message
     from ordack.names import BadName
     from ordack.receiving import Cursor, Empty, Received, Receiving, Reject
+    from ordack.remote import StoreUnreachable
     from ordack.sending import Letter, Sent
     from ordack.store import StoreBusy, StoreError, StoreFull, StoreUnknown
     from ordack.store.queues import NoSuchQueue, QueueExists, QueueNotEmpty
@@ -58,7 +58,7 @@ __path__ = extend_path(__path__, __name__)  # ordack.node, which boards have, is
 
 File = str | os.PathLike[str]
 
-_MODULES = ("client", "away", "formatters", "message", "names", "receiving", "sending", "store", "store.queues")
+_MODULES = ("client", "remote", "formatters", "message", "names", "receiving", "sending", "store", "store.queues")
 
 if not TYPE_CHECKING:
 

@@ -23,16 +23,15 @@ from typing import Any, Unpack
 from mqqb import confirm
 from mqqb.guid_names import PrivateQueueFormatNameId
 
-from ordack import commits, outcome
-from ordack.away import Away, address_of
-from ordack.commits import AS_CONFIGURED, Access, Commit, Current, Direct, Wanted
+from ordack import outcome
+from ordack.commits import AS_CONFIGURED, Commit, Current, Direct, Emptying, Wanted
 from ordack.config import Config, TlsFiles
 from ordack.message import Message
 from ordack.one_thread import Turn
-from ordack.orders import Order
-from ordack.reads import Here, Reads
+from ordack.orders import Order, deletable
+from ordack.reads import Here
 from ordack.receiving import Cursor, Empty, Received, Receiving, Reject, cannot_reject, patience
-from ordack.remote import Remote
+from ordack.remote import Access, Home, There, address_of
 from ordack.sending import Further, Letter, Properties, Run, Sent, in_runs, letter_of
 from ordack.service import PAGE
 from ordack.store import Store
@@ -234,17 +233,17 @@ class Client:
         self.is_open = True
         self.turn = Turn()
         self._clock = clock
-        self.reads: Reads
-        self.access: Access
+        self.reads: Here | There
         if address := address_of(folder, tls):
             if create or look:
                 raise ValueError(f"{address}: `create` and `look` are for the folder of a store, not for an address")
-            self.reads = self.access = Away(address, self.turn)
+            self.access = Access(address, self.turn)
+            self.reads = There(address, self.access)
             return
         store = open_to_look(folder) if look else Store(folder, create=create, clock=clock)
         config = Current(store)
         self.reads = Here(store, self.now, config, self.turn)
-        self.access = Remote(store, Direct(store, self.now, config), self.turn)
+        self.access = Access(Home(store, Direct(store, self.now, config)), self.turn)
 
     def __repr__(self) -> str:
         return f"<Client of {self.reads.place!r}{'' if self.is_open else ', closed'}>"
@@ -293,7 +292,9 @@ class Client:
 
         In pieces: if it is killed, a part is gone, and its senders know.
         """
-        return commits.purge(self.store, self.access, name)
+        queue = self.store.queues.named(name)
+        last = self.store.messages.last_lookup_id()
+        return self.access.empty(Emptying(queue.identifier, confirm.NACK_Q_PURGED, last, marks=True))
 
     def delete_queue(self, name: str, only_empty: bool = False) -> int:
         """Remove a private queue, its sub-queue and their messages; how many there were. Senders that asked for it are
@@ -302,7 +303,13 @@ class Client:
         Raises BadName, NoSuchQueue, StoreError for a system queue or while messages are being received from it;
         QueueNotEmpty if only_empty and a message is in it. In pieces, as a purge: the queue goes with the last one.
         """
-        return commits.delete(self.store, self.access, name, only_empty)
+        removed = 0
+        if not only_empty:
+            last = self.store.messages.last_lookup_id()
+            for one in deletable(self.store, name):
+                removed += self.access.empty(Emptying(one.identifier, confirm.NACK_Q_DELETED, last, marks=False))
+        rest: int = self.order("delete_queue", name, only_empty)
+        return removed + rest
 
     def send(
         self,

@@ -1,7 +1,7 @@
 """What applications do with a store: take messages from queues, and in one commit remove what they took and send more.
 
-`Direct` does it with a store that this process has opened. `remote.Remote` has `ordack serve` do it, if that runs, in
-one transaction with what others do at the same time (`applications.py`). Both carry out the same commit here.
+`Direct` does it with a store that this process has opened. `ordack serve` does it for all who ask, in one transaction
+with what others do at the same time (`applications.py`). Both carry out the same commit here; `remote.py` asks them.
 
 A commit that goes to `ordack serve` bears the application's identifier and a number, and its answer is kept with what
 it changes. So whoever does not know whether it has happened can ask for it again, of whomever: it happens once.
@@ -12,17 +12,16 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from mqqb import confirm
 
 from ordack import names
 from ordack.config import Config
-from ordack.order_acks import indispensable
-from ordack.orders import Order, deletable, obey
+from ordack.orders import Order, obey
 from ordack.outcome import Outcomes
 from ordack.pieces import in_pieces
-from ordack.sending import Run, Sending, Sent, SentRun, each
+from ordack.sending import Run, Sending, SentRun
 from ordack.store import Store, StoreError, StoreServed, StoreUnknown
 from ordack.store.messages import NotTaken, Selection, Stored
 from ordack.store.outgoing import Added
@@ -85,31 +84,6 @@ class Done(NamedTuple):
     stored: Sequence[Added] = ()
 
 
-class Access(Protocol):
-    """The ways to do it. All methods raise StoreError and its kinds."""
-
-    def take(self, wanted: Wanted, timeout: float) -> list[Stored]:
-        """Take messages, hidden from others until `commit` or `put_back`; an empty list if none came in time, in
-        seconds. If this process dies, they are available again."""
-
-    def commit(self, commit: Commit) -> list[Sent]:
-        """Do it, durably; what became of each letter. If it raises, what was taken is put back. Raises also
-        NoSuchQueue, BadName, ValueError for a letter."""
-
-    def order(self, order: Order) -> Any:
-        """Have it carried out, durably; what came of it. Raises what it raises."""
-
-    def put_back(self, keys: Collection[int]) -> None:
-        """Put messages that were taken back in their old places."""
-
-    def empty(self, emptying: Emptying) -> int:
-        """Remove messages, in pieces: if it raises, or this process dies, a part is gone, and its senders know. How
-        many, those that are marked included."""
-
-    def close(self) -> None:
-        """Put back what was taken, and do no more."""
-
-
 class Current:
     """What the configuration of a store means now."""
 
@@ -127,7 +101,8 @@ class Current:
 
 
 class Direct:
-    """Access to a store that this process has opened. now: gives seconds since 1970."""
+    """Answers what `serve` is asked, with a store that this process has opened. now: gives seconds since 1970. Raises
+    StoreServed, and changes nothing, if `serve` is to do it."""
 
     def __init__(self, store: Store, now: Callable[[], int], config: Callable[[], Config]) -> None:
         self._store = store
@@ -135,28 +110,13 @@ class Direct:
         self._config = config
 
     def take(self, wanted: Wanted, timeout: float) -> list[Stored]:
-        """As Access has it."""
+        """Take messages, waiting up to `timeout` seconds."""
         if wanted.poison_after == AS_CONFIGURED:
             wanted = wanted._replace(poison_after=self._config().poison_after)
-        deadline = time.monotonic() + timeout
-        while True:
-            self._store.changed()  # before looking, so that nothing slips in between
-            stored = take(self._store, wanted, self._now())
-            left = deadline - time.monotonic()
-            if stored or left <= 0:
-                return stored
-            self._store.wait(min(left, LOOK_AGAIN_S))
-
-    def commit(self, commit: Commit) -> list[Sent]:
-        """As Access has it."""
-        return each(self._store.guid, self.carry_out(Request(b"", 0, commit)).sent)
-
-    def order(self, order: Order) -> Any:
-        """As Access has it."""
-        return self.carry_out(Request(b"", 0, Commit(order=order))).result
+        return wait_for(self._store, lambda: take(self._store, wanted, self._now()), timeout)
 
     def carry_out(self, request: Request) -> Done:
-        """Do a commit that may have a number. Raises StoreServed, and puts nothing back, if `serve` is to do it."""
+        """Do a commit that may have a number. If it fails, what it was to remove is put back."""
         done = Done([])
         try:
             with self._store.transaction():
@@ -170,25 +130,39 @@ class Direct:
         except BaseException:
             self.put_back(request.commit.taken)
             raise
-        self._store.messages.let_go(request.commit.taken)
+        self.let_go(request.commit.taken)
         return done
 
     def put_back(self, keys: Collection[int]) -> None:
-        """As Access has it."""
+        """Put back messages that were taken."""
         with contextlib.suppress(StoreError):  # later, then: what the application raises matters more
             self._store.messages.put_back(keys)
 
-    def empty(self, emptying: Emptying) -> int:
-        """As Access has it. Between two pieces others have their turn."""
+    def let_go(self, keys: Collection[int]) -> None:
+        """These are this process' no more."""
+        self._store.messages.let_go(keys)
+
+    def empty(self, emptying: Emptying) -> tuple[int, bool]:
+        """Remove messages, in pieces, between which others have their turn: how many, and that it was all."""
         queue, message_class, last, marks = emptying
 
         def remove(limit: int) -> int:
             return Outcomes(self._store, self._now(), self._config()).empty(queue, message_class, limit, last)
 
-        return in_pieces(self._store, remove) + (self._store.messages.mark_purged(queue, last) if marks else 0)
+        removed = in_pieces(self._store, remove)
+        return removed + (self._store.messages.mark_purged(queue, last) if marks else 0), True
 
-    def close(self) -> None:
-        """Nothing: closing the store does it."""
+
+def wait_for(store: Store, find: Callable[[], list[Stored]], timeout: float) -> list[Stored]:
+    """What `find` finds in a store of this process; an empty list if it finds nothing in so many seconds."""
+    deadline = time.monotonic() + timeout
+    while True:
+        store.changed()  # before looking, so that nothing slips in between
+        found = find()
+        left = deadline - time.monotonic()
+        if found or left <= 0:
+            return found
+        store.wait(min(left, LOOK_AGAIN_S))
 
 
 def take(store: Store, wanted: Wanted, now: int) -> list[Stored]:
@@ -199,7 +173,7 @@ def take(store: Store, wanted: Wanted, now: int) -> list[Stored]:
 
 def carry_out(outcomes: Outcomes, request: Request, held: Collection[int] | None = None) -> Done:
     """Do a commit in the running transaction, unless one with its number has happened. held: what of the messages that
-    this store has taken may be removed, by default all. Raises what Access.commit and Access.order do."""
+    this store has taken may be removed, by default all. Raises what remote.Access.commit and order do."""
     store, commit = outcomes.store, request.commit
     if request.number:
         import cbor2  # commits without a number need no frames
@@ -243,37 +217,3 @@ def asked_again(commit: Commit, error: StoreError) -> StoreError:
     if error.decided:
         return error
     return unknown(commit, [], StoreUnknown(str(error), "look, before you make it again"))
-
-
-# Emptying goes in pieces: a kill leaves a part, and the senders of what is gone know.
-
-
-def purge(store: Store, access: Access, name: str) -> int:
-    """As Client.purge_queue."""
-    queue = store.queues.named(name)
-    last = store.messages.last_lookup_id()
-    return access.empty(Emptying(queue.identifier, confirm.NACK_Q_PURGED, last, marks=True))
-
-
-def delete(store: Store, access: Access, name: str, only_empty: bool) -> int:
-    """As Client.delete_queue. The queue goes with the last piece."""
-    removed = 0
-    if not only_empty:
-        last = store.messages.last_lookup_id()
-        for one in deletable(store, name):
-            removed += access.empty(Emptying(one.identifier, confirm.NACK_Q_DELETED, last, marks=False))
-    rest: int = access.order(Order("delete_queue", (name, only_empty)))
-    return removed + rest
-
-
-def purge_outgoing(store: Store, access: Access, outgoing: int) -> tuple[int, int]:
-    """Ask the queue manager to end all messages that an outgoing queue has now (C-29); how many, and how many stay as
-    `indispensable` says."""
-    last = store.outgoing.last_key()
-    keep = list(indispensable(store, outgoing))
-    removed = 0
-    after: int | None = 0
-    while after is not None:
-        done, after = access.order(Order("withdraw", (outgoing, after, last, keep)))
-        removed += done
-    return removed, len(keep)

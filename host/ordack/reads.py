@@ -1,18 +1,15 @@
-"""What a client looks at, and does not change. `Here` looks into a store that this process has opened; `away.Away` has
-an `ordack serve` look, at an address, which does that with a `Here`."""
+"""What a client looks at, and does not change, in a store that this process has opened."""
 
 from __future__ import annotations
 
-import time
 from array import array
 from collections.abc import Callable
-from typing import Protocol
 
 from mqqb import confirm
 from mqqb.confirm import Confirmation
 
 from ordack import names
-from ordack.commits import LOOK_AGAIN_S
+from ordack.commits import wait_for
 from ordack.config import Config
 from ordack.one_thread import Turn, one_thread
 from ordack.outcome import of_local
@@ -20,37 +17,6 @@ from ordack.sending import open_queue
 from ordack.store import Store
 from ordack.store.messages import Stored
 from ordack.store.queues import NoSuchQueue, Queue
-
-
-class Reads(Protocol):
-    """The ways to look. All methods raise StoreError and its kinds. place: where the store is, for people."""
-
-    place: str
-
-    @property
-    def store(self) -> Store:
-        """The store itself. Raises StoreError if it is elsewhere."""
-
-    @property
-    def guid(self) -> bytes:
-        """Identifier of its queue manager, 16 bytes."""
-
-    def config(self) -> Config:
-        """What its configuration means now. Raises StoreError if it is elsewhere."""
-
-    def queue(self, name: str | int) -> Queue:
-        """The queue of this name, which is open to applications, or with this identifier. Raises BadName,
-        NoSuchQueue."""
-
-    def look(self, queue: int, place: tuple[int, int], limit: int, timeout: float) -> list[Stored]:
-        """Up to `limit` messages of a queue behind a place, (rank, lookup id), which stay in it; an empty list if none
-        came within `timeout` seconds."""
-
-    def state(self, message_id: int) -> confirm.Conclusion | None:
-        """As Client.state."""
-
-    def last_discarded(self, destination: str) -> int:
-        """As Client.last_discarded."""
 
 
 class Here:
@@ -66,11 +32,13 @@ class Here:
 
     @property
     def guid(self) -> bytes:
-        """As Reads has it, and all that follows."""
+        """Identifier of the queue manager, 16 bytes."""
         return self.store.guid
 
     @one_thread
     def queue(self, name: str | int) -> Queue:
+        """The queue of this name, which is open to applications, or with this identifier. Raises BadName,
+        NoSuchQueue."""
         if isinstance(name, str):
             return open_queue(self.store, name)
         found = self.store.queues.find(name)
@@ -80,17 +48,13 @@ class Here:
 
     @one_thread
     def look(self, queue: int, place: tuple[int, int], limit: int, timeout: float) -> list[Stored]:
-        deadline = time.monotonic() + timeout
-        while True:
-            self.store.changed()  # before looking, so that nothing slips in between
-            found = self.store.messages.peek(queue, limit, place, self._now())
-            left = deadline - time.monotonic()
-            if found or left <= 0:
-                return found
-            self.store.wait(min(left, LOOK_AGAIN_S))
+        """Up to `limit` messages of a queue behind a place, (rank, lookup id), which stay in it; an empty list if none
+        came within `timeout` seconds."""
+        return wait_for(self.store, lambda: self.store.messages.peek(queue, limit, place, self._now()), timeout)
 
     @one_thread
     def state(self, message_id: int) -> confirm.Conclusion | None:
+        """As Client.state."""
         settings = self.config().confirmation
         waiting = self.store.outgoing.waiting_own(message_id)
         if waiting is None and (packet := self.store.messages.own(message_id)) is not None:
@@ -103,4 +67,5 @@ class Here:
 
     @one_thread
     def last_discarded(self, destination: str) -> int:
+        """As Client.last_discarded."""
         return self.store.outgoing.discarded(names.destination(destination).lower())

@@ -19,14 +19,14 @@ from typing import Any
 import ordack
 import pytest
 from mqqb import confirm
-from ordack import away, service
-from ordack.away import StoreUnreachable
+from ordack import remote, service
 from ordack.client import Client, Letter, Transaction
 from ordack.commits import Commit, Request, Wanted
 from ordack.config import Config
 from ordack.net import applications, gate
 from ordack.net.listener import Listener
 from ordack.reads import Here
+from ordack.remote import StoreUnreachable
 from ordack.sending import in_runs
 from ordack.store import StoreBusy, StoreError, StoreUnknown
 
@@ -291,7 +291,7 @@ def test_a_client_that_cannot_reach_serve_any_more_says_what_is_known(
     store: Path, served: tuple[Serve, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve, address = served
-    monkeypatch.setattr(away, "RECONNECT_S", 0.1)
+    monkeypatch.setattr(remote, "RECONNECT_S", 0.1)
     with Proxy(_port(address)) as proxy, Client(proxy.address) as unsure, Client(address) as sure:
         queue = sure.queue("line1")
         proxy.plan = {proxy.exchanges: ("answer", 0.5)}

@@ -17,11 +17,11 @@ from ordack import health, pieces
 from ordack import outgoing as outgoing_queues
 from ordack.client import Client, Letter
 from ordack.clock import sent_time
-from ordack.commits import purge_outgoing
 from ordack.config import Config
 from ordack.manager import Manager
 from ordack.names import DEAD_LETTER
 from ordack.pieces import in_pieces
+from ordack.remote import purge_outgoing
 from ordack.store import Store, StoreError
 from ordack.tables import LongStream
 

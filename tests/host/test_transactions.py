@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 from mqqb import guids
-from ordack.away import Away
 from ordack.client import Client, Empty, Letter, Message, Reject
 from ordack.names import DEAD_XACT
-from ordack.remote import Remote
+from ordack.remote import Access
 from ordack.store import StoreError, StoreFull
 from ordack.store.queues import NoSuchQueue
 
@@ -35,7 +34,7 @@ def client(request: pytest.FixtureRequest, store: Path, own: Client) -> Iterator
     serve, place = (None, str(store)) if request.param == "alone" else serve_applications(store)
     with Client(place) as opened:
         yield opened
-        assert isinstance(opened.access, (Away, Remote))
+        assert isinstance(opened.access, Access)
         known = own.store.answers.find(opened.access._application)
     if serve:
         assert known, "serve has done nothing"

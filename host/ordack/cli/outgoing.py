@@ -83,7 +83,7 @@ def outgoing_purge(
     sender would take the message for stored.
     """
     from ordack.client import Client
-    from ordack.commits import purge_outgoing
+    from ordack.remote import purge_outgoing
 
     name = destination(name)
     with Client(store) as client:

@@ -14,9 +14,9 @@ import socket
 from collections.abc import Coroutine
 from typing import Any
 
-from ordack.away import keep_alive
 from ordack.net.applications import Connection, Door
 from ordack.net.listener import Handshake, Listener, Listeners
+from ordack.remote import keep_alive
 from ordack.service import LENGTH
 from ordack.store import StoreError
 from ordack.tls import Tls, name_in, words
