@@ -25,7 +25,6 @@ from ordack.client import Client
 from firmware.ports import modules
 from hil.dice import new_seed
 from tests.support.command import ROOT, Serve, ordack, own_port, write_settings
-from tests.support.emulated import MPS2, Machine, write_flash
 from tests.support.stands_still import STANDS_STILL
 
 BOARD = ROOT / "build" / "micropython" / "unix-c" / "micropython"
@@ -226,96 +225,6 @@ def test_a_board_killed_at_any_step_handles_each_command_once(
             if process is not None:
                 process.kill()
                 process.communicate(timeout=DEADLINE_S)
-
-
-ON_A_CORTEX = """
-import mps2, network, time
-from ordack.node import Node
-network.LAN().active(True)
-node = Node("outbox", guid=bytes(range(16)), connect=("10.0.2.2", PORT), capacity=65536)
-inbox = node.inbox("commands", 0x1F)
-
-def reach(numbers, message):
-    if int(message.body) in numbers and not message.again:
-        print("stands still")
-        while True:
-            time.sleep(1)
-
-while True:
-    node.wait(lambda: len(inbox), 1000)
-    message = inbox.get()
-    if message is not None:
-        print("handled", message.body.decode(), int(message.again))
-        reach((1, 6), message)
-        inbox.take(message)
-        reach((4, 9), message)
-"""
-
-
-@pytest.mark.timeout(DEADLINE_S + 20)
-@pytest.mark.skipif(not (MPS2 / "firmware.elf").exists(), reason="`make firmware` makes it")
-def test_a_cortex_m3_that_loses_power_handles_each_command_once(tmp_path: Path) -> None:
-    """Over Ethernet, on a heap of 64 KiB. QEMU is killed; what is on its flash stays, and nothing else."""
-    store = tmp_path / "store"
-    serve = Serve(store)
-    write_flash(tmp_path / "flash", ON_A_CORTEX.replace("PORT", str(serve.port)))
-    memory = f"memory-backend-file,id=psram,size=16M,mem-path={tmp_path / 'flash'},share=on"
-    command = (
-        "qemu-system-arm",
-        "-machine",
-        "mps2-an385,memory-backend=psram",
-        "-object",
-        memory,
-        "-display",
-        "none",
-        "-monitor",
-        "none",
-        "-semihosting",
-        "-kernel",
-        MPS2 / "firmware.elf",
-        "-append",
-        "heap=64",
-        "-serial",
-        "stdio",
-        "-nic",
-        "user,model=lan9118",
-    )
-    name = f"PRIVATE={guids.guid_text(GUID)[1:-1]}\\1F"
-    handled: list[tuple[int, bool]] = []
-    machine = Machine(*command)
-    try:
-        with Client(store) as client:
-            sent = [client.send(name, b"%d" % k, dead_letter=True).message_id for k in range(12)]
-            for _ in range(4):
-                machine.until("stands still")
-                machine.kill()
-                handled += _heard(machine)
-                machine = Machine(*command)
-            _wait_for(machine, 11, handled)
-            deadline = time.monotonic() + DEADLINE_S
-            while any(_answer(client, message_id) != confirm.RECEIVED for message_id in sent):
-                assert time.monotonic() < deadline, machine.output
-                time.sleep(0.05)
-        handled += _heard(machine)
-    finally:
-        machine.kill()
-        serve.process.kill()
-        serve.process.communicate(timeout=DEADLINE_S)
-    once = [body for k, (body, again) in enumerate(handled) if not (again and k and handled[k - 1][0] == body)]
-    assert once == list(range(12)), handled
-    assert {1, 6} <= {body for body, again in handled if again}, "handled, and not taken"
-
-
-def _wait_for(machine: Machine, number: int, before: list[tuple[int, bool]]) -> None:
-    """Until this command is handled, unless it was in a life before."""
-    end = time.monotonic() + DEADLINE_S
-    while max([body for body, _ in before + _heard(machine)], default=-1) < number:
-        assert machine._read(end), machine.output
-
-
-def _heard(machine: Machine) -> list[tuple[int, bool]]:
-    lines = [line.split() for line in machine.output.split("\n")[:-1] if line.startswith("handled ")]
-    return [(int(line[1]), line[2] == "1") for line in lines]
 
 
 def _answer(client: Client, message_id: int) -> str:

@@ -1,15 +1,10 @@
 """The board as a destination: private queues into which others send, each message once and in order (sans I/O).
 
-A message is in the log before anything acknowledges it, and stays there until the application says that it has handled
-it; a reset in between brings it again. What the sender is owed for it then, a FinalAck, is in the log too, until a
-session has acknowledged that. The rules are those of ordack's queue manager (behaviour.md 15 and 19):
-
-* `mqqb.destination` decides. A sender, and the name by which that calls the queue, are a stream (B-099): its counters
-  become durable with the message, in one record of the log (B-098).
-* All queues are transactional; other messages are dropped (B-258). No administration acknowledgements are made.
-
-The node gives each UserMessage to `arrived`, then makes the log durable and calls `settled`, and only then does the
-session hear that the messages are stored. Times: `now` monotonic ms, `time` s since 1970, 0: the clock is not set.
+A message is in the log before anything acknowledges it, until the application says that it has handled it, and then
+the FinalAck that is owed for it, until a session has acknowledged that. `mqqb.destination` decides. A sender, and the
+name by which it calls the queue, are a stream (B-099), whose counters become durable with the message (B-098). All
+queues are transactional (B-258). The node gives each UserMessage to `arrived`, makes the log durable and calls
+`settled`; only then does the session hear that the messages are stored. Times: `now` ms, `time` s since 1970 or 0.
 """
 
 from array import array

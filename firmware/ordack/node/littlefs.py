@@ -1,15 +1,11 @@
-"""The log's files on LittleFS, where a file of 128 bytes costs far less than a sync of a large one.
+"""The log's files on LittleFS, which copies the last block of a file that is appended to and synced: an erase for each
+message. So what a sync makes durable goes to small files, `00.tail` and so on, which LittleFS keeps in the folder's
+blocks. When they have what fills a block of the segment's file, that gets it. docs/storage.md has the format.
 
-LittleFS copies the last, partly filled block of a file that is appended to and synced: an erase for each message. So
-what a sync makes durable goes to small files, `00.tail` and so on, each written once, whole, which LittleFS keeps in
-the folder's own blocks. When they have all that a block of the segment's file misses, that is filled, to its end.
-
-* An entry is what one sync makes durable, or of several messages one: bytes of the segment from an offset on, in up to
-  ten parts. Each part is a file, and says where it belongs. An entry counts if all its parts are there.
-* An entry may be packed: as what differs from an earlier one that was not, its model. Messages to one queue are alike.
-* Nothing is deleted. What the segment's file has by now, its size tells: entries before that are stale. What the
-  entries do not have between them, because it can not be read any more, reads as zeros: the log says what it misses.
-* A part carries a CRC that begins with the segment's own header, so that none counts for another log's file.
+* An entry is what one sync makes durable, or one of several messages, in up to ten parts, a file each. It counts if all
+  its parts are there. Nothing is deleted: entries before the end of the segment's file are stale.
+* An entry may be packed: as what differs from an earlier one, its model. Messages to one queue are alike.
+* A part's CRC begins with the segment's own header, so that none counts for another log's file.
 """
 
 import struct

@@ -1,16 +1,11 @@
-"""The log in its files: segments of records, their form, what writes and reads them, and what may be wrong with them.
+"""The log in its files: segments of records, what writes and reads them. docs/storage.md has the format.
 
-The format is in firmware/docs/storage.md; what is logged, outbox.py decides; replay.py reads it all at the start.
-
-* Order in the log is order of durability: a segment is synced before the next one is begun, and replay stops at the
-  first record that is not whole.
+* A segment is synced before the next one is begun, and replay stops at the first record that is not whole.
 * A tail that a power cut tore is dropped and never appended to: the next segment says where its predecessor ends.
-* A broken record that was durable once is told from a torn one by the records behind it, whose AFTER_SYNC flag says
-  that everything before them was durable. One flipped bit is told by the CRC, and passed over whenever it is read; what
-  is broken worse is left out, and all of it is said (`damage`).
+* Records behind a broken one, with the flag AFTER_SYNC, tell that it was durable. One changed byte is told by the CRC
+  and passed over; what is broken worse is left out; all of it is said (`damage`).
 
-Nothing here blocks for longer than the file system does. Bodies are not kept in memory: records go through one small
-buffer, a packet that is larger goes to the file as it is.
+Bodies are not kept in memory: records go through one small buffer, a larger packet goes to the file as it is.
 """
 
 import os

@@ -1,24 +1,14 @@
-"""The node: a board's own small queue manager, which sends.
+"""A board's own small queue manager, which sends from an outbox on flash and receives into inboxes (docs/api.md).
 
     node = Node("outbox")
     queue = node.queue("DIRECT=TCP:10.0.0.5\\\\private$\\\\line1")
-    node.start()
-    message = await queue.send(b"21.5", dead_letter=True)  # returns when it is on flash
-    await message.stored()    # and this when it is on the destination's disk, once and in order
-    await message.received()  # and this when an application there has taken it
-
-or without asyncio
-
     message = queue.put(b"21.5")              # returns when it is on flash
-    node.poll()                               # now and then: does what can be done now, and does not wait
-    node.wait(message.is_settled, 5000)       # or this: polls, and sleeps in between
+    node.wait(message.is_settled, 5000)       # or node.poll() now and then, or node.start() and `await queue.send(...)`
 
-No call but `wait` lasts longer than a few operations of the file system (see `poll`), whatever network and name servers
-do: a watchdog that is fed around them may be short.
-
-One session carries all queues of an address. What others send to this node goes to its `inboxes`; without any it is
-dropped. The node consists of `backlog`, what waits to be sent, `deadlines`, `outcomes`, what becomes of each message,
-and `commits`, when it all becomes durable.
+No call but `wait` lasts longer than a few operations of the file system, whatever network and name servers do: a
+watchdog that is fed around them may be short. One session carries all queues of an address. Without an inbox, messages
+of others are dropped. The parts: `backlog`, what waits to be sent, `deadlines`, `outcomes` of messages, and `commits`,
+which makes all of it durable.
 """
 
 import gc
@@ -133,24 +123,19 @@ def _take_over(place: object) -> None:
 
 
 class Node:
-    """A board's queue manager. folder: of the outbox, made if it is missing.
+    """A board's queue manager. folder: of the outbox, made if it is missing. docs/api.md says more of the arguments.
 
-    connect: (host, port) through which everything goes, or a link (of link.py, or uart.py); None: each queue's own
-    address, port 1801. listen: (host, port) where others may connect; None: nowhere. guid: 16 bytes; None: the one in
-    the outbox, at first one that nobody has had, so that an erased folder uses no number again. name: of this board,
-    for people: `ordack board doctor` shows it, and it is the label of messages that have none. capacity, segment_size:
-    see outbox.Outbox; capacity alone bounds how many messages wait. hold: about so many of them are in memory, the half
-    of which is under way; None: as many as there is room for now, at most 500. quota: bytes of the dead-letter queue
-    and of the journal, each; None: a quarter of capacity. Neither takes more than a quarter of `hold` either; then
-    copies are discarded (C-37). inbox_quota: (bytes, messages) that may wait in all inboxes; None: as in the
-    dead-letter queue. confirmation: the machine's values of the confirmation process; None: the defaults, but without
-    LongLiveTime, so that a message without ttrq waits for ever. accept: up to two GUIDs of queue managers, as `ordack`
-    shows them, which take the place of the ones that answered at their addresses before. clock: gives s since 1970.
-    random: gives floats from 0 up to 1, for the back-off. on_failed, on_stored, on_connection: see notices.Notices;
-    on_failed hears of every message, also of one of an earlier life, and if the power fails then, once more. files: in
-    place of folder, what the outbox writes to. A Node of this program that has it ends, for two of them would write
-    over each other: what it is asked raises OutboxError from then on. Raises what outbox.Outbox raises; ValueError for
-    a queue in the outbox that cannot be reached.
+    connect: (host, port) or a link through which everything goes; None: each queue's own address, port 1801. listen:
+    (host, port) where others connect. guid: 16 bytes; None: the outbox's, at first a new one. name: of this board, for
+    people, and the label of messages that have none. capacity, segment_size: see outbox.Outbox. hold: messages in
+    memory, half of them under way; None: as many as there is room for, at most 500. quota: bytes of the dead-letter
+    queue and of the journal, each; None: a quarter of capacity. inbox_quota: (bytes, messages) that wait in all
+    inboxes. confirmation: values of the confirmation process. accept: GUIDs of queue managers that take the place of
+    those that answered before. clock: s since 1970. random: floats from 0 up to 1. on_failed, on_stored, on_connection:
+    see notices.Notices. files: in place of folder.
+
+    A Node of this program that has the same outbox ends: what it is asked raises OutboxError from then on. Raises what
+    outbox.Outbox raises; ValueError for an argument, or a queue in the outbox, that cannot be.
     """
 
     inboxes: "Inboxes | None" = None  # if there are any
@@ -368,10 +353,8 @@ class Node:
         """Do everything that can be done now, then call back; ms until it wants to be called again at the latest, 0 to
         TICK_MS.
 
-        It never waits. For each peer it reads READ_BYTES, writes about as many bytes of messages as one write takes
-        (peer.WRITE_BYTES, read back from the files), and makes the outcome durable, all that at most once.
-        Raises what makes going on impossible: OutboxDamaged, or a mistake in here; then every later call does, too.
-        And what a callback has raised: that harms nothing here.
+        It never waits: each peer reads and writes one buffer at most. Raises what makes going on impossible, as
+        OutboxDamaged; then every later call does, too. And what a callback has raised: that harms nothing here.
         """
         wait = self.work()
         notices = self.notices

@@ -1,13 +1,10 @@
 """The outbox: the messages that are kept, what became of them, and the counters that number them, in a log (log.py).
 
-A message that `append` took and `sync` made durable survives any power cut, with its MessageID, its place in its
-sequence and its confirmation record (mqqb.confirm), until `change` says that it is gone (C-09, C-33). The same log
-holds arrivals: messages received, with the counters of the stream that they came by, so that one sync makes both
-durable (B-098).
-
-* A change of state that stands before a message in the log is durable if the message is.
-* No number that may have been given is given again, also if a part of the log cannot be read.
-* Files go oldest first. What is kept for long does not hold them: near the capacity it is copied to the end of the log.
+A message that `append` took and `sync` made durable survives any power cut, with its numbers and its confirmation
+record, until `change` says that it is gone (C-09, C-33). The same log holds arrivals, with the counters of the stream
+that they came by (B-098). A change of state that stands before a message in the log is durable if the message is. No
+number is given twice, also if a part of the log cannot be read. Files go oldest first: near the capacity, what is kept
+for long is copied to the end of the log.
 """
 
 import os

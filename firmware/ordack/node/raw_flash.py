@@ -3,20 +3,15 @@
 The device is a ring of erase blocks, begun one after the other, so all of them wear alike. A segment has whole blocks
 that follow one another. Each block begins with a header; the segment's bytes fill the rest.
 
-* What was programmed stands where it stands, and nothing is copied: a sync programs what is new and erases nothing.
-  The program unit that it ends in is programmed again by the next one, with more bits cleared. NOR flash allows that.
-  Flash with ECC over each unit (some STM32), encrypted flash and NAND do not: they need a file system.
-* Where a segment ends is not written down. Its file is as long as its blocks, what is blank there reads 0xFF, and the
-  log finds the last record, and what a cut has torn, by the records' CRCs. A start adds no block to an old segment.
+* A sync programs what is new and erases nothing; the program unit that it ends in is programmed again by the next one,
+  with more bits cleared. Flash with ECC, encrypted flash and NAND do not allow that: they need a file system.
+* Where a segment ends is not written down: what is blank reads 0xFF, and the log finds the last record by its CRC. A
+  start adds no block to an old segment.
 * A block is wiped, which is to program its header to zeros, then erased, checked to be blank, and only then given its
-  new header. So a half-erased block never looks like one of a segment: every bit of a header would have to come up
-  right by chance. No erase is made ahead of time, for nothing would tell after a cut whether it was finished: a board
-  is deaf for its 45 ms when a block is full, which is once in ten small messages.
-* A segment is deleted by wiping its first block. Without that, its other blocks are nothing.
-* The sequence in the header counts the blocks ever begun. Block n of a segment has the sequence of its first block + n,
-  so no block of an earlier round passes for it. The highest sequence tells where the ring goes on.
-* What cannot be erased or does not read back is OSError. The log then begins a segment, and that in the next block: a
-  block that is worn out is passed over.
+  new header: a half-erased block never looks like one of a segment. A segment is deleted by wiping its first block.
+* The sequence in the header counts the blocks ever begun: block n of a segment has that of its first block + n, so no
+  block of an earlier round passes for it. The highest sequence tells where the ring goes on.
+* What cannot be erased or does not read back is OSError. The log then begins a segment in the next block.
 """
 
 import struct
