@@ -34,7 +34,7 @@ _WORDS = {
     confirm.NACK_ACCESS_DENIED: ("its sender may not write to {queue}", "give it that right there"),
     confirm.NACK_HOP_COUNT_EXCEEDED: (
         "it went through too many queue managers",
-        "look for a circle among the next hops, or raise HopLimit",
+        "look for a circle among the next hops",
     ),
     confirm.NACK_BAD_SIGNATURE: (
         "{host} cannot check its signature",

@@ -25,12 +25,13 @@ from mqqb.streams import RESEND_INTERVALS
 from ordack import machine
 from ordack.access import Access, Network, most_specific
 from ordack.names import BadName, destination, queue_name
-from ordack.settings import BAUD, LISTEN, NUMBERS
+from ordack.settings import BAUD, FLAG, LISTEN, NUMBERS
 from ordack.store.schema import NEVER
 
 PORT = LISTEN[1]  # B-001
 LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # of those that stand for every address, to listen on
 TLS_SCHEME = "tls://"
+EVERY_QUEUE = "*"  # stands for the queues without rights of their own
 SERIAL_PORT = 0  # stands for the port of a hop that is a serial line: nobody connects there
 NAMES_KEPT = 1024  # that were read last, in each way: a batch has the names of the one before it
 CONNECT_TIMEOUT_S = 10  # for an attempt to connect; also what a TimeToReachQueue of 0 counts as (B-405)
@@ -64,7 +65,7 @@ class Config:
     without a commit after which a message is poison; None: never. numbers: those that the configuration file states,
     by name, for applications to go by, too. sessions_per_address: networks, and in place of max_sessions_per_address
     how many sessions each of their addresses may have. access: who may write to a queue, by its name in lower case;
-    every_access: to others. names: what people call queue managers, by GUID in lower case.
+    EVERY_QUEUE: to others. names: what people call queue managers, by GUID in lower case.
     """
 
     own_names: frozenset[str] = frozenset()
@@ -107,76 +108,37 @@ class Config:
     numbers: Mapping[str, int] = field(default_factory=dict)
     sessions_per_address: tuple[tuple[Network, int], ...] = ()
     access: Mapping[str, Access] = field(default_factory=dict)
-    every_access: Access = field(default_factory=Access)
     names: Mapping[str, str] = field(default_factory=dict)
     session: Settings = field(default_factory=Settings)
     confirmation: confirm.Settings = field(default_factory=confirm.Settings)
 
     @classmethod
     def of(cls, numbers: Mapping[str, int], **others: Any) -> Config:
-        """The Config that these numbers mean; `others`: fields that are not in them, or override them."""
-        value = {name: setting.default for name, setting in NUMBERS.items()} | dict(numbers)
-        delay = value["RoundTripDelay"] or 0
-        fields: dict[str, Any] = {
-            "quota": value["Quota"],
-            "history_size": value["RemoveDuplicateSize"],
-            "history_lifetime": (value["RemoveDuplicateCleanup"] or 0) // 1000,
-            "max_sessions": value["MaxInSessions"],
-            "max_sessions_per_address": value["MaxInSessionsPerAddress"],
-            "max_sessions_per_guid": value["MaxInSessionsPerPeer"],
-            "max_unknown_streams": value["MaxUnknownStreams"],
-            "max_ack_queues": value["MaxAckQueues"],
-            "max_final_acks": value["MaxFinalAcks"],
-            "max_peer_final_acks": value["MaxFinalAcksPerPeer"],
-            "acknowledgement_lifetime": value["AcknowledgementLifetime"],
-            "max_unwritten": value["MaxUnwritten"],
-            "max_half_received": value["MaxHalfReceived"],
-            "refusals_told": value["RefusalsTold"],
-            "outcomes_kept": value["MaxOutcomes"],
-            "route": bool(value["RouteMessages"]),
-            "hop_limit": value["HopLimit"],
-            "clock_skew": value["ClockSkew"],
-            "send_insecure_nacks": bool(value["PermitInsecureNacks"]),
-            "report_messages": bool(value["EnableReportMessages"]),
-            "order_ack_timeout": value["IdleAckDelay"],
-            "maximum_order_ack_delay": 1000 * (value["SeqMaxAckDelay"] or 0),
-            "early_order_ack": value["EarlyOrderAck"],
-            "packet_timeout": value["PacketTimeout"],
-            "minimum_rate": value["MinimumRate"],
-            "resend_intervals": tuple(
-                1000 * (value[f"SeqResend{which}Time"] or 0) for which in 3 * ["13"] + 3 * ["46"] + 3 * ["79"] + ["10"]
-            ),
-            "ping_port": value["MsmqIpPingPort"],
-            "answer_pings": bool(value["EnablePingService"]),
-            "send_pings": bool(value["SendPings"]),
-            "try_connect_interval": value["TryConnectInterval"],
-            "round_trip_delay": delay,
-            "poison_after": value["PoisonAfter"],
-            "session": Settings(
-                window_size=value["MaxUnackedPacket"] or 1,
-                ack_wait_timeout=value["AckTimeout"] or 0,
-                ack_wait_multiple=value["QosCleanupIntervalMultiplier"] or 1,
-                cleanup_timeout=value["CleanupInterval"] or 1,
-                close_on_mismatch=bool(value["CloseOnMismatch"]),
-                round_trip_delay=delay,
-            ),
+        """The Config that these numbers mean; `others`: fields that are not in them, or override them. Raises KeyError
+        for a number that is no setting."""
+        made: dict[str, dict[str, Any]] = {"": {}, "session": {}, "confirmation": {}}
+        for name, value in numbers.items():
+            setting = NUMBERS[name]
+            part, _, field_name = setting.field.rpartition(".")
+            if field_name:
+                made[part][field_name] = bool(value) if setting.kind == FLAG else value
+        top = made[""]
+        if "history_lifetime" in top:
+            top["history_lifetime"] //= 1000
+        if "SeqResend13Time" in numbers:
+            top["resend_intervals"] = (*3 * [1000 * numbers["SeqResend13Time"]], *RESEND_INTERVALS[3:])
+        top |= {
             "numbers": numbers,
-            "confirmation": confirm.Settings(
-                value["XactDelayReceiveNack"],
-                bool(value["XactDeadLetterAlways"]),
-                value["LongLiveTime"],
-                value["TimeoutClassNeverSent"],
-                value["TimeoutClassSent"],
-                value["TimeoutClassStored"],
-            ),
+            "session": Settings(**made["session"]),
+            "confirmation": confirm.Settings(**made["confirmation"]),
         }
-        return cls(**(fields | others))
+        return cls(**(top | others))
 
     @classmethod
     def kept(cls, names: Mapping[str, Any]) -> Config:
         """The Config for applications, of what the queue manager was last started with (`to_keep`)."""
         return cls.of(
-            names.get("numbers", {}),
+            {name: value for name, value in names.get("numbers", {}).items() if name in NUMBERS},
             own_names=frozenset(names.get("own", ())),
             next_hops={name: tuple(hop) for name, hop in names.get("hops", {}).items()},
             public_queues=names.get("public", {}),
@@ -211,7 +173,7 @@ class Config:
 
     def access_to(self, queue: str) -> Access:
         """Who may write to a queue of this name."""
-        return self.access.get(queue.lower(), self.every_access)
+        return self.access.get(queue.lower()) or self.access.get(EVERY_QUEUE, Access())
 
     @property
     def own_hop(self) -> tuple[str, int] | None:

@@ -19,6 +19,7 @@ from mqqb import guids
 
 from ordack.access import Access, Network, Networks, parse_network
 from ordack.config import (
+    EVERY_QUEUE,
     SERIAL_PORT,
     TLS_SCHEME,
     SerialSettings,
@@ -94,7 +95,7 @@ class ConfigFile:
     those of other machines are taken. http: where HTTP is answered, if that is wanted; http_names, http_token_file: as
     settings.TABLES has them. tls: what it is spoken with. next_hops, tls_hops, public_queues: as in Config.
     sessions_per_address: networks, and how many sessions each of their addresses may have. queues: who may write to
-    them, by their names in lower case; every_queue: to all others. names: what people call queue managers, by GUID in
+    them, by their names in lower case; EVERY_QUEUE: to all others. names: what people call queue managers, by GUID in
     lower case. capture: the first file. numbers: of settings.NUMBERS, by name."""
 
     path: Path | None = None
@@ -112,7 +113,6 @@ class ConfigFile:
     public_queues: Mapping[str, str] = field(default_factory=dict)
     sessions_per_address: tuple[tuple[Network, int], ...] = ()
     queues: Mapping[str, Access] = field(default_factory=dict)
-    every_queue: Access = field(default_factory=Access)
     names: Mapping[str, str] = field(default_factory=dict)
     capture: Path | None = None
     capture_size: int = CAPTURE_SIZE
@@ -347,7 +347,6 @@ class _Reader:
             public_queues=self._pairs("public-queues", tables, parse_public_queue),
             sessions_per_address=self._sessions(tables["sessions-per-address"]),
             queues=self._queues(tables["queues"], lines, names),
-            every_queue=self._access("[every-queue]", tables["every-queue"], lines, names),
             names=names,
             capture=self._local("[capture] file", capture["file"]) if "file" in capture else None,
             capture_size=capture.get("size", CAPTURE_SIZE),
@@ -557,7 +556,7 @@ class _Reader:
         for text, keys in given.items():
             where = f"[queues.{_key(text)}]"
             try:
-                name = queue_name(local_queue(text)).lower()
+                name = text if text == EVERY_QUEUE else queue_name(local_queue(text)).lower()
             except BadName as error:
                 self.wrong(where, str(error))
                 continue

@@ -33,7 +33,6 @@ class Running:
             own_names=frozenset(file.own_names),
             sessions_per_address=file.sessions_per_address,
             access=file.queues,
-            every_access=file.every_queue,
             names=file.names,
             **self.options,
         )

@@ -12,8 +12,7 @@ import difflib
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from mqqb.confirm import CLASS_NEGATIVE, LONG_LIVE_TIME, NACK_RECEIVE_TIMEOUT, NACK_RECEIVE_TIMEOUT_AT_SENDER, UNSET
-from mqqb.core import HOP_COUNT_MAX
+from mqqb.confirm import CLASS_NEGATIVE, NACK_RECEIVE_TIMEOUT, NACK_RECEIVE_TIMEOUT_AT_SENDER, UNSET
 from mqqb.destination import EARLY_ORDER_ACK
 
 from ordack.store.schema import NEVER
@@ -36,7 +35,7 @@ RELOADS = {AT_ONCE: "at once", NEW: "for new sessions", RESTART: "no: at the nex
 
 class Setting(NamedTuple):
     """One value. default: what holds without it, None for nothing or a meaning of its own. minimum, maximum: of
-    numbers. reload: AT_ONCE, NEW or RESTART."""
+    numbers. reload: AT_ONCE, NEW or RESTART. field: of Config, or of its `session` or `confirmation`; "": set apart."""
 
     kind: str
     default: Any
@@ -45,6 +44,7 @@ class Setting(NamedTuple):
     minimum: int = 0
     maximum: int = NEVER
     reload: int = AT_ONCE
+    field: str = ""
 
 
 class Table(NamedTuple):
@@ -59,85 +59,81 @@ class Table(NamedTuple):
     each: str = ""
 
 
-def _number(default: int | None, minimum: int, maximum: int, unit: str, meaning: str, reload: int = AT_ONCE) -> Setting:
-    return Setting(NUMBER, default, meaning, unit, minimum, maximum, reload)
+def _number(
+    field: str, default: int | None, minimum: int, maximum: int, unit: str, meaning: str, reload: int = AT_ONCE
+) -> Setting:
+    return Setting(NUMBER, default, meaning, unit, minimum, maximum, reload, field)
 
 
-def _flag(meaning: str, reload: int = AT_ONCE, default: int = 0) -> Setting:
-    return Setting(FLAG, default, meaning, "", 0, 1, reload)
+def _flag(field: str, meaning: str, reload: int = AT_ONCE, default: int = 0) -> Setting:
+    return Setting(FLAG, default, meaning, "", 0, 1, reload, field)
 
 
-def _timeout_class(default: int, which: str) -> Setting:
+def _timeout_class(field: str, default: int, which: str) -> Setting:
     meaning = f"class of a message whose TimeToBeReceived ends while it {which}; 0x{default:04X} if absent"
-    return _number(default, CLASS_NEGATIVE, 0xFFFF, "", meaning)
+    return _number(field, default, CLASS_NEGATIVE, 0xFFFF, "", meaning)
 
 
 NUMBERS = {
     "AckTimeout": _number(
-        20000, 20000, 120000, "ms", "time without any packet after which a session counts as dead (B-043)", NEW
+        "session.ack_wait_timeout",
+        20000,
+        20000,
+        120000,
+        "ms",
+        "time without any packet after which a session counts as dead (B-043)",
+        NEW,
     ),
-    "AcknowledgementLifetime": _number(
-        30 * 86400, 1, NEVER, "s", "time after which an acknowledgement that nobody has fetched is discarded"
-    ),
-    "CleanupInterval": _number(300000, 1, NEVER, "ms", "time after which an idle session is closed (B-132)", NEW),
     "ClockSkew": _number(
-        0, 0, NEVER, "s", "time that a sender's clock may be behind when TimeToReachQueue is tested (B-267)"
+        "clock_skew",
+        0,
+        0,
+        NEVER,
+        "s",
+        "time that a sender's clock may be behind when TimeToReachQueue is tested (B-267)",
     ),
     "CloseOnMismatch": _flag(
-        "close a session whose peer counts other messages sent than arrived here (A-13); false: only say so", NEW, 1
+        "session.close_on_mismatch",
+        "close a session whose peer counts other messages sent than arrived here (A-13); false: only say so",
+        NEW,
+        1,
     ),
     "EarlyOrderAck": _number(
+        "early_order_ack",
         EARLY_ORDER_ACK,
         0,
         NEVER,
         "ms",
-        "quiet after which an OrderAck goes out early; 0: only IdleAckDelay and SeqMaxAckDelay decide",
+        "quiet after which an OrderAck goes out early; 0: only IdleAckDelay and the limit of 10 s decide",
     ),
-    "EnablePingService": _flag("answer pings (B-202)", RESTART),
-    "EnableReportMessages": _flag("make the report messages that traced messages ask for (B-294)"),
-    "HopLimit": _number(
-        15, 1, HOP_COUNT_MAX, "", "queue managers that a message may pass, when this one forwards (B-259)"
-    ),
-    "IdleAckDelay": _number(500, 1, NEVER, "ms", "time that an OrderAck waits for more messages (B-045)", RESTART),
-    "LongLiveTime": _number(
-        LONG_LIVE_TIME, 0, UNSET - 1, "s", "TimeToReachQueue of messages that say nothing of it (B-401)"
-    ),
-    "MaxAckQueues": _number(
-        1000, 1, NEVER, "", "peers without a session for which FinalAcks wait; then those of the one longest away go"
-    ),
-    "MaxFinalAcks": _number(100_000, 1, NEVER, "", "FinalAcks that wait for peers without a session, in all"),
-    "MaxFinalAcksPerPeer": _number(
-        1000, 1, NEVER, "", "FinalAcks that wait for one peer, before the next message of it is rejected"
-    ),
-    "MaxHalfReceived": _number(
-        256 << 20, 1 << 20, NEVER, "bytes", "unfinished packets in all; then the session with the largest ends (B-435)"
+    "EnablePingService": _flag("answer_pings", "answer pings (B-202)", RESTART),
+    "EnableReportMessages": _flag("report_messages", "make the report messages that traced messages ask for (B-294)"),
+    "IdleAckDelay": _number(
+        "order_ack_timeout", 500, 1, NEVER, "ms", "time that an OrderAck waits for more messages (B-045)", RESTART
     ),
     "MaxInSessions": _number(
-        1024, 1, NEVER, "", "sessions at once, whoever began them; one more that others begin is refused (B-206)"
+        "max_sessions",
+        1024,
+        1,
+        NEVER,
+        "",
+        "sessions at once, whoever began them; one more that others begin is refused (B-206)",
     ),
     "MaxInSessionsPerAddress": _number(
-        256, 1, NEVER, "", "sessions from one address, unless `[sessions-per-address]` says otherwise (B-435)"
+        "max_sessions_per_address",
+        256,
+        1,
+        NEVER,
+        "",
+        "sessions from one address, unless `[sessions-per-address]` says otherwise (B-435)",
     ),
-    "MaxInSessionsPerPeer": _number(
-        32, 1, NEVER, "", "sessions with one queue manager; then the oldest gives way (B-435)"
+    "MaxUnackedPacket": _number("session.window_size", 64, 1, 0xFFFF, "packets", "window size (B-039)", NEW),
+    "PacketTimeout": _number("packet_timeout", 60000, 1000, NEVER, "ms", "time that every packet may take to arrive"),
+    "PermitInsecureNacks": _flag(
+        "send_insecure_nacks", "tell senders that a queue or a right is missing (B-349, B-409)"
     ),
-    "MaxOutcomes": _number(
-        100_000, 0, NEVER, "", "messages sent from here that have ended, of which one can still ask (C-80)"
-    ),
-    "MaxUnackedPacket": _number(64, 1, 0xFFFF, "packets", "window size (B-039)", NEW),
-    "MaxUnknownStreams": _number(
-        1000, 2, NEVER, "", "incoming streams remembered that lead to no transactional queue (B-435)"
-    ),
-    "MaxUnwritten": _number(
-        16 << 20, 1 << 16, NEVER, "bytes", "what a peer may leave unread before its session ends (B-435)"
-    ),
-    "MinimumRate": _number(
-        50, 1, NEVER, "bytes a second", "rate that a packet must arrive with, once PacketTimeout is over"
-    ),
-    "MsmqIpPingPort": _number(3527, 0, 0xFFFF, "", "UDP port of pings (B-006)", RESTART),
-    "PacketTimeout": _number(60000, 1000, NEVER, "ms", "time that every packet may take to arrive"),
-    "PermitInsecureNacks": _flag("tell senders that a queue or a right is missing (B-349, B-409)"),
     "PoisonAfter": _number(
+        "poison_after",
         None,
         1,
         NEVER,
@@ -145,32 +141,37 @@ NUMBERS = {
         "receives by an application that end without a commit, after which a message moves to the sub-queue "
         "NAME;poison; absent: no limit",
     ),
-    "QosCleanupIntervalMultiplier": _number(
-        2, 1, 100, "", "the Ack Wait timer, as a multiple of AckTimeout (B-134)", NEW
-    ),
-    "Quota": _number(8 << 30, 0, NEVER, "bytes", "all packets kept (B-084, B-285)"),
-    "RefusalsTold": _number(
-        100, 1, NEVER, "", "messages of a stream refused in a row before the log tells of it (B-426)"
-    ),
+    "Quota": _number("quota", 8 << 30, 0, NEVER, "bytes", "all packets kept (B-084, B-285)"),
     "RemoveDuplicateCleanup": _number(
-        1800000, 1000, NEVER, "ms", "time that the duplicate filter remembers a message (B-138)"
+        "history_lifetime", 1800000, 1000, NEVER, "ms", "time that the duplicate filter remembers a message (B-138)"
     ),
-    "RemoveDuplicateSize": _number(10000, 0, 1 << 32, "", "messages that the duplicate filter remembers (B-019)"),
-    "RoundTripDelay": _number(0, 0, 3600000, "ms", "added to the timers of a session (B-131, B-133)", RESTART),
-    "RouteMessages": _flag("forward messages for other queue managers (B-264)"),
-    "SendPings": _flag("ping before connecting (B-198)", RESTART),
-    "SeqMaxAckDelay": _number(10, 0, NEVER, "s", "time that an OrderAck may wait at most (B-047)", RESTART),
-    "SeqResend13Time": _number(30, 1, NEVER, "s", "time before the first three resends of a sequence (B-015)", RESTART),
-    "SeqResend46Time": _number(300, 1, NEVER, "s", "time before the next three (B-016)", RESTART),
-    "SeqResend79Time": _number(1800, 1, NEVER, "s", "time before three more (B-017)", RESTART),
-    "SeqResend10Time": _number(21600, 1, NEVER, "s", "time before every later one (B-018)", RESTART),
-    "TimeoutClassNeverSent": _timeout_class(NACK_RECEIVE_TIMEOUT_AT_SENDER, "was never transmitted (C-21, A-44)"),
-    "TimeoutClassSent": _timeout_class(NACK_RECEIVE_TIMEOUT_AT_SENDER, "is transmitted, without OrderAck (C-22, A-44)"),
-    "TimeoutClassStored": _timeout_class(NACK_RECEIVE_TIMEOUT, "is stored, without FinalAck (C-23, A-44)"),
-    "TryConnectInterval": _number(5000, 1, NEVER, "ms", "time between attempts to connect (B-133)", RESTART),
-    "XactDeadLetterAlways": _flag("every transactional message asks for dead-lettering (B-400)"),
+    "RouteMessages": _flag("route", "forward messages for other queue managers (B-264)"),
+    "SendPings": _flag("send_pings", "ping before connecting (B-198)", RESTART),
+    "SeqResend13Time": _number(
+        "", 30, 1, NEVER, "s", "time before each of the first three resends of a sequence (B-015)", RESTART
+    ),
+    "TimeoutClassNeverSent": _timeout_class(
+        "confirmation.class_never_sent", NACK_RECEIVE_TIMEOUT_AT_SENDER, "was never transmitted (C-21, A-44)"
+    ),
+    "TimeoutClassSent": _timeout_class(
+        "confirmation.class_sent", NACK_RECEIVE_TIMEOUT_AT_SENDER, "is transmitted, without OrderAck (C-22, A-44)"
+    ),
+    "TimeoutClassStored": _timeout_class(
+        "confirmation.class_stored", NACK_RECEIVE_TIMEOUT, "is stored, without FinalAck (C-23, A-44)"
+    ),
+    "TryConnectInterval": _number(
+        "try_connect_interval", 5000, 1, NEVER, "ms", "time between attempts to connect (B-133)", RESTART
+    ),
+    "XactDeadLetterAlways": _flag(
+        "confirmation.xact_dead_letter_always", "every transactional message asks for dead-lettering (B-400)"
+    ),
     "XactDelayReceiveNack": _number(
-        None, 0, UNSET - 1, "s", "time that a confirmation may come after TimeToBeReceived (C-12)"
+        "confirmation.xact_delay_receive_nack",
+        None,
+        0,
+        UNSET - 1,
+        "s",
+        "time that a confirmation may come after TimeToBeReceived (C-12)",
     ),
 }
 
@@ -196,6 +197,22 @@ _ACCESS = {
         CERTIFICATES,
         None,
         "over whose TLS connections messages may come, by the names of certificates; an empty list: over none",
+    ),
+}
+
+_LISTENER = {
+    "address": Setting(
+        HOST,
+        LISTEN[0],
+        "an address or name of this machine; `0.0.0.0` for every IPv4 address, `::` for every IPv6 address",
+    ),
+    "port": _number("", LISTEN[1], 0, 65535, "", "TCP port; 0 picks a free one (B-001)"),
+    "allow": Setting(NETWORKS, None, "who may connect; without it everybody, with an empty list nobody"),
+    "tls": _flag("", "TLS, with a certificate of either side; it needs the table `[tls]`"),
+    "allow-certificates": Setting(
+        CERTIFICATES,
+        None,
+        "with TLS, the names of the certificates that may connect; without it each that the authority has signed",
     ),
 }
 
@@ -235,46 +252,18 @@ TABLES = {
         },
     ),
     "listen": Table(
-        "Where connections are taken; without any: 127.0.0.1, port 1801, for this machine alone",
-        {
-            "address": Setting(
-                HOST,
-                LISTEN[0],
-                "an address or name of this machine; `0.0.0.0` for every IPv4 address, `::` for every IPv6 address",
-            ),
-            "port": _number(LISTEN[1], 0, 65535, "", "TCP port; 0 picks a free one (B-001)"),
-            "allow": Setting(NETWORKS, None, "who may connect; without it everybody, with an empty list nobody"),
-            "tls": _flag("TLS, with a certificate of either side; it needs the table `[tls]`"),
-            "allow-certificates": Setting(
-                CERTIFICATES,
-                None,
-                "with TLS, the names of the certificates that may connect; without it each that the authority has "
-                "signed",
-            ),
-        },
-        many=True,
+        "Where connections are taken; without any: 127.0.0.1, port 1801, for this machine alone", _LISTENER, many=True
     ),
     "applications": Table(
         'Where applications of other machines are taken (`ordack.connect("tls://HOST:PORT")`); without any: nowhere. '
         "They may do what those of this machine may",
-        {
-            "address": Setting(
-                HOST,
-                LISTEN[0],
-                "an address or name of this machine; `0.0.0.0` for every IPv4 address, `::` for every IPv6 address",
-            ),
-            "port": _number(None, 0, 65535, "", "TCP port; 0 picks a free one"),
-            "allow": Setting(NETWORKS, None, "who may connect; without it everybody, with an empty list nobody"),
-            "tls": _flag("TLS, with a certificate of either side; it needs the table `[tls]`"),
-            "allow-certificates": Setting(
-                CERTIFICATES,
-                None,
-                "with TLS, the names of the certificates that may connect; without it each that the authority has "
-                "signed",
-            ),
+        _LISTENER
+        | {
+            "port": _number("", None, 0, 65535, "", "TCP port; 0 picks a free one"),
             "allow-plain": _flag(
+                "",
                 "take them without TLS on an address that is not this machine's alone, where anybody on the way reads, "
-                "changes and takes messages"
+                "changes and takes messages",
             ),
         },
         needed=("port",),
@@ -298,15 +287,19 @@ TABLES = {
     ),
     "sessions-per-address": Table(
         "How many sessions some addresses may have, instead of MaxInSessionsPerAddress, as 1,000 boards behind one NAT",
-        {"": _number(None, 1, NEVER, "", "for each address of this network; the smallest network that has it counts")},
+        {
+            "": _number(
+                "", None, 1, NEVER, "", "for each address of this network; the smallest network that has it counts"
+            )
+        },
         each="network",
     ),
     "queues": Table(
-        "Who may write to a queue, whether it is there yet or not; applications of this machine always may",
+        "Who may write to a queue, whether it is there yet or not; applications of this machine always may. "
+        '`[queues."*"]` is for all queues without a table of their own',
         _ACCESS,
         each="queue",
     ),
-    "every-queue": Table("The same for queues without a table of their own", _ACCESS),
     "names": Table(
         "What people call boards and queue managers",
         {"": Setting(LABEL, None, "the name that is shown with the GUID")},
@@ -319,7 +312,7 @@ TABLES = {
             "name": Setting(
                 HOST, None, "addresses the board in direct names; else the last part of `port`", reload=RESTART
             ),
-            "baud": _number(BAUD, 1, BAUD_MAX, "bits a second", "the speed of the line", RESTART),
+            "baud": _number("", BAUD, 1, BAUD_MAX, "bits a second", "the speed of the line", RESTART),
         },
         needed=("port",),
         many=True,
@@ -339,7 +332,13 @@ TABLES = {
         {
             "file": Setting(PATH, None, "the first pcapng file, then numbered ones beside it", reload=RESTART),
             "size": _number(
-                CAPTURE_SIZE, CAPTURE_SIZE_MIN, NEVER, "bytes", "all captures together; the oldest go first", RESTART
+                "",
+                CAPTURE_SIZE,
+                CAPTURE_SIZE_MIN,
+                NEVER,
+                "bytes",
+                "all captures together; the oldest go first",
+                RESTART,
             ),
         },
         needed=("file",),

@@ -117,7 +117,7 @@ def test_who_may_not_write_to_a_queue_is_told_so_and_nothing_is_stored_or_lost(t
 @pytest.mark.rule("B-374")
 def test_the_right_is_of_one_queue_and_every_other_goes_by_the_general_one(tmp_path: Path) -> None:
     access = {"line1": Access(), "line2": Access(sources=frozenset({TWO}))}
-    config = Config(access=access, every_access=Access(sources=frozenset()))
+    config = Config(access={**access, "*": Access(sources=frozenset())})
     host = Host(tmp_path, config)
     with host.client() as client:
         client.create_queue("Line2", transactional=True)
@@ -137,7 +137,7 @@ def test_the_right_is_of_one_queue_and_every_other_goes_by_the_general_one(tmp_p
 
 @pytest.mark.rule("B-374")
 def test_a_message_that_is_late_and_from_a_stranger_is_a_strangers(tmp_path: Path) -> None:
-    host = Host(tmp_path, Config(every_access=Access(sources=frozenset())))
+    host = Host(tmp_path, Config(access={"*": Access(sources=frozenset())}))
     stranger = peer_of(1)
     world = world_of([host], [stranger])
     sent = stranger.send(b"x", ttrq=10, sent_time=WALL - 11)
@@ -161,7 +161,7 @@ def test_messages_that_are_not_transactional_are_refused_too(tmp_path: Path, del
 
 
 def test_applications_of_this_machine_may_always_write(tmp_path: Path) -> None:
-    (tmp_path / "ordack.toml").write_text("[every-queue]\nallow-sources = []\nallow-addresses = []\n")
+    (tmp_path / "ordack.toml").write_text("[queues.'*']\nallow-sources = []\nallow-addresses = []\n")
     with Client(tmp_path, create=True) as client:
         client.create_queue("line1", transactional=True)
         running = Serve(tmp_path)

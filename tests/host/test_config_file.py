@@ -100,7 +100,7 @@ def test_all_that_a_file_may_say() -> None:
         allow-addresses = ["10.0.0.0/8", "Press7", "::1"]
         allow-sources = ["{{{GUID}}}", "press ßeven", "{OTHER}"]
         [queues.line2]
-        [every-queue]
+        [queues.'*']
         allow-sources = []
         [names]
         "{OTHER.upper()}" = "Press SSeven"
@@ -127,8 +127,8 @@ def test_all_that_a_file_may_say() -> None:
                 frozenset({guids.guid_bytes(GUID), guids.guid_bytes(OTHER)}),
             ),
             "line2": Access(),
+            "*": Access(sources=frozenset()),
         },
-        every_queue=Access(sources=frozenset()),
         names={OTHER: "Press SSeven"},
         serial=(
             SerialSettings("ttyacm0", "/dev/ttyACM0", 115200),
@@ -190,8 +190,8 @@ def test_all_that_a_file_may_say() -> None:
         ("[queues.'a;b']\n", "[queues.\"a;b\"]: queue name 'a;b'"),
         ("[queues.a]\n[queues.'private$\\A']", "stands there twice, spelled in two ways"),
         ("[queues.a]\nallow-addresses = ['press7']", "or fd00::/8; it is no line of [[serial]] either"),
-        ("[every-queue]\nallow-sources = ['prss']\n[names]\n" + GUID + " = 'press'", 'did you mean "press"?'),
-        ("[every-queue]\nallow-sources = ['press']", '"press" is neither a GUID nor a name of [names]'),
+        ("[queues.'*']\nallow-sources = ['prss']\n[names]\n" + GUID + " = 'press'", 'did you mean "press"?'),
+        ("[queues.'*']\nallow-sources = ['press']", '"press" is neither a GUID nor a name of [names]'),
         ("[names]\npress = 'press'", "what is named is a GUID"),
         ("[names]\n" + GUID + " = ''", "write a name of 1 to 64 printable characters"),
         ("[names]\n" + GUID + " = 'a\\tb'".replace("'", '"'), "write a name of 1 to 64 printable characters"),
@@ -335,9 +335,9 @@ def test_what_serve_would_go_by_is_shown_with_where_it_is_from(tmp_path: Path) -
         "[[listen]]\naddress = '::1'\n[settings]\nQuota = 5\nRouteMessages = true\n[next-hops]\na = 'b:5'\n"
     )
     shown = {row["name"]: row for row in as_json("config", "show", "--store", store)}
-    names = ("listen", "Quota", "RouteMessages", "HopLimit")
+    names = ("listen", "Quota", "RouteMessages", "IdleAckDelay")
     assert [(shown[name]["value"], shown[name]["from"]) for name in names] == [
-        (["[::1]:1801"], "file"), (5, "file"), (True, "file"), (15, "default"),
+        (["[::1]:1801"], "file"), (5, "file"), (True, "file"), (500, "default"),
     ]  # fmt: skip
     assert shown["SendPings"]["value"] is False
     assert shown["next-hops"]["value"] == {"a": "b:5"}

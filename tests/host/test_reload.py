@@ -128,7 +128,7 @@ def test_every_part_of_a_file_is_a_difference_when_it_has_changed() -> None:
         [sessions-per-address]
         "10.0.0.1" = 5
         [queues.line1]
-        [every-queue]
+        [queues.'*']
         allow-sources = []
         [names]
         "{guids.guid_text(ONE)}" = "press 7"
@@ -259,7 +259,7 @@ def test_what_counts_from_the_next_start_is_told_and_options_stay(plant: Callabl
 
 def test_a_file_that_was_not_there_is_found(plant: Callable[..., Plant]) -> None:
     here = plant(None, listen="127.0.0.1:0")
-    assert "taken up: every-queue" in here.reload("[every-queue]\nallow-sources = []\n")
+    assert "taken up: queues" in here.reload("[queues.'*']\nallow-sources = []\n")
     assert list(here.send(ONE, b"x", 100).values()) == [0x8004]
 
 
@@ -327,7 +327,7 @@ def test_a_new_token_and_new_names_of_the_page_are_taken_up(plant: Callable[...,
 
     assert status("first" * 4) == 403
     write("first" * 4)
-    text = START + "[every-queue]\nallow-sources = []\n"
+    text = START + "[queues.'*']\nallow-sources = []\n"
     assert "taken up: http-token-file" in here.reload(f"http-token-file = 'http-token'\n{START}")
     assert (status("first" * 4), status("first" * 4, "plant.test")) == (200, 421)
     write("second" * 4, 0o644)
@@ -339,7 +339,7 @@ def test_a_new_token_and_new_names_of_the_page_are_taken_up(plant: Callable[...,
     assert here.send(ONE, b"1", 100) == {}
     file.chmod(0o600)
     told = here.reload(here.file.read_text())
-    assert "taken up: http-names, every-queue, the token in http-token-file" in told
+    assert "taken up: http-names, queues, the token in http-token-file" in told
     assert (status("second" * 4, "plant.test"), status("first" * 4)) == (200, 401)
     assert list(here.send(ONE, b"2", 101).values()) == [0x8004]
     assert "taken up: http-names, http-token-file" in here.reload(START)

@@ -168,7 +168,6 @@ def _others(file: ConfigFile) -> dict[str, dict[str, Any]]:
         "tls": {key: str(path) for key, path in file.tls._asdict().items()} if file.tls else {},
         "sessions-per-address": {str(network): limit for network, limit in file.sessions_per_address},
         "queues": {name: access.shown(file.names) for name, access in file.queues.items()},
-        "every-queue": file.every_queue.shown(file.names),
         "names": dict(file.names),
         "serial": [f"{line.name}={line.port}@{line.baud}" for line in file.serial],
         "own-names": list(file.own_names),

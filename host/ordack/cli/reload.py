@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ordack.config import EVERY_QUEUE
 from ordack.config_file import BadConfigFile, ConfigFile, Listen, is_loopback
 from ordack.net.guard import BadToken, Guard, read_token
 from ordack.net.listener import BadPlace, Listeners
@@ -147,7 +148,7 @@ def worth_telling(file: ConfigFile, known: set[str]) -> list[tuple[str, str]]:
     that others may read on its way, and a certificate of this side that is over, or is soon."""
     told = [
         f"{file.path}: [queues.{name}]: there is no such queue here; is its name right?"
-        for name in sorted(file.queues.keys() - known)
+        for name in sorted(file.queues.keys() - known - {EVERY_QUEUE})
     ]
     if file.http and file.http_token_file and not is_loopback(file.http.address):
         told.append(
