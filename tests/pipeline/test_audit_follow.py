@@ -29,7 +29,7 @@ from ordack.capture import columnar
 from pyspark.errors import PySparkException
 
 from tests.support.capture_files import pcap, segment, syn
-from tests.support.capture_generator import FORMS, capture_files, generate, write_fleet
+from tests.support.capture_generator import FORMS, capture_files
 from tests.support.command import ordack
 from tests.support.watched import until
 
@@ -227,34 +227,6 @@ def test_a_state_that_would_run_code_is_refused(tmp_path: Path) -> None:
     assert ran.exists()
 
 
-def test_of_old_states_few_are_kept(tmp_path: Path) -> None:
-    folder = tmp_path / "captures"
-    folder.mkdir()
-    follower = Follower(folder, tmp_path / "checkpoint", step_bytes=1)
-    sources = capture_files(2003, tmp_path / "made", 40)
-    for path in sources:
-        (folder / path.name).write_bytes(path.read_bytes())
-    follow_all(follower)
-    assert follower.last_done() == len(sources) > 20
-    kept = sorted(int(path.name) for path in follower._states.iterdir())
-    assert kept[-4:] == list(range(len(sources) - 3, len(sources) + 1))
-    assert len(kept) < 20
-
-
-def test_the_state_does_not_grow_with_the_files_that_were_read(tmp_path: Path) -> None:
-    folder = tmp_path / "captures"
-    folder.mkdir()
-    files = [folder / f"fleet-{number:02}.pcap" for number in range(40)]
-    write_fleet(files, packets=120_000, streams=8, each=0)
-    follower = Follower(folder, tmp_path / "checkpoint", step_bytes=1)
-    seen = {}
-    for step in follower.steps(once=True):
-        with pa.CompressedInputStream(str(follower._state(step.number)), "lz4") as state:
-            seen[step.number] = len(state.read())
-    assert len(seen) == len(files)
-    assert seen[40] - seen[10] < sum(path.stat().st_size for path in files[10:]) / 50
-
-
 def numbered_anew(value: Any) -> Any:
     """Without the connections' numbers."""
     if isinstance(value, list):
@@ -425,19 +397,6 @@ def test_a_folder_of_other_files_is_no_checkpoint(tmp_path: Path) -> None:
         Follower(folder, checkpoint)
 
 
-def test_captures_of_other_traffic_do_not_end_it(tmp_path: Path) -> None:
-    folder = tmp_path / "captures"
-    folder.mkdir()
-    frame = bytes(12) + b"\x08\x06" + bytes(28)  # ARP
-    (folder / "other.pcap").write_bytes(
-        struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1) + struct.pack("<IIII", 1, 0, 42, 42) + frame
-    )
-    follower = Follower(folder, tmp_path / "checkpoint", settled=0)
-    assert list(follower.reports(once=False, stop=lambda: follower.last_done() > 0)) == []
-    with pytest.raises(tasks.CaptureUnusable, match="none of its 1 frame is of TCP port 1801"):
-        list(follower.reports(once=True))
-
-
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -455,17 +414,6 @@ def test_wrong_usage_of_the_command(arguments: list[str], text: str) -> None:
 
 
 # ---- in Spark -----------------------------------------------------------------------------------
-
-
-def test_the_command_gives_settings_to_spark(tmp_path: Path) -> None:
-    capture = generate(10, tmp_path, length=60)
-    log = tmp_path / "log"
-    log.mkdir()
-    settings = ("spark.eventLog.enabled=true", f"spark.eventLog.dir={log}")
-    conf = [word for setting in settings for word in ("--conf", setting)]
-    done = ordack("audit", *capture.paths, "--master", "local[1]", *conf)
-    assert done.returncode in (0, 1, 3), done.stderr
-    assert [*log.iterdir()]
 
 
 class TooSlow:

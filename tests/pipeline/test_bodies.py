@@ -129,24 +129,6 @@ def test_a_body_that_is_no_json_object_says_so(body: bytes, said: str) -> None:
     assert decode([body, b'{"v": 7}'], types.IntegerType()) == [(None, said), (7, None)]
 
 
-def test_an_exponent_without_measure_is_no_number() -> None:
-    bodies = [b'{"v": 1e99999999999999999999}', b'{"v": 1e1}']
-    said = "no JSON: the exponent of a number is too large"
-    assert decode(bodies, types.DecimalType(5, 2)) == [(None, said), (Decimal("10.00"), None)]
-
-
-def test_depth_is_no_way_to_stop_a_stream() -> None:
-    deep = b'{"v": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
-    nested = b'{"v": ' + b"[" * 500 + b"1" * 5000 + b"]" * 500 + b"}"
-    results = decode([deep, nested, b'{"v": 1}'], types.IntegerType())
-    assert [value for value, _ in results] == [None, None, 1]
-    assert all(reason and reason.startswith("no JSON:") for _, reason in results[:2])
-    cyclic = b"\xa1\x61v" + b"\xd8\x1c\x81\xd8\x1d\x00"  # an array that holds itself: tags 28 and 29
-    results = decode([cyclic, cbor2.dumps({"v": 1})], types.IntegerType(), CBOR)
-    assert results[1] == (1, None)
-    assert results[0][1] is not None
-
-
 def test_text_in_utf_16_is_read_as_msmq_applications_write_it() -> None:
     assert decode([b' \n{"v": 1} '], types.LongType()) == [(1, None)]
     assert decode(['{"v": "ü"}'.encode(code) for code in ("utf-8", "utf-8-sig", "utf-16", "utf-16-le")],
@@ -189,16 +171,6 @@ def test_cbor_has_types_of_its_own() -> None:
     described = cbor2.dumps(cbor2.CBORTag(55799, {"v": [1, 2]}))  # "this is CBOR", of which RFC 8949 says no more
     assert decode([described], types.ArrayType(types.LongType()), CBOR) == [([1, 2], None)]
     assert decode_cbor(types.FloatType(), 1e39) == [(None, "v: 1e+39 is out of the range of FLOAT")]
-
-
-def test_a_malformed_body_has_no_column_at_all_and_keeps_its_neighbours() -> None:
-    fields = [types.StructField("a", types.IntegerType()), types.StructField("b", types.StringType()),
-              types.StructField("c", types.ArrayType(types.LongType()))]  # fmt: skip
-    bodies = [b'{"a": 1, "b": "x", "c": [1]}', b'{"a": 2, "b": "y", "c": ["z"]}', b'{"a": 3}', b'{"b": 4, "c": 5}']
-    columns, reasons = Bodies(fields).decode(bodies)
-    assert [one.to_pylist() for one in columns] == [[1, None, 3, None], ["x", *[None] * 3], [[1], *[None] * 3]]
-    first = "b: 4 is a number, the column is STRING"
-    assert reasons.to_pylist() == [None, 'c[0]: "z" is a string, the column is BIGINT', None, first]
 
 
 def test_a_prefix_is_not_part_of_the_name_in_the_body() -> None:

@@ -2,8 +2,6 @@
 
 import json
 import struct
-import subprocess
-import sys
 import zlib
 from collections import Counter
 from datetime import UTC, datetime
@@ -19,7 +17,7 @@ from ordack import slow_starts
 from ordack.audit.rows import TABLES
 from ordack.pipeline.audited import Audited
 from ordack.pipeline.options import OptionError
-from ordack.pipeline.packets import COLUMNS, KINDS, PacketSource
+from ordack.pipeline.packets import COLUMNS, KINDS
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -103,16 +101,6 @@ def test_tasks_read_everything_once(spark: SparkSession, tmp_path: Path) -> None
     assert {row["packet"] for row in one} <= set(KINDS)
 
 
-@pytest.mark.parametrize(("mib", "tasks"), [(1, 1), (255, 1), (256, 2), (999, 7), (99_999, 16)])
-def test_the_data_decide_how_many_tasks_read(tmp_path: Path, mib: int, tasks: int) -> None:
-    """Not the cores of the machine that plans."""
-    (path,) = put(tmp_path, [pcap(fleet(3))])
-    with Path(path).open("r+b") as file:
-        file.truncate(mib << 20)
-    source = PacketSource({"path": path})
-    assert len(source.reader(source.schema()).partitions()) == tasks
-
-
 def test_only_some_columns_and_only_some_rows(spark: SparkSession, tmp_path: Path) -> None:
     put(tmp_path, [pcap(fleet(40))])
     frame = spark.read.format("mqqb").option("columns", "message_id, label,packet").load(str(tmp_path))
@@ -176,10 +164,6 @@ def test_mistakes_are_said(
         load(spark, tmp_path / path, **options)
 
 
-def test_an_empty_capture_has_no_rows(spark: SparkSession, tmp_path: Path) -> None:
-    assert load(spark, put(tmp_path, [pcap([])])[0]) == []
-
-
 def test_a_stream_is_refused_with_what_to_use_instead(spark: SparkSession, tmp_path: Path) -> None:
     (path,) = put(tmp_path, [pcap([])])
     stream = spark.readStream.format("mqqb").load(str(path)).writeStream.format("noop")
@@ -192,25 +176,6 @@ def test_a_stream_is_refused_with_what_to_use_instead(spark: SparkSession, tmp_p
     else:
         pytest.fail("The refusal was not reached, for this machine is too busy to start Spark's stream: run it alone.")
     assert "Error: captures are no stream of Spark's: `ordack audit --follow" in str(caught.value)
-
-
-def test_planning_a_query_needs_no_large_package() -> None:
-    """Spark starts a process for it each time."""
-    code = (
-        "import sys, pyspark.sql.worker.plan_data_source_read; known = set(sys.modules); "
-        "import ordack.pipeline.packets; "
-        "print({'pandas', 'dpkt', 'scipy', 'pyarrow.compute'} & (set(sys.modules) - known))"
-    )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said.strip() == "set()"
-
-
-def test_a_task_that_reads_segments_waits_for_no_part_of_the_queue_manager() -> None:
-    """Each process of an executor imports what it runs."""
-    of_it = {"ordack.client", "ordack.store", "sqlite3"}
-    code = f"import sys, ordack.pipeline.segment_source; print({of_it} & set(sys.modules))"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said.strip() == "set()"
 
 
 @pytest.mark.parametrize("partitions", [1, 16])

@@ -31,11 +31,10 @@ from ordack.pipeline.bodies import SchemaError
 from ordack.pipeline.gauges import Gauges
 from ordack.pipeline.ingest import Job, ingest
 from ordack.pipeline.options import OptionError
-from ordack.pipeline.progress import Batch, Latency, Summary
+from ordack.pipeline.progress import Batch, Latency
 from ordack.pipeline.segment_source import MALFORMED
 from pyspark.sql import SparkSession
 
-from hil.dice import new_seed
 from hil.pipeline import QUICK_START
 from tests.support.command import ENVIRONMENT
 from tests.support.segment_files import row, write, write_rows
@@ -63,25 +62,6 @@ def test_figures_are_quantiles_of_what_was_added() -> None:
     ahead = Latency()
     ahead.add([5000], [1], 4500)  # of a clock that is ahead
     assert ahead.figures() == (-0.5, -0.5, -0.5, -0.5)
-
-
-def test_latencies_take_no_more_memory_the_more_messages_there_are() -> None:
-    seed = new_seed()
-    print("seed", seed)
-    dice = np.random.default_rng(seed)
-    summary, all_taken = Summary("t"), []
-    for number in range(10):
-        taken = np.unique(np.exp(dice.uniform(0, np.log(1e9), 100_000)).astype(np.int64))
-        latency = Latency()
-        latency.add((1_800_000_000_000 - taken).tolist(), [1] * len(taken), 1_800_000_000_000)
-        summary.add(Batch(number, len(taken), None, 1, 0, 1.0, None, None), latency, Latency())
-        all_taken.append(taken)
-    assert len(summary.arrived_to_table.milliseconds) < 10_000
-    figures = summary.arrived_to_table.figures()
-    assert figures is not None
-    exact = np.quantile(np.concatenate(all_taken), (0.5, 0.9, 0.99, 1.0), method="inverted_cdf") / 1000
-    assert figures.max == exact[3]
-    assert all(true <= told <= true * 1.011 for told, true in zip(figures, exact))
 
 
 def test_each_run_adds_what_is_new_and_nothing_else(spark: SparkSession, folder: Path, table: Path) -> None:
@@ -187,13 +167,6 @@ def test_what_cannot_be_is_told_before_anything_is_written(spark: SparkSession, 
         job(folder, table, table_format="csv")
     with pytest.raises(OptionError, match="--partition-by day makes a column of that name, and the schema has one"):
         ingest(spark, job(folder, table, schema="Day INT", by=("day",)))
-
-
-def test_the_summary_of_nothing_is_no_figure() -> None:
-    assert str(Summary("t")) == "t: 0 rows"
-    assert Summary("t").as_json()["latency_s"] == {
-        "arrived_to_table": None, "sent_to_table": None,
-        "resolution": {"arrived_to_table": 0.001, "sent_to_table": 1}}  # fmt: skip
 
 
 @pytest.fixture

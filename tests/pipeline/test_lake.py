@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import duckdb
-import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -281,15 +280,6 @@ def test_others_read_by_what_a_table_is_divided(folder: Path, table: Path, table
         optimize(str(table))
 
 
-def test_polars_reads_a_table_below_a_folder_with_any_name(folder: Path, tmp_path: Path) -> None:
-    """By the path alone it does not find the files: it takes the name as the URL has it."""
-    write(folder, 1, 1, 3)
-    for name in ("a b", "ä#20"):
-        load(job(folder, tmp_path / name / "table")).run(False)
-        table = DeltaTable(tmp_path / name / "table")
-        assert polars.scan_pyarrow_dataset(table.to_pyarrow_dataset()).collect()["lookup_id"].to_list() == [1, 2, 3]
-
-
 @both
 def test_columns_are_added_when_that_is_asked_for(folder: Path, table: Path, table_format: str) -> None:
     write(folder, 1, 1, 1, body=b'{"t": 1, "u": 2}')
@@ -474,13 +464,3 @@ def test_a_table_in_a_catalog_that_the_user_configures(
     assert (made.run(False).rows, made.run(False).rows) == (2, 0)
     assert load_catalog("lake").load_table("plant.readings").scan().to_arrow().num_rows == 2
     assert [*serials("lake.plant.readings").values()] == [1]
-
-
-def test_rows_of_many_small_segments_share_row_groups(folder: Path, table: Path) -> None:
-    for number in range(1, 21):
-        write(folder, 1, number, number, f"line{number}")
-    load(job(folder, table)).run(False)
-    (file,) = table.glob("part-*")
-    assert pq.read_metadata(file).num_row_groups == 1
-    found = pq.read_table(file)["queue"].to_pylist()
-    assert found == sorted(found)

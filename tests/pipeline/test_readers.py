@@ -14,7 +14,6 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from decimal import Decimal
-from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -33,8 +32,7 @@ from ordack.pipeline.segment_source import MALFORMED
 from ordack.pipeline.segments import SCHEMA
 from ordack.pipeline.upkeep import optimize
 from pyiceberg import expressions as iceberg_expressions
-from pyspark.sql import DataFrame, SparkSession, types
-from pyspark.sql import functions as F  # noqa: N812 - as Spark's own manual has it
+from pyspark.sql import types
 
 from tests.pipeline.lake_kills import load
 from tests.support.segment_files import BEGIN, row, write, write_rows
@@ -214,19 +212,6 @@ def by_duckdb(opened: DeltaTable) -> tuple[Ask, Ask]:
     return asked("filtered"), asked("known")
 
 
-def by_pandas(opened: DeltaTable) -> tuple[Ask, Ask]:
-    whole = opened.to_pyarrow_table()
-
-    def ask(name: str, sign: str, value: Any) -> object:
-        wanted = _expression(name, sign, value, whole[name].type)
-        return sorted(opened.to_pandas(columns=["lookup_id"], filters=wanted)["lookup_id"])
-
-    def known(name: str, sign: str, value: Any) -> object:
-        return sorted(whole.filter(_expression(name, sign, value, whole[name].type))["lookup_id"].to_pylist())
-
-    return ask, known
-
-
 def by_pyiceberg(table: Path) -> tuple[Ask, Ask]:
     opened = iceberg.read_table(str(table))
     whole = opened.scan().to_arrow()
@@ -275,7 +260,6 @@ def scan_iceberg(table: Path) -> polars.LazyFrame:
 
 READERS = {
     "pyarrow": Reader(lambda table: by_pyarrow(DeltaTable(table)), _is_nan),
-    "pandas": Reader(lambda table: by_pandas(DeltaTable(table)), _is_nan),
     "polars": Reader(lambda table: by_polars(polars.scan_delta(str(table))), _is_pair),
     "duckdb": Reader(lambda table: by_duckdb(DeltaTable(table))),
     "pyiceberg": Reader(by_pyiceberg, _is_refused),
@@ -382,22 +366,3 @@ def test_rows_that_were_there_before_a_column_are_found_by_it(folder: Path, tabl
     with quiet():
         ask, _ = READERS["polars" if table_format == "delta" else "polars of iceberg"].open(table)
         assert (ask("t", "is", None), ask("t", "=", 1.5)) == ([1, 3], [2])
-
-
-def test_spark_finds_the_rows_that_are_there(spark: SparkSession, folder: Path, table: Path) -> None:
-    """In the files that a table names, by what is said of groups of rows in them. In one job: each costs 0.1 s."""
-    filled(folder, table, "delta")
-    frame = spark.read.parquet(*DeltaTable(table).file_uris())
-    columns = ("real", "double", "only_nan", "text", "large", "at", "nothing")
-    asked = [one for one in questions() if one[0] in columns and one[1] in ("=", "is")]
-    wanted = {
-        f"{name} {sign} {value!r}": F.col(name).isNull() if value is None else F.col(name) == F.lit(value)
-        for name, sign, value in asked
-    }
-    assert len(wanted) > 20
-    parts = [frame.where(condition).select(F.lit(name).alias("name")) for name, condition in wanted.items()]
-    found = dict.fromkeys(wanted, 0) | dict(reduce(DataFrame.union, parts).groupBy("name").count().collect())
-    known = frame.select(
-        *(F.count_if(condition).alias(str(number)) for number, condition in enumerate(wanted.values()))
-    )
-    assert [*found.values()] == [*known.collect()[0]]

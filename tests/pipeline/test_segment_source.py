@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import random
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ordack.pipeline import columns, folders, segment_source, segments
+from ordack.pipeline import columns, folders, segments
 from ordack.pipeline.bodies import SchemaError
 from ordack.pipeline.folders import Folders, Part
 from ordack.pipeline.options import OptionError
@@ -134,61 +132,6 @@ def test_a_listing_that_missed_a_new_segment_is_not_believed(folder: Path, monke
     end = reader.latestOffset(start, everything())
     assert queues(end) == {"line1": 2}
     assert read(reader, start, end) == [1, 2]
-
-
-def test_a_trigger_lists_the_folder_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder may have 100,000 segments, and a trigger comes each second."""
-    paths = [write(folder, serial, serial, serial) for serial in (1, 2)]
-    reader = stream(folder)
-    offset = reader.initialOffset()
-    whole, listed = segments.names, []
-    monkeypatch.setattr(segments, "names", lambda place: listed.append(place) or whole(place))
-    for bound in (1, 2):
-        end = reader.latestOffset(offset, ReadMaxFiles(1))
-        assert reader.reportLatestOffset() == {"folders": {"folder-1": {"line1": 2}}}
-        assert read(reader, offset, end) == [bound]
-        assert len(listed) == bound
-        offset = end
-    write(folder, 3, 3, 3)
-    assert queues(reader.latestOffset(offset, everything())) == {"line1": 3}, "what is new is seen"
-    end = reader.latestOffset(offset, everything())
-    later = stream(folder)
-    assert read(later, offset, end) == [3], "a planner that has not looked yet looks"
-    assert later.reportLatestOffset() == end
-    paths[0].unlink()
-    with pytest.raises(FolderError, match=r"segment 1 of the queue line1 is missing .* with the lookup ids 1 to 1"):
-        reader.partitions({"folders": {"folder-1": {"line1": 0}}}, end)
-
-
-def test_what_a_trigger_takes_does_not_cost_more_the_more_is_waiting(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first load of 100,000 segments has hundreds of triggers. Counted are calls."""
-    found: list[str] = []
-    monkeypatch.setattr(segments, "names", lambda place: [*found])
-    source = Folders([str(folder)])
-
-    def calls(more: range) -> int:
-        found.extend(segments.file_name(queue, serial, serial, serial) for serial in more for queue in "ab")
-        source.look()
-        made = 0
-
-        def count(frame: FrameType, event: str, what: object) -> None:
-            nonlocal made
-            made += event == "call"
-
-        sys.setprofile(count)
-        try:
-            taken = folders.in_turn(source.waiting({}), 4)
-            waiting = len(source.listed({one.place: one.serial for one in taken}))
-        finally:
-            sys.setprofile(None)
-        assert [(one.segment.queue, one.serial) for one in taken] == [("a", 1), ("a", 2), ("b", 1), ("b", 2)]
-        assert waiting == len(found) - 4
-        return made
-
-    few = calls(range(1, 20))
-    assert calls(range(20, 2000)) < few + 200
 
 
 def test_a_segment_that_is_there_twice_or_went_between_looks_is_noticed(folder: Path) -> None:
@@ -328,49 +271,6 @@ def test_the_option_queue_leaves_segments_of_others_unopened(two_queues: Path) -
         batch_read(two_queues)
 
 
-def test_small_segments_share_a_task_and_no_segment_is_split(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def tasks() -> list[int]:
-        made = folders.parts(Folders([str(folder)]).waiting({}))
-        assert [path for part in made for path in part.segments] == everything_there
-        return [len(part.segments) for part in made]
-
-    paths = [write(folder, serial, serial, serial) for serial in range(1, 6)] + [write(folder, 1, 1, 1, "other")]
-    everything_there = [str(path) for path in paths]
-    size = paths[0].stat().st_size
-    assert tasks() == [6], "of all queues together"
-    monkeypatch.setattr(folders, "TASK_SEGMENTS", 4)
-    assert tasks() == [4, 2]
-    monkeypatch.setattr(folders, "TASK_BYTES_MAX", size)
-    assert tasks() == [1] * 6
-    monkeypatch.undo()
-    monkeypatch.setattr(folders, "TASK_BYTES_MIN", size // 2)
-    monkeypatch.setattr(folders, "TASKS", 2)
-    assert tasks() == [3, 3] or tasks() == [2, 2, 2], "half of them each, to use two processors"
-    monkeypatch.setattr(folders, "TASK_BYTES_MIN", 3 * size)
-    monkeypatch.setattr(folders, "TASKS", 100)
-    assert max(tasks()) > 1, "a task has some work"
-
-
-def test_rows_of_small_segments_come_in_one_batch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a batch costs, it costs once for all of them; and a large segment is not held in memory at once."""
-    for serial in range(1, 6):
-        write(folder, serial, 10 * serial, 10 * serial + 2, "a" if serial < 4 else "c")
-    write(folder, 1, 90, 92, "b")
-
-    def batches() -> list[list[int]]:
-        reader = SegmentSource({"path": str(folder)}).reader(OWN)
-        found = [batch for part in reader.partitions() for batch in reader.read(part)]  # type: ignore[union-attr]
-        assert all(batch.schema.equals(found[0].schema) for batch in found)
-        return [batch.column("lookup_id").to_pylist() for batch in found]
-
-    whole = [number for first in (10, 20, 30, 90, 40, 50) for number in range(first, first + 3)]
-    assert batches() == [whole]
-    monkeypatch.setattr(segment_source, "BATCH_ROWS_MAX", 6)
-    assert batches() == [whole[:6], whole[6:12], whole[12:]]
-    monkeypatch.setattr(segment_source, "BATCH_BYTES", 1)
-    assert batches() == [[number] for number in whole], "a file larger than that is read a piece at a time"
-
-
 def test_a_batch_of_an_ingest_has_so_many_bytes(folder: Path) -> None:
     paths = [write(folder, serial, serial, serial, queue) for queue in ("a", "b") for serial in (1, 2, 3)]
     waiting = Folders([str(folder)]).waiting({})
@@ -461,7 +361,3 @@ def test_bodies_become_columns_and_malformed_ones_a_reason(spark: SparkSession, 
         (bodies[1], None, None, None, None, 'b_t: "warm" is a string, the column is DOUBLE'),
         (bodies[2], None, None, None, None, "no JSON: the body is empty"),
     ]
-
-
-def test_an_empty_folder_is_an_empty_table(spark: SparkSession, folder: Path) -> None:
-    assert load(spark, folder).count() == 0
