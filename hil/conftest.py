@@ -228,3 +228,25 @@ def campaign_on(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str
         return figures
 
     return run
+
+
+@pytest.fixture
+def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], Path]:
+    """Makes the file of boards that is used. No test meets a board that is in use here, or that another one has loaded
+    a firmware into.
+    """
+    import yaml
+    from ordack.boards import claim
+
+    from hil import drivers
+
+    monkeypatch.setattr(drivers, "_LOADED", {})
+    monkeypatch.setattr(claim, "FOLDER", tmp_path)
+
+    def make(described: dict[str, Any]) -> Path:
+        path = tmp_path / "rig.yaml"
+        path.write_text(yaml.safe_dump({"imports": ["hil.drivers"], "targets": described}, sort_keys=False))
+        monkeypatch.setenv("LG_ENV", str(path))
+        return path
+
+    return make

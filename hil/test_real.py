@@ -1,0 +1,560 @@
+"""Real boards, driven. The one here is a Cortex-M3 in QEMU. Its REPL is on a pseudo-terminal that has a new name at
+each power-up, as the port of a real board may have.
+"""
+
+import asyncio
+import hashlib
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import StringIO
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import serial
+import serial.rfc2217
+from elftools.elf.elffile import ELFFile
+from labgrid.driver.fake import FakePowerDriver
+from ordack.boards import claim
+from ordack.boards.claim import Claim
+from rich.console import Console
+
+from hil import campaign, ports, real, sensor
+from hil.boards import POWER, RESET, SENSOR, Board, BoardMissing, RigFailed
+from hil.campaign import run_campaign
+from hil.dice import new_seed
+from hil.emulated import HOST, ICOUNT, M3
+from hil.part import digest
+from hil.real import LabBoard
+from hil.report import RIG_FAILED, read_ledger
+from hil.rig import main as rig_command
+from hil.scenario import COPY, DEPLOY, FLIP, ORDACK, REFLASH, Kill, Settings, read
+from hil.targets import open_board
+from hil.test_lab import described
+
+DEADLINE_S = 60.0
+
+Rig = Callable[[dict[str, Any]], Path]
+
+
+SWITCH = """
+cd "$1"
+if test -e running; then
+    test "$2" = off || exit 0
+    rm tty
+    kill -9 "$(cat running)"
+    rm running
+fi
+test "$2" = on || exit 0
+: >out
+setsid $(cat command) </dev/null >out 2>&1 &
+until read -r said <out; do
+    kill -0 $! || { cat out >&2; exit 1; }
+    sleep 0.02
+done
+echo $! >running
+said=${said#*redirected to }
+ln -s "${said% (*}" tty
+"""
+
+
+class Bench:
+    """A board on a bench: a Cortex-M3 whose REPL is on a pseudo-terminal, with a switch for its power, and what loads
+    its firmware.
+    """
+
+    def __init__(self, folder: Path, rig: Rig) -> None:
+        folder.mkdir()
+        command = [str(word) for word in M3.command("flash", "heap=64")]
+        command += ["-serial", "pty", "-nic", "user,model=lan9118"]
+        (folder / "command").write_text(" ".join(command))
+        (folder / "switch").write_text(SWITCH)
+        self.tty = folder / "tty"
+        self.off = f"sh {folder}/switch {folder} off"
+        self.on = self.off.removesuffix("off") + "on"
+        self.loader = {"cmd": f"sed -i 's|-kernel [^ ]*|-kernel {{image}}|' {folder}/command"}
+        self.described = described(self.tty, self.on, self.off, host=HOST, listen="127.0.0.1", lan=True, off_s=0.1)
+        rig({"bench": self.described})
+
+    def open(self, application: Path = SENSOR) -> Board:
+        return open_board("bench", self.tty.parent, application)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, rig: Rig) -> Iterator[Bench]:
+    if not M3.firmware.exists():
+        pytest.skip("`make firmware` builds the firmware of this board")
+    made = Bench(tmp_path / "bench", rig)
+    yield made
+    subprocess.run([*made.off.split()], check=True, timeout=DEADLINE_S)
+
+
+APPLICATION = """
+import time
+
+
+async def main(path):
+    with open("lives", "a") as file:
+        file.write("x")
+    while True:
+        print("alive")
+        time.sleep(0.1)
+"""
+
+
+@pytest.mark.timeout(180)
+def test_a_board_is_given_its_application_cut_off_and_read(bench: Bench, application: Path) -> None:
+    board = bench.open(application)
+    assert (board.ways, board.listen, board.line) == ((POWER,), "127.0.0.1", None)
+    with pytest.raises(BoardMissing, match="in use: a campaign on bench"):
+        bench.open(application)
+    try:
+        for life in (1, 2):
+            if life == 1:
+                board.start({"outbox": "outbox"})
+            else:
+                board.power_up()
+            mark = board.log.mark()
+            assert board.log.wait_for(lambda text: text == "alive", DEADLINE_S, mark).life == board.life
+            assert board.alive
+            board.kill()
+            assert not bench.tty.exists()
+        assert board.read_file("lives") in (b"xx", b"xxx")  # one more life, if it got so far before it was interrupted
+        assert board.read_file("nothing") == b""
+        assert b'"lan": true' in board.read_file("config.json")
+        board.start({"outbox": "outbox"})
+        board.kill()
+    finally:
+        board.close()
+    bench.open(application).close()
+
+
+@pytest.mark.timeout(180)
+def test_a_command_leaves_a_board_alone_that_a_campaign_has(bench: Bench, application: Path) -> None:
+    """Other programs, too, while it is on: the port is opened exclusively."""
+    board = bench.open(application)
+    try:
+        board.start({"outbox": "outbox"})
+        board.log.wait_for(lambda text: text == "alive", DEADLINE_S)
+        done = subprocess.run(
+            [sys.executable, "-m", "ordack", "board", "doctor", "--port", bench.tty],
+            env={**os.environ, "TMPDIR": str(claim.FOLDER)},
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        assert done.returncode == 5
+        assert "in use: a campaign on bench, process" in done.stderr
+        with pytest.raises(serial.SerialException, match="exclusively lock"):
+            serial.Serial(str(bench.tty), exclusive=True)
+        board.log.wait_for(lambda text: text == "alive", DEADLINE_S, board.log.mark())
+    finally:
+        board.close()
+
+
+@pytest.mark.timeout(180)
+def test_a_board_with_a_program_of_its_own_is_left_alone(bench: Bench, application: Path) -> None:
+    board = bench.open(application)
+    assert isinstance(board, LabBoard)
+    try:
+        with board.asked() as repl:
+            repl.write("main.py", b"# main.py -- put your code here!\r\n")  # as on a new STM32
+        board.deploy({"outbox": "outbox"})
+        board.deploy({"outbox": "outbox"})
+        with board.asked() as repl:
+            repl.write("main.py", b"# press 3\nimport press\n")
+        with pytest.raises(OSError, match=r"board bench has a main.py that is not the rig's: save what it is to keep"):
+            board.deploy({"outbox": "elsewhere"})
+        assert not bench.tty.exists()
+        assert board.read_file("main.py") == b"# press 3\nimport press\n"
+        assert board.read_file("config.json").startswith(b'{"outbox": "outbox"')
+    finally:
+        board.close()
+
+
+def read_by_the_board(firmware: Path) -> str:
+    """SHA-256 of what a Cortex-M3 in QEMU has at 0, up to the first 4 KiB that are all alike."""
+    with firmware.open("rb") as file:
+        segments = [(part["p_paddr"], part.data()) for part in ELFFile(file).iter_segments("PT_LOAD") if part.data()]
+    code = bytearray(max(start + len(data) for start, data in segments) + 8192)
+    for start, data in segments:
+        code[start : start + len(data)] = data
+    blocks = [bytes(code[start : start + 4096]) for start in range(0, len(code) - 4096, 4096)]
+    alike = next(number for number, block in enumerate(blocks) if len(set(block)) == 1)
+    return hashlib.sha256(b"".join(blocks[:alike])).hexdigest()
+
+
+def test_a_board_that_is_switched_by_hand_asks_at_a_terminal_and_elsewhere_says_so(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    board = described(tmp_path / "tty")
+    del board["drivers"][FakePowerDriver.__name__]
+    rig({"bench": {**board, "drivers": {"ManualPowerDriver": {}, **board["drivers"]}}})
+    answers = StringIO("\n\n")
+    monkeypatch.setattr(sys, "stdin", answers)
+    assert rig_command(["check"]) == 1
+    reason = r"board bench is switched by hand \(ManualPowerDriver\), and nobody is at a terminal here"
+    assert re.search(f"^bench: FAILED: {reason}", capsys.readouterr().out, re.MULTILINE)
+    assert answers.tell() == 0
+    monkeypatch.setattr(answers, "isatty", lambda: True)
+    opened = open_board("bench", tmp_path / "flash")
+    opened.kill()
+    assert "Turn the target bench OFF and press enter" in capsys.readouterr().out
+    opened.close()
+
+
+@contextmanager
+def relay(*commands: str) -> Iterator[tuple[dict[str, Any], list[Any]]]:
+    """A Shelly of the second generation on loopback, which runs one of two commands to switch off and on, or fails; its
+    port in labgrid's words, and what it was asked.
+    """
+    asked: list[Any] = []
+
+    class Relay(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+            on = asked[-1][1]["params"]["on"]
+            failed = bool(commands) and subprocess.run(shlex.split(commands[on]), timeout=DEADLINE_S).returncode
+            self.send_response(500 if failed else 200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Relay) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield {"model": "shelly_gen2", "host": f"http://127.0.0.1:{server.server_port}", "index": 0}, asked
+        server.shutdown()
+
+
+def switched_by(port: dict[str, Any], board: dict[str, Any]) -> dict[str, Any]:
+    """This board with its power at a relay in a network."""
+    board["resources"].append({"NetworkPowerPort": port})
+    board["drivers"] = {"NetworkPowerDriver": {}, **board["drivers"]}
+    for other in ("ExternalPowerDriver", FakePowerDriver.__name__):
+        board["drivers"].pop(other, None)
+    return board
+
+
+def test_a_line_and_a_button_are_found_or_the_board_is_let_go(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ports.url, "__defaults__", (0.0, None))
+    board = described(tmp_path / "tty", line="uart")
+    board["resources"].append({"RawSerialPort": {"name": "uart", "port": str(tmp_path / "uart")}})
+    (tmp_path / "button").touch()
+    board["drivers"] |= {
+        "FileDigitalOutputDriver": {"filepath": str(tmp_path / "button")},
+        "DigitalOutputResetDriver": {"delay": 0.0},
+    }
+    board["drivers"] = dict(
+        sorted(board["drivers"].items(), key=lambda item: item[0] in ("NodeDriver", "BoardStrategy"))
+    )
+    board["drivers"]["BoardStrategy"] = board["drivers"].pop("BoardStrategy")
+    rig({"bench": board})
+    for _ in range(2):
+        with pytest.raises(BoardMissing, match=f"board bench: no port {tmp_path}/uart"):
+            open_board("bench", tmp_path / "flash")
+    del board["drivers"][FakePowerDriver.__name__]
+    switch = {"cmd_on": f"touch {tmp_path}/uart", "cmd_off": f"rm {tmp_path}/uart"}
+    rig({"bench": {**board, "drivers": {"ExternalPowerDriver": switch, **board["drivers"]}}})
+    opened = open_board("bench", tmp_path / "flash")
+    assert opened.line == tmp_path / "uart"
+    assert opened.find_line is not None
+    with pytest.raises(BoardMissing, match=f"board bench: no port {tmp_path}/uart"):
+        opened.find_line()
+    opened.power_up()
+    assert opened.find_line() == tmp_path / "uart"
+    opened.close()
+    switch["cmd_on"] = "sh -c 'echo no hub; exit 1'"
+    rig({"bench": {**board, "drivers": {"ExternalPowerDriver": switch, **board["drivers"]}}})
+    with pytest.raises(RigFailed, match="no hub"):
+        open_board("bench", tmp_path / "flash")
+    rig({"bench": {**board, "drivers": {FakePowerDriver.__name__: {}, **board["drivers"]}}})
+    (tmp_path / "uart").touch()
+    opened = open_board("bench", tmp_path / "flash")
+    assert (opened.line, opened.ways) == (tmp_path / "uart", (POWER, RESET))
+    opened.reset()
+    assert (tmp_path / "button").read_text() == "0\n"
+    monkeypatch.setattr(real, "SWITCH_DEADLINE_S", 0.2)
+    (tmp_path / "button").unlink()
+    os.mkfifo(tmp_path / "button")  # whoever writes to it waits for a reader
+    with pytest.raises(OSError, match=r"^board bench: its reset button has not answered for 0.2 s"):
+        opened.reset()
+    opened.close()
+
+
+def recorded(folder: Path, name: str, fails: int = 0) -> Path:
+    """A flashing tool that writes down what it is asked, and that finds nothing the first times; the file."""
+    (folder / "bin").mkdir(exist_ok=True)
+    said, tool = folder / f"{name}.said", folder / "bin" / name
+    tool.write_text(
+        f"#!{sys.executable}\nimport pathlib, sys\nsaid = pathlib.Path({str(said)!r})\n"
+        "with said.open('a') as file: print(*sys.argv[1:], sep='|', file=file)\n"
+        f"if len(said.read_text().splitlines()) <= {fails}: sys.exit('no device in BOOTSEL mode')\n"
+    )
+    tool.chmod(0o755)
+    return said
+
+
+def test_a_tool_that_fails_or_is_missing_is_told_with_what_it_said(
+    rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded(tmp_path, "loader", 99)
+    image = tmp_path / "new.uf2"
+    board = described(tmp_path / "tty")
+    for command, there, reason in (
+        (f"{tmp_path}/bin/loader {{image}}", False, f"there is no firmware {image}"),
+        (f"{tmp_path}/bin/loader {{image}}", True, "new.uf2 ended with 1: no device in BOOTSEL mode"),
+        ("no-such-tool {image}", True, "no-such-tool is not installed"),
+        ("loader", True, "cmd: 'loader' does not say where {image} stands"),
+    ):
+        if there:
+            image.touch()
+        loader = {"ExternalLoaderDriver": {"cmd": command, "within_s": 0}}
+        described_so = {**board, "drivers": {**loader, **board["drivers"], "BoardStrategy": {"firmware": "new"}}}
+        with rig({"bench": described_so}).open("a") as file:
+            file.write(f"images: {{new: {image}}}\n")
+        assert rig_command(["flash", "bench"]) == 1
+        assert reason in capsys.readouterr().out
+    rig({"bench": board})
+    assert rig_command(["flash", "bench"]) == 1
+    assert "its BoardStrategy names no firmware" in capsys.readouterr().out
+
+
+@pytest.mark.timeout(180)
+def test_check_finds_what_a_board_has_and_a_switch_that_switches_nothing(
+    bench: Bench, rig: Rig, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rig_command(["check"]) == 0
+    told = capsys.readouterr().out
+    for line in (
+        "MicroPython 1.2",
+        "bench: core c-module, frozen into the firmware",
+        f"bench: reaches this machine at {HOST}",
+        "bench: silent when its power is",
+    ):
+        assert line in told
+    rig({"bench": described(bench.tty, bench.on, "true", host="10.0.2.2")})
+    assert rig_command(["check"]) == 1
+    assert "FAILED: this machine has no address 10.0.2.2: listen of its NodeDriver" in capsys.readouterr().out
+    rig({"bench": described(bench.tty, bench.on, "true", host=HOST, listen="127.0.0.1", lan=True)})
+    assert rig_command(["check"]) == 1
+    assert "FAILED: it answers although its power is off" in capsys.readouterr().out
+
+
+@pytest.mark.timeout(240)
+def test_the_campaign_drives_it_and_switches_its_power_by_a_relay_in_the_network(
+    bench: Bench, rig: Rig, tmp_path: Path
+) -> None:
+    if not Path(ORDACK[0]).exists():
+        pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
+    seed = new_seed()
+    print(f"seed {seed}")
+    settings = Settings(10, 2, 1, seed, "bench", deadline_s=120.0, artefacts=tmp_path / "campaign")
+    with relay(bench.off, bench.on) as (port, asked):
+        rig({"bench": switched_by(port, bench.described)})
+        figures = asyncio.run(run_campaign(settings, Console()))
+        assert isinstance(bench.open(), LabBoard)
+    assert figures.shortcomings() == [], f"seed {seed}"
+    assert figures.core == "c-module"
+    assert [one["params"]["on"] for _, one in asked].count(True) >= 3, "its firmware is read, it starts, and once more"
+
+
+STALE = """
+import os
+for name in ("mqqb", "ordack", "ordack/node"):
+    os.mkdir(name)
+for name in ("mqqb/session", "ordack/node/node"):
+    with open(name + ".py", "w") as file:
+        file.write("raise ImportError('it is stale')")
+"""
+
+
+@pytest.mark.timeout(240)
+def test_a_campaign_deploys_the_modules_that_it_tests_and_reports_their_hash(bench: Bench, tmp_path: Path) -> None:
+    """The board has a stock firmware, and modules of before in its files."""
+    stock = M3.firmware.parents[1] / "mps2-an385-stock" / "firmware.elf"
+    if not Path(ORDACK[0]).exists() or not stock.exists():
+        pytest.skip(f"{ORDACK[0]} or {stock} is missing; `make setup-test` makes both")
+    command = bench.tty.with_name("command")
+    command.write_text(command.read_text().replace(str(M3.firmware), str(stock)).replace("heap=64", "heap=200"))
+    board = bench.open()
+    assert isinstance(board, LabBoard)
+    with board.asked() as repl:
+        repl.run(STALE)
+    board.close()
+    seed = new_seed()
+    print(f"seed {seed}")
+    settings = Settings(10, 0, 1, seed, "bench", 200, deadline_s=120.0, artefacts=tmp_path / "campaign")
+    figures = asyncio.run(run_campaign(settings, Console()))
+    assert figures.shortcomings() == [], f"seed {seed}"
+    assert figures.core == "native-module"
+    assert figures.hashes["modules"] == digest(Path(real.compiled_modules().name))
+    board = bench.open()
+    assert isinstance(board, LabBoard)
+    with board.asked() as repl:
+        assert (
+            repl.read("ordack/node/node.mpy")
+            == Path(real.compiled_modules().name, "ordack", "node", "node.mpy").read_bytes()
+        )
+    board.close()
+
+
+@pytest.mark.timeout(240)
+def test_a_run_loads_the_firmware_that_the_file_names_once(
+    bench: Bench, rig: Rig, tmp_path: Path, application: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The modules that are frozen into it are tested."""
+    monkeypatch.setattr("hil.drivers._LOADED", {})  # other tests have boards of this name
+    loaded = tmp_path / "loaded"
+    cmd = f"sh -c 'echo {{image}} >> {loaded}; {bench.loader['cmd']}'".replace("'s|", '"s|').replace("|' ", '|" ')
+    board = {**bench.described, "drivers": {"ExternalLoaderDriver": {"cmd": cmd}, **bench.described["drivers"]}}
+    board["drivers"]["BoardStrategy"] = {"firmware": "new"}
+    with rig({"bench": board}).open("a") as file:
+        file.write(f"images: {{new: {M3.twin}}}\n")
+    for _ in range(2):
+        opened = bench.open(application)
+        opened.deploy({"outbox": "outbox"})
+        assert opened.firmware() == read_by_the_board(M3.twin)
+        assert "that the rig has not loaded" not in opened.describe()
+        opened.close()
+    assert loaded.read_text().split() == [str(M3.twin)]
+
+
+@pytest.mark.timeout(240)
+def test_a_switch_that_gets_stuck_fails_the_campaign_and_none_of_its_cuts_counts(
+    bench: Bench, rig: Rig, tmp_path: Path
+) -> None:
+    """It says that all is done. Its first two turns are those of the deploy."""
+    if not Path(ORDACK[0]).exists():
+        pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
+    turns = tmp_path / "turns"
+    off = f"sh -c 'echo off >> {turns}; test $(wc -l < {turns}) -gt 2 || exec {bench.off}'"
+    rig({"bench": described(bench.tty, bench.on, off, host=HOST, listen="127.0.0.1", lan=True, off_s=0.1)})
+    seed = new_seed()
+    print(f"seed {seed}")
+    plan = tuple(Kill(count, 0.0, 0.0) for count in (2, 4, 6, 8))
+    settings = Settings(20, 0, 4, seed, "bench", 200, deadline_s=120.0, artefacts=tmp_path / "campaign", plan=plan)
+    figures = asyncio.run(run_campaign(settings, Console()))
+    assert figures.failure is not None
+    assert figures.failure.startswith("the board was switched off and on and did not start again, it says start 1 ")
+    assert "the board was killed 0 times instead of 4" in figures.shortcomings()
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(("mishap", "times"), [(COPY, 2), (FLIP, 1), (REFLASH, 2)])
+def test_a_mishap_befalls_it_over_its_repl_and_loses_what_it_took_away_and_nothing_else(
+    bench: Bench, rig: Rig, tmp_path: Path, mishap: str, times: int
+) -> None:
+    """A copy is made before one can be put back, and the first firmware comes again."""
+    if not Path(ORDACK[0]).exists():
+        pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
+    board = {**bench.described, "drivers": {"ExternalLoaderDriver": bench.loader, **bench.described["drivers"]}}
+    board["drivers"]["BoardStrategy"] = {"firmware": "first", "other": "second"}
+    with rig({"bench": board}).open("a") as file:
+        file.write(f"images: {{first: {M3.firmware}, second: {M3.twin}}}\n")
+    seed = new_seed()
+    print(f"seed {seed}")
+    wanted = Settings(12, 0, 2 * times - 1, seed, "bench", 200, 180.0, 300.0, mishap=mishap, ahead=12)
+    figures = asyncio.run(run_campaign(replace(wanted, artefacts=tmp_path / "campaign"), Console()))
+    assert figures.shortcomings() == [], f"seed {seed}"
+    assert figures.comparison is not None
+    assert figures.mishaps == times
+    assert figures.comparison.once + len(figures.comparison.erased) == 12
+    if mishap == REFLASH:
+        assert (figures.comparison.once, figures.cores) == (12, ["c-module", "python"])
+    elif mishap == FLIP:
+        assert figures.comparison.once == 12
+
+
+@pytest.mark.timeout(400)
+def test_a_deploy_to_a_board_at_work_outlasts_its_watchdog_and_every_reading_arrives(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """Its seconds are those of its instructions: none is waited for, and its watchdog bites no board that gets none."""
+    if not Path(ORDACK[0]).exists():
+        pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
+    seed = new_seed()
+    print(f"seed {seed}")
+    command = bench.tty.with_name("command")
+    command.write_text(" ".join([command.read_text(), *ICOUNT]))
+    settings = Settings(10, 0, 1, seed, "bench", None, 180.0, 300.0, artefacts=tmp_path / "campaign", mishap=DEPLOY)
+    figures = asyncio.run(run_campaign(settings, Console()))
+    assert figures.shortcomings() == [], f"seed {seed}"
+    assert figures.mishaps == 1
+
+
+# What the rig itself does wrong
+
+
+HANGING = """
+echo $$ >> {pids}
+sleep 600 &
+echo $! >> {pids}
+wait
+touch {late}
+"""
+
+
+def test_a_hung_relay_ends_a_campaign_with_a_status_of_its_own_and_no_process_cuts_the_power_later(
+    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not Path(ORDACK[0]).exists():
+        pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
+    pids, script = tmp_path / "pids", tmp_path / "hanging"
+    script.write_text(HANGING.format(pids=pids, late=tmp_path / "late"))
+    monkeypatch.setattr(real, "SWITCH_DEADLINE_S", 1.0)
+    monkeypatch.setattr(campaign, "Settings", partial(Settings, artefacts=tmp_path / "campaign"))
+    rig({"bench": described(tmp_path / "tty", off=f"sh {script}", host=HOST, listen="127.0.0.1")})
+    arguments = ["--board", "bench", "--messages", "3", "--cuts", "0", "--kills", "0", "--seed", "1", "--json"]
+    assert campaign.main(arguments) == RIG_FAILED
+    said = json.loads(capsys.readouterr().out)
+    assert (said["ok"], said["rig_failed"]) == (False, True)
+    assert said["failure"].startswith("board bench: its power switch has not answered for 1 s")
+    kept = {path.name for path in Path(said["artefacts"]).iterdir()}
+    assert {"board.log", "figures.json", "queue_manager.log", "scenario.yaml", "store"} <= kept
+    started = [int(pid) for pid in pids.read_text().split()]
+    assert len(started) >= 2
+    end = time.monotonic() + DEADLINE_S
+    while any(Path(f"/proc/{pid}").exists() for pid in started):  # those of the shell are init's to bury
+        assert time.monotonic() < end
+    assert not (tmp_path / "late").exists()
+    Claim("another", str(tmp_path / "tty")).release()
+
+
+@pytest.mark.timeout(240)
+def test_a_port_that_is_lost_ends_a_campaign_with_that_status_and_all_that_it_can_still_read(
+    bench: Bench, rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its first kill the board is not there; when its ledger is read it is."""
+    if not Path(ORDACK[0]).exists():
+        pytest.skip(f"{ORDACK[0]} is missing; `make setup` installs it")
+    (tmp_path / "on").write_text(f"echo on >> {tmp_path}/turns; test $(wc -l < {tmp_path}/turns) = 3 || {bench.on}")
+    node = {"host": HOST, "listen": "127.0.0.1", "lan": True, "off_s": 0.1}
+    rig({"bench": described(bench.tty, f"sh {tmp_path}/on", bench.off, **node)})
+    monkeypatch.setattr(ports.url, "__defaults__", (3.0, None))
+    seed = new_seed()
+    print(f"seed {seed}")
+    plan = (Kill(4, 0.0, 0.0),)
+    settings = Settings(10, 0, 1, seed, "bench", 200, deadline_s=120.0, artefacts=tmp_path / "campaign", plan=plan)
+    figures = asyncio.run(run_campaign(settings, Console()))
+    assert figures.failure is not None
+    assert figures.failure.startswith(f"board bench: no port {bench.tty} within 3 s")
+    assert figures.status == RIG_FAILED
+    assert figures.comparison is not None
+    assert figures.comparison.sent >= 4
+    assert figures.artefacts is not None
+    assert len(read_ledger(Path(figures.artefacts, sensor.LEDGER).read_bytes())) == figures.comparison.sent
+    assert read(Path(figures.artefacts, "scenario.yaml")).messages == 10
