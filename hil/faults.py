@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
-from ordack.net.record import RecordedConnection
+from ordack.server.record import RecordedConnection
 
 from hil.traffic import Tap
 

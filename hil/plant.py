@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ordack import certificates
+from ordack.server import certificates
 
 MANAGER = "plant"
 BOARD = "press-3"

@@ -24,11 +24,11 @@ from typing import Any
 
 import pytest
 from mqqb import confirm
-from ordack import outcome
+from ordack.broker import outcome
+from ordack.broker.message import Message
+from ordack.broker.sending import Letter, letter_of
 from ordack.client import Client, Empty
-from ordack.config import PORT, parse_address
-from ordack.message import Message
-from ordack.sending import Letter, letter_of
+from ordack.config.config import PORT, parse_address
 
 from tests.support.command import ROOT, Serve, ordack, own_port, write_settings
 

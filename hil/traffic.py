@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ordack.net.record import RecordedConnection, Recorder
+from ordack.server.record import RecordedConnection, Recorder
 
 CAPTURE = "link.pcapng"
 CAPTURE_BYTES = 1 << 30

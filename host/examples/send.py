@@ -8,8 +8,8 @@
 import sys
 import time
 
-from ordack import classes
 from ordack.client import Client
+from ordack.config import classes
 
 if len(sys.argv) != 4:
     sys.exit(__doc__)

@@ -14,15 +14,15 @@ from pkgutil import extend_path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ordack.aio import AsyncClient
+    from ordack.api.aio import AsyncClient
+    from ordack.api.receiving import Cursor, Empty, Received, Receiving, Reject
+    from ordack.api.remote import StoreUnreachable
+    from ordack.broker.message import Message
+    from ordack.broker.sending import Letter, Sent
     from ordack.client import Client, Queue, Transaction
-    from ordack.config import TlsFiles
+    from ordack.config.config import TlsFiles
+    from ordack.config.names import BadName
     from ordack.formatters import Body, BodyError
-    from ordack.message import Message
-    from ordack.names import BadName
-    from ordack.receiving import Cursor, Empty, Received, Receiving, Reject
-    from ordack.remote import StoreUnreachable
-    from ordack.sending import Letter, Sent
     from ordack.store import StoreBusy, StoreError, StoreFull, StoreUnknown
     from ordack.store.queues import NoSuchQueue, QueueExists, QueueNotEmpty
 
@@ -58,7 +58,17 @@ __path__ = extend_path(__path__, __name__)  # ordack.node, which boards have, is
 
 File = str | os.PathLike[str]
 
-_MODULES = ("client", "remote", "formatters", "message", "names", "receiving", "sending", "store", "store.queues")
+_MODULES = (
+    "client",
+    "api.remote",
+    "formatters",
+    "broker.message",
+    "config.names",
+    "api.receiving",
+    "broker.sending",
+    "store",
+    "store.queues",
+)
 
 if not TYPE_CHECKING:
 
@@ -86,13 +96,13 @@ def connect_async(
     place: File, *, certificate: File | None = None, key: File | None = None, authority: File | None = None
 ) -> AsyncClient:
     """A Client for asyncio, as `connect` makes one without; entering it raises what that raises."""
-    from ordack.aio import AsyncClient  # who does not use asyncio does not wait for it
+    from ordack.api.aio import AsyncClient  # who does not use asyncio does not wait for it
 
     return AsyncClient(place, _files(place, certificate, key, authority))
 
 
 def _files(place: File, *files: File | None) -> TlsFiles | None:
-    from ordack.config import TlsFiles
+    from ordack.config.config import TlsFiles
 
     found = [Path(file) for file in files if file is not None]
     if found and len(found) < len(files):

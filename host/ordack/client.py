@@ -23,17 +23,17 @@ from typing import Any, Unpack
 from mqqb import confirm
 from mqqb.guid_names import PrivateQueueFormatNameId
 
-from ordack import outcome
-from ordack.commits import AS_CONFIGURED, Commit, Current, Direct, Emptying, Wanted
-from ordack.config import Config, TlsFiles
-from ordack.message import Message
-from ordack.one_thread import Turn
-from ordack.orders import Order, deletable
-from ordack.reads import Here
-from ordack.receiving import Cursor, Empty, Received, Receiving, Reject, cannot_reject, patience
-from ordack.remote import Access, Home, There, address_of
-from ordack.sending import Further, Letter, Properties, Run, Sent, in_runs, letter_of
-from ordack.service import PAGE
+from ordack.api.one_thread import Turn
+from ordack.api.reads import Here
+from ordack.api.receiving import Cursor, Empty, Received, Receiving, Reject, cannot_reject, patience
+from ordack.api.remote import Access, Home, There, address_of
+from ordack.broker import outcome
+from ordack.broker.commits import AS_CONFIGURED, Commit, Current, Direct, Emptying, Wanted
+from ordack.broker.message import Message
+from ordack.broker.orders import Order, deletable
+from ordack.broker.sending import Further, Letter, Properties, Run, Sent, in_runs, letter_of
+from ordack.broker.service import PAGE
+from ordack.config.config import Config, TlsFiles
 from ordack.store import Store
 from ordack.store.look import open_to_look
 from ordack.store.messages import FIRST, Stored

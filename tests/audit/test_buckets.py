@@ -18,7 +18,7 @@ pytest.importorskip("pyarrow", reason="the pipeline is not installed")
 import zstandard
 from ordack.audit import tasks
 from ordack.capture import byte_ranges, columnar
-from ordack.paths import NotLocal, RemoteError, RemotePath, is_same, path_of
+from ordack.config.paths import NotLocal, RemoteError, RemotePath, is_same, path_of
 from ordack.pipeline.options import OptionError
 from ordack.pipeline.packets import find_files
 

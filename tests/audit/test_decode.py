@@ -18,9 +18,9 @@ import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mqqb import acks, build, guid_names, guids, headers, names, parse, rare
-from ordack import classes
 from ordack.capture import decoder
 from ordack.cli import decode
+from ordack.config import classes
 from rich.cells import cell_len
 from typer.testing import CliRunner
 

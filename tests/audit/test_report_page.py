@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from mqqb import confirm
-from ordack import classes
+from ordack.config import classes
 
 pytest.importorskip("plotly", reason="plotly is not installed")
 

@@ -33,7 +33,7 @@ from pathlib import Path
 from mqqb.connection import OPEN
 from mqqb.session import Session
 from ordack.client import Client
-from ordack.net import tcp
+from ordack.server import tcp
 
 from tests.bench.bench import Mosquitto, report, running
 from tests.support.command import own_port, write_settings

@@ -18,15 +18,15 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from mqqb import guids
-from ordack import certificates
 from ordack.boards import provision as provisioning
 from ordack.boards import repl
 from ordack.boards.check import Check
 from ordack.boards.provision import Wanted, provision
 from ordack.boards.repl import Board, BoardError
+from ordack.broker.peer_names import entered
 from ordack.cli.board import PASSWORD_VARIABLE, Entry
 from ordack.client import Client
-from ordack.peer_names import entered
+from ordack.server import certificates
 from ordack.store import StoreError
 
 from hil.emulated import HOST

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from ordack import certificates
 from ordack.client import Client, Letter
+from ordack.server import certificates
 
 from hil.signals import heed
 from tests.support.command import ENVIRONMENT, Serve

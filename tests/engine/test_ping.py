@@ -7,8 +7,8 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ordack.config import Config
-from ordack.net.ping import Pings
+from ordack.config.config import Config
+from ordack.server.ping import Pings
 
 GUID = bytes(range(16))
 OTHER = bytes(range(16, 32))

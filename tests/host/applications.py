@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from mqqb import confirm
-from ordack import service
-from ordack.applications import Application, Asked, PutBack, Question, Take
+from ordack.broker import service
+from ordack.broker.applications import Application, Asked, PutBack, Question, Take
+from ordack.broker.commits import Commit, Emptying, Request, Wanted
+from ordack.broker.manager import Manager
+from ordack.broker.orders import Order
+from ordack.broker.sending import Sent, SentRun, each, in_runs
 from ordack.client import Letter
-from ordack.commits import Commit, Emptying, Request, Wanted
-from ordack.manager import Manager
-from ordack.orders import Order
-from ordack.sending import Sent, SentRun, each, in_runs
 from ordack.store import Store, StoreError
 from ordack.store.messages import Stored
 

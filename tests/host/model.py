@@ -46,16 +46,17 @@ import apsw
 from mqqb import confirm, core, guids, handshake, headers, parse, reader
 from mqqb.names import NULL_GUID, DirectQueueFormatName
 from mqqb.session import Settings
+from ordack.broker.links import Hop, Link
+from ordack.broker.manager import Manager
+from ordack.broker.order_acks import indispensable
+from ordack.broker.sending import ACKNOWLEDGE
+from ordack.broker.tables import LongStream
 from ordack.client import Queue, Reject
-from ordack.config import Config
-from ordack.links import Hop, Link
-from ordack.manager import Manager
-from ordack.names import DEAD_XACT, JOURNAL
-from ordack.order_acks import indispensable
-from ordack.sending import ACKNOWLEDGE
+from ordack.config.config import Config
+from ordack.config.names import DEAD_XACT, JOURNAL
+from ordack.config.settings import NEVER
 from ordack.store import Store, StoreError
-from ordack.store.schema import FILE_NAME, NEVER
-from ordack.tables import LongStream
+from ordack.store.schema import FILE_NAME
 
 from tests.host.model_lines import Sendable, Sending, Violation
 from tests.support.beside import HearingManager, client_beside

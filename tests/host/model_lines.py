@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from ordack.links import PATIENCE
+from ordack.broker.links import PATIENCE
 
 
 class Violation(AssertionError):

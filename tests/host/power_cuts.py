@@ -36,14 +36,14 @@ from unittest import mock
 
 import apsw
 from mqqb import confirm
-from ordack import orders, pieces
-from ordack.applications import Question
+from ordack.broker import orders, pieces
+from ordack.broker.applications import Question
+from ordack.broker.commits import Commit, Request, Wanted
+from ordack.broker.sending import Letter, in_runs
 from ordack.cli.move import move_all
 from ordack.client import Client
-from ordack.commits import Commit, Request, Wanted
-from ordack.config import Config
-from ordack.names import DEAD_XACT
-from ordack.sending import Letter, in_runs
+from ordack.config.config import Config
+from ordack.config.names import DEAD_XACT
 from ordack.store import Store, StoreError, StoreUnknown, database, write_ahead
 from ordack.store.backup import make_backup
 from ordack.store.messages import NotTaken, Stored

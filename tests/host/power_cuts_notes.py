@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import apsw
 from mqqb import headers, parse
-from ordack.names import DEAD_XACT
+from ordack.config.names import DEAD_XACT
 from ordack.store.schema import POISON
 
 from tests.support.host_world import wrong_columns

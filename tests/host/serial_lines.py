@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from ordack.config import BAUD, SERIAL_PORT, Config, SerialSettings
-from ordack.net import serial, tcp
-from ordack.net.listener import Listener, Listeners
-from ordack.net.record import Recorder
+from ordack.config.config import BAUD, SERIAL_PORT, Config, SerialSettings
 from ordack.node.uart import UartLink
+from ordack.server import serial, tcp
+from ordack.server.listener import Listener, Listeners
+from ordack.server.record import Recorder
 from ordack.store import Store
 
 from tests.support.beside import HearingManager, client_beside

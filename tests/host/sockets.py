@@ -13,14 +13,14 @@ from typing import Any
 from mqqb import handshake, parse
 from mqqb.events import MessageReceived
 from mqqb.session import Session, Settings
-from ordack.access import Networks
-from ordack.config import Config
-from ordack.manager import Manager
-from ordack.net import tcp
-from ordack.net.listener import Listener, Listeners
-from ordack.net.record import Recorder
+from ordack.broker.manager import Manager
+from ordack.config.access import Networks
+from ordack.config.config import Config
+from ordack.config.tls import Tls
+from ordack.server import tcp
+from ordack.server.listener import Listener, Listeners
+from ordack.server.record import Recorder
 from ordack.store import Store
-from ordack.tls import Tls
 
 from tests.support.beside import HearingManager, client_beside
 from tests.support.host_peer import body_of

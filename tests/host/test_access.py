@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mqqb import guids
-from ordack.access import Access, Networks, most_specific, parse_network
 from ordack.client import Client
-from ordack.config import Config
-from ordack.counters import ALLOW_LIST, LIMIT, TLS
+from ordack.config.access import Access, Networks, most_specific, parse_network
+from ordack.config.config import Config
+from ordack.store.counters import ALLOW_LIST, LIMIT, TLS
 
 from tests.host.sockets import serving, until
 from tests.support.command import DEADLINE_S, Serve, converse, ordack

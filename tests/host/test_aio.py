@@ -10,10 +10,10 @@ from pathlib import Path
 
 import ordack
 import pytest
-from ordack import aio
-from ordack.aio import MOST
+from ordack.api import aio
+from ordack.api.aio import MOST
 from ordack.client import Client, Empty, Letter, Reject
-from ordack.names import DEAD_XACT
+from ordack.config.names import DEAD_XACT
 
 from tests.host.sockets import until
 from tests.support.command import DEADLINE_S, serve_applications
@@ -52,7 +52,7 @@ async def test_it_sends_receives_and_commits_as_the_client_without_asyncio(place
     assert _bodies(store, "plain") == [b"3", b"1!"]
 
 
-async def _receive(client: ordack.aio.AsyncClient, name: str, times: int) -> None:
+async def _receive(client: ordack.api.aio.AsyncClient, name: str, times: int) -> None:
     async with client.transaction() as transaction:
         for _ in range(times):
             await transaction.receive(name)
@@ -74,14 +74,14 @@ async def test_what_raises_puts_back_and_what_is_rejected_is_gone(place: Path | 
 
 
 def test_tasks_that_wait_do_not_hold_up_others_and_each_gets_its_own_answer(place: Path | str, store: Path) -> None:
-    async def ask(client: ordack.aio.AsyncClient, number: int) -> bytes:
+    async def ask(client: ordack.api.aio.AsyncClient, number: int) -> bytes:
         sent = await client.send("line1", b"%d" % number, response_queue="plain")
         with Client(store) as looker:
             identifier = looker.store.guid + sent.message_id.to_bytes(4, "little")
         async with client.queue("plain").receive(DEADLINE_S, correlation_id=identifier) as answer:
             return answer.body
 
-    async def answer(client: ordack.aio.AsyncClient, count: int) -> None:
+    async def answer(client: ordack.api.aio.AsyncClient, count: int) -> None:
         for _ in range(count):
             async with client.queue("line1").receive(DEADLINE_S) as question:
                 await client.reply(question, question.body + b"!")
@@ -214,7 +214,7 @@ async def test_an_async_loop_removes_each_message_and_puts_back_the_one_that_it_
     assert _bodies(store, DEAD_XACT) == [b"2"]
 
 
-async def _raise_at(queue: ordack.aio.AsyncQueue, body: bytes) -> None:
+async def _raise_at(queue: ordack.api.aio.AsyncQueue, body: bytes) -> None:
     async for message in queue.receive():
         if message.body == body:
             raise RuntimeError
@@ -267,7 +267,7 @@ async def test_loops_can_be_left_as_often_as_one_likes(store: Path) -> None:
 
 
 async def test_as_many_as_can_receive_can_also_answer(store: Path) -> None:
-    async def answer(client: ordack.aio.AsyncClient, together: asyncio.Barrier) -> None:
+    async def answer(client: ordack.api.aio.AsyncClient, together: asyncio.Barrier) -> None:
         async with client.queue("line1").receive(DEADLINE_S) as question:
             await together.wait()
             await client.reply(question, question.body)

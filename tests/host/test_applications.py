@@ -23,17 +23,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mqqb import confirm, headers
-from ordack import remote, service
-from ordack.applications import PutBack, Take
+from ordack.api import remote
+from ordack.broker import service
+from ordack.broker.applications import PutBack, Take
+from ordack.broker.commits import Commit, Direct, Request, Wanted, carry_out
+from ordack.broker.manager import Manager
+from ordack.broker.orders import Order
+from ordack.broker.outcome import Outcomes
+from ordack.broker.sending import Run, each, in_runs
 from ordack.client import Client, Letter, Transaction
-from ordack.commits import Commit, Direct, Request, Wanted, carry_out
-from ordack.config import Config
-from ordack.manager import Manager
-from ordack.names import BadName
-from ordack.net.applications import APPLICATIONS_MAX
-from ordack.orders import Order
-from ordack.outcome import Outcomes
-from ordack.sending import Run, each, in_runs
+from ordack.config.config import Config
+from ordack.config.names import BadName
+from ordack.server.applications import APPLICATIONS_MAX
 from ordack.store import Store, StoreBusy, StoreError, StoreFull, StoreServed, StoreUnknown
 from ordack.store.locks import SERVE_LOCK, Locks
 from ordack.store.messages import NotTaken
@@ -440,7 +441,7 @@ def test_a_defect_that_an_application_has_met_is_told_and_costs_the_others_nothi
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other = App(host.manager), App(host.manager)
-    monkeypatch.setattr("ordack.sending.delivery_to", _defect)
+    monkeypatch.setattr("ordack.broker.sending.delivery_to", _defect)
     failed, stood = do(host.manager, one.commits(Letter("plain", b"1")), other.commits())
     assert "defect" in str(failed)
     assert stood == []
@@ -779,7 +780,7 @@ def test_a_question_that_serve_does_not_take_is_answered_and_what_was_taken_is_b
 ) -> None:
     with Client(store) as client:
         client.send("line1", b"1")
-        monkeypatch.setattr("ordack.sending.KINDS", ((object,),) * len(Letter._fields))
+        monkeypatch.setattr("ordack.broker.sending.KINDS", ((object,),) * len(Letter._fields))
         with pytest.raises(ValueError, match="does not take this: ttrq of a letter is float"):
             _receive_and_send(client, {"ttrq": 5.5})
         with client.queue("line1").receive(timeout=DEADLINE_S) as message:

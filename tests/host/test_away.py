@@ -19,15 +19,16 @@ from typing import Any
 import ordack
 import pytest
 from mqqb import confirm
-from ordack import remote, service
+from ordack.api import remote
+from ordack.api.reads import Here
+from ordack.api.remote import StoreUnreachable
+from ordack.broker import service
+from ordack.broker.commits import Commit, Request, Wanted
+from ordack.broker.sending import in_runs
 from ordack.client import Client, Letter, Transaction
-from ordack.commits import Commit, Request, Wanted
-from ordack.config import Config
-from ordack.net import applications, gate
-from ordack.net.listener import Listener
-from ordack.reads import Here
-from ordack.remote import StoreUnreachable
-from ordack.sending import in_runs
+from ordack.config.config import Config
+from ordack.server import applications, gate
+from ordack.server.listener import Listener
 from ordack.store import StoreBusy, StoreError, StoreUnknown
 
 from hil.dice import new_seed

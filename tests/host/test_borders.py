@@ -9,8 +9,8 @@ import pytest
 from mqqb import core, guid_names, headers, reader
 from mqqb.streams import Entry
 from ordack.client import Empty
-from ordack.config import Config
-from ordack.names import DEAD_LETTER, DEAD_XACT
+from ordack.config.config import Config
+from ordack.config.names import DEAD_LETTER, DEAD_XACT
 
 from tests.support.host_peer import Peer, direct
 from tests.support.host_world import START, WALL, Host, exchange, peer_of, send_from, two_hosts, world_of

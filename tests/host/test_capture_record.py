@@ -27,9 +27,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mqqb import build, headers, parse
 from ordack.capture import columnar, one_by_one
-from ordack.config import PORT, Config
-from ordack.net import record
-from ordack.net.record import Recorder
+from ordack.config.config import PORT, Config
+from ordack.server import record
+from ordack.server.record import Recorder
 
 from tests.host.serial_lines import Board, Place
 from tests.host.sockets import serving, until

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from ordack import classes
+from ordack.config import classes
 
 RULES = Path(__file__).parents[1] / "rules.txt"
 

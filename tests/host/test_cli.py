@@ -21,7 +21,7 @@ import typer
 from mqqb import acks, build, names
 from ordack.cli import COMMANDS, GROUPS, command_line
 from ordack.client import Client
-from ordack.net import tcp
+from ordack.server import tcp
 from ordack.store import Store
 from ordack.store.messages import NewMessage
 from ordack.store.outgoing import NewOutgoing
@@ -264,7 +264,7 @@ def test_start_up_is_quick(store: Path) -> None:
         check=False,
     )
     assert loaded.returncode == 0, loaded.stderr
-    for module in ("asyncio", "rich.table", "ordack.net.tcp", "ordack.manager", "ordack.capture.decoder"):
+    for module in ("asyncio", "rich.table", "ordack.server.tcp", "ordack.broker.manager", "ordack.capture.decoder"):
         assert f"'{module}'" not in loaded.stderr
 
 
@@ -408,7 +408,7 @@ def test_serve_goes_on_when_nobody_takes_its_complaints(store: Path, errors: str
 def test_a_destination_that_can_be_no_machine_stops_nothing(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ordack.sending.check_host", lambda _host: None)  # as an older version let it pass
+    monkeypatch.setattr("ordack.broker.sending.check_host", lambda _host: None)  # as an older version let it pass
     for host in ("plant", "a" * 64):
         with Client(store) as client:
             client.send(f"DIRECT=OS:{host}\\private$\\q", b"x")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from mqqb import acks, build, compose, confirm, headers, parse
-from ordack.clock import hide_limits
+from ordack.store.clock import hide_limits
 
 from tests.support.host_world import START, WALL, Host, World, exchange, two_hosts
 

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mqqb import guids
-from ordack import config_file, settings
-from ordack.access import Access, Networks, parse_network
+from ordack.broker.serve_log import Log
 from ordack.cli import serve as serve_command
 from ordack.client import Client
-from ordack.config import Config, SerialSettings
-from ordack.config_file import BadConfigFile, ConfigFile, Listen
-from ordack.serve_log import Log
-from ordack.settings import FLAG, NUMBER, NUMBERS, TABLES
+from ordack.config import config_file, settings
+from ordack.config.access import Access, Networks, parse_network
+from ordack.config.config import Config, SerialSettings
+from ordack.config.config_file import BadConfigFile, ConfigFile, Listen
+from ordack.config.settings import FLAG, NUMBER, NUMBERS, TABLES
 
 from tests.support.command import DEADLINE_S, Serve, as_json, ordack
 

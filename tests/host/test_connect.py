@@ -9,8 +9,8 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ordack.config import Config
-from ordack.net.connect import HISTORY_SIZE, Connector, Step
+from ordack.config.config import Config
+from ordack.server.connect import HISTORY_SIZE, Connector, Step
 
 WALL = 1_800_000_000
 ADDRESSES = ["10.0.0.1", "10.0.0.2", "fe80::1"]

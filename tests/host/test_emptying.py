@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from mqqb import confirm, headers
-from ordack import service
-from ordack.applications import REMOVED_AT_ONCE, Applications
+from ordack.api.remote import Connection
+from ordack.broker import service
+from ordack.broker.applications import REMOVED_AT_ONCE, Applications
+from ordack.broker.commits import Commit, Emptying, Request
+from ordack.broker.orders import Order
 from ordack.client import Client, Letter
-from ordack.commits import Commit, Emptying, Request
-from ordack.orders import Order
-from ordack.remote import Connection
 from ordack.store import StoreError
 
 from tests.host.applications import App, do

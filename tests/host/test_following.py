@@ -21,13 +21,13 @@ from mqqb import build, core
 from mqqb.parse import transaction_offset
 from mqqb.session import Settings
 from mqqb.streams import Entry
-from ordack import clock
+from ordack.broker.manager import Departures
+from ordack.broker.prediction import ready_to_follow
+from ordack.broker.sending import Letter
+from ordack.broker.tables import LongStream
 from ordack.client import Client
-from ordack.config import Config
-from ordack.manager import Departures
-from ordack.prediction import ready_to_follow
-from ordack.sending import Letter
-from ordack.tables import LongStream
+from ordack.config.config import Config
+from ordack.store import clock
 
 from tests.support.host_world import HERE, Host, World, world_of
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from mqqb import build, confirm, core, guid_names, guids, headers
 from mqqb.names import NULL_GUID, DirectQueueFormatName, QueueName
+from ordack.api.remote import purge_outgoing
 from ordack.client import Reject
-from ordack.config import Config
-from ordack.names import DEAD_LETTER, DEAD_XACT
-from ordack.remote import purge_outgoing
+from ordack.config.config import Config
+from ordack.config.names import DEAD_LETTER, DEAD_XACT
 
 from tests.host.outcomes import ADMIN, JN, NA, Sender, application, copies, run
 from tests.support.host_peer import Peer

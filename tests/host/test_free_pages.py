@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from ordack import pieces
 from ordack import store as store_module
-from ordack.config import Config
+from ordack.broker import pieces
+from ordack.config.config import Config
 from ordack.store import KEPT_BYTES
 
 from tests.support.host_world import HERE, Host, World, world_of

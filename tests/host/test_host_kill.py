@@ -12,10 +12,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+from ordack.broker.manager import Manager
 from ordack.client import Client
-from ordack.manager import Manager
-from ordack.net import tcp
-from ordack.net.listener import Listener, Listeners
+from ordack.server import tcp
+from ordack.server.listener import Listener, Listeners
 from ordack.store import Store
 
 from hil.dice import new_seed

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from mqqb import acks, confirm, guids
-from ordack.config import PORT
-from ordack.order_acks import OrderAcks
-from ordack.sending import Sent
+from ordack.broker.order_acks import OrderAcks
+from ordack.broker.sending import Sent
+from ordack.config.config import PORT
 from ordack.store.memory import Numbers
 
 from tests.support.host_world import Host, World, exchange, two_hosts

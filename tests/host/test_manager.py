@@ -12,8 +12,8 @@ from mqqb.handshake import SessionAck
 from mqqb.names import DirectQueueFormatName
 from mqqb.session import Settings
 from mqqb.streams import Entry, OutgoingStream
-from ordack import status
-from ordack.config import Config
+from ordack.broker import status
+from ordack.config.config import Config
 
 from tests.host.outcomes import run
 from tests.support.host_peer import Peer, direct

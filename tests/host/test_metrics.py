@@ -19,16 +19,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mqqb import confirm
-from ordack import health
+from ordack.broker.commits import Commit, Request
+from ordack.broker.manager import FAILURE_MS, Manager
+from ordack.broker.sending import in_runs
 from ordack.client import Client, Letter
-from ordack.commits import Commit, Request
-from ordack.counters import OTHER, PEERS_MAX, PeerCounts, Peers, Spread
-from ordack.manager import FAILURE_MS, Manager
-from ordack.metrics import LABEL_MAX, METRICS, NAMED_MAX, Metrics, safe_label
-from ordack.net import monitor, tcp
-from ordack.net.listener import Listener
-from ordack.sending import in_runs
+from ordack.server import health, monitor, tcp
+from ordack.server.listener import Listener
+from ordack.server.metrics import LABEL_MAX, METRICS, NAMED_MAX, Metrics, safe_label
 from ordack.store import Store, StoreError
+from ordack.store.counters import OTHER, PEERS_MAX, PeerCounts, Peers, Spread
 from ordack.store.look import StoreBeside
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, ROOT, converse, ordack
@@ -381,7 +380,7 @@ def test_a_defect_is_told_and_answered(tmp_path: Path, monkeypatch: pytest.Monke
     told: list[str] = []
     with Store(tmp_path, create=True) as store:
         watching = monitor.Monitor(Manager(store, 0), Listener("127.0.0.1", 0).socket, told.append)
-        monkeypatch.setattr("ordack.health.glance", lambda _manager, _store: {}["x"])
+        monkeypatch.setattr("ordack.server.health.glance", lambda _manager, _store: {}["x"])
         watching.start()
         port = int(watching.address.rpartition(":")[2])
         assert get(port, "/status") == (500, "a defect of ordack, see its log\n")
@@ -465,7 +464,7 @@ def test_a_client_that_says_half_and_one_that_reads_nothing_are_let_go(
 
     monkeypatch.setattr(monitor.Monitor, "lost", noted)
     with Store(tmp_path, create=True) as store, answering(Manager(store, 0)) as port:
-        monkeypatch.setattr("ordack.health.glance", lambda _manager, _store: {"much": "x" * (32 << 20)})
+        monkeypatch.setattr("ordack.server.health.glance", lambda _manager, _store: {"much": "x" * (32 << 20)})
         with _client(port) as half, _client(port) as deaf:
             half.sendall(b"GET /status HTT")
             deaf.sendall(b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -15,17 +15,17 @@ from mqqb.destination import IncomingStream
 from mqqb.events import MessageReceived
 from mqqb.session import Session
 from mqqb.streams import OutgoingStream
-from ordack import links, order_acks
-from ordack.incoming import IncomingState
-from ordack.links import Turns
-from ordack.manager import Manager
-from ordack.order_acks import OrderAcks
-from ordack.prediction import MessageRun, PredictingSession
+from ordack.broker import links, order_acks
+from ordack.broker.incoming import IncomingState
+from ordack.broker.links import Turns
+from ordack.broker.manager import Manager
+from ordack.broker.order_acks import OrderAcks
+from ordack.broker.prediction import MessageRun, PredictingSession
+from ordack.config.settings import NEVER
 from ordack.store import StoreError
 from ordack.store.database import Database
 from ordack.store.memory import Memory, Numbers
 from ordack.store.outgoing import OutgoingQueues
-from ordack.store.schema import NEVER
 
 from hil.dice import new_seed
 from tests.host import model

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from mqqb import build, confirm, core, guid_names, guids, headers
 from mqqb.names import parse_format_name
-from ordack import orders
+from ordack.broker import orders
+from ordack.broker.orders import Selection
 from ordack.cli.move import move_all as move
 from ordack.client import Client
-from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
-from ordack.orders import Selection
+from ordack.config.names import DEAD_LETTER, DEAD_XACT, JOURNAL
 from ordack.store import StoreError, StoreFull
 from ordack.store.messages import NewMessage
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ordack.client import Client
-from ordack.names import BadName, destination, local_queue, queue_name
+from ordack.config.names import BadName, destination, local_queue, queue_name
 
 from tests.support.command import DEADLINE_S, Serve, as_json, ordack
 

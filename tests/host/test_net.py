@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from mqqb.connection import OPEN
 from mqqb.session import Session, Settings
+from ordack.broker.manager import Manager
 from ordack.client import Client
-from ordack.config import Config
-from ordack.manager import Manager
-from ordack.net import tcp
-from ordack.net.listener import TAKEN_AT_ONCE, Listener, Listeners
+from ordack.config.config import Config
+from ordack.server import tcp
+from ordack.server.listener import TAKEN_AT_ONCE, Listener, Listeners
 from ordack.store import Store
 
 from tests.host.sockets import DEADLINE_S, NAME, PEER_GUID, Destination, ping_port, serving, until

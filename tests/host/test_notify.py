@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from ordack import health, notify
+from ordack.broker.manager import Manager
 from ordack.client import Client
-from ordack.manager import Manager
-from ordack.net.listener import BACKLOG
-from ordack.net.monitor import FILES
-from ordack.net.tcp import SPARE_FILES
+from ordack.server import health, notify
+from ordack.server.listener import BACKLOG
+from ordack.server.monitor import FILES
+from ordack.server.tcp import SPARE_FILES
 from ordack.store import Store, StoreError, StoreFull
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, own_port

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from mqqb import confirm
 from ordack.client import Client
-from ordack.config import Config
+from ordack.config.config import Config
 
 from tests.support.host_world import HERE, WALL, Host, World, exchange, world_of
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from mqqb import build, compose, confirm, core, guid_names, guids, headers, names, parse, rare
 from mqqb.session import Session
-from ordack import outcome
-from ordack.access import Access
+from ordack.broker import outcome
 from ordack.client import Client, Reject
-from ordack.config import Config
-from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
+from ordack.config.access import Access
+from ordack.config.config import Config
+from ordack.config.names import DEAD_LETTER, DEAD_XACT, JOURNAL
 
 from tests.host.outcomes import ADMIN, JN, JP, NA, NR, PA, PR, Sender, application, copies, run
 from tests.support.host_peer import direct

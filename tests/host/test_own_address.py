@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 from mqqb import guids, headers, names
-from ordack import machine, status
+from ordack.broker import status
 from ordack.client import Client
-from ordack.config import PORT, Config
-from ordack.net import tcp
+from ordack.config import machine
+from ordack.config.config import PORT, Config
+from ordack.server import tcp
 
 from tests.host.sockets import PEER_GUID, Destination, serving, until
 from tests.support.beside import client_beside

@@ -16,7 +16,7 @@ from ordack import cli
 from ordack.capture import decoder
 from ordack.cli import decode
 from ordack.client import Client
-from ordack.paths import NotLocal, local_path
+from ordack.config.paths import NotLocal, local_path
 from ordack.pipeline.export import Exporter
 from ordack.pipeline.packets import OptionError, find_files
 from ordack.pipeline.segments import FolderError

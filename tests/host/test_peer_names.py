@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mqqb import guids
+from ordack.broker.manager import Manager
+from ordack.broker.peer_names import PeerNames
 from ordack.client import Client
-from ordack.config import Config
-from ordack.manager import Manager
-from ordack.metrics import Metrics
-from ordack.net.kept import page
-from ordack.peer_names import PeerNames
+from ordack.config.config import Config
+from ordack.server.kept import page
+from ordack.server.metrics import Metrics
 from ordack.store import Store
 from ordack.store.schema import DEAD_XACT
 
@@ -153,7 +153,7 @@ def test_every_command_that_shows_a_guid_shows_the_name(tmp_path: Path) -> None:
 
 
 def test_sessions_have_names(tmp_path: Path) -> None:
-    from ordack.status import report
+    from ordack.broker.status import report
 
     host = Host(tmp_path, Config())
     link = host.manager.accept("10.0.0.9", 0)

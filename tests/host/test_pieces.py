@@ -13,17 +13,18 @@ from typing import Any
 import pytest
 from mqqb.confirm import NACK_Q_PURGED, SENT_TIME
 from mqqb.streams import Entry
-from ordack import health, pieces
-from ordack import outgoing as outgoing_queues
+from ordack.api.remote import purge_outgoing
+from ordack.broker import outgoing as outgoing_queues
+from ordack.broker import pieces
+from ordack.broker.manager import Manager
+from ordack.broker.pieces import in_pieces
+from ordack.broker.tables import LongStream
 from ordack.client import Client, Letter
-from ordack.clock import sent_time
-from ordack.config import Config
-from ordack.manager import Manager
-from ordack.names import DEAD_LETTER
-from ordack.pieces import in_pieces
-from ordack.remote import purge_outgoing
+from ordack.config.config import Config
+from ordack.config.names import DEAD_LETTER
+from ordack.server import health
 from ordack.store import Store, StoreError
-from ordack.tables import LongStream
+from ordack.store.clock import sent_time
 
 from hil.dice import new_seed
 from tests.support.beside import outcomes_of

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 import pytest
 from mqqb import build, compose, core, hosts, names, parse
 from mqqb.events import Acknowledged, Closed, MessageReceived
-from ordack.access import Access
-from ordack.config import Config
-from ordack.links import Link
-from ordack.manager import Manager
-from ordack.prediction import LONGEST, LONGEST_HEAD, PATIENCE, TEMPLATES, MessageRun, PredictingSession, Template
+from ordack.broker.links import Link
+from ordack.broker.manager import Manager
+from ordack.broker.prediction import LONGEST, LONGEST_HEAD, PATIENCE, TEMPLATES, MessageRun, PredictingSession, Template
+from ordack.config.access import Access
+from ordack.config.config import Config
 from ordack.store import Store, StoreFull
 from ordack.store.room import Room
 
@@ -609,6 +609,6 @@ def test_what_a_session_keeps_of_messages_is_bounded(monkeypatch: pytest.MonkeyP
 
 
 def test_nothing_is_predicted_without_the_c_core() -> None:
-    code = "from ordack.prediction import PredictingSession as P; import sys; sys.exit(P.predicts)"
+    code = "from ordack.broker.prediction import PredictingSession as P; import sys; sys.exit(P.predicts)"
     environment = {**ENVIRONMENT, "ORDACK_CORE": "python"}
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, timeout=60).returncode == 0

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ordack import Body
+from ordack.api.receiving import Receiving
 from ordack.client import Client, Empty, Letter, Message, Queue, Reject
-from ordack.names import DEAD_XACT
-from ordack.receiving import Receiving
+from ordack.config.names import DEAD_XACT
 from ordack.store import StoreError
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, set_numbers

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 from mqqb import guids
 from ordack.client import Client
-from ordack.config import parse_serial
-from ordack.config_file import ConfigFile, parse, with_serial
-from ordack.names import DEAD_XACT
-from ordack.running import Running
-from ordack.settings import NUMBERS, RESTART, TABLES
+from ordack.config.config import parse_serial
+from ordack.config.config_file import ConfigFile, parse, with_serial
+from ordack.config.names import DEAD_XACT
+from ordack.config.running import Running
+from ordack.config.settings import NUMBERS, RESTART, TABLES
 
 from tests.support.command import DEADLINE_S, Serve, as_json, converse, ordack, own_port
 from tests.support.host_peer import Peer, direct

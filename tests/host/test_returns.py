@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from mqqb import confirm, core, guids
-from ordack import pieces
-from ordack.config import Config
-from ordack.store.schema import NEVER
-from ordack.tables import LongStream
+from ordack.broker import pieces
+from ordack.broker.tables import LongStream
+from ordack.config.config import Config
+from ordack.config.settings import NEVER
 
 from tests.support.host_peer import Peer, direct
 from tests.support.host_world import START, WALL, Host, Wire, World, exchange, handshake, peer_of, two_hosts, world_of

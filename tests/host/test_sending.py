@@ -13,12 +13,12 @@ from typing import Any
 import apsw
 import pytest
 from mqqb import acks, build, confirm, core, guids, handshake, headers, parse, rare
-from ordack import outcome, sending
-from ordack.batch import Batch
-from ordack.config import Config
-from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
-from ordack.outcome import Outcomes
-from ordack.sending import Letter, Run, Sending, Sent, each, in_runs
+from ordack.broker import outcome, sending
+from ordack.broker.batch import Batch
+from ordack.broker.outcome import Outcomes
+from ordack.broker.sending import Letter, Run, Sending, Sent, each, in_runs
+from ordack.config.config import Config
+from ordack.config.names import DEAD_LETTER, DEAD_XACT, JOURNAL
 from ordack.store import Store, StoreBusy, StoreError, StoreFull
 
 from tests.support.command import set_numbers

@@ -22,10 +22,10 @@ import pytest
 from mqqb import line
 from ordack.cli import glance
 from ordack.client import Client
-from ordack.config import parse_serial
-from ordack.names import BadName
-from ordack.net import serial, tcp
+from ordack.config.config import parse_serial
+from ordack.config.names import BadName
 from ordack.node.uart import UartLink
+from ordack.server import serial, tcp
 from ordack.store import Store
 
 from firmware.ports.modules import BOARD

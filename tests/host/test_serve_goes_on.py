@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from mqqb import build
 from mqqb.session import Session
-from ordack.net import tcp
+from ordack.server import tcp
 
 from hil.signals import heed
 from tests.support.command import DEADLINE_S, ENVIRONMENT, converse, write_settings
@@ -31,8 +31,8 @@ pytestmark = pytest.mark.slow
 # A queue manager with a defect that what is marked meets, wherever it is handled.
 BROKEN = """
 import sys
-from ordack.net import tcp
-from ordack.manager import Manager
+from ordack.server import tcp
+from ordack.broker.manager import Manager
 
 def fails(method, is_hit):
     def call(self, *arguments, **options):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from mqqb import confirm
-from ordack.serve_log import AGAIN_S, ERROR, FACTS_MAX, FACTS_OF_PEER, Form, Line, Log, Operator
+from ordack.broker.serve_log import AGAIN_S, ERROR, FACTS_MAX, FACTS_OF_PEER, Form, Line, Log, Operator
 
 from tests.support.command import DEADLINE_S, Serve, converse, ordack
 from tests.support.host_peer import Peer, direct

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from mqqb import guids
-from ordack import status
+from ordack.broker import status
 from ordack.client import Client
 from ordack.store.outgoing import NewOutgoing
 

@@ -20,7 +20,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from ordack.client import Client
-from ordack.names import BadName, queue_name
+from ordack.config.names import BadName, queue_name
 from ordack.store import Store, StoreBusy, StoreError, processes
 from ordack.store.locks import RECEIVE_LOCK, Locks, ReceiveLocks
 from ordack.store.look import ReadOnlyStore

@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ordack import certificates
-from ordack.access import Access
-from ordack.certificates import BadCertificate
 from ordack.client import Client
-from ordack.config import Config
-from ordack.counters import LIMIT, TLS
-from ordack.net import tcp
-from ordack.tls import BadTls, Tls
+from ordack.config.access import Access
+from ordack.config.config import Config
+from ordack.config.tls import BadTls, Tls
+from ordack.server import certificates, tcp
+from ordack.server.certificates import BadCertificate
+from ordack.store.counters import LIMIT, TLS
 
 from tests.host.sockets import serving, until
 from tests.support import watched

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from ordack.broker.sending import RUN_BYTES, Letter
 from ordack.client import Client
-from ordack.sending import RUN_BYTES, Letter
 
 from tests.support.command import Serve, as_json, serve_applications
 

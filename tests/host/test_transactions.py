@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from mqqb import guids
+from ordack.api.remote import Access
 from ordack.client import Client, Empty, Letter, Message, Reject
-from ordack.names import DEAD_XACT
-from ordack.remote import Access
+from ordack.config.names import DEAD_XACT
 from ordack.store import StoreError, StoreFull
 from ordack.store.queues import NoSuchQueue
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from mqqb import headers
 from mqqb.session import Settings
 from mqqb.streams import Entry, OutgoingStream
-from ordack.config import Config
-from ordack.links import PATIENCE, Turns
-from ordack.sending import Letter
+from ordack.broker.links import PATIENCE, Turns
+from ordack.broker.sending import Letter
+from ordack.config.config import Config
 
 from tests.support.host_world import HERE, Host, World, packets_in, world_of
 

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ordack.broker.manager import Manager
 from ordack.client import Client
-from ordack.manager import Manager
-from ordack.names import DEAD_XACT
-from ordack.net import guard as guarding
-from ordack.net import kept, monitor, tcp
-from ordack.net.guard import BadToken, Guard, read_token
-from ordack.overview import ROWS_MAX, Overview
+from ordack.config.names import DEAD_XACT
+from ordack.server import guard as guarding
+from ordack.server import kept, monitor, tcp
+from ordack.server.guard import BadToken, Guard, read_token
+from ordack.server.overview import ROWS_MAX, Overview
 from ordack.store import Store
 
 from tests.support.command import DEADLINE_S, ordack, set_numbers

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from ordack.client import Client
-from ordack.names import DEAD_XACT
+from ordack.config.names import DEAD_XACT
 
 from tests.support.browser import chromium, watch
 from tests.support.dead_letters import HOSTILE, store_with_dead_letters, with_token

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from mqqb import confirm
 from mqqb.session import Session
+from ordack.broker.commits import Commit, Request
+from ordack.broker.orders import Order
+from ordack.broker.prediction import PredictingSession
 from ordack.client import Letter
-from ordack.commits import Commit, Request
-from ordack.config import Config
-from ordack.orders import Order
-from ordack.prediction import PredictingSession
+from ordack.config.config import Config
+from ordack.config.settings import NEVER
 from ordack.store import Store
 from ordack.store.database import Database
-from ordack.store.schema import NEVER
 
 from tests.host.applications import App, do
 from tests.support.beside import unserved

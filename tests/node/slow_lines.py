@@ -8,8 +8,8 @@ from typing import Any
 
 import power
 from mqqb import guids, line
-from ordack.config import SERIAL_PORT, Config
-from ordack.links import Link
+from ordack.broker.links import Link
+from ordack.config.config import SERIAL_PORT, Config
 from ordack.node import Node
 from ordack.node.uart import UartLink
 
@@ -211,7 +211,7 @@ class Uart:
 
 
 class OverUart(World):
-    """Frames of the line protocol; the queue manager's end as ordack.net.serial has it."""
+    """Frames of the line protocol; the queue manager's end as ordack.server.serial has it."""
 
     def __init__(self, folder: Path, speed: int, **config: Any) -> None:
         self.line = line.Line(False, 16384, 0, 1 << 16)

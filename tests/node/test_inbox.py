@@ -21,8 +21,8 @@ import power
 import pytest
 import test_inbox as boards
 from mqqb import confirm, guids
-from ordack.config import Config
-from ordack.links import Link
+from ordack.broker.links import Link
+from ordack.config.config import Config
 from ordack.node import Node, OutboxFull
 
 from tests.support.command import as_json, ordack

@@ -13,7 +13,7 @@ import pytest
 from mqqb import acks, build, parse
 from mqqb.session import Session
 from mqqb.streams import OutgoingStream
-from ordack.links import Pace
+from ordack.broker.links import Pace
 from ordack.node.link import TcpLink
 
 from tests.node.slow_lines import GUID, TO_HOST, OverTcp, OverUart, World

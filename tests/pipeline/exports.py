@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow.parquet as pq
 from mqqb import build, core, headers, parse
 from mqqb.names import DirectQueueFormatName
+from ordack.broker.outcome import DIRECT, FINAL_ACK
 from ordack.client import Client
-from ordack.outcome import DIRECT, FINAL_ACK
 from ordack.pipeline.export import Exporter
 from ordack.pipeline.segments import (
     segments,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from ordack.client import Client
-from ordack.paths import path_of
+from ordack.config.paths import path_of
 from ordack.pipeline import bucket, folders, segments
 from ordack.pipeline.export import Exporter
 from ordack.pipeline.folders import Folders

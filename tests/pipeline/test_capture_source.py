@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from mqqb import build, guids, headers, parse
-from ordack import slow_starts
+from ordack.audit import slow_starts
 from ordack.audit.rows import TABLES
 from ordack.pipeline.audited import Audited
 from ordack.pipeline.options import OptionError

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ordack.machine import is_local
+from ordack.config.machine import is_local
 from ordack.pipeline import spark as spark_module
 from ordack.pipeline.spark import PARTITIONS, SparkMissing, spark_session
 from pyspark.sql import SparkSession

@@ -1,9 +1,10 @@
-"""Imports run one way: hil -> cli -> net, pipeline, boards -> audit -> client, manager -> store -> mqqb -> core.
+"""Imports run one way: hil -> cli -> server, pipeline, boards -> audit -> api -> broker -> store -> config ->
+mqqb -> core.
 
-Between cli and net stands reconcile, which takes pipeline and audit. Of those behind cli pipeline alone takes audit,
-whose results it shows. On boards: ordack.node -> its log -> mqqb. ordack.node and mqqb import nothing else of ordack,
-and that nothing of ordack.node but the log, of which it reads copies. Imports for types alone count, and those inside
-functions.
+Between cli and pipeline stands reconcile, which takes pipeline and audit. Of those behind cli pipeline alone takes
+audit, whose results it shows. On boards: ordack.node -> its log -> mqqb. ordack.node and mqqb import nothing else of
+ordack, and that nothing of ordack.node but the log, of which it reads copies. Imports for types alone count, and those
+inside functions.
 """
 
 import ast
@@ -23,25 +24,26 @@ PACKAGES = {
 }
 # Room -> the beginnings of its modules' names, of which the longest counts; and the rooms that it may import from.
 ENGINE = {"engine", "core", "constants"}
-STORE = {"store", "clock", "counters", "text", *ENGINE}
-HOST = {"host", *STORE}
+STORE = {"store", "formatters", "config", "text", *ENGINE}
+API = {"api", "broker", *STORE}
 ROOMS: dict[str, tuple[set[str], set[str]]] = {
-    "rig": ({"hil"}, {"program on a board", "cli", "net", "boards", "capture", "pipeline", "audit", *HOST}),
+    "rig": ({"hil"}, {"program on a board", "cli", "server", "boards", "capture", "pipeline", "audit", *API}),
     "program on a board": ({"hil.sensor"}, {"board", *ENGINE}),
     "cli": (
         {"ordack.cli", "ordack.__main__"},
-        {"net", "reconcile", "pipeline", "audit", "boards", "capture", *HOST},
+        {"server", "reconcile", "pipeline", "audit", "boards", "capture", *API},
     ),
-    "net": ({"ordack.net"}, HOST),
-    "pipeline": ({"ordack.pipeline"}, {"audit", "capture", *HOST}),
-    "audit": ({"ordack.audit"}, {"capture", *HOST}),
-    "reconcile": ({"ordack.reconcile"}, {"pipeline", "audit", *HOST}),
-    "boards": ({"ordack.boards"}, {"log of a board", *HOST}),
-    "capture": ({"ordack.capture"}, HOST),
-    "host": ({"ordack"}, STORE),  # client, manager, and what they consist of
-    "store": ({"ordack.store", "ordack.names", "ordack.machine"}, STORE),
-    "clock": ({"ordack.clock"}, ENGINE),
-    "counters": ({"ordack.counters"}, set()),
+    "reconcile": ({"ordack.reconcile"}, {"pipeline", "audit", *API}),
+    "pipeline": ({"ordack.pipeline"}, {"audit", "capture", *API}),
+    "audit": ({"ordack.audit"}, {"capture", *API}),
+    "boards": ({"ordack.boards"}, {"log of a board", *API}),
+    "server": ({"ordack.server"}, API),
+    "api": ({"ordack", "ordack.api"}, {"broker", *STORE}),
+    "broker": ({"ordack.broker"}, STORE),
+    "store": ({"ordack.store"}, {"config", "text", *ENGINE}),
+    "capture": ({"ordack.capture", "ordack.wireshark"}, {"formatters", "config", "text", *ENGINE}),
+    "formatters": ({"ordack.formatters"}, {"text", *ENGINE}),
+    "config": ({"ordack.config"}, {"text", *ENGINE}),
     "text": ({"ordack.text"}, set()),
     "board": ({"ordack.node"}, {"log of a board", *ENGINE}),
     "log of a board": (
@@ -153,21 +155,21 @@ def test_there_is_no_circle() -> None:
 @pytest.mark.parametrize(
     ("name", "source"),
     [
-        ("ordack.store", "from ordack import manager"),
-        ("ordack.manager", "def later():\n    from ordack.net.tcp import serve"),
-        ("ordack.net.tcp", "if TYPE_CHECKING:\n    from ordack.cli import main"),
+        ("ordack.store", "from ordack.broker import manager"),
+        ("ordack.broker.manager", "def later():\n    from ordack.server.tcp import serve"),
+        ("ordack.server.tcp", "if TYPE_CHECKING:\n    from ordack.cli import main"),
         ("ordack.audit.replay", "import ordack.pipeline.segment_source"),
         ("ordack.client", "from ordack.node import Node"),
-        ("ordack.manager", "from ordack.node import log"),
+        ("ordack.broker.manager", "from ordack.node import log"),
         ("ordack.boards.outbox", "from ordack.node.outbox import Outbox"),
         ("ordack.node.log", "if TYPE_CHECKING:\n    from ordack.node.outbox import Outbox"),
         ("ordack.node.replay", "def later():\n    from ordack.node import outbox"),
-        ("mqqb.session", "from ordack.config import Config"),
+        ("mqqb.session", "from ordack.config.config import Config"),
         ("mqqb.session", "from ordack.node.node import Node"),
-        ("ordack.node.node", "from ordack.names import queue_name"),
+        ("ordack.node.node", "from ordack.config.names import queue_name"),
         ("ordack.cli", "from hil import signals"),
         ("ordack.cli.rig", "def rig():\n    from hil.rig import main"),
-        ("ordack.net.tcp", "from hil.faults import plan_cuts"),
+        ("ordack.server.tcp", "from hil.faults import plan_cuts"),
     ],
 )
 def test_what_runs_back_is_found(name: str, source: str) -> None:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import pytest
 from ordack.client import Client
-from ordack.settings import NUMBERS, described
+from ordack.config.settings import NUMBERS, described
 
 from tests.support.command import ENVIRONMENT, INTERPRETERS, Serve, ordack, own_port
 

@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from ordack.applications import Question
+from ordack.broker.applications import Question
+from ordack.broker.links import Link
+from ordack.broker.manager import Manager
+from ordack.broker.outcome import Outcomes
 from ordack.client import Client
-from ordack.links import Link
-from ordack.manager import Manager
-from ordack.outcome import Outcomes
 from ordack.store import Store
 from ordack.store.messages import ANY
 

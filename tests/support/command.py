@@ -24,7 +24,7 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from ordack.net import tcp
+from ordack.server import tcp
 from ordack.store import Store
 
 from hil.held_port import hold_port
@@ -53,8 +53,9 @@ def leave():
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(ended[0])
-import ordack.cli.decode, ordack.cli.reload, ordack.health, ordack.net.listener, ordack.net.tcp, ordack.notify
-import ordack.pipeline.export, ordack.running
+import ordack.cli.decode, ordack.cli.reload, ordack.server.health, ordack.server.listener, ordack.server.tcp
+import ordack.server.notify
+import ordack.pipeline.export, ordack.config.running
 from ordack.cli import command_line, main
 from hil.signals import heed
 typer.main.get_params_from_function = functools.cache(typer.main.get_params_from_function)

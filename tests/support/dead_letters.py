@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ordack.client import Client
-from ordack.names import DEAD_XACT
+from ordack.config.names import DEAD_XACT
 
 from tests.support.beside import outcomes_of
 

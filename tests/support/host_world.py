@@ -11,10 +11,10 @@ from typing import Any
 
 import apsw
 from mqqb import core, headers, parse, reader
+from ordack.broker.links import Hop, Link
+from ordack.broker.manager import Manager
 from ordack.client import Client
-from ordack.config import Config
-from ordack.links import Hop, Link
-from ordack.manager import Manager
+from ordack.config.config import Config
 from ordack.store import Store
 from ordack.store.schema import FILE_NAME
 from ordack.store.schema import correlation_of as correlation_of_message

@@ -6,9 +6,9 @@ import json
 import ssl
 from pathlib import Path
 
-from ordack import certificates
-from ordack.config import TlsFiles
-from ordack.tls import Tls
+from ordack.config.config import TlsFiles
+from ordack.config.tls import Tls
+from ordack.server import certificates
 
 
 class Plant:

@@ -10,11 +10,11 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-from ordack.manager import Manager
-from ordack.net import monitor
-from ordack.net.guard import Guard
-from ordack.net.listener import Listener
-from ordack.serve_log import Line
+from ordack.broker.manager import Manager
+from ordack.broker.serve_log import Line
+from ordack.server import monitor
+from ordack.server.guard import Guard
+from ordack.server.listener import Listener
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from ordack.audit import rows
 from ordack.audit.result import Result, StreamKey, Violation, count_text, kinds_text
-from ordack.peer_names import PeerNames
+from ordack.broker.peer_names import PeerNames
 from ordack.text import legible
 
 

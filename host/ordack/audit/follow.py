@@ -41,10 +41,10 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 
 from ordack.audit import replay, tasks
 from ordack.audit.result import Result, count_text
+from ordack.audit.slow_starts import STARTS, is_slow_start
 from ordack.capture import columnar, reading
 from ordack.capture.merging import WINDOW_NS
 from ordack.capture.packed import SUFFIXES
-from ordack.slow_starts import STARTS, is_slow_start
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

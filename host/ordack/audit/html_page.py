@@ -14,12 +14,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ordack import classes
 from ordack.audit import rows, sheet
 from ordack.audit.files import foreign_text, time_text, write_whole
 from ordack.audit.result import ConnectionReport, Result, Series
 from ordack.audit.rows import Row
-from ordack.peer_names import PeerNames
+from ordack.broker.peer_names import PeerNames
+from ordack.config import classes
 from ordack.text import legible
 
 FINDINGS_MAX = 5000  # of violations, and of what is not known, in one report

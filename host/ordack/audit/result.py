@@ -92,7 +92,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from ordack.peer_names import PeerNames
+from ordack.broker.peer_names import PeerNames
 from ordack.text import counted
 
 Word = Literal["no violations", "violations", "incomplete"]

@@ -22,8 +22,8 @@ from ordack.audit.replay import BATCH_ROWS, COLUMNS, start_of
 from ordack.audit.result import Result, StreamKey, count_text
 from ordack.audit.series import Kept, Lines, most_trouble
 from ordack.capture import columnar
-from ordack.machine import is_local
-from ordack.paths import each, size_of
+from ordack.config.machine import is_local
+from ordack.config.paths import each, size_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,10 +11,10 @@ from typing import Any
 from mqqb import confirm, guids
 
 import ordack
-from ordack import classes
 from ordack.boards.check import Check
 from ordack.boards.deploy import CHECKOUT
 from ordack.boards.repl import Board, BoardError, Progress, part_of
+from ordack.config import classes
 
 PIECE_BYTES = 8192  # that are read at once
 SMALL_MESSAGE = 512  # bytes: with less room than that an outbox is full

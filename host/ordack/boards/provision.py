@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 
 from mqqb import guids, names
 
-from ordack import classes
 from ordack.boards.deploy import RENAME, copy_aside, deploy
 from ordack.boards.doctor import reach
 from ordack.boards.repl import Board, BoardError, Progress
-from ordack.config import split_direct
+from ordack.config import classes
+from ordack.config.config import split_direct
 
 CONFIG = "config.json"
 JOIN_S, STORE_S = 30, 60

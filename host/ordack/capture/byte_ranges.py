@@ -26,7 +26,7 @@ from ordack.capture import packed
 from ordack.capture.columnar import Damage, Gathered
 from ordack.capture.merging import HEAD_BYTES, ROUTED
 from ordack.capture.reading import CaptureFile
-from ordack.paths import each, path_of
+from ordack.config.paths import each, path_of
 
 FRAMES = 1 << 18  # that are held before their pieces are made
 _SMALL = 1 << 20  # bytes of a range at least, if there are enough

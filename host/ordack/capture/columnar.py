@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ordack.capture import packed
 from ordack.capture.merging import WINDOW_NS, Merge, Routed, Router, bytes_of, earliest, listed, size_of
 from ordack.capture.reading import CaptureFile, Tables
-from ordack.paths import each
+from ordack.config.paths import each
 
 Words = NDArray[np.uint32]
 

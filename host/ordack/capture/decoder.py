@@ -14,8 +14,9 @@ from mqqb.names import DirectQueueFormatName, QueueName, utf16_decode
 from mqqb.ping import Ping
 from mqqb.ping import parse as parse_ping
 
-from ordack import classes, formatters
+from ordack import formatters
 from ordack.capture import one_by_one, packed
+from ordack.config import classes
 
 Packet = (
     handshake.EstablishConnection

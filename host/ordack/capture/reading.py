@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 from _mqqb import ffi, lib
 
 from ordack.capture import packed
-from ordack.paths import LEAST, MOST, RemoteFile, changed, path_of
+from ordack.config.paths import LEAST, MOST, RemoteFile, changed, path_of
 
 MALFORMED, HOLE, BEGIN, OLDER, END, FOREIGN, PING = (
     lib.MQQB_KIND_MALFORMED, lib.MQQB_KIND_HOLE, lib.MQQB_KIND_BEGIN, lib.MQQB_KIND_OLDER, lib.MQQB_KIND_END,

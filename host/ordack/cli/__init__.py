@@ -31,7 +31,7 @@ from ordack.cli import (
 )
 from ordack.cli.common import complain
 from ordack.cli.output import OutputError, write
-from ordack.names import BadName
+from ordack.config.names import BadName
 from ordack.store import StoreError, StoreUnknown
 
 GROUPS: dict[str, typer.Typer] = {

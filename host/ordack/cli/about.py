@@ -26,7 +26,7 @@ def state(
     Without a MessageID: show the sessions and serial lines of a running `ordack serve`. Exit status 1: nothing is known
     of the message, or no `ordack serve` runs.
     """
-    from ordack import status
+    from ordack.broker import status
     from ordack.client import Client
 
     if message_id is None:
@@ -40,7 +40,7 @@ def state(
             write(glance.text(glance.sessions(shown)))
         return
     with Client(store, look=True) as client:
-        told = status.of_message(client, message_id)
+        told = status.of_message(client.store, message_id, client.state(message_id))
     if told is None:
         report(
             as_json,
@@ -74,7 +74,8 @@ def status(
     Exit status: 0 all is well; 1 somebody has to look at something, or the store is not served. The last lines say what
     is wrong. With --watch: 0.
     """
-    from ordack import remote, status
+    from ordack.api import remote
+    from ordack.broker import status
 
     if seconds is not None and not watch:
         raise typer.BadParameter(f"{seconds:g}: seconds go with --watch")

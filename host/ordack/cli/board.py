@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from ordack.broker.peer_names import PeerNames, entered
 from ordack.cli.common import (
     JsonOption,
     NamesOption,
@@ -26,7 +27,6 @@ from ordack.cli.common import (
     report_done,
 )
 from ordack.cli.config import read_file
-from ordack.peer_names import PeerNames, entered
 from ordack.store import StoreError
 from ordack.text import counted
 
@@ -128,7 +128,7 @@ def board_provision(
     with needs("boards"):
         from ordack.boards import provision as provisioning
         from ordack.boards.repl import BoardError
-    from ordack.config import format_address, parse_address
+    from ordack.config.config import format_address, parse_address
 
     try:
         provisioning.check_name(name)
@@ -238,7 +238,7 @@ def board_doctor(
     """
     with needs("boards"):
         from ordack.boards.doctor import examine, program
-    from ordack.config import parse_address
+    from ordack.config.config import parse_address
 
     try:
         address = None if queue_manager is None else parse_address(queue_manager)

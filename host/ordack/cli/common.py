@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 
 from ordack.cli.output import OutputError, write
-from ordack.paths import NotLocal, local_path, path_of
+from ordack.config.paths import NotLocal, local_path, path_of
 from ordack.store.database import StoreError
 from ordack.text import legible, printable
 

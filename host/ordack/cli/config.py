@@ -21,14 +21,14 @@ from ordack.cli.common import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ordack.config_file import ConfigFile, Listen
+    from ordack.config.config_file import ConfigFile, Listen
 
 
 class _Group(TyperGroup):
     """Tells where a setting is changed to whoever gives its name as a command."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        from ordack.settings import FLAG, NUMBERS
+        from ordack.config.settings import FLAG, NUMBERS
 
         name = {known.lower(): known for known in NUMBERS}.get(args[0].lower())
         if name:
@@ -57,7 +57,7 @@ ConfigOption = Annotated[
 
 def load_file(store: Path | None, named: Path | None) -> ConfigFile:
     """The configuration file for a store. Raises BadConfigFile."""
-    from ordack import config_file
+    from ordack.config import config_file
 
     return config_file.read(config_file.find(store, named) if store else named)
 
@@ -65,7 +65,7 @@ def load_file(store: Path | None, named: Path | None) -> ConfigFile:
 def read_file(store: Path | None, named: Path | None) -> ConfigFile:
     """The configuration file for a store. One that cannot be used ends the command with status 2, and all that is
     wrong with it is told."""
-    from ordack.config_file import BadConfigFile
+    from ordack.config.config_file import BadConfigFile
 
     try:
         return load_file(store, named)
@@ -87,11 +87,11 @@ def check(
     as_json: JsonOption = False,
 ) -> None:
     """Check a configuration file, and say all that is wrong with it. Exit status 2: it cannot be used."""
-    from ordack import config_file
-    from ordack.certificates import ending
-    from ordack.net.guard import BadToken, read_token
-    from ordack.settings import FILE_NAME
-    from ordack.tls import BadTls, Tls
+    from ordack.config import config_file
+    from ordack.config.settings import FILE_NAME
+    from ordack.config.tls import BadTls, Tls
+    from ordack.server.certificates import ending
+    from ordack.server.guard import BadToken, read_token
 
     path = file or (config_file.find(store, None) if store else None)
     if path is None:
@@ -125,8 +125,8 @@ def check(
 def show(store: StoreOption, config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """Show what `ordack serve` would go by if it were started now without other options: the configuration file, then
     defaults."""
-    from ordack.peer_names import PeerNames
-    from ordack.settings import NUMBERS
+    from ordack.broker.peer_names import PeerNames
+    from ordack.config.settings import NUMBERS
 
     file = read_file(store, config)
     rows = [{"name": name, **told, "unit": ""} for name, told in _others(file).items()]
@@ -144,7 +144,7 @@ def show(store: StoreOption, config: ConfigOption = None, as_json: JsonOption = 
 
 def _row(name: str, stated: Mapping[str, int]) -> dict[str, Any]:
     """A number or flag, as the file or nobody states it."""
-    from ordack.settings import FLAG, NUMBERS
+    from ordack.config.settings import FLAG, NUMBERS
 
     setting = NUMBERS[name]
     value = stated.get(name, setting.default)
@@ -158,9 +158,9 @@ def _row(name: str, stated: Mapping[str, int]) -> dict[str, Any]:
 
 def _others(file: ConfigFile) -> dict[str, dict[str, Any]]:
     """What is no number: value and where it is from, by the name of its table or key."""
-    from ordack.config import TLS_SCHEME, format_address
-    from ordack.config_file import Listen
-    from ordack.settings import LISTEN, TABLES
+    from ordack.config.config import TLS_SCHEME, format_address
+    from ordack.config.config_file import Listen
+    from ordack.config.settings import LISTEN, TABLES
 
     values: dict[str, Any] = {
         "listen": list(map(_listen_text, file.listen)),

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 from mqqb import confirm
 
+from ordack.broker.message import Message
 from ordack.cli import output
 from ordack.client import Queue
-from ordack.message import Message
 from ordack.text import counted
 
 BATCH = 256  # messages that one commit removes, if standard output is a file

@@ -70,7 +70,7 @@ def sessions(shown: Mapping[str, Any]) -> list[Rows]:
 
 def outgoing(queues: Sequence[Mapping[str, Any]]) -> list[Part]:
     """The table of outgoing queues, and why their messages wait."""
-    from ordack.status import named
+    from ordack.broker.status import named
 
     rows = [
         (
@@ -88,7 +88,7 @@ def outgoing(queues: Sequence[Mapping[str, Any]]) -> list[Part]:
 
 def parts(told: Mapping[str, Any]) -> list[Part]:
     """All of status.glance, in order."""
-    from ordack import status
+    from ordack.broker import status
 
     queues = Rows(
         ("queue", "kind"),
@@ -177,7 +177,8 @@ def _looks(folder: Path, seconds: float) -> Iterator[dict[str, Any]]:
 
 
 def _look(folder: Path) -> dict[str, Any]:
-    from ordack import remote, status
+    from ordack.api import remote
+    from ordack.broker import status
 
     silence = remote.silence(folder)
     for left in reversed(range(TRIES)):

@@ -20,7 +20,7 @@ def incoming_list(store: StoreOption, as_json: JsonOption = False) -> None:
 
     "refused": messages since then that were not the next one of their stream. What is sent again is among them.
     """
-    from ordack import status
+    from ordack.broker import status
 
     with open_to_look(store) as opened:
         streams = status.incoming(opened)
@@ -60,7 +60,7 @@ def incoming_reset(
     """
     from mqqb import guids
 
-    from ordack import status
+    from ordack.broker import status
     from ordack.client import Client
 
     with Client(store) as client:

@@ -18,8 +18,8 @@ from ordack.store import StoreError
 from ordack.text import counted
 
 if TYPE_CHECKING:
-    from ordack.message import Message
-    from ordack.peer_names import PeerNames
+    from ordack.broker.message import Message
+    from ordack.broker.peer_names import PeerNames
 
 
 DestinationArgument = Annotated[
@@ -85,8 +85,8 @@ def send(
     as_json: JsonOption = False,
 ) -> None:
     """Send one message. It is on disk when the command ends; it travels to another machine when `ordack serve` runs."""
+    from ordack.broker.peer_names import PeerNames
     from ordack.client import Client
-    from ordack.peer_names import PeerNames
 
     if more:
         raise typer.BadParameter(
@@ -148,7 +148,7 @@ def _content(body: str | None, file: Path | None, may_be_empty: bool) -> bytes:
 
 
 def _warn(destination: str, named: str, discarded: int) -> None:
-    from ordack import classes, names
+    from ordack.config import classes, names
 
     complain(
         f"the latest message to {named} is lost: {classes.words(discarded, names.destination(destination))}. "
@@ -197,9 +197,9 @@ def receive(
         )
     from itertools import islice
 
+    from ordack.broker.peer_names import PeerNames
     from ordack.cli.drain import Drain, Interrupted
     from ordack.client import Client
-    from ordack.peer_names import PeerNames
 
     one = 1 if raw is not None or not (everything or peek or follow) else sys.maxsize
     left = one if count is None else min(count, sys.maxsize)
@@ -262,7 +262,7 @@ def _reason_of(message: Message) -> str:
     """Of a dead letter, where it should have gone and why it has not; of an acknowledgement, what it says of which."""
     from mqqb import guids
 
-    from ordack import classes
+    from ordack.config import classes
 
     if not message.message_class:
         return ""

@@ -10,15 +10,15 @@ import typer
 
 from ordack.cli.common import JsonOption, StoreOption, complain, report, report_done
 from ordack.cli.queues import QueueArgument
-from ordack.store.schema import NEVER
+from ordack.config.settings import NEVER
 from ordack.text import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ordack.broker.orders import Moved, Selection
+    from ordack.broker.peer_names import PeerNames
     from ordack.client import Client
-    from ordack.orders import Moved, Selection
-    from ordack.peer_names import PeerNames
 
 
 def _moment(text: str) -> datetime:
@@ -76,9 +76,9 @@ def move(
         raise typer.BadParameter("say where the messages go: name a destination, or --back for the one they had")
     if count is not None and everything:
         raise typer.BadParameter("--count and --all do not go together")
+    from ordack.broker.orders import Selection
+    from ordack.broker.peer_names import PeerNames
     from ordack.client import Client
-    from ordack.orders import Selection
-    from ordack.peer_names import PeerNames
 
     selection = Selection(
         frozenset(_number_of(one) for one in classes or ()),
@@ -114,7 +114,7 @@ def move_all(client: Client, name: str, target: str | None, selection: Selection
     target: as Client.send takes it; None: each goes to the destination that it was sent to. One that somebody is
     receiving stays. Raises what Client.send raises, about the message that cannot be moved: it stays, and the others.
     """
-    from ordack.orders import Moved
+    from ordack.broker.orders import Moved
 
     queue = client.queue(name)
     last = client.store.messages.last_lookup_id()  # one that is sent and fails at once is not taken again
@@ -149,7 +149,7 @@ def _tell(moved: Moved, as_json: bool, names: PeerNames) -> None:
 
 def _number_of(text: str) -> int:
     """The class that a person means. Raises BadParameter."""
-    from ordack.classes import NAMES
+    from ordack.config.classes import NAMES
 
     numbers: dict[str, int] = {name: number for number, name in NAMES.items()}
     if text.upper() in numbers:

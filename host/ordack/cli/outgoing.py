@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
+from ordack.broker.peer_names import PeerNames
 from ordack.cli import glance
 from ordack.cli.common import JsonOption, StoreOption, YesOption, confirm, report, report_done
 from ordack.cli.output import write
-from ordack.names import destination
-from ordack.peer_names import PeerNames
+from ordack.config.names import destination
 from ordack.store import StoreError
 from ordack.store.look import open_to_look
 from ordack.text import counted
@@ -31,7 +31,7 @@ def outgoing_list(store: StoreOption, as_json: JsonOption = False) -> None:
     """
     import time
 
-    from ordack import status
+    from ordack.broker import status
 
     with open_to_look(store) as opened:
         queues = status.outgoing(opened, opened.status(), time.time())
@@ -82,8 +82,8 @@ def outgoing_purge(
     became of its messages. Those that only pass through, and tell that a message was refused, stay: without them its
     sender would take the message for stored.
     """
+    from ordack.api.remote import purge_outgoing
     from ordack.client import Client
-    from ordack.remote import purge_outgoing
 
     name = destination(name)
     with Client(store) as client:

@@ -12,7 +12,7 @@ import termios
 import time
 from pathlib import Path
 
-from ordack.paths import sync
+from ordack.config.paths import sync
 from ordack.text import legible
 
 FIRST_WAIT_S = 0.0002

@@ -316,7 +316,7 @@ def _problems() -> Iterator[None]:
 
 def _place(text: str) -> tuple[str, int]:
     """[HOST:]PORT."""
-    from ordack.config import parse_local_address
+    from ordack.config.config import parse_local_address
 
     try:
         return parse_local_address(text)

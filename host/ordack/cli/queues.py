@@ -111,7 +111,7 @@ def queue_quota(
 ) -> None:
     """Show or set the limit of a queue in bytes, also of a journal or dead-letter queue."""
     from ordack.client import Client
-    from ordack.config import parse_quota
+    from ordack.config.config import parse_quota
     from ordack.store.schema import CLOSED_QUEUES
 
     try:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ordack.broker.peer_names import PeerNames
 from ordack.cli.common import (
     ConfOption,
     JsonOption,
@@ -22,7 +23,6 @@ from ordack.cli.common import (
 )
 from ordack.cli.config import read_file
 from ordack.cli.output import write
-from ordack.peer_names import PeerNames
 
 CapturesArgument = Annotated[
     str, typer.Argument(metavar="CAPTURES", help="A capture, a quoted pattern, or a folder: all is one capture.")

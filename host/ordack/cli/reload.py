@@ -8,20 +8,20 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ordack.config import EVERY_QUEUE
-from ordack.config_file import BadConfigFile, ConfigFile, Listen, is_loopback
-from ordack.net.guard import BadToken, Guard, read_token
-from ordack.net.listener import BadPlace, Listeners
-from ordack.net.tcp import sessions_for_files
-from ordack.notify import Notifier
-from ordack.running import Running
-from ordack.serve_log import ERROR, INFO, WARNING, Line, Log
-from ordack.settings import LISTEN
+from ordack.broker.serve_log import ERROR, INFO, WARNING, Line, Log
+from ordack.config.config import EVERY_QUEUE
+from ordack.config.config_file import BadConfigFile, ConfigFile, Listen, is_loopback
+from ordack.config.running import Running
+from ordack.config.settings import LISTEN
+from ordack.config.tls import BadTls, Tls
+from ordack.server.guard import BadToken, Guard, read_token
+from ordack.server.listener import BadPlace, Listeners
+from ordack.server.notify import Notifier
+from ordack.server.tcp import sessions_for_files
 from ordack.store import Store, StoreError
-from ordack.tls import BadTls, Tls
 
 if TYPE_CHECKING:
-    from ordack.manager import Manager
+    from ordack.broker.manager import Manager
 
 
 class Reload:
@@ -156,7 +156,7 @@ def worth_telling(file: ConfigFile, known: set[str]) -> list[tuple[str, str]]:
             "the token of the web page; put a reverse proxy with TLS before it"
         )
     if file.tls:
-        from ordack.certificates import ending
+        from ordack.server.certificates import ending
 
         told += ending(file.tls.certificate)
     return [(text, WARNING) for text in told]

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from ordack.broker.serve_log import ERROR, INFO, WARNING, Form, Line, Log
 from ordack.cli.common import JsonOption, StoreOption, local, log_line, needs, report
 from ordack.cli.config import ConfigOption, load_file, read_file
 from ordack.cli.output import OutputError
-from ordack.serve_log import ERROR, INFO, WARNING, Form, Line, Log
 from ordack.store import Store, StoreError, StoreFull, StoreUnknown, refuse_served
 
 if TYPE_CHECKING:
-    from ordack.config import SerialSettings
-    from ordack.config_file import ConfigFile, Listen
-    from ordack.manager import Manager
-    from ordack.net.guard import Guard
-    from ordack.net.listener import Listener, Listeners
-    from ordack.net.record import Recorder
-    from ordack.running import Running
-    from ordack.tls import Tls
+    from ordack.broker.manager import Manager
+    from ordack.config.config import SerialSettings
+    from ordack.config.config_file import ConfigFile, Listen
+    from ordack.config.running import Running
+    from ordack.config.tls import Tls
+    from ordack.server.guard import Guard
+    from ordack.server.listener import Listener, Listeners
+    from ordack.server.record import Recorder
 
 
 ListenOption = Annotated[
@@ -179,7 +179,7 @@ def _serve_store(
 ) -> None:
     """Open everything, and run. read: gives the file as it is at a later time. options: fields of the Config that go
     before it."""
-    from ordack.running import Running
+    from ordack.config.running import Running
     from ordack.store.processes import IN_MEMORY, file_system
 
     refuse_served(store)  # whose ports may be the same
@@ -202,8 +202,8 @@ def _with_options(file: ConfigFile, options: _Options) -> ConfigFile:
     """What the file says, with what the options say. Raises ValueError."""
     import dataclasses
 
-    from ordack.config import parse_address, parse_next_hop, parse_public_queue, parse_serial, tls_places
-    from ordack.config_file import Listen, with_serial
+    from ordack.config.config import parse_address, parse_next_hop, parse_public_queue, parse_serial, tls_places
+    from ordack.config.config_file import Listen, with_serial
 
     lines = tuple(map(parse_serial, options.serial)) or file.serial
     return dataclasses.replace(
@@ -221,8 +221,8 @@ def _with_options(file: ConfigFile, options: _Options) -> ConfigFile:
 
 
 def _http_address(text: str) -> Listen:
-    from ordack.config import parse_local_address
-    from ordack.config_file import Listen
+    from ordack.config.config import parse_local_address
+    from ordack.config.config_file import Listen
 
     try:
         return Listen(*parse_local_address(text))
@@ -231,8 +231,8 @@ def _http_address(text: str) -> Listen:
 
 
 def _open_listeners(places: Sequence[Listen], log: Log) -> Listeners:
-    from ordack.config_file import Listen
-    from ordack.settings import LISTEN
+    from ordack.config.config_file import Listen
+    from ordack.config.settings import LISTEN
 
     if places:
         return _all_open(places)
@@ -247,7 +247,7 @@ def _open_listeners(places: Sequence[Listen], log: Log) -> Listeners:
 
 
 def _all_open(places: Sequence[Listen]) -> Listeners:
-    from ordack.net.listener import Listeners
+    from ordack.server.listener import Listeners
 
     listeners = []
     for place in places:
@@ -260,7 +260,7 @@ def _all_open(places: Sequence[Listen]) -> Listeners:
 
 
 def _open_listener(place: Listen) -> Listener:
-    from ordack.net.listener import Listener
+    from ordack.server.listener import Listener
 
     try:
         return Listener(*place)
@@ -270,7 +270,7 @@ def _open_listener(place: Listen) -> Listener:
 
 def _tls(file: ConfigFile) -> Tls | None:
     """What TLS is spoken with, if the file says so."""
-    from ordack.tls import BadTls, Tls
+    from ordack.config.tls import BadTls, Tls
 
     if file.tls_hops and not file.tls:
         raise StoreError("--next-hop with tls:// needs the table [tls] in the configuration file; see `ordack tls`")
@@ -282,7 +282,7 @@ def _tls(file: ConfigFile) -> Tls | None:
 
 def _guard(file: ConfigFile) -> Guard:
     """Who may have what over HTTP, as the file says."""
-    from ordack.net.guard import BadToken, Guard, read_token
+    from ordack.server.guard import BadToken, Guard, read_token
 
     try:
         return Guard(file.http_names, read_token(file.http_token_file))
@@ -291,7 +291,7 @@ def _guard(file: ConfigFile) -> Guard:
 
 
 def _recorder(capture: Path | None, size: int, log: Log) -> Recorder | None:
-    from ordack.net.record import Recorder
+    from ordack.server.record import Recorder
 
     try:
         return Recorder(capture, size, log) if capture else None
@@ -311,7 +311,7 @@ def _run(
 ) -> None:
     import asyncio
 
-    from ordack.net.tcp import Loop
+    from ordack.server.tcp import Loop
 
     listeners, applications, web, _, _ = sockets
 
@@ -362,7 +362,7 @@ def _open_when_there_is_room(folder: Path, create: bool, log: Log) -> Store:
 def _open_serial(line: SerialSettings, log: Log) -> Any:
     """The device, or None if it is not there now: after a power cut the others must not wait for an adapter that is
     not plugged in. Raises StoreError for a port that cannot be used."""
-    from ordack.net.serial import ABSENT, open_device
+    from ordack.server.serial import ABSENT, open_device
 
     try:
         return open_device(line)
@@ -388,10 +388,9 @@ async def _serve(
     import gc
     import signal
 
-    from ordack import health, notify
+    from ordack.broker.manager import Manager
     from ordack.cli.reload import Reload, worth_telling
-    from ordack.manager import Manager
-    from ordack.net import tcp
+    from ordack.server import health, notify, tcp
 
     listeners, applications, web, guard, tls = sockets
     stop = asyncio.Event()
@@ -443,7 +442,7 @@ def _watched(manager: Manager, web: Listener | None, guard: Guard | None) -> Ite
         return
     import asyncio
 
-    from ordack.net.monitor import FILES, Monitor
+    from ordack.server.monitor import FILES, Monitor
 
     loop = asyncio.get_running_loop()
 

@@ -12,7 +12,7 @@ import typer
 from ordack.cli.common import JsonOption, complain, local, local_file, print_table, report, report_done
 
 if TYPE_CHECKING:
-    from ordack.certificates import Made
+    from ordack.server.certificates import Made
 
 AUTHORITY_DAYS, DAYS = 7300, 3650
 
@@ -28,7 +28,7 @@ DaysOption = typer.Option(min=1, help="How many days it holds.")
 @contextmanager
 def _told() -> Iterator[None]:
     """What cannot be done ends the command with a sentence."""
-    from ordack.certificates import BadCertificate
+    from ordack.server.certificates import BadCertificate
 
     try:
         yield
@@ -59,7 +59,7 @@ def init(
 
     Who has ca.key can make certificates that the whole plant believes. Nothing that is there is overwritten.
     """
-    from ordack import certificates
+    from ordack.server import certificates
 
     if not 1 <= len(name) <= 64 or not name.isprintable():
         raise typer.BadParameter(f"--name {name!r}: write 1 to 64 printable characters")
@@ -85,7 +85,7 @@ def certificate(
     Copy NAME.pem, NAME.key and ca.pem to the machine of that name and name them in [tls] of its ordack.toml; a board
     gets NAME.der, NAME.key.der and ca.der. Keys go nowhere else.
     """
-    from ordack import certificates
+    from ordack.server import certificates
 
     with _told():
         made = certificates.issue(folder, name, host or (), days, board, renew)
@@ -99,7 +99,7 @@ def show(
 ) -> None:
     """Show whose certificates these are, what they are for, and until when. Exit status 1: one is over, or is within 30
     days."""
-    from ordack import certificates
+    from ordack.server import certificates
 
     with _told():
         shown = [(path, certificates.show(path)) for path in files]

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ordack.paths import RemoteError, RemotePath
+from ordack.config.paths import RemoteError, RemotePath
 from ordack.pipeline.segments import MARKER, FolderBusy, FolderError, Marker, names, read_marker, refused
 from ordack.text import legible
 

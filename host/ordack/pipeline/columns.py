@@ -18,7 +18,7 @@ from mqqb import compose, core, guid_names, guids
 from mqqb.names import NULL_GUID, QueueName, utf16_decode
 from mqqb.parse import names_end
 
-from ordack.outcome import parse
+from ordack.broker.outcome import parse
 from ordack.pipeline.segments import MESSAGE_KEY, QUEUE_MANAGER, SCHEMA, TIME, message_keys
 from ordack.store import StoreError
 from ordack.store.messages import Stored

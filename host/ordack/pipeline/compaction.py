@@ -26,7 +26,7 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.typedef import Record
 
-from ordack.paths import sync
+from ordack.config.paths import sync
 from ordack.pipeline.iceberg import PROBLEMS, once, read_table
 from ordack.pipeline.lake import ATTEMPTS, in_groups
 from ordack.pipeline.writing import Growing, open_folder

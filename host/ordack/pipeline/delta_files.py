@@ -24,7 +24,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
-from ordack.paths import S3, NotLocal, RemoteError, RemoteMissing, RemotePath, scheme_of, sync
+from ordack.config.paths import S3, NotLocal, RemoteError, RemoteMissing, RemotePath, scheme_of, sync
 from ordack.pipeline.lake import ATTEMPTS, first_line, in_groups
 from ordack.pipeline.progress import IngestUnusable
 from ordack.pipeline.statistics import completed, is_complete

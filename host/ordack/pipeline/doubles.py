@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ordack.paths import AnyPath, RemoteError
+from ordack.config.paths import AnyPath, RemoteError
 from ordack.pipeline import folders, segments
 from ordack.pipeline.folders import Found, Place, Serials
 from ordack.pipeline.segments import MESSAGE_KEY, QUEUE_MANAGER, FolderError, Marker

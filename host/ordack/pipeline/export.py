@@ -29,10 +29,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from mqqb import guids
 
+from ordack.broker.commits import LOOK_AGAIN_S, Commit, Wanted
+from ordack.broker.orders import Order
 from ordack.client import Client, Queue
-from ordack.commits import LOOK_AGAIN_S, Commit, Wanted
-from ordack.orders import Order
-from ordack.paths import NotLocal, RemoteError, RemotePath, path_of
+from ordack.config.paths import NotLocal, RemoteError, RemotePath, path_of
 from ordack.pipeline.bucket import BucketFolder
 from ordack.pipeline.columns import Columns, parquet
 from ordack.pipeline.quota import Quota

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from pyspark.sql.datasource import InputPartition
 
-from ordack.names import BadName, local_queue
-from ordack.paths import AnyPath, NotLocal, RemoteError, RemotePath, is_pattern, is_same, matching, path_of
+from ordack.config.names import BadName, local_queue
+from ordack.config.paths import AnyPath, NotLocal, RemoteError, RemotePath, is_pattern, is_same, matching, path_of
 from ordack.pipeline import segments
 from ordack.pipeline.options import OptionError
 from ordack.pipeline.segments import MARKER, SUFFIX, FolderError, FolderMissing, Marker, Segment

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
-from ordack.paths import NotLocal, local_path, scheme_of
+from ordack.config.paths import NotLocal, local_path, scheme_of
 from ordack.pipeline import folders, writing
 from ordack.pipeline.bodies import SchemaError
 from ordack.pipeline.doubles import NEEDED, Doubles, apart

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructField
 
-from ordack.paths import S3, path_of, scheme_of
+from ordack.config.paths import S3, path_of, scheme_of
 from ordack.pipeline.folders import Place
 from ordack.pipeline.progress import IngestError, IngestMissing, IngestUnusable
 from ordack.pipeline.segment_source import MALFORMED

@@ -58,7 +58,7 @@ from pyspark.sql.types import (
 from ordack.capture import columnar, reading
 from ordack.capture.columnar import Batch, Decoder, Words
 from ordack.capture.packed import SUFFIXES
-from ordack.paths import AnyPath, NotLocal, RemoteError, each, is_pattern, matching, path_of, size_of
+from ordack.config.paths import AnyPath, NotLocal, RemoteError, each, is_pattern, matching, path_of, size_of
 from ordack.pipeline.options import OptionError, options_of
 from ordack.pipeline.views import PACKETS, ViewReader, view_of, view_schema
 from ordack.text import first_of, legible

@@ -3,7 +3,7 @@ quotas of their own."""
 
 from __future__ import annotations
 
-from ordack.paths import AnyPath
+from ordack.config.paths import AnyPath
 from ordack.pipeline import segments
 from ordack.pipeline.segments import FolderFull
 

@@ -45,7 +45,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from ordack.paths import RemoteError, open_path, path_of
+from ordack.config.paths import RemoteError, open_path, path_of
 from ordack.pipeline import folders, segments
 from ordack.pipeline.bodies import FORMATS, JSON, Bodies, SchemaError
 from ordack.pipeline.folders import Folders, Part, Place

@@ -33,7 +33,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ordack.paths import AnyPath, RemoteBusy, RemoteError, RemotePath, path_of
+from ordack.config.paths import AnyPath, RemoteBusy, RemoteError, RemotePath, path_of
 
 MARKER = "_ordack.json"  # Spark and Hadoop pass over names with _ or . in front
 MARKER_VERSION = 1

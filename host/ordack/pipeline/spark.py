@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import mqqb
 
-from ordack.machine import is_local
+from ordack.config.machine import is_local
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from ordack.paths import AnyPath, scheme_of
+from ordack.config.paths import AnyPath, scheme_of
 from ordack.pipeline.delta import read_serials
 from ordack.pipeline.delta_files import checkpoint, open_table, uri_of
 from ordack.pipeline.folders import Folders, Found, Place, Serials

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 from pyspark.sql import SparkSession
 
-from ordack.paths import S3, open_path, scheme_of, sync
+from ordack.config.paths import S3, open_path, scheme_of, sync
 from ordack.pipeline.folders import Part
 from ordack.pipeline.segment_source import MALFORMED, Rows
 from ordack.pipeline.statistics import Statistics, with_statistics

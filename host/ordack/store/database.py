@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NoReturn, cast
 
 import apsw
 
-from ordack.counters import DiskWork
+from ordack.store.counters import DiskWork
 from ordack.store.processes import OF_ANOTHER_MACHINE, file_system, pinned_by, readers_of, writer_of
 from ordack.store.schema import (
     APPLICATION_ID,

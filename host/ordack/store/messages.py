@@ -8,9 +8,10 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
+from ordack.config.settings import NEVER
 from ordack.store.database import Database, StoreError, StoreUnknown, among, first_piece, weight
 from ordack.store.locks import ReceiveLocks
-from ordack.store.schema import NEVER, POISON, SUBQUEUE
+from ordack.store.schema import POISON, SUBQUEUE
 
 RECEIVE_BYTES = 8 << 20  # one receive or peek of several messages ends when it has as many, to bound memory
 RANKS = range(8)  # 7 - priority

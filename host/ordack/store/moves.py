@@ -11,9 +11,9 @@ from typing import Any
 from mqqb import core
 from mqqb.confirm import SENT_TIME
 
-from ordack.clock import FIRST, sent_time
+from ordack.config.settings import NEVER
+from ordack.store.clock import FIRST, sent_time
 from ordack.store.database import Database, first_piece
-from ordack.store.schema import NEVER
 
 
 class Moves:

@@ -6,9 +6,9 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ordack.config.settings import NEVER
 from ordack.store.database import Database, StoreError, among, first_piece, weight
 from ordack.store.memory import Numbers
-from ordack.store.schema import NEVER
 
 _ADD = (
     "INSERT INTO outgoing_messages (outgoing, message_id, ordinal, time_stamp, number, recoverable, journal, packet, "

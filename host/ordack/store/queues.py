@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ordack.names import local_queue, queue_name
+from ordack.config.names import local_queue, queue_name
 from ordack.store.database import Database, StoreError
 from ordack.store.schema import PRIVATE
 from ordack.text import legible

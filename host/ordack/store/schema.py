@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mqqb import headers
 
-from ordack.names import DEAD_LETTER, DEAD_XACT, JOURNAL
+from ordack.config.names import DEAD_LETTER, DEAD_XACT, JOURNAL
 
 FORMAT_VERSION = 1
 APPLICATION_ID = 0x4C494F52  # in the file's header, so that no other program's database is taken for a store
@@ -15,7 +15,6 @@ PRIVATE = 0
 SYSTEM = 1
 SUBQUEUE = 2  # of a private queue: only what was moved from there comes into it
 POISON = ";poison"  # behind a queue's name: its sub-queue for messages that came back too often
-NEVER = 1 << 62  # seconds since 1970
 ORDER_QUEUE_ID = 4
 
 SYSTEM_QUEUES = (  # B-085; only the order queue's identifier is fixed by the protocol

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import apsw
 
-from ordack.counters import DiskWork
+from ordack.store.counters import DiskWork
 from ordack.store.processes import is_read
 from ordack.store.room import AMPLE_BYTES, DISK_S, LOG_BYTES, SERVED_LOG_BYTES, USUAL_LOG, reserve
 

@@ -1,0 +1,559 @@
+"""The API of `ordack.client` for asyncio. host/docs/api.md introduces it.
+
+    async with ordack.connect_async("/var/lib/ordack") as client:
+        await client.send("line1", b"21.5")
+        async with client.queue("line1").receive(timeout=5) as message:
+            print(message.body)          # as with Client: removed when the block ends, put back if it raises
+
+        async for message in client.queue("line1").receive():
+            print(message.body)          # removed when the loop asks for the next, put back if it is left
+
+Each operation runs with a Client of its own, in a thread of its own, so that tasks do not wait for one another. There
+are as many as were needed at one time: up to MOST for what may take long, receives and transactions, and up to SHORT
+for all else, so that who has received can always answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import ParamSpec, TypeVar, Unpack
+
+from mqqb import confirm
+
+from ordack.api.receiving import Cursor, Empty, Reject, Source, Taken, already_over, nowhere, patience
+from ordack.broker.message import Message
+from ordack.broker.sending import Further, Letter, Properties, Sent
+from ordack.broker.service import PAGE
+from ordack.client import Client, Transaction
+from ordack.config.config import TlsFiles
+from ordack.store import StoreError
+from ordack.store.messages import FIRST, Stored
+
+MOST = 16  # receives and transactions at a time, also those that wait
+SHORT = 4  # other operations at a time; they wait for nobody
+SLICE_S = 0.5  # after which a wait notices that its task was cancelled
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+class _Worker:
+    """A thread with a Client."""
+
+    def __init__(self, make: Callable[[], Client]) -> None:
+        self._make = make
+        self._thread = ThreadPoolExecutor(1, "ordack")
+        self.is_open = True
+        self.client: Client
+
+    async def open(self) -> None:
+        """Open the store, or connect. Raises what Client does. If the task is cancelled meanwhile, it is closed."""
+        made: list[Client] = []
+
+        def let_go() -> None:
+            for client in made:
+                client.close()
+
+        try:
+            await self.call(lambda: made.append(self._make()))
+        except BaseException:
+            self.do_later(let_go)  # also if the wait for what opens it was cancelled, too
+            await self.call(self._thread.shutdown, wait=False)
+            raise
+        self.client = made[0]
+
+    async def call(
+        self, function: Callable[Parameters, Result], *values: Parameters.args, **named: Parameters.kwargs
+    ) -> Result:
+        """Call it in the thread. If the task is cancelled, it ends first: nothing is left half done."""
+        future = asyncio.get_running_loop().run_in_executor(self._thread, lambda: function(*values, **named))
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await asyncio.wait([future])
+            future.exception()
+            raise
+
+    def do_later(self, function: Callable[[], object]) -> None:
+        """Have it done in the thread, before all that is asked for after this. What it raises is passed over."""
+        with contextlib.suppress(RuntimeError):  # the thread has ended, and with it what was received is back
+            self._thread.submit(function)
+
+    async def close(self) -> None:
+        """Close the store."""
+        self.is_open = False
+        try:
+            await self.call(self.client.close)
+        finally:
+            self._thread.shutdown(wait=False)
+
+
+async def _in_slices(worker: _Worker, look: Callable[[float], list[Result]], timeout: float | None) -> list[Result]:
+    """What `look` finds, which waits for so many seconds, within the time in all; an empty list if nothing. Between two
+    slices a task that was cancelled ends."""
+    deadline = time.monotonic() + patience(timeout)
+    while True:
+        left = max(deadline - time.monotonic(), 0.0)
+        found = await worker.call(look, min(left, SLICE_S))
+        if found or left <= SLICE_S:
+            return found
+
+
+class AsyncTransaction:
+    """As Transaction, of which it is the other form."""
+
+    def __init__(self, worker: _Worker) -> None:
+        self._worker = worker
+        self.inner = Transaction(worker.client)
+
+    @property
+    def sent(self) -> list[Sent]:
+        """When it has ended, what became of each message that was sent, in their order."""
+        return self.inner.sent
+
+    def __repr__(self) -> str:
+        return repr(self.inner).replace("<", "<Async", 1)
+
+    async def receive(
+        self,
+        queue: AsyncQueue | str,
+        timeout: float | None = 0.0,
+        *,
+        lookup_id: int | None = None,
+        correlation_id: bytes | None = None,
+    ) -> Message:
+        """As Transaction.receive."""
+        messages = await self.receive_batch(queue, 1, timeout, lookup_id=lookup_id, correlation_id=correlation_id)
+        if not messages:
+            raise Empty(f"no message in {queue if isinstance(queue, str) else queue.name}")
+        return messages[0]
+
+    async def receive_batch(
+        self,
+        queue: AsyncQueue | str,
+        limit: int,
+        timeout: float | None = 0.0,
+        *,
+        lookup_id: int | None = None,
+        correlation_id: bytes | None = None,
+    ) -> list[Message]:
+        """As Transaction.receive_batch."""
+        name = queue if isinstance(queue, str) else queue.name
+
+        def take(seconds: float) -> list[Message]:
+            return self.inner.receive_batch(name, limit, seconds, lookup_id=lookup_id, correlation_id=correlation_id)
+
+        return await _in_slices(self._worker, take, timeout)
+
+    def send(self, destination: str, body: bytes | bytearray | memoryview, **properties: Unpack[Properties]) -> None:
+        """As Transaction.send: when the block ends."""
+        self.inner.send(destination, body, **properties)
+
+
+class AsyncReceived(Message):
+    """A message that an `AsyncReceiving` has received. `async with message:` ends it, as `with` does a Received."""
+
+    def __init__(self, stored: Stored, source: Source, worker: _Worker) -> None:
+        super().__init__(stored)
+        self._taken = Taken(source, stored.lookup_id)
+        self._worker = worker
+
+    async def __aenter__(self) -> AsyncReceived:
+        if not self._taken.is_open:
+            raise already_over(self)
+        return self
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> bool:
+        return await self.end(error)
+
+    async def end(self, error: BaseException | None) -> bool:
+        """As Taken.end."""
+        if not self._taken.is_open:
+            return False
+        return await self._worker.call(self._taken.end, error)
+
+    def drop(self) -> None:
+        """Have it put back, if it is not removed."""
+        if self._taken.is_open:
+            self._worker.do_later(self._taken.let_go())
+
+
+class _Hand:
+    """What a loop has received. It is kept apart from the loop, since the worker's thread may hold on to what it has
+    called a little longer than the loop lasts."""
+
+    def __init__(self, worker: _Worker, name: str, lookup_id: int | None, correlation_id: bytes | None) -> None:
+        self.worker = worker
+        self.message: AsyncReceived | None = None
+        self._name = name
+        self._lookup_id = lookup_id
+        self._correlation_id = correlation_id
+
+    def take(self, seconds: float) -> list[AsyncReceived]:
+        """In the worker's thread: the next message, which stays here, for the task may be cancelled before it hears of
+        it."""
+        queue = self.worker.client.queue(self._name)
+        found = queue.begin_receive(1, seconds, True, self._lookup_id, self._correlation_id)
+        messages = [AsyncReceived(stored, queue, self.worker) for stored in found]
+        if messages:
+            self.message = messages[0]
+        return messages
+
+
+class _Loop:
+    """An `async for` over messages, or an `async with` for one. It has a worker as long as it goes on; left half-way it
+    is dropped, as an iterator of CPython is at once, and puts back what it has."""
+
+    def __init__(
+        self, client: AsyncClient, name: str, timeout: float | None, lookup_id: int | None, correlation_id: bytes | None
+    ) -> None:
+        self._client = client
+        self._timeout = timeout
+        self._wanted = name, lookup_id, correlation_id
+        self._is_single = lookup_id is not None
+        self._hand: _Hand | None = None
+        self._is_over = False
+
+    def __aiter__(self) -> _Loop:
+        return self
+
+    async def __anext__(self) -> AsyncReceived:
+        if self._is_over:
+            raise StopAsyncIteration
+        try:
+            found = await self._next()
+        except BaseException as error:
+            await self.leave(error)
+            raise
+        if not found:
+            await self.leave(None)
+            raise StopAsyncIteration
+        return found[0]
+
+    async def _next(self) -> list[AsyncReceived]:
+        if self._hand is None:
+            self._hand = _Hand(await self._client.borrow(), *self._wanted)
+        if self._hand.message is not None:
+            await self._hand.message.end(None)
+            if self._is_single:
+                return []
+        return await _in_slices(self._hand.worker, self._hand.take, self._timeout)
+
+    async def leave(self, error: BaseException | None) -> bool:
+        """End, with what is to become of the message that it has, as Taken.end has it."""
+        self._is_over = True
+        hand, self._hand = self._hand, None
+        if hand is None:
+            return False
+        try:
+            return await hand.message.end(error) if hand.message is not None else False
+        finally:
+            self._client.give_back(hand.worker)
+
+    def __del__(self) -> None:
+        if self._hand is not None:
+            if self._hand.message is not None:
+                self._hand.message.drop()
+            self._client.give_back_from_anywhere(self._hand.worker)
+
+
+class AsyncReceiving:
+    """What `AsyncQueue.receive` gives, to use in an `async with` or an `async for`. It does what Receiving does. A loop
+    that is left, or whose task is cancelled, puts back the message that it has just now; what this client receives next
+    finds it there."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        name: str,
+        timeout: float | None,
+        lookup_id: int | None = None,
+        correlation_id: bytes | None = None,
+    ) -> None:
+        self._client = client
+        self._name = name
+        self._rest = timeout, lookup_id, correlation_id
+        self._entered: list[_Loop] = []
+
+    def __repr__(self) -> str:
+        return f"<AsyncReceiving from {self._name!r}: use it in an `async with` or an `async for`>"
+
+    def __aiter__(self) -> AsyncIterator[AsyncReceived]:
+        return _Loop(self._client, self._name, *self._rest)
+
+    async def __aenter__(self) -> AsyncReceived:
+        loop = _Loop(self._client, self._name, *self._rest)
+        try:
+            message = await anext(loop)
+        except StopAsyncIteration:
+            raise Empty(f"no message in {self._name}") from None
+        self._entered.append(loop)
+        return message
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> bool:
+        return await self._entered.pop().leave(error)
+
+
+class AsyncCursor:
+    """As Cursor, of which it is the other form. Not for use by several tasks at once."""
+
+    def __init__(self, client: AsyncClient, name: str) -> None:
+        self._client = client
+        self._name = name
+        self.place = FIRST
+
+    def __repr__(self) -> str:
+        return f"<AsyncCursor in {self._name!r} at {self.place}>"
+
+    async def peek_current(self, timeout: float | None = 0.0) -> Message:
+        """As Cursor.peek_current."""
+        if self.place == FIRST:
+            return await self.peek_next(timeout)
+        async with self._client.worker() as worker:
+            return await worker.call(lambda: self._inner(worker).peek_current())
+
+    async def peek_next(self, timeout: float | None = 0.0) -> Message:
+        """As Cursor.peek_next."""
+        async with self._client.worker(long=True) as worker:
+
+            def look(seconds: float) -> list[tuple[Message, tuple[int, int]]]:
+                cursor = self._inner(worker)
+                with contextlib.suppress(Empty):
+                    return [(cursor.peek_next(seconds), cursor.place)]
+                return []
+
+            found = await _in_slices(worker, look, timeout)
+            if not found:
+                raise Empty(f"no message behind the cursor in {self._name}")
+            message, self.place = found[0]
+            return message
+
+    def receive_current(self) -> AsyncReceiving:
+        """As Cursor.receive_current."""
+        if self.place == FIRST:
+            raise nowhere()
+        return AsyncReceiving(self._client, self._name, 0.0, self.place[1])
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        """As Cursor.__iter__."""
+        while True:
+            try:
+                message = await self.peek_next()
+            except Empty:
+                return
+            yield message
+
+    def _inner(self, worker: _Worker) -> Cursor:
+        """In the worker's thread."""
+        return Cursor(worker.client.queue(self._name), self.place)
+
+
+class AsyncQueue:
+    """A local queue, to receive from and to send to. Whether it is there, each operation says."""
+
+    def __init__(self, client: AsyncClient, name: str) -> None:
+        self._client = client
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"<AsyncQueue {self.name!r}>"
+
+    async def send(self, body: bytes | bytearray | memoryview, **properties: Unpack[Properties]) -> Sent:
+        """As Queue.send."""
+        async with self._client.worker() as worker:
+            return await worker.call(lambda: worker.client.queue(self.name).send(body, **properties))
+
+    async def send_many(
+        self, bodies: Iterable[bytes | bytearray | memoryview], **properties: Unpack[Properties]
+    ) -> list[Sent]:
+        """As Queue.send_many."""
+        async with self._client.worker() as worker:
+            return await worker.call(lambda: worker.client.queue(self.name).send_many(bodies, **properties))
+
+    def receive(
+        self, timeout: float | None = 0.0, *, lookup_id: int | None = None, correlation_id: bytes | None = None
+    ) -> AsyncReceiving:
+        """As Queue.receive, for `async with` and `async for`."""
+        return AsyncReceiving(self._client, self.name, timeout, lookup_id, correlation_id)
+
+    @contextlib.asynccontextmanager
+    async def receive_batch(self, limit: int, timeout: float | None = 0.0) -> AsyncIterator[list[Message]]:
+        """As Queue.receive_batch."""
+        async with self._client.transaction() as transaction:
+            yield await transaction.receive_batch(self.name, limit, timeout)
+
+    async def peek(self) -> AsyncIterator[Message]:
+        """As Queue.peek, for `async for`."""
+        place = FIRST
+        while True:
+            async with self._client.worker() as worker:
+                stored = await worker.call(self._page, worker, place)
+            for message in stored:
+                yield Message(message)
+            if not stored:
+                return
+            place = (stored[-1].rank, stored[-1].lookup_id)
+
+    def cursor(self) -> AsyncCursor:
+        """As Queue.cursor."""
+        return AsyncCursor(self._client, self.name)
+
+    def _page(self, worker: _Worker, place: tuple[int, int]) -> list[Stored]:
+        return worker.client.queue(self.name).look(place, PAGE)
+
+
+class AsyncClient:
+    """An application's access to a store, for asyncio: an asynchronous context manager, for any number of tasks. place,
+    tls: as Client has folder and tls. Entering it raises StoreError and its kinds, and ValueError, as Client does."""
+
+    def __init__(self, place: str | os.PathLike[str], tls: TlsFiles | None = None) -> None:
+        self._place = place
+        self._tls = tls
+        self._long = asyncio.Semaphore(MOST)
+        self._short = asyncio.Semaphore(SHORT)
+        self._is_open = True
+        self._idle: list[_Worker] = []
+        self._all: list[_Worker] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __repr__(self) -> str:
+        return f"<AsyncClient of {str(self._place)!r}>"
+
+    async def __aenter__(self) -> AsyncClient:
+        self._is_open = True
+        async with self.worker():
+            return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the store. All operations are to have ended; a loop that somebody keeps gives up its message."""
+        self._is_open = False
+        async with contextlib.AsyncExitStack() as all_of_them:  # also if one fails, or the task is cancelled
+            for worker in self._all:
+                all_of_them.push_async_callback(worker.close)
+            self._all, self._idle = [], []
+
+    @contextlib.asynccontextmanager
+    async def worker(self, long: bool = False) -> AsyncIterator[_Worker]:
+        """A thread for an operation, which may be a long one."""
+        worker = await self.borrow(long)
+        try:
+            yield worker
+        finally:
+            self.give_back(worker, long)
+
+    async def borrow(self, long: bool = True) -> _Worker:
+        """The same until `give_back`. Raises StoreError."""
+        if not self._is_open:
+            raise StoreError(f"{self!r} is closed: use it inside of `async with`")
+        self._loop = asyncio.get_running_loop()
+        limit = self._long if long else self._short
+        await limit.acquire()
+        try:
+            if self._idle:
+                return self._idle.pop()
+            worker = _Worker(lambda: Client(self._place, tls=self._tls))
+            await worker.open()
+        except BaseException:
+            limit.release()
+            raise
+        self._all.append(worker)
+        return worker
+
+    def give_back(self, worker: _Worker, long: bool = True) -> None:
+        """It is needed no more."""
+        (self._long if long else self._short).release()
+        if worker.is_open:
+            self._idle.append(worker)
+
+    def give_back_from_anywhere(self, worker: _Worker) -> None:
+        """The same from whatever thread: the garbage collector runs in any."""
+        try:
+            is_here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            is_here = False
+        if is_here:
+            self.give_back(worker)
+        elif self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the event loop has ended
+                self._loop.call_soon_threadsafe(self.give_back, worker)
+
+    async def create_queue(self, name: str, transactional: bool = True) -> AsyncQueue:
+        """As Client.create_queue."""
+        async with self.worker() as worker:
+            await worker.call(worker.client.create_queue, name, transactional)
+        return AsyncQueue(self, name)
+
+    async def purge_queue(self, name: str) -> int:
+        """As Client.purge_queue."""
+        async with self.worker() as worker:
+            return await worker.call(worker.client.purge_queue, name)
+
+    async def delete_queue(self, name: str, only_empty: bool = False) -> int:
+        """As Client.delete_queue."""
+        async with self.worker() as worker:
+            return await worker.call(worker.client.delete_queue, name, only_empty)
+
+    def queue(self, name: str) -> AsyncQueue:
+        """A queue by its name."""
+        return AsyncQueue(self, name)
+
+    async def send(
+        self,
+        destination: str,
+        body: bytes | bytearray | memoryview,
+        label: str = "",
+        priority: int = 3,
+        delivery: str | None = None,
+        **properties: Unpack[Further],
+    ) -> Sent:
+        """As Client.send."""
+        async with self.worker() as worker:
+            return await worker.call(
+                lambda: worker.client.send(destination, body, label, priority, delivery, **properties)
+            )
+
+    async def send_many(self, letters: Iterable[Letter]) -> list[Sent]:
+        """As Client.send_many."""
+        async with self.worker() as worker:
+            return await worker.call(worker.client.send_many, letters)
+
+    async def reply(
+        self, message: Message, body: bytes | bytearray | memoryview, **properties: Unpack[Properties]
+    ) -> Sent:
+        """As Client.reply."""
+        async with self.worker() as worker:
+            return await worker.call(lambda: worker.client.reply(message, body, **properties))
+
+    async def state(self, message_id: int) -> confirm.Conclusion | None:
+        """As Client.state."""
+        async with self.worker() as worker:
+            return await worker.call(worker.client.state, message_id)
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncTransaction]:
+        """As Client.transaction. If the task is cancelled, nothing is sent and what was received is put back, unless
+        the commit was under way: that ends first."""
+        async with self.worker(long=True) as worker:
+            transaction = AsyncTransaction(worker)
+            try:
+                yield transaction
+            except Reject:
+                await worker.call(transaction.inner.reject)
+            except BaseException:
+                await worker.call(transaction.inner.put_back)
+                raise
+            else:
+                await worker.call(transaction.inner.commit)

@@ -1,0 +1,545 @@
+"""What a client has done: by the `ordack serve` at an address, by that on a store which this process has opened, or by
+this process itself where none runs.
+
+`Access` is the one conversation. It asks a `Connection` to `serve`, or `commits.Direct`, which answers the same
+questions without a socket. `Address` and `Home` say how to reach them.
+
+A commit is asked of `serve` under a number. If the connection breaks before its answer, the commit is asked for again:
+of the `serve` that has started since, or done directly when none runs any more. By its number it happens once. Messages
+that were taken on the connection are back in their queues by then, so a commit with such ones has happened already, or
+fails. Messages that were taken without a `serve` stay with this process, which claims them from each `serve`.
+"""
+
+from __future__ import annotations
+
+import functools
+import secrets
+import socket
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mqqb import confirm
+
+from ordack.api.one_thread import Turn, one_thread
+from ordack.broker import service
+from ordack.broker.commits import (
+    LOOK_AGAIN_S,
+    Commit,
+    Current,
+    Direct,
+    Done,
+    Emptying,
+    Request,
+    Wanted,
+    asked_again,
+    unknown,
+)
+from ordack.broker.order_acks import indispensable
+from ordack.broker.orders import Order
+from ordack.broker.sending import Sent, SentRun, each
+from ordack.config.config import TLS_SCHEME, Config, TlsFiles, check_host, format_address, parse_address
+from ordack.store import Store, StoreBusy, StoreError, StoreServed, StoreUnknown
+from ordack.store.database import BUSY_TIMEOUT_S
+from ordack.store.messages import Stored
+from ordack.store.queues import Queue
+
+TCP_SCHEME = "tcp://"
+ANSWER_S = 60.0  # after that long no answer is expected any more: `serve` hangs, or was stopped
+HELLO_S = 5.0  # the same for the first one
+CONNECT_S = 10.0  # that a connection to an address may take
+RECONNECT_S = 20.0  # that the `serve` at an address may be away, as while it starts again
+WAIT_S = 10.0  # a question for messages that are to come is asked again after this
+RECEIVE_BYTES = 96 << 10  # at once: for more, malloc asks the kernel for pages each time
+PAUSES_S = 0.02, 0.5  # between two attempts to connect: the first one, and the longest
+ATTEMPTS = 5  # to have something done, with as many connections
+# A connection of which the other end, or the way there, is gone without a word ends after a minute.
+KEEP_ALIVE = {
+    "TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 60_000, "TCP_NODELAY": 1,
+}  # fmt: skip
+ENDED = "it ends the connection before it answers"
+
+Result = TypeVar("Result")
+
+
+class StoreUnreachable(StoreError):
+    """The `ordack serve` at an address does not answer. What was asked for last has not happened."""
+
+
+class Lost(Exception):
+    """The connection is gone, before an answer has come. asked: the question may have reached the other end."""
+
+    def __init__(self, asked: bool, why: Exception | None = None) -> None:
+        super().__init__(asked)
+        self.asked = asked
+        self.why = why
+
+
+class Connection:
+    """A connection to `serve`. guid: of its queue manager."""
+
+    def __init__(self, connected: socket.socket, application: bytes, patience: float = HELLO_S) -> None:
+        self._socket = connected
+        self._buffer = bytearray()
+        self.guid: bytes = self.ask(service.frame(service.HELLO, service.VERSION, application), patience)
+
+    def ask(self, question: bytes, patience: float | None = None) -> Any:
+        """Ask, and wait for the answer, ANSWER_S or so many seconds. Raises what it says went wrong, and Lost; after
+        whatever leaves it before the answer has come, the connection is of no use, and closed.
+        """
+        answer: list[Any] | None = None
+        asked = False
+        try:
+            self._socket.settimeout(ANSWER_S if patience is None else patience)
+            self._socket.sendall(question)
+            asked = True
+            while answer is None:
+                data = self._socket.recv(RECEIVE_BYTES)
+                if not data:
+                    raise Lost(asked)
+                self._buffer += data
+                answer = next(service.frames(self._buffer), None)
+        except (OSError, service.Malformed) as error:
+            raise Lost(asked, error) from None
+        finally:
+            if answer is None:
+                self._socket.close()
+        return service.result_of(answer)
+
+    def messages(self, question: bytes, wait: float) -> list[Stored]:
+        """What it answers to a question for messages, which it may wait for. wait: seconds."""
+        return service.messages_in(self.ask(question, wait + ANSWER_S))
+
+    def take(self, wanted: Wanted, timeout: float) -> list[Stored]:
+        """As Direct has it, and all that follows."""
+        return self.messages(service.take_question(wanted, timeout), timeout)
+
+    def carry_out(self, request: Request) -> Done:
+        sent, result = self.ask(service.commit_question(request))
+        return Done([SentRun(*run) for run in sent], result)
+
+    def empty(self, emptying: Emptying) -> tuple[int, bool]:
+        removed, is_all = self.ask(service.empty_question(emptying))
+        return removed, is_all
+
+    def has_ended(self, waits: tuple[type[OSError], ...]) -> bool:
+        """Has the other end closed it, while nothing was asked? waits: what `recv` raises as long as it has not."""
+        self._socket.settimeout(0)
+        try:
+            self._socket.recv(1)
+        except waits:
+            return False
+        except OSError:
+            pass
+        self._socket.close()
+        return True
+
+    def close(self) -> None:
+        """Say that nothing more comes, and close it."""
+        try:
+            self._socket.settimeout(ANSWER_S)
+            self._socket.sendall(service.frame(service.BYE))
+        except OSError:
+            pass  # then its last answer is kept for a day
+        finally:
+            self._socket.close()
+
+
+def silence(folder: Path) -> str:
+    """What to say of a `serve` that has this store and does not answer for as long as anybody waits for a store; "" if
+    it answers, and if none can be asked: none runs, it begins or ends just now, or this user may not."""
+    connected = service.connect(folder)
+    if connected:
+        try:
+            Connection(connected, secrets.token_bytes(service.APPLICATION_SIZE), BUSY_TIMEOUT_S).close()
+        except Lost as lost:
+            if isinstance(lost.why, TimeoutError):
+                return f"it has not answered for {BUSY_TIMEOUT_S:.0f} s; if it hangs, end it and start it again"
+        except StoreError:  # it says why it takes nobody
+            connected.close()
+    return ""
+
+
+# ---- where the work is done
+
+
+class Home:
+    """A store that this process has opened: asked for are the `serve` that runs on it, and `direct` where none runs.
+
+    retried: what `connect` raises if it is worth another attempt."""
+
+    retried: type[StoreError] = StoreBusy
+
+    def __init__(self, store: Store, direct: Direct) -> None:
+        self.store = store
+        self.direct: Direct | None = direct
+        self.place = str(store.folder)
+
+    @property
+    def guid(self) -> bytes:
+        """Identifier of the queue manager, 16 bytes."""
+        return self.store.guid
+
+    @property
+    def patience_s(self) -> float:
+        """How long a `serve` that does not answer is waited for."""
+        return BUSY_TIMEOUT_S
+
+    def connect(self, application: bytes) -> Connection:
+        """A connection to `serve`. Raises StoreBusy."""
+        connected = service.connect(self.store.folder)
+        if connected is None:
+            raise self.unreachable("there is no socket in the store's folder")
+        try:
+            return Connection(connected, application)
+        except (Lost, StoreError) as error:  # it stops, hangs, has too many, is of another version
+            connected.close()
+            raise self.unreachable("it does not answer" if isinstance(error, Lost) else error) from None
+
+    def has_lost(self, _connection: Connection) -> bool:
+        """Has a connection ended? That is found out when something is asked."""
+        return False
+
+    def unreachable(self, why: object) -> StoreError:
+        """The error of who has asked `serve` in vain."""
+        return StoreBusy(
+            f"{self.store.manager} has the store {self.store.folder}, and could not be asked: {why or ENDED}. Try "
+            "again; if it hangs, end it"
+        )
+
+    def close(self) -> None:
+        """Close the store."""
+        self.store.close()
+
+
+class Address:
+    """Where a `serve` takes applications, for a client that has no store. tls: what it is spoken with, None without."""
+
+    retried: type[StoreError] = StoreUnreachable
+    direct: Direct | None = None
+
+    def __init__(self, host: str, port: int, tls: TlsFiles | None = None) -> None:
+        self.place = f"{TLS_SCHEME if tls else TCP_SCHEME}{format_address(host, port)}"
+        self.guid = b""
+        self._where = host, port
+        self._is_open = True
+        self._waits: tuple[type[OSError], ...] = (BlockingIOError,)
+        self._tls = None
+        if tls:
+            import ssl  # who does not speak TLS does not wait for it
+
+            from ordack.config.tls import Tls
+
+            self._tls = Tls(tls).client
+            self._waits = BlockingIOError, ssl.SSLWantReadError
+
+    @property
+    def patience_s(self) -> float:
+        """As Home has it, and all that follows."""
+        return RECONNECT_S
+
+    @property
+    def store(self) -> Store:
+        raise StoreError(
+            f"{self.place} is the address of an `ordack serve`: what is done to its store itself, as to make, empty or "
+            "delete queues and to back it up, is done on its own machine, with the command `ordack`"
+        )
+
+    def connect(self, application: bytes) -> Connection:
+        """Raises StoreUnreachable, StoreError."""
+        if not self._is_open:
+            raise StoreError(f"{self.place} is closed: open it again")
+        try:
+            connected = socket.create_connection(self._where, CONNECT_S)
+        except OSError as error:
+            raise self.unreachable(error) from None
+        try:
+            keep_alive(connected)
+            if self._tls:
+                connected.settimeout(HELLO_S)
+                connected = self._tls.wrap_socket(connected, server_hostname=self._where[0])
+            made = Connection(connected, application)
+        except (OSError, Lost) as error:
+            connected.close()
+            raise self.unreachable(error.why if isinstance(error, Lost) else error) from None
+        except BaseException:
+            connected.close()
+            raise
+        if self.guid not in (b"", made.guid):
+            made.close()
+            raise StoreError(f"another queue manager answers at {self.place} than before: open it again")
+        self.guid = made.guid
+        return made
+
+    def has_lost(self, connection: Connection) -> bool:
+        return connection.has_ended(self._waits)
+
+    def unreachable(self, why: object) -> StoreError:
+        text = getattr(why, "strerror", None) or str(why or ENDED.replace("ends", "closes"))
+        if self._tls:
+            import ssl
+
+            from ordack.config.tls import words
+
+            text = words(why) if isinstance(why, ssl.SSLError) else text
+        return StoreUnreachable(f"{self.place} cannot be reached: {text}; does `ordack serve` run there?")
+
+    def close(self) -> None:
+        self._is_open = False
+
+
+def address_of(place: object, tls: TlsFiles | None) -> Address | None:
+    """The address that this is; None for the folder of a store. Raises ValueError if it can be neither, or for files
+    that TLS cannot be spoken with."""
+    scheme = next((known for known in (TCP_SCHEME, TLS_SCHEME) if str(place).startswith(known)), "")
+    if not scheme:
+        if tls:
+            raise ValueError(f"{place}: certificates are for a {TLS_SCHEME} address; a folder needs none")
+        return None
+    try:
+        host, port = parse_address(str(place).removeprefix(scheme))
+        check_host(host)
+    except ValueError as error:
+        raise ValueError(f"{place}: write {scheme}HOST:PORT: {error}") from None
+    if scheme == TLS_SCHEME and not tls:
+        raise ValueError(f"{place} needs certificate, key and authority: `ordack tls certificate` makes them")
+    if scheme == TCP_SCHEME and tls:
+        raise ValueError(f"{place} speaks no TLS: write {TLS_SCHEME}, or leave the certificates out")
+    return Address(host, port, tls)
+
+
+def keep_alive(connected: socket.socket) -> None:
+    """Have the kernel find out that the other end is gone."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEP_ALIVE.items():
+        if hasattr(socket, name):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+# ---- the conversation
+
+
+class Access:
+    """What a client has done. All methods raise StoreError and its kinds. turn: as `one_thread` has it."""
+
+    def __init__(self, place: Home | Address, turn: Turn) -> None:
+        self.turn = turn
+        self._place = place
+        self._application = secrets.token_bytes(service.APPLICATION_SIZE)
+        self._number = 0
+        self._held: set[int] = set()  # messages that were taken without a `serve`
+        self._connection = place.connect(self._application) if isinstance(place, Address) else None
+
+    @one_thread
+    def take(self, wanted: Wanted, timeout: float) -> list[Stored]:
+        """Take messages, hidden from others until `commit` or `put_back`; an empty list if none came in time, in
+        seconds. If this process dies, they are available again."""
+
+        def find(there: Connection | Direct, wait: float) -> list[Stored]:
+            found = there.take(wanted, wait)
+            if isinstance(there, Direct):
+                self._held.update(message.lookup_id for message in found)
+            return found
+
+        return self.wait_for(find, timeout)
+
+    @one_thread
+    def commit(self, commit: Commit) -> list[Sent]:
+        """Do it, durably; what became of each letter. If it raises, what was taken is put back. Raises also
+        NoSuchQueue, BadName, ValueError for a letter."""
+        return each(self._place.guid, self._carry_out(commit).sent)
+
+    @one_thread
+    def order(self, order: Order) -> Any:
+        """Have it carried out, durably; what came of it. Raises what it raises."""
+        _ = self._place.store  # which is not to be had at an address
+        return self._carry_out(Commit(order=order)).result
+
+    def put_back(self, keys: Collection[int]) -> None:
+        """Put messages that were taken back in their old places."""
+        self.turn.soon(functools.partial(self._put_back, keys))
+
+    @one_thread
+    def empty(self, emptying: Emptying) -> int:
+        """Remove messages, in pieces: if it raises, or this process dies, a part is gone, and its senders know. How
+        many, those that are marked included. Others have their turn between two pieces."""
+        _ = self._place.store  # which is not to be had at an address
+        removed, is_all = 0, False
+        while not is_all:
+            count, is_all = self.ask(lambda there: there.empty(emptying))
+            removed += count
+        return removed
+
+    @one_thread
+    def close(self) -> None:
+        """Put back what was taken, and do no more; the store is closed, too."""
+        if self._connection:
+            self._connection.close()
+            self._connection = None
+        self._place.close()
+
+    def ask(self, question: Callable[[Any], Result]) -> Result:
+        """Ask what may be asked twice: of a Connection, or Direct."""
+        why: Exception | None = None
+        for _ in range(ATTEMPTS):
+            there = self._reached()
+            try:
+                return question(there)
+            except StoreServed:
+                continue
+            except Lost as lost:
+                self._connection, why = None, lost.why
+        raise self._place.unreachable(why)
+
+    def wait_for(self, find: Callable[[Any, float], list[Stored]], timeout: float) -> list[Stored]:
+        """The messages that `find` finds, which is given whom to ask and how many seconds to wait; an empty list if it
+        finds none in time."""
+        deadline = time.monotonic() + timeout
+
+        def once(there: Connection | Direct) -> tuple[list[Stored], bool]:
+            left = max(deadline - time.monotonic(), 0.0)
+            wait = min(left, LOOK_AGAIN_S if isinstance(there, Direct) else WAIT_S)
+            return find(there, wait), wait == left
+
+        while True:
+            found, is_last = self.ask(once)
+            if found or is_last:
+                return found
+
+    def _carry_out(self, commit: Commit) -> Done:
+        direct = self._place.direct
+        try:
+            return self._ask_for(commit)
+        except BaseException:
+            if direct and (here := self._held.intersection(commit.taken)):
+                direct.put_back(here)
+            raise
+        finally:
+            if direct:
+                direct.let_go(commit.taken)
+            self._held.difference_update(commit.taken)
+
+    def _ask_for(self, commit: Commit) -> Done:
+        request = Request(self._application, 0, commit)
+        asked = False  # somebody may have done it
+        why: Exception | None = None
+        for _ in range(ATTEMPTS):
+            there: Connection | Direct | None = None
+            try:
+                there = self._reached()
+                if isinstance(there, Connection) and not request.number:
+                    self._number += 1
+                    request = request._replace(number=self._number)
+                return there.carry_out(request)
+            except StoreServed:
+                continue
+            except Lost as lost:
+                self._connection, why = None, lost.why
+                asked = asked or lost.asked
+            except StoreUnknown as error:
+                raise (unknown(commit, [], error) if isinstance(there, Connection) else error) from None
+            except StoreError as error:
+                raise (asked_again(commit, error) if asked else error) from None
+            except ValueError:  # as of a question that is too large
+                self._put_back(commit.taken)
+                raise
+        ended = self._place.unreachable(None if asked else why)
+        raise asked_again(commit, ended) if asked else ended
+
+    def _put_back(self, keys: Collection[int]) -> None:
+        direct = self._place.direct
+        if direct and (here := self._held.intersection(keys)):
+            self._held -= here
+            direct.put_back(here)
+        if keys and self._connection:
+            try:
+                self._connection.ask(service.frame(service.PUT_BACK, list(keys)))
+            except Lost:  # they are back
+                self._connection = None
+
+    def _reached(self) -> Connection | Direct:
+        """Whom to ask: `serve`, if need be on a new connection, or Direct if none runs."""
+        if self._connection and self._place.has_lost(self._connection):
+            self._connection = None
+        deadline = time.monotonic() + self._place.patience_s
+        pause = PAUSES_S[0]
+        while self._connection is None:
+            if self._place.direct and not self._place.store.is_served:
+                return self._place.direct
+            try:
+                self._connection = self._connected()
+            except self._place.retried:
+                if time.monotonic() + pause > deadline:
+                    raise
+                time.sleep(pause)
+                pause = min(2 * pause, PAUSES_S[1])
+        return self._connection
+
+    def _connected(self) -> Connection:
+        made = self._place.connect(self._application)
+        if self._held:
+            try:
+                made.ask(service.frame(service.CLAIM, list(self._held)))
+            except Lost as lost:
+                raise self._place.unreachable("it does not answer" if lost.why else None) from None
+        return made
+
+
+class There:
+    """What a client looks at, and does not change, in the store of the `serve` at an address. Methods: as
+    `reads.Here`."""
+
+    def __init__(self, address: Address, access: Access) -> None:
+        self.turn = access.turn
+        self.place = address.place
+        self._address = address
+        self._access = access
+
+    @property
+    def guid(self) -> bytes:
+        return self._address.guid
+
+    @property
+    def store(self) -> Store:
+        return self._address.store
+
+    def config(self) -> Config:
+        return Current(self.store)()
+
+    @one_thread
+    def queue(self, name: str | int) -> Queue:
+        return Queue(*self._ask(service.QUEUE, name))
+
+    @one_thread
+    def look(self, queue: int, place: tuple[int, int], limit: int, timeout: float) -> list[Stored]:
+        def find(there: Connection, wait: float) -> list[Stored]:
+            return there.messages(service.look_question(queue, place, limit, wait), wait)
+
+        return self._access.wait_for(find, timeout)
+
+    @one_thread
+    def state(self, message_id: int) -> confirm.Conclusion | None:
+        fields = self._ask(service.STATE, message_id)
+        return confirm.Conclusion(*fields) if fields else None
+
+    @one_thread
+    def last_discarded(self, destination: str) -> int:
+        found: int = self._ask(service.DISCARDED, destination)
+        return found
+
+    def _ask(self, *question: object) -> Any:
+        return self._access.ask(lambda there: there.ask(service.frame(*question)))
+
+
+def purge_outgoing(store: Store, access: Access, outgoing: int) -> tuple[int, int]:
+    """Ask the queue manager to end all messages that an outgoing queue has now (C-29); how many, and how many stay as
+    `indispensable` says."""
+    last = store.outgoing.last_key()
+    keep = list(indispensable(store, outgoing))
+    removed = 0
+    after: int | None = 0
+    while after is not None:
+        done, after = access.order(Order("withdraw", (outgoing, after, last, keep)))
+        removed += done
+    return removed, len(keep)

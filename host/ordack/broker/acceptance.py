@@ -1,0 +1,442 @@
+"""What becomes of a message that has come: it goes into a queue here, or on to another queue manager, or is refused.
+
+One that is refused is answered, a transactional one with a negative FinalAck. That stays in an acknowledgement queue,
+an outgoing queue named by the GUID of the peer that the message came from, until a session with that peer has
+acknowledged it. A message for another queue manager is put in an outgoing queue as it is, if this one routes, and has
+no stream here: only sessions acknowledge it (B-012, B-077).
+
+Every decision returns a text: "" if it was made, else why the queue manager has no room for the message (B-285), and
+nothing was decided. Times: `now` monotonic milliseconds, `wall` seconds since 1970.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from mqqb import build, compose, confirm, core, guids, headers, reader
+from mqqb.destination import is_too_late, rejection_of
+from mqqb.events import MessageReceived
+
+from ordack.broker import outcome
+from ordack.broker.batch import Batch
+from ordack.broker.incoming import IncomingState, IncomingStreams
+from ordack.broker.links import Link
+from ordack.broker.outcome import Back
+from ordack.broker.outgoing import OutgoingQueues
+from ordack.broker.prediction import MessageRun
+from ordack.broker.routing import Routing
+from ordack.broker.serve_log import Operator
+from ordack.config import classes
+from ordack.config.config import Config
+from ordack.store import Store
+from ordack.store.messages import NewMessage
+from ordack.store.queues import Queue
+from ordack.store.schema import correlation_of
+
+Identifier = tuple[bytes, int]  # source queue manager, MessageID
+
+
+class Duplicates:
+    """MessageIDHistoryTable; `load` takes it from the store. Times: seconds since 1970."""
+
+    def __init__(self, store: Store, config: Config) -> None:
+        self._store = store
+        self._config = config
+        self._seen: dict[Identifier, int] = {}  # the oldest first
+        self._before = 0
+
+    def __contains__(self, identifier: Identifier) -> bool:
+        return identifier in self._seen
+
+    def load(self) -> None:
+        """Take it from the store."""
+        self._seen = {(source, message_id): time for source, message_id, time in self._store.memory.history()}
+
+    def note(self, identifier: Identifier, wall: int) -> None:
+        """It has come."""
+        self._seen.pop(identifier, None)
+        self._seen[identifier] = wall
+
+    def save(self, noted: Iterable[Identifier]) -> None:
+        """Write what was noted to the store, and forget what is more than may be remembered."""
+        self._store.memory.save_history([(*identifier, self._seen[identifier]) for identifier in noted])
+        surplus = len(self._seen) - self._config.history_size
+        if surplus > 0:
+            self._forget(list(islice(self._seen, surplus)))
+
+    def forget_before(self, time: int) -> None:
+        """What came before this time is to be forgotten (B-154)."""
+        self._before = time
+
+    @property
+    def has_old(self) -> bool:
+        """Is there something to be forgotten?"""
+        return next(iter(self._seen.values()), self._before) < self._before
+
+    def forget_old(self, limit: int) -> int:
+        """Forget up to so many of those; how many."""
+        old = [identifier for identifier, noted in islice(self._seen.items(), limit) if noted < self._before]
+        self._forget(old)
+        return len(old)
+
+    def _forget(self, identifiers: list[Identifier]) -> None:
+        for identifier in identifiers:
+            del self._seen[identifier]
+        self._store.memory.delete_history(identifiers)
+
+
+LOWEST_PRIORITY_RANK = 7
+FINAL_ACK_BYTES = 512  # at most, with the longest address
+NOT_NOW = "too many FinalAcks wait for the peer already"  # the message is dropped, and comes again (B-151)
+
+
+@dataclass(slots=True)
+class Arriving:
+    """A message that has come, with its packet and its size, the queue here that it means, and its stream if it has one
+    here; or a run of messages, which have no packet in common."""
+
+    batch: Batch
+    link: Link
+    message: headers.UserMessage
+    raw: bytes
+    size: int
+    wall: int
+    queue: Queue | None = None
+    state: IncomingState | None = None
+
+
+class Acceptance:
+    """Decides about messages; what it has decided is in the batch."""
+
+    def __init__(
+        self,
+        store: Store,
+        config: Config,
+        routing: Routing,
+        incoming: IncomingStreams,
+        outgoing: OutgoingQueues,
+        duplicates: Duplicates,
+        operator: Operator,
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._routing = routing
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._duplicates = duplicates
+        self._operator = operator
+
+    def message(self, batch: Batch, link: Link, message: headers.UserMessage, raw: bytes, now: int, wall: int) -> str:
+        """Decide about one message."""
+        user = message.user
+        batch.received[link] = batch.received.get(link, 0) + 1
+        arriving = Arriving(batch, link, message, raw, len(raw), wall)
+        forward = self._config.route and not self._routing.is_here(user)
+        if message.transaction is not None:  # B-247: no look-up, the ordering knows
+            return self._forward(arriving) if forward else self._transactional(arriving, now)
+        identifier = (bytes(user.source_queue_manager), user.message_id)
+        refusal = ""
+        if identifier not in self._duplicates:  # B-248
+            refusal = (self._forward if forward else self._other)(arriving)
+        if not refusal:
+            self._duplicates.note(identifier, wall)  # B-254
+            batch.noted[identifier] = None
+        return refusal
+
+    def run(self, batch: Batch, link: Link, run: MessageRun, now: int, wall: int) -> Iterator[MessageReceived]:
+        """Decide about a run: accept at once those that are next in their stream, and yield each of the others, in its
+        place, to be decided before the next is asked for."""
+        arriving = self._alike(batch, link, run, wall)
+        first = 0
+        while arriving is not None and first < len(run):
+            arriving.size = run.bytes_from(first)
+            if not self._fits(arriving) or self.over_quota(arriving):
+                break
+            accepted = self._accept_run(arriving, run, first, now)
+            first += accepted
+            if first < len(run):
+                yield run.single(first)
+                first += 1
+        for place in range(first, len(run)):
+            yield run.single(place)
+
+    def _alike(self, batch: Batch, link: Link, run: MessageRun, wall: int) -> Arriving | None:
+        """The messages of a run as one, the oldest of them; None if each has to be decided by itself, for there is a
+        reason to reject one, or their stream is new."""
+        message = run.template.message
+        user = message.user
+        if self._config.route and not self._routing.is_here(user):
+            return None
+        key, target = self._routing.target(user)
+        state = self._incoming.find(bytes(user.source_queue_manager), key)
+        user.sent_time = min(run.sent_times)
+        arriving = Arriving(batch, link, message, b"", 0, wall, self._incoming.queue(target), state)
+        return None if state is None or self._rejection(arriving) else arriving
+
+    def _accept_run(self, arriving: Arriving, run: MessageRun, first: int, now: int) -> int:
+        """Accept those from `first` on that are next in their stream, as `_transactional` does each; how many."""
+        batch, link, message, state = arriving.batch, arriving.link, arriving.message, arriving.state
+        assert state is not None
+        assert message.transaction is not None
+        count = run.accept(state.stream.record, first)
+        if count:
+            batch.received[link] = batch.received.get(link, 0) + count
+            self._incoming.came_on(link, state)
+            before, state.last_access = state.last_access, arriving.wall
+            packets = run.packets(first, count)
+            self._put(arriving, packets, self._expire(arriving, run, first, count), sum(map(len, packets)))
+            state.stream.schedule_for_run(count, now, link.session, self._config.early_order_ack)
+            self._incoming.owe(state)
+            batch.incoming[state] = None
+            batch.stored.append((link, True, count))
+            self._complain_of_refusals(state, message.transaction, before)
+        return count
+
+    @staticmethod
+    def _expire(arriving: Arriving, run: MessageRun, first: int, count: int) -> list[int | None]:
+        """When each of them has been in its queue for long enough."""
+        message = arriving.message
+        if message.user.time_to_be_received == compose.FOREVER:
+            return [None] * count
+        expire = []
+        for sent_time in run.sent_times[first : first + count]:
+            message.user.sent_time = sent_time
+            expire.append(outcome.expires(message, arriving.wall))
+        return expire
+
+    def acknowledgement(
+        self, batch: Batch, link: Link, packet: reader.OrderAck | headers.FinalAck, raw: bytes, now: int, wall: int
+    ) -> str:
+        """Decide about an acknowledgement for another queue manager (B-363). If its source still waits for an OrderAck
+        that goes nowhere, it sends again and gets another."""
+        source = bytes(packet.message.user.queue_manager_address)
+        if not self._config.route or (isinstance(packet, reader.OrderAck) and not self._outgoing.has_way(source)):
+            return ""
+        return self.message(batch, link, packet.message, raw, now, wall)
+
+    # ---- messages that end here
+
+    def _other(self, arriving: Arriving) -> str:
+        """Decide about a message that is not transactional."""
+        message = arriving.message
+        arriving.queue = self._incoming.queue(self._routing.target(message.user)[1])
+        rejection = self._rejection(arriving) or self.over_quota(arriving)
+        if not rejection:
+            return self._insert(arriving)
+        if message.user.flags & core.USER_JN and not self._fits(arriving):
+            return arriving.batch.outcomes.why_full
+        self._fail(arriving, rejection)
+        return ""
+
+    def _transactional(self, arriving: Arriving, now: int) -> str:
+        batch, link, user, transaction = (
+            arriving.batch,
+            arriving.link,
+            arriving.message.user,
+            arriving.message.transaction,
+        )
+        assert transaction is not None
+        key, target = self._routing.target(user)
+        state = self._state(batch, bytes(user.source_queue_manager), key, target, now)
+        arriving.queue, arriving.state = self._incoming.queue(target), state
+        self._incoming.came_on(link, state)
+        before, state.last_access = state.last_access, arriving.wall  # B-274
+        refusal = state.stream.decide(transaction, self._rejection(arriving), self, arriving)
+        if refusal:
+            return refusal
+        state.stream.schedule_order_ack(now, link.session, self._config.early_order_ack)
+        self._incoming.owe(state)
+        batch.incoming[state] = None
+        self._complain_of_refusals(state, transaction, before)
+        return ""
+
+    def _state(self, batch: Batch, source: bytes, key: str, target: str | int, now: int) -> IncomingState:
+        state = self._incoming.find(source, key)
+        if state is None:
+            state, forgotten = self._incoming.add(source, key, target, now)
+            for stray in forgotten:
+                batch.incoming.pop(stray, None)
+                batch.forgotten.append((stray.source, stray.key))
+        return state
+
+    def _rejection(self, arriving: Arriving) -> int:
+        queue = arriving.queue
+        is_transactional = queue is not None and queue.transactional
+        rejection = rejection_of(
+            arriving.message, queue is not None, is_transactional, arriving.wall, self._config.clock_skew
+        )
+        if queue is not None and rejection in (0, confirm.NACK_REACH_QUEUE_TIMEOUT) and self._denial(arriving, queue):
+            return confirm.NACK_ACCESS_DENIED  # B-374, C-58; before any look at its time (15.5 of behaviour.md)
+        return rejection
+
+    def _denial(self, arriving: Arriving, queue: Queue) -> str:
+        """Why the sender may not write to this queue; "" if it may."""
+        source = bytes(arriving.message.user.source_queue_manager)
+        return self._config.access_to(queue.name).refusal(arriving.link.address, source, arriving.link.certificate)
+
+    def _fits(self, arriving: Arriving) -> bool:
+        return arriving.batch.outcomes.room >= arriving.size
+
+    def over_quota(self, arriving: Arriving) -> int:
+        """As mqqb.destination.Storage asks."""
+        queue = arriving.queue
+        assert queue is not None
+        if queue.quota is None or not self._fits(arriving):
+            return 0
+        now = self._store.queues.find(queue.identifier)
+        queued = arriving.batch.queued.get(queue.identifier, 0)
+        return 0 if now is None or now.has_room(queued + arriving.size) else confirm.NACK_Q_EXCEED_QUOTA
+
+    def keep(self, arriving: Arriving, rejection: int) -> str:
+        """As mqqb.destination.Storage asks."""
+        return self._reject(arriving, rejection) if rejection else self._insert(arriving)
+
+    def _insert(self, arriving: Arriving) -> str:
+        """Put a message in its queue (B-288), and say so if that is asked for (B-291)."""
+        batch, message, raw = arriving.batch, arriving.message, arriving.raw
+        if not self._fits(arriving):
+            return batch.outcomes.why_full
+        back = self._put(arriving, [raw], [outcome.expires(message, arriving.wall)], len(raw))
+        if message.properties.flags & headers.WANT_PA:
+            batch.outcomes.administer(message, confirm.ACK_REACH_QUEUE, back)
+        if message.base.flags & core.BASE_TR:
+            batch.outcomes.report(message)
+        return ""
+
+    def _put(self, arriving: Arriving, packets: list[bytes], expire: list[int | None], size: int) -> Back:
+        """Put packets with the headers of the message that arrives in its queue; the way back to their source. expire:
+        when each does. size: bytes of all."""
+        batch, message, queue = arriving.batch, arriving.message, arriving.queue
+        assert queue is not None
+        if arriving.state is not None:
+            self._incoming.accepted(arriving.state)
+        wanted = outcome.wants(message, own=False)
+        back = _way_back(arriving.link, message.user)
+        if wanted and back.direct:
+            wanted |= outcome.DIRECT
+        priority = 0 if message.transaction is not None else message.base.flags & core.BASE_PR  # B-287
+        rank = LOWEST_PRIORITY_RANK - priority
+        peer, address = (back.peer, back.address) if wanted else (None, None)
+        correlation = correlation_of(message)
+        are_alike = expire.count(expire[0]) == len(expire)
+        for first, expires in zip(packets, expire[:1] if are_alike else expire, strict=False):
+            more = packets[1:] if are_alike else ()
+            batch.messages.append(
+                NewMessage(
+                    queue.identifier, rank, first, expires, wanted, peer, address, correlation=correlation, more=more
+                )
+            )
+        batch.queued[queue.identifier] = batch.queued.get(queue.identifier, 0) + size
+        batch.outcomes.room -= size
+        return back
+
+    # ---- messages for another queue manager
+
+    def _forward(self, arriving: Arriving) -> str:
+        """Decide about a message, or acknowledgement, that goes on (B-012, B-259, B-264)."""
+        batch, message = arriving.batch, arriving.message
+        hops = (message.user.flags & core.USER_RC) + 1
+        target = self._routing.onward(message.user)
+        rejection = 0
+        if not target:
+            rejection = confirm.NACK_BAD_DST_Q
+        elif hops > self._config.hop_limit:
+            rejection = confirm.NACK_HOP_COUNT_EXCEEDED
+        elif is_too_late(message, arriving.wall, self._config.clock_skew):
+            rejection = confirm.NACK_REACH_QUEUE_TIMEOUT
+        if rejection:
+            if message.transaction is not None:
+                return self._reject(arriving, rejection)
+            self._fail(arriving, rejection)
+            return ""
+        if not self._fits(arriving):
+            return batch.outcomes.why_full  # B-251
+        batch.outcomes.room -= arriving.size
+        packet = bytearray(arriving.raw)
+        build.set_hop_count(packet, hops)
+        batch.forwarded.append((target, message, packet))
+        if message.base.flags & core.BASE_TR:
+            batch.outcomes.report(message)
+        return ""
+
+    # ---- messages that are refused
+
+    def _reject(self, arriving: Arriving, message_class: int) -> str:
+        """Refuse a transactional message (B-260).
+
+        The FinalAck is filed under the peer, the next hop back, even where it is addressed to another source (B-011,
+        B-362).
+        """
+        batch, link, message = arriving.batch, arriving.link, arriving.message
+        back = _way_back(link, message.user)
+        waiting = self._outgoing.to_peer(back.peer)
+        if waiting and waiting.stream.waiting >= self._config.max_peer_final_acks:
+            return NOT_NOW
+        if batch.outcomes.room < FINAL_ACK_BYTES:
+            return batch.outcomes.why_full
+        self._refused(arriving, message_class)
+        batch.outcomes.final_ack(message, message_class, back)
+        batch.rejected.append((arriving.state, back.peer))
+        if message.properties.flags & headers.WANT_NA:
+            batch.outcomes.administer(message, message_class, back)
+        return ""
+
+    def _fail(self, arriving: Arriving, message_class: int) -> None:
+        """Refuse a message that is not transactional."""
+        self._refused(arriving, message_class)
+        back = _way_back(arriving.link, arriving.message.user)
+        arriving.batch.outcomes.undelivered(arriving.raw, message_class, back)
+
+    def _refused(self, arriving: Arriving, message_class: int) -> None:
+        """Count it, and tell an operator."""
+        link, queue, name = arriving.link, arriving.queue, outcome.format_name(arriving.message.user)
+        arriving.batch.refusals.append((link, message_class))
+        said = classes.words(message_class, name)
+        if message_class == confirm.NACK_ACCESS_DENIED and queue is not None:
+            said = f"{self._denial(arriving, queue)} of {queue.name} (class {classes.label(message_class)})"
+        self._operator.tell(
+            f"{link.address}: a message for {name} is refused: {said}",
+            fact=f"{link.address} {name}: {message_class}",
+            peer=link.address,
+            queue=name,
+            **{"class": classes.label(message_class)},
+        )
+
+    def _complain_of_refusals(
+        self, state: IncomingState, transaction: headers.TransactionHeader, last_access: int
+    ) -> None:
+        """Tell an operator, once, of a source whose messages are all out of order; not of what is only sent again.
+        last_access: before this one."""
+        stream = state.stream
+        count = stream.record[core.INCOMING_REJECT_COUNT]
+        if not count:
+            state.complained = False
+            state.refusing_since = 0
+            return
+        if (
+            transaction.tx_sequence_id == stream.tx_sequence_id
+            and transaction.tx_sequence_number <= stream.tx_sequence_number
+        ):
+            return
+        if not state.refusing_since:  # after a start it may refuse for long already
+            state.refusing_since = last_access if count > 1 else state.last_access
+        if count >= self._config.refusals_told and not state.complained:
+            state.complained = True
+            self._operator.tell(
+                f"{guids.guid_text(state.source)} to {state.key}: {count} messages refused in a row, the last "
+                f"{transaction.tx_sequence_id}/{transaction.tx_sequence_number} after "
+                f"{transaction.previous_tx_sequence_number}, while the last accepted is "
+                f"{stream.tx_sequence_id}/{stream.tx_sequence_number}: was the source restored from an older copy? "
+                "(B-426)",
+                peer=guids.guid_text(state.source),
+                queue=state.key,
+                rule="B-426",
+            )
+
+
+def _way_back(link: Link, user: headers.UserHeader) -> Back:
+    return Back(
+        link.peer, link.address, link.session.direct_format_session and bytes(user.source_queue_manager) == link.peer
+    )

@@ -1,0 +1,254 @@
+"""Incoming streams: what was accepted of each source for each of its destinations, as the store has it, and which of
+them owe an OrderAck.
+
+Times: `now` monotonic milliseconds, `wall` seconds since 1970.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Set
+from typing import Any
+
+from mqqb import guids
+from mqqb.destination import IncomingStream
+from mqqb.session import Session
+
+from ordack.broker.links import Link
+from ordack.broker.outgoing import OutgoingQueue
+from ordack.broker.routing import Routing
+from ordack.config.config import Config
+from ordack.store import Store
+from ordack.store.memory import Incoming
+from ordack.store.queues import Queue
+from ordack.store.schema import PRIVATE
+
+REFUSING_S = 60  # between the first and the last message that was refused, until this is a problem
+
+
+class RunStream(IncomingStream):
+    """A stream that messages come for in runs, too."""
+
+    def schedule_for_run(self, count: int, now: int, session: Session, early: int) -> None:
+        """As `schedule_order_ack`, for so many messages that have come at once."""
+        self._come += count - 1
+        self.schedule_order_ack(now, session, early)
+
+
+class IncomingState:
+    """One incoming stream, and the session that its last message came on.
+
+    key: the destination's format name as the source uses it, in lower case. The source numbers its messages for each
+    name (B-099), so two names of one queue are two streams: under one key the one with the lower sequence would be
+    refused for ever. The name outlives the queue, so that one made again gets nothing twice. target: name or identifier
+    of the queue that it means here, "" for none. refusing_since: when the first of the messages came that were all
+    refused since, because none was the next one; 0: none is.
+    """
+
+    def __init__(
+        self,
+        source: bytes,
+        key: str,
+        target: str | int,
+        stream: RunStream,
+        last_access: int = 0,
+    ) -> None:
+        self.source = source
+        self.key = key
+        self.target = target
+        self.stream = stream
+        self.last_access = last_access
+        self.complained = False
+        self.refusing_since = 0
+        self.link: Link | None = None
+        self.final_acks: OutgoingQueue | None = None  # where the last one that rejected a message waits or waited
+        self.waits_for = b""  # GUID of the peer whose session an overdue OrderAck waits for
+
+
+class IncomingStreams:
+    """All of them; `load` takes them from the store. order_acks_due: when the first OrderAck is due, or None."""
+
+    def __init__(self, store: Store, routing: Routing, config: Config) -> None:
+        self.order_acks_due: int | None = None
+        self._store = store
+        self._routing = routing
+        self._config = config
+        self._states: dict[tuple[bytes, str], IncomingState] = {}
+        self._strays: dict[IncomingState, None] = {}  # they lead to no transactional queue, or nothing was accepted
+        self._on: dict[Link, dict[IncomingState, None]] = {}
+        self._owed: dict[IncomingState, None] = {}  # with an OrderAck to send in time,
+        self._overdue: dict[bytes, dict[IncomingState, None]] = {}  # or one that waits for a session, by its peer
+        self._queues: dict[str | int, Queue] = {}
+
+    def __iter__(self) -> Iterator[IncomingState]:
+        return iter(self._states.values())
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def load(self, now: int) -> None:
+        """Take the streams from the store; `refresh` is to follow. What was to be acknowledged, is; sessions that stand
+        keep theirs."""
+        before = self._states
+        owing = [*self._owed, *(state for group in self._overdue.values() for state in group)]
+        self._states = {
+            (row.source, row.destination): IncomingState(
+                row.source,
+                row.destination,
+                self._routing.meaning(row.destination),
+                self._stream(now, array("I", row.record), row.limit),
+                row.last_access,
+            )
+            for row in self._store.memory.incoming()
+        }
+        self.order_acks_due = None
+        self._on, self._owed, self._overdue = {}, {}, {}
+        for place, state in self._states.items():
+            if place in before and (link := before[place].link):
+                self.came_on(link, state)
+        for old in owing:
+            if again := self._states.get((old.source, old.key)):
+                again.stream.schedule_order_ack(now)
+                self.owe(again)
+
+    def _stream(self, now: int, record: array[int] | None = None, limit: int | None = None) -> RunStream:
+        stream = RunStream(record, now, self._config.order_ack_timeout, self._config.maximum_order_ack_delay)
+        stream.limit = limit
+        return stream
+
+    def refresh(self) -> None:
+        """Take up which queues there are, and which streams an operator has reset."""
+        saved = {place: state for place, state in self._states.items() if state.stream.tx_sequence_number}
+        if len(saved) != self._store.memory.incoming_count():
+            for row in self._store.memory.incoming():
+                saved.pop((row.source, row.destination), None)
+            for reset in saved.values():
+                self._forget(reset)
+        queues = self._store.queues.all()
+        self._queues = {queue.name.lower(): queue for queue in queues}
+        self._queues.update((queue.identifier, queue) for queue in queues)
+        self._strays = {state: None for state in self if self._is_stray(state)}
+
+    def queue(self, target: str | int) -> Queue | None:
+        """The private queue of this name or identifier (B-085, B-395)."""
+        queue = self._queues.get(target)
+        return queue if queue and queue.kind == PRIVATE else None
+
+    def _is_stray(self, state: IncomingState) -> bool:
+        queue = self.queue(state.target)
+        return not (queue and queue.transactional and state.stream.tx_sequence_number)
+
+    def refusing(self) -> list[dict[str, Any]]:
+        """The streams that nothing is accepted of (B-426), for an operator."""
+        return [
+            {"source": guids.guid_text(state.source), "destination": state.key, "since": state.refusing_since}
+            for state in self
+            if state.refusing_since and state.last_access - state.refusing_since >= REFUSING_S
+        ]
+
+    def known_sources(self) -> Iterator[bytes]:
+        """The queue managers whose messages are accepted."""
+        return (state.source for state in self if state not in self._strays)
+
+    # ---- messages that come
+
+    def find(self, source: bytes, key: str) -> IncomingState | None:
+        """The stream of this source under this key; None if it is new."""
+        return self._states.get((source, key))
+
+    def add(self, source: bytes, key: str, target: str | int, now: int) -> tuple[IncomingState, list[IncomingState]]:
+        """A new stream; and those that were forgotten to make room for it."""
+        forgotten = []
+        if len(self._strays) >= self._config.max_unknown_streams:  # the older half: anybody can make more (B-435)
+            strays = sorted(self._strays, key=lambda state: state.last_access)
+            forgotten = strays[: len(strays) // 2 + 1]
+            for stray in forgotten:
+                self._forget(stray)
+        state = self._states[source, key] = IncomingState(source, key, target, self._stream(now))
+        self._strays[state] = None
+        return state, forgotten
+
+    def came_on(self, link: Link, state: IncomingState) -> None:
+        """A message of this stream has come on this link."""
+        if state.link is not link:
+            if state.link:
+                del self._on[state.link][state]
+            state.link = link
+            self._on.setdefault(link, {})[state] = None
+
+    def accepted(self, state: IncomingState) -> None:
+        """A message of it goes into a queue."""
+        self._strays.pop(state, None)
+
+    def ended(self, link: Link) -> None:
+        """This link is over; the OrderAcks for what came on it go at once on the next session (A-30)."""
+        for state in self._on.pop(link, ()):
+            state.link = None
+            if self.settle(state):
+                self.wait_for(state, link.peer)
+            if not state.stream.tx_sequence_number:  # nothing accepted: nothing to remember
+                self._forget(state)
+
+    def _forget(self, state: IncomingState) -> None:
+        if state.link:
+            del self._on[state.link][state]
+        del self._states[state.source, state.key]
+        self.settle(state)
+        self._strays.pop(state, None)
+
+    def save(self, changed: Iterable[IncomingState], forgotten: Iterable[tuple[bytes, str]]) -> None:
+        """Write to the store what has become of these."""
+        self._store.memory.delete_incoming(forgotten)  # before the next: a stream may have come back in the same batch
+        self._store.memory.save_incoming(
+            [
+                Incoming(state.source, state.key, tuple(state.stream.record), state.last_access, state.stream.limit)
+                for state in changed
+                if state.stream.tx_sequence_number
+            ]
+        )
+
+    # ---- OrderAcks that are owed
+
+    def owe(self, state: IncomingState) -> None:
+        """Its OrderAck is to be sent in time."""
+        self.settle(state)
+        self._owed[state] = None
+        due = state.stream.next_timeout()
+        if due is not None and (self.order_acks_due is None or due < self.order_acks_due):
+            self.order_acks_due = due
+
+    def wait_for(self, state: IncomingState, guid: bytes) -> None:
+        """Its OrderAck is overdue: to be sent as soon as a session with this peer takes it."""
+        state.waits_for = guid
+        self._overdue.setdefault(guid, {})[state] = None
+
+    def settle(self, state: IncomingState) -> bool:
+        """It owes no OrderAck any more; did it?"""
+        for group in (self._owed, self._overdue.get(state.waits_for, {})):
+            if state in group:
+                del group[state]
+                return True
+        return False
+
+    def due(self, now: int) -> list[IncomingState]:
+        """Those whose OrderAck is to be sent now."""
+        if self.order_acks_due is None or now < self.order_acks_due:
+            return []
+        self.order_acks_due = None
+        found = []
+        for state in list(self._owed):
+            due = state.stream.next_timeout()
+            if due is not None and due <= now:
+                found.append(state)
+            else:
+                self.owe(state)
+        return found
+
+    @property
+    def overdue_peers(self) -> Set[bytes]:
+        """For which an OrderAck is overdue."""
+        return self._overdue.keys()
+
+    def overdue(self, guid: bytes) -> Iterable[IncomingState]:
+        """Those whose OrderAck waits for a session with this peer; they wait no more."""
+        return self._overdue.pop(guid, ())

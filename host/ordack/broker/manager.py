@@ -1,0 +1,545 @@
+"""The queue manager: queues, sessions and streams tied to the store. No sockets, no clock, no threads.
+
+Whoever has the connections hands in what came on all of them as one batch (`receive`). The batch is decided and stored
+in one transaction, and only when that is durable do the sessions hear of it, so that nothing is acknowledged before
+(B-098). Then `output` says what to write where.
+
+There is one way back: if a transaction fails, nothing of it happened, and the state is read again from the store. If it
+was the store that failed, every session is closed first, without an acknowledgement, and the peers keep their messages;
+if it was a defect that something on one session has met, that session is closed, and the others go on.
+
+Times: `now` monotonic milliseconds, `wall` seconds since 1970.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from mqqb import core, headers, names, parse, reader
+from mqqb.events import Acknowledged, Closed, MessageReceived, Noted, Opened
+from mqqb.streams import Entry
+
+from ordack.broker import outcome
+from ordack.broker.acceptance import NOT_NOW, Acceptance, Duplicates
+from ordack.broker.applications import Applications, Question
+from ordack.broker.batch import Batch
+from ordack.broker.incoming import IncomingStreams
+from ordack.broker.links import Hop, Link, Links
+from ordack.broker.order_acks import OrderAcks
+from ordack.broker.outcome import Outcomes
+from ordack.broker.outgoing import OutgoingQueue, OutgoingQueues
+from ordack.broker.peer_names import PeerNames
+from ordack.broker.prediction import MessageRun, ready_to_follow
+from ordack.broker.routing import Routing
+from ordack.broker.serve_log import ERROR, Operator
+from ordack.broker.settling import Deadlines, Settling
+from ordack.broker.status import refusals, report
+from ordack.broker.tables import key_of
+from ordack.config.config import Config
+from ordack.store import Store, StoreError, clock
+from ordack.store.messages import ANY
+from ordack.store.outgoing import Reading
+
+TRACED = core.BASE_TR >> 8  # BaseHeader.Flags.TR, in its second byte
+
+
+class Departures:
+    """Hands to sessions what waits for their peers: FinalAcks, overdue OrderAcks, messages. transact: Manager's
+    transaction for one decision."""
+
+    def __init__(
+        self,
+        store: Store,
+        config: Config,
+        links: Links,
+        outgoing: OutgoingQueues,
+        settling: Settling,
+        order_acks: OrderAcks,
+        transact: Callable[[int, int, Callable[[Batch], object]], object],
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._links = links
+        self._outgoing = outgoing
+        self._settling = settling
+        self._order_acks = order_acks
+        self._transact = transact
+
+    def dispatch(self, link: Link, now: int, wall: int) -> None:
+        """Send on an open link what waits for it: FinalAcks, then overdue OrderAcks, then messages."""
+        with self._links.isolated(link):
+            queues = self._outgoing.served_by(link)
+            self._send_from(link, [queue for queue in queues if queue.returns], now, wall)
+            self._order_acks.send_overdue(link, now, wall)
+            self._send_from(link, [queue for queue in queues if not queue.returns and not queue.on_hold], now, wall)
+
+    def _send_from(self, link: Link, queues: list[OutgoingQueue], now: int, wall: int) -> None:
+        session = link.session
+        reading = Reading(self._store.outgoing, self._outgoing.at_hand)
+        for queue, entry in link.turns.among(queues):
+            if not session.can_send() or not (queue.returns or (link.writable and link.pace.room > 0)):
+                break
+            if entry.tx_sequence_number:
+                self._outgoing.may_transmit(queue, key_of(entry))
+            packet, until = reading.packet(queue.identifier, key_of(entry))
+            if wall > until:
+                due = self._store.outgoing.waiting([key_of(entry)])
+                self._transact(now, wall, partial(self._settling.due, wall=wall, due=due))  # B-311, C-29
+                reading = Reading(self._store.outgoing, self._outgoing.at_hand)
+                continue
+            if entry.tx_sequence_number:
+                link.counts.resent += queue.leave([key_of(entry)], now)
+                queue.stream.prepare(entry, packet, parse.transaction_offset(packet))
+            clock.hide_limits(packet)
+            session.send(entry, packet, entry.recoverable, now)
+            link.counts.sent += 1
+            is_oldest = entry.tx_sequence_number and entry is queue.stream.table[0]
+            link.pace.sends(len(packet), queue.stream if is_oldest else None)
+            self._links.touch(link)
+            if packet[core.BASE_FLAGS_AT + 1] & TRACED and self._config.report_messages:
+                self._report_leaving(link, outcome.parse(packet), now, wall)
+            elif entry.tx_sequence_number and link.turns.is_alone:
+                self._send_following(link, queue, entry, packet, reading, now, wall)
+
+    def _send_following(
+        self, link: Link, queue: OutgoingQueue, entry: Entry, first: bytearray, reading: Reading, now: int, wall: int
+    ) -> None:
+        """Behind a transactional message that has just been sent, while no other queue has anything to send, send those
+        that are next and differ from it in no name: as `_send_from` does, without what it would find out again for
+        each. Where one differs this ends, and `_send_from` decides."""
+        session = link.session
+        following = queue.stream.following(entry, session.room) if link.writable else []
+        if not following:
+            return
+        self._outgoing.may_transmit(queue, key_of(following[-1]))
+        keys = list(map(key_of, following))
+        ahead = reading.following(queue.identifier, keys, wall, link.pace.room)
+        transaction_at = parse.transaction_offset(first)
+        packets, count = ready_to_follow(first, transaction_at, entry.tx_sequence_number, [row[0] for row in ahead])
+        reading.put_back(queue.identifier, keys[count:], ahead[count:])
+        if count:
+            link.counts.resent += queue.leave(keys[:count], now)
+            session.send_following(following[:count], packets)
+            link.counts.sent += count
+            link.pace.sends(len(packets))
+            link.turns.count += count
+
+    def _report_leaving(self, link: Link, message: headers.UserMessage, now: int, wall: int) -> None:
+        self._transact(now, wall, lambda batch: batch.outcomes.report(message, link.address))  # B-294
+
+
+CLOCK_MS = 2000  # that the clock may be set by without a change in times that are shown
+FAILURE_MS = 60_000  # after which a failure of the store is no news, if nothing was committed meanwhile
+ANSWERS_KEPT_S = 86400  # of an application that was killed: it cannot ask again
+_Arrived = tuple[Link, object, int]  # what an event of a session tells, and when it came
+
+
+class Manager:
+    """One queue manager on an open store, which the caller has locked for it (`Store.lock_manager`).
+
+    log: called with a line of text for whatever an operator should know, with more of them for a defect of ours. about:
+    what whoever runs it wants to be shown too. connections: what the network tells of its hops.
+    """
+
+    def __init__(
+        self, store: Store, now: int, config: Config | None = None, log: Callable[[str], None] = lambda _line: None
+    ) -> None:
+        self.store = store
+        self.config = config = config or Config()
+        self.operator = Operator(log, lambda text: PeerNames(config.names).added(text))
+        self.about: dict[str, Any] = {}
+        self.connections: Callable[[], dict[Hop, dict[str, Any]]] = dict
+        self.links = Links(store.guid, config, self.operator, self._ended)
+        routing = Routing(store.guid, config)
+        self.incoming = IncomingStreams(store, routing, config)
+        self.outgoing = OutgoingQueues(store, self.links, routing, config)
+        self.applications = Applications(store, self.outgoing, self.operator)
+        self._duplicates = Duplicates(store, config)
+        self._order_acks = OrderAcks(store, self.links, self.incoming, self.outgoing)
+        self._acceptance = Acceptance(
+            store, config, routing, self.incoming, self.outgoing, self._duplicates, self.operator
+        )
+        self._settling = Settling(store, config, self.incoming, self.outgoing, self.operator)
+        self._deadlines = Deadlines(store, self._settling, self._duplicates, self._transact)
+        self._departures = Departures(
+            store, config, self.links, self.outgoing, self._settling, self._order_acks, self._transact
+        )
+        self._clock = clock.Clock()
+        self._history_due = now + 1000 * config.history_lifetime
+        self._looked_at = -1  # the second when what is due was last looked for
+        self._report_at = now  # when operators are to be told again what it is doing, ms
+        self.shown: dict[str, Any] = {}  # what others see of it
+        self._zero = 0  # of `now`, in milliseconds since 1970
+        self._put_off: list[_Arrived] = []  # OrderAcks for the next transaction
+        self.failure: StoreError | None = None  # why its state cannot be read, so that no session is served
+        store.keep_names(config.to_keep())
+        self._load(now)
+
+    # ---- what the store holds
+
+    def _load(self, now: int) -> None:
+        """Take the state from the store, whatever it was before."""
+        self._put_off.clear()  # they come again
+        self.outgoing.load()
+        self._deadlines.load()
+        self._duplicates.load()
+        self.incoming.load(now)
+        self._refresh()
+        self._order_acks.load()
+        self.outgoing.delete_drained(self.outgoing.returns)
+
+    def _refresh(self) -> None:
+        with self.store.snapshot():
+            self.incoming.refresh()
+            self.outgoing.refresh()
+
+    @contextlib.contextmanager
+    def _guard(self, now: int) -> Iterator[None]:
+        """If the store fails, nothing was done: all sessions end, and the state is again what the store holds."""
+        try:
+            yield
+        except StoreError as error:
+            self.operator.tell(f"all sessions are closed: {error}", ERROR)
+            self.links.counters.store_failed(str(error), now)
+            self.links.close_all("B-285", "the store failed")
+            self._recover(now)
+
+    def _recover(self, now: int) -> bool:
+        """Read the state again; if the store fails with that too, no session is served until it does not (`poll`)."""
+        self._looked_at = -1
+        self._report_at = now
+        try:
+            self._load(now)
+            self.failure = None
+        except StoreError as error:
+            self.failure = error
+        return self.failure is None
+
+    # ---- connections
+
+    def accept(self, address: str, now: int, hop: Hop | None = None) -> Link | None:
+        """A peer has connected from this IP address, or over the serial line that is this hop; None: it is one too
+        many, shut the connection (B-435)."""
+        link = self.links.accept(address, now, hop)
+        return self._begun(link) if link else None
+
+    def connect(self, hop: Hop, address: str, now: int, pinged: bool = False) -> Link:
+        """This side has connected to a hop, whose IP address is `address`; pinged: a ping had found it willing."""
+        return self._begun(self.links.connect(hop, address, now, pinged))
+
+    def _begun(self, link: Link) -> Link:
+        link.session.is_needed = lambda: any(queue.is_needed for queue in self.outgoing.served_by(link))
+        return link
+
+    def _ended(self, link: Link) -> None:
+        self.outgoing.ended(link)
+        self.incoming.ended(link)
+
+    def lost(self, link: Link) -> None:
+        """The transport of this link is gone (B-298)."""
+        self.links.lost(link)
+
+    def wanted_hops(self) -> set[Hop]:
+        """Where messages wait for a connection that nobody has opened yet (B-302)."""
+        return self.outgoing.wanted_hops()
+
+    def output(self) -> list[tuple[Link, bytes, bool]]:
+        """For each link with news: the bytes to write to it, and whether its transport is to be shut after that."""
+        return self.links.output()
+
+    # ---- a batch
+
+    def receive(
+        self,
+        arrivals: Iterable[tuple[Link, bytes]],
+        now: int,
+        wall: int,
+        questions: Sequence[Question] = (),
+        lazily: bool = False,
+    ) -> None:
+        """Take what came on any number of links, and what applications ask for: one transaction, then acknowledgements,
+        answers and what else may be sent.
+
+        lazily: if all that has come are OrderAcks, for which nobody waits, they are left to the transaction of what
+        comes next, or of the next `poll`. Lost with the power, they are sent again with the messages (B-152)."""
+        if self.failure:  # what has come is not taken, so these sessions cannot go on
+            for link, _ in arrivals:
+                self.links.close(link, "B-285", "the store fails")
+            self.applications.failed(questions, StoreError("`ordack serve` cannot read its store"))
+            return
+        with self._guard(now):
+            self._watch_clock(now, wall)
+            work: list[_Arrived] = []
+            links: dict[Link, None] = {}
+            for link, data in arrivals:
+                links[link] = None
+                work += [(link, event, now) for event in self.links.receive(link, data, now)]
+            if lazily and work and not questions and not self.applications.has_work and all(map(_can_wait, work)):
+                self._put_off += work
+            else:
+                self._handle_all(work, questions, now, wall)
+            self.links.limit_half_received()
+            self.outgoing.obey(now)  # before anything leaves
+            links.update((queue.link, None) for queue in self.outgoing.take_news() if queue.link)
+            for link in links:
+                self._dispatch(link, now, wall)
+            self._order_acks.send_due(now, wall)
+            self.outgoing.at_hand.clear()
+
+    def _handle_all(self, work: list[_Arrived], questions: Sequence[Question], now: int, wall: int) -> None:
+        """Decide about all of it together; if that fails, about parts of it, so that none spoils another."""
+        work = self._put_off + work
+        self._put_off = []
+        try:
+            self._handle(work, now, wall, questions)
+        except StoreError as error:
+            if not questions:
+                raise
+            self.links.counters.store_failed(str(error), now)
+            self._load(now)  # what they wanted may be why; they have been told
+            self._handle(work, now, wall)
+        except Exception as error:  # noqa: BLE001 - a defect that one link has met is not the others' end
+            self.operator.tell(f"a batch is handled again, link by link, after {error!r}")
+            if questions:
+                self._handle([], now, wall, questions)
+            for link in dict.fromkeys(link for link, _, _ in work):
+                with self.links.isolated(link):
+                    self._handle([arrived for arrived in work if arrived[0] is link], now, wall)
+
+    def _handle(self, work: list[_Arrived], now: int, wall: int, questions: Sequence[Question] = ()) -> None:
+        """Decide about events and store the outcome. If anything raises, nothing was decided and nothing stored."""
+
+        def decide(batch: Batch) -> None:
+            for link, event, came in work:
+                if link not in batch.refused:
+                    self._decide(batch, link, event, came, wall)
+
+        if (
+            questions
+            or self.applications.has_work
+            or any(isinstance(event, (MessageReceived, MessageRun, Acknowledged)) for _, event, _ in work)
+        ):
+            writes = bool(work) or self.applications.writes(questions)
+            durable = not writes or bool(work) or self.applications.must_last(questions)
+            for link, recoverable, count in self._transact(now, wall, decide, questions, durable, writes).stored:
+                link.session.stored_all(recoverable, count, now)
+                self.links.touch(link)
+        else:
+            decide(Batch(Outcomes(self.store, wall, self.config)))
+
+    def _transact(
+        self,
+        now: int,
+        wall: int,
+        decide: Callable[[Batch], object],
+        questions: Sequence[Question] = (),
+        durable: bool = True,
+        writes: bool = True,
+    ) -> Batch:
+        """Do what applications ask for, run `decide` on a new batch and write what it has decided, in one transaction,
+        as Store.transaction has `durable` and `writes`. If anything raises, nothing was decided and nothing stored."""
+        batch = Batch(Outcomes(self.store, wall, self.config))
+        try:
+            with self.store.transaction(durable, writes):
+                self.applications.decide(batch.outcomes, questions, now, durable)
+                if self.applications.has_obeyed:
+                    self._refresh()
+                decide(batch)
+                self._write(batch, wall)
+        except StoreError as error:
+            self.applications.failed(questions, error)
+            raise
+        except Exception:
+            self.applications.undone()
+            self._load(now)
+            raise
+        self.applications.committed()
+        for key, queue in batch.queue_of.items():
+            queue.transmitted.discard(key)  # the store knows it now
+        batch.count(self.links.counters)
+        return batch
+
+    def _decide(self, batch: Batch, link: Link, event: object, now: int, wall: int) -> None:
+        if isinstance(event, MessageReceived):
+            refusal = self._packet(batch, link, event, now, wall)
+            if refusal:
+                batch.refusals.append((link, 0))
+            if refusal == NOT_NOW:
+                text = f"{link.address}: a message was not rejected, {refusal}"
+                self.operator.tell_seldom(link.address, wall, text, peer=link.address)
+            elif refusal:
+                batch.refused.add(link)
+                self.links.close(link, "B-285", refusal)
+                return
+            batch.stored.append((link, event.recoverable, 1))
+        elif isinstance(event, MessageRun):
+            for single in self._acceptance.run(batch, link, event, now, wall):
+                self._decide(batch, link, single, now, wall)
+                if link in batch.refused:
+                    break
+        elif isinstance(event, Acknowledged):
+            for queue in self.outgoing.served_by(link):
+                entries = [entry for entry in event.entries if entry.stream is queue.stream]
+                if entries:
+                    batch.passed(queue, entries)
+        elif isinstance(event, Opened):
+            if self.links.opened(link):
+                self.outgoing.opened(link)
+                if link.session.initiator and link.peer == self.store.guid and not self.outgoing.served_by(link):
+                    self.links.close(link, "B-413", "this queue manager itself answers there; correct the next hop")
+        elif isinstance(event, Noted):
+            text = f"{link.address}: {event.reason} ({event.rule}); let through"
+            self.operator.tell(text, peer=link.address, rule=event.rule)
+        elif isinstance(event, Closed):
+            self.links.end(link)
+
+    def _packet(self, batch: Batch, link: Link, event: MessageReceived, now: int, wall: int) -> str:
+        """Decide about one packet. A text: why the queue manager has no room for it, and nothing was decided."""
+        packet = event.packet
+        if isinstance(packet, headers.UserMessage):
+            return self._acceptance.message(batch, link, packet, event.raw, now, wall)
+        if bytes(packet.message.user.queue_manager_address) not in (names.NULL_GUID, self.store.guid):
+            return self._acceptance.acknowledgement(batch, link, packet, event.raw, now, wall)
+        if isinstance(packet, reader.OrderAck):
+            self._settling.order_ack(batch, link, packet, now)
+        else:
+            self._settling.final_ack(batch, packet, now)
+        return ""
+
+    def _write(self, batch: Batch, wall: int) -> None:
+        if batch.messages:
+            self.store.messages.add(batch.messages)
+        if batch.incoming or batch.forgotten:
+            self.incoming.save(batch.incoming, batch.forgotten)
+        self._settling.write(batch)
+        if batch.forwarded:
+            self.outgoing.forward(batch.forwarded, wall)
+            batch.outcomes.sent = True
+        if batch.outcomes.sent:
+            self.outgoing.take_up()
+            self._order_acks.wait_behind(batch.rejected)
+        if batch.moved:
+            self.outgoing.save(batch.moved)
+        if batch.noted:
+            self._duplicates.save(batch.noted)
+        self.outgoing.delete_drained(batch.touched)
+        self.applications.serve_waiting(wall)
+
+    # ---- what is sent
+
+    @property
+    def order_acks_due(self) -> int | None:
+        """When `acknowledge` is to be called, or None."""
+        return self.incoming.order_acks_due
+
+    def acknowledge(self, now: int, wall: int) -> None:
+        """To be called when `order_acks_due` is over: what is due then goes out."""
+        with self._guard(now):
+            self._order_acks.send_due(now, wall)
+
+    def resume(self, link: Link, now: int, wall: int) -> None:
+        """The transport of this link takes bytes again."""
+        link.writable = True
+        if not self.failure:
+            with self._guard(now):
+                self._dispatch(link, now, wall)
+
+    def _dispatch(self, link: Link, now: int, wall: int) -> None:
+        if link.is_open and self._looked_at >= 0 and not self.store.moves.is_pending():
+            self._departures.dispatch(link, now, wall)
+
+    # ---- time
+
+    def poll(self, now: int, wall: int) -> None:
+        """To be called every few tens of milliseconds: due timers.
+
+        Nothing is sent before the first call."""
+        counters = self.links.counters
+        if counters.failure and now - counters.failed_at > FAILURE_MS:
+            counters.failure = ""
+        if self.failure and not self._recover(now):
+            return
+        with self._guard(now):
+            self._watch_clock(now, wall)
+            self.links.run_timers(now)
+            self._order_acks.send_due(now, wall)
+            for queue, link in self.outgoing.busy():
+                link.pace.run_timer(queue.stream, now)
+            if now >= self._history_due:
+                self._history_due = now + 1000 * self.config.history_lifetime
+                self._duplicates.forget_before(wall - self.config.history_lifetime)
+                self._deadlines.forget_outcomes(self.config.outcomes_kept)
+                self.store.answers.forget_before(wall - ANSWERS_KEPT_S)
+            self.applications.end_waiting(now)
+            if wall != self._looked_at:
+                self.store.messages.news.add(ANY)  # what a process had in its hands that has died since
+            if self._put_off or self.applications.has_work:
+                self._handle_all([], (), now, wall)
+            self.outgoing.obey(now)
+            if self._looked_at < 0 and self._deadlines.end_foreign(now, wall):  # nothing is sent before
+                self._looked_at = 0
+            self.outgoing.take_news()
+            owing = sorted(self.links.peers & self.incoming.overdue_peers)
+            with_acks = (link for peer in owing for link in self.links.with_peer(peer))
+            for link in dict.fromkeys([*(link for _, link in self.outgoing.busy()), *with_acks]):
+                self._dispatch(link, now, wall)
+            if self._looked_at < 0:
+                return
+            if wall != self._looked_at:
+                self._look_around(now, wall)
+            elif self._deadlines.is_behind:
+                self._deadlines.end(now, wall)
+
+    def _watch_clock(self, now: int, wall: int) -> None:
+        if not self.store.moves.is_pending():  # else when that is done
+            self._clock.watch(now, wall, self.store.moves.begin, self.store.moves.begin_early)
+
+    def _look_around(self, now: int, wall: int) -> None:
+        """Once in a second: what time itself does to messages, and what others may see of it."""
+        self._looked_at = wall
+        if abs(1000 * wall - now - self._zero) > CLOCK_MS:
+            self._zero = 1000 * wall - now
+        self._deadlines.end(now, wall)
+        self.outgoing.note_closed()
+        if now < self._report_at:
+            return
+        self._report_at = now + len(self.links) + len(self.outgoing)  # of 5,000 sessions every 5 s
+        shown = self.report()
+        if shown != self.shown:
+            self.shown = shown
+            with contextlib.suppress(StoreError):  # a full disk: nothing depends on it
+                self.store.write_status(shown)
+
+    @property
+    def is_behind(self) -> bool:
+        """Not all that was due has ended: poll again soon."""
+        return self._deadlines.is_behind
+
+    def report(self) -> dict[str, Any]:
+        """What it is doing, for operators."""
+        counters = self.links.counters
+        names = PeerNames(self.config.names)
+        told = report(self.links, self.outgoing, self.connections(), names, self._zero)
+        return {
+            **self.about,
+            "refused": refusals(counters),
+            "last_refusal": counters.last_refusal,
+            "failure": counters.failure,
+            "refusing": self.incoming.refusing(),
+            **told,
+        }
+
+    def close(self) -> None:
+        """End all sessions (B-163), in the records too: what is sent until the next start was never transmitted."""
+        self.links.close_all("B-163", "the queue manager stops")
+        with contextlib.suppress(StoreError):  # then it is as after a crash
+            self.outgoing.note_closed()
+
+
+def _can_wait(arrived: _Arrived) -> bool:
+    """Is this nothing but an OrderAck?"""
+    event = arrived[1]
+    return isinstance(event, MessageReceived) and isinstance(event.packet, reader.OrderAck)

@@ -1,0 +1,532 @@
+"""What follows when a message ends here: acknowledgements, journal copies, dead letters, the sender's answer.
+
+Everything happens in the caller's transaction, and is therefore as durable as the end itself (B-344). The queue manager
+uses this module, and so do applications, which receive from the store without asking anybody. An acknowledgement for
+another queue manager waits in the outgoing queue of the peer that the message came from, until a session with that peer
+takes it.
+
+Times: seconds since 1970.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Collection, Iterable
+from functools import cached_property
+from struct import unpack_from
+from typing import Any, NamedTuple
+
+from mqqb import acks, build, compose, confirm, core, guid_names, guids, headers, names, reader
+from mqqb.confirm import Confirmation
+from mqqb.destination import ENCRYPTED_BODY
+from mqqb.parse import names_end
+from mqqb.parse import parse as parse_packet
+
+from ordack.config.config import Config, split_direct
+from ordack.config.names import DEAD_LETTER, DEAD_XACT, JOURNAL
+from ordack.config.settings import NEVER
+from ordack.store import Store, clock
+from ordack.store.messages import Leaving, NewMessage
+from ordack.store.outgoing import NewOutgoing, Waiting
+from ordack.store.queues import Queue
+from ordack.store.room import Room
+from ordack.store.schema import ORDER_QUEUE_ID, PRIVATE, correlation_of
+from ordack.text import legible
+
+# What the removal of a message leads to, bits of NewMessage.wants.
+FINAL_ACK = 1  # to the queue manager that sent it (B-116)
+POSITIVE = 2  # administration acknowledgement if an application receives it,
+NEGATIVE = 4  # if it goes otherwise (B-336)
+OWN = 8  # it was sent here: the confirmation process ends with it (confirmation.md 7)
+ON_EXPIRY = 16  # a copy in the dead-letter queue if its time to be received runs out (B-407)
+DIRECT = 32  # its FinalAck is addressed by the address of the peer (B-361)
+
+INSECURE = (  # B-349, all that occur
+    confirm.NACK_BAD_DST_Q,
+    confirm.NACK_ACCESS_DENIED,
+    confirm.NACK_BAD_ENCRYPTION,
+    confirm.NACK_BAD_SIGNATURE,
+)
+SOURCE_HOST, DESTINATION_HOST = 2, 3  # UserHeader.Flags.AQ (B-351)
+PIECE = 1000  # messages that one statement handles, to bound memory
+
+
+class Back(NamedTuple):
+    """Where acknowledgements go: the queue manager that the message came from, the IP address that it had, and whether
+    they are addressed by that (B-361). If it only forwarded the message they are not: that address is not the source's
+    (A-20)."""
+
+    peer: bytes
+    address: str
+    direct: bool
+
+
+def parse(packet: bytes | bytearray | memoryview) -> headers.UserMessage:
+    """A packet of the store as the message that it is."""
+    found = parse_packet(packet)
+    if isinstance(found, (reader.OrderAck, headers.FinalAck)):  # one that only passes through here
+        return found.message
+    assert isinstance(found, headers.UserMessage)
+    return found
+
+
+def identifier(source: bytes, message_id: int) -> bytes:
+    """MSMQ's message identifier, 20 bytes: the GUID of the queue manager that sent the message, and its MessageID."""
+    return source + message_id.to_bytes(4, "little")
+
+
+def body_in(packet: bytes) -> slice | None:
+    """Where the body of a packet of the store is, found without a look at all its headers; None if it has some of which
+    that cannot be said (wire.md 3)."""
+    flags: int = unpack_from("<I", packet, core.USER_FLAGS_AT)[0]
+    if flags & core.USER_SH:
+        return None
+    at = names_end(packet, flags)
+    if flags & core.USER_TH:
+        if unpack_from("<I", packet, at)[0] & core.TX_CG:
+            return None
+        at += core.TRANSACTION_HEADER_SIZE
+    size: int = unpack_from("<I", packet, at + core.PROPERTIES_MESSAGE_SIZE_IN_PART)[0]
+    extension: int = unpack_from("<I", packet, at + core.PROPERTIES_EXTENSION_SIZE_IN_PART)[0]
+    at += core.MESSAGE_PROPERTIES_HEADER_SIZE + 2 * packet[at + core.PROPERTIES_LABEL_LENGTH_IN_PART] + extension
+    return slice(at, at + size)
+
+
+def wants(message: headers.UserMessage, own: bool) -> int:
+    """What the removal of this message from its queue leads to. own: it was sent on this queue manager."""
+    flags = message.user.flags
+    requested = message.properties.flags if message.user.admin_queue is not None else 0
+    wanted = (POSITIVE if requested & headers.WANT_PR else 0) | (NEGATIVE if requested & headers.WANT_NR else 0)
+    if message.transaction is None:
+        return wanted | (ON_EXPIRY if flags & core.USER_JN else 0)
+    if own:
+        return wanted | OWN
+    asked = flags & (core.USER_JN | core.USER_JP) or message.transaction.flags & core.TX_FA
+    return wanted | (FINAL_ACK if asked else 0)
+
+
+def expires(message: headers.UserMessage, now: int) -> int | None:
+    """When a message that arrives now has been in its queue for long enough; None: never (B-288, B-402, A-43)."""
+    life = message.user.time_to_be_received
+    return None if life == compose.FOREVER else now + max(life - elapsed(message, now), 0)
+
+
+def elapsed(message: headers.UserMessage, now: int) -> int:
+    """Seconds since a message was sent; a clock that is ahead counts as none (A-42)."""
+    return max(now - message.user.sent_time, 0)
+
+
+def of_local(packet: bytes, settings: confirm.Settings) -> tuple[int, array[int]]:
+    """The MessageID of a transactional message from this queue manager to itself, and the record of its confirmation
+    process."""
+    (ttrq,) = unpack_from("<I", packet, core.BASE_TIME_TO_REACH_QUEUE_AT)
+    ttbr, sent_time, message_id, flags = unpack_from("<4I", packet, core.USER_TIME_TO_BE_RECEIVED_AT)
+    journal = flags & (core.USER_JN | core.USER_JP)
+    return message_id, confirm.new(sent_time, settings, journal, ttrq, ttbr, local=True)
+
+
+def send_until(message: headers.UserMessage) -> int:
+    """Until when a message may travel: TimeToReachQueue, or TimeToBeReceived if that is shorter (B-311, B-403)."""
+    life = min(message.base.time_to_reach_queue, message.user.time_to_be_received)
+    return NEVER if life == compose.FOREVER else message.user.sent_time + life
+
+
+def due(confirmation: Confirmation, until: int, held: bool) -> int | None:
+    """When something becomes of an outgoing message by itself: its deadline, or that it is not to be sent any more."""
+    deadline = confirmation.next_deadline()
+    if held or confirmation.state not in (confirm.Q, confirm.S):
+        return deadline
+    return until + 1 if deadline is None else min(deadline, until + 1)
+
+
+class Outcomes:
+    """What becomes of messages that end at `now`; every method writes to the store in the running transaction.
+
+    `sent` says whether something was put in an outgoing queue, of which the queue manager does not know yet. `room`:
+    bytes that may still be stored (B-398), asked of the store when it first matters.
+    """
+
+    def __init__(self, store: Store, now: int, config: Config) -> None:
+        self.store = store
+        self.now = now
+        self.config = config
+        self.sent = False
+        if now < clock.FIRST:
+            store.moves.note_early()
+
+    @cached_property
+    def _room(self) -> Room:
+        return self.store.room(self.config.quota)
+
+    @cached_property
+    def room(self) -> int:
+        return self._room.bytes
+
+    @property
+    def why_full(self) -> str:
+        """As Store.why_full."""
+        return self.store.why_full(self._room)
+
+    # ---- messages in queues here
+
+    def remove(self, lookup_ids: Iterable[int], message_class: int) -> None:
+        """Remove messages from their queues for the reason that the class says, with all that they want to follow
+        (B-336 to B-342)."""
+        keys = list(lookup_ids)
+        told = FINAL_ACK | (POSITIVE if message_class == confirm.ACK_RECEIVE else NEGATIVE)
+        outcomes = []
+        alike: dict[tuple[int, ...], tuple[Confirmation, int]] = {}
+        for leaving in self.store.messages.leaving(keys):
+            if leaving.wants & told:
+                self._tell(leaving, leaving.wants & told, message_class)
+            if leaving.wants & OWN:
+                outcomes.append(self._end_own(leaving, message_class, alike))
+            if leaving.wants & ON_EXPIRY and message_class == confirm.NACK_RECEIVE_TIMEOUT:
+                self.copy(DEAD_LETTER, leaving.packet, message_class)
+        self.store.memory.add_outcomes(outcomes)
+        self.store.messages.delete(keys)
+
+    def _tell(self, leaving: Leaving, what: int, message_class: int) -> None:
+        message = parse(leaving.packet)
+        back = None
+        if leaving.peer is not None and leaving.address is not None:
+            back = Back(leaving.peer, leaving.address, bool(leaving.wants & DIRECT))
+        if what & FINAL_ACK:
+            assert back is not None
+            self.final_ack(message, message_class, back)
+        if what & (POSITIVE | NEGATIVE):
+            self.administer(message, message_class, back)
+
+    def _end_own(
+        self, leaving: Leaving, message_class: int, alike: dict[tuple[int, ...], tuple[Confirmation, int]]
+    ) -> tuple[int, bytes, int, str | None]:
+        """A transactional message from this queue manager to itself: C-70, C-71, and its other ends alike; the outcome.
+        alike: what has become of those before it, by what decides that."""
+        message_id, new = of_local(leaving.packet, self.config.confirmation)
+        key = tuple(new)
+        if key not in alike:
+            confirmation = Confirmation(new, self.config.confirmation)
+            alike[key] = confirmation, confirmation.final_ack(message_class)
+        confirmation, action = alike[key]
+        if action & confirm.JOURNAL:
+            self.copy(JOURNAL, leaving.packet, None)
+        if action & confirm.DEAD_LETTER:
+            confirmation = Confirmation(confirmation.record[:], self.config.confirmation)  # not that of others, too
+            self.dead_letter(leaving.packet, leaving.dead_letter, confirmation)
+        is_missed = confirmation.record[confirm.CLASS] >= confirm.NACK_BAD_DST_Q
+        missed = format_name(parse(leaving.packet).user) if is_missed else None
+        return message_id, confirmation.record.tobytes(), self.now, missed
+
+    def empty(self, queue: int, message_class: int, limit: int, last: int = NEVER) -> int:
+        """Remove messages of a queue that is purged or deleted (B-339, B-340), `limit` at most, none with a lookup id
+        above `last`; how many."""
+        keys = self.store.messages.unlocked(queue, limit, last)
+        self.remove(keys, message_class)
+        return len(keys)
+
+    def remove_over(self, limit: int = PIECE) -> int:
+        """Remove messages whose time to be received is over (B-341, B-407), and purged ones whose receive has ended,
+        `limit` of each at most; how many."""
+        expired, purged = self.store.messages.over(self.now, limit)
+        if expired:
+            self.remove(expired, confirm.NACK_RECEIVE_TIMEOUT)
+        if purged:
+            self.remove(purged, confirm.NACK_Q_PURGED)
+        return len(expired) + len(purged)
+
+    # ---- messages on their way, sent here
+
+    def settle(self, settled: Iterable[tuple[Waiting, Confirmation, int]]) -> list[int]:
+        """Do what the confirmation process asks for: (message, its confirmation, the action). Messages that are alike
+        may share one, unless they are dead-lettered. The keys of those that have left their outgoing queue."""
+        gone: list[int] = []
+        kept = []
+        outcomes = []
+        discarded: dict[int, int] = {}
+        names: dict[int, str] = {}
+        last: Confirmation | None = None
+        for waiting, confirmation, action in settled:
+            if action & (confirm.JOURNAL | confirm.DEAD_LETTER | confirm.NACK):
+                packet, _ = self.store.outgoing.packet(waiting.key)
+                if action & confirm.JOURNAL:
+                    self.copy(JOURNAL, packet, None)
+                if action & confirm.DEAD_LETTER:
+                    self.dead_letter(packet, waiting.dead_letter, confirmation)
+                if action & confirm.NACK:
+                    self.administer(parse(packet), confirm.NACK_REACH_QUEUE_TIMEOUT, None)
+            if action & (confirm.DELETE | confirm.JOURNAL | confirm.DEAD_LETTER):
+                gone.append(waiting.key)
+                if confirmation is not last:
+                    end, record = confirmation.conclusion(), confirmation.record.tobytes()
+                    last = confirmation
+                missed = None
+                if end.message_class >= confirm.NACK_BAD_DST_Q:
+                    if waiting.outgoing not in names:
+                        found = self.store.outgoing.some([waiting.outgoing])
+                        names |= {queue.identifier: queue.format_name for queue in found}
+                    missed = names.get(waiting.outgoing)
+                outcomes.append((waiting.message_id, record, self.now, missed))
+                discarded[waiting.outgoing] = end.message_class if end.answer == confirm.DISCARDED else 0
+            elif action & confirm.STORE:
+                deadline = due(confirmation, waiting.send_until, held=True)
+                kept.append((confirmation.record.tobytes(), deadline, True, waiting.key))
+        self.store.outgoing.delete(gone)
+        self.store.outgoing.keep(kept)
+        self.store.memory.add_outcomes(outcomes)
+        self.store.outgoing.note_discarded(discarded)
+        return gone
+
+    def delivered(self, keys: Collection[int], ends: Iterable[tuple[bytes, bytes]], outgoing: Iterable[int]) -> None:
+        """OrderAcks cover all messages with these keys, in these outgoing queues, and nothing more is to be heard of
+        them. ends: the records of mqqb.confirm that they have, each with what it becomes."""
+        for record, end in ends:
+            self.store.memory.add_outcomes_of(keys, record, end, self.now)
+        self.store.outgoing.delete(keys)
+        self.store.outgoing.note_discarded(dict.fromkeys(outgoing, 0))
+
+    def give_up(self, waiting: Waiting, message_class: int) -> bytearray:
+        """A message that is not transactional, or only passes through, will not be delivered (B-311 to B-313, B-390);
+        its packet."""
+        packet, _ = self.store.outgoing.packet(waiting.key)
+        self.undelivered(packet, message_class, None)
+        self.store.outgoing.delete([waiting.key])
+        return packet
+
+    def undelivered(self, packet: bytes | bytearray, message_class: int, back: Back | None) -> None:
+        """This queue manager fails to deliver a message: administration acknowledgement if asked for, and if it is not
+        transactional a copy in the dead-letter queue (B-312, B-313, B-390, B-391)."""
+        message = parse(packet)
+        if message.properties.flags & headers.WANT_NA:
+            self.administer(message, message_class, back)
+        if message.user.flags & core.USER_JN and message.transaction is None:
+            self.copy(DEAD_LETTER, packet, message_class)
+
+    def dead_letter(self, packet: bytes | bytearray, named: str | None, confirmation: Confirmation) -> None:
+        """Put a transactional message sent here in the dead-letter queue that the application has named, if that is a
+        transactional queue here, else in the system's (C-36, B-243, B-396)."""
+        queue = None if named is None else self.store.queues.find(named)
+        is_fit = queue is not None and queue.kind == PRIVATE and queue.transactional
+        name = named if named is not None and is_fit else DEAD_XACT
+        if not self.copy(name, packet, confirmation.record[confirm.CLASS], confirmation.conclusion().in_doubt):
+            confirmation.record[confirm.STATE] = confirm.GONE  # the application is not told of a letter nowhere
+
+    def copy(self, name: str, packet: bytes | bytearray, message_class: int | None, in_doubt: bool = False) -> bool:
+        """Put a copy in a journal or dead-letter queue, with that class if one is given (B-394); nowhere, False, if its
+        quota is used up (B-397, C-37)."""
+        queue = self.store.queues.find(name)
+        assert queue is not None, name
+        if not queue.has_room(len(packet)):
+            return False
+        copied = bytearray(packet)
+        if message_class is not None:
+            build.set_message_class(copied, message_class)
+        priority = copied[2] & core.BASE_PR
+        self.room -= len(packet)
+        correlation = correlation_of(parse(copied))
+        self.store.messages.add(
+            [NewMessage(queue.identifier, 7 - priority, copied, in_doubt=in_doubt, correlation=correlation)]
+        )
+        return True
+
+    # ---- acknowledgements
+
+    def final_ack(self, message: headers.UserMessage, message_class: int, back: Back) -> None:
+        """File a FinalAck for the peer that the message came from (B-356, B-360 to B-362)."""
+        transaction = message.transaction
+        assert transaction is not None
+        source = bytes(message.user.source_queue_manager)
+        destination, host = acks.to_source(source, back.address if back.direct else "")
+        message_id = self.store.numbers.reserve_message_ids()
+        packet = acks.final_ack(
+            destination,
+            self.store.guid,
+            message_id,
+            self.now,
+            transaction.tx_sequence_ordinal,
+            transaction.tx_sequence_time_stamp,
+            transaction.tx_sequence_number,
+            transaction.previous_tx_sequence_number,
+            source,
+            message.user.message_id,
+            message_class,
+            host,
+        )
+        self._file(return_queue(back.peer), message_id, packet, True, 0, back.address)
+
+    def administer(self, message: headers.UserMessage, message_class: int, back: Back | None) -> None:
+        """Send Administration Acknowledgment (B-348 to B-355). back: None if the message was sent here."""
+        user, properties = message.user, message.properties
+        name = user.admin_queue
+        if name is None or (message_class in INSECURE and not self.config.send_insecure_nacks):
+            return
+        selector = user.flags >> compose.ADMIN_SHIFT & 7
+        host = names.NULL_GUID
+        if isinstance(name, guid_names.PrivateQueueFormatName):  # AQ 6; as a destination it is its two parts
+            host = name.source_queue_manager
+            name = guid_names.PrivateQueueFormatNameId(name.private_queue_identifier)
+        elif selector == SOURCE_HOST:
+            host = bytes(user.source_queue_manager)
+        elif selector == DESTINATION_HOST:
+            host = bytes(user.queue_manager_address)
+        negative = message_class >= confirm.NACK_BAD_DST_Q
+        encrypted = message.security is not None and bool(message.security.flags & ENCRYPTED_BODY)
+        self._post(
+            name,
+            host,
+            back,
+            bytes(user.source_queue_manager),
+            message_class=message_class,
+            label=properties.label,
+            body=properties.body if negative and not encrypted else b"",  # B-354
+            body_type=properties.body_type if negative else 0,
+            delivery="recoverable" if user.flags & core.USER_DM else "express",
+            response=self._response_queue(user),
+            correlation=identifier(bytes(user.source_queue_manager), user.message_id),
+        )
+
+    def _response_queue(self, user: headers.UserHeader) -> names.QueueName | None:
+        """Where the acknowledged message went, as an address that leads there (B-352)."""
+        name = user.destination_queue
+        if isinstance(name, guid_names.PrivateQueueFormatNameId):
+            host = bytes(user.queue_manager_address)
+            return guid_names.PrivateQueueFormatName(
+                self.store.guid if host == names.NULL_GUID else host, name.private_queue_identifier
+            )
+        return name
+
+    def report(self, message: headers.UserMessage, next_hop: str | None = None) -> None:
+        """Tell the report queue of a traced message that it has arrived, or leaves for next_hop, an IP address (B-294
+        to B-296; wire.md 8)."""
+        debug = message.debug
+        if (
+            not self.config.report_messages
+            or not message.base.flags & core.BASE_TR
+            or debug is None
+            or debug.queue_identifier is None
+        ):
+            return
+        user = message.user
+        hops = user.flags & core.USER_RC
+        source = guids.guid_text(bytes(user.source_queue_manager))[1:5]
+        when = time.strftime("%I:%M:%S %p %m/%d/%Y", time.gmtime(self.now))
+        target = (
+            ""
+            if user.destination_queue is None
+            else guids.format_name(user.destination_queue, bytes(user.queue_manager_address))
+        )
+        lines = [f"<MESSAGE ID>{user.message_id:08X}</MESSAGE ID>", f"<TARGET QUEUE>{target}</TARGET QUEUE>"]
+        if next_hop is not None:
+            lines += [f"<NEXT HOP>{next_hop}</NEXT HOP>", f"<HOP COUNT>{hops:02X} </HOP COUNT>"]
+        self._post(
+            guid_names.PublicQueueFormatName(bytes(debug.queue_identifier)),
+            names.NULL_GUID,
+            None,
+            names.NULL_GUID,
+            message_class=confirm.REPORT,
+            body=names.utf16_encode("".join(line + "\r\n" for line in lines)),
+            label=f"{source}:{user.message_id:08X}:{hops:02X} received by {guids.guid_text(self.store.guid)} at {when}",
+        )
+
+    def _post(
+        self,
+        name: names.QueueName,
+        host: bytes,
+        back: Back | None,
+        source: bytes,
+        *,
+        body: bytes | Any,
+        **properties: Any,
+    ) -> None:
+        """Send a message of the queue manager's own; nowhere if the queue cannot be opened (B-296, B-355).
+
+        name, host: destination and QueueManagerAddress. back: how `source` is reached, None if it is here.
+        """
+        if isinstance(name, guid_names.PublicQueueFormatName):
+            known = self.config.public_queues.get(guids.guid_text(name.public_queue_identifier)[1:-1].lower())
+            if known is None:
+                return
+            name, host = destination(known)
+        queue = self._here(name, host)
+        if queue is False:
+            return
+        recoverable = properties.get("delivery") == "recoverable"
+        message_id = self.store.numbers.reserve_message_ids()
+        properties |= {"ttrq": compose.FOREVER, "sent_time": self.now, "address": host}
+        try:
+            packet = build.user_message(self.store.guid, message_id, name, body, **properties)
+        except ValueError:  # other names make it larger than a packet can be
+            packet = build.user_message(self.store.guid, message_id, name, b"", **properties)
+        if self.room < len(packet):
+            return
+        priority = packet[core.BASE_FLAGS_AT] & core.BASE_PR
+        if isinstance(queue, Queue):
+            if queue.has_room(len(packet)):
+                self.room -= len(packet)
+                correlation = correlation_of(parse(packet))
+                self.store.messages.add([NewMessage(queue.identifier, 7 - priority, packet, correlation=correlation)])
+        elif isinstance(name, names.DirectQueueFormatName):
+            self._file(guids.format_name(name).lower(), message_id, packet, recoverable, priority)
+        elif back is not None and host == source:
+            self._file(return_queue(back.peer), message_id, packet, recoverable, priority, back.address)
+        else:
+            self._file(return_queue(host), message_id, packet, recoverable, priority)
+
+    def _here(self, name: names.QueueName, host: bytes) -> Queue | bool | None:
+        """The queue here that a destination means; None if it is elsewhere, False if it takes no such message."""
+        if isinstance(name, guid_names.PrivateQueueFormatNameId):
+            if host not in (names.NULL_GUID, self.store.guid):
+                return None
+            queue = self.store.queues.find(name.private_queue_identifier)
+        else:
+            address, queue_name = split_direct(legible(guids.format_name(name))) or ("", "")
+            if address != "." and not self.config.is_own(address):
+                return None if address else False
+            queue = self.store.queues.find(queue_name)
+        return queue if queue and queue.kind == PRIVATE and not queue.transactional else False
+
+    def _file(
+        self,
+        format_name: str,
+        message_id: int,
+        packet: bytearray,
+        recoverable: bool,
+        priority: int,
+        address: str | None = None,
+    ) -> None:
+        outgoing = self.store.outgoing.queue(format_name, self.now, address)
+        self.room -= len(packet)
+        due = self.now + self.config.acknowledgement_lifetime
+        message = NewOutgoing(
+            outgoing.identifier, message_id, 0, 0, 0, recoverable, 0, packet, priority, own=False, due=due
+        )
+        self.store.outgoing.add([message])
+        self.sent = True
+
+
+def destination(format_name: str) -> tuple[names.QueueName, bytes]:
+    """A format name as it stands in a message: the name, and QueueManagerAddress."""
+    name = guids.parse_format_name(format_name)
+    if isinstance(name, guid_names.PrivateQueueFormatName):
+        return guid_names.PrivateQueueFormatNameId(name.private_queue_identifier), name.source_queue_manager
+    return name, names.NULL_GUID
+
+
+def format_name(user: headers.UserHeader) -> str:
+    """Where a message is to go, for a person; "" if its destination is no queue."""
+    return (
+        ""
+        if user.destination_queue is None
+        else legible(guids.format_name(user.destination_queue, bytes(user.queue_manager_address)))
+    )
+
+
+def is_return_queue(format_name: str) -> bool:
+    """Is it the name of an outgoing queue with what goes back to a peer?"""
+    kind, _, rest = format_name.partition("=")
+    return kind.upper() == "PRIVATE" and int(rest.partition("\\")[2], 16) == ORDER_QUEUE_ID
+
+
+def return_queue(peer: bytes) -> str:
+    """Name of the outgoing queue with what goes back to a peer."""
+    return guids.format_name(guid_names.PrivateQueueFormatName(peer, ORDER_QUEUE_ID))

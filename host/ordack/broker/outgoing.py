@@ -1,0 +1,565 @@
+"""Outgoing queues: what waits for other queue managers, in memory as the store has it, and which session serves it.
+
+What an operator's order has changed in the store, `refresh` takes up. Times: `now` monotonic
+milliseconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from mqqb import confirm, core, headers, hosts
+from mqqb.confirm import Confirmation
+from mqqb.streams import Entry
+
+from ordack.broker import outcome
+from ordack.broker.links import Hop, Link, Links
+from ordack.broker.routing import Routing, Way
+from ordack.broker.tables import LongStream, Rows, key_of
+from ordack.config.config import SERIAL_PORT, Config
+from ordack.store import Store
+from ordack.store.outgoing import Added, NewOutgoing, Outgoing, OutgoingEntry, Packet, Waiting
+
+ROWS = 500  # that are read at once, to bound memory, or of which one transaction notes how far they have come
+SENT_AHEAD = 10_000  # keys for which the store is told at once that they may be transmitted
+
+
+class OutgoingQueue:
+    """One outgoing queue; way: see Way.
+
+    returns: it holds what goes back to a peer, rather than messages sent here. rejections: key of the last FinalAck in
+    it that rejected a message. turn: see Turns. transmitted: keys of transactional messages that were sent since the
+    store was told that those up to `sent_to` may be. watched: the one of which it is measured when its OrderAck comes:
+    its key, and when it was sent first.
+    """
+
+    def __init__(self, row: Outgoing, way: Way, config: Config, rows: Rows) -> None:
+        self.identifier = row.identifier
+        self.format_name = row.format_name
+        self.address = row.address
+        self.stream = LongStream(array("I", row.record), config.resend_intervals, rows)
+        _, self.peer, self.routed = way
+        self.hop: Hop | None = None
+        self.returns = outcome.is_return_queue(row.format_name)
+        self.link: Link | None = None
+        self.turn = 0
+        self.on_hold = row.on_hold
+        self.resends = row.resends
+        self.rejections = 0
+        self.transmitted: set[int] = set()
+        self.sent_to = 0
+        self.watched: tuple[int, int] | None = None
+        self._highest = 0  # key of the transactional messages that were sent
+
+    def leave(self, keys: Sequence[int], now: int) -> int:
+        """The transactional messages with these keys, which rise, are sent; how many not for the first time."""
+        self.transmitted.update(keys)
+        again = bisect_right(keys, self._highest)
+        if again < len(keys):
+            self._highest = keys[-1]
+            if self.watched is None:
+                self.watched = keys[again], now
+        return again
+
+    def order_acked(self, entries: Iterable[Entry], now: int) -> int | None:
+        """An OrderAck covers these. How long it took, in milliseconds, if the one that is watched is among them."""
+        if self.watched is None or max(map(key_of, entries), default=0) < self.watched[0]:
+            return None
+        took = now - self.watched[1]
+        self.watched = None
+        return took
+
+    @property
+    def is_needed(self) -> bool:
+        """Is there something to send, or an answer to wait for, which a peer may be unable to bring unasked (B-414)?"""
+        return bool(self.stream.waiting or self.stream.awaiting_final_ack or self.stream.aside)
+
+    @property
+    def rejecting(self) -> list[Link | None]:
+        """The link that carries it, of what is in here up to the last FinalAck that rejects a message; None for all
+        that is only in the store."""
+        table = self.stream.table
+        carriers = [
+            self.link if entry.awaiting_ack or entry.received_session_ack else None
+            for entry in itertools.takewhile(lambda entry: key_of(entry) <= self.rejections, table)
+        ]
+        return [*carriers, None] if self.stream.behind and len(carriers) == len(table) else carriers
+
+
+class _Rows:
+    """The messages of one outgoing queue in the store; see tables.Rows."""
+
+    def __init__(self, queues: OutgoingQueues, store: Store, identifier: int) -> None:
+        self._queues = queues
+        self._store = store
+        self._identifier = identifier
+
+    def after(self, key: int, limit: int) -> list[Entry]:
+        rows = self._store.outgoing.to_be_sent(self._identifier, key, self._queues.last_key, limit)
+        return [_entry(row) for row in rows]
+
+    def last(self) -> list[Entry]:
+        rows = self._store.outgoing.last_to_be_sent(self._identifier, self._queues.last_key, 2)
+        return [_entry(row) for row in rows]
+
+
+class OutgoingQueues:
+    """All of them; `load` takes them from the store. at_hand: packets that have just been stored, by key, and until
+    when they may be sent."""
+
+    def __init__(self, store: Store, links: Links, routing: Routing, config: Config) -> None:
+        self._store = store
+        self._links = links
+        self._routing = routing
+        self._config = config
+        self._accepts: dict[Hop, bytes] = {}  # who has taken the last session that was opened there from here
+        self._forget_all()
+
+    def _forget_all(self) -> None:
+        self._queues: dict[int, OutgoingQueue] = {}
+        self._by_peer: dict[bytes, list[OutgoingQueue]] = {}  # for a peer by its GUID
+        self._by_hop: dict[Hop, list[OutgoingQueue]] = {}  # those that a hop is known for
+        self._returns: dict[bytes, OutgoingQueue] = {}  # by peer
+        self._served: dict[Link, list[OutgoingQueue]] = {}
+        self._busy: dict[OutgoingQueue, None] = {}  # all that have something to send on a session, and others
+        self._left: dict[OutgoingQueue, None] = {}  # their sessions are over
+        self._orders: dict[OutgoingQueue, Outgoing] = {}  # as operators may want them
+        self._news: dict[OutgoingQueue, None] = {}  # something was put in these
+        self._unreached: set[Hop] = set()  # where that goes, if no session was there for it
+        self.at_hand: dict[int, tuple[Packet, int]] = {}
+        self.last_key = 0
+        self._is_loaded = False
+
+    def __iter__(self) -> Iterator[OutgoingQueue]:
+        return iter(self._queues.values())
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def __getitem__(self, identifier: int) -> OutgoingQueue:
+        return self._queues[identifier]
+
+    def __contains__(self, identifier: int) -> bool:
+        return identifier in self._queues
+
+    @property
+    def returns(self) -> Iterable[OutgoingQueue]:
+        """Those with what goes back to a peer."""
+        return self._returns.values()
+
+    def to_peer(self, guid: bytes) -> OutgoingQueue | None:
+        """The one with what goes back to this peer."""
+        return self._returns.get(guid)
+
+    def served_by(self, link: Link) -> list[OutgoingQueue]:
+        """Those whose messages go on this link."""
+        return self._served.get(link, [])
+
+    def busy(self) -> list[tuple[OutgoingQueue, Link]]:
+        """Those with something to send, or to send again, and what serves them."""
+        busy = [(queue, queue.link) for queue in self._busy if queue.link and queue.stream.waiting]
+        self._busy = dict.fromkeys(queue for queue, _ in busy)
+        return busy
+
+    # ---- as the store has them
+
+    def load(self) -> None:
+        """Begin anew: `refresh` takes all from the store. Whatever may have been sent before, may have arrived."""
+        self._note_interrupted()
+        self._accepts = self._store.outgoing.accepts()
+        self._forget_all()
+
+    def refresh(self) -> None:
+        """Take up what an operator's order has changed: what is in outgoing queues, how far that is numbered. It may
+        have withdrawn what was stored in the same transaction (C-29)."""
+        self.at_hand.clear()
+        if not self._is_loaded:
+            self._begin()
+            return
+        for row in self._store.outgoing.queues():
+            known = self._queues.get(row.identifier)
+            if known:
+                known.stream.adopt(array("I", row.record))
+                self._reach(known, row.address)
+                self._orders[known] = row
+            else:
+                self._add(row)
+        self._load_entries()
+
+    def _begin(self) -> None:
+        """Take up all outgoing queues; see LongStream of what is left in the store."""
+        self.last_key = self._store.outgoing.last_key()
+        for row in self._store.outgoing.queues():
+            self._add(row)
+            queue = self._queues[row.identifier]
+            self._news[queue] = None
+            held, plain, lowest, highest = self._store.outgoing.aside(row.identifier)
+            queue.stream.put_aside(held)
+            waiting = row.messages - held
+            if not waiting:
+                continue
+            are_alike = not plain or (plain == waiting and lowest == highest)
+            rows = self._store.outgoing.to_be_sent(
+                row.identifier, 0, self.last_key, LongStream.ahead if are_alike else -1
+            )
+            for _, alike in itertools.groupby(rows, _kind):
+                queue.stream.extend([_entry(message) for message in alike])
+            queue.stream.more_behind(waiting - len(rows), not plain, lowest)
+        self._is_loaded = True
+
+    def take_up(self) -> None:
+        """Have in memory what was put in outgoing queues in this transaction."""
+        for row in self._store.outgoing.queues():
+            if row.identifier not in self._queues:
+                self._add(row)
+            self._reach(self._queues[row.identifier], row.address)
+        self._load_entries()
+
+    def fed(self, stored: Collection[Added]) -> None:
+        """Have in memory what an application has put in outgoing queues in this transaction."""
+        if not stored:
+            return
+        for row in self._store.outgoing.some({message.outgoing for _, messages in stored for message in messages}):
+            known = self._queues.get(row.identifier)
+            if known:
+                known.stream.adopt(array("I", row.record))
+            else:
+                self._add(row)
+        for keys, messages in stored:
+            if keys.start != self.last_key + 1:  # something else has come between, perhaps in queues that are new
+                self.take_up()
+                return
+            for message in messages:
+                packets = message.packet, *message.more
+                its, keys = keys[: len(packets)], keys[len(packets) :]
+                queue = self._queues[message.outgoing]
+                self._news[queue] = None
+                count = queue.stream.admit(len(packets), message.number > 0, message.priority)
+                queue.stream.extend(_new_entries(its[:count], message))
+                self.last_key = its[-1]
+                self.at_hand.update(
+                    (key, (packet, message.send_until)) for key, packet in zip(its, packets, strict=True)
+                )
+
+    def forward(self, messages: Iterable[tuple[str, headers.UserMessage, bytearray]], wall: int) -> None:
+        """Put messages that only pass through in the outgoing queues of these names; `take_up` is to follow."""
+        rows = []
+        for name, message, packet in messages:
+            there = self._links.with_peer(bytes(message.user.queue_manager_address))
+            queue = self._store.outgoing.queue(name, wall, there[0].address if there else None)
+            rows.append(_passing(queue.identifier, message, packet))
+        self._store.outgoing.add(rows)
+
+    def take_news(self) -> list[OutgoingQueue]:
+        """Those that something was put in since this was asked last."""
+        news, self._news = self._news, {}
+        self._busy.update(news)
+        self._unreached.update(queue.hop for queue in news if queue.hop and queue.link is None)
+        return list(news)
+
+    def _add(self, row: Outgoing) -> None:
+        way = self._routing.way(row.format_name)
+        rows = _Rows(self, self._store, row.identifier)
+        queue = self._queues[row.identifier] = OutgoingQueue(row, way, self._config, rows)
+        if queue.peer:
+            self._by_peer.setdefault(queue.peer, []).append(queue)
+            if queue.returns:
+                self._returns[queue.peer] = queue
+        self._lead(queue, way.hop)
+        self._reach(queue, row.address)  # B-011
+        self._attach(queue)
+
+    def _load_entries(self) -> None:
+        while rows := self._store.outgoing.messages(self.last_key, ROWS):
+            for (outgoing, transactional, priority, held), group in itertools.groupby(rows, _kind):
+                alike = list(group)
+                queue = self._queues[outgoing]
+                self._news[queue] = None
+                if held:
+                    queue.stream.put_aside(len(alike))
+                else:
+                    count = queue.stream.admit(len(alike), transactional, priority)
+                    queue.stream.extend([_entry(row) for row in alike[:count]])
+                self.last_key = alike[-1].key
+
+    def save(self, moved: Iterable[OutgoingQueue]) -> None:
+        """Write how far these streams are; one that is empty begins a new sequence in the same transaction (B-096)."""
+        rows = []
+        for queue in moved:
+            stream = queue.stream
+            if stream.record[core.OUTGOING_NUMBER] != 1 and not stream.numbered:
+                core.roll(stream.record)
+            rows.append(Outgoing(queue.identifier, queue.format_name, tuple(stream.record)))
+        self._store.outgoing.save(rows)
+
+    def delete_drained(self, queues: Iterable[OutgoingQueue]) -> None:
+        """Delete those of the queues that held what goes back to a peer, and hold nothing now."""
+        for queue in [queue for queue in queues if queue.returns and not queue.stream.waiting]:
+            self._store.outgoing.remove_queue(queue.identifier)
+            del self._queues[queue.identifier]
+            if queue.peer:
+                self._by_peer[queue.peer].remove(queue)
+                del self._returns[queue.peer]
+            if queue.hop:
+                self._by_hop[queue.hop].remove(queue)
+            self._orders.pop(queue, None)
+            if queue.link:
+                self._served[queue.link].remove(queue)
+
+    def entries(self, keys: Iterable[int], messages: Iterable[Waiting]) -> list[tuple[OutgoingQueue, list[Entry]]]:
+        """The entries with these keys, among those of these messages, by outgoing queue."""
+        wanted = set(keys)
+        by_queue: dict[int, dict[int, Waiting]] = {}
+        for waiting in messages:
+            if waiting.key in wanted:
+                by_queue.setdefault(waiting.outgoing, {})[waiting.key] = waiting
+        self.recall(waiting for its in by_queue.values() for waiting in reversed(its.values()))
+        return [
+            (self[identifier], self[identifier].stream.entries(its, _waiting_entry))
+            for identifier, its in by_queue.items()
+        ]
+
+    def recall(self, messages: Iterable[Waiting]) -> None:
+        """Those of these that are held are in memory from now on, the last one in front."""
+        for waiting in messages:
+            if waiting.held:
+                self[waiting.outgoing].stream.recall(_waiting_entry(waiting))
+
+    # ---- which session serves them
+
+    def wanted_hops(self, hops: Iterable[Hop] | None = None) -> set[Hop]:
+        """Where messages wait for a connection that nobody has opened yet (B-302); hops: among these."""
+        there = self._links.hops
+        return {
+            hop
+            for hop in (self._by_hop if hops is None else hops)
+            if hop not in there
+            and hop[1] != SERIAL_PORT
+            and any(queue.is_needed and not queue.on_hold and queue.link is None for queue in self._by_hop[hop])
+        }
+
+    def take_unreached(self) -> set[Hop]:
+        """Those among wanted_hops for which something has come since this was asked last."""
+        unreached, self._unreached = self._unreached, set()
+        return self.wanted_hops(unreached) if unreached else unreached
+
+    def has_way(self, guid: bytes) -> bool:
+        """Is there a session with this queue manager, or a way to one?"""
+        waiting = self.to_peer(guid)
+        return bool(self._links.with_peer(guid) or (waiting and waiting.hop) or self._routing.has_hop(guid))
+
+    def opened(self, link: Link) -> None:
+        """A session is open: it serves what is for its hop and its peer, also what an older one served: a peer that has
+        left that for another one may have no end of it any more."""
+        if link.hop and link.session.initiator and self._accepts.get(link.hop) != link.peer:
+            self._accepts[link.hop] = link.peer
+            self._store.outgoing.note_accepts(*link.hop, link.peer)
+        for queue in list(self._by_hop.get(link.hop, ())) if link.hop else []:
+            self._reach(queue, None)
+            self._attach(queue)
+        for queue in self._by_peer.get(link.peer, []):
+            self._store.outgoing.queue(queue.format_name, 0, link.address)
+            self._reach(queue, link.address)
+            if queue.link is not link and queue.link and queue.link.peer == link.peer:
+                self._detach(queue)
+            self._attach(queue)
+
+    def ended(self, link: Link) -> None:
+        """A session is over: what it served goes to another one, or waits for one."""
+        for queue in self._served.pop(link, []):
+            queue.link = None
+            self._left[queue] = None
+            self._attach(queue)
+
+    def _detach(self, queue: OutgoingQueue) -> None:
+        if queue.link:
+            self._served[queue.link].remove(queue)
+            hosts.forget(queue.link.session, queue.stream)
+            queue.link = None
+            self._left[queue] = None
+
+    def _reach(self, queue: OutgoingQueue, address: str | None) -> None:
+        """Note where the peer is that an outgoing queue is for."""
+        queue.address = address or queue.address
+        if queue.peer and not queue.routed:
+            self._lead(queue, self._hop_of_peer(queue))
+
+    def _hop_of_peer(self, queue: OutgoingQueue) -> Hop | None:
+        """Where the peer takes connections that an outgoing queue is for, as far as the configuration says, or one from
+        here has shown. That the peer has connected from an address shows nothing (B-011)."""
+        accepted = next((hop for hop, peer in self._accepts.items() if peer == queue.peer), None)
+        return self._routing.hop(queue.address) or accepted
+
+    def _lead(self, queue: OutgoingQueue, hop: Hop | None) -> None:
+        if hop == queue.hop:
+            return
+        if queue.hop:
+            self._by_hop[queue.hop].remove(queue)
+        queue.hop = hop
+        if hop:
+            self._by_hop.setdefault(hop, []).append(queue)
+
+    def find_ways(self) -> None:
+        """The Config may have other next hops: what they lead elsewhere goes that way from now on, whatever session it
+        was on."""
+        for queue in self:
+            before = queue.hop, queue.routed
+            hop, _, queue.routed = self._routing.way(queue.format_name)
+            if hop is None and queue.peer:
+                hop = self._hop_of_peer(queue)
+            if (hop, queue.routed) != before:
+                self._lead(queue, hop)
+                self._detach(queue)
+                self._attach(queue)
+
+    def look_for_ways(self, hop: Hop) -> None:
+        """A connection to this hop is about to be tried: own addresses come and go, and what waits for it with them."""
+        for queue in [queue for queue in self._by_hop.get(hop, ()) if queue.link is None and not queue.peer]:
+            self._lead(queue, self._routing.way(queue.format_name).hop)
+            self._attach(queue)
+
+    def _attach(self, queue: OutgoingQueue) -> None:
+        """Let a session serve an outgoing queue that none serves, if one is open: the newest one with its peer."""
+        if queue.link is not None:
+            return
+        candidates = self._links.with_peer(queue.peer)[::-1] if queue.peer else []
+        if queue.hop and (queue.routed or not queue.peer):
+            candidates += [link for link in self._links if link.hop == queue.hop]
+        for link in candidates:
+            if link.is_open and (link.peer != self._store.guid or queue.peer in (None, link.peer)):
+                queue.link = link
+                queue.stream.restart()
+                queue.turn = link.turns.count
+                self._served.setdefault(link, []).append(queue)
+                self._busy[queue] = None
+                return
+
+    def obey(self, now: int) -> None:
+        """Do what operators have asked for, where it changes something: pause, resume, resend (B-345, B-346, B-425)."""
+        for queue, row in self._orders.items():
+            if row.resends != queue.resends:
+                queue.resends = row.resends
+                queue.stream.resend(now)
+            if row.on_hold != queue.on_hold:
+                queue.on_hold = row.on_hold
+                if queue.link:
+                    if row.on_hold:
+                        hosts.pause(queue.link.session, now)
+                    elif not any(other.on_hold for other in self.served_by(queue.link)):
+                        hosts.resume(queue.link.session, now)
+                    self._links.touch(queue.link)
+        self._orders.clear()
+
+    # ---- what was transmitted
+
+    def confirmation(self, waiting: Waiting) -> Confirmation | None:
+        """The confirmation process of a message; None if it has none."""
+        if waiting.confirmation is None:
+            return None
+        return Confirmation(array("I", waiting.confirmation), self._config.confirmation)
+
+    def may_transmit(self, queue: OutgoingQueue, key: int) -> None:
+        """Tell the store that this transactional message of it leaves, and some that follow."""
+        if key > queue.sent_to:
+            queue.sent_to = key + SENT_AHEAD
+            self._store.outgoing.set_sent_to(queue.identifier, queue.sent_to)
+
+    def _note_interrupted(self) -> None:
+        """Anything may have been sent of queues that sessions served to the end: nobody can say of it any more that it
+        was never sent."""
+        newest = self._store.outgoing.last_key()
+        for row in self._store.outgoing.queues():
+            if row.sent_to:
+                after, last = 0, min(row.sent_to, newest)
+                while messages := self._store.outgoing.waiting_in(row.identifier, after, last, ROWS):
+                    self._save_sent(messages)
+                    after = messages[-1].key
+                self._store.outgoing.set_sent_to(row.identifier, 0)
+
+    def note_closed(self) -> None:
+        """Note which messages were transmitted in sessions that are over, so that no other one is in doubt (C-83)."""
+        for queue in self._left:
+            if queue.sent_to and queue.link is None:
+                keys = sorted(queue.transmitted)
+                for first in range(0, len(keys), ROWS):
+                    self._save_sent(self._store.outgoing.waiting(keys[first : first + ROWS]))
+                self._store.outgoing.set_sent_to(queue.identifier, 0)
+                queue.sent_to = 0
+                queue.transmitted.clear()
+        self._left.clear()
+
+    def _save_sent(self, messages: Iterable[Waiting]) -> None:
+        kept = []
+        for waiting in messages:
+            confirmation = self.confirmation(waiting)
+            if confirmation and confirmation.state == confirm.Q and confirmation.sent():
+                due = outcome.due(confirmation, waiting.send_until, held=False)
+                kept.append((confirmation.record.tobytes(), due, False, waiting.key))
+        if kept:
+            self._store.outgoing.keep(kept)
+
+
+def _passing(outgoing: int, message: headers.UserMessage, packet: bytearray) -> NewOutgoing:
+    """The row of a message that only passes through an outgoing queue."""
+    until = outcome.send_until(message)
+    return NewOutgoing(
+        outgoing,
+        message.user.message_id,
+        0,
+        0,
+        0,
+        bool(message.user.flags & core.USER_DM),
+        0,
+        packet,
+        0 if message.transaction is not None else message.base.flags & core.BASE_PR,
+        own=False,
+        send_until=until,
+        due=until + 1,
+    )
+
+
+def _new_entries(keys: range, message: NewOutgoing) -> list[Entry]:
+    """What it and those that follow it are in the table."""
+    journal, sequence = bool(message.journal), message.time_stamp << 32 | message.ordinal
+    return [
+        Entry(
+            key,
+            message.message_id + place,
+            message.recoverable,
+            journal,
+            sequence,
+            message.number and message.number + place,
+            message.priority,
+        )
+        for place, key in enumerate(keys)
+    ]
+
+
+def _kind(row: OutgoingEntry) -> tuple[int, bool, int, int]:
+    """What goes into one place together."""
+    return row.outgoing, row.number > 0, row.priority, row.held
+
+
+def _waiting_entry(waiting: Waiting) -> Entry:
+    return Entry(
+        waiting.key,
+        waiting.message_id,
+        journal=bool(waiting.journal),
+        tx_sequence_id=waiting.time_stamp << 32 | waiting.ordinal,
+        tx_sequence_number=waiting.number,
+    )
+
+
+def _entry(row: OutgoingEntry) -> Entry:
+    return Entry(
+        row.key,
+        row.message_id,
+        bool(row.recoverable),
+        bool(row.journal),
+        row.time_stamp << 32 | row.ordinal,
+        row.number,
+        row.priority,
+    )

@@ -1,0 +1,300 @@
+"""Header prediction: messages whose headers are those of one before them are read together, in C.
+
+A source's messages for one queue differ in numbers, ids, sizes, times and bodies only. A session that has parsed one of
+them keeps its headers as a template, compares what comes next with them, and tells of all that are alike as one
+MessageRun. Whatever differs in anything else takes the full path, and so does each message of a run that its owner does
+not accept together with others: it reads as any MessageReceived. What is decided is the same on both ways.
+
+Without the C core (`mqqb.core.implementation`) nothing is predicted. What an application sends is numbered in C in the
+same way, a run at a time.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from struct import pack_into, unpack_from
+from typing import Any
+
+from mqqb import core, headers, parse, reader, window
+from mqqb.connection import OPEN
+from mqqb.events import MessageReceived
+from mqqb.session import Session
+from mqqb.streams import Entry
+
+from ordack.store import clock
+
+if core.implementation == "c":
+    from _mqqb import ffi, lib
+
+    BYTES = ffi.typeof("uint8_t[]")
+    PACKETS = ffi.typeof("mqqb_run_packet[]")
+    INCOMING = ffi.typeof("mqqb_incoming[]")
+    SESSION = ffi.typeof("mqqb_session[]")
+    OUTGOING = ffi.typeof("mqqb_outgoing[]")
+    LENGTHS = ffi.typeof("uint32_t[]")
+
+LONGEST = 64  # messages of one run: a window
+TEMPLATES = 4  # that a session keeps: streams that take turns on one connection
+PATIENCE = 16  # templates in a row that nothing was like; then only each of so many messages is made one
+LONGEST_HEAD = 1024  # bytes of a template: what has more to say in front of its body is rare
+SMALLEST = 140  # bytes of a transactional message: its headers, without names
+IS_TRANSACTIONAL = core.USER_TH >> 16  # in the third byte of UserHeader.Flags
+WORDS = 6  # of mqqb_run_packet; the first ones are
+OFFSET, SIZE, SENT_TIME = range(3)
+
+
+class Template:
+    """What the packets of a run begin with, as mqqb_run.h describes it."""
+
+    __slots__ = ("_head", "_message", "structure")
+
+    def __init__(self, learned: Any, raw: bytes) -> None:
+        self._head = raw[: learned.head_size]
+        self._message: headers.UserMessage | None = None
+        learned.head = ffi.from_buffer(BYTES, self._head)
+        self.structure = learned
+
+    @classmethod
+    def of(cls, raw: bytes) -> Template | None:
+        """Made of one message that was parsed; None if those like it are to be decided one by one."""
+        learned = ffi.new("mqqb_run_template *")
+        if not lib.mqqb_run_learn(learned, ffi.from_buffer(BYTES, raw), len(raw)) or learned.head_size > LONGEST_HEAD:
+            return None
+        return cls(learned, raw)
+
+    @property
+    def message(self) -> headers.UserMessage:
+        """The headers, of a message without a body. SentTime may be set; nobody else reads it."""
+        if self._message is None:
+            packet = bytearray(self._head) + bytes(-len(self._head) % 4)
+            pack_into("<I", packet, core.BASE_PACKET_SIZE_AT, len(packet))
+            pack_into("<II", packet, self.structure.properties_at + core.PROPERTIES_MESSAGE_SIZE_IN_PART, 0, 0)
+            message = parse.parse(packet)
+            assert isinstance(message, headers.UserMessage)
+            self._message = message
+        return self._message
+
+    def find(self, data: bytearray, start: int, end: int) -> MessageRun | None:
+        """The run that data[start:end] begins with, if any."""
+        words = array("I", bytes(4 * WORDS * LONGEST))
+        count = lib.mqqb_run_find(
+            self.structure,
+            ffi.from_buffer(BYTES, data) + start,
+            end - start,
+            ffi.from_buffer(PACKETS, words, True),
+            LONGEST,
+        )
+        if not count:
+            return None
+        last = WORDS * (count - 1)
+        size = words[last + OFFSET] + words[last + SIZE]
+        return MessageRun(self, bytes(data[start : start + size]), words[: last + WORDS])
+
+
+class MessageRun:
+    """Transactional messages have come whose headers are those of `template`. data: their packets, one behind the
+    other; words: what mqqb_run_packet tells of each.
+
+    The owner calls PredictingSession.stored_all, or Session.stored, as for as many MessageReceived.
+    """
+
+    __slots__ = ("data", "template", "words")
+
+    def __init__(self, template: Template, data: bytes, words: array[int]) -> None:
+        self.template = template
+        self.data = data
+        self.words = words
+
+    def __len__(self) -> int:
+        return len(self.words) // WORDS
+
+    @property
+    def sent_times(self) -> array[int]:
+        """s since 1970, of each."""
+        return self.words[SENT_TIME::WORDS]
+
+    def bytes_from(self, first: int) -> int:
+        """Bytes of the packets from this one on."""
+        return len(self.data) - self.words[WORDS * first + OFFSET]
+
+    def packets(self, first: int, count: int) -> list[bytes]:
+        """So many of them, as MessageReceived.raw."""
+        words = self.words[WORDS * first : WORDS * (first + count)]
+        data = self.data
+        return [
+            data[offset : offset + size] for offset, size in zip(words[OFFSET::WORDS], words[SIZE::WORDS], strict=True)
+        ]
+
+    def single(self, place: int) -> MessageReceived:
+        """One of them, as the full path tells of it."""
+        (raw,) = self.packets(place, 1)
+        packet = parse.parse(raw)
+        assert isinstance(packet, headers.UserMessage)
+        return MessageReceived(packet, raw, True)
+
+    def accept(self, record: array[int], first: int) -> int:
+        """How many from `first` on are next in the stream with this record, which advances by them; those of another
+        sequence than its own are not. As `core.accept`, for each."""
+        packets = ffi.from_buffer(PACKETS, self.words) + first
+        incoming = ffi.from_buffer(INCOMING, record, True)
+        accepted: int = lib.mqqb_run_accept(incoming, self.template.structure, packets, len(self) - first)
+        return accepted
+
+
+def number_run(
+    record: array[int],
+    previous: int,
+    packets: bytearray | memoryview,
+    size: int,
+    transaction_at: int,
+    message_ids: range,
+) -> int:
+    """Number packets that an application sends, alike but for their bodies, as core.stamp does for each (B-317), and
+    give them these MessageIDs. They are behind each other in `packets`, `size` bytes each, with the TransactionHeader
+    at transaction_at. record, previous: of their stream, as core.stamp has them. How many were numbered: fewer than
+    there are if the numbers are used up (A-24)."""
+    if core.implementation == "c":
+        last = ffi.new("uint32_t *", previous)
+        octets = ffi.from_buffer(BYTES, packets, True)
+        stream = ffi.from_buffer(OUTGOING, record, True)
+        count = len(message_ids)
+        done: int = lib.mqqb_run_number(stream, last, octets, size, transaction_at, count, message_ids.start)
+        return done
+    header = array("I", bytes(4 * core.part_words(core.TRANSACTION_HEADER)))
+    for place, message_id in enumerate(message_ids):
+        at = place * size + transaction_at
+        core.unpack(core.TRANSACTION_HEADER, header, packets, at, len(packets))
+        if core.stamp(record, previous, header) != core.OK:
+            return place
+        core.pack(core.TRANSACTION_HEADER, header, packets, at)
+        pack_into("<I", packets, place * size + core.USER_MESSAGE_ID_AT, message_id)
+        previous = header[core.TX_NUMBER]
+    return len(message_ids)
+
+
+def ready_to_follow(
+    first: bytearray, transaction_at: int, previous: int, packets: Sequence[bytes | bytearray | memoryview]
+) -> tuple[bytearray, int]:
+    """Those of the packets that leave behind `first`, which has just been sent, as they go on the wire: one behind the
+    other, and how many. Each names the one in front of it (B-318), `first` has the number `previous`. The first that
+    differs from it in a name or in UserHeader.Flags does not follow, nor what is traced, and none behind that."""
+    data = bytearray().join(packets)
+    sizes = array("I", map(len, packets))
+    if core.implementation == "c":
+        octets, lengths = ffi.from_buffer(BYTES, data, True), ffi.from_buffer(LENGTHS, sizes)
+        done: int = lib.mqqb_run_depart(
+            ffi.from_buffer(BYTES, first), transaction_at, previous, clock.FIRST, octets, lengths, len(sizes)
+        )
+        ffi.release(octets)
+    else:
+        done = _ready_to_follow(first, transaction_at, previous, data, sizes)
+    del data[sum(sizes[:done]) :]
+    return data, done
+
+
+def _ready_to_follow(
+    first: bytearray, transaction_at: int, previous: int, data: bytearray, sizes: Sequence[int]
+) -> int:
+    names = first[core.USER_FLAGS_AT : transaction_at]
+    at = 0
+    for place, size in enumerate(sizes):
+        packet = data[at : at + size]
+        if packet[core.BASE_FLAGS_AT + 1] & core.BASE_TR >> 8 or packet[core.USER_FLAGS_AT : transaction_at] != names:
+            return place
+        pack_into("<I", packet, transaction_at + core.TX_PREVIOUS_IN_PART, previous)
+        (previous,) = unpack_from("<I", packet, transaction_at + core.TX_NUMBER_IN_PART)
+        clock.hide_limits(packet)
+        packet[core.BASE_FLAGS_AT] &= ~core.BASE_SH & 0xFF
+        data[at : at + size] = packet
+        at += size
+    return len(sizes)
+
+
+class PredictingSession(Session):
+    """A session that tells of runs. predicts: may be set False before anything has come."""
+
+    predicts = core.implementation == "c"
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._templates: list[Template] = []  # the one that has matched last is the first
+        self._fruitless = 0  # messages that nothing before was like, in a row
+
+    def _next(self, now: int, events: list[object], reuse: bool = False) -> bool:
+        come = self.reader
+        start = come.begin
+        if (
+            self._templates
+            and come.end - start >= SMALLEST
+            and not come.data[start + core.BASE_FLAGS_AT] & core.BASE_IN
+            and come.data[start + core.USER_FLAGS_AT + 2] & IS_TRANSACTIONAL
+            and self.state == OPEN
+        ):
+            for template in self._templates:
+                run = template.find(come.data, start, come.end)
+                if run is not None:
+                    come.begin = start + len(run.data)
+                    self._came(template, run, now)
+                    events.append(run)
+                    return True
+        return super()._next(now, events, reuse)
+
+    def _came(self, template: Template, run: MessageRun, now: int) -> None:
+        self._received_ack = True  # B-167
+        lib.mqqb_run_received(ffi.from_buffer(SESSION, self.window.counts, True), len(run) - 1)
+        self._count(True, template.message.user.flags & core.USER_DQ == core.USER_DQ, now)
+        self._fruitless = 0
+        if template is not self._templates[0]:
+            self._templates.remove(template)
+            self._templates.insert(0, template)
+
+    def _message(
+        self,
+        packet: headers.UserMessage | reader.OrderAck | headers.FinalAck,
+        message: headers.UserMessage,
+        raw: bytes,
+        now: int,
+        events: list[object],
+    ) -> None:
+        super()._message(packet, message, raw, now, events)
+        if packet is message and message.transaction is not None and self.predicts:
+            self._fruitless += 1
+            if self._fruitless < PATIENCE or self._fruitless % PATIENCE == 0:
+                template = Template.of(raw)
+                if template is not None:
+                    self._templates = [template, *self._templates[: TEMPLATES - 1]]
+            else:
+                self._templates.clear()
+
+    @property
+    def room(self) -> int:
+        """How many messages may be sent before `can_send` says no."""
+        counts = self.window.counts
+        most = min(counts[core.SESSION_WINDOW_SIZE], counts[core.SESSION_RECEIVED_WINDOW_SIZE], window.IN_FLIGHT_MAX)
+        return max(most - core.session_unacked_sent(counts), 0)
+
+    def send_following(self, entries: Sequence[Entry], packets: bytearray) -> None:
+        """As `send`, for transactional messages behind another one that was sent in the same millisecond: the timers
+        run, and no SessionHeader is due. `room` has to be left. packets: as `ready_to_follow` makes them."""
+        counts = self.window.counts
+        for entry in entries:
+            counts[core.SESSION_SENT] = entry.sequence_number = (counts[core.SESSION_SENT] + 1) & 0xFFFF
+            counts[core.SESSION_RECOVERABLE_SENT] = entry.recoverable_sequence_number = (
+                counts[core.SESSION_RECOVERABLE_SENT] + 1
+            ) & 0xFFFF
+            entry.awaiting_ack = True
+        self.window.in_flight.extend(entries)
+        self._out.append(packets)
+
+    def stored_all(self, recoverable: bool, count: int, now: int) -> None:
+        """As `stored`, for so many messages of this kind."""
+        while count and self.state == OPEN:
+            if count > 1 and recoverable and self.predicts:
+                counts = self.window.counts
+                waiting = (counts[core.SESSION_RECEIVED] - counts[core.SESSION_STORED]) & 0xFFFF
+                session = ffi.from_buffer(SESSION, counts, True)
+                count -= lib.mqqb_run_stored(session, min(count, waiting), self.window.half)
+            if count:
+                self.stored(recoverable, now)  # what a session then has to do
+                count -= 1

@@ -1,0 +1,712 @@
+"""Messages are sent: checked, numbered and stored, in one transaction of the caller's."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from array import array
+from collections.abc import Collection, Iterable, Sequence
+from struct import pack_into
+from typing import Any, NamedTuple, TypedDict
+
+from mqqb import build, compose, confirm, core, guid_names, guids, headers, parse
+from mqqb.confirm import Confirmation
+from mqqb.guids import parse_format_name
+from mqqb.names import QueueName, terminated, utf16_encode
+
+from ordack.broker import outcome
+from ordack.broker.message import ACKNOWLEDGE, TRANSACTION_ID_MAX, TRANSACTION_ID_SHIFT
+from ordack.broker.outcome import Outcomes
+from ordack.broker.prediction import number_run
+from ordack.config import names
+from ordack.config.config import CONNECT_TIMEOUT_S, check_host, split_direct
+from ordack.config.names import JOURNAL, BadName
+from ordack.formatters import Body
+from ordack.store import Store, StoreError, StoreFull
+from ordack.store.messages import NewMessage
+from ordack.store.outgoing import Added, NewOutgoing, Outgoing
+from ordack.store.queues import Queue
+from ordack.store.schema import CLOSED_QUEUES, PRIVATE, SUBQUEUE, SYSTEM, correlation_of
+from ordack.text import counted, legible
+
+TIME_MAX = 0xFFFFFFFE  # seconds
+LABEL_MAX = 249
+
+
+RUN_BYTES = 1 << 20  # of packets that are made together
+PATTERNS_KEPT = 64  # for messages of the same second,
+KEPT_BODY = 64 << 10  # whose body has so many bytes at most
+Bytes = bytes | bytearray | memoryview
+_Numbers = tuple[int, int, range]  # ordinal, time stamp, TxSequenceNumbers
+
+
+class Sent(NamedTuple):
+    """What became of a send: its identifiers, and the place in its stream if it is transactional. This place can change
+    until the message is transmitted. identifier: as `Message` has it, 20 bytes, which an answer has as its
+    correlation_id."""
+
+    message_id: int
+    delivery: str
+    tx_sequence_id: int | None
+    tx_sequence_number: int | None
+    identifier: bytes
+
+
+class Letter(NamedTuple):
+    r"""A message to send, with the properties that MSMQ has for it.
+
+    destination: a local queue's name, or a format name: `DIRECT=TCP:10.0.0.5\private$\line1`, or `PRIVATE=` with
+    GUID and queue number of a queue manager, which may be one that only connects here, as a board does.
+    label: at most 249 characters; priority: 0 to 7, ignored for transactional messages; delivery: "express",
+    "recoverable" or "transactional", by default as the local queue needs it, and transactional to other machines.
+
+    ttrq, ttbr: TimeToReachQueue and TimeToBeReceived in seconds from now; by default four days and no limit. A
+    ttrq of 0 is one attempt to deliver, and counts as the 10 s that connecting may take (B-405).
+    dead_letter: keep it in a dead-letter queue if it is not delivered, or a transactional one not known to be
+    received (JN); dead_letter_queue: in this local transactional queue instead of the system's. journal: keep a
+    copy in the journal when it has arrived, or a transactional one when it was received (JP). acknowledge: bits of
+    ACKNOWLEDGE, what is to be told to administration_queue, a local queue that is not transactional or a format name.
+
+    correlation_id: 20 bytes, as a rule `Message.identifier` of the message that this one answers. response_queue: where
+    answers are expected, a local queue or a format name. body_type: what the body is, by the codes of wire.md 1.8; a
+    `Body` brings its own.
+    application_tag: 0 to 2**32 - 1, and extension: bytes, both for the application alone.
+    """
+
+    destination: str
+    body: bytes | bytearray | memoryview = b""
+    label: str = ""
+    priority: int = 3
+    delivery: str | None = None
+    ttrq: int | None = None
+    ttbr: int | None = None
+    dead_letter: bool = False
+    journal: bool = False
+    dead_letter_queue: str | None = None
+    acknowledge: int = 0
+    administration_queue: str | QueueName | None = None
+    correlation_id: bytes = bytes(compose.CORRELATION_SIZE)
+    response_queue: str | QueueName | None = None
+    body_type: int = 0
+    application_tag: int = 0
+    extension: bytes = b""
+
+
+KINDS: tuple[tuple[type, ...], ...] = (  # of each field, as applications may say it, and `serve` take it
+    (str,), (bytes, bytearray, memoryview), (str,), (int,), (str, type(None)), (int, type(None)), (int, type(None)),
+    (bool,), (bool,), (str, type(None)), (int,), (str, type(None)), (bytes,), (str, type(None)), (int,), (int,),
+    (bytes,),
+)  # fmt: skip
+
+
+class Run(NamedTuple):
+    """Letters that follow each other and differ in their bodies only: one of them, and the bodies of all."""
+
+    letter: Letter
+    bodies: tuple[Bytes, ...]
+
+
+class SentRun(NamedTuple):
+    """What became of messages that follow each other: of the first, as `Sent` has it, and how many `messages` there
+    are. The identifiers and numbers of the others follow."""
+
+    message_id: int
+    delivery: str
+    tx_sequence_id: int | None
+    tx_sequence_number: int | None
+    messages: int
+
+
+def each(source: bytes, runs: Iterable[SentRun]) -> list[Sent]:
+    """What became of each. source: the queue manager's GUID."""
+    return [
+        Sent(
+            message_id + place,
+            delivery,
+            tx_sequence_id,
+            None if number is None else number + place,
+            outcome.identifier(source, message_id + place),
+        )
+        for message_id, delivery, tx_sequence_id, number, count in runs
+        for place in range(count)
+    ]
+
+
+class Further(TypedDict, total=False):
+    """The arguments of Client.send that it passes on, for type checkers: fields of Letter, but for acknowledge, any of
+    ACKNOWLEDGE by name."""
+
+    ttrq: int | None
+    ttbr: int | None
+    dead_letter: bool
+    journal: bool
+    dead_letter_queue: str | None
+    acknowledge: Collection[str]
+    administration_queue: str | None
+    correlation_id: bytes
+    response_queue: str | None
+    body_type: int
+    application_tag: int
+    extension: bytes
+
+
+class Properties(Further, total=False):
+    """The same of Queue.send, Transaction.send and Client.reply: all but destination and body."""
+
+    label: str
+    priority: int
+    delivery: str | None
+
+
+_Place = tuple[Queue | None, str]  # where messages go: to this queue here, or away; and the format name
+
+
+class _Stream:
+    """An outgoing queue in which messages are numbered. is_of_this_run: its sequence was begun in this run."""
+
+    def __init__(self, store: Store, row: Outgoing) -> None:
+        self.row = row
+        self.record = array("I", row.record)
+        self.is_of_this_run = False
+        self._previous = 0  # the last number that is still to be acknowledged
+        self._store = store
+
+    def number(
+        self, packets: bytearray | memoryview, size: int, at: int, message_ids: range, now: int
+    ) -> list[_Numbers]:
+        """Number transactional packets, as `prediction.number_run` takes them, for the first and only time (B-317):
+        (ordinal, time stamp, numbers), more than one of them if the sequence changes."""
+        if not self.is_of_this_run:
+            self.record = array("I", self._store.outgoing.number_in(self.row, now).record)
+            ordinal, time_stamp = self.record[core.OUTGOING_ORDINAL], self.record[core.OUTGOING_TIME_STAMP]
+            self._previous = self._store.outgoing.last_number(self.row.identifier, ordinal, time_stamp)
+            self.is_of_this_run = True
+        first = self.record[core.OUTGOING_NUMBER]
+        done = number_run(self.record, self._previous, packets, size, at, message_ids)
+        ordinal, time_stamp = self.record[core.OUTGOING_ORDINAL], self.record[core.OUTGOING_TIME_STAMP]
+        places = [(ordinal, time_stamp, range(first, first + done))] if done else []
+        if done:
+            self._previous = first + done - 1
+        if done < len(message_ids):  # the numbers are used up: next sequence (A-24)
+            self.record = array("I", self._store.numbers.new_sequence(now))
+            self._previous = 0
+            places += self.number(memoryview(packets)[done * size :], size, at, message_ids[done:], now)
+        return places
+
+
+class _Pattern:
+    """What messages have in common that differ only in what their bodies say: a packet to copy, and what it means.
+    confirmation, due: of a transactional message that goes away."""
+
+    def __init__(self, letter: Letter, delivery: str, dead_letter: str | None, packet: bytearray, now: int) -> None:
+        self.delivery = delivery
+        self.dead_letter = dead_letter
+        self.packet = packet
+        message = outcome.parse(packet)
+        user = message.user
+        self.transaction_at = parse.transaction_offset(packet)
+        self.body_at = (
+            parse.names_end(packet, user.flags)
+            + (core.TRANSACTION_HEADER_SIZE if self.transaction_at else 0)
+            + core.MESSAGE_PROPERTIES_HEADER_SIZE
+            + (len(terminated(letter.label)) if letter.label else 0)
+            + len(letter.extension)
+        )
+        self.rank = 7 - (packet[core.BASE_FLAGS_AT] & core.BASE_PR)
+        self.expires = outcome.expires(message, now)
+        self.wants = outcome.wants(message, own=bool(self.transaction_at))
+        self.correlation = correlation_of(message)
+        self.is_told = bool(message.properties.flags & headers.WANT_PA)
+        self.is_copied = bool(not self.transaction_at and user.flags & core.USER_JP)
+        self.journal = (user.flags & (core.USER_JN | core.USER_JP)) // core.USER_JN
+        self.send_until = outcome.send_until(message)
+        self.confirmation: bytes | None = None
+        self.due: int | None = self.send_until + 1
+
+    def make(self, bodies: Sequence[Bytes], message_ids: range, flags: int) -> bytearray:
+        """Such packets with these bodies, all of the same length, one behind the other. flags: of the
+        TransactionHeader, if there is one; FM is for the first of them, LM for the last."""
+        size = len(self.packet)
+        packets = self.packet * len(bodies)
+        if at := self.transaction_at:
+            for start in range(at, len(packets), size):
+                pack_into("<I", packets, start, flags & ~(core.TX_FM | core.TX_LM))
+            packets[at] |= flags & core.TX_FM
+            packets[at + len(packets) - size] |= flags & core.TX_LM
+        for at, body, message_id in zip(range(0, len(packets), size), bodies, message_ids, strict=False):
+            pack_into("<I", packets, at + core.USER_MESSAGE_ID_AT, message_id)
+            packets[at + self.body_at : at + self.body_at + len(body)] = body
+        return packets
+
+
+class Sending:
+    """Messages that are sent in the running transaction. outcomes: what else happens in it, with its time and its room;
+    count: how many there will be, as far as that is known. `write` stores them, all at once.
+
+    stored: what was put in outgoing queues, when that was written, and its keys.
+    """
+
+    def __init__(self, outcomes: Outcomes, count: int = 1) -> None:
+        self.stored: list[Added] = []
+        self._outcomes = outcomes
+        self._store = outcomes.store
+        self._now = outcomes.now
+        self._config = outcomes.config
+        self._left = count
+        self._ids = range(0)
+        self._places: dict[str, _Place] = {}
+        self._streams: dict[str, _Stream] = {}
+        self._patterns: dict[tuple[object, ...], tuple[_Place, _Pattern]] = {}
+        self._queued: dict[int, int] = {}  # bytes, by queue, that the store does not know of yet
+        self._messages: list[NewMessage] = []
+        self._outgoing: list[NewOutgoing] = []
+
+    def send(self, letter: Letter) -> Sent:
+        """Number a message, and put it in its queue, or in the outgoing queue of its destination. Raises NoSuchQueue,
+        BadName, ValueError, StoreFull and StoreError, each with what is wrong with it."""
+        return each(self._store.guid, self.send_all((Run(letter, (letter.body,)),)))[0]
+
+    def send_all(self, runs: Iterable[Run]) -> list[SentRun]:
+        """As `send`, for each letter in this order. The transactional ones are one transaction."""
+        blocks: list[tuple[_Place, _Pattern, list[Bytes]]] = []
+        for letter, bodies in runs:
+            for size, alike in itertools.groupby(bodies, len):
+                place, pattern = self._pattern(letter, size)
+                same = list(alike)
+                at_once = max(RUN_BYTES // len(pattern.packet), 1)
+                blocks += [(place, pattern, same[first : first + at_once]) for first in range(0, len(same), at_once)]
+        within = [number for number, (_, pattern, _) in enumerate(blocks) if pattern.transaction_at]
+        sent: list[SentRun] = []
+        transaction = 0
+        for number, (place, pattern, same) in enumerate(blocks):
+            message_ids = self._room_for(pattern, len(same))
+            flags = 0
+            if within and number == within[0]:
+                transaction = (message_ids.start & TRANSACTION_ID_MAX) << TRANSACTION_ID_SHIFT
+                flags = core.TX_FM
+            if within and number == within[-1]:
+                flags |= core.TX_LM
+            packets = pattern.make(same, message_ids, transaction | flags)
+            sent += self._send_run(place, pattern, packets, message_ids)
+        return sent
+
+    def _pattern(self, letter: Letter, size: int) -> tuple[_Place, _Pattern]:
+        """Where a letter with a body of this size goes, and what it has in common with others."""
+        key = (letter.destination, size, letter[2:])
+        found = self._patterns.get(key)
+        if found is None:
+            store = self._store
+            queue, format_name = place = self._place(letter.destination)
+            delivery = delivery_to(queue, letter.delivery)
+            dead_letter = _dead_letter_queue(store, letter, delivery)
+            admin = _administration_queue(store, letter.administration_queue, bool(letter.acknowledge))
+            response = _response_queue(store, letter.response_queue)
+            is_kept = size <= KEPT_BODY and admin is None and response is None  # names are not told by what they say
+            make = _make_pattern if is_kept else _make_pattern.__wrapped__
+            of_all = store.guid, self._now, self._config.confirmation
+            bare = Letter("", b"", *letter[2:])
+            pattern = make(*of_all, format_name, queue is None, bare, size, delivery, dead_letter, admin, response)
+            found = self._patterns[key] = place, pattern
+        return found
+
+    def _room_for(self, pattern: _Pattern, count: int) -> range:
+        """The MessageIDs of so many messages, for which there is room. Raises StoreFull."""
+        size = len(pattern.packet)
+        if self._outcomes.room < size * count:
+            raise StoreFull(
+                f"the message of {counted(size, 'byte')} is not accepted: {self._outcomes.why_full} (B-398, B-424)"
+            )
+        self._outcomes.room -= size * count
+        return self._message_ids(count)
+
+    def _send_run(self, place: _Place, pattern: _Pattern, block: bytearray, message_ids: range) -> list[SentRun]:
+        queue, format_name = place
+        size, count = len(pattern.packet), len(message_ids)
+        numbers: list[_Numbers] = []
+        if pattern.transaction_at:
+            stream = self._stream(format_name)
+            numbers = stream.number(block, size, pattern.transaction_at, message_ids, self._now)
+        packets = [block] if count == 1 else [bytes(block[at : at + size]) for at in range(0, len(block), size)]
+        if queue is None:
+            self._put_away(format_name, pattern, message_ids, numbers, packets)
+        else:
+            self._put_here(queue, pattern, message_ids, packets)
+        if not numbers:
+            return [SentRun(message_ids.start, pattern.delivery, None, None, count)]
+        sent = []
+        for ordinal, time_stamp, its in numbers:
+            sent.append(SentRun(message_ids.start, pattern.delivery, time_stamp << 32 | ordinal, its.start, len(its)))
+            message_ids = message_ids[len(its) :]
+        return sent
+
+    def write(self) -> None:
+        """Store what was sent since this was done last."""
+        if self._messages:
+            self._store.messages.add(self._messages)
+        if self._outgoing:
+            self.stored.append((self._store.outgoing.add(self._outgoing), self._outgoing))
+        numbered = [stream for stream in self._streams.values() if stream.is_of_this_run]
+        self._store.outgoing.save([stream.row._replace(record=tuple(stream.record)) for stream in numbered])
+        self._messages, self._outgoing = [], []
+        self._queued.clear()
+
+    def _message_ids(self, count: int) -> range:
+        if len(self._ids) < count:
+            reserved = max(self._left, count)
+            first = self._store.numbers.reserve_message_ids(reserved)
+            self._ids = range(first, first + reserved)
+        self._left -= count
+        message_ids, self._ids = self._ids[:count], self._ids[count:]
+        return message_ids
+
+    # ---- the message
+
+    def _place(self, destination: str) -> _Place:
+        if destination not in self._places:
+            self._places[destination] = target(self._store, destination)
+        return self._places[destination]
+
+    # ---- where it goes
+
+    def _stream(self, format_name: str) -> _Stream:
+        name = format_name.lower()  # names do not differ by case
+        if name not in self._streams:
+            self._streams[name] = _Stream(self._store, self._store.outgoing.queue(name, self._now))
+        return self._streams[name]
+
+    def _put_here(
+        self, queue: Queue, pattern: _Pattern, message_ids: range, packets: Sequence[bytes | bytearray]
+    ) -> None:
+        are_alone = queue.quota is not None or pattern.is_told or pattern.is_copied
+        for message_id, packet in zip(message_ids if are_alone else message_ids[:1], packets, strict=False):
+            queued = self._queued.get(queue.identifier, 0) + len(packet)
+            if queue.quota is not None and not self._now_of(queue).has_room(queued):
+                raise StoreFull(
+                    f"the queue {queue.name} has a quota of {counted(queue.quota, 'byte')}: not accepted (C-73)"
+                )
+            self._queued[queue.identifier] = queued
+            self._messages.append(
+                NewMessage(
+                    queue.identifier,
+                    pattern.rank,
+                    packet,
+                    pattern.expires,
+                    pattern.wants,
+                    own=message_id if pattern.transaction_at else None,
+                    dead_letter=pattern.dead_letter,
+                    correlation=pattern.correlation,
+                    more=() if are_alone else packets[1:],
+                )
+            )
+            if pattern.is_told or pattern.is_copied:
+                self.write()  # what follows finds it there
+                if pattern.is_told:
+                    self._outcomes.administer(outcome.parse(packet), confirm.ACK_REACH_QUEUE, None)
+                if pattern.is_copied:
+                    self._outcomes.copy(JOURNAL, packet, None)
+
+    def _now_of(self, queue: Queue) -> Queue:
+        """The queue as the store has it now."""
+        return self._store.queues.find(queue.identifier) or queue
+
+    def _put_away(
+        self,
+        format_name: str,
+        pattern: _Pattern,
+        message_ids: range,
+        numbers: Sequence[_Numbers],
+        packets: Sequence[bytes | bytearray],
+    ) -> None:
+        outgoing = self._stream(format_name).row.identifier
+        recoverable = pattern.delivery != "express"
+        priority = pattern.packet[core.BASE_FLAGS_AT] & core.BASE_PR
+        first = 0
+        for ordinal, time_stamp, its in numbers or [(0, 0, range(len(packets)))]:
+            packet, *more = packets[first : first + len(its)]
+            self._outgoing.append(
+                NewOutgoing(
+                    outgoing,
+                    message_ids[first],
+                    ordinal,
+                    time_stamp,
+                    its.start,
+                    recoverable,
+                    pattern.journal,
+                    packet,
+                    priority,
+                    True,
+                    pattern.send_until,
+                    pattern.due,
+                    pattern.confirmation,
+                    pattern.dead_letter,
+                    more,
+                )
+            )
+            first += len(its)
+
+
+@functools.lru_cache(PATTERNS_KEPT)
+def _make_pattern(
+    guid: bytes,
+    now: int,
+    settings: confirm.Settings,
+    format_name: str,
+    is_away: bool,
+    letter: Letter,
+    size: int,
+    delivery: str,
+    dead_letter: str | None,
+    admin: QueueName | None,
+    response: QueueName | None,
+) -> _Pattern:
+    """What messages to this format name have in common. letter: without destination and body, of which it has `size`
+    bytes. admin, response: what it names besides."""
+    journal = (core.USER_JN if letter.dead_letter else 0) | (core.USER_JP if letter.journal else 0)
+    name, address = outcome.destination(format_name)
+    packet = build.user_message(
+        guid,
+        0,
+        name,
+        bytes(size),
+        label=letter.label,
+        priority=letter.priority,
+        delivery=delivery,
+        ttrq=settings.long_live_time if letter.ttrq is None else letter.ttrq,
+        ttbr=compose.FOREVER if letter.ttbr is None else letter.ttbr,
+        sent_time=now,
+        journal=confirm.journal_of(journal, settings) if delivery == "transactional" else journal,
+        acknowledge=letter.acknowledge,
+        admin=admin,
+        response=response,
+        correlation=letter.correlation_id,
+        body_type=letter.body_type,
+        application_tag=letter.application_tag,
+        extension=letter.extension,
+        address=address,
+    )
+    pattern = _Pattern(letter, delivery, dead_letter, packet, now)
+    if is_away and pattern.transaction_at:
+        pattern.confirmation, pattern.due = _confirmation(letter, pattern, now, settings)
+    return pattern
+
+
+def _confirmation(letter: Letter, pattern: _Pattern, now: int, settings: confirm.Settings) -> tuple[bytes, int | None]:
+    """The confirmation process of a transactional message that goes away, and when something becomes of it."""
+    confirmation = Confirmation(
+        confirm.new(
+            now,
+            settings,
+            pattern.journal * core.USER_JN,
+            confirm.UNSET if letter.ttrq is None else letter.ttrq,
+            compose.FOREVER if letter.ttbr is None else letter.ttbr,
+            bool(letter.acknowledge & headers.WANT_NA),
+        ),
+        settings,
+    )
+    return confirmation.record.tobytes(), outcome.due(confirmation, pattern.send_until, held=False)
+
+
+def target(store: Store, destination: str) -> tuple[Queue | None, str]:
+    """Where a message goes: to this queue here, or away; and its format name. Raises BadName, NoSuchQueue,
+    StoreError."""
+    destination = names.destination(destination)
+    if destination[:7].upper() == "DIRECT=":
+        address, name = split_direct(destination) or ("", "")
+        if not name:
+            raise BadName(
+                f"{destination!r} is not of the form DIRECT=TCP:address\\private$\\queue "
+                "or DIRECT=OS:host\\private$\\queue"
+            )
+        if address != ".":
+            check_host(address)
+            if name in CLOSED_QUEUES:
+                raise closed(name)
+            return None, destination
+        queue, format_name = open_queue(store, name), destination
+    elif destination[:8].upper() == "PRIVATE=":
+        return None, _private(store, destination)
+    else:
+        queue = open_queue(store, destination)
+        format_name = names.HERE + queue.name
+    if queue.kind == SYSTEM:
+        raise StoreError(f"{queue.name} is a system queue: only the queue manager writes to it (B-395)")
+    if queue.kind == SUBQUEUE:
+        raise StoreError(f"{queue.name} is a sub-queue: only messages of its queue are moved there")
+    return queue, format_name
+
+
+def _private(store: Store, destination: str) -> str:
+    """The format name of a private queue on another queue manager, as there is only one."""
+    try:
+        format_name = guids.format_name(parse_format_name(destination))
+    except ValueError as error:
+        raise BadName(str(error)) from None
+    if outcome.is_return_queue(format_name):
+        raise closed(format_name)
+    if outcome.destination(format_name)[1] == store.guid:
+        raise BadName(f"{destination} is a queue here: use its name")
+    return format_name
+
+
+def _dead_letter_queue(store: Store, letter: Letter, delivery: str) -> str | None:
+    """The queue here that is to take the dead letter of a message, if it names one."""
+    if letter.dead_letter_queue is None:
+        return None
+    if delivery != "transactional" or not letter.dead_letter:
+        raise ValueError(
+            "a dead-letter queue can be named only for a transactional message that asks for dead-lettering (B-396)"
+        )
+    named = open_queue(store, letter.dead_letter_queue)
+    if named.kind != PRIVATE or not named.transactional:
+        raise ValueError(f"{named.name} is no transactional private queue: it takes no dead letters (B-396)")
+    return named.name
+
+
+def _administration_queue(store: Store, name: str | QueueName | None, wanted: bool) -> QueueName | None:
+    """Where acknowledgements of a message go, if some are wanted."""
+    if wanted != (name is not None):
+        raise ValueError("acknowledgements and an administration queue go together")
+    found = _queue_named(store, name)
+    if isinstance(found, Queue):
+        if found.kind != PRIVATE or found.transactional:
+            raise ValueError(
+                f"{found.name} is transactional or a system queue: it takes no administration acknowledgements"
+            )
+        return guid_names.PrivateQueueFormatNameId(found.identifier)
+    return found
+
+
+def _response_queue(store: Store, name: str | QueueName | None) -> QueueName | None:
+    found = _queue_named(store, name)
+    if isinstance(found, Queue):
+        if found.kind != PRIVATE:
+            raise ValueError(f"{found.name} is no private queue: it takes no answers")
+        return guid_names.PrivateQueueFormatNameId(found.identifier)
+    return found
+
+
+def _queue_named(store: Store, name: str | QueueName | None) -> Queue | QueueName | None:
+    """A queue that a message names beside its destination: one here, or elsewhere."""
+    if name is None or isinstance(name, QueueName):
+        return name
+    name = names.destination(name)
+    if "=" not in name:
+        return open_queue(store, name)
+    try:
+        return parse_format_name(name)
+    except ValueError as error:
+        raise BadName(str(error)) from None
+
+
+def open_queue(store: Store, name: str) -> Queue:
+    """A queue here that is open to applications. Raises BadName, NoSuchQueue, StoreError."""
+    queue = store.queues.named(name)
+    if queue.name in CLOSED_QUEUES:
+        raise closed(queue.name)
+    return queue
+
+
+def closed(name: str) -> StoreError:
+    """The error of who means a queue of the queue manager's own."""
+    return StoreError(f"{name} is the queue manager's own queue: it is not open to applications (B-085)")
+
+
+def letter_of(
+    destination: str,
+    body: bytes | bytearray | memoryview,
+    *,
+    acknowledge: Collection[str] = (),
+    **properties: Any,
+) -> Letter:
+    """A letter of the arguments of Client.send, which are Properties. Raises ValueError, TypeError."""
+    for name in properties:
+        if name not in Letter._fields:
+            raise TypeError(f"a message has no {name!r}; it has {', '.join(Letter._fields[2:])}")
+    wanted = 0
+    for name in (acknowledge,) if isinstance(acknowledge, str) else acknowledge:
+        if name not in ACKNOWLEDGE:
+            raise ValueError(f"there is no acknowledgement {name!r}; there are {', '.join(ACKNOWLEDGE)}")
+        wanted |= ACKNOWLEDGE[name]
+    return checked(Letter(destination, body, acknowledge=wanted, **properties))
+
+
+def in_runs(letters: Iterable[Letter]) -> tuple[Run, ...]:
+    """Letters, checked as `checked` does: those that follow each other and differ in their bodies only, together."""
+    runs: list[tuple[Letter, list[Bytes]]] = []
+    last: Letter | None = None
+    for letter in letters:
+        if last is not None and (letter is last or _differ_in_body(letter, last)):
+            runs[-1][1].append(letter.body)
+        else:
+            fine = checked(letter)
+            runs.append((fine, [fine.body]))
+            last = letter if type(letter.body) is bytes else None
+    return tuple(Run(letter, tuple(bodies)) for letter, bodies in runs)
+
+
+def _differ_in_body(letter: Letter, other: Letter) -> bool:
+    """Is the first one a letter with plain bytes that differs from the other in nothing else?"""
+    return (
+        isinstance(letter, Letter)
+        and type(letter.body) is bytes
+        and letter.destination == other.destination
+        and letter[2:] == other[2:]
+    )
+
+
+def misfit(fields: Sequence[object]) -> int | None:
+    """The place of the first of a letter's fields, or of those that begin it, that is of none of its KINDS."""
+    if all(map(isinstance, fields, KINDS)):
+        return None
+    return next(at for at, (value, kinds) in enumerate(zip(fields, KINDS)) if not isinstance(value, kinds))
+
+
+def checked(letter: Letter) -> Letter:
+    """The letter, with what stands for something else said plainly. Raises ValueError if no message can have its
+    properties, without a look at the store, and TypeError if one is of a wrong type."""
+    if not isinstance(letter, Letter):
+        raise TypeError(f"{letter!r:.40} is {type(letter).__name__}; it has to be a Letter, with destination and body")
+    if not isinstance(letter.body, (bytes, bytearray, memoryview)):
+        raise TypeError(
+            f"the body is {type(letter.body).__name__}; it has to be bytes: encode it, or use Body.json or "
+            "another form of Body that its reader expects"
+        )
+    if (wrong := misfit(letter)) is not None:
+        fitting = " or ".join("None" if kind is type(None) else kind.__name__ for kind in KINDS[wrong])
+        raise TypeError(f"{Letter._fields[wrong]} is {letter[wrong]!r:.40}; it has to be {fitting}")
+    if legible(letter.label) != letter.label:
+        raise ValueError(f"the label {legible(letter.label)} is not valid text: it holds half a character")
+    if isinstance(letter.body, Body):
+        if letter.body_type not in (0, letter.body.body_type):
+            raise ValueError(
+                f"the body is of type {letter.body.body_type}, and body_type says {letter.body_type}: "
+                "leave body_type out"
+            )
+        letter = letter._replace(body_type=letter.body.body_type)
+    length = len(utf16_encode(letter.label)) // 2
+    if length > LABEL_MAX:
+        raise ValueError(f"the label has {length} UTF-16 characters; at most {LABEL_MAX} are allowed (wire.md 2.5)")
+    for name, value in (("TimeToReachQueue", letter.ttrq), ("TimeToBeReceived", letter.ttbr)):
+        if value is not None and not 0 <= value <= TIME_MAX:
+            raise ValueError(f"{name} is {value} s; 0 to {TIME_MAX} are allowed")
+    if len(letter.correlation_id) != compose.CORRELATION_SIZE:
+        raise ValueError(
+            f"the correlation identifier has {len(letter.correlation_id)} bytes; it has {compose.CORRELATION_SIZE}: "
+            "use the identifier of the message that this one answers"
+        )
+    for name, value in (("body type", letter.body_type), ("application tag", letter.application_tag)):
+        if not 0 <= value <= 0xFFFFFFFF:
+            raise ValueError(f"the {name} is {value}; 0 to {0xFFFFFFFF} are allowed")
+    return letter._replace(ttrq=CONNECT_TIMEOUT_S) if letter.ttrq == 0 else letter  # one attempt (B-405)
+
+
+def delivery_to(queue: Queue | None, delivery: str | None) -> str:
+    """How a message goes to this queue, or elsewhere, where nobody says how. Raises ValueError."""
+    if delivery is None:
+        delivery = "transactional" if queue is None or queue.transactional else "recoverable"
+    if queue is not None and queue.transactional != (delivery == "transactional"):
+        raise ValueError(
+            f"the queue {queue.name} is {'' if queue.transactional else 'not '}transactional: "
+            f"it does not take {delivery} messages"
+        )
+    return delivery

@@ -1,0 +1,335 @@
+"""The protocol between `ordack serve` and applications: frames over the Unix socket in the store's folder, to which
+only who may write the store may connect, and over TCP where `[[applications]]` of the configuration file says so.
+
+A frame is its length, four bytes little-endian, and so many bytes of CBOR: an array that begins with what it is. The
+application asks, `serve` answers, one question at a time. When the connection ends, what was taken on it and not
+committed goes back into its queues. So it does when the same application says hello on another one.
+
+Messages are an array: nothing, or numbers and packets. The numbers are eight bytes each, little-endian: the ranks of
+all messages, then their lookup ids, arrivals, doubts and aborts, as `store.messages.Stored` has them.
+
+| question | answer |
+|---|---|
+| HELLO, VERSION, application | DONE, GUID of the queue manager |
+| TAKE, queue, limit, counted, poison_after, lookup id, correlation id, milliseconds to wait | DONE, messages |
+| COMMIT, number, keys taken, class, runs of letters, order or nothing | DONE, what became of them, and of the order |
+| CLAIM, keys of messages that it has in its hands itself | DONE |
+| PUT_BACK, keys | DONE |
+| EMPTY, queue, class, last lookup id, also mark | DONE, messages removed, and whether that was all: else ask again |
+| QUEUE, its name or identifier | DONE, what `store.queues.Queue` has |
+| LOOK, queue, rank, lookup id, limit, milliseconds to wait | DONE, messages behind that place, which stay |
+| STATE, message id | DONE, what `confirm.Conclusion` has; DONE alone if nothing is known |
+| DISCARDED, destination | DONE, class |
+| BYE | none: the application will not ask about its last commit |
+| any | FAILED, kind of error, text |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import socket
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from mqqb import confirm
+
+from ordack.broker.commits import Commit, Emptying, Request, Wanted
+from ordack.broker.orders import ORDERS, Order
+from ordack.broker.sending import KINDS, Letter, Run, misfit
+from ordack.config.names import BadName
+from ordack.store import StoreError, StoreUnknown
+from ordack.store.messages import FIRST, Stored
+
+VERSION = 4
+SOCKET = "serve.sock"
+HELLO, TAKE, COMMIT, PUT_BACK, BYE = "hello", "take", "commit", "put back", "bye"
+EMPTY, CLAIM = "empty", "claim"
+QUEUE, LOOK, STATE, DISCARDED = "queue", "look", "state", "discarded"
+DONE, FAILED = "done", "failed"
+LENGTH = struct.Struct("<I")
+FRAME_MAX = 64 << 20  # bytes; what one commit may hold
+HELLO_MAX = 256  # bytes of a frame before it is known who asks
+NAME_MAX = 1000  # characters of what names a queue
+TEXT_MAX = 5000  # of an argument of an order, which may be a path
+PAGE = 256  # messages that are looked at together
+WAIT_MAX_MS = 60_000
+APPLICATION_SIZE = 16
+CONNECT_S = 5.0  # that `serve` may need to take a connection, if it has many of them to take
+
+_OTHERS: dict[str, type[Exception]] = {"name": BadName, "value": ValueError}  # that an application is told, besides
+_NOTHING = Letter("")
+
+
+class Malformed(Exception):
+    """What came is no frame of this protocol."""
+
+
+def frame(*content: Any) -> bytes:
+    """A frame. Raises ValueError if it would be above FRAME_MAX."""
+    import cbor2  # who only works on a store does not wait for it
+
+    data = cbor2.dumps(content, encoders=_arrays())
+    if len(data) > FRAME_MAX:
+        raise ValueError(f"the commit has {len(data)} bytes; one takes at most {FRAME_MAX}: send it in several")
+    return LENGTH.pack(len(data)) + data
+
+
+@functools.cache
+def _arrays() -> dict[type, Callable[..., None]]:
+    """What cbor2 is to write as arrays. Of others it asks in Python whether they are sequences, and swallows what the
+    handler of a signal raises there: a program would go on that was to end."""
+    import cbor2
+
+    return dict.fromkeys((list, tuple, Order), cbor2.CBOREncoder.encode_array)
+
+
+def frames(buffer: bytearray, most: int = FRAME_MAX) -> Iterator[list[Any]]:
+    """Take what is whole off the buffer, frame by frame; most: bytes of one. Raises Malformed."""
+    import cbor2
+
+    while len(buffer) >= LENGTH.size:
+        (size,) = LENGTH.unpack_from(buffer)
+        if size > most:
+            raise Malformed(f"a frame of {size} bytes is announced; {most} are allowed")
+        end = LENGTH.size + size
+        if len(buffer) < end:
+            return
+        data = bytes(memoryview(buffer)[LENGTH.size : end])
+        del buffer[:end]
+        try:
+            content = cbor2.loads(data)
+        except Exception as error:  # noqa: BLE001 - whatever it has against the bytes, they are no frame
+            raise Malformed(f"a frame is no CBOR: {error}") from None
+        if not isinstance(content, list) or not content or not isinstance(content[0], str):
+            raise Malformed("a frame is no array that begins with what it is")
+        yield content
+
+
+# ---- questions
+
+
+def _parts(question: list[Any], count: int) -> list[Any]:
+    """What follows the kind of a question. Raises Malformed unless it has so many parts."""
+    if len(question) != 1 + count:
+        raise Malformed(f"`{question[0]}` with {len(question)} parts")
+    return question[1:]
+
+
+def commit_question(request: Request) -> bytes:
+    """COMMIT as a frame. What is not said of a letter is as Letter has it. Raises ValueError if it is too large."""
+    return frame(
+        COMMIT,
+        request.number,
+        request.commit.taken,
+        request.commit.message_class,
+        [_short(run) for run in request.commit.letters],
+        request.commit.order,
+    )
+
+
+def _short(run: Run) -> list[Any]:
+    values = [run.letter.destination, [bytes(body) for body in run.bodies], *run.letter[2:]]
+    while len(values) > 2 and values[-1] == _NOTHING[len(values) - 1]:
+        values.pop()
+    return values
+
+
+def take_question(wanted: Wanted, timeout: float) -> bytes:
+    """TAKE as a frame. timeout: seconds."""
+    return frame(TAKE, *wanted, min(round(1000 * timeout), WAIT_MAX_MS))
+
+
+def wanted_in(question: list[Any]) -> tuple[Wanted, int]:
+    """What TAKE asks for, and for how many milliseconds. Raises Malformed."""
+    queue, limit, counted, poison_after, lookup_id, correlation_id, wait = _parts(question, 7)
+    for value in (queue, limit, wait):
+        check_number(value)
+    for value in (poison_after, lookup_id):
+        if value is not None:
+            check_number(value)
+    if not isinstance(correlation_id, (bytes, type(None))):
+        raise Malformed("a correlation identifier is no bytes")
+    return Wanted(queue, limit, bool(counted), poison_after, lookup_id, correlation_id), min(wait, WAIT_MAX_MS)
+
+
+def request_in(question: list[Any], application: bytes) -> Request:
+    """What COMMIT asks for. Raises Malformed."""
+    number, taken, message_class, letters, order = _parts(question, 5)
+    if not isinstance(letters, list):
+        raise Malformed("the letters of a commit are no array")
+    check_number(number)
+    check_number(message_class)
+    commit = Commit(keys_in(taken), message_class, tuple(_run(fields) for fields in letters), _order(order))
+    return Request(application, number, commit)
+
+
+def empty_question(emptying: Emptying) -> bytes:
+    """EMPTY as a frame."""
+    return frame(EMPTY, *emptying)
+
+
+def emptying_in(question: list[Any]) -> Emptying:
+    """What EMPTY asks for. Raises Malformed."""
+    queue, message_class, last, marks = _parts(question, 4)
+    for value in (queue, last):
+        check_number(value)
+    if message_class not in (confirm.NACK_Q_PURGED, confirm.NACK_Q_DELETED):
+        raise Malformed("the class of `empty` says neither that the queue is purged nor that it is deleted")
+    return Emptying(queue, message_class, last, bool(marks))
+
+
+def look_question(queue: int, place: tuple[int, int], limit: int, timeout: float) -> bytes:
+    """LOOK as a frame. timeout: seconds."""
+    return frame(LOOK, queue, *place, limit, min(round(1000 * timeout), WAIT_MAX_MS))
+
+
+def look_in(question: list[Any]) -> tuple[int, tuple[int, int], int, int]:
+    """What LOOK asks for: queue, place, limit, milliseconds. Raises Malformed."""
+    queue, rank, lookup_id, limit, wait = _parts(question, 5)
+    for value, least in ((queue, 0), (rank, FIRST[0]), (lookup_id, FIRST[1]), (limit, 1), (wait, 0)):
+        check_number(value, least)
+    return queue, (rank, lookup_id), min(limit, PAGE), min(wait, WAIT_MAX_MS)
+
+
+def keys_in(keys: object) -> tuple[int, ...]:
+    """Keys of messages. Raises Malformed."""
+    if not isinstance(keys, list):
+        raise Malformed("keys are no array")
+    for key in keys:
+        check_number(key)
+    return tuple(keys)
+
+
+def check_number(value: object, least: int = 0) -> None:
+    """Raise Malformed unless it is a number that the store may have."""
+    if not isinstance(value, int) or not least <= value < 1 << 62:
+        raise Malformed(f"{type(value).__name__} is no number from {least} to 2**62")  # which may be too long to show
+
+
+def _run(fields: object) -> Run:
+    if not isinstance(fields, list) or not 2 <= len(fields) <= len(KINDS):
+        raise Malformed("a letter is no array of its properties")
+    bodies = fields[1]
+    if not isinstance(bodies, list) or not bodies or set(map(type, bodies)) != {bytes}:
+        raise Malformed("the bodies of a letter are no array of bytes")
+    fields[1] = bodies[0]
+    if (wrong := misfit(fields)) is not None:
+        raise Malformed(f"{Letter._fields[wrong]} of a letter is {type(fields[wrong]).__name__}")
+    return Run(Letter(*fields), tuple(bodies))
+
+
+def _order(fields: object) -> Order | None:
+    if fields is None:
+        return None
+    if not isinstance(fields, list) or len(fields) != 2 or not isinstance(fields[1], list):
+        raise Malformed("an order is no array of its name and its arguments")
+    name, arguments = fields
+    if not isinstance(name, str) or name not in ORDERS:
+        raise Malformed(f"there is no order {name!r:.40}")
+    types = ORDERS[name][1]
+    if len(arguments) != len(types):
+        raise Malformed(f"the order {name} with {len(arguments)} arguments")
+    for value, of in zip(arguments, types, strict=True):
+        if not isinstance(value, of):
+            raise Malformed(f"an argument of the order {name} is {type(value).__name__}")
+        if isinstance(value, int):
+            check_number(value)
+        elif isinstance(value, str) and len(value) > TEXT_MAX:
+            raise Malformed(f"an argument of the order {name} has more than {TEXT_MAX} characters")
+        elif isinstance(value, list):
+            keys_in(value)
+    return Order(name, tuple(arguments))
+
+
+# ---- answers
+
+
+def failed(error: Exception) -> bytes:
+    """FAILED as a frame."""
+    others = (kind for kind, of in _OTHERS.items() if isinstance(error, of))
+    kind = error.kind if isinstance(error, StoreError) else next(others, StoreError.kind)
+    return frame(FAILED, kind, error.reason if isinstance(error, StoreUnknown) else str(error))
+
+
+def rows_of(messages: Sequence[Stored]) -> list[Any]:
+    """Messages, as DONE has them: cbor2 takes longer for a number than for a packet."""
+    if not messages:
+        return []
+    ranks, lookup_ids, arrivals, doubts, packets, aborts = zip(*messages, strict=True)
+    numbers = (*ranks, *lookup_ids, *arrivals, *doubts, *aborts)
+    return [struct.pack(f"<{len(numbers)}q", *numbers), packets]
+
+
+def messages_in(rows: list[Any]) -> list[Stored]:
+    """The messages of `rows_of`."""
+    if not rows:
+        return []
+    numbers, packets = rows
+    values = struct.unpack(f"<{5 * len(packets)}q", numbers)
+    ranks, lookup_ids, arrivals, doubts, aborts = (
+        values[first : first + len(packets)] for first in range(0, len(values), len(packets))
+    )
+    return list(map(Stored, ranks, lookup_ids, arrivals, doubts, packets, aborts))
+
+
+def result_of(answer: list[Any]) -> Any:
+    """What DONE says, None if nothing; raises what FAILED says, and Malformed."""
+    if answer[0] == DONE:
+        return answer[1] if len(answer) > 1 else None
+    if answer[0] == FAILED and len(answer) == 3:
+        raise (StoreError.KINDS.get(answer[1]) or _OTHERS.get(answer[1], StoreError))(str(answer[2]))
+    raise Malformed(f"an answer begins with {answer[0]!r:.40}")
+
+
+# ---- the socket
+
+
+@contextlib.contextmanager
+def _reached(folder: Path) -> Iterator[str]:
+    """The socket's name, as short as names of sockets have to be, however long the folder's is."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        short = Path(f"/proc/self/fd/{descriptor}")
+        yield str((short if short.is_dir() else folder) / SOCKET)
+    finally:
+        os.close(descriptor)
+
+
+def listen(folder: Path) -> socket.socket:
+    """Make the socket in the folder, which only its owner may use. Raises OSError."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        (folder / SOCKET).unlink(missing_ok=True)  # of a `serve` that was killed: its lock is ours
+        with _reached(folder) as name:
+            before = os.umask(0o177)
+            try:
+                listener.bind(name)
+            finally:
+                os.umask(before)
+        listener.listen(64)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def is_there(folder: Path) -> bool:
+    """Is there a socket? Nobody may be there to take connections."""
+    return (folder / SOCKET).exists()
+
+
+def connect(folder: Path) -> socket.socket | None:
+    """A connection to the `serve` of this store; None if none takes it."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(CONNECT_S), 0))
+        with _reached(folder) as name:
+            connection.connect(name)
+    except OSError:
+        connection.close()
+        return None
+    return connection

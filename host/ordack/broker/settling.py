@@ -1,0 +1,436 @@
+"""What becomes of messages that were sent here, or pass through: what acknowledgements say of them, what their
+deadlines end, what an operator ends.
+
+Times: `now` monotonic milliseconds, `wall` seconds since 1970.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from array import array
+from collections.abc import Callable
+
+from mqqb import confirm, core, headers, parse, reader, source
+from mqqb.confirm import Confirmation
+from mqqb.streams import Entry
+
+from ordack.broker import order_acks, outcome
+from ordack.broker.acceptance import Duplicates
+from ordack.broker.batch import Batch
+from ordack.broker.incoming import IncomingStreams
+from ordack.broker.links import Link
+from ordack.broker.outgoing import OutgoingQueue, OutgoingQueues
+from ordack.broker.pieces import CHUNK, piece
+from ordack.broker.prediction import number_run
+from ordack.broker.serve_log import Operator
+from ordack.broker.tables import key_of
+from ordack.config import classes
+from ordack.config.config import Config
+from ordack.config.names import JOURNAL
+from ordack.store import Store
+from ordack.store.database import first_piece
+from ordack.store.outgoing import Unsent, Waiting
+
+
+class _Answers:
+    """What acknowledgements tell of messages here, for one batch; see mqqb.lives.Storage."""
+
+    def __init__(self, settling: Settling, batch: Batch, now: int) -> None:
+        self.strangers = settling.strangers
+        self.ended: list[OutgoingQueue] = []  # in which messages have ended
+        self.covered: list[tuple[OutgoingQueue, Entry]] = []  # the last message of each that the OrderAck covers
+        self._settling = settling
+        self._batch = batch
+        self._now = now
+
+    def answer(self, queue: OutgoingQueue, entries: list[Entry], message_class: int) -> None:
+        took = None if message_class else queue.order_acked(entries, self._now)
+        if took is not None:
+            self._batch.order_acked.append(took)
+        if message_class:
+            self.ended.append(queue)
+        elif entries:
+            self.covered.append((queue, entries[-1]))
+        if entries:
+            self._batch.answer(queue, entries, message_class)
+        self._batch.moved[queue] = None
+
+    def outrun(self, time_stamp: int, _queue: OutgoingQueue | None) -> None:
+        self._settling.outrun(time_stamp)
+
+    def came_late(self, message_id: int, message_class: int) -> None:
+        self._settling.came_late(message_id, message_class)
+
+
+class Settling:
+    """Decides about messages in outgoing queues; what it has decided is in the batch."""
+
+    def __init__(
+        self, store: Store, config: Config, incoming: IncomingStreams, outgoing: OutgoingQueues, operator: Operator
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._operator = operator
+        self.strangers: dict[int, int] = {}  # see mqqb.lives
+        self._told_of_newer = False
+
+    # ---- acknowledgements
+
+    def order_ack(self, batch: Batch, link: Link, packet: reader.OrderAck, now: int) -> None:
+        """An OrderAck has come (B-230 to B-237)."""
+        while True:
+            answers = _Answers(self, batch, now)
+            of_peer = (queue for queue in self._outgoing if queue.link and queue.link.peer == link.peer)
+            source.order_ack(answers, packet.body, self._outgoing, of_peer, now)
+            for queue, acked in answers.covered:
+                renumber(self._store, self._outgoing, queue, acked)
+            if not any(queue.stream.behind for queue in answers.ended):  # else more may be over
+                return
+
+    def final_ack(self, batch: Batch, packet: headers.FinalAck, now: int) -> None:
+        """A FinalAck has come (B-241 to B-245)."""
+        waiting = self._store.outgoing.waiting_own(packet.body.message_id)
+        queues = []
+        if waiting is not None and waiting.confirmation is not None and waiting.outgoing in self._outgoing:  # A-18
+            queues.append(self._outgoing[waiting.outgoing])
+            if waiting.key not in batch.queue_of:  # else it may have ended, and the store does not know that yet
+                self._outgoing.recall([waiting])
+        source.final_ack(_Answers(self, batch, now), packet, self._store.guid, queues, now)
+
+    def outrun(self, time_stamp: int) -> None:
+        """Number above this TimeStamp, which was not given here, from now on, and say so once (B-426, B-413)."""
+        if self._store.numbers.outrun(time_stamp) and not self._told_of_newer:
+            self._told_of_newer = True
+            self._operator.tell(
+                f"an OrderAck names a number with the TimeStamp {time_stamp}, newer than any given here: this store "
+                "was put back from a backup and the clock is behind, or a copy of it sends under the same identifier. "
+                "What is sent from now on is numbered above that. If there is a copy: `ordack identity --renew` gives "
+                "it an identifier of its own (B-426, B-413)"
+            )
+
+    def came_late(self, message_id: int, message_class: int) -> None:
+        """A FinalAck for a message that has ended changes nothing; an operator may want to know of one (C-34)."""
+        record = self._store.memory.outcome(message_id)
+        if record is None:
+            return
+        confirmation = Confirmation(array("I", record), self._config.confirmation)
+        if confirmation.final_ack(message_class) & confirm.LOG:
+            self._operator.tell(
+                f"message {message_id} was dead-lettered, but it was received: its FinalAck came too late (C-34)"
+            )
+
+    def write(self, batch: Batch) -> None:
+        """Write what acknowledgements have said."""
+        if batch.passed_on:
+            self._store.outgoing.delete(batch.passed_on)
+        if batch.journaled:
+            self._journal(batch)
+        if batch.answers and not self._settle_alike(batch):
+            self._settle(batch)
+
+    def _journal(self, batch: Batch) -> None:
+        """Messages that are not transactional, and have arrived: copies for those with JP (B-226, B-393)."""
+        for waiting in self._store.outgoing.waiting(batch.journaled):
+            if waiting.own and waiting.journal * core.USER_JN & core.USER_JP:
+                batch.outcomes.copy(JOURNAL, self._store.outgoing.packet(waiting.key)[0], None)
+        self._store.outgoing.delete(batch.journaled)
+
+    def _settle_alike(self, batch: Batch) -> bool:
+        """As `_settle`, where OrderAcks alone have come, and end all that they name: without reading that. False: it is
+        not so, and nothing was done."""
+        if any(message_class for _, message_class in batch.answers):
+            return False
+        keys = [key for key, _ in batch.answers]
+        ends = []
+        left = len(keys)
+        for record, count in self._store.outgoing.confirmations(keys):
+            if record is None:
+                return False
+            confirmation = Confirmation(array("I", record), self._config.confirmation)
+            if confirmation.order_ack() & ~confirm.STORE != confirm.DELETE:
+                return False
+            ends.append((record, confirmation.record.tobytes()))
+            left -= count
+        if not left:
+            batch.outcomes.delivered(keys, ends, {batch.queue_of[key].identifier for key in keys})
+        return not left
+
+    def _settle(self, batch: Batch) -> None:
+        """Apply acknowledgements to the confirmation process of the messages that they name, in order of arrival."""
+        found = {waiting.key: waiting for waiting in self._store.outgoing.waiting(batch.queue_of)}
+        settled: dict[int, tuple[Confirmation, int]] = {}
+        covered: dict[bytes | None, tuple[Confirmation, int]] = {}  # what an OrderAck makes of those that are alike
+        for key, message_class in batch.answers:
+            waiting = found[key]
+            if not message_class and key not in settled and waiting.confirmation in covered:
+                settled[key] = covered[waiting.confirmation]
+                continue
+            confirmation, action = self._outgoing.confirmation(waiting), 0
+            if key in settled:
+                known, action = settled[key]
+                confirmation = Confirmation(known.record[:], self._config.confirmation)  # not that of others, too
+            if confirmation is not None:
+                more = confirmation.final_ack(message_class) if message_class else confirmation.order_ack()
+                if not message_class and key not in settled and not more & confirm.DEAD_LETTER:
+                    covered[waiting.confirmation] = confirmation, more
+                settled[key] = confirmation, action | more
+                if message_class >= confirm.NACK_BAD_DST_Q and more:
+                    name = batch.queue_of[key].format_name
+                    said = (
+                        "in doubt, it may have arrived"
+                        if confirmation.conclusion().in_doubt
+                        else f"not received: {classes.words(message_class, name)}"
+                    )
+                    self._operator.tell(
+                        f"message {waiting.message_id} to {name}: {said}",
+                        fact=f"{name}: {message_class}",
+                        queue=name,
+                        **{"class": classes.label(message_class)},
+                    )
+        batch.outcomes.settle((found[key], confirmation, action) for key, (confirmation, action) in settled.items())
+
+    # ---- deadlines and orders
+
+    def due(self, batch: Batch, wall: int, due: list[Waiting]) -> None:
+        """Apply deadlines, and what an operator wants, to outgoing messages (B-314, B-316, C-20 to C-24, C-33)."""
+        settled, kept, gone, held, given_up = [], [], [], [], []
+        for waiting in due:
+            confirmation = self._outgoing.confirmation(waiting)
+            queue = self._outgoing[waiting.outgoing]
+            if confirmation is None:
+                packet = batch.outcomes.give_up(
+                    waiting, confirm.NACK_DELETED if waiting.deleted else confirm.NACK_REACH_QUEUE_TIMEOUT
+                )
+                if queue.returns:
+                    given_up.append(packet)
+                gone.append(waiting.key)
+                continue
+            if waiting.key in queue.transmitted and confirmation.state == confirm.Q:
+                confirmation.sent()
+            action = _end_of(waiting, confirmation, wall)
+            stop = action == source.HOLD
+            if action and not stop:
+                settled.append((waiting, confirmation, action))
+            else:
+                kept.append(
+                    (
+                        confirmation.record.tobytes(),
+                        outcome.due(confirmation, waiting.send_until, stop),
+                        stop,
+                        waiting.key,
+                    )
+                )
+                if stop:
+                    held.append(waiting.key)
+        batch.incoming.update(dict.fromkeys(order_acks.given_up(given_up, self._incoming)))
+        self._store.outgoing.keep(kept)
+        gone += batch.outcomes.settle(settled)
+        for queue in dict.fromkeys(self._outgoing[waiting.outgoing] for waiting in due if waiting.key in gone):
+            name = queue.format_name
+            said = (
+                "acknowledgements are discarded that nobody has fetched"
+                if queue.returns
+                else "messages were not delivered, or not received, in time; `ordack state` tells of each"
+            )
+            self._operator.tell_seldom(name, wall, f"{name}: {said}", queue=name)
+        self._take_out(batch, gone, due)
+        for queue, entries in self._outgoing.entries(held, due):
+            queue.stream.hold(entries)
+
+    def forsake(self, batch: Batch, messages: list[Waiting]) -> None:
+        """These were sent under an identifier that this queue manager no longer has: nobody can acknowledge them to it
+        (C-30)."""
+        foreign = []
+        for waiting in messages:
+            confirmation = self._outgoing.confirmation(waiting)
+            assert confirmation
+            foreign.append((waiting, confirmation, confirmation.failed(confirm.NACK_SOURCE_COMPUTER_GUID_CHANGED)))
+        self._take_out(batch, batch.outcomes.settle(foreign), messages)
+
+    def _take_out(self, batch: Batch, keys: list[int], messages: list[Waiting]) -> None:
+        for queue, entries in self._outgoing.entries(keys, messages):
+            batch.take_out(queue, entries)
+
+    def too_many_final_acks(self) -> list[tuple[int, int]]:
+        """What is to be given up of those for peers that have not come back, as order_acks.surplus (B-435)."""
+        return order_acks.surplus(self._outgoing.returns, self._incoming.known_sources(), self._config)
+
+    def give_up_final_acks(self, batch: Batch, wall: int, surplus: list[tuple[int, int]], limit: int) -> int:
+        """End up to `limit` of the surplus, the first ones; how many. What is left stays in `surplus`."""
+        messages: list[Waiting] = []
+        while surplus and len(messages) < limit:
+            identifier, count = surplus[0]
+            found = self._store.outgoing.acknowledgements(identifier, min(count, limit - len(messages)))
+            messages += [message._replace(deleted=1) for message in found]
+            if found and len(found) < count:
+                surplus[0] = identifier, count - len(found)
+                break
+            del surplus[0]
+        if messages:
+            name = self._outgoing[messages[0].outgoing].format_name
+            self._operator.tell_seldom(
+                "FinalAcks",
+                wall,
+                "too many FinalAcks wait for peers that do not come back; the oldest are given up, "
+                f"now those of {name}",
+                queue=name,
+            )
+            self.due(batch, wall, messages)
+        return len(messages)
+
+
+def _end_of(waiting: Waiting, confirmation: Confirmation, wall: int) -> int:
+    """What the confirmation process asks for when this message is due; 0: nothing yet."""
+    if waiting.deleted:
+        return confirmation.failed(confirm.NACK_DELETED)
+    return source.too_late(confirmation, wall, waiting.send_until)
+
+
+# Each run of `serve`, and each process that sends without it, numbers in a sequence of its own, and a sequence leaves
+# only when the one before it has drained (B-093). So what 200 processes have sent would wait for 200 OrderAcks. When an
+# OrderAck ends a sequence, the untransmitted ones behind it become one. A transmitted message keeps its number (A-08):
+# this life of the store has transmitted nothing behind the oldest sequence, and the OrderAck shows that no other life
+# has (B-269). If the oldest sequence ends without an OrderAck, the next one keeps its number and brings the proof.
+
+
+LONG = 1000  # messages of a sequence that is worth the wait for an OrderAck; one transaction renumbers no more
+FAR_ORDINALS = 1 << 20, 1 << 30  # see mqqb.lives: a sequence drains less often than the first number says
+
+
+def renumber(store: Store, outgoing: OutgoingQueues, queue: OutgoingQueue, acked: Entry) -> None:
+    """An OrderAck has covered messages of an outgoing queue, `acked` is the last one: renumber the sequences behind its
+    sequence if that has drained. In the transaction that removes what is covered."""
+    stream = queue.stream  # in whose table `acked` was: no held message of an older sequence is covered (mqqb.lives)
+    if acked.tx_sequence_id == stream.tx_sequence_id:
+        return
+    if any(entry.tx_sequence_id == acked.tx_sequence_id for entry in stream.table[:1]):
+        return
+    unsent = store.outgoing.unsent(queue.identifier, key_of(acked), outgoing.last_key, LONG)
+    fitting = len(first_piece((message.key, message.size) for message in unsent))
+    sequences = [list(its) for _, its in itertools.groupby(unsent[:fitting], _sequence)]
+    if fitting == LONG or fitting < len(unsent):
+        sequences.pop()  # it may go on
+    if len(sequences) > 1 and _sequence(sequences[0][0]) != acked.tx_sequence_id:
+        _renumber(store, outgoing, queue, [message for its in sequences for message in its])
+
+
+def _sequence(message: Unsent) -> int:
+    return message.time_stamp << 32 | message.ordinal
+
+
+def _renumber(store: Store, outgoing: OutgoingQueues, queue: OutgoingQueue, messages: list[Unsent]) -> None:
+    """Give them one sequence, behind that of the last one and before all that follow it."""
+    least, most = FAR_ORDINALS
+    ordinal, time_stamp = messages[-1].ordinal + least + secrets.randbelow(most), messages[-1].time_stamp
+    record, previous = array("I", (ordinal, time_stamp, 1, 0)), 0
+    numbers = {}
+    for message in messages:
+        packet, _ = store.outgoing.packet(message.key)
+        number = numbers[message.key] = record[core.OUTGOING_NUMBER]
+        its_id = range(message.message_id, message.message_id + 1)
+        number_run(record, previous, packet, len(packet), parse.transaction_offset(packet), its_id)
+        store.outgoing.renumber(message.key, ordinal, time_stamp, number, packet)
+        outgoing.at_hand.pop(message.key, None)
+        previous = number
+    queue.stream.renumber(time_stamp << 32 | ordinal, numbers)
+    if queue.stream.record[core.OUTGOING_TIME_STAMP] == time_stamp:
+        queue.stream.adopt(record)
+
+
+# What time ends, a piece at a time: sessions and other processes have their turn in between.
+
+
+DUE = 10_000  # messages that are found due at once: what is near each other in the store ends together
+
+Transact = Callable[[int, int, Callable[[Batch], object]], object]
+
+
+class Deadlines:
+    """transact: runs what decides in one transaction (Manager)."""
+
+    def __init__(self, store: Store, settling: Settling, duplicates: Duplicates, transact: Transact) -> None:
+        self._is_behind = False
+        self._store = store
+        self._settling = settling
+        self._duplicates = duplicates
+        self._transact = transact
+        self.load()
+
+    def load(self) -> None:
+        """Begin anew: what is due is to be looked for."""
+        self._due: list[tuple[int, int]] = []  # as OutgoingQueues.due, what is due later first
+        self._old_outcomes: list[int] = []
+        self._store.moves.load()
+
+    def forget_outcomes(self, keep: int) -> None:
+        """The oldest outcomes are to be forgotten, but for the last `keep`."""
+        self._old_outcomes = self._store.memory.old_outcomes(keep)
+
+    def end_foreign(self, now: int, wall: int) -> bool:
+        """Messages that were sent under another identifier end: some of them. Was that all?"""
+        messages = self._store.outgoing.foreign(self._store.guid, CHUNK)
+        self._is_behind = len(messages) == CHUNK
+        if messages:
+            self._transact(now, wall, lambda batch: self._settling.forsake(batch, messages))
+        return not self._is_behind
+
+    @property
+    def is_behind(self) -> bool:
+        """There may be more to be ended, or moved, now."""
+        return self._is_behind or self._store.moves.is_pending()
+
+    def end(self, now: int, wall: int) -> None:
+        """A piece of what is due ends."""
+        self._is_behind = False
+        if self._store.is_pinned():  # what would be written is left to receives
+            return
+
+        def end(work: Callable[[Batch, int], int]) -> None:
+            def decide(batch: Batch) -> None:
+                _, is_more = piece(lambda limit: work(batch, limit))
+                self._is_behind |= is_more
+
+            self._transact(now, wall, decide)
+
+        if self._store.moves.is_pending():
+            end(self._move_some)
+        if self._store.moves.is_pending():  # what is due by a time that is wrong may not be
+            return
+        if surplus := self._settling.too_many_final_acks():
+            end(lambda batch, limit: self._settling.give_up_final_acks(batch, wall, surplus, limit))
+        self._due = self._due or self._store.outgoing.due(wall, DUE)[::-1]
+        if self._due:
+            end(lambda batch, limit: self._end_some(batch, wall, limit))
+            self._is_behind = True  # there may be more than that
+        if any(self._store.messages.over(wall, 1)):
+            end(lambda batch, limit: batch.outcomes.remove_over(limit))
+        if self._old_outcomes:
+            end(lambda _batch, limit: self._store.memory.forget_outcomes(self._old_outcomes, limit))
+        if self._duplicates.has_old:
+            end(lambda _batch, limit: self._duplicates.forget_old(limit))
+        self._store.free_pages.watch(now)
+        if self._store.free_pages.too_many:
+            end(lambda _batch, limit: self._store.free_pages.give_back(limit))
+
+    def _move_some(self, _batch: Batch, limit: int) -> int:
+        moved = self._store.moves.some(limit)
+        if not self._store.moves.is_pending():
+            self._duplicates.load()
+        return moved
+
+    def _end_some(self, batch: Batch, wall: int, limit: int) -> int:
+        keys = first_piece(self._due[: -limit - 1 : -1])
+        del self._due[len(self._due) - len(keys) :]
+        self._settling.due(
+            batch,
+            wall,
+            [
+                waiting
+                for waiting in self._store.outgoing.waiting(keys)
+                if waiting.due is not None and waiting.due <= wall
+            ],
+        )
+        return len(keys)

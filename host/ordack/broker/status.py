@@ -1,0 +1,363 @@
+"""What a store does, for people: whether it is served, who is connected, what waits, where and why. It only reads.
+
+It combines what a running `ordack serve` reports of itself (`report`) with what the store holds.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from mqqb import confirm, core, guids
+
+from ordack.broker.links import Hop, Link
+from ordack.broker.outcome import is_return_queue
+from ordack.broker.outgoing import OutgoingQueue
+from ordack.broker.peer_names import PeerNames
+from ordack.config import classes
+from ordack.config.config import Config, format_address, split_direct
+from ordack.config.names import DEAD_LETTER, DEAD_XACT, HERE
+from ordack.store import Store
+from ordack.store.counters import Counters
+from ordack.store.outgoing import OutgoingCount
+from ordack.store.room import Room, megabytes
+from ordack.store.schema import POISON, PRIVATE
+from ordack.text import counted
+
+LARGE_MESSAGE = 5_000_000  # bytes: with less room than this not every message is taken
+PATIENCE_S = 60  # that a message waits for a session until this is a problem
+REFUSED_S = 3600  # for which a refused message is a problem
+
+
+def report(
+    links: Iterable[Link],
+    queues: Iterable[OutgoingQueue],
+    connections: Mapping[Hop, Mapping[str, Any]],
+    names: PeerNames,
+    zero: int = 0,
+) -> dict[str, Any]:
+    """What a queue manager is doing: its sessions, and the state of its outgoing queues (B-082, B-239). connections:
+    what the network tells of its hops. names: what people call queue managers. zero: of monotonic time, in ms since
+    1970."""
+    told = []
+    for queue in queues:
+        connection = connections.get(queue.hop) if queue.hop else None
+        info = queue.stream.transfer_info()
+        told.append(
+            {
+                "format_name": queue.format_name,
+                "state": "OnHold"
+                if queue.on_hold
+                else "Connected"
+                if queue.link
+                else connection["state"]
+                if connection
+                else "Inactive",
+                "first_non_ack": info.first_non_ack,
+                "last_non_ack": info.last_non_ack,
+                "last_ack": info.last_ack,
+                "next_seq": info.next_seq,
+                "last_ack_count": info.last_ack_count,
+                "last_ack_time": info.last_ack_time and (zero + info.last_ack_time) // 1000,
+                "no_ack_count": info.no_ack_count,
+                "no_read_count": info.no_read_count,
+                "resend_count": info.resend_count,
+                "resend_interval_ms": info.resend_interval,
+                "resend_time": info.resend_time and (zero + info.resend_time) // 1000,
+                "connection": connection,
+            }
+        )
+    return {
+        "sessions": [
+            {
+                "name": link.name,
+                "address": link.address,
+                "guid": guids.guid_text(link.peer),
+                "peer_name": names.of(guids.guid_text(link.peer)),
+                "certificate": link.certificate,
+                "state": link.session.state,
+                "initiator": link.session.initiator,
+                "in_flight": len(link.session.window.in_flight),
+            }
+            for link in links
+        ],
+        "serial": [connection for connection in connections.values() if "serial" in connection],
+        "outgoing": told,
+    }
+
+
+def span(seconds: float) -> str:
+    """A time that has passed or is to come, as people say it."""
+    for unit, length in (("days", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def why(count: OutgoingCount, running: Mapping[str, Any], served: bool, now: float) -> str:
+    """Why messages wait in an outgoing queue, in a sentence; "" if none does.
+
+    running: what the queue manager tells of this queue, empty if it tells nothing. now: seconds since 1970.
+    """
+    if not count.messages:
+        return ""
+    if count.oldest_sent is None:
+        return "arrived; kept until it is known that an application has received it"
+    waiting = f"waiting {span(now - count.oldest_sent)}"
+    if count.on_hold:
+        return f"{waiting}: on hold, `ordack outgoing resume` lets it go on"
+    if not served:
+        return f"{waiting}: no queue manager runs on this store, start `ordack serve`"
+    connection = running.get("connection")
+    where = _where(count.format_name, connection)
+    if running.get("state") == "Connected":
+        resent = running["resend_count"]
+        return f"{waiting} for {where}: connected, " + (
+            f"but not acknowledged as stored after {counted(resent, 'repetition')}; see the log there"
+            if resent
+            else "being sent, or not acknowledged yet"
+        )
+    if not connection:
+        return f"{waiting} for {where}: it has no session; if it takes connections, name its address in [next-hops]"
+    if "serial" in connection:
+        return f"{waiting} for {where}: nothing answers on {connection['serial']}"
+    if connection["tries"]:
+        left = connection["next_try"] - now
+        tries = "1 try" if connection["tries"] == 1 else f"{connection['tries']} tries"
+        return f"{waiting} for {where}: {connection['reason']} ({tries}, next in {span(left)})"
+    return f"{waiting} for {where}: connecting"
+
+
+def _where(name: str, connection: Mapping[str, Any] | None) -> str:
+    if connection:
+        if "serial" in connection:
+            return f"the board {connection['host']}"
+        return format_address(connection["host"], connection["port"])
+    direct = split_direct(name)
+    return direct[0] if direct else name.partition("=")[2].partition("\\")[0]
+
+
+def outgoing(store: Store, shown: Mapping[str, Any] | None, now: float) -> list[dict[str, Any]]:
+    """The outgoing queues: what is in them, what the queue manager tells of them, and `why` their messages wait."""
+    running = {queue["format_name"]: queue for queue in (shown or {}).get("outgoing", ())}
+    names = PeerNames.kept(store.names())
+    found = []
+    for count in store.outgoing.counts():
+        if count.format_name.startswith(HERE.lower()):
+            continue  # numbers what is sent to a queue here, which does not wait
+        told = running.get(count.format_name, {"state": "OnHold" if count.on_hold else ""})
+        found.append(
+            {
+                **count._asdict(),
+                **told,
+                "returns": is_return_queue(count.format_name),
+                "peer_name": names.of(count.format_name),
+                "why": names.added(why(count, told, shown is not None, now)),
+            }
+        )
+    return found
+
+
+def incoming(store: Store) -> list[dict[str, Any]]:
+    """How far the incoming streams are (B-081), and how often each was refused since its last message was accepted."""
+    names = PeerNames.kept(store.names())
+    return [
+        {
+            "source": (source := guids.guid_text(stream.source)),
+            "peer_name": names.of(source),
+            "destination": stream.destination,
+            "sequence_id": stream.record[core.INCOMING_TIME_STAMP] << 32 | stream.record[core.INCOMING_ORDINAL],
+            "sequence_number": stream.record[core.INCOMING_NUMBER],
+            "reject_count": stream.record[core.INCOMING_REJECT_COUNT],
+            "last_access": stream.last_access,
+        }
+        for stream in store.memory.incoming()
+    ]
+
+
+def glance(store: Store, silence: str = "", shown: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The store at a glance, ready for JSON; see `_problems`. shown: what the queue manager tells of itself, as far as
+    the caller knows that better than the store."""
+    now = time.time()
+    shown = store.status() if shown is None else shown
+    queues: list[dict[str, Any]] = [
+        {
+            "name": queue.name,
+            "transactional": queue.transactional,
+            "system": queue.kind != PRIVATE,
+            "messages": queue.messages,
+            "bytes": queue.bytes,
+            "quota": queue.quota,
+        }
+        for queue in store.queues.all()
+        if queue.kind == PRIVATE or queue.messages
+    ]
+    waiting = outgoing(store, shown, now)
+    quota = (shown or {}).get("quota")
+    room = store.room(Config.kept(store.names()).quota if quota is None else quota)
+    return {
+        "store": str(store.folder),
+        "guid": guids.guid_text(store.guid),
+        "served": shown is not None,
+        "since": shown and shown.get("since"),
+        "process": shown and shown.get("process"),
+        "listening": shown and shown.get("listening"),
+        "queues": queues,
+        "refused": (shown or {}).get("refused", {}),
+        "sessions": (shown or {}).get("sessions", []),
+        "serial": (shown or {}).get("serial", []),
+        "outgoing": waiting,
+        "incoming": incoming(store),
+        "room": room.bytes,
+        "problems": list(_problems(store, shown, silence, room, queues, waiting, now)),
+    }
+
+
+def _problems(
+    store: Store,
+    shown: Mapping[str, Any] | None,
+    silence: str,
+    room: Room,
+    queues: Sequence[Mapping[str, Any]],
+    waiting: Iterable[Mapping[str, Any]],
+    now: float,
+) -> Iterator[str]:
+    """The verdict of `ordack status`, /healthz and the web page: sentences, of what somebody has to look at. None: all
+    is well. silence: why the `serve` that has the store does not work."""
+    if shown is None:
+        yield (
+            "no queue manager runs on this store, so nothing comes in and nothing goes out; start "
+            f"`ordack serve --store {shlex.quote(str(store.folder))}`"
+        )
+    elif silence:
+        yield f"nothing moves: process {shown.get('process')} has the store, and {silence}"
+    if shown and shown.get("failure"):
+        yield f"the store refuses changes: {shown['failure']}"
+    if room.bytes < LARGE_MESSAGE:
+        yield store.why_full(room)
+    if pinned := store.why_pinned():
+        yield pinned
+    for queue in queues:
+        if is_full(queue):
+            yield f"the queue {queue['name']} is full: {queue['bytes']} of {queue['quota']} bytes"
+        if is_kept(queue["name"]) and queue["messages"]:
+            kind = "poison message" if queue["name"].endswith(POISON) else "dead letter"
+            yield (
+                f"{counted(queue['messages'], kind)} in {queue['name']}: `ordack receive --peek` shows why, "
+                "`ordack move` sends them again, and `ordack queue purge` deletes them"
+            )
+    yield from (f"{named(queue)}: {queue['why']}" for queue in waiting if shown and _is_stuck(queue, now))
+    names = PeerNames.kept(store.names())
+    for stream in (shown or {}).get("refusing", ()):
+        yield (
+            f"{names.added(stream['source'])} to {stream['destination']}: all messages were refused for "
+            f"{span(now - stream['since'])}, because none was the next one of the stream; if the source was restored "
+            f"from an older copy, `ordack incoming reset {stream['source']} {shlex.quote(stream['destination'])}` lets "
+            "it begin anew"
+        )
+    at, message_class = (shown or {}).get("last_refusal") or (0, 0)
+    if now - at < REFUSED_S:
+        yield (
+            f"a message was refused {span(now - at)} ago with class {classes.label(message_class)}: the log of `ordack "
+            "serve` says whose and why"
+        )
+
+
+def is_kept(queue: str) -> bool:
+    """Is it a queue of messages that were put aside, dead letters or poison messages?"""
+    return queue in (DEAD_LETTER, DEAD_XACT) or queue.endswith(POISON)
+
+
+def is_full(queue: Mapping[str, Any]) -> bool:
+    """Has it reached its quota?"""
+    return queue["quota"] is not None and queue["bytes"] >= queue["quota"]
+
+
+def named(queue: Mapping[str, Any]) -> str:
+    """The format name of an outgoing queue, and what people call its queue manager."""
+    name: str = queue["format_name"]
+    return f"{name} ({queue['peer_name']})" if queue.get("peer_name") else name
+
+
+def _is_stuck(queue: Mapping[str, Any], now: float) -> bool:
+    if queue["oldest_sent"] is None or queue["returns"]:  # an acknowledgement may wait for a peer that sleeps
+        return False
+    connection = queue.get("connection")
+    return bool(
+        queue["on_hold"]
+        or not connection
+        or connection.get("tries")
+        or queue.get("resend_count")
+        or (queue["state"] != "Connected" and ("serial" in connection or now - queue["oldest_sent"] > PATIENCE_S))
+    )
+
+
+def served_text(told: Mapping[str, Any]) -> str:
+    """Whether a store is served, since when, and where."""
+    if not told["served"]:
+        return f"{told['store']}: not served; room for {megabytes(told['room'])}"
+    text = f"{told['store']}: served"
+    if told["since"]:
+        text += datetime.fromtimestamp(told["since"], UTC).strftime(" since %Y-%m-%d %H:%M:%S UTC")
+    if told["listening"]:
+        text += f" by process {told['process']}, listening on {told['listening']}"
+    return f"{text}; room for {megabytes(told['room'])}"
+
+
+def refusals(counters: Counters) -> dict[str, dict[str, int]]:
+    """What was refused since the start: connections by reason, messages by class, repetitions included."""
+    messages: dict[str, int] = {}
+    for _, counts in counters.peers:
+        for number, count in counts.refused.items():
+            reason = classes.label(number) if number else "no room"
+            messages[reason] = messages.get(reason, 0) + count
+    connections = {reason: count for reason, count in counters.sessions_refused.items() if count}
+    return {"connections": connections, "messages": messages}
+
+
+def refused_text(refused: Mapping[str, Mapping[str, int]]) -> str:
+    """What was refused since the start, in words; "" if nothing was."""
+    return "; ".join(
+        f"{counted(sum(by_reason.values()), what[:-1])} ({', '.join(f'{why}: {n}' for why, n in by_reason.items())})"
+        for what, by_reason in refused.items()
+        if by_reason
+    )
+
+
+def why_refused(refused: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """For each class of refused messages, what has happened and what to do."""
+    numbers = (int(label.split()[0], 16) for label in refused.get("messages", {}) if label.startswith("0x"))
+    return [classes.words(number) for number in numbers]
+
+
+def of_message(
+    store: Store, message_id: int, conclusion: confirm.Conclusion | None, now: float | None = None
+) -> dict[str, Any] | None:
+    """What became of a transactional message sent from here, from its
+    conclusion (Client.state), ready for JSON; `why` says it in a sentence. None: nothing
+    is known of it."""
+    now = time.time() if now is None else now
+    if conclusion is None:
+        return None
+    number = conclusion.message_class
+    said = conclusion.answer + (", in doubt: it may have been received" if conclusion.in_doubt else "")
+    told: dict[str, Any] = {
+        "message_id": message_id,
+        "state": conclusion.answer,
+        "in_doubt": conclusion.in_doubt,
+        "deadline": conclusion.deadline,
+        "final": conclusion.is_final,
+        "class": number,
+        "class_name": classes.name(number) if number else None,
+        "why": f"{said}: {classes.words(number, store.memory.missed(message_id))}" if number else said,
+    }
+    waiting = store.outgoing.waiting_own(message_id) if conclusion.answer == confirm.WAITING else None
+    if waiting:
+        shown = store.status()
+        [name] = [queue.format_name for queue in store.outgoing.queues() if queue.identifier == waiting.outgoing]
+        [queue] = [queue for queue in outgoing(store, shown, now) if queue["format_name"] == name]
+        told |= {"outgoing": name, "why": queue["why"], "connection": queue.get("connection")}
+    return told

@@ -1,0 +1,397 @@
+"""Every setting once: name, kind, default, unit, limits, meaning, and when a new value counts.
+
+NUMBERS are the table `settings` of `ordack.toml`, under their names in the Windows registry where MSMQ has them
+(behaviour.md 23.4). TABLES has all that `ordack.toml` may say. Whoever reads
+the file, shows settings or describes them goes by these tables; what a value means to the queue manager is in
+`config.py`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from mqqb.confirm import CLASS_NEGATIVE, NACK_RECEIVE_TIMEOUT, NACK_RECEIVE_TIMEOUT_AT_SENDER, UNSET
+from mqqb.destination import EARLY_ORDER_ACK
+
+NEVER = 1 << 62  # seconds since 1970; also: no limit
+
+
+NUMBER, FLAG = "whole number", "flag"
+HOST, HOSTS = "host", "list of hosts"
+TEXT, PATH = "text", "path"
+FORM = "`text` or `json`"
+WAY, NAME = "`HOST:PORT` or `tls://HOST:PORT`", "format name"
+PLACE = "`[HOST:]PORT`"
+NETWORKS, PLACES = "list of networks", "list of networks and serial lines"
+SOURCES, LABEL = "list of GUIDs and names", "text of up to 64 characters"
+CERTIFICATES = "list of names"
+
+AT_ONCE, NEW, RESTART = range(3)  # when a new value counts, once the file was read again
+
+
+RELOADS = {AT_ONCE: "at once", NEW: "for new sessions", RESTART: "no: at the next start"}
+
+
+class Setting(NamedTuple):
+    """One value. default: what holds without it, None for nothing or a meaning of its own. minimum, maximum: of
+    numbers. reload: AT_ONCE, NEW or RESTART. field: of Config, or of its `session` or `confirmation`; "": set apart."""
+
+    kind: str
+    default: Any
+    meaning: str
+    unit: str = ""
+    minimum: int = 0
+    maximum: int = NEVER
+    reload: int = AT_ONCE
+    field: str = ""
+
+
+class Table(NamedTuple):
+    """A table of the file. keys: its settings by name; of them, `needed` must be there. many: it may stand there
+    several times, as `[[name]]`. each: instead of fixed keys, it maps keys of this kind to values of a Setting, or to
+    tables with these keys."""
+
+    meaning: str
+    keys: dict[str, Setting]
+    needed: tuple[str, ...] = ()
+    many: bool = False
+    each: str = ""
+
+
+def _number(
+    field: str, default: int | None, minimum: int, maximum: int, unit: str, meaning: str, reload: int = AT_ONCE
+) -> Setting:
+    return Setting(NUMBER, default, meaning, unit, minimum, maximum, reload, field)
+
+
+def _flag(field: str, meaning: str, reload: int = AT_ONCE, default: int = 0) -> Setting:
+    return Setting(FLAG, default, meaning, "", 0, 1, reload, field)
+
+
+def _timeout_class(field: str, default: int, which: str) -> Setting:
+    meaning = f"class of a message whose TimeToBeReceived ends while it {which}; 0x{default:04X} if absent"
+    return _number(field, default, CLASS_NEGATIVE, 0xFFFF, "", meaning)
+
+
+NUMBERS = {
+    "AckTimeout": _number(
+        "session.ack_wait_timeout",
+        20000,
+        20000,
+        120000,
+        "ms",
+        "time without any packet after which a session counts as dead (B-043)",
+        NEW,
+    ),
+    "ClockSkew": _number(
+        "clock_skew",
+        0,
+        0,
+        NEVER,
+        "s",
+        "time that a sender's clock may be behind when TimeToReachQueue is tested (B-267)",
+    ),
+    "CloseOnMismatch": _flag(
+        "session.close_on_mismatch",
+        "close a session whose peer counts other messages sent than arrived here (A-13); false: only say so",
+        NEW,
+        1,
+    ),
+    "EarlyOrderAck": _number(
+        "early_order_ack",
+        EARLY_ORDER_ACK,
+        0,
+        NEVER,
+        "ms",
+        "quiet after which an OrderAck goes out early; 0: only IdleAckDelay and the limit of 10 s decide",
+    ),
+    "EnablePingService": _flag("answer_pings", "answer pings (B-202)", RESTART),
+    "EnableReportMessages": _flag("report_messages", "make the report messages that traced messages ask for (B-294)"),
+    "IdleAckDelay": _number(
+        "order_ack_timeout", 500, 1, NEVER, "ms", "time that an OrderAck waits for more messages (B-045)", RESTART
+    ),
+    "MaxInSessions": _number(
+        "max_sessions",
+        1024,
+        1,
+        NEVER,
+        "",
+        "sessions at once, whoever began them; one more that others begin is refused (B-206)",
+    ),
+    "MaxInSessionsPerAddress": _number(
+        "max_sessions_per_address",
+        256,
+        1,
+        NEVER,
+        "",
+        "sessions from one address, unless `[sessions-per-address]` says otherwise (B-435)",
+    ),
+    "MaxUnackedPacket": _number("session.window_size", 64, 1, 0xFFFF, "packets", "window size (B-039)", NEW),
+    "PacketTimeout": _number("packet_timeout", 60000, 1000, NEVER, "ms", "time that every packet may take to arrive"),
+    "PermitInsecureNacks": _flag(
+        "send_insecure_nacks", "tell senders that a queue or a right is missing (B-349, B-409)"
+    ),
+    "PoisonAfter": _number(
+        "poison_after",
+        None,
+        1,
+        NEVER,
+        "",
+        "receives by an application that end without a commit, after which a message moves to the sub-queue "
+        "NAME;poison; absent: no limit",
+    ),
+    "Quota": _number("quota", 8 << 30, 0, NEVER, "bytes", "all packets kept (B-084, B-285)"),
+    "RemoveDuplicateCleanup": _number(
+        "history_lifetime", 1800000, 1000, NEVER, "ms", "time that the duplicate filter remembers a message (B-138)"
+    ),
+    "RouteMessages": _flag("route", "forward messages for other queue managers (B-264)"),
+    "SendPings": _flag("send_pings", "ping before connecting (B-198)", RESTART),
+    "SeqResend13Time": _number(
+        "", 30, 1, NEVER, "s", "time before each of the first three resends of a sequence (B-015)", RESTART
+    ),
+    "TimeoutClassNeverSent": _timeout_class(
+        "confirmation.class_never_sent", NACK_RECEIVE_TIMEOUT_AT_SENDER, "was never transmitted (C-21, A-44)"
+    ),
+    "TimeoutClassSent": _timeout_class(
+        "confirmation.class_sent", NACK_RECEIVE_TIMEOUT_AT_SENDER, "is transmitted, without OrderAck (C-22, A-44)"
+    ),
+    "TimeoutClassStored": _timeout_class(
+        "confirmation.class_stored", NACK_RECEIVE_TIMEOUT, "is stored, without FinalAck (C-23, A-44)"
+    ),
+    "TryConnectInterval": _number(
+        "try_connect_interval", 5000, 1, NEVER, "ms", "time between attempts to connect (B-133)", RESTART
+    ),
+    "XactDeadLetterAlways": _flag(
+        "confirmation.xact_dead_letter_always", "every transactional message asks for dead-lettering (B-400)"
+    ),
+    "XactDelayReceiveNack": _number(
+        "confirmation.xact_delay_receive_nack",
+        None,
+        0,
+        UNSET - 1,
+        "s",
+        "time that a confirmation may come after TimeToBeReceived (C-12)",
+    ),
+}
+
+FILE_NAME = "ordack.toml"  # in the folder of the store, unless --config names another
+LISTEN = ("127.0.0.1", 1801)  # where `serve` listens unless it is told otherwise; the port is B-001's
+CAPTURE_SIZE = 1 << 30  # bytes
+CAPTURE_SIZE_MIN = 1 << 20
+BAUD = 115200
+BAUD_MAX = 1 << 30
+
+LONGEST_LABEL = 64  # characters
+_ACCESS = {
+    "allow-addresses": Setting(
+        PLACES, None, "from where messages may come; names are those of `[[serial]]`; an empty list: from nowhere"
+    ),
+    "allow-sources": Setting(
+        SOURCES,
+        None,
+        "which queue managers and boards may have sent them, by GUID or by a name of `[names]`; an empty list: none. "
+        "A GUID alone proves nothing, for everybody can claim it",
+    ),
+    "allow-certificates": Setting(
+        CERTIFICATES,
+        None,
+        "over whose TLS connections messages may come, by the names of certificates; an empty list: over none",
+    ),
+}
+
+_LISTENER = {
+    "address": Setting(
+        HOST,
+        LISTEN[0],
+        "an address or name of this machine; `0.0.0.0` for every IPv4 address, `::` for every IPv6 address",
+    ),
+    "port": _number("", LISTEN[1], 0, 65535, "", "TCP port; 0 picks a free one (B-001)"),
+    "allow": Setting(NETWORKS, None, "who may connect; without it everybody, with an empty list nobody"),
+    "tls": _flag("", "TLS, with a certificate of either side; it needs the table `[tls]`"),
+    "allow-certificates": Setting(
+        CERTIFICATES,
+        None,
+        "with TLS, the names of the certificates that may connect; without it each that the authority has signed",
+    ),
+}
+
+TABLES = {
+    "": Table(
+        "At the top, before any table",
+        {
+            "own-names": Setting(
+                HOSTS,
+                None,
+                "addresses in direct names that mean this queue manager; without it every message that arrives is "
+                "meant for it",
+                reload=RESTART,
+            ),
+            "http": Setting(
+                PLACE,
+                None,
+                "where the web page, `/metrics`, `/healthz` and `/status` are answered over HTTP; a port alone is for "
+                "this machine only",
+                reload=RESTART,
+            ),
+            "http-names": Setting(
+                HOSTS,
+                None,
+                "names by which browsers may open the web page, as that of a reverse proxy, besides IP addresses and "
+                "this machine's own names",
+            ),
+            "http-token-file": Setting(
+                PATH,
+                None,
+                "a file that only its owner may read, with a line of 16 to 256 characters; whoever gives that to the "
+                "web page may see dead letters and move them back. Without it nobody can. SIGHUP reads it again, too",
+            ),
+            "log-format": Setting(
+                FORM, "text", "of the log on standard error: lines of text, or one JSON object a line", reload=RESTART
+            ),
+        },
+    ),
+    "listen": Table(
+        "Where connections are taken; without any: 127.0.0.1, port 1801, for this machine alone", _LISTENER, many=True
+    ),
+    "applications": Table(
+        'Where applications of other machines are taken (`ordack.connect("tls://HOST:PORT")`); without any: nowhere. '
+        "They may do what those of this machine may",
+        _LISTENER
+        | {
+            "port": _number("", None, 0, 65535, "", "TCP port; 0 picks a free one"),
+            "allow-plain": _flag(
+                "",
+                "take them without TLS on an address that is not this machine's alone, where anybody on the way reads, "
+                "changes and takes messages",
+            ),
+        },
+        needed=("port",),
+        many=True,
+    ),
+    "tls": Table(
+        "Who this queue manager is, and whom it believes, where TLS is spoken; `ordack tls` makes such files",
+        {
+            "certificate": Setting(
+                PATH, None, "PEM file: its certificate, for those who connect and for those that it connects to"
+            ),
+            "key": Setting(PATH, None, "PEM file: the private key of the certificate, without a password"),
+            "authority": Setting(
+                PATH,
+                None,
+                "PEM file: whose signature makes it believe a certificate; an authority "
+                "of the plant, and no public one",
+            ),
+        },
+        needed=("certificate", "key", "authority"),
+    ),
+    "sessions-per-address": Table(
+        "How many sessions some addresses may have, instead of MaxInSessionsPerAddress, as 1,000 boards behind one NAT",
+        {
+            "": _number(
+                "", None, 1, NEVER, "", "for each address of this network; the smallest network that has it counts"
+            )
+        },
+        each="network",
+    ),
+    "queues": Table(
+        "Who may write to a queue, whether it is there yet or not; applications of this machine always may. "
+        '`[queues."*"]` is for all queues without a table of their own',
+        _ACCESS,
+        each="queue",
+    ),
+    "names": Table(
+        "What people call boards and queue managers",
+        {"": Setting(LABEL, None, "the name that is shown with the GUID")},
+        each="GUID",
+    ),
+    "serial": Table(
+        "Boards on serial ports",
+        {
+            "port": Setting(TEXT, None, "the path of the port, or a URL of pyserial", reload=RESTART),
+            "name": Setting(
+                HOST, None, "addresses the board in direct names; else the last part of `port`", reload=RESTART
+            ),
+            "baud": _number("", BAUD, 1, BAUD_MAX, "bits a second", "the speed of the line", RESTART),
+        },
+        needed=("port",),
+        many=True,
+    ),
+    "next-hops": Table(
+        "Where to connect to, instead of port 1801 of that address",
+        {"": Setting(WAY, None, "for a host in direct names, or the GUID of a queue manager")},
+        each="host or GUID",
+    ),
+    "public-queues": Table(
+        "Where public queues are, in place of a directory",
+        {"": Setting(NAME, None, "for the GUID of a public queue", reload=AT_ONCE)},
+        each="GUID",
+    ),
+    "capture": Table(
+        "Records all traffic",
+        {
+            "file": Setting(PATH, None, "the first pcapng file, then numbered ones beside it", reload=RESTART),
+            "size": _number(
+                "",
+                CAPTURE_SIZE,
+                CAPTURE_SIZE_MIN,
+                NEVER,
+                "bytes",
+                "all captures together; the oldest go first",
+                RESTART,
+            ),
+        },
+        needed=("file",),
+    ),
+    "settings": Table("Numbers and flags", NUMBERS),
+}
+
+
+def described() -> list[str]:
+    """The table of all settings in host/docs/configuration.md, line by line."""
+    lines = []
+    for name, table in TABLES.items():
+        within = ".NAME" if table.each and "" not in table.keys else ""
+        title = f"[[{name}]]" if table.many else f"[{name}{within}]"
+        first = (table.each if "" in table.keys else "") or "key"
+        lines += [
+            "",
+            f"`{title}`: {table.meaning[0].lower()}{table.meaning[1:]}" if name else f"{table.meaning}:",
+            "",
+            f"| {first} | kind, limits | default | meaning | counts after SIGHUP |",
+            "|---|---|---|---|---|",
+        ]
+        lines += [_described(key, setting, key in table.needed) for key, setting in table.keys.items()]
+    return lines[1:]
+
+
+def _described(key: str, setting: Setting, needed: bool) -> str:
+    kind = f"{setting.minimum} to {setting.maximum}" if setting.kind == NUMBER else setting.kind
+    if setting.kind == NUMBER and setting.maximum == NEVER:
+        kind = f"from {setting.minimum} on"
+    if setting.default is None:
+        default = "needed" if needed else ""
+    else:
+        default = str(bool(setting.default)).lower() if setting.kind == FLAG else str(setting.default)
+    unit = f" {setting.unit}" if setting.unit else ""
+    name = f"`{key}`" if key else "*each*"
+    return f"| {name} | {kind}{unit} | {default} | {setting.meaning} | {RELOADS[setting.reload]} |"
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """What of these somebody meant who has typed this; "" if nothing is like it."""
+    by_form = {_form(name): name for name in known}
+    found = difflib.get_close_matches(_form(word), by_form, 1)
+    return by_form[found[0]] if found else ""
+
+
+def _form(word: str) -> str:
+    return word.lower().replace("_", "-")
+
+
+def in_range(setting: Setting, value: int) -> int:
+    """A number that keeps to the limits of its setting; raises ValueError."""
+    if not setting.minimum <= value <= setting.maximum:
+        raise ValueError(f"{value} is not in {setting.minimum} to {setting.maximum}")
+    return value

@@ -1,1 +1,0 @@
-"""The network side of a queue manager: TCP, serial ports, attempts to connect, pings, captures of its traffic."""

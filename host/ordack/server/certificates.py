@@ -1,0 +1,246 @@
+"""A certificate authority for one plant, and the certificates of its queue managers and boards, as files.
+
+In the folder: `ca.pem` and `ca.key`, the authority; of each name `NAME.pem` and `NAME.key`; for boards also `NAME.der`,
+`NAME.key.der` and `ca.der`, because MicroPython reads DER on every port. Keys are on the curve P-256 and stand in files
+that only their owner can read.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import shlex
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from ordack.config.config import check_host
+from ordack.config.names import BadName
+
+AUTHORITY = "ca"
+# A board begins with a clock of 2000 or 2021 until somebody sets it, and a certificate must not be too new for it.
+NOT_BEFORE = datetime(2000, 1, 1, tzinfo=UTC)
+SOON_DAYS = 30
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,62}[A-Za-z0-9])?")
+
+
+class BadCertificate(ValueError):
+    """What was asked for cannot be made, or is no certificate; the text says why and what to do."""
+
+
+class Made(NamedTuple):
+    """Files that were written, and until when their certificate holds."""
+
+    files: tuple[Path, ...]
+    until: datetime
+
+
+class Shown(NamedTuple):
+    """What stands in a certificate. hosts: names and addresses that it is for. days: until it is over, negative if it
+    is."""
+
+    name: str
+    hosts: tuple[str, ...]
+    authority: str
+    until: datetime
+    days: int
+
+
+def init(folder: Path, name: str, days: int) -> Made:
+    """Make an authority of this name in a folder, for so many days. Raises BadCertificate, OSError."""
+    _refuse_existing([folder / f"{AUTHORITY}.pem", folder / f"{AUTHORITY}.key"], "certificates that it has signed")
+    folder.mkdir(parents=True, exist_ok=True)
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    until = _end(days)
+    made = (
+        _begun(subject, subject, key.public_key(), key.public_key(), until)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    return Made(_write(folder, AUTHORITY, made, key), until)
+
+
+def issue(folder: Path, name: str, hosts: Sequence[str], days: int, board: bool = False, renew: bool = False) -> Made:
+    """Make a certificate with its key, signed by the authority in the folder.
+
+    name: who has it, also one of its hosts. hosts: addresses and names that others connect to. board: write DER files,
+    too. renew: in place of one that is there. Raises BadCertificate, OSError.
+    """
+    if not _NAME.fullmatch(name) or name.lower() == AUTHORITY:
+        raise BadCertificate(
+            f"{name!r} cannot be the name in a certificate: write letters, digits, - and _, at most 64, and not "
+            f"{AUTHORITY!r}, as in press-3"
+        )
+    authority, signer = _authority(folder)
+    if not renew:
+        _refuse_existing([folder / f"{name}.pem", folder / f"{name}.key"], "it", "; --renew makes another in its place")
+    until = min(_end(days), authority.not_valid_after_utc)
+    key = ec.generate_private_key(ec.SECP256R1())
+    alternatives = x509.SubjectAlternativeName(list(dict.fromkeys(map(_general_name, (name, *hosts)))))
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    made = (
+        _begun(subject, authority.subject, key.public_key(), signer.public_key(), until)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
+        )
+        .add_extension(alternatives, critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+    return Made(_write(folder, name, made, key, authority if board else None), until)
+
+
+def show(path: Path) -> Shown:
+    """What stands in the certificate of a PEM or DER file. Raises BadCertificate, OSError."""
+    data = path.read_bytes()
+    try:
+        found = x509.load_pem_x509_certificate(data) if b"-----BEGIN" in data else x509.load_der_x509_certificate(data)
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        names = x509.SubjectAlternativeName([])
+    except ValueError:
+        raise BadCertificate(f"{path}: there is no certificate in it") from None
+    hosts = (*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress)))
+    until = found.not_valid_after_utc
+    return Shown(_common_name(found.subject), hosts, _common_name(found.issuer), until, (until - _now()).days)
+
+
+def ending(path: Path) -> list[str]:
+    """What there is to tell of a certificate that is over, or is soon."""
+    try:
+        shown = show(path)
+    except (BadCertificate, OSError):  # whoever speaks TLS with it has told that
+        return []
+    if shown.days >= SOON_DAYS:
+        return []
+    when = f"over since {shown.until:%Y-%m-%d}, and others refuse it"
+    if shown.days >= 0:
+        when = f"over on {shown.until:%Y-%m-%d}"
+    return [f"{path}: this certificate is {when}: `ordack tls certificate` with --renew makes another"]
+
+
+def _common_name(name: x509.Name) -> str:
+    return next((str(one.value) for one in name.get_attributes_for_oid(NameOID.COMMON_NAME)), "")
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)
+
+
+def _end(days: int) -> datetime:
+    try:
+        return _now() + timedelta(days=days)
+    except OverflowError:
+        raise BadCertificate(f"{days} days from now is after the year 9999: take fewer") from None
+
+
+def _refuse_existing(paths: Iterable[Path], lost: str, hint: str = "") -> None:
+    for path in paths:
+        if os.path.lexists(path):
+            raise BadCertificate(f"{path} is there already, and {lost} would be worth nothing without it{hint}")
+
+
+def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    paths = [folder / f"{AUTHORITY}.pem", folder / f"{AUTHORITY}.key"]
+    for path in paths:
+        if not path.exists():
+            command = f"ordack tls init {shlex.quote(str(folder))}"
+            raise BadCertificate(f"{path} is not there: `{command}` makes an authority")
+    try:
+        authority = x509.load_pem_x509_certificate(paths[0].read_bytes())
+        signer = serialization.load_pem_private_key(paths[1].read_bytes(), None)
+    except (ValueError, TypeError):
+        raise BadCertificate(f"{paths[0]}, {paths[1]}: no authority that `ordack tls init` has made") from None
+    if not isinstance(signer, ec.EllipticCurvePrivateKey) or authority.public_key() != signer.public_key():
+        raise BadCertificate(f"{paths[1]}: it is not the key of {paths[0]}")
+    if authority.not_valid_after_utc <= _now():
+        raise BadCertificate(f"{paths[0]}: the authority is over since {authority.not_valid_after_utc:%Y-%m-%d}")
+    return authority, signer
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        check_host(host)
+    except BadName as error:
+        raise BadCertificate(str(error)) from None
+    return x509.DNSName(host.encode("idna").decode())
+
+
+def _begun(
+    subject: x509.Name,
+    issuer: x509.Name,
+    public: ec.EllipticCurvePublicKey,
+    signer: ec.EllipticCurvePublicKey,
+    until: datetime,
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(NOT_BEFORE)
+        .not_valid_after(until)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), critical=False)
+    )
+
+
+def _usage(signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _write(
+    folder: Path,
+    name: str,
+    made: x509.Certificate,
+    key: ec.EllipticCurvePrivateKey,
+    authority: x509.Certificate | None = None,
+) -> tuple[Path, ...]:
+    """authority: with it, DER files are written, too. Each file is whole or not there, and keys are there first."""
+    pem, der = serialization.Encoding.PEM, serialization.Encoding.DER
+    plain = serialization.NoEncryption()
+    pkcs8, traditional = serialization.PrivateFormat.PKCS8, serialization.PrivateFormat.TraditionalOpenSSL
+    files = {f"{name}.key": key.private_bytes(pem, pkcs8, plain)}
+    if authority:
+        files[f"{name}.key.der"] = key.private_bytes(der, traditional, plain)
+    files[f"{name}.pem"] = made.public_bytes(pem)
+    if authority:
+        files[f"{name}.der"] = made.public_bytes(der)
+        files[f"{AUTHORITY}.der"] = authority.public_bytes(der)
+    return tuple(_write_file(folder / file, data, ".key" in file) for file, data in files.items())
+
+
+def _write_file(path: Path, data: bytes, secret: bool) -> Path:
+    new = path.with_name(f".{path.name}.new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+    return path

@@ -1,0 +1,238 @@
+"""Where connections are taken: any number of listening sockets, each with who may connect. They can change while others
+go on."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from ordack.config import machine
+from ordack.config.access import Networks, certificate_refusal
+from ordack.config.config import LOOPBACK, format_address
+from ordack.config.config_file import Listen
+
+BACKLOG = 1000  # connections that wait in the kernel, as of boards that all come back at once
+TAKEN_AT_ONCE = 4  # connections, before the others are looked at: a flood of them leaves time for those that are there
+
+
+class BadPlace(ValueError):
+    """It cannot listen there; the text says where and why."""
+
+
+class Terms(NamedTuple):
+    """Who may connect: from where, with TLS or without, with which certificates."""
+
+    allow: Networks | None
+    tls: bool
+    certificates: frozenset[str] | None
+
+
+class Listener:
+    """A listening TCP socket on the first address of host, an IPv4 one if there is one; on an IPv6 address, for IPv6
+    alone, whatever the machine's default is. Raises OSError.
+
+    asked: the host and port that were asked for. place: the address and port that it has. allow: who may connect; None:
+    everybody. tls: is TLS spoken? certificates: then, the names in those that may connect, in lower case; None: all.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        allow: Networks | None = None,
+        tls: bool = False,
+        certificates: frozenset[str] | None = None,
+    ) -> None:
+        try:
+            addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        except UnicodeError:
+            raise OSError(f"{host!r} is no name of a machine") from None
+        family, _, _, _, address = min(addresses, key=lambda info: info[0] != socket.AF_INET)
+        self._family: int = family
+        self.asked = host, port
+        self.terms = Terms(allow, tls, certificates)
+        self.server: asyncio.Server | None = None
+        self.socket = self._bound(address)
+        self._address = self.socket.getsockname()
+        self.place = self._address[0], int(self._address[1])
+
+    def _bound(self, address: Any) -> socket.socket:
+        made = socket.socket(self._family, socket.SOCK_STREAM)
+        try:
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if self._family == socket.AF_INET6:
+                made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            made.bind(address)
+            made.listen(BACKLOG)
+        except OSError:
+            made.close()
+            raise
+        return made
+
+    def reopen(self) -> None:
+        """Listen again, at the same place, after `close`. Raises OSError."""
+        self.socket = self._bound(self._address)
+
+    def is_at(self, place: tuple[str, int]) -> bool:
+        """Does a connection to this address and port end here?"""
+        return self.place[1] == place[1] and (
+            self.place[0] == place[0] or (self.place[0] in LOOPBACK and machine.has(place[0]))
+        )
+
+    def admits(self, address: str) -> bool:
+        """May a peer at this IP address connect?"""
+        return self.terms.allow is None or address in self.terms.allow
+
+    def refusal(self, address: str, certificate: str | None) -> str:
+        """Why a peer at this IP address may not connect; "" if it may. certificate: the name in its certificate; None:
+        it does not speak TLS."""
+        if not self.admits(address):
+            return f"it is not in the allow-list of {self}"
+        if self.terms.tls != (certificate is not None):
+            return f"{self} speaks TLS" if self.terms.tls else f"{self} does not speak TLS"
+        return certificate_refusal(self.terms.certificates, certificate or "")
+
+    def close(self) -> None:
+        """Take no more connections. Those that are there go on."""
+        if self.server:
+            self.server.close()
+        self.socket.close()
+
+    def __str__(self) -> str:
+        return format_address(*self.place)
+
+
+class Listeners:
+    """All that a queue manager listens on. changed: called when who may connect has become another."""
+
+    def __init__(self, listeners: Sequence[Listener]) -> None:
+        self._listeners = list(listeners)
+        self._make: Callable[[Listener], asyncio.BaseProtocol] | None = None
+        self.changed: Callable[[], None] = lambda: None
+
+    def __iter__(self) -> Iterator[Listener]:
+        return iter(self._listeners)
+
+    def __enter__(self) -> Listeners:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def places(self) -> tuple[tuple[str, int], ...]:
+        """Address and port of each."""
+        return tuple(listener.place for listener in self)
+
+    async def start(self, make: Callable[[Listener], asyncio.BaseProtocol]) -> None:
+        """Take connections from now on; make: the protocol of each, by the listener that it has come on."""
+        self._make = make
+        for listener in self:
+            await self._start(listener)
+
+    async def _start(self, listener: Listener) -> None:
+        make = self._make
+        assert make
+        listener.server = await asyncio.get_running_loop().create_server(
+            lambda: make(listener), sock=listener.socket, backlog=TAKEN_AT_ONCE
+        )
+        listener.socket.listen(BACKLOG)  # asyncio has set that to TAKEN_AT_ONCE
+
+    async def change(self, places: Sequence[Listen]) -> None:
+        """Listen at these hosts and ports from now on, for whom each says; where it listens already, it goes on.
+
+        Raises BadPlace, and is as before then.
+        """
+        left = list(self)
+        kept: list[tuple[Listener | None, Listen]] = []
+        for place in places:
+            known = next((one for one in left if one.asked == (place.address, place.port)), None)
+            if known:
+                left.remove(known)
+            kept.append((known, place))
+        for listener in left:  # first, for what comes may take its port
+            listener.close()
+        made: list[Listener] = []
+        try:
+            for place in (place for known, place in kept if not known):
+                made.append(self._open(place))
+                await self._start(made[-1])
+        except BadPlace:
+            for listener in made:
+                listener.close()
+            await self._put_back(left)
+            raise
+        new = iter(made)
+        for known, place in kept:
+            if known:
+                known.terms = Terms(place.allow, place.tls, place.certificates)
+        self._listeners = [known or next(new) for known, _ in kept]
+        self.changed()
+
+    def _open(self, place: Listen) -> Listener:
+        try:
+            return Listener(*place)
+        except OSError as error:
+            raise BadPlace(f"cannot listen on {place}: {error.strerror or error}") from None
+
+    async def _put_back(self, closed: Sequence[Listener]) -> None:
+        for listener in closed:
+            try:
+                listener.reopen()
+            except OSError as error:
+                raise BadPlace(f"cannot listen on {listener} any more: {error.strerror or error}") from None
+            await self._start(listener)
+
+    def close(self) -> None:
+        """Take no more connections."""
+        for listener in self:
+            listener.close()
+
+
+HANDSHAKE_TIMEOUT_S = 10.0
+SHUT_TIMEOUT_S = 5.0  # for the last bytes to a peer that does not read, and its goodbye
+
+
+class Handshake(asyncio.Protocol):
+    """A connection that has come to a listener with TLS, until that is agreed on. begun: is called when it is there,
+    and calls `secure`, or ends it."""
+
+    def __init__(self, begun: Callable[[Handshake, asyncio.Transport], None]) -> None:
+        self._begun = begun
+        self._early = bytearray()  # what the peer has sent right behind its last word of the handshake
+        self._is_lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()  # what comes is not for this protocol
+        self._begun(self, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._early += data
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._is_lost = True
+
+    async def secure(self, transport: asyncio.Transport, context: ssl.SSLContext) -> asyncio.Transport:
+        """Agree on TLS; the transport that speaks it. Raises what `words` has words for."""
+        secured = await asyncio.get_running_loop().start_tls(
+            transport,
+            self,
+            context,
+            server_side=True,
+            ssl_handshake_timeout=HANDSHAKE_TIMEOUT_S,
+            ssl_shutdown_timeout=SHUT_TIMEOUT_S,
+        )
+        if secured is None or self._is_lost:
+            raise ConnectionResetError
+        return secured
+
+    def hand_over(self, transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:
+        """Let this protocol go on with what `secure` has given."""
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        if self._early:
+            protocol.data_received(bytes(self._early))
