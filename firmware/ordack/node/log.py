@@ -19,11 +19,18 @@ TYPE_CHECKING = const(0)
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
     from io import FileIO
-    from typing import Any, NoReturn
-
-    from ordack.node.outbox import Outbox
+    from typing import Any, NoReturn, Protocol
 
     Buffer = bytes | bytearray | memoryview
+
+    class Owner(Protocol):
+        """Whose records stand in a log: the outbox."""
+
+        def begin(self, need: int) -> None:
+            """A record of so many bytes needs a new segment: call Log.begin."""
+
+        def abandoned(self) -> None:
+            """The file system has failed, or a write was interrupted: what was logged since the last sync is lost."""
 
 
 VERSION = const(1)  # of the format
@@ -553,7 +560,7 @@ class Log:
     16 bytes, whose log it is. Methods that write raise OutboxWriteFailed.
     """
 
-    def __init__(self, files: Files, segment_size: int, capacity: int, write_bytes: int, owner: "Outbox") -> None:
+    def __init__(self, files: Files, segment_size: int, capacity: int, write_bytes: int, owner: "Owner") -> None:
         self.files = files
         self.segment_size = segment_size
         self.capacity = self.bound = capacity
