@@ -10,20 +10,11 @@ from mqqb import compose, core, guids, headers, parse
 from mqqb.names import QueueName
 
 from ordack.broker import outcome
+from ordack.broker.sending import ACKNOWLEDGE, TRANSACTION_ID_MAX, TRANSACTION_ID_SHIFT
 from ordack.config import classes
 from ordack.formatters import Form, value_of
 from ordack.store.messages import Stored
 from ordack.text import counted, legible
-
-# Administration acknowledgements that a sender can ask for (MessagePropertiesHeader.Flags)
-ACKNOWLEDGE = {
-    "reach-queue": headers.WANT_PA,
-    "receive": headers.WANT_PR,
-    "nack-reach-queue": headers.WANT_NA,
-    "nack-receive": headers.WANT_NR,
-}
-TRANSACTION_ID_SHIFT = 4  # in TransactionHeader.Flags (wire.md 2.3)
-TRANSACTION_ID_MAX = 0xFFFFF
 
 
 def _limit(seconds: int) -> int | None:

@@ -15,7 +15,6 @@ from mqqb.guids import parse_format_name
 from mqqb.names import QueueName, terminated, utf16_encode
 
 from ordack.broker import outcome
-from ordack.broker.message import ACKNOWLEDGE, TRANSACTION_ID_MAX, TRANSACTION_ID_SHIFT
 from ordack.broker.outcome import Outcomes
 from ordack.broker.prediction import number_run
 from ordack.config import names
@@ -29,6 +28,15 @@ from ordack.store.queues import Queue
 from ordack.store.schema import CLOSED_QUEUES, PRIVATE, SUBQUEUE, SYSTEM, correlation_of
 from ordack.text import counted, legible
 
+# Administration acknowledgements that a sender can ask for (MessagePropertiesHeader.Flags)
+ACKNOWLEDGE = {
+    "reach-queue": headers.WANT_PA,
+    "receive": headers.WANT_PR,
+    "nack-reach-queue": headers.WANT_NA,
+    "nack-receive": headers.WANT_NR,
+}
+TRANSACTION_ID_SHIFT = 4  # in TransactionHeader.Flags (wire.md 2.3)
+TRANSACTION_ID_MAX = 0xFFFFF
 TIME_MAX = 0xFFFFFFFE  # seconds
 LABEL_MAX = 249
 
