@@ -18,7 +18,7 @@ import random
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -219,7 +219,6 @@ class Figures(Run):
     files: int = 0
     orphans: int = 0
     left: int = 0
-    latency_s: dict[str, Any] | None = None
     comparison: Comparison | None = None
     failure: str | None = None
     rig_failed: bool = False
@@ -250,8 +249,7 @@ class Figures(Run):
         assert self.comparison is not None
         killed = ", ".join(f"{name} {count}" for name, count in self.kills.items())
         text = f"{self.comparison.line()}; {self.segments} segments, {self.files} files of the table, {self.orphans} "
-        text += f"orphans beside it; kills: {killed}; {self.seconds:.1f} s"
-        return text + f"; seconds, of batches: {json.dumps(self.latency_s)}"
+        return text + f"orphans beside it; kills: {killed}; {self.seconds:.1f} s"
 
 
 class PipelineCampaign:
@@ -303,27 +301,12 @@ class PipelineCampaign:
         self.ingest_victim.start()
         await self._keep_killing()
         await asyncio.to_thread(self._stop)
-        figures.latency_s = self.latency()
         ledger = read_ledger(await elsewhere(lambda: self.board.read_file(sensor.LEDGER)))
         figures.comparison = compare(settings.messages, ledger, self.table.read())
         figures.orphans, figures.files = self.table.orphans(), len(self.table.files())
         figures.segments = len(segments.segments(self.folder / SEGMENTS))
         listed = await self.manager.command("queue", "list", "--system", "--json")
         figures.left = sum(json.loads(line)["messages"] for line in listed.splitlines())
-
-    def latency(self) -> dict[str, dict[str, float]]:
-        """Seconds from an event to the table, as the ingest has told for its batches: the middle one's median, and the
-        maximum of all.
-        """
-        told: dict[str, list[tuple[float, float]]] = {}
-        for line in self.ingest.log.since(0):
-            with suppress(ValueError):  # a line that a kill has torn
-                said = json.loads(line.text)
-                if "batch" in said:
-                    for name, figures in said["latency_s"].items():
-                        told.setdefault(name, []).append((figures["p50"], figures["max"]))
-        return {name: {"p50": sorted(p50 for p50, _ in pairs)[len(pairs) // 2], "max": max(most for _, most in pairs)}
-                for name, pairs in told.items()}  # fmt: skip
 
     def _stop(self) -> None:
         self.board.kill()
