@@ -1,9 +1,9 @@
 """The boards of a lab from the command line: what is plugged in, what works, and who has it.
 
-    ordack rig scan                      a first rig.yaml, from the serial ports that are here
-    ordack rig check [BOARD ...]         wiring, firmware and power of every board
-    ordack rig flash BOARD               load the firmware that the file names; the board is off then
-    ordack rig status [BOARD ...]        who uses it
+    hil.rig scan                      a first rig.yaml, from the serial ports that are here
+    hil.rig check [BOARD ...]         wiring, firmware and power of every board
+    hil.rig flash BOARD               load the firmware that the file names; the board is off then
+    hil.rig status [BOARD ...]        who uses it
 
 The file is that of --lg-env, or LG_ENV, or rig.yaml. Exit status: 0 all is well; 1 a board is not; 2 wrong use.
 """
@@ -171,7 +171,7 @@ def _say(text: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; its exit status."""
     parser = argparse.ArgumentParser(
-        prog="ordack rig", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="hil.rig", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("command", choices=("scan", "check", "flash", "status"))
     parser.add_argument("board", nargs="*", help="boards of the file (default of check and status: all)")
@@ -185,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         path = targets.file()
         if path is None:
-            raise BoardMissing(f"there is no {targets.RIG}: `ordack rig scan` begins one, or give --lg-env FILE")
+            raise BoardMissing(f"there is no {targets.RIG}: `python -m hil.rig scan` begins one, or give --lg-env FILE")
         environment = lab.load(path)
         known = environment.config.get_targets()
         if unknown := [name for name in words.board if name not in known]:
@@ -196,3 +196,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(reason, file=sys.stderr)
         return 2
     return 0 if _each(environment, words) else 1
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except BrokenPipeError:  # its reader has seen enough
+        sys.exit(1)
+    except OutputError as error:
+        sys.exit(f"rig: {error}")

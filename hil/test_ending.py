@@ -17,7 +17,7 @@ from hil.boards import BoardMissing, Quarantined, RigFailed
 from hil.matrix import Matrix
 from hil.scenario import BadScenario
 
-RIG = (sys.executable, "-m", "ordack", "rig")
+RIG = (sys.executable, "-m", "hil.rig")
 
 
 def raising(error: BaseException) -> Callable[[], int]:
@@ -119,5 +119,5 @@ def test_a_full_disk_is_no_fault_of_a_board_and_a_sentence(command: str, tmp_pat
         done = subprocess.run(
             [*RIG, command, "--lg-env", path], stdout=full, stderr=subprocess.PIPE, text=True, check=False
         )
-    said = "ordack: cannot write to standard output: No space left on device\n"
+    said = "rig: cannot write to standard output: No space left on device\n"
     assert (done.returncode, done.stderr) == (1, said)

@@ -20,16 +20,12 @@ from typing import Any
 
 import pytest
 import pyudev
-import typer
 import yaml
 from labgrid.driver.fake import FakePowerDriver
 from labgrid.factory import target_factory
 from labgrid.resource.udev import UdevManager, USBSerialPort
 from ordack.boards.claim import Claim
 from ordack.boards.repl import NoBoard
-from ordack.cli import command_line
-from ordack.cli import rig as rig_of_ordack
-from typer.testing import CliRunner
 
 from hil import lab, ports, real, wiring
 from hil.boards import ROOT, BoardMissing
@@ -382,16 +378,14 @@ def test_status_says_who_has_a_board_and_that_is_no_failure(
     assert "cpython: cpython: " in told
 
 
-def test_ordack_has_the_rig_in_any_folder_and_an_installed_one_says_where_it_is(
-    rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_rig_is_a_program_for_any_folder(rig: Rig, tmp_path: Path) -> None:
     path = rig({"bench": described(tmp_path / "tty", off="true")})
 
     def said(*words: str) -> tuple[int, str]:
         done = subprocess.run(
-            [sys.executable, "-m", "ordack", "rig", *words, "--lg-env", path],
+            [sys.executable, "-m", "hil.rig", *words, "--lg-env", path],
             cwd=tmp_path,
-            env={**os.environ, "TMPDIR": str(tmp_path)},
+            env={**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
             timeout=DEADLINE_S,
@@ -404,12 +398,6 @@ def test_ordack_has_the_rig_in_any_folder_and_an_installed_one_says_where_it_is(
     assert (status, "in use: a campaign on bench" in text) == (0, True)
     opened.close()
     assert said("status", "bnech") == (2, f"{path}: no board bnech; there are: bench\n")
-    assert CliRunner().invoke(command_line("rig"), ["rig", "--help"]).output.startswith("usage: ordack rig [-h]")
-    monkeypatch.setattr(rig_of_ordack, "CHECKOUT", tmp_path)
-    with pytest.raises(typer.Exit) as ended:
-        rig_of_ordack.rig(["status"])
-    assert ended.value.exit_code == 2
-    assert "the rig is no part of an installed ordack: in a checkout, `make setup-test`" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -488,7 +488,6 @@ def test_what_waits_is_listed_paused_resumed_resent_and_ended(store: Path, tmp_p
         seen = [event["status"] for event in connection["history"]]
     for command, done in (
         ("pause", "on hold"),
-        ("resend", "resend requested"),
         ("resume", "resumed"),
         ("pause", "on hold"),
     ):
@@ -521,7 +520,7 @@ def test_what_waits_is_listed_paused_resumed_resent_and_ended(store: Path, tmp_p
     )
 
 
-@pytest.mark.parametrize("command", ["pause", "resume", "resend", "purge"])
+@pytest.mark.parametrize("command", ["pause", "resume", "purge"])
 def test_an_outgoing_queue_that_is_not_there_is_told(store: Path, command: str) -> None:
     done = ordack("outgoing", command, "--store", store, "DIRECT=OS:nobody\\private$\\q")
     assert (done.returncode, done.stdout) == (1, "")

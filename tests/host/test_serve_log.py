@@ -151,9 +151,11 @@ def test_a_clock_that_goes_back_hides_nothing() -> None:
 # ---- as `serve` writes it --------------------------------------------------------------------------------
 
 
-def _refused(store: Path, *arguments: str) -> list[str]:
+def _refused(store: Path, form: str) -> list[str]:
     """The log of a `serve` on a new store that has refused a message, and cut off somebody who talks nonsense."""
-    serve = Serve(store, *arguments)
+    store.mkdir()
+    (store / "ordack.toml").write_text(f"log-format = '{form}'\n")
+    serve = Serve(store)
     peer = Peer(b"\1" * 16, direct("nowhere"))
     peer.send(b"x")
     peer.connect(0)
@@ -168,7 +170,7 @@ def _refused(store: Path, *arguments: str) -> list[str]:
 
 @pytest.mark.slow
 def test_every_line_of_serve_is_json_if_that_is_asked_for(tmp_path: Path) -> None:
-    told = [json.loads(line) for line in _refused(tmp_path / "store", "--log-format", "json")]
+    told = [json.loads(line) for line in _refused(tmp_path / "store", "json")]
     # it may be refused twice, and its answer may find before the end that nobody listens there
     made, nonsense, refused = (line for line in told if "again" not in line and "no connection" not in line["text"])
     assert (made["level"], made["text"]) == ("info", f"new store made in {tmp_path / 'store'}")
@@ -182,9 +184,11 @@ def test_every_line_of_serve_is_json_if_that_is_asked_for(tmp_path: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_what_ends_serve_is_the_last_line_of_its_log(tmp_path: Path, form: str) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "ordack.toml").write_text(f"log-format = '{form}'\n")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
-        done = ordack("serve", "--store", tmp_path / "store", "--listen", where, "--log-format", form)
+        done = ordack("serve", "--store", tmp_path / "store", "--listen", where)
     assert (done.returncode, done.stdout) == (1, "")
     [line] = done.stderr.splitlines()
     said = f"cannot listen on {where}: Address already in use"

@@ -24,7 +24,6 @@ from ordack.cli import (
     outgoing,
     pipeline,
     queues,
-    rig,
     serve,
     stores,
     tls,
@@ -57,7 +56,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "audit": audit.audit,
     "init": stores.init,
     "serve": serve.serve,
-    "rig": rig.rig,
 }
 
 
@@ -100,7 +98,7 @@ def command_line(word: str = "") -> typer.Typer:
             app.add_typer(one, name=name)
             made.append(one)
         else:
-            app.command(name, **(rig.PASSED_ON if one is rig.rig else {}))(one)
+            app.command(name)(one)
     for command in (one for group in made for one in group.registered_commands):
         if command.callback and command.callback.__doc__:  # rich breaks lines where the source does, and [words] mark
             text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(command.callback.__doc__))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,7 +16,7 @@ from ordack.store import StoreError
 from ordack.store.look import open_to_look
 from ordack.text import counted
 
-app = typer.Typer(no_args_is_help=True, help="List, pause, resume, resend or purge what waits for other machines.")
+app = typer.Typer(no_args_is_help=True, help="List, pause, resume or purge what waits for other machines.")
 FormatNameArgument = Annotated[
     str, typer.Argument(help="Format name of the outgoing queue, as `ordack outgoing list` shows it.")
 ]
@@ -42,12 +42,12 @@ def outgoing_list(store: StoreOption, as_json: JsonOption = False) -> None:
     write(glance.text(glance.outgoing(queues)))
 
 
-def _change_outgoing(store: Path, format_name: str, done: str, as_json: bool, order: str, *arguments: object) -> None:
+def _change_outgoing(store: Path, format_name: str, done: str, as_json: bool, *orders: tuple[Any, ...]) -> None:
     from ordack.client import Client
 
     format_name = destination(format_name)
     with Client(store) as client:
-        if not client.order(order, format_name, *arguments):
+        if not all(client.order(order, format_name, *arguments) for order, *arguments in orders):
             raise StoreError(f"there is no outgoing queue {format_name}; `ordack outgoing list` shows them")
         named = PeerNames.kept(client.store.names()).added(format_name)
     report_done(as_json, f"{named}: {done}", format_name=format_name, done=done)
@@ -56,19 +56,13 @@ def _change_outgoing(store: Path, format_name: str, done: str, as_json: bool, or
 @app.command("pause")
 def outgoing_pause(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
     """Stop sending from an outgoing queue until it is resumed."""
-    _change_outgoing(store, name, "on hold", as_json, "set_on_hold", True)
+    _change_outgoing(store, name, "on hold", as_json, ("set_on_hold", True))
 
 
 @app.command("resume")
 def outgoing_resume(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
-    """Continue sending from a paused outgoing queue."""
-    _change_outgoing(store, name, "resumed", as_json, "set_on_hold", False)
-
-
-@app.command("resend")
-def outgoing_resend(name: FormatNameArgument, store: StoreOption, as_json: JsonOption = False) -> None:
-    """Resend now what is not acknowledged, instead of waiting for the resend interval."""
-    _change_outgoing(store, name, "resend requested", as_json, "request_resend")
+    """Continue sending from an outgoing queue now: paused, or waiting for the resend interval."""
+    _change_outgoing(store, name, "resumed", as_json, ("set_on_hold", False), ("request_resend",))
 
 
 @app.command("purge")

@@ -45,14 +45,9 @@ NextHopOption = Annotated[
 OwnNameOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="Address in direct names that means this queue manager. "
-        "Without this option it accepts messages for every "
+        help="Address in direct names that means this queue manager. Without this option it accepts messages for every "
         "address, and messages to this machine's own addresses stay here."
     ),
-]
-PublicQueueOption = Annotated[
-    list[str] | None,
-    typer.Option(help="GUID=FORMATNAME: where the public queue with this GUID is, in place of a directory."),
 ]
 SerialOption = Annotated[
     list[str] | None,
@@ -62,19 +57,11 @@ SerialOption = Annotated[
         "NAME addresses the board in direct names. Default: the last part of the path, 115200 baud.",
     ),
 ]
-QuotaOption = Annotated[
-    int | None,
-    typer.Option(min=0, help="Limit of the store in bytes, for this `serve` alone; the setting Quota is for all."),
-]
 CaptureOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE", parser=local, help="Record all traffic in this pcapng file, then in numbered ones beside it."
     ),
-]
-CaptureSizeOption = Annotated[
-    int | None,
-    typer.Option(min=1 << 20, help="Limit of all captures in bytes; 1 GiB by default. The oldest are removed first."),
 ]
 HttpOption = Annotated[
     str | None,
@@ -84,10 +71,6 @@ HttpOption = Annotated[
         "machine only.",
     ),
 ]
-LogFormatOption = Annotated[
-    Form | None,
-    typer.Option(help="The form of the log on standard error: lines of text (default), or one JSON object a line."),
-]
 
 
 def serve(
@@ -96,26 +79,20 @@ def serve(
     listen: ListenOption = None,
     next_hop: NextHopOption = None,
     own_name: OwnNameOption = None,
-    public_queue: PublicQueueOption = None,
     serial: SerialOption = None,
-    quota: QuotaOption = None,
     capture: CaptureOption = None,
-    capture_size: CaptureSizeOption = None,
     http: HttpOption = None,
-    log_format: LogFormatOption = None,
     create: Annotated[bool, typer.Option("--create", help="Make a new store if there is none.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run the queue manager until SIGTERM or SIGINT. SIGHUP lets it read its configuration file again.
 
-    Options go before what the configuration file says of the same.
+    Options override the configuration file, which has settings without an option, too.
     """
     import signal
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # its terminal closes while it starts
-    options = _Options(
-        listen or [], next_hop or [], own_name or [], public_queue or [], serial or [], capture, capture_size, http
-    )
+    options = _Options(listen or [], next_hop or [], own_name or [], serial or [], capture, http)
 
     def read() -> ConfigFile:
         return _with_options(load_file(store, config), options)
@@ -127,8 +104,8 @@ def serve(
     if file.serial:
         with needs("boards", "a serial port"):
             from serial import Serial  # noqa: F401 - before anything is opened
-    with _logging(log_format or Form(file.log_format or Form.TEXT)) as log:
-        _serve_store(store, create, file, read, {} if quota is None else {"quota": quota}, log, as_json)
+    with _logging(Form(file.log_format or Form.TEXT)) as log:
+        _serve_store(store, create, file, read, log, as_json)
 
 
 class _Options(NamedTuple):
@@ -137,10 +114,8 @@ class _Options(NamedTuple):
     listen: list[str]
     next_hop: list[str]
     own_name: list[str]
-    public_queue: list[str]
     serial: list[str]
     capture: Path | None
-    capture_size: int | None
     http: str | None
 
 
@@ -173,12 +148,10 @@ def _serve_store(
     create: bool,
     file: ConfigFile,
     read: Callable[[], ConfigFile],
-    options: dict[str, Any],
     log: Log,
     as_json: bool,
 ) -> None:
-    """Open everything, and run. read: gives the file as it is at a later time. options: fields of the Config that go
-    before it."""
+    """Open everything, and run. read: gives the file as it is at a later time."""
     from ordack.config.running import Running
     from ordack.store.processes import IN_MEMORY, file_system
 
@@ -194,15 +167,23 @@ def _serve_store(
         if file_system(opened.folder) in IN_MEMORY:
             log(Line(f"{store} is in memory, not on a disk: a power cut loses what was acknowledged", WARNING))
         recorder = _recorder(file.capture, file.capture_size, log)
-        running = Running(file, options)
-        _run(opened, running, read, Sockets(listeners, applications, web, guard, tls), devices, recorder, log, as_json)
+        _run(
+            opened,
+            Running(file),
+            read,
+            Sockets(listeners, applications, web, guard, tls),
+            devices,
+            recorder,
+            log,
+            as_json,
+        )
 
 
 def _with_options(file: ConfigFile, options: _Options) -> ConfigFile:
     """What the file says, with what the options say. Raises ValueError."""
     import dataclasses
 
-    from ordack.config.config import parse_address, parse_next_hop, parse_public_queue, parse_serial, tls_places
+    from ordack.config.config import parse_address, parse_next_hop, parse_serial, tls_places
     from ordack.config.config_file import Listen, with_serial
 
     lines = tuple(map(parse_serial, options.serial)) or file.serial
@@ -212,10 +193,8 @@ def _with_options(file: ConfigFile, options: _Options) -> ConfigFile:
         next_hops=with_serial({**file.next_hops, **dict(map(parse_next_hop, options.next_hop))}, lines),
         tls_hops=file.tls_hops | tls_places(options.next_hop),
         own_names=tuple(name.lower() for name in options.own_name) or file.own_names,
-        public_queues={**file.public_queues, **dict(map(parse_public_queue, options.public_queue))},
         serial=lines,
         capture=options.capture or file.capture,
-        capture_size=options.capture_size or file.capture_size,
         http=file.http if options.http is None else _http_address(options.http),
     )
 

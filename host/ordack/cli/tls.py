@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ordack.cli.common import JsonOption, complain, local, local_file, print_table, report, report_done
+from ordack.cli.common import JsonOption, complain, local, report_done
 
 if TYPE_CHECKING:
     from ordack.server.certificates import Made
@@ -18,11 +18,10 @@ AUTHORITY_DAYS, DAYS = 7300, 3650
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Make and show the certificates that TLS needs: one authority for a plant, a certificate for each queue "
+    help="Make the certificates that TLS needs: one authority for a plant, a certificate for each queue "
     "manager and board.",
 )
 FolderArgument = Annotated[Path, typer.Argument(metavar="FOLDER", parser=local, help="Folder of the certificates.")]
-DaysOption = typer.Option(min=1, help="How many days it holds.")
 
 
 @contextmanager
@@ -52,7 +51,6 @@ def _report(as_json: bool, made: Made, what: str) -> None:
 def init(
     folder: FolderArgument,
     name: Annotated[str, typer.Option(help="Name of the authority.")] = "ordack",
-    days: Annotated[int, DaysOption] = AUTHORITY_DAYS,
     as_json: JsonOption = False,
 ) -> None:
     """Make a certificate authority: ca.pem, which everybody gets, and ca.key, which stays here and is kept safe.
@@ -64,7 +62,7 @@ def init(
     if not 1 <= len(name) <= 64 or not name.isprintable():
         raise typer.BadParameter(f"--name {name!r}: write 1 to 64 printable characters")
     with _told():
-        _report(as_json, certificates.init(folder, name, days), f"made the authority {name}")
+        _report(as_json, certificates.init(folder, name, AUTHORITY_DAYS), f"made the authority {name}")
 
 
 @app.command("certificate")
@@ -75,7 +73,6 @@ def certificate(
         list[str] | None,
         typer.Option(help="An address or name at which others connect to it, besides NAME; may be repeated."),
     ] = None,
-    days: Annotated[int, DaysOption] = DAYS,
     board: Annotated[bool, typer.Option("--board", help="Write files for MicroPython, too: DER.")] = False,
     renew: Annotated[bool, typer.Option("--renew", help="Make it and its key new, in place of those there.")] = False,
     as_json: JsonOption = False,
@@ -88,31 +85,5 @@ def certificate(
     from ordack.server import certificates
 
     with _told():
-        made = certificates.issue(folder, name, host or (), days, board, renew)
+        made = certificates.issue(folder, name, host or (), DAYS, board, renew)
         _report(as_json, made, f"made a certificate for {name}")
-
-
-@app.command("show")
-def show(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", parser=local_file, help="PEM or DER files.")],
-    as_json: JsonOption = False,
-) -> None:
-    """Show whose certificates these are, what they are for, and until when. Exit status 1: one is over, or is within 30
-    days."""
-    from ordack.server import certificates
-
-    with _told():
-        shown = [(path, certificates.show(path)) for path in files]
-    for path, one in shown if as_json else ():
-        report(True, "", file=str(path), **{**one._asdict(), "until": one.until.isoformat()})
-    if not as_json:
-        print_table(
-            ("file", "name", "for", "signed by", "until"),
-            ("days left",),
-            [
-                (str(path), one.name, "\n".join(one.hosts), one.authority, f"{one.until:%Y-%m-%d}", str(one.days))
-                for path, one in shown
-            ],
-        )
-    if any(one.days < certificates.SOON_DAYS for _, one in shown):
-        raise typer.Exit(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +15,9 @@ OF_TABLE = {"capture_size": "capture", "tls_hops": "next-hops"}  # fields of a f
 
 @dataclass(frozen=True)
 class Running:
-    """A file, with what options say in its place. options: fields of the Config that override the file."""
+    """A file, with what options say in its place."""
 
     file: ConfigFile
-    options: Mapping[str, Any]
 
     def config(self, listening: tuple[tuple[str, int], ...]) -> Config:
         """The Config that this means. listening: addresses and ports."""
@@ -34,7 +32,6 @@ class Running:
             sessions_per_address=file.sessions_per_address,
             access=file.queues,
             names=file.names,
-            **self.options,
         )
 
     def taking_up(self, file: ConfigFile) -> Running:
@@ -44,7 +41,7 @@ class Running:
         numbers |= {name: value for name, value in self.file.numbers.items() if NUMBERS[name].reload == RESTART}
         fixed = {name: getattr(self.file, name) for name in _fixed_fields()}
         hops = with_serial(_said(file, "next_hops"), self.file.serial)
-        return Running(dataclasses.replace(file, **fixed, next_hops=hops, numbers=numbers), self.options)
+        return Running(dataclasses.replace(file, **fixed, next_hops=hops, numbers=numbers))
 
     def differences(self, file: ConfigFile) -> list[str]:
         """The tables and keys in which this file is another than this."""
