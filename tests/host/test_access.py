@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
-import json
 import socket
-import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from mqqb import guids
 from ordack.client import Client
 from ordack.config.access import Access, Networks, most_specific, parse_network
@@ -20,8 +15,8 @@ from ordack.config.config import Config
 from ordack.store.counters import ALLOW_LIST, LIMIT, TLS
 
 from tests.host.sockets import serving, until
-from tests.support.command import DEADLINE_S, Serve, converse, ordack
-from tests.support.host_peer import Peer, direct
+from tests.support.command import Serve
+from tests.support.host_peer import Peer
 from tests.support.host_world import WALL, Host, exchange, peer_of, world_of
 
 HERE = Networks((parse_network("10.0.0.0/28"), parse_network("fd00::/8")))
@@ -31,18 +26,6 @@ DENIED = 0x8004
 
 
 # ---- addresses -----------------------------------------------------------------------------------------
-
-
-@given(st.ip_addresses(), st.ip_addresses(), st.integers(0, 128))
-def test_an_address_is_in_a_network_as_far_as_the_bits_in_front_agree(
-    one: ipaddress.IPv4Address | ipaddress.IPv6Address, other: ipaddress.IPv4Address | ipaddress.IPv6Address, bits: int
-) -> None:
-    bits = min(bits, one.max_prefixlen)
-    network = parse_network(str(ipaddress.ip_network((one, bits), strict=False)))
-    shift = one.max_prefixlen - bits
-    same = one.version == other.version and int(one) >> shift == int(other) >> shift
-    assert (str(other) in Networks((network,))) == same
-    assert str(one) in Networks((parse_network("192.0.2.1"), network))
 
 
 def test_what_is_no_address_is_in_no_network() -> None:
@@ -210,44 +193,3 @@ async def test_a_ping_of_somebody_who_may_not_connect_has_no_answer(tmp_path: Pa
                 assert len(await loop.sock_recv(askers[1], 100)) == 24
             with pytest.raises(BlockingIOError):  # it was asked first
                 askers[0].recv(100)
-
-
-def test_a_plant_whose_lines_only_its_boards_may_use(tmp_path: Path) -> None:
-    """The whole way: file, listener, queue, log, counts."""
-    with Client(tmp_path, create=True) as client:
-        client.create_queue("line1", transactional=True)
-    (tmp_path / "ordack.toml").write_text(
-        f"""
-        [[listen]]
-        port = 0
-        allow = ["127.0.0.0/8"]
-        [queues.'private$\\LINE1']
-        allow-addresses = ["127.0.0.1"]
-        allow-sources = ["press 7"]
-        [names]
-        "{guids.guid_text(ONE)}" = "Press 7"
-        [queues.lime1]
-        """
-    )
-    running = Serve(tmp_path, listen=None)
-    friend, stranger = Peer(ONE, direct("line1")), Peer(TWO, direct("line1"))
-    for peer in (friend, stranger):
-        peer.send(b"x")
-        converse(peer, running.port)
-    assert (friend.rejected, list(stranger.rejected.values())) == ({}, [DENIED])
-    with Client(tmp_path) as client:
-        assert [message.body for message in client.queue("line1").peek()] == [b"x"]
-    told: dict[str, dict[str, int]] = {}
-    deadline = time.monotonic() + DEADLINE_S
-    while not told.get("messages"):
-        assert time.monotonic() < deadline
-        told = json.loads(ordack("status", "--store", tmp_path, "--json").stdout)["refused"]
-    assert told == {"connections": {}, "messages": {"0x8004 NACK_ACCESS_DENIED": 1}}
-    assert (
-        "refused since the start: 1 message (0x8004 NACK_ACCESS_DENIED: 1)"
-        in ordack("status", "--store", tmp_path).stdout
-    )
-    errors = running.stop()[2]
-    assert "[queues.lime1]: there is no such queue here; is its name right?" in errors
-    assert "[queues.line1]" not in errors
-    assert f"{guids.guid_text(TWO)} is not in allow-sources of line1 (class 0x8004 NACK_ACCESS_DENIED)" in errors

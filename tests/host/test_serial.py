@@ -267,45 +267,6 @@ def ends() -> Iterator[Ends]:
     os.close(made.far)
 
 
-def test_the_link_opens_carries_bytes_and_closes(ends: Ends) -> None:
-    assert ends.link.stream is None
-    ends.open()
-    assert ends.link.stream is ends.wire
-    data = bytes(range(256)) * 8
-    sent, got = 0, b""
-    while len(got) < len(data):
-        sent += ends.link.write(memoryview(data)[sent:])
-        got += ends.answer()
-        assert ends.link.readinto(ends.buffer) == 0
-    assert got == data
-    sent, got = 0, b""
-    while len(got) < len(data):
-        sent += ends.host.write(data[sent:], 0)
-        ends.answer()
-        got += bytes(ends.buffer[: ends.link.readinto(ends.buffer[:200])])
-    assert got == data
-    ends.link.close()
-    assert ends.link.stream is None
-    ends.answer()
-    assert ends.host.reason == "closed by the other end"
-    ends.open()
-
-
-def test_what_came_before_the_end_is_read_and_then_the_end(ends: Ends) -> None:
-    ends.open()
-    ends.host.write(b"last words", 0)
-    ends.answer()
-    ends.host.close()
-    ends.answer()
-    assert ends.link.readinto(ends.buffer) == 10
-    with pytest.raises(OSError, match="closed by the other end"):
-        ends.link.readinto(ends.buffer)
-    with pytest.raises(OSError):
-        ends.link.readinto(ends.buffer)
-    ends.link.close()
-    ends.open()
-
-
 def test_a_uart_that_takes_a_few_bytes_at_a_time_gets_whole_frames(ends: Ends) -> None:
     ends.open()
     ends.wire.most = 7

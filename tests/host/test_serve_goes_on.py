@@ -139,24 +139,6 @@ def test_a_defect_ends_the_connection_that_met_it_and_no_other(served: Callable[
     assert "127.0.0.1: session closed, defect in the queue manager" in told
 
 
-def test_a_defect_when_a_connection_ends_and_one_that_comes_again_and_again_end_nothing(
-    served: Callable[[str], Served],
-) -> None:
-    began = time.monotonic()
-    running = served("report")
-    with socket.create_connection(("127.0.0.1", running.port), DEADLINE_S) as unlucky:
-        open_session(unlucky, peer_of(99))
-    for number in (1, 2):
-        peer = peer_of(number)
-        peer.send(b"x")
-        converse(peer, running.port)
-    told = running.stop()
-    assert told.count("RuntimeError: a defect in lost\n") == 1
-    assert "RuntimeError: a defect in report\n" in told
-    most = 3 + (time.monotonic() - began) // 10
-    assert told.count("RuntimeError: a defect in report\n") <= most, "it is told every 10 s, not every 50 ms"
-
-
 def test_the_end_of_its_terminal_is_not_the_end_of_serve(store: Path) -> None:
     master, slave = pty.openpty()
     process = subprocess.Popen(

@@ -10,13 +10,11 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import apsw
 import pytest
-from mqqb import confirm
 from ordack.client import Client, Letter
 from ordack.store.schema import FILE_NAME, FORMAT_VERSION
 
@@ -55,13 +53,6 @@ def _refused(text: str, *arguments: object, status: int = 1) -> str:
 
 def _start(*arguments: object, limits: dict[int, int] | None = None) -> Running:
     return Running(*map(str, arguments), limits=limits)
-
-
-def _until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def _in_the_middle(store: Path, folder: Path) -> tuple[Running, Path]:
@@ -200,17 +191,6 @@ def test_a_backup_that_is_ended_in_the_middle_leaves_none_and_the_next_one_tidie
         assert list(folder.iterdir()) == []
     as_json("backup", "--store", large, to)
     assert list(folder.iterdir()) == [to]
-
-
-def test_a_backup_leaves_alone_what_another_one_is_just_making(large: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "backups"
-    folder.mkdir()
-    process, to = _in_the_middle(large, folder)
-    as_json("backup", "--store", large, folder / "other")
-    process.send_signal(signal.SIGCONT)
-    process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == 0
-    assert sorted(folder.iterdir()) == sorted([to, folder / "other"])
 
 
 @pytest.mark.parametrize("command", ["backup", "restore"])
@@ -393,43 +373,6 @@ def test_what_was_in_an_unfinished_receive_when_the_backup_was_made_is_available
     assert _bodies(store) == [b"2"]
     received = ordack("receive", "--store", tmp_path / "again", "line1", "--all", "--json").stdout.splitlines()
     assert [json.loads(line)["body"] for line in received] == ["0", "1", "2"]
-
-
-def test_a_sender_brings_back_what_a_restored_destination_has_lost_if_it_asked_for_dead_letters(tmp_path: Path) -> None:
-    source, destination, again = tmp_path / "source", tmp_path / "destination", tmp_path / "again"
-    ordack("init", "--store", destination)
-    as_json("queue", "create", "--store", destination, "line1", "--transactional")
-    ordack("init", "--store", source)
-    as_json("queue", "create", "--store", source, "own")
-    away = "DIRECT=OS:plant\\private$\\line1"
-
-    def send(sender: Serve, body: str) -> None:
-        one = as_json("send", "--store", source, away, "--body", body, "--dead-letter")[0]["message_id"]
-        with Client(source) as client:
-            _until(lambda: (state := client.state(one)) is not None and state.answer == confirm.STORED)
-
-    to = Serve(destination)
-    sender = Serve(source, "--next-hop", f"plant=127.0.0.1:{to.port}")
-    try:
-        send(sender, "before")
-        as_json("backup", "--store", destination, tmp_path / "b")
-        second = int(time.time()) + 1
-        _until(lambda: time.time() > second)
-        send(sender, "after")
-        to.stop()
-        as_json("restore", tmp_path / "b", "--store", again)
-        to = Serve(again, listen=f"127.0.0.1:{to.port}")
-        as_json("outgoing", "purge", "--yes", "--store", source, away)
-        _until(lambda: len(_bodies(source, "system$;deadxact")) == 2)
-        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(second))
-        chosen = ["--all", "--in-doubt", "--sent-from", moment]
-        as_json("move", "--store", source, "system$;deadxact", "--back", *chosen)
-        _until(lambda: len(_bodies(again)) == 2)
-    finally:
-        sender.stop()
-        to.stop()
-    assert _bodies(again) == [b"before", b"after"]
-    assert _bodies(source, "system$;deadxact") == [b"before"]
 
 
 # ---- check --------------------------------------------------------------------------------
