@@ -2,7 +2,6 @@
 
 import json
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,12 +117,6 @@ def test_a_board_whose_application_ends_is_not_alive(board: ProcessBoard) -> Non
         assert time.monotonic() < end
 
 
-def test_a_file_that_is_not_there_reads_as_empty(board: ProcessBoard) -> None:
-    board.start({"name": "bench"})
-    assert board.read_file("nothing") == b""
-    assert json.loads(board.read_file("config.json")) == {"name": "bench"}
-
-
 UNSYNCED = """
 import os
 def written(name, synced, rest):
@@ -188,35 +181,6 @@ def test_only_the_firmware_of_the_environment_reaches_the_board(
 # Log
 
 
-def test_log_waits_for_lines_of_another_thread_and_marks_hide_older_ones() -> None:
-    log = Log()
-    log.append(Line(1, "wanted, but old"))
-    mark = log.mark()
-
-    def write() -> None:
-        log.append(Line(2, "other"))
-        log.append(Line(2, "wanted"))
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        assert log.wait_for(lambda text: text.startswith("wanted"), DEADLINE_S, mark) == Line(2, "wanted")
-    finally:
-        writer.join()
-    assert log.wait_for(lambda text: "old" in text, DEADLINE_S) == Line(1, "wanted, but old")
-
-
-def test_a_wait_in_vain_ends_at_its_deadline_and_shows_what_was_seen() -> None:
-    log = Log()
-    for turn in range(30):
-        log.append(Line(3, f"line {turn}"))
-    begun = time.monotonic()
-    with pytest.raises(TimeoutError, match=r"0\.05 s(?s:.*)\[3\] line 29") as raised:
-        log.wait_for(lambda text: text == "never", 0.05)
-    assert time.monotonic() < begun + DEADLINE_S
-    assert "line 9\n" not in str(raised.value)
-
-
 def test_log_takes_bytes_that_are_no_text_and_a_last_line_without_end(tmp_path: Path) -> None:
     log = Log()
     script = "import sys; sys.stdout.buffer.write(bytes([255, 10, 0x61, 13, 10, 0x62]))"
@@ -232,43 +196,7 @@ def test_log_takes_bytes_that_are_no_text_and_a_last_line_without_end(tmp_path: 
 # Process
 
 
-@pytest.mark.parametrize(("script", "status"), [("", -15), ("import signal; signal.signal(15, lambda *_: exit(0))", 0)])
-def test_stop_asks_first(tmp_path: Path, script: str, status: int) -> None:
-    log = Log()
-    code = f"{script}\nimport time\nprint('ready', flush=True)\ntime.sleep(600)"
-    process = Process([sys.executable, "-c", code], log, 1, tmp_path)
-    log.wait_for(lambda text: text == "ready", DEADLINE_S)
-    process.stop()
-    assert process.status == status
-    process.stop()
-
-
-def test_stop_kills_what_does_not_listen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(boards, "_EXIT_DEADLINE_S", 0.2)
-    log = Log()
-    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)"
-    process = Process([sys.executable, "-c", code], log, 1, tmp_path)
-    log.wait_for(lambda text: text == "ready", DEADLINE_S)
-    process.stop()
-    assert process.status == -9
-    assert not is_running(process.pid)
-
-
 # Targets
-
-
-def test_targets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    binary = tmp_path / "micropython"
-    binary.touch(mode=0o755)
-    monkeypatch.setitem(kinds.MICROPYTHON, "unix", binary)
-    assert interpreter("unix") == [str(binary)]
-    assert interpreter("cpython") == [sys.executable]
-    assert interpreter(f"exec:{binary} -X heapsize=64k") == [str(binary), "-X", "heapsize=64k"]
-    monkeypatch.chdir(tmp_path)
-    assert interpreter("exec:./micropython -X heapsize=64k") == [str(binary), "-X", "heapsize=64k"]  # runs elsewhere
-    board = open_board("unix", tmp_path / "flash")
-    assert board.describe() == f"unix: {binary} {boards.SENSOR}"
-    assert (board.target, board.line, board.alive) == ("unix", None, False)
 
 
 @pytest.mark.parametrize("target", ["unix", "unix-twin"])
@@ -291,26 +219,3 @@ def test_a_missing_binary_says_how_to_build_it(target: str, tmp_path: Path, monk
 def test_an_unknown_target_names_the_known_ones(target: str, reason: str) -> None:
     with pytest.raises(BoardMissing, match=reason):
         interpreter(target)
-
-
-def test_what_a_rig_cannot_do_to_a_board_is_told(tmp_path: Path) -> None:
-    board = open_kind("cpython", tmp_path / "flash")
-    for what, reason in (
-        (board.reset, "board cpython has no reset button"),
-        (board.redeploy, "board cpython cannot be deployed to by this rig while it is at work"),
-        (lambda: Board.erase(board, "outbox", tmp_path), "outbox of board cpython cannot be erased into"),
-        (lambda: Board.put(board, "outbox", tmp_path), "cannot be copied into outbox of board cpython by this rig"),
-        (lambda: Board.reflash(board), "board cpython cannot be flashed by this rig"),
-    ):
-        with pytest.raises(OSError, match=reason):
-            what()
-    assert Board.wear(board) is None
-    for name, lacking in (("cpython", {"reflash", "redeploy"}), ("unix", {"redeploy"}), ("mps2-eth", {"redeploy"})):
-        try:
-            opened = open_kind(name, tmp_path / name)
-        except BoardMissing as reason:
-            pytest.skip(str(reason))
-        assert {work for work in ("erase", "put", "reflash", "redeploy") if opened.lacks(work)} == lacking
-        assert opened.dips_s > 0, "each bears a power that browns out"
-        assert opened.is_direct == (name != "mps2-eth"), "QEMU's network stands between"
-        opened.close()

@@ -11,8 +11,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,27 +21,18 @@ from typing import Any, cast
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from ordack.node import Node, dns
+from ordack.node import Node
 
-from hil import campaign, part, queue_manager, scenario
+from hil import campaign, part, scenario
 from hil.boards import MISHAP, POWER, RESET, ROOT, Line, Log, ProcessBoard
 from hil.campaign import main, parse_arguments
-from hil.commands import Commands
 from hil.conftest import STANDIN, RunStandin
 from hil.emulated import M3, PI_FOLDER, QemuBoard
 from hil.faults import GOES_ON, UP, Cut, CutSchedule
 from hil.mishaps import Mishaps
-from hil.name_server import NameServer
-from hil.part import digest
 from hil.progress import Progress, Starts
-from hil.queue_manager import CampaignFailed, QueueManager
-from hil.report import RIG_FAILED
 from hil.scenario import (
-    CLOCK,
-    COPY,
     DIP,
-    ERASE,
-    FLIP,
     KILL_DELAY_MAX_S,
     OFF_TIME_MAX_S,
     ORDACK,
@@ -88,10 +78,6 @@ def test_some_cuts_of_the_power_are_brown_outs_where_the_board_bears_them_and_al
     assert all(2 <= kill.dips <= 4 and 0 <= kill.on_s <= 2 for kill in browned)
 
 
-def test_both_ends_have_their_own_plan() -> None:
-    assert plan_kills(1, "board", 5, 1000) != plan_kills(1, "queue manager", 5, 1000)
-
-
 # Victims
 
 
@@ -135,17 +121,6 @@ def test_a_victim_is_killed_at_its_count_and_comes_back_after_its_time() -> None
     assert (end.alive, victim.kills) == (True, 2)
 
 
-def test_a_reset_leaves_the_power_on() -> None:
-    end = StandinEnd()
-    victim = Victim("board", end, [Kill(10, 0.5, 2.0, RESET)])
-    victim.tick(10, 1.0)
-    assert (end.resets, victim.kills, victim.finished) == (0, 0, False)
-    victim.tick(10, 1.5)
-    assert (end.alive, end.resets, victim.kills, victim.finished) == (True, 1, 1, True)
-    victim.tick(11, 9.0)
-    assert end.resets == 1
-
-
 def test_a_power_that_browns_out_is_cut_again_and_on_for_longer_each_time() -> None:
     end = StandinEnd()
     victim = Victim("board", end, [Kill(10, 0.0, 1.0, dips=3, on_s=4.0), Kill(11, 0.0, 1.0)])
@@ -171,14 +146,6 @@ def test_a_power_that_browns_out_is_cut_again_and_on_for_longer_each_time() -> N
     victim.tick(11, 99.0)
     victim.tick(11, 100.0)
     assert (victim.finished, victim.ended) == (True, 2)
-
-
-def test_a_mishap_comes_while_the_power_is_off() -> None:
-    end, seen = StandinEnd(), list[bool]()
-    victim = Victim("board", end, [Kill(10, 0.0, 2.0, MISHAP)], lambda: seen.append(end.alive))
-    victim.tick(10, 1.0)
-    victim.tick(10, 3.1)
-    assert (seen, end.alive) == ([False], True)
 
 
 def test_a_cut_of_the_power_comes_at_its_byte_or_when_that_does_not_come() -> None:
@@ -236,21 +203,6 @@ def test_a_slow_relay_holds_nothing_up_and_its_time_is_measured() -> None:
     asyncio.run(test())
 
 
-def test_a_relay_that_fails_ends_the_campaign() -> None:
-    class Broken(StandinEnd):
-        def kill(self) -> None:
-            raise OSError("no hub")
-
-    async def test() -> None:
-        victim = Victim("board", Broken(), [Kill(1, 0.0, 0.0)], do=beside)
-        victim.tick(1, 1.0)
-        await victim.settle()
-        with pytest.raises(OSError, match="no hub"):
-            victim.tick(1, 2.0)
-
-    asyncio.run(test())
-
-
 def test_work_that_was_begun_is_waited_for_although_the_campaign_is_cancelled() -> None:
     async def test() -> None:
         begun, go, done = threading.Event(), threading.Event(), list[bool]()
@@ -270,124 +222,6 @@ def test_work_that_was_begun_is_waited_for_although_the_campaign_is_cancelled() 
         assert done == [True]
 
     asyncio.run(test())
-
-
-def test_a_victim_that_dies_by_itself_is_noticed_even_after_the_last_kill() -> None:
-    end = StandinEnd()
-    victim = Victim("board", end, [])
-    victim.tick(0, 0.0)
-    end.kill()
-    with pytest.raises(CampaignFailed, match="the board ended by itself"):
-        victim.tick(0, 0.0)
-
-
-def test_a_clock_steps_and_nothing_else_happens_to_its_end() -> None:
-    end, steps = StandinEnd(), list[float]()
-    victim = Victim("board", end, [Kill(3, 0.0, 0.0, CLOCK, step_s=-90.0), Kill(3, 0.0, 0.0)], step=steps.append)
-    victim.tick(3, 1.0)
-    assert (steps, end.alive, victim.ended, victim.finished) == ([-90.0], True, 0, False)
-    victim.tick(3, 1.0)
-    assert (end.alive, victim.ended) == (False, 1)
-
-
-def test_the_clock_of_a_queue_manager_steps_over_its_lives_and_no_other_does(tmp_path: Path) -> None:
-    script = tmp_path / "clocks.py"
-    script.write_text(
-        "import time\nwhile True: print(time.time(), time.time_ns(), time.monotonic(), flush=True); time.sleep(0.05)"
-    )
-    manager = QueueManager([str(script)], tmp_path, has_clock=True)
-
-    def ahead(wanted: float) -> bool:
-        def shows(text: str) -> bool:
-            wall, nanoseconds, since = map(float, text.split())
-            ahead = wall - time.time(), nanoseconds / 1e9 - time.time(), since - time.monotonic()
-            return all(abs(found - by) < 1000 for found, by in zip(ahead, (wanted, wanted, 0.0), strict=True))
-
-        return bool(manager.log.wait_for(shows, 60, manager.log.mark()))
-
-    try:
-        manager.power_up()
-        assert ahead(0.0)
-        manager.step(1e6)
-        assert ahead(1e6)
-        manager.kill()
-        manager.power_up()
-        assert ahead(1e6)
-        manager.step(-3e6)
-        assert ahead(-2e6)
-    finally:
-        manager.close()
-
-
-@pytest.mark.parametrize("asked_meanwhile", [0, 3])
-def test_a_name_server_that_was_dead_has_left_a_question_unanswered(asked_meanwhile: int) -> None:
-    """Also if its time is over before a slow board asks."""
-    said: list[bytes] = []
-    names = NameServer("127.0.0.1", answers=True)
-    transport = SimpleNamespace(sendto=lambda data, _: said.append(data), get_extra_info=lambda _: ("127.0.0.1", 53))
-    names.connection_made(cast(asyncio.BaseTransport, transport))
-
-    def ask() -> int:
-        names.datagram_received(bytes(20), ("127.0.0.1", 9))
-        return len(said)
-
-    assert ask() == 1
-    names.kill()
-    for _ in range(asked_meanwhile):
-        assert ask() == 1
-    names.power_up()
-    assert [ask(), ask()] == ([2, 3] if asked_meanwhile else [1, 2])
-    assert names.unanswered == max(1, asked_meanwhile)
-
-
-def test_a_board_finds_the_queue_manager_by_the_name_server_and_again_when_it_was_dead(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Asked by what a board has on it, over UDP."""
-
-    async def address(name: str) -> str:
-        lookup = dns.Lookup(name)
-        while (found := lookup.poll()) is None:
-            await asyncio.sleep(0.001)
-        lookup.close()
-        return found
-
-    async def test() -> None:
-        names = NameServer("10.0.2.2", answers=True)
-        await names.open("127.0.0.1")
-        monkeypatch.setattr(dns, "SERVERS", [("127.0.0.1", names.port)])
-        monkeypatch.setattr(dns, "_cache", {})
-        assert await address("first.example") == "10.0.2.2"
-        names.kill()
-        asking = asyncio.create_task(address("second.example"))
-        while not names.unanswered:
-            await asyncio.sleep(0.001)
-        names.power_up()
-        assert await asking == "10.0.2.2"
-        assert (names.asked, names.unanswered) == (3, 1)
-        names.close()
-
-    asyncio.run(test())
-
-
-@pytest.mark.parametrize(
-    ("script", "said"),
-    [
-        ("import sys; sys.exit('no store')", "`ordack queue list` ended with status 1: no store"),
-        ("import time; time.sleep(600)", "`ordack queue list` did not end within 0.5 s"),
-    ],
-)
-def test_a_command_that_fails_or_hangs_is_told(
-    tmp_path: Path, script: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if "sleep" in script:
-        monkeypatch.setattr(queue_manager, "COMMAND_DEADLINE_S", 0.5)
-    manager = QueueManager([sys.executable, "-c", script], tmp_path)
-    try:
-        with pytest.raises(CampaignFailed, match=said):
-            asyncio.run(manager.command("queue", "list"))
-    finally:
-        manager.close()
 
 
 def test_progress_takes_the_highest_figures_and_passes_over_what_is_not_json() -> None:
@@ -449,16 +283,6 @@ def test_a_brown_out_is_made_as_often_as_planned_and_told(run_standin: RunStandi
     assert (figures.board_kills, figures.manager_kills, len(figures.power)) == (1, 1, 3)
     figures.others["board: dip"] = 1
     assert figures.shortcomings() == ["1 of board: dip instead of 2"]
-
-
-def test_the_hash_of_a_folder_is_of_its_names_and_contents(tmp_path: Path) -> None:
-    seen = set()
-    for name, content in (("a", "1"), ("b", "1"), ("b", "2")):
-        folder = tmp_path / f"{name}{content}"
-        folder.mkdir()
-        (folder / name).write_text(content)
-        seen.add(digest(folder))
-    assert len(seen) == 3
 
 
 @pytest.mark.parametrize(("messages", "cuts", "kills"), [(0, 0, 2), (1, 6, 1)])
@@ -523,53 +347,6 @@ def test_a_board_that_fails(run_standin: RunStandin, tmp_path: Path, script: str
     assert "--- the last lines of the board:" in figures.failure
 
 
-RESTARTING = """
-import json, os, sys
-from functools import partial
-from pathlib import Path
-
-sys.path.insert(0, {root!r})
-from hil import sensor, standin
-
-say, at_start = sensor.say, []
-
-
-def say_and_restart(**figures):
-    say(**figures)
-    at_start.append(figures["accepted"])
-    if at_start[0] < {at} <= figures["accepted"]:
-        os.execv(sys.executable, [sys.executable, *sys.argv])
-
-
-sensor.say = say_and_restart
-standin.board(json.loads(Path("config.json").read_text()))
-"""
-
-
-@pytest.mark.parametrize("plan", [(), (Kill(2, 0.0, 0.05),)])
-def test_an_application_that_restarts_by_itself_fails_the_campaign(
-    run_standin: RunStandin, tmp_path: Path, plan: tuple[Kill, ...]
-) -> None:
-    """Nothing is lost by that, and all other figures are as they should be."""
-    application = tmp_path / "application.py"
-    application.write_text(RESTARTING.format(root=str(ROOT), at=250))
-    figures = run_standin(application=application, messages=300, cuts=0, kills=len(plan), plan=plan)
-    assert figures.failure is not None
-    assert re.match(r"the board has started by itself: it says start \d, and \d were planned", figures.failure)
-
-
-def test_an_application_that_does_not_count_its_starts_fails_the_campaign(
-    run_standin: RunStandin, tmp_path: Path
-) -> None:
-    application = tmp_path / "application.py"
-    application.write_text(
-        RESTARTING.format(root=str(ROOT), at=99).replace("say(**", "sensor.ALWAYS.pop('starts', 0); say(**")
-    )
-    figures = run_standin(application=application, cuts=0, kills=0, patience_s=3.0)
-    assert figures.failure is not None
-    assert "the application does not say `starts`" in figures.failure
-
-
 def heard(starts: Starts, *said: tuple[int, int]) -> Starts:
     """The same, after lines of these lives with these numbers of starts."""
     for life, count in said:
@@ -609,12 +386,6 @@ def test_a_cut_that_did_not_happen_and_a_start_that_was_not_planned_are_told(
     starts.end(1, POWER)
     assert wrong in heard(starts, *said).wrong
     assert bool(wrong) == bool(starts.wrong)
-
-
-def test_a_deadline_for_all_of_it(run_standin: RunStandin) -> None:
-    figures = run_standin(fault="deaf:20", deadline_s=1.0)
-    assert figures.failure is not None
-    assert re.match(r"not done within 1 s: .*stored \d+ of", figures.failure)
 
 
 def test_a_board_that_only_says_it_sent_is_found_out(run_standin: RunStandin, tmp_path: Path) -> None:
@@ -788,30 +559,6 @@ sys.exit(campaign.main({WORDS!r}))
     assert group_of(tmp_path) == []
 
 
-def test_a_relay_that_never_answers_leaves_no_queue_manager_behind(
-    run_standin: RunStandin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_answer(*_: object) -> None:
-        raise OSError("the relay does not answer")
-
-    monkeypatch.setattr(ProcessBoard, "start", no_answer)
-    monkeypatch.setattr(ProcessBoard, "close", no_answer)
-    figures = run_standin()
-    assert str(figures.failure).startswith("the relay does not answer")
-    assert figures.status == RIG_FAILED
-    assert group_of(tmp_path) == []
-
-
-def test_without_the_queue_manager_it_says_what_installs_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    chosen = campaign.parse_arguments(["--messages", "1", "--board", "cpython"])
-    chosen.settings = dataclasses.replace(chosen.settings, ordack=("/nowhere/ordack",))
-    monkeypatch.setattr(campaign, "parse_arguments", lambda _: chosen)
-    assert campaign.main([]) == 2
-    assert "make setup" in capsys.readouterr().out
-
-
 def test_one_bit_of_an_outbox_at_a_time_is_flipped(tmp_path: Path) -> None:
     rig = SimpleNamespace(settings=SimpleNamespace(seed=1), flipped=("", 0))
     for rig.made in range(20):
@@ -819,73 +566,6 @@ def test_one_bit_of_an_outbox_at_a_time_is_flipped(tmp_path: Path) -> None:
             file.write(bytes(10))
         Mishaps.flip(cast(Mishaps, rig), tmp_path)
         assert sum(byte.bit_count() for path in tmp_path.iterdir() for byte in path.read_bytes()) == 1
-
-
-@pytest.mark.parametrize(
-    ("mishap", "put", "erased"),
-    [
-        (ERASE, [], ["outbox-1", "outbox-2"]),
-        (COPY, ["outbox-1", "outbox-1"], ["outbox-2"]),  # the first time it stays as it is
-        (FLIP, ["outbox-1", "outbox-2"], []),
-    ],
-)
-def test_what_a_mishap_took_away_is_kept_and_one_that_finds_no_outbox_is_none(
-    tmp_path: Path, mishap: str, put: list[str], erased: list[str]
-) -> None:
-    class Outbox:
-        there, put, attending = False, list[str](), 0
-
-        @contextmanager
-        def attended(self) -> Iterator[None]:
-            self.attending += 1
-            yield
-            self.attending -= 1
-
-        def erase(self, _: str, to: Path) -> None:
-            assert self.attending == 1, "else a board may run between"
-            if not self.there:
-                raise FileNotFoundError
-            to.mkdir()
-
-        def put_back(self, _: str, files: Path) -> None:
-            assert self.attending == 1
-            self.put.append(files.name)
-
-    outbox = Outbox()
-    board = SimpleNamespace(erase=outbox.erase, put=outbox.put_back, attended=outbox.attended)
-    rig = SimpleNamespace(settings=SimpleNamespace(mishap=mishap), folder=tmp_path, board=board, made=0, erased=[])
-    rig.flip = lambda _: None
-    rig.change_outbox = lambda mishap: Mishaps.change_outbox(cast(Mishaps, rig), mishap)
-    for outbox.there in (False, True, True):
-        Mishaps.befall(cast(Mishaps, rig))
-    assert (rig.made, outbox.put, [path.name for path in rig.erased]) == (2, put, erased)
-
-
-def test_a_backup_is_made_first_and_put_back_from_then_on(tmp_path: Path) -> None:
-    """What came between is gone, and known to be."""
-    said, queue = list[tuple[str, ...]](), [{1, 2, 3}, {1}, {1, 4}, {1}]
-
-    async def command(*words: str) -> str:
-        said.append(words)
-        return ""
-
-    async def readings(*words: str) -> set[int]:
-        assert words == ("--peek",), "they are not received yet"
-        return queue.pop(0)
-
-    async def test() -> set[int]:
-        manager = SimpleNamespace(using=asyncio.Lock(), command=command, life=0)
-        rig = SimpleNamespace(manager=manager, made=0, folder=tmp_path, gone=set(), commands=Commands(0))
-        rig.readings = readings
-        for _ in range(3):
-            (tmp_path / "store").mkdir(exist_ok=True)
-            await Mishaps.restore(cast(Mishaps, rig))
-        assert rig.made == 3
-        return set(rig.gone)
-
-    assert asyncio.run(test()) == {2, 3, 4}
-    assert said == [("backup", "backup"), ("restore", "backup"), ("restore", "backup")]
-    assert {path.name for path in tmp_path.iterdir()} == {"store-1", "store-2"}, "each is there to be looked at"
 
 
 def test_readings_that_had_failed_when_the_power_went_are_with_the_outbox(tmp_path: Path) -> None:

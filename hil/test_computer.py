@@ -7,7 +7,6 @@ import errno
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -20,7 +19,6 @@ import yaml
 from ordack.boards import claim
 from rich.console import Console
 
-from hil import computer
 from hil.boards import LOOPBACK, Board, BoardMissing
 from hil.campaign import run_campaign
 from hil.computer import SSHBoard
@@ -201,15 +199,6 @@ def test_check_lets_it_reach_this_machine_and_says_so_if_it_does_not(
     assert f"({errno.ECONNREFUSED}," in told or "ECONNREFUSED" in told, told
 
 
-def test_what_a_login_shell_says_first_is_no_answer(rig: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    rig(False, command=f"echo Welcome; {sys.executable}")
-    assert rig_command(["check"]) == 0
-    assert f"pi-1: reaches this machine at {LOOPBACK}" in capsys.readouterr().out
-    rig(False, command="echo Welcome; true")
-    assert rig_command(["check"]) == 1
-    assert "true printed there is no value: 'Welcome'" in capsys.readouterr().out
-
-
 def test_one_that_does_not_answer_lets_nobody_in_or_has_no_interpreter_is_named(
     rig: Make, pi: Pi, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -250,24 +239,6 @@ def test_a_folder_that_others_use_is_left_alone(rig: Make, tmp_path: Path, switc
         board.close()
 
 
-@pytest.mark.parametrize("switch", [True, False])
-def test_an_outbox_that_it_has_not_made_yet_cannot_be_erased(rig: Make, tmp_path: Path, switch: bool) -> None:
-    rig(switch, command=sys.executable)
-    board = open_board("pi-1", tmp_path / "flash")
-    try:
-        board.deploy({})
-        with pytest.raises(FileNotFoundError, match="board pi-1: outbox is not there"):
-            board.erase("outbox", tmp_path / "taken")
-        (tmp_path / "files").mkdir()
-        (tmp_path / "files" / "1.log").write_bytes(b"reading")
-        board.put("outbox", tmp_path / "files")
-        board.erase("outbox", tmp_path / "taken")
-        assert (tmp_path / "taken" / "1.log").read_bytes() == b"reading"
-        assert board.read_file("outbox/1.log") == b""
-    finally:
-        board.close()
-
-
 @pytest.mark.parametrize(
     ("node", "reason"),
     [
@@ -289,36 +260,6 @@ def opened(tmp_path: Path) -> SSHBoard:
     return board
 
 
-def test_a_command_that_does_not_end_there_or_a_disk_that_takes_nothing_is_a_sentence(
-    rig: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    rig(False, command="sleep 600;", folder=f"{tmp_path}/file/rig")
-    board = opened(tmp_path)
-    try:
-        with pytest.raises(OSError, match=r"^board pi-1: `rm -rf .*/file/rig && mkdir .*` ended with 1: .*Not a dir"):
-            board.deploy({})
-        monkeypatch.setattr(computer, "DEADLINE_S", 1.0)
-        with pytest.raises(OSError, match=r"^board pi-1: `sleep 600; -c 1` takes longer than 1 s$"):
-            board.run("1")
-    finally:
-        board.close()
-
-
-def test_an_interpreter_that_is_not_here_is_named(
-    rig: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rig(False, interpreter=str(tmp_path / "micropython"))
-    assert rig_command(["check"]) == 1
-    assert f"No such file or directory: '{tmp_path}/micropython'" in capsys.readouterr().out
-    board = opened(tmp_path)
-    try:
-        with pytest.raises(FileNotFoundError, match=f"{tmp_path}/micropython"):
-            board.deploy({})
-    finally:
-        board.close()
-
-
 APPLICATION = """
 import json, sys, time
 with open("lives", "a") as file:
@@ -330,56 +271,3 @@ time.sleep(600)
 
 def lives(board: Board) -> bool:
     return board.alive
-
-
-@pytest.mark.parametrize("switch", [True, False])
-def test_its_process_lives_dies_and_is_noticed_when_it_ends_by_itself(
-    rig: Make, pi: Pi, tmp_path: Path, application: Path, switch: bool
-) -> None:
-    rig(switch, command=sys.executable)
-    board = open_board("pi-1", tmp_path / "flash", application)
-    try:
-        for life in (1, 2):
-            mark = board.log.mark()
-            if life == 1:
-                board.start({"name": "press"})
-            else:
-                board.power_up()
-            assert board.log.wait_for(lambda text: text == "alive press", DEADLINE_S, mark).life == life
-            assert lives(board)
-            board.kill()
-            assert not lives(board)
-            assert pi.runs("application.py") == 0
-            assert pi.is_on != switch
-        assert board.read_file("lives") == b"xx", "nothing of the second deploy's"
-        assert pi.is_on != switch, "off before and after"
-        mark = board.log.mark()
-        board.power_up()
-        process = board.log.wait_for(lambda text: text.startswith("process "), DEADLINE_S, mark).text.split()[1]
-        board.log.wait_for(lambda text: text == "alive press", DEADLINE_S, mark)
-        assert isinstance(board, SSHBoard)
-        board._run(f"kill {process}")  # noqa: SLF001 - as if it had a fault
-        end = time.monotonic() + DEADLINE_S
-        while board.alive:
-            assert time.monotonic() < end
-        board.kill()
-    finally:
-        board.close()
-
-
-def test_a_computer_that_is_switched_off_under_a_campaign_is_a_sentence_and_is_let_go(
-    rig: Make, pi: Pi, tmp_path: Path, application: Path
-) -> None:
-    path = rig(False, command=sys.executable)
-    path.write_text(path.read_text().replace("connection_timeout: 60.0", "connection_timeout: 2.0"))
-    board = open_board("pi-1", tmp_path / "flash", application)
-    board.start({"name": "press"})
-    board.log.wait_for(lambda text: text == "alive press", DEADLINE_S)
-    pi.switch(pi.off)
-    end = time.monotonic() + DEADLINE_S
-    while board.alive:
-        assert time.monotonic() < end
-    with pytest.raises(OSError, match="board pi-1: "):
-        board.read_file("lives")
-    board.close()
-    claim.Claim("another", f"pi@{LOOPBACK}:{pi.port}").release()

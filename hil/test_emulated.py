@@ -1,19 +1,15 @@
 """Emulated boards: what the flash holds outlives a power cut, and a reset is none."""
 
 import json
-import socket
 import subprocess
-import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from hil import emulated
-from hil.boards import BoardMissing, Log, program
-from hil.emulated import M3, Flash, Mps2Board, PiBoard, Qemu, QemuBoard
+from hil.boards import BoardMissing, program
+from hil.emulated import M3, Flash, Mps2Board, PiBoard, QemuBoard
 
 DEADLINE_S = 60.0
 
@@ -135,17 +131,6 @@ def test_a_reset_begins_again_with_the_power_on(open_board: Open) -> None:
     assert board.log.wait_for(lambda text: "life 3" in text or "life 4" in text, DEADLINE_S).life == 2
 
 
-def test_a_machine_that_ends_by_itself_is_not_alive(open_board: Open) -> None:
-    board = open_board("mps2-eth")
-    board.start({})  # without a name: the application raises, the terminal takes over, and the board stays on
-    board.log.wait_for(lambda text: "KeyError" in text, DEADLINE_S)
-    assert is_on(board)
-    board.qemu.kill()
-    end = time.monotonic() + DEADLINE_S
-    while is_on(board):
-        assert time.monotonic() < end
-
-
 def test_a_flash_keeps_files_as_they_were(tmp_path: Path) -> None:
     flash = Flash(tmp_path / "flash", 128 * 1024, 4096)
     files = {"a": b"", "b": bytes(range(256)) * 100, "main.py": b"print(1)\n"}
@@ -209,19 +194,6 @@ def test_a_disk_has_what_was_deployed_and_nothing_of_the_life_before(pi: PiBoard
     assert pi.read_file("ledger.txt") == b""
 
 
-def test_a_disk_that_nobody_can_read_any_more_is_a_sentence_with_the_tool_that_says_so(
-    pi: PiBoard, tmp_path: Path
-) -> None:
-    pi.deploy({})
-    disk = tmp_path / "board" / "disk"
-    disk.write_bytes(bytes(disk.stat().st_size))
-    with pytest.raises(OSError, match=r"^e2fsck ended with status 8: (?s:.*)Bad magic number in super-block"):
-        pi.read_file("ledger.txt")
-    disk.unlink()
-    with pytest.raises(OSError, match=r"^e2fsck ended with status 8: (?s:.*)No such file"):
-        pi.read_file("ledger.txt")
-
-
 def test_what_the_journal_of_a_disk_has_is_taken_up_before_it_is_read(pi: PiBoard, tmp_path: Path) -> None:
     """As after a cut of the power: Linux has not put it where it belongs. e2fsck says then that it has changed it."""
     pi.deploy({"name": "bench"})
@@ -243,76 +215,7 @@ def test_what_the_journal_of_a_disk_has_is_taken_up_before_it_is_read(pi: PiBoar
     )
 
 
-def test_without_the_tools_for_a_disk_it_is_told_which_one_is_missing(
-    pi: PiBoard, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(emulated, "program", lambda name, target, _: program(name, target, str(tmp_path)))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(BoardMissing, match="board pi-machine: mke2fs is not installed"):
-        pi.deploy({})
-
-
 # QEMU's control socket
 
 
-class Control:
-    """Speaks as QEMU does at its control socket, with these answers to what it is told."""
-
-    def __init__(self, path: Path, *answers: object) -> None:
-        self.heard: list[str] = []
-        self._answers = answers
-        self._server = socket.socket(socket.AF_UNIX)
-        self._server.bind(str(path))
-        self._server.listen()
-        self._speaking = threading.Thread(target=self._speak, daemon=True)
-        self._speaking.start()
-
-    def _speak(self) -> None:
-        with self._server, self._server.accept()[0] as link, link.makefile("rw") as lines:
-            for turn, answer in enumerate(self._answers, 1):
-                for line in answer if isinstance(answer, list) else [answer]:
-                    print(json.dumps(line), file=lines, flush=True)
-                if turn < len(self._answers):
-                    self.heard.append(json.loads(lines.readline())["execute"])
-
-    def heard_all(self) -> list[str]:
-        self._speaking.join(DEADLINE_S)
-        return self.heard
-
-
-GREETING: dict[str, object] = {"QMP": {"version": {}}}
-EVENT = {"event": "RTC_CHANGE"}
 DONE: dict[str, object] = {"return": {}}
-
-
-@pytest.mark.parametrize(
-    ("answers", "reason"),
-    [
-        ((GREETING, DONE, DONE), ""),
-        ((GREETING, [EVENT, DONE], [EVENT, EVENT, DONE]), ""),
-        ((GREETING, DONE, {"error": {"desc": "the machine is not running"}}), "the machine is not running"),
-        ((GREETING, DONE, EVENT), "QEMU ended"),
-        ((GREETING, {"error": {"desc": "busy"}}), "busy"),
-    ],
-)
-def test_a_reset_is_done_when_qemu_has_said_so_and_what_it_says_else_is_told(
-    tmp_path: Path, answers: tuple[object, ...], reason: str
-) -> None:
-    control = Control(tmp_path / "control", *answers)
-    machine = Qemu([], Log(), tmp_path, tmp_path / "control")
-    if reason:
-        with pytest.raises(OSError, match=f"^{reason}$"):
-            machine.reset()
-    else:
-        machine.reset()
-    assert control.heard_all() == ["qmp_capabilities", "system_reset"][: len(answers) - 1]
-
-
-def test_a_reset_of_a_machine_that_has_ended_waits_for_nobody(tmp_path: Path) -> None:
-    machine = Qemu([sys.executable, "-c", "pass"], Log(), tmp_path, tmp_path / "control")
-    machine.power_up()
-    end = time.monotonic() + DEADLINE_S
-    while machine.alive:
-        assert time.monotonic() < end
-    with pytest.raises(FileNotFoundError):
-        machine.reset()

@@ -27,7 +27,6 @@ from hil.matrix import (
     CUTS,
     GUARANTEES,
     KILLS,
-    MEASURED,
     NOT_SHOWN,
     OTHERS,
     POWER,
@@ -63,21 +62,6 @@ def test_commands_are_shown_only_where_all_were_given() -> None:
 
 def verdicts(result: Figures | str) -> dict[str, str]:
     return {name: cell.verdict for name, cell in column(result).items()}
-
-
-def test_names_and_reasons_stand_in_the_tables_as_they_are() -> None:
-    matrix, name, reason = Matrix(7), "bench|a [red][/]", "relay|500 [/b]"
-    matrix.add(told(name, reason))
-    matrix.add(told("unix", figures()))
-    out = io.StringIO()
-    Console(file=out, width=200).print(matrix.table())
-    for text in (name, reason):
-        assert text in out.getvalue()
-    _, _, *lines = matrix.markdown().splitlines()
-    cells = [[cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
-    assert cells[0] == ["guarantee", name, "unix"]
-    assert [cell[1] for cell in cells[2:]] == [f"absent: {reason}"] * len(GUARANTEES) + [""] * len(MEASURED)
-    assert {len(row) for row in cells} == {3}
 
 
 def test_everything_well_shows_everything() -> None:
@@ -247,41 +231,3 @@ def test_a_file_that_is_wrong_is_status_4_and_no_traceback(tmp_path: Path, monke
     done = run_pytest(OF_BOARDS, "--lg-env", str(tmp_path / "rig.yaml"))
     assert (done.returncode, "targets: must be a table" in done.stderr) == (pytest.ExitCode.USAGE_ERROR, True)
     assert "Traceback" not in done.stderr
-
-
-ASKED = {"messages": 9, "cuts": 1, "kills": 1, "commands": 1, "seed": None, "report": None}
-
-
-def configured(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> tuple[SimpleNamespace, list[Any]]:
-    """pytest for boards of a file with these options; and what was registered, once it is asked for them."""
-    monkeypatch.setenv("LG_ENV", "")
-    registered: list[Any] = []
-    config = SimpleNamespace(
-        stash={},
-        option=SimpleNamespace(**{**ASKED, **changes}),
-        getoption=lambda *_: str(ROOT / "hil" / "emulated.yaml"),
-        pluginmanager=SimpleNamespace(hasplugin=bool, register=registered.append),
-    )
-    return config, registered
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"messages": -1}, "messages, cuts, kills, commands, the seed and sizes are numbers of 0 or more"),
-        ({"commands": -3}, "numbers of 0 or more"),
-        ({"seed": -5}, "numbers of 0 or more"),
-        ({"messages": 0}, "a link over which no message goes cannot be cut"),
-        ({"report": "FILE/hil"}, "--report: FILE: File exists"),
-    ],
-)
-def test_what_cannot_be_is_told_before_the_first_campaign_and_not_by_each_of_them(
-    changes: dict[str, Any], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "file"
-    file.touch()
-    places = {key: Path(str(value).replace("FILE", str(file))) for key, value in changes.items() if key == "report"}
-    config, registered = configured(monkeypatch, **{**changes, **places})
-    with pytest.raises(pytest.UsageError, match=re.escape(reason.replace("FILE", str(file)))):
-        conftest.pytest_configure(cast(pytest.Config, config))
-    assert registered == []

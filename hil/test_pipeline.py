@@ -19,7 +19,6 @@ import pyarrow as pa
 from deltalake import write_deltalake
 
 from hil import pipeline
-from hil.boards import BoardMissing
 from hil.pipeline import STEPS_MAX, Figures, IngestVictim, PipelineCampaign, Service, Table, main
 from hil.queue_manager import CampaignFailed
 from hil.report import Comparison
@@ -95,14 +94,6 @@ def test_the_ingest_is_killed_after_its_steps_in_each_life_with_java_and_without
     assert victim.kills == 3
 
 
-def test_kills_for_which_no_step_will_come_are_made_all_the_same(tmp_path: Path) -> None:
-    victim = IngestVictim(cast(Service, StandinService()), Table(tmp_path), 5, 2)
-    victim.start()
-    for _ in range(2):
-        victim.tick(complete=True)
-    assert victim.finished
-
-
 def test_an_ingest_that_ends_by_itself_is_noticed(tmp_path: Path) -> None:
     service = StandinService()
     victim = IngestVictim(cast(Service, service), Table(tmp_path), 5, 0)
@@ -122,17 +113,6 @@ def service(folder: Path, script: str) -> Service:
     made.power_up()
     made.log.wait_for(lambda text: text.startswith("ready"), 60)
     return made
-
-
-def test_a_service_is_to_end_cleanly_when_it_is_asked_to(tmp_path: Path) -> None:
-    for status in (0, 3):
-        made = service(tmp_path, f"signal.signal(15, lambda *_: sys.exit({status})); print('ready'); signal.pause()")
-        if status:
-            with pytest.raises(CampaignFailed, match="ended with status 3 after SIGTERM"):
-                made.stop()
-        else:
-            made.stop()
-        assert not made.alive
 
 
 def test_of_a_service_that_is_killed_alone_the_children_live_on(tmp_path: Path) -> None:
@@ -178,21 +158,6 @@ def test_the_table_is_seen_without_spark(tmp_path: Path) -> None:
 
 
 # The command
-
-
-def test_wrong_use_is_status_2(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["--messages", "0"], ["--kills", "-1"]):
-        with pytest.raises(SystemExit) as raised:
-            main(words)
-        assert raised.value.code == 2
-        assert "messages are 1 or more" in capsys.readouterr().err
-
-    def missing(*_: object) -> None:
-        raise BoardMissing("no board 'none'")
-
-    monkeypatch.setattr(PipelineCampaign, "__init__", missing)
-    assert main(["--board", "none"]) == 2
-    assert "no board 'none'" in capsys.readouterr().out
 
 
 def test_a_campaign_that_fails_keeps_its_figures_and_says_where(

@@ -144,27 +144,8 @@ def test_its_clock_goes_on_over_its_lives_and_that_of_one_without_stays(tmp_path
         manager.close()
 
 
-def test_one_that_is_not_on_may_be_killed_stopped_and_closed(manager: QueueManager) -> None:
-    manager.kill()
-    manager.stop()
-    assert (manager.kills, manager.life) == (0, 0)
-    manager.close()
-    manager.close()
-
-
 def test_one_that_ends_otherwise_than_cleanly_when_it_is_asked_to_has_failed(manager: QueueManager) -> None:
     manager.power_up()
     said(manager, "ahead")
     with pytest.raises(CampaignFailed, match=r"^the queue manager ended with status -15 after SIGTERM$"):
         manager.stop()
-
-
-def test_a_store_on_a_disk_that_cannot_be_written_is_told(manager: QueueManager, tmp_path: Path) -> None:
-    """The clock's file, that is: the store is the business of `ordack`."""
-    (tmp_path / "clock.new").mkdir()
-    with pytest.raises(OSError, match=r"Is a directory: '.*clock\.new'"):
-        manager.step(1.0)
-    assert not (tmp_path / "clock").exists()
-    (tmp_path / "clock.new").rmdir()
-    manager.step(1.0)
-    assert (tmp_path / "clock").read_text() == "2.0"

@@ -1,10 +1,8 @@
 """The shrinker finds what makes a scenario fail, keeps the best at any time, and says it when nothing fails."""
 
 import asyncio
-import errno
 import io
 import json
-import os
 import shlex
 import sys
 from dataclasses import replace
@@ -20,7 +18,7 @@ from hil.conftest import STANDIN
 from hil.faults import UP, Cut
 from hil.report import RIG_FAILED
 from hil.scenario import Event, Kill, Settings, read
-from hil.shrink import Shrinker, fewer_kinds, fewer_messages, main, shrink
+from hil.shrink import Shrinker, fewer_kinds, main, shrink
 
 EVENTS: tuple[Event, ...] = (*(Cut(k, UP, 1, "rst", 1) for k in range(20)), *(Kill(k, 0.0, 0.0) for k in range(20)))
 
@@ -53,10 +51,6 @@ def test_a_kind_that_is_not_needed_is_tried_once_and_not_event_for_event() -> No
 
     found = fewer_kinds(Settings(40, plan=EVENTS), fails)
     assert (found.plan, tried) == (EVENTS[20:], [20, 0])
-
-
-def test_there_are_as_many_messages_as_events() -> None:
-    assert fewer_messages(Settings(100, plan=EVENTS[20:32]), lambda _: True).messages == 12
 
 
 def test_events_come_after_the_same_share_of_fewer_messages() -> None:
@@ -167,48 +161,6 @@ def test_another_way_to_fail_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Shrinker, "symptoms", lambda *_: runs.pop(0) if runs else {"duplicated"})
     assert main([str(scenario(tmp_path, "none:0", 20)), "--runs", "1"]) == 0
     assert len(read(tmp_path / "scenario.shortest.yaml").plan or ()) == 3
-
-
-@pytest.mark.parametrize("content", [None, "campaign: {board: none}\n"])
-def test_a_scenario_that_cannot_run_is_status_2(
-    tmp_path: Path, content: str | None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "a.yaml"
-    if content is not None:
-        path.write_text(content)
-    assert main([str(path)]) == 2
-    assert ("a.yaml: No such file" if content is None else "no board 'none': give one of") in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [(["--runs", "0"], "--runs 0: at least one run"), (["--to", "/no/b.yaml"], "--to /no/b.yaml: no ")],
-)
-def test_wrong_use_is_status_2(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as raised:
-        main(["a.yaml", *words])
-    assert raised.value.code == 2
-    assert said in capsys.readouterr().err
-
-
-def test_a_disk_without_room_for_the_shortest_one_is_told_and_nothing_runs_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    runs = list[Settings]()
-
-    def symptoms(_: Shrinker, scenario: Settings) -> set[str]:
-        runs.append(scenario)
-        return {"lost"}
-
-    def full(path: Path, _: str) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-
-    path = scenario(tmp_path, "none:0")
-    monkeypatch.setattr(Shrinker, "symptoms", symptoms)
-    monkeypatch.setattr(Path, "write_text", full)
-    assert main([str(path), "--runs", "2"]) == 2
-    assert f"No space left on device: '{tmp_path}/scenario.shortest.yaml'" in capsys.readouterr().out
-    assert len(runs) == 2
 
 
 def test_a_switch_that_fails_is_no_failure_of_the_scenario(
