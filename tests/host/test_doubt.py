@@ -115,7 +115,8 @@ def _on_a_disk_that_fails_after(function: str, *arguments: str) -> subprocess.Co
     """The command, on a disk that fails as soon as it calls this function of ordack."""
     of, _, name = function.rpartition(".")
     program = (
-        f"import sys\nfrom tests.support.faulty_disk import FaultyDisk\nfrom ordack import cli, sending, store\n"
+        "import sys\nfrom tests.support.faulty_disk import FaultyDisk\n"
+        "from ordack import cli, store\nfrom ordack.broker import sending\n"
         f"disk = FaultyDisk()\nreal = {function}\n"
         f"def failing(*arguments):\n    disk.fail = 'sync'\n    return real(*arguments)\n"
         f"{of}.{name} = failing\ncli.main()\n"
