@@ -16,7 +16,7 @@ BROKE_BEFORE = $(if $(BOARD),,$(foreach link,eth uart,$(addprefix mps2-$(link)@1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run hil pipeline test test-fast test-c test-mp lint format size planted powercuts fuzz mutants model soak audits conformance bench deb try-deb firmware natmod rp2040 clean setup-test setup-bench setup-firmware
+.PHONY: help setup run hil pipeline test test-fast test-c lint format planted powercuts mutants model audits conformance bench deb firmware clean setup-test setup-bench setup-firmware
 
 help: ## this list
 	@awk -F ' *##@? ' '/^##@ / { print "\n" $$2 } /^[a-z0-9-]+:.* ## / { sub(/:.*/, "", $$1); printf "  make %-12s %s\n", $$1, $$2 }' \
@@ -67,12 +67,9 @@ test: setup-test ## everything that must hold, with a summary
 test-fast: setup-test ## core, engine and host in about a minute: no kills, no processes that wait, no Spark, no QEMU, no browser
 	@$(PYTHON_VENV) -m tests.run_all --fast
 
-test-c: setup-test ## the C core and the C of the host: both compilers, sanitizers, big-endian, all 2^32 acknowledgements, coverage, size, lint
-	@$(C_CORE) all-tests
-	@$(NATIVE) all-tests
-
-test-mp: setup-test ## the tests that run on MicroPython: with the C core, with its twin, on emulated boards
-	@$(PYTHON_VENV) -m tests.run_mp
+test-c: setup-test ## the C core and the C of the host: both compilers, sanitizers, big-endian, all 2^32 acknowledgements, coverage, size, lint; with RUNS= also so many runs of libFuzzer (SEED=)
+	@$(C_CORE) all-tests $(if $(RUNS),fuzz)
+	@$(NATIVE) all-tests $(if $(RUNS),fuzz)
 
 lint: setup-test ## forms of Python and C, ruff, mypy --strict for CPython and for MicroPython, commit subjects (more lint of C: test-c)
 	@$(PYTHON_VENV) tests/subjects.py
@@ -92,10 +89,6 @@ format: setup-test ## make what is made of mqqb.h, bring every Python and C file
 powercuts: setup-test ## outboxes of boards, on LittleFS, FAT and raw flash, and stores of the host, cut off from power at their writes (SEED= CUTS=)
 	@$(PYTHON_VENV) -m tests.powercuts $(if $(filter command line environment,$(origin CUTS)),$(CUTS),100000) $(SEED)
 
-fuzz: setup-test ## libFuzzer on the C core and the C of the host (SEED= RUNS=)
-	@$(C_CORE) fuzz
-	@$(NATIVE) fuzz
-
 mutants: setup-test ## break the C and the engine in many ways: tests must fail each time (SAMPLE= SEED=)
 	@$(C_CORE) mutants
 	@$(NATIVE) mutants
@@ -104,9 +97,6 @@ mutants: setup-test ## break the C and the engine in many ways: tests must fail 
 model: setup-test ## a stream checked in all its states, then 10^6 steps of queue managers in a world of accidents (SEED= STEPS=)
 	@$(PYTHON_VENV) tests/engine/spin/check.py --full
 	@$(PYTHON_VENV) -m tests.host.model --steps $(STEPS) $(if $(SEED),--seed $(SEED))
-
-soak: setup-test ## two queue managers and twelve applications under load, each killed again and again (SEED= KILLS=)
-	@$(PYTHON_VENV) -m tests.soak --kills $(if $(filter command line environment,$(origin KILLS)),$(KILLS),1000) $(if $(SEED),--seed $(SEED))
 
 audits: setup-test ## the audit over generated captures: planted violations are found, none invented (SEED= COUNT=)
 	@$(PYTHON_VENV) -m tests.audit.test_audit_generated $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT))
@@ -123,27 +113,15 @@ bench: setup-bench ## speed against a peer measured in the same run, as JSON lin
 	@$(PYTHON_VENV) -m tests.bench.bench_loss
 	@$(PYTHON_VENV) -m tests.bench.bench_pipeline $(if $(SIZE),--size $(SIZE))
 
-size: setup-test ## code size of the C core on a Cortex-M0+ against its ceilings
-	@$(C_CORE) size
-
-deb: setup ## the queue manager as a Debian package, build/deb/ordack_VERSION_ARCHITECTURE.deb; host/docs/operating.md
+deb: $(if $(TRY),setup-test,setup) ## the queue manager as a Debian package, build/deb/ordack_VERSION_ARCHITECTURE.deb; host/docs/operating.md; TRY=1: also install, upgrade and remove it in a Debian of its own
 	@PYTHON=$(PYTHON_VENV) host/debian/build.sh build/deb
-
-try-deb: setup-test ## install that package, upgrade and remove it, in a Debian of its own with systemd
-	@$(PYTHON_VENV) -m pytest -q --timeout 3600 tests/host/debian_package.py
+	@$(if $(TRY),$(PYTHON_VENV) -m pytest -q --timeout 3600 tests/host/debian_package.py)
 
 firmware: setup-firmware ## MicroPython with our modules for every emulated board and, as a UF2, for the Pico, the package for stock firmware; firmware/ports/README.md
 	@firmware/ports/rp2/build.sh firmware
 	@arm-none-eabi-size $(wildcard build/firmware/*/firmware.elf)
 	@ls -gGh --time-style=+ $(addprefix build/firmware/, unix/micropython pi/micropython pi/kernel pi/initrd.gz) build/rp2/firmware.uf2 build/natmod/*/_mqqb.mpy build/mip/package.json
 	@echo "no _mqqb.mpy for Xtensa (ESP32), which needs Espressif's compiler: firmware/docs/ports.md"
-
-natmod: setup-firmware ## what boards with a stock firmware take: native modules of the C core, build/mip for mip and deploy
-	@ls -l build/natmod/*/_mqqb.mpy build/mip/package.json
-
-rp2040: setup-firmware ## the Pico's real firmware with the C core, in rp2040js: deploy, doctor, readings over its UART (not in make test)
-	@firmware/ports/rp2/build.sh
-	@$(PYTHON_VENV) -m tests.boards.rp2040
 
 clean: ## removes what the jobs made, except .venv
 	@rm -rf build host/*.so host/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -67,7 +67,7 @@ PARTS: list[Part] = [
     ("host", [[PYTHON, *PYTEST, *TWO, HOST]]),
     ("lint", [[*MAKE, "lint"]]),
     ("rig", [[PYTHON, *PYTEST, *TWO, "hil"]]),
-    ("MicroPython", [[*MAKE, "test-mp"]]),
+    ("MicroPython", [[PYTHON, "-m", "tests.run_mp"]]),
     ("boards", [[PYTHON, *PYTEST, *TWO, BOARDS]]),
     ("pipeline, other", [[PYTHON, *PYTEST, *TWO, PIPELINE, *[f"--ignore={name}" for name in SPARK]]]),
     ("others", [[PYTHON, *PYTEST, *TWO, *OTHERS]]),

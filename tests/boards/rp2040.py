@@ -1,6 +1,6 @@
 """The Pico's firmware in rp2040js: the C core is in, deploy and doctor work on it, and readings arrive over its UART.
 
-Run by `make rp2040`, after firmware/ports/rp2/build.sh.
+Run by `python -m tests.boards.rp2040`, after firmware/ports/rp2/build.sh.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The Debian package in a Debian of its own: `make try-deb`, which takes minutes. Not in `make test`."""
+"""The Debian package in a Debian of its own: `make deb TRY=1`, which takes minutes. Not in `make test`."""
 
 from __future__ import annotations
 

@@ -71,13 +71,15 @@ def default_package(info: Info) -> Path:
         if sources and not (seal.exists() and seal.read_text() == sources):
             raise BoardError(
                 f"nothing was copied: {compiled.parent} was compiled from other sources than {CHECKOUT} has now: "
-                "run make natmod, or name a package with --package"
+                "run make setup-firmware, or name a package with --package"
             )
         return compiled
     if modules.exists():
         folder: Path = runpy.run_path(str(modules))["write"]()
         return folder / "package.json"
-    raise BoardError("there is no package here: name one with --package (make natmod makes build/mip/package.json)")
+    raise BoardError(
+        "there is no package here: name one with --package (make setup-firmware makes build/mip/package.json)"
+    )
 
 
 def chosen_files(package: Path, info: Info, *, own_core: bool) -> dict[str, bytes]:

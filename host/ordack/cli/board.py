@@ -177,7 +177,7 @@ def board_deploy(
         typer.Option(
             metavar="FILE",
             parser=local_file,
-            help="The package.json to copy from. Default: what `make natmod` compiled, else the sources.",
+            help="The package.json to copy from. Default: what `make setup-firmware` compiled, else the sources.",
         ),
     ] = None,
     baud: BaudOption = 115200,
