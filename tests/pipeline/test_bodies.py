@@ -203,8 +203,7 @@ def test_a_format_and_a_prefix_must_make_sense() -> None:
         Bodies([column(types.StringType())], JSON, "x")
 
 
-# Values of every type, and others beside them, so that both ways of making a column are taken: at a glance where all
-# values fit, and one by one where one does not.
+# Values of every type, and others beside them.
 LEAVES: list[tuple[types.DataType, st.SearchStrategy[Any]]] = [
     *((kind, st.integers(-(1 << bits - 1), (1 << bits - 1) - 1)) for kind, bits in INTEGERS),
     (types.BooleanType(), st.booleans()),
@@ -212,11 +211,6 @@ LEAVES: list[tuple[types.DataType, st.SearchStrategy[Any]]] = [
     (types.FloatType(), st.floats(allow_nan=False, allow_infinity=False, width=32)),
     (types.StringType(), st.text(st.characters(codec="utf-8"), max_size=5)),
 ]
-TIMES = st.from_regex(
-    r"(000[01]|20[0-9]{2}|9999)-(0[0-9]|1[0-3])-([0-2][0-9]|3[0-2])[T ]([01][0-9]|2[0-5]):[0-6][0-9](:[0-6][0-9])?"
-    r"(\.[0-9]{1,9})?(Z|[+-][0-2][0-9]:[0-6][0-9]|)\n?",
-    fullmatch=True,
-)
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abv"), inner, max_size=3),
@@ -254,16 +248,6 @@ def test_values_of_a_type_come_back_and_others_are_reasons(data: st.DataObject, 
     alone = [decode([body], kind, body_format)[0] for body in mixed]
     assert repr(decode(mixed, kind, body_format)) == repr(alone)
     assert alone[len(strange):] == decoded  # fmt: skip
-
-
-@settings(max_examples=200)
-@given(st.lists(TIMES, min_size=1, max_size=2), st.sampled_from([types.TimestampType(), types.TimestampNTZType()]))
-def test_times_mean_the_same_in_company(times: list[str], kind: types.DataType) -> None:
-    """A column of usual times is parsed by Arrow, one with an unusual one by Python."""
-    bodies = [json.dumps({"v": one}).encode() for one in times]
-    with_a_misfit = decode([*bodies, b'{"v": 1}'], kind)
-    assert decode(bodies, kind) == with_a_misfit[:-1]
-    assert [decode([body], kind)[0] for body in bodies] == with_a_misfit[:-1]
 
 
 def _same(found: Any, meant: Any) -> bool:

@@ -177,21 +177,6 @@ def test_one_ingest_takes_many_folders_also_those_that_appear_later(folder: Path
 
 
 @both
-def test_where_each_queue_of_a_folder_begins_is_in_the_table_with_its_first_batch(
-    folder: Path, table: Path, table_format: str
-) -> None:
-    for queue in ("line1", "line2"):
-        for serial in (3, 4):
-            write(folder, serial, serial, serial, queue)
-    what = job(folder, table, table_format, maxSegmentsPerTrigger="1")
-    assert load(what).batch(None) == 3
-    assert load(what).run(False).rows == 3
-    write(folder, 1, 1, 1, "line3")
-    (folder / "line2-0000000004-4-4.parquet").unlink()
-    assert load(what).run(False).rows == 1
-
-
-@both
 def test_a_folder_that_is_deleted_behind_what_was_read_is_gone_on_with(
     folder: Path, table: Path, table_format: str
 ) -> None:
@@ -309,32 +294,6 @@ def test_columns_are_added_when_that_is_asked_for(folder: Path, table: Path, tab
             load(what)
 
 
-@both
-def test_an_ingest_that_has_a_table_open_to_which_columns_are_added_writes_no_rows_without_them(
-    folder: Path, table: Path, table_format: str
-) -> None:
-    """Whenever that is."""
-    write(folder, 1, 1, 1, body=b'{"t": 1}')
-    going, what = load(job(folder, table, table_format)), job(folder, table, table_format, add_columns=True)
-    decoding(what, "t")
-    write_files = going.write
-
-    def meanwhile(parts: list[Part]) -> list[writing.Written]:
-        done = write_files(parts)
-        load(what)
-        return done
-
-    going.write = meanwhile
-    with pytest.raises(IngestError, match="another ingest has added columns"):
-        going.run(False)
-    assert load(job(folder, table)).run(False).rows == 1
-    assert read(table, table_format)["t"].to_pylist() == [1.0]
-    going.write = write_files
-    write(folder, 2, 2, 2)
-    with pytest.raises(IngestError, match="another ingest has added columns"):
-        going.run(False)
-
-
 def test_a_table_of_its_owner_is_gone_on_with_and_keeps_how_bodies_are_decoded(folder: Path, table: Path) -> None:
     DeltaTable.create(table, pa.schema([SCHEMA.field("lookup_id"), pa.field(MALFORMED, pa.string()),
                                         pa.field("t", pa.float64()), pa.field("site", pa.string())]))  # fmt: skip
@@ -347,17 +306,6 @@ def test_a_table_of_its_owner_is_gone_on_with_and_keeps_how_bodies_are_decoded(f
     write(folder, 2, 2, 2, body=b'{"t": 2}')
     assert load(job(folder, table)).run(False).rows == 1
     assert sorted(read(table)["t"].to_pylist()) == [1.0, 2.0]
-
-
-def test_a_table_without_a_column_that_is_new_of_messages_is_gone_on_with(folder: Path, table: Path) -> None:
-    """One whose owner made it, with the columns that are wanted."""
-    kept = ["lookup_id", "body", "queue"]
-    write(folder, 1, 1, 2)
-    DeltaTable.create(table, pa.schema([SCHEMA.field(name) for name in kept]), partition_by=["queue"])
-    assert load(job(folder, table)).run(False).rows == 2
-    write(folder, 2, 3, 3)
-    assert load(job(folder, table)).run(False).rows == 1, "again"
-    assert [*read(table).column_names] == kept
 
 
 @both
@@ -411,8 +359,7 @@ def test_a_table_of_somebody_elses_schema_is_refused_with_what_does_not_fit(
         load(job(folder, table))
 
 
-@pytest.mark.parametrize("place", ["other/table", "renamed"])
-@pytest.mark.parametrize("move", [shutil.move, shutil.copytree])
+@pytest.mark.parametrize(("place", "move"), [("other/table", shutil.move), ("renamed", shutil.copytree)])
 def test_a_table_of_iceberg_in_another_folder_is_refused(
     folder: Path, table: Path, tmp_path: Path, place: str, move: Callable[[Path, Path], object]
 ) -> None:

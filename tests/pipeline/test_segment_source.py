@@ -271,22 +271,6 @@ def test_the_option_queue_leaves_segments_of_others_unopened(two_queues: Path) -
         batch_read(two_queues)
 
 
-def test_a_batch_of_an_ingest_has_so_many_bytes(folder: Path) -> None:
-    paths = [write(folder, serial, serial, serial, queue) for queue in ("a", "b") for serial in (1, 2, 3)]
-    waiting = Folders([str(folder)]).waiting({})
-    size = max(path.stat().st_size for path in paths)
-
-    def taken(at_most: int, bytes_max: float) -> list[tuple[str, int]]:
-        return [(one.segment.queue, one.serial) for one in folders.in_turn(waiting, at_most, bytes_max)]
-
-    assert taken(9, 4 * size) == [("a", 1), ("a", 2), ("b", 1), ("b", 2)]
-    assert taken(2, 4 * size) == [("a", 1), ("b", 1)]
-    assert taken(9, 1) == [("a", 1)], "a large one goes alone"
-    paths[0].unlink()
-    with pytest.raises(FolderError, match="segment 1 of the queue a is missing"):
-        taken(9, 4 * size)
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [

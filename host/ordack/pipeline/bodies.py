@@ -20,7 +20,7 @@ that is there twice, the last counts.
 
 from __future__ import annotations
 
-import base64  # nothing else of ordack: workers get this module by value (session.py)
+import base64
 import binascii
 import contextlib
 import datetime
@@ -32,9 +32,7 @@ from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any
 
 import cbor2
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_type
 
@@ -66,7 +64,6 @@ _SIMPLE = (
 _EXTENDED_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _EXTENDED_TIME = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d", re.ASCII)
 _SELF_DESCRIBED = b"\xd9\xd9\xf7"  # a tag in front of CBOR that says that it is CBOR, and nothing of the value
-_USUAL_TIME = r"[1-9][0-9]{3}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?"  # of RE2
 _NAMES = {
     dict: "an object",
     list: "an array",
@@ -121,17 +118,13 @@ class Bodies:
                 documents.append({})
         columns = []
         for field, name, arrow in zip(self.fields, self._names, self._types, strict=True):
-            values = [document.get(name) for document in documents]
-            column = _quick(field.dataType, arrow, values, self._cbor)
-            if column is None:
-                column = self._careful(field, arrow, values, reasons)
-            columns.append(column)
+            columns.append(self._column(field, arrow, [document.get(name) for document in documents], reasons))
         if any(reasons):
             rows = pa.array([None if reason else row for row, reason in enumerate(reasons)], pa.int64())
             columns = [column.take(rows) for column in columns]
         return columns, pa.array(reasons, pa.string())
 
-    def _careful(
+    def _column(
         self, field: types.StructField, arrow: pa.DataType, values: list[Any], reasons: list[str | None]
     ) -> pa.Array:
         """A column value by value, noting the first reason of each body."""
@@ -238,61 +231,6 @@ def _load_cbor(body: bytes) -> dict[Any, Any]:
 
 def _kind(value: Any) -> str:
     return _NAMES.get(type(value), f"a {type(value).__name__}")
-
-
-def _quick(kind: types.DataType, arrow: pa.DataType, values: list[Any], cbor: bool) -> pa.Array | None:
-    """The column, if at a glance all values fit; None: look at each of them."""
-    found = set(map(type, values))
-    found.discard(type(None))
-    try:
-        if isinstance(kind, types.StructType):
-            if not found <= {dict}:
-                return None
-            missing = [value is None for value in values]
-            children = []
-            for field, inner in zip(kind.fields, arrow, strict=True):
-                column = _quick(
-                    field.dataType,
-                    inner.type,
-                    [None if value is None else value.get(field.name) for value in values],
-                    cbor,
-                )
-                if column is None:
-                    return None
-                children.append(column)
-            return pa.StructArray.from_arrays(children, fields=list(arrow), mask=pa.array(missing, pa.bool_()))
-        if isinstance(kind, types.ArrayType):
-            if not found <= {list}:
-                return None
-            ends = [0]
-            for value in values:
-                ends.append(ends[-1] + (len(value) if value else 0))
-            offsets: list[int | None] = [None if value is None else end for value, end in zip(values, ends)]
-            elements = _quick(
-                kind.elementType, arrow.value_type, [element for value in values if value for element in value], cbor
-            )
-            if elements is None:
-                return None
-            return pa.ListArray.from_arrays(pa.array([*offsets, ends[-1]], pa.int32()), elements, type=arrow)
-        if isinstance(kind, types.BooleanType):
-            return pa.array(values, arrow) if found <= {bool} else None
-        if type(kind) in _INTEGERS:
-            return pa.array(values, arrow) if found <= {int} else None
-        if isinstance(kind, types.StringType):
-            return pa.array(values, arrow) if found <= {str} else None
-        if isinstance(kind, types.BinaryType):
-            return pa.array(values, arrow) if found <= {bytes} else None
-        if isinstance(kind, (types.TimestampType, types.TimestampNTZType)) and found <= {str}:
-            text = pa.array(values, pa.string())
-            zone = "Z" if isinstance(kind, types.TimestampType) else ""
-            usual = pc.all(pc.match_substring_regex(text, f"^{_USUAL_TIME}{zone}$"))
-            return text.cast(arrow) if usual.as_py() is not False else None
-        if isinstance(kind, (types.FloatType, types.DoubleType)) and found <= {float, int}:
-            column = pa.array(values, pa.float64()).cast(arrow)
-            return None if np.isinf(column.to_numpy(zero_copy_only=False)).any() else column
-    except (pa.ArrowInvalid, UnicodeEncodeError, OverflowError):
-        return None
-    return None
 
 
 def _convert(path: str, kind: types.DataType, value: Any, cbor: bool) -> Any:
