@@ -1103,8 +1103,8 @@ static void set_deadlines(const row *r, mqqb_audit_slot *slot)
 }
 
 /* The receiver's rule, as if it had everything that was seen: so this is the most that it can have accepted. 1: it accepts. */
-static int replay(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, sequence *s, uint32_t number,
-                  uint32_t previous, int resent)
+static void replay(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, sequence *s, uint32_t number,
+                   uint32_t previous, int resent)
 {
     const int old = s->superseded != 0 && a->sequences[f->newest - 1].accepted != 0;
     unsigned reason;
@@ -1121,7 +1121,7 @@ static int replay(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, sequenc
         }
         s->accepted = number;
         if (!old) {
-            return 1;
+            return;
         }
         reason = MQQB_AUDIT_OLD_SEQUENCE;
     } else if (old) {
@@ -1132,7 +1132,6 @@ static int replay(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, sequenc
         reason = s->accepted == 0 ? MQQB_AUDIT_START_MISSING : MQQB_AUDIT_GAP;
     }
     s->counts.rejects[reason]++;
-    return 0;
 }
 
 static void keep_highest(mqqb_audit_source *source, const sequence *s)
@@ -1472,7 +1471,7 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
     const uint32_t where = 2 * r->connection | r->direction, pair = c->pair ^ r->direction;
     const uint32_t sent_time = get(r, MQQB_SCAN_SENT_TIME);
     uint32_t at = sequence_place(a, key.source, ordinal, time_stamp), entry;
-    int resent, accepted;
+    int resent;
     mqqb_audit_flow *f;
     mqqb_audit_slot *slot;
     sequence *s;
@@ -1577,11 +1576,7 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
         s->highest_packet = r->packet;
     }
     s->lowest = least(s->lowest, number);
-    accepted = replay(a, r, f, s, number, previous, resent);
-    if (a->verdicts != NULL) {
-        a->verdicts[r->i] =
-            (uint8_t)(MQQB_AUDIT_MESSAGE | (resent ? MQQB_AUDIT_RESENT : 0) | (accepted ? 0 : MQQB_AUDIT_REJECTED));
-    }
+    replay(a, r, f, s, number, previous, resent);
     if (s->fresh != 0) {
         s->fresh = 0;
         s->since_first = number;

@@ -106,9 +106,6 @@ typedef struct {
     uint32_t messages, first_transmissions, resends, rejects[MQQB_AUDIT_REJECTS], order_acked, final_acked, unsettled;
 } mqqb_audit_counts;
 
-/* Of a message of a stream, in mqqb_audit.verdicts; other rows are left as they are. */
-enum { MQQB_AUDIT_MESSAGE = 1, MQQB_AUDIT_RESENT = 2, MQQB_AUDIT_REJECTED = 4 };
-
 enum {
     MQQB_AUDIT_RECEIVED = 0,
     MQQB_AUDIT_STORED,
@@ -288,7 +285,6 @@ typedef struct {
     mqqb_audit_sent *sent;        /* caller */
     mqqb_audit_finding *findings; /* caller */
     mqqb_audit_stray *strays;     /* caller; or NULL, if nobody asks for them */
-    uint8_t *verdicts;            /* caller; or NULL: what each row of mqqb_audit_rows is, if it is of a stream */
     uint32_t sources_size, connections_size, flows_size, sequences_size;                              /* caller */
     uint32_t flow_index_size, sequence_index_size, slots_size, sent_size, findings_size, strays_size; /* caller */
     uint32_t latencies_size, latency_index_size;                                                      /* caller */

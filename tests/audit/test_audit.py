@@ -10,9 +10,7 @@ import random
 import re
 import struct
 import sys
-import tempfile
 from collections import Counter
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
@@ -480,53 +478,6 @@ def test_shares_of_a_capture_agree_on_sequences_that_were_not_sent(tmp_path: Pat
         result = tasks.run(capture.paths, parts=parts)
         verdicts.append([(item.text, item.stream, item.packets) for item in result.violations if item.stream])
     assert verdicts[0] == verdicts[1] == verdicts[2]
-
-
-def test_the_points_of_a_plot_agree_with_the_counts(wire: Wire) -> None:
-    """After a skip the receiver goes on from there."""
-    wire.message(1)
-    wire.message(3)
-    wire.message(3)
-    wire.order_ack(3)
-    for number in (4, 5, 6):
-        wire.message(number)
-    wire.message(5)
-    auditor, batch = replay.Auditor(START * 10**9, verdicts=True), wire.batch(wire.rows)
-    auditor.feed(batch)
-    assert auditor.verdicts is not None
-    said = auditor.verdicts[batch["tx_sequence_number"] > 0].tolist()
-    first, again, no = lib.MQQB_AUDIT_MESSAGE, lib.MQQB_AUDIT_RESENT, lib.MQQB_AUDIT_REJECTED
-    assert said == [first, first | no, first | again | no, first, first, first, first | again | no]
-    [stream] = wire.result().streams
-    assert (stream.resends, stream.rejects) == (2, {"hole": 2, "duplicate": 1})
-
-
-@pytest.mark.parametrize("parts", [1, 3])
-def test_plots_are_made_of_what_was_read_for_the_verdict(tmp_path: Path, parts: int) -> None:
-    """Captures that are gone when the verdict is found; acknowledgements on connections of their own."""
-    for seed in (3, 25, 77):
-        capture = capture_generator.generate(seed, tmp_path / f"{seed}", violations=True)
-        whole = tasks.run(capture.paths, series=True).series
-
-        def gone(_: int, paths: Sequence[Path] = capture.paths) -> None:
-            for path in paths:
-                path.unlink(missing_ok=True)
-
-        again = tasks.run(capture.paths, parts=parts, range_bytes=3000, series=True, progress=gone)
-        assert any(series.points for series in whole)
-        assert {series.stream: series for series in again.series} == {series.stream: series for series in whole}
-        assert not any(path.exists() for path in capture.paths)
-
-
-def test_without_room_for_temporary_files_plots_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    capture = capture_generator.generate(25, tmp_path, violations=True)
-    whole = tasks.run(capture.paths, series=True)
-    assert any(series.points for series in whole.series)
-    monkeypatch.setattr(tempfile, "TemporaryFile", full)
-    assert tasks.run(capture.paths, series=True).series == whole.series
 
 
 def check_percentiles(latency: Latency, histogram: dict[float, int]) -> None:

@@ -357,7 +357,7 @@ def found_in(result: Any) -> Counter[str]:
 
 
 def bench_follow(fleet: Fleet, size: int, rounds: int) -> None:
-    """The streaming audit of a folder, in Spark and without, with state and results on disk."""
+    """The streaming audit of a folder, with state and results on disk."""
     from ordack.audit import follow
 
     paths, truth = fleet.capture(size)
@@ -366,14 +366,11 @@ def bench_follow(fleet: Fleet, size: int, rounds: int) -> None:
     for path in paths:
         (folder / path.name).unlink(missing_ok=True)
         (folder / path.name).hardlink_to(path)
-    spark = spark_session()
     taken: dict[str, list[Cost]] = {}
     for turn in range(rounds + 1):
-        for name, session in (("spark", spark), ("process", None)):
-            shutil.rmtree(checkpoint, ignore_errors=True)
-            follower = follow.Follower(folder, checkpoint)
-            measured(taken if turn else {}, name, lambda f=follower, s=session: [*f.reports(True, s)])  # type: ignore[misc]
-    spark.stop()
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        follower = follow.Follower(folder, checkpoint)
+        measured(taken if turn else {}, "process", lambda f=follower: [*f.reports(True)])  # type: ignore[misc]
     for name, costs in taken.items():
         report(bench=f"follow, {name}", packets=truth.packets, streams=truth.streams, **middle(costs, truth.packets))
 

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from mqqb import build, guids, headers, parse
-from ordack.audit import slow_starts
 from ordack.audit.rows import TABLES
 from ordack.pipeline.audited import Audited
 from ordack.pipeline.options import OptionError
@@ -167,11 +166,11 @@ def test_mistakes_are_said(
 def test_a_stream_is_refused_with_what_to_use_instead(spark: SparkSession, tmp_path: Path) -> None:
     (path,) = put(tmp_path, [pcap([])])
     stream = spark.readStream.format("mqqb").load(str(path)).writeStream.format("noop")
-    for start in range(slow_starts.STARTS):
+    for start in range(6):
         query = stream.option("checkpointLocation", str(tmp_path / f"checkpoint{start}")).start()
         with pytest.raises(PySparkException) as caught:
             query.awaitTermination()
-        if not slow_starts.is_slow_start(caught.value):
+        if "Python worker failed to connect back" not in str(caught.value):  # as on a machine that has other work
             break
     else:
         pytest.fail("The refusal was not reached, for this machine is too busy to start Spark's stream: run it alone.")

@@ -1,15 +1,13 @@
 """The audit of a folder in which captures keep arriving, across interruptions (`ordack audit --follow`).
 
     follower = Follower(Path("/captures"), Path("/var/lib/audit"))
-    for step in follower.steps(once=True):      # in this process; `stream` does it in a task of Spark's
+    for step in follower.steps(once=True):
         print(follower.result(step).summary)
 
 Files are read in steps. A step starts from the state that an earlier step left, reads more files in the order of their
 first frames, and leaves a new state: decoder and auditor with all their streams. A step is written down once, before it
-is done; after a kill it is done again from the same state. One task does all of it: a stream is whatever one sender
-tells one queue, over any connections, and one core replays more than capture points write. States by sender would not
-do: of what two of them know something (a new address, an acknowledgement by another host: streams in 16 of 60 generated
-captures) they had to replay the frames, which may be gone when they show it.
+is done; after a kill it is done again from the same state. One process does all of it: one core replays more than
+capture points write.
 
 A file that comes late, or has grown since it was read, belongs in front of others that were read. The next step then
 goes back to a state from before its place, so the result is always that of one `ordack audit` over all the files. If
@@ -30,25 +28,17 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from _mqqb import ffi
-from pyspark.errors import PySparkException
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from ordack.audit import replay, tasks
 from ordack.audit.result import Result, count_text
-from ordack.audit.slow_starts import STARTS, is_slow_start
 from ordack.capture import columnar, reading
 from ordack.capture.merging import WINDOW_NS
 from ordack.capture.packed import SUFFIXES
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 MARK = "follow.json"  # in the checkpoint: what it is for
 FORMAT = 1  # of checkpoints, but for the states
@@ -187,16 +177,12 @@ class Follower:
             said += f"; step {number + 1} with {files} was begun and is done again"
         return said
 
-    def reports(
-        self, once: bool, spark: SparkSession | None = None, stop: Callable[[], bool] = lambda: False
-    ) -> Iterator[tuple[Step, Result]]:
-        """Do what there is to do, and say what it shows whenever nothing more waits and at the end; see `steps`.
-
-        spark: does the steps in its tasks; None: this process does. Raises CaptureUnusable if there is nothing to say
-        at the end of `once`.
+    def reports(self, once: bool, stop: Callable[[], bool] = lambda: False) -> Iterator[tuple[Step, Result]]:
+        """Do what there is to do, and say what it shows whenever nothing more waits and at the end; see `steps`. Raises
+        CaptureUnusable if there is nothing to say at the end of `once`.
         """
         told = 0
-        for step in self.steps(once, stop) if spark is None else self._spark_steps(spark, once, stop):
+        for step in self.steps(once, stop):
             if not step.behind:
                 told = step.number
                 yield from self._report(step.number, once)
@@ -215,24 +201,6 @@ class Follower:
                 raise
             return
         yield self.step(number), result
-
-    def _spark_steps(self, spark: SparkSession, once: bool, stop: Callable[[], bool]) -> Iterator[Step]:
-        number = self.last_done()
-        ended = False
-        for start in range(1, STARTS + 1):
-            query = stream(spark, self, once)
-            try:
-                while not ended:
-                    ended = query.awaitTermination(POLL_S) or stop()
-                    while self.done(number + 1) is not None:
-                        number += 1
-                        yield self.step(number)
-                return
-            except PySparkException as error:
-                if start == STARTS or not is_slow_start(error):
-                    raise
-            finally:
-                query.stop()
 
     # ---- what there is to do
 
@@ -555,91 +523,3 @@ def _write_once(path: Path, data: bytes) -> None:
         pass  # somebody else was first: that holds
     finally:
         aside.unlink()
-
-
-# ---- in Spark -----------------------------------------------------------------------------------
-
-
-def stream(spark: SparkSession, follower: Follower, once: bool) -> StreamingQuery:
-    """A query that does the steps in Spark's tasks, where they see the folder and the checkpoint under the same paths.
-
-    once: it ends when all is read that was there at its beginning. What comes out of it is a row for each step:
-    `follower.result(step)` says what that has shown.
-    """
-    spark.dataSource.register(StepSource)
-    steps = (
-        spark.readStream.format(StepSource.name())
-        .options(
-            path=str(follower.folder),
-            checkpoint=str(follower.checkpoint),
-            settled=0.0 if once else follower.settled,
-            stepbytes=follower.step_bytes,
-            layout=_layout(),
-        )
-        .load()
-    )
-    writer = steps.writeStream.queryName(f"ordack audit {follower.folder}").format("noop")
-    writer = writer.option("checkpointLocation", str(follower.checkpoint / "spark"))
-    return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{POLL_S} seconds")).start()
-
-
-class StepSource(DataSource):
-    """The steps of a follower, a row each."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "mqqb_audit"
-
-    def schema(self) -> str:
-        return "step long, files int, behind int, packets long, seconds double"
-
-    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark names it
-        if self.options["layout"] != _layout():
-            raise FollowError("here is another version of ordack than where this stream was begun")
-        return StepReader(
-            Follower(
-                Path(self.options["path"]),
-                Path(self.options["checkpoint"]),
-                float(self.options["settled"]),
-                int(self.options["stepbytes"]),
-            )
-        )
-
-
-class StepPart(InputPartition):
-    """One step."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(None)
-        self.number = number
-
-
-class StepReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """An offset: {"step": the last one}. A micro-batch is a step."""
-
-    def __init__(self, follower: Follower) -> None:
-        self._follower = follower
-        self._target: list[File] | None = None
-
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        return {"step": 0}
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        self._target = self._follower.present()
-
-    def latestOffset(  # noqa: N802 - Spark's name
-        self,
-        start: dict[str, Any],
-        limit: ReadLimit,  # noqa: ARG002 - one step each
-    ) -> dict[str, Any]:
-        step = self._follower.plan(start["step"], self._target)
-        return start if step is None else {"step": step.number}
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return [StepPart(number) for number in range(start["step"] + 1, end["step"] + 1)]
-
-    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        assert isinstance(partition, StepPart)
-        step = self._follower.step(partition.number)
-        said = self._follower.run(step)
-        yield step.number, len(step.files), step.behind, said["packets"], said["seconds"]

@@ -1,29 +1,35 @@
-"""The report of an audit for people: one HTML file that stands alone, with tables and plots.
+"""The report of an audit for people: one HTML file that stands alone, with tables.
 
     write(result, Path("audit.html"))
 
-page.html is the page, page.js what moves in it; sheet.py has what it shares with other pages, rows.py what a row says.
+page.html is the page, page.css its style, page.js its tables; rows.py says what is in a row. The content security
+policy forbids all else. Text from the network reaches the page as JSON whose markup characters are escaped, or through
+`markup`.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import html
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ordack.audit import rows, sheet
+from ordack.audit import rows
 from ordack.audit.files import foreign_text, time_text, write_whole
-from ordack.audit.result import ConnectionReport, Result, Series
+from ordack.audit.result import ConnectionReport, Result
 from ordack.audit.rows import Row
 from ordack.broker.peer_names import PeerNames
 from ordack.config import classes
 from ordack.text import legible
 
 FINDINGS_MAX = 5000  # of violations, and of what is not known, in one report
-TIME_LINES_MAX = 500  # connections whose events are in the report
 CLASSES = {"no violations": "clean", "violations": "violations", "incomplete": "unknown"}  # of the style sheet
 
 KINDS = {
@@ -49,11 +55,11 @@ KINDS = {
     "that was copied, or put back from a backup; otherwise for such a store at the receiver.",
 }
 _OUTCOMES = {
-    "received": ("received by an application", "order"),
-    "stored": ("stored at the destination; nothing more was asked for", "first"),
-    "waiting": ("stored at the destination, not received yet", "resend"),
-    "sent": ("on its way", "resend"),
-    "in_doubt": ("in doubt: the time is over without an answer", "negative"),
+    "received": "received by an application",
+    "stored": "stored at the destination; nothing more was asked for",
+    "waiting": "stored at the destination, not received yet",
+    "sent": "on its way",
+    "in_doubt": "in doubt: the time is over without an answer",
 }
 _REJECTS = {
     "duplicate": "a copy of what the receiver has: it is dropped, and acknowledged again",
@@ -75,9 +81,7 @@ _FIGURES = (
     ("malformed", "Malformed"),
 )
 _LATENCIES = ("session", "order", "final")
-_COUNTS = (
-    "hops", "messages", "unsettled", "order_acked", "final_acked", "resends", "holes", "connections",
-)  # fmt: skip
+_COUNTS = ("hops", "messages", "unsettled", "order_acked", "final_acked", "resends", "holes")
 
 
 def write(result: Result, path: Path) -> None:
@@ -90,17 +94,16 @@ def _page(result: Result) -> str:
     streams = sorted(map(rows.stream, result.streams), key=_trouble, reverse=True)
     violations, unknowns = _totals(result, streams)
     verdict, headline, advice = _verdict(result, streams, violations)
-    outcomes = _outcomes(streams)
     rejects = sum((Counter(stream["rejects"]) for stream in streams), Counter[str]())
     parts = {
-        "title": sheet.markup("Audit of " + _names(result.paths)),
-        "paths": sheet.markup(_names(result.paths)),
-        "span": sheet.markup(_span(streams)),
+        "title": markup("Audit of " + _names(result.paths)),
+        "paths": markup(_names(result.paths)),
+        "span": markup(_span(streams)),
         "verdict": verdict,
-        "headline": sheet.markup(headline),
+        "headline": markup(headline),
         "advice": advice,
         "figures": _figures(result.summary, violations, unknowns),
-        "latency": sheet.table(
+        "latency": table(
             "Milliseconds, all messages together",
             ("to", "messages", "p50", "p90", "p99", "greatest"),
             [
@@ -113,13 +116,13 @@ def _page(result: Result) -> str:
                 if (latency := result.latency.get(which)) and latency.count
             ],
         ),
-        "outcomes": sheet.table("Messages by outcome", ("outcome", "messages"), [one[:2] for one in outcomes]),
-        "rejects": sheet.table(
+        "outcomes": table("Messages by outcome", ("outcome", "messages"), _outcomes(streams)),
+        "rejects": table(
             "Transmissions by reason",
             ("reason", "transmissions"),
             [(_reason(reason), count) for reason, count in rejects.most_common()],
         ),
-        "files": sheet.table(
+        "files": table(
             "In the order of their first frames",
             ("file", "read"),
             [
@@ -129,7 +132,22 @@ def _page(result: Result) -> str:
         ),
         "footer": f"Written by ordack audit, {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC. Times are the capture's.",
     }
-    return sheet.page("ordack.audit", parts, _data(result, streams, violations, unknowns, outcomes))
+    return _filled(parts, _data(result, streams, violations, unknowns))
+
+
+def _filled(parts: Mapping[str, str], data: Any) -> str:
+    """page.html with these parts, all markup, in the place of their names; and page.js, which finds `data`."""
+    files = resources.files("ordack.audit")
+    script = (files / "page.js").read_text("utf-8")
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    whole = {
+        **parts,
+        "css": (files / "page.css").read_text("utf-8"),
+        "data": text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"),
+        "script": script,
+        "hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    }
+    return re.sub(r"@([a-z]+)@", lambda match: whole[match[1]], (files / "page.html").read_text("utf-8"))
 
 
 # ---- words
@@ -185,14 +203,13 @@ def _verdict(result: Result, streams: Sequence[Row], violations: int) -> tuple[s
             "one before; the last part of this page has the reason."
         )
     told = "".join(
-        f"<div><dt>{sheet.markup(kind.replace('_', ' '))} ({count:,})</dt>"
-        f"<dd>{sheet.markup(KINDS.get(kind, ''))}</dd></div>"
+        f"<div><dt>{markup(kind.replace('_', ' '))} ({count:,})</dt><dd>{markup(KINDS.get(kind, ''))}</dd></div>"
         for kind, count in kinds.items()
     )
-    markup = f'<dl class="kinds">{told}</dl>' if told else ""
+    body = f'<dl class="kinds">{told}</dl>' if told else ""
     for line in advice:
-        markup += "<p>" + re.sub("`(.*?)`", r"<code>\1</code>", sheet.markup(line)) + "</p>"
-    return CLASSES[verdict.word], headline, markup
+        body += "<p>" + re.sub("`(.*?)`", r"<code>\1</code>", markup(line)) + "</p>"
+    return CLASSES[verdict.word], headline, body
 
 
 def _count(number: int, thing: str) -> str:
@@ -225,14 +242,13 @@ def _class(text: str) -> str:
         return text.replace("_", " ")
 
 
-def _outcomes(streams: Iterable[Row]) -> list[tuple[str, int, str]]:
-    """(in words, messages, name of a colour)."""
+def _outcomes(streams: Iterable[Row]) -> list[tuple[str, int]]:
+    """(in words, messages)."""
     total: Counter[str] = Counter()
     for stream in streams:
         total.update(stream["outcomes"])
-    known = [(text, total.pop(name), colour) for name, (text, colour) in _OUTCOMES.items() if total.get(name)]
-    negative = [(name, count) for name, count in total.most_common() if count]
-    return known + [(f"not received: {_class(name)}", count, "negative") for name, count in negative]
+    known = [(text, total.pop(name)) for name, text in _OUTCOMES.items() if total.get(name)]
+    return known + [(f"not received: {_class(name)}", count) for name, count in total.most_common() if count]
 
 
 def _milliseconds(value: float) -> str:
@@ -240,6 +256,35 @@ def _milliseconds(value: float) -> str:
 
 
 # ---- markup
+
+
+def markup(text: str) -> str:
+    """Text as a page has it."""
+    return html.escape(legible(text))
+
+
+def table(caption: str, headings: Sequence[str], lines: Sequence[Sequence[str | int]]) -> str:
+    """The first column is text, the others are aligned as numbers where they are."""
+    if not lines:
+        return f'<p class="quiet">{markup(caption)}: none.</p>'
+    head = "".join(
+        f'<th scope="col"{"" if at == 0 else _align(lines[0][at])}>{markup(heading)}</th>'
+        for at, heading in enumerate(headings)
+    )
+    body = "".join(
+        "<tr>"
+        + "".join(
+            f"<td{'' if at == 0 else _align(cell)}>{markup(f'{cell:,}' if isinstance(cell, int) else cell)}</td>"
+            for at, cell in enumerate(row)
+        )
+        + "</tr>"
+        for row in lines
+    )
+    return f"<table><caption>{markup(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _align(cell: str | int) -> str:
+    return ' class="number"' if isinstance(cell, int) or re.fullmatch(r"[\d,.e+-]+", cell) else ""
 
 
 def _figures(summary: Mapping[str, Any], violations: int, unknowns: int) -> str:
@@ -250,40 +295,30 @@ def _figures(summary: Mapping[str, Any], violations: int, unknowns: int) -> str:
         ("Violations", violations),
         ("Not known", unknowns),
     ]
-    return "".join(f"<div><dt>{sheet.markup(title)}</dt><dd>{number:,}</dd></div>" for title, number in figures)
+    return "".join(f"<div><dt>{markup(title)}</dt><dd>{number:,}</dd></div>" for title, number in figures)
 
 
 # ---- data
 
 
-def _data(
-    result: Result, streams: Sequence[Row], violations: int, unknowns: int, outcomes: list[tuple[str, int, str]]
-) -> dict[str, Any]:
+def _data(result: Result, streams: Sequence[Row], violations: int, unknowns: int) -> dict[str, Any]:
     managers: dict[str, int] = {}
     queues: dict[str, int] = {}
     place = {rows.key_of(stream): at for at, stream in enumerate(streams)}
     files = {legible(path): at for at, path in enumerate(result.paths)}
-    plotted = {one.stream: one for one in result.series}
-    series = [
-        (place[rows.key_of(rows.named(report.stream))], report, plotted[report.stream])
-        for report in result.streams
-        if report.stream in plotted
-    ]
-    connections = sorted(result.connections.items(), key=lambda item: _connection_trouble(item[1]), reverse=True)
+    broken = {one.connection for one in result.violations}
+    connections = sorted(
+        result.connections.items(), key=lambda item: _connection_trouble(item[1], item[0] in broken), reverse=True
+    )
     data = {
         "paths": [*map(legible, result.paths)],
         "kinds": KINDS,
-        "streams": sheet.columns([_stream(stream, managers, queues) for stream in streams]),
+        "streams": columns([_stream(stream, managers, queues) for stream in streams]),
         "violations": [_finding(rows.finding(result, one), place, files) for one in result.violations[:FINDINGS_MAX]],
         "violation_count": violations,
         "unknowns": [_finding(rows.finding(result, one), place, files) for one in result.unknowns[:FINDINGS_MAX]],
         "unknown_count": unknowns,
-        "series": [
-            _series(one, at, [*rows.sequences(report)])
-            for at, report, one in sorted(series, key=lambda found: found[0])
-        ],
-        "histograms": {which: sorted(result.histograms.get(which, {}).items()) for which in _LATENCIES},
-        "senders": sheet.columns(
+        "senders": columns(
             [
                 _sender(sender, managers)
                 for sender in sorted(
@@ -293,10 +328,7 @@ def _data(
                 )
             ]
         ),
-        "outcomes": outcomes,
-        "connections": sheet.columns(
-            [_connection(one, at < TIME_LINES_MAX, result.names) for at, (_, one) in enumerate(connections)]
-        ),
+        "connections": columns([_connection(one, result.names) for _, one in connections]),
         "connection_count": result.summary["connections"],
     }
     return {**data, "managers": list(map(result.names.added, managers)), "queues": list(queues)}
@@ -329,8 +361,6 @@ def _stream(stream: Row, managers: dict[str, int], queues: dict[str, int]) -> Ro
         "unknowns": unknowns,
         **{name: stream[name] for name in _COUNTS},
         "rejects": sum(stream["rejects"].values()),
-        "first": stream["first_time"] // 1000,
-        "last": stream["last_time"] // 1000,
         **_latency(stream["latency_ms"]),
     }
 
@@ -352,54 +382,28 @@ def _latency(latency: Mapping[str, Row]) -> dict[str, float | None]:
     }
 
 
-def _sequence(ordinal: int | None, time_stamp: int | None) -> str:
-    return "" if ordinal is None else f"{ordinal}/{time_stamp}"
-
-
-def _sequence_of(row: Row) -> str:
-    return _sequence(row["tx_sequence_ordinal"], row["tx_sequence_time_stamp"])
-
-
 def _finding(row: Row, place: Mapping[tuple[Any, ...], int], files: Mapping[str, int]) -> Row:
     packets = row["packets"]
     return {
         **{name: row[name] for name in ("kind", "connection", "number", "text", "rule")},
         "stream": place.get(rows.key_of(row)),
-        "sequence": _sequence_of(row),
+        "sequence": ""
+        if row["tx_sequence_ordinal"] is None
+        else f"{row['tx_sequence_ordinal']}/{row['tx_sequence_time_stamp']}",
         "packets": [(files[packet["file"]], packet["frame"], time_text(packet["time"])) for packet in packets],
-        "at": packets[-1]["time"] / 1e3 if packets else None,
     }
 
 
-def _series(series: Series, place: int, sequences: Sequence[Row]) -> Row:
-    begin = series.points[0][0] if series.points else 0
-    return {
-        "stream": place,
-        "time": begin / 1e6,
-        "at": [round((time - begin) / 1e6, 3) for time, _, _ in series.points],
-        "position": [position for _, position, _ in series.points],
-        "what": [what for _, _, what in series.points],
-        "boundaries": [
-            {"at": time / 1e6, "base": base, "sequence": _sequence(*sequence)}
-            for time, base, sequence in series.boundaries
-        ],
-        "sequences": [
-            {
-                "sequence": _sequence_of(one),
-                "first": one["first_transmissions"],
-                **{name: one[name] for name in ("messages", "resends", "highest", "acknowledged", "unsettled")},
-            }
-            for one in sequences
-        ],
-    }
+def columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
+    """Names once instead of in every row."""
+    return {key: [row[key] for row in rows] for key in (rows[0] if rows else ())}
 
 
-def _connection_trouble(connection: ConnectionReport) -> tuple[int, ...]:
-    violations = sum(event.what == "violation" for event in connection.events)
-    return violations, sum(connection.malformed), sum(connection.holes), not connection.syn, -connection.first_time
+def _connection_trouble(connection: ConnectionReport, is_broken: bool) -> tuple[int, ...]:
+    return is_broken, sum(connection.malformed), sum(connection.holes), not connection.syn, -connection.first_time
 
 
-def _connection(connection: ConnectionReport, with_events: bool, names: PeerNames) -> Row:
+def _connection(connection: ConnectionReport, names: PeerNames) -> Row:
     return {
         "ends": connection.ends,
         "syn": connection.syn,
@@ -411,6 +415,4 @@ def _connection(connection: ConnectionReport, with_events: bool, names: PeerName
         "holes": sum(connection.holes),
         "malformed": sum(connection.malformed),
         "end": legible(connection.end),
-        "whole": connection.syn and not any(connection.holes),
-        "events": [(event.time / 1e6, event.what, legible(event.text)) for event in connection.events if with_events],
     }

@@ -6,19 +6,18 @@ settled afterwards: their connections are replayed once more, all in one place, 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from mqqb.guids import guid_text
 from numpy.typing import NDArray
 
 from ordack.audit.findings import STRAY, finding
 from ordack.audit.identities import Identities
 from ordack.audit.partial import Partial
 from ordack.audit.reports import Part, Streams, Sums, connection_report
-from ordack.audit.result import KINDS, ConnectionReport, Result, StreamKey, Unknown, Violation
+from ordack.audit.result import KINDS, ConnectionReport, Result, Unknown, Violation
 
 CONNECTIONS_MAX = 10_000
 WORST_MAX = 20
@@ -72,15 +71,6 @@ class Merged:
         for partial, streams, managers in zip(self._partials, self._names.stream_of, self._names.manager_of):
             sources[managers[partial.flows["key"]["source"][self.split[streams]]]] = True
         return self._pairs_of(sources)
-
-    def concerned(self, streams: Iterable[StreamKey]) -> set[int]:
-        """The same for all that these streams show, also acknowledgements to an end that has not said who it is."""
-        named = {stream.source_queue_manager for stream in streams}
-        wanted = self._pairs_of(np.array([guid_text(guid) in named for guid in self._names.guids], bool))
-        for partial in self._partials:
-            unnamed = (partial.connections["direction"]["owner"] == 0).any(axis=1)
-            wanted.update(partial.host_pairs[unnamed].tolist())
-        return wanted
 
     def _pairs_of(self, sources: NDArray[np.bool_]) -> set[int]:
         # What is forwarded may be acknowledged to who does that, at another address.
@@ -189,20 +179,16 @@ class Merged:
         }
 
     def _connections(self, items: Sequence[Violation | Unknown]) -> dict[int, ConnectionReport]:
-        found: defaultdict[int, list[Violation | Unknown]] = defaultdict(list)
-        for item in items:
-            found[item.connection].append(item)
         directions = [partial.connections["direction"] for partial in self._partials]
         points = np.concatenate(
             [own["holes"].sum(1, np.int64) + own["malformed"].sum(1, np.int64) for own in directions]
         )
-        for number, of_connection in found.items():
-            points[number] += 1000 * len(of_connection)
+        np.add.at(points, [item.connection for item in items], 1000)
         chosen = np.sort(np.argsort(-points, kind="stable")[:CONNECTIONS_MAX])
         reports = {}
         for number in chosen.tolist():
             task = int(np.searchsorted(self._base, number, "right")) - 1
-            reports[number] = connection_report(self._partials[task], number - int(self._base[task]), found[number])
+            reports[number] = connection_report(self._partials[task], number - int(self._base[task]))
         return reports
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from mqqb.guid_names import PrivateQueueFormatNameId
 from mqqb.guids import format_name, guid_text
 from numpy.typing import NDArray
 
-from ordack.audit.result import Series, StreamKey
+from ordack.audit.result import StreamKey
 from ordack.capture.columnar import QueueName
 from ordack.capture.reading import end_text
 
@@ -35,7 +35,6 @@ class Partial:
     pair_missed: the same by hosts, two for each of pairs. strays: (GUID or b"", ordinal, time stamp) of
     acknowledgements of sequences that this task has not seen. forgotten: connections that are not among these any more.
     foreign: connections that never spoke the protocol.
-    series: points of the streams of which they were wanted.
     """
 
     flows: Structure
@@ -64,7 +63,6 @@ class Partial:
     paths: list[str]
     damages: list[tuple[str, str]]
     gaps: list[tuple[str, str]]
-    series: list[Series] = field(default_factory=list)
 
     def stream(self, index: int) -> StreamKey:
         """The stream of a flow."""

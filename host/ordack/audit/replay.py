@@ -162,12 +162,10 @@ class Auditor:
 
     start: of the capture, ns since 1970. strays: keep acknowledgements of sequences that are not seen, for another
     task. gaps: (path, text) of files whose numbers show
-    that others before them are missing. verdicts: of the last batch's rows, if asked for: MQQB_AUDIT_MESSAGE and so on.
+    that others before them are missing.
     """
 
-    verdicts: NDArray[np.uint8] | None = None
-
-    def __init__(self, start: int, strays: bool = False, verdicts: bool = False) -> None:
+    def __init__(self, start: int, strays: bool = False) -> None:
         self._tables = _Tables(start, strays)
         self._pairs: dict[tuple[bytes, bytes], int] = {}
         self._connections = 0  # whose hosts are known
@@ -176,7 +174,6 @@ class Auditor:
         self._strays: set[tuple[int, int, int]] = set()
         self._damages = 0
         self._files = 1  # whose names were compared with the one before
-        self._verdicts = verdicts
         self.gaps: list[tuple[str, str]] = []
         self.forgotten = 0  # connections
         self._marks: dict[int, int] = {}  # files behind whose last time something is missing, and nothing was seen yet
@@ -198,9 +195,6 @@ class Auditor:
         self._connect(batch.decoder)
         if not batch.rows:
             return
-        if self._verdicts:
-            self.verdicts = np.zeros(batch.rows, np.uint8)
-            self._tables.c.verdicts = ffi.from_buffer("uint8_t[]", self.verdicts)
         self._mark(batch.decoder)
         begin = 0
         for number, latest in sorted(self._marks.items(), key=itemgetter(1)):

@@ -19,14 +19,11 @@ from ordack.audit.result import (
     OUTCOMES,
     REJECTS,
     ConnectionReport,
-    Event,
     Latency,
     SenderReport,
     SequenceId,
     SequenceReport,
     StreamReport,
-    Unknown,
-    Violation,
 )
 
 LATENCIES = ("session", "order", "final")
@@ -285,45 +282,27 @@ _ENDS = {
     lib.MQQB_END_REPLACED: "replaced",
     lib.MQQB_END_CAPTURE: "end of the capture",
 }
-_MARKS = {"first_message": "first_message", "first_hole": "hole", "last_hole": "hole", "first_malformed": "malformed"}
 _COUNTED = ("packets", "messages", "holes", "malformed")
 
 
-def connection_report(partial: Partial, number: int, found: Sequence[Violation | Unknown]) -> ConnectionReport:
-    """found: what concerns it, in the order of the result."""
+def connection_report(partial: Partial, number: int) -> ConnectionReport:
+    """One of the connections of a task."""
     row = partial.connections[number]
-    ends, syn = partial.ends_of(number), bool(partial.syn[number])
     directions = row["direction"]
-    first, last = int(row["first_time"]), int(row["last_time"])
-    events = [Event(first, "begin" if syn else "older", 0, "")]
-    if row["established"]:
-        events.append(Event(int(row["established"]), "established", 1, ""))
     managers = []
     for side in (0, 1):
         own = directions[side]
-        for name, what in _MARKS.items():
-            if own[name] and not (name == "last_hole" and own["holes"] < 2):
-                events.append(Event(int(own[name]), what, side, ""))
         codes = [int(code) for code in own["sources"] if code] or [int(own["owner"])]
         managers.append("several" if len(codes) > 1 else guid_text(partial.guids[codes[0]]) if codes[0] else "")
-    events += [
-        Event(item.packets[-1].time, "violation" if isinstance(item, Violation) else "unknown", 0, item.kind)
-        for item in found[:32]
-        if item.packets
-    ]
     ended = [side for side in (0, 1) if directions[side]["ended"]]
     endings = ["another protocol"] * bool(row["foreign"])
     endings += dict.fromkeys(_ENDS[int(directions[side]["ending"])] for side in ended)
-    ending = ", ".join(endings)
-    events.sort()
-    events.append(Event(last, "end", 0, ending))
     return ConnectionReport(
-        ends=ends,
-        syn=syn,
-        first_time=first,
-        last_time=last,
+        ends=partial.ends_of(number),
+        syn=bool(partial.syn[number]),
+        first_time=int(row["first_time"]),
+        last_time=int(row["last_time"]),
         queue_managers=(managers[0], managers[1]),
-        end=ending,
-        events=tuple(events),
+        end=", ".join(endings),
         **{name: (int(directions[0][name]), int(directions[1][name])) for name in _COUNTED},
     )

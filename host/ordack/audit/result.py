@@ -271,21 +271,11 @@ class StreamReport:
 OUTCOMES = ("received", "stored", "waiting", "sent", "in_doubt")
 
 
-class Event(NamedTuple):
-    """An entry of a connection's time line: begin, older, established, first_message, hole, malformed, violation,
-    end."""
-
-    time: int
-    what: str
-    direction: int
-    text: str
-
-
 @dataclass(frozen=True, slots=True)
 class ConnectionReport:
     """One incarnation of a TCP connection. ends: address and port, of the end that opened it first, if syn.
 
-    packets, messages (UserMessage format), holes, malformed: by direction. events: the first 64 and the last.
+    packets, messages (UserMessage format), holes, malformed: by direction.
     queue_managers: GUID as text of the sender that was seen in each direction, "" if none, "several".
     """
 
@@ -299,7 +289,6 @@ class ConnectionReport:
     malformed: tuple[int, int]
     queue_managers: tuple[str, str]
     end: str
-    events: tuple[Event, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,29 +307,14 @@ class SenderReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
-    """Points of a stream for a plot, thinned to a few thousand, in order of time.
-
-    points: (time in ns since 1970, position of the number, what). what: 0 first transmission, 1 resend, 2 not
-    accepted by the receiver's rule, 3 OrderAck, 4 positive FinalAck, 5 negative FinalAck. The position goes on from
-    one sequence to the next: number + base of the sequence. boundaries: (time, base, sequence) of each sequence.
-    """
-
-    stream: StreamKey
-    points: tuple[tuple[int, int, int], ...]
-    boundaries: tuple[tuple[int, int, SequenceId], ...]
-    thinned: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Result:
     """summary: the JSON object of `ordack audit --json`. paths: the files, in the order of their first frames.
 
     damages: (path, text) for what could not be read. violations, unknowns: at most 1,000 of a kind for a stream are
     kept with their packets; the counts in summary and streams are of all. connections: at most the 10,000 that had
-    most trouble, by index of the capture; dropped ones are counted in summary. worst: the 20
-    streams with most violations, then unknown verdicts, then resends. series: of the streams with most
-    trouble, if asked for. names: what people call queue managers. bytes_read: of captures, in all tasks.
+    most trouble, by index of the capture; dropped ones are counted in summary. worst: the 20 streams with most
+    violations, then unknown verdicts, then resends. names: what people call queue managers. bytes_read: of captures,
+    in all tasks.
     """
 
     summary: dict[str, Any]
@@ -354,7 +328,6 @@ class Result:
     histograms: dict[str, dict[float, int]]
     latency: dict[str, Latency]
     worst: Sequence[StreamReport] = ()
-    series: list[Series] = field(default_factory=list)
     names: PeerNames = field(default=PeerNames({}), compare=False)
     bytes_read: int = field(default=0, compare=False)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import gc
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,8 +21,6 @@ import pyarrow as pa
 
 from ordack.audit.partial import Partial
 from ordack.audit.replay import BATCH_ROWS, COLUMNS, Auditor
-from ordack.audit.result import StreamKey
-from ordack.audit.series import Kept, Lines
 from ordack.audit.shares import Connections
 from ordack.capture import byte_ranges, columnar
 from ordack.capture.byte_ranges import Piece, Places, Range, Report
@@ -55,41 +52,28 @@ _CHUNK_BITS = 20  # of the number of a range's chunk, behind that of the range
 
 class Share(NamedTuple):
     """What a task needs to replay: all parts of the capture, and their numbers among the routed rows. strays: other
-    tasks know more. plotted: streams of which points are wanted."""
+    tasks know more."""
 
     paths: Sequence[str]
     start: int
     parts: Sequence[columnar.Gathered]
     numbers: Sequence[int]
     strays: bool
-    plotted: Sequence[StreamKey]
 
     def lows(self) -> dict[int, int]:
         """Of each routed row, what no frame of it has a moment before."""
         return {number: part.before - WINDOW_NS for number, part in zip(self.numbers, self.parts, strict=True)}
 
 
-def whole(
-    files: Sequence[str],
-    start: int,
-    progress: Callable[[int], None] | None = None,
-    plot: Kept | Lines | None = None,
-) -> Partial:
-    """The audit of these files, in order, in one go. plot: takes points. OSError if a file cannot be read."""
+def whole(files: Sequence[str], start: int, progress: Callable[[int], None] | None = None) -> Partial:
+    """The audit of these files, in order, in one go. OSError if a file cannot be read."""
     batches = columnar.batches(files, rows=BATCH_ROWS, columns=COLUMNS, ordered=True)
-    return _fed(Auditor(start, verdicts=plot is not None), batches, progress, plot)
+    return _fed(Auditor(start), batches, progress)
 
 
-def _fed(
-    auditor: Auditor,
-    batches: Iterable[columnar.Batch],
-    progress: Callable[[int], None] | None,
-    plot: Kept | Lines | None,
-) -> Partial:
+def _fed(auditor: Auditor, batches: Iterable[columnar.Batch], progress: Callable[[int], None] | None) -> Partial:
     for batch in batches:
         auditor.feed(batch)
-        if plot is not None and auditor.verdicts is not None:
-            plot.add(batch, auditor.verdicts)
         if progress is not None:
             progress(batch.rows)
     return auditor.partial()
@@ -99,15 +83,13 @@ def replay(
     share: Share, pieces: Iterable[tuple[int, int, int, bytes]], progress: Callable[[int], None] | None
 ) -> Partial:
     """pieces: low, number of a part and chunk of it, size, packed frames; in order."""
-    lines = Lines(share.plotted) if share.plotted else None
     places = {row: place for place, row in enumerate(share.numbers)}
     chunks = (
         columnar.Chunk(low, places[part >> _CHUNK_BITS], byte_ranges.unpacked(size, packed))
         for low, part, size, packed in pieces
     )
     batches = columnar.gathered(share.paths, share.parts, chunks, BATCH_ROWS, COLUMNS)
-    found = _fed(Auditor(share.start, share.strays, lines is not None), batches, progress, lines)
-    return replace(found, series=lines.series()) if lines is not None else found
+    return _fed(Auditor(share.start, share.strays), batches, progress)
 
 
 class Stages:
@@ -154,17 +136,17 @@ class Stages:
         self._numbers = [numbers[number] for number in held]
         self._connections = Connections(reports[number] for number in held)
 
-    def _replay(self, places: Places, shares: int, plotted: Sequence[StreamKey] = ()) -> list[Partial]:
-        share = Share(self._files, self._start, self._parts, self._numbers, shares > 1, plotted)
+    def _replay(self, places: Places, shares: int) -> list[Partial]:
+        share = Share(self._files, self._start, self._parts, self._numbers, shares > 1)
         return self._storage.replay(share, places, shares, self._progress)
 
     def partials(self) -> list[Partial]:
         """What each task has found out. A task without frames has none."""
         return self._replay(self._connections.shares(self._shares), self._shares)
 
-    def again(self, pairs: set[int], plotted: Sequence[StreamKey] = ()) -> Partial:
-        """What one task finds out about the connections of these pairs of hosts, with points of these streams."""
-        return self._replay(self._connections.between(pairs), 1, plotted)[0]
+    def again(self, pairs: set[int]) -> Partial:
+        """What one task finds out about the connections of these pairs of hosts."""
+        return self._replay(self._connections.between(pairs), 1)[0]
 
 
 class _Here:

@@ -9,7 +9,6 @@ they have found out.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +18,7 @@ from ordack.audit import stages
 from ordack.audit.merge import Merged
 from ordack.audit.partial import Partial
 from ordack.audit.replay import BATCH_ROWS, COLUMNS, start_of
-from ordack.audit.result import Result, StreamKey, count_text
-from ordack.audit.series import Kept, Lines, most_trouble
+from ordack.audit.result import Result, count_text
 from ordack.capture import columnar
 from ordack.config.machine import is_local
 from ordack.config.paths import each, size_of
@@ -45,7 +43,6 @@ def run(
     *,
     spark: SparkSession | None = None,
     parts: int | None = None,
-    series: bool = False,
     range_bytes: int | None = None,
     progress: Progress | None = None,
 ) -> Result:
@@ -53,7 +50,7 @@ def run(
 
     spark: its tasks do it, if it is divided; else this process does. parts: into how many shares the connections are
     divided; by default `shares` says it, without Spark 1.
-    series: points for plots of the streams with most trouble. range_bytes: of a file that one
+    range_bytes: of a file that one
     task reads; by default so many that each place has some, and 128 MiB at most. progress: called with numbers of
     packets as this process has done them.
     Raises CaptureUnusable, and OSError for a file that cannot be read.
@@ -67,19 +64,9 @@ def run(
         parts = 1 if spark is None else shares(size, _places(spark))
     if parts > 1:
         with stages.Stages(files, start, parts, range_bytes, spark, progress) as staged:
-            result = result_of(files, staged.partials(), staged.again, series)
+            result = result_of(files, staged.partials(), staged.again)
             return replace(result, bytes_read=staged.bytes_read)
-    with contextlib.closing(Kept()) as kept:
-        found = stages.whole(files, start, progress, kept if series else None)
-        result = replace(result_of(files, [found]), bytes_read=size)
-        if series:
-            lines = Lines(most_trouble(result))
-            if kept.lost:
-                stages.whole(files, start, None, lines)
-            else:
-                kept.into(lines)
-            result.series.extend(lines.series())
-    return result
+    return replace(result_of(files, [stages.whole(files, start, progress)]), bytes_read=size)
 
 
 def shares(size: int, places: int | None) -> int:
@@ -126,25 +113,19 @@ def require_packets(result: Result) -> None:
 def result_of(
     paths: Sequence[str],
     partials: Sequence[Partial],
-    again: Callable[[set[int], Sequence[StreamKey]], Partial] | None = None,
-    series: bool = False,
+    again: Callable[[set[int]], Partial] | None = None,
 ) -> Result:
     """What all tasks together say of the files.
 
     again: replays the connections of these pairs of hosts once more, all in one place, for streams of which several
-    tasks know something, or of which points are wanted; not needed for one task. series: as of run, with `again`.
-    Raises CaptureUnusable.
+    tasks know something; not needed for one task. Raises CaptureUnusable.
     """
     if not any(partial.frames for partial in partials):
         raise CaptureUnusable("; ".join(map(_problem, paths)) or "there is no capture")
     merged = Merged(paths, partials)
     if merged.split.any() and again is not None:
-        merged.settle(again(merged.wanted(), ()))
-    result = merged.result()
-    if series and again is not None:
-        plotted = most_trouble(result)
-        result.series.extend(again(merged.concerned(plotted), plotted).series)
-    return result
+        merged.settle(again(merged.wanted()))
+    return merged.result()
 
 
 def _places(spark: SparkSession) -> int | None:

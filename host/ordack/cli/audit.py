@@ -72,8 +72,7 @@ FollowOption = Annotated[
     typer.Option(
         metavar="FOLDER",
         parser=local,
-        help="Instead of PATH: audit a folder in which captures keep arriving, until SIGTERM or SIGINT. Uses Spark "
-        "only with --master.",
+        help="Instead of PATH: audit a folder in which captures keep arriving, until SIGTERM or SIGINT.",
     ),
 ]
 CheckpointOption = Annotated[
@@ -119,13 +118,13 @@ def audit(
         from ordack.pipeline.packets import find_files
         from ordack.pipeline.spark import SparkMissing, spark_session, words
 
-        if html is not None:
-            from ordack.audit import html_page  # noqa: F401 - needs packages of its own
     if no_spark and (master is not None or conf):
         raise typer.BadParameter("--no-spark excludes --master and --conf")
     known, settings = PeerNames(read_file(None, names).names), spark_settings(conf)
     if follow is not None and checkpoint is not None:
-        _follow_audit(follow, checkpoint, once, None if no_spark else master, settings, out, html, known, as_json)
+        if master is not None or conf:
+            raise typer.BadParameter("--follow works in this process: it excludes --master and --conf")
+        _follow_audit(follow, checkpoint, once, out, html, known, as_json)
         return
     try:
         files = list(dict.fromkeys(file for path in captures or () for file in find_files(path, complain)))
@@ -133,7 +132,7 @@ def audit(
         alone = master is None and tasks.shares(size, os.cpu_count() or 1) == 1
         with _audit_progress() as show:
             spark = None if no_spark or alone else spark_session(master, "ordack audit", settings)
-            result = tasks.run(files, spark=spark, series=html is not None, progress=show)
+            result = tasks.run(files, spark=spark, progress=show)
         tasks.require_packets(result)
         result = replace(result, names=known)
         _save_audit(result, out, html)
@@ -177,8 +176,6 @@ def _follow_audit(
     folder: Path,
     checkpoint: Path,
     once: bool,
-    master: str | None,
-    settings: dict[str, str],
     out: Path | None,
     html: Path | None,
     names: PeerNames,
@@ -186,15 +183,10 @@ def _follow_audit(
 ) -> None:
     """Audit a folder that grows, and report whenever there is something new."""
     with needs("spark"):
-        from pyspark.errors import PySparkException
-
         from ordack.audit import files, tasks
         from ordack.audit.follow import Follower, FollowError
         from ordack.audit.result import count_text
-        from ordack.pipeline.spark import SparkMissing, spark_session, words
 
-        if html is not None:
-            from ordack.audit import html_page  # noqa: F401 - needs packages of its own
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: stopped.set())
@@ -205,8 +197,7 @@ def _follow_audit(
         with follower.lock():
             if going_on := follower.going_on():
                 complain(going_on)
-            spark = None if master is None else spark_session(master, "ordack audit", settings)
-            for step, result in follower.reports(once, spark, stopped.is_set):
+            for step, result in follower.reports(once, stopped.is_set):
                 for path in sorted(follower.passed_over - named):
                     complain(f"passed over: {path} is no pcap or pcapng file, packed with gzip or zstd or not")
                 named |= follower.passed_over
@@ -223,11 +214,8 @@ def _follow_audit(
             if result is None:
                 raise tasks.CaptureUnusable(f"there was nothing to judge: no packet of the protocol in {folder} so far")
             tasks.require_packets(result)
-    except (tasks.CaptureUnusable, FollowError, SparkMissing, OSError) as error:
+    except (tasks.CaptureUnusable, FollowError, OSError) as error:
         complain(in_words(error))
-        raise typer.Exit(2) from None
-    except PySparkException as error:
-        complain(words(error))
         raise typer.Exit(2) from None
     raise typer.Exit(result.verdict.status)
 
