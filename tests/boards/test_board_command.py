@@ -591,7 +591,7 @@ def test_what_is_in_an_outbox_is_told_with_its_reason(tmp_path: Path) -> None:
     async def fill() -> None:
         node = Node(str(tmp_path), name="press 7")
         line1 = node.queue(queue)
-        await node.delete(await line1.send(b"given up", dead_letter=True))
+        node.delete(await line1.send(b"given up", dead_letter=True))
         await line1.send(b"waits", ttrq=3600)
         await line1.send(b"waits", ttrq=7200)
         await node.close()
@@ -754,7 +754,7 @@ def test_an_outbox_is_rescued_and_what_is_in_it_listed(tmp_path: Path) -> None:
         node = Node(str(folder), name="press 7")
         line1 = node.queue(queue)
         await line1.send_all([b"\xff\x00", b"21.5", b"x" * 300], label="reading")
-        await node.delete(await line1.send(b"given up", dead_letter=True))
+        node.delete(await line1.send(b"given up", dead_letter=True))
         await node.close()
 
     asyncio.run(fill())

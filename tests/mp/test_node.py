@@ -50,7 +50,7 @@ def check(case, restarts=False):
             assert board.final_ack(1, event[2])
             assert board.node.stats.late == late
         else:
-            asyncio.run(board.node.delete(message))
+            board.node.delete(message)
         step()
     board.run(end, step)
     board.node.deadlines.check()
@@ -226,7 +226,7 @@ def a_full_quota_discards_the_copy_and_says_so():
         assert [message.message_id for message in node.journal()] == [2, 4]
         assert board.told == [(1, 0xC001), (3, 0xC001), (5, 0xC001), (7, 0xC001)]
         assert node.outbox.live == 4
-        asyncio.run(node.take(node.dead_letters()[0]))
+        node.take(node.dead_letters()[0])
         for message_id in (9, 10):
             board.send(journal=JN)
             board.store()
@@ -257,7 +257,7 @@ def a_dead_letter_stays_until_it_is_taken():
         assert board.node.stats.late == late
         assert len(board.node.dead_letters()) == 2
     letter = board.node.dead_letters()[1]
-    asyncio.run(board.node.take(letter))
+    board.node.take(letter)
     assert letter.conclusion().answer == confirm.DEAD_LETTERED
     for _ in range(2):
         assert [letter.message_id for letter in board.node.dead_letters()] == [1]
@@ -274,7 +274,7 @@ def what_is_on_its_way_cannot_be_taken_and_what_has_ended_not_deleted():
     for state in "QSO":
         assert board.state() == state
         try:
-            asyncio.run(board.node.take(message))
+            board.node.take(message)
             raise AssertionError("it should be refused")
         except ValueError:
             pass
@@ -282,9 +282,9 @@ def what_is_on_its_way_cannot_be_taken_and_what_has_ended_not_deleted():
             board.transmit()
         if state == "S":
             board.store()
-    asyncio.run(board.node.delete(message))
+    board.node.delete(message)
     try:
-        asyncio.run(board.node.delete(message))
+        board.node.delete(message)
         raise AssertionError("it should be refused")
     except ValueError:
         pass
@@ -292,7 +292,7 @@ def what_is_on_its_way_cannot_be_taken_and_what_has_ended_not_deleted():
     assert board.state() == "X"
     assert board.node.dead_letters()[0].conclusion().message_class == 0x8001
     for k in range(2):
-        asyncio.run(board.node.delete(board.send()))
+        board.node.delete(board.send())
         assert board.state(2 + k) == "-"
         board.restart()
 
@@ -555,7 +555,7 @@ def the_handle_of_a_message_on_the_flash_says_what_became_of_it():
     assert not early.is_settled()
     assert bytes(board.node.read(found).properties.body) == b"8"
     assert board.node.find(99) is None
-    board.node.delete_now(given_up)
+    board.node.delete(given_up)
     assert (given_up.conclusion().answer, given_up.is_stored()) == ("discarded", False)
     assert board.told == [(11, 0x8001)]
     assert board.node.waiting == 11
@@ -578,7 +578,7 @@ def the_handle_of_a_message_on_the_flash_says_what_became_of_it():
     assert board.node.find(9) is None
     assert sent[7].conclusion().answer == "dead-lettered"
     assert [letter.message_id for letter in board.node.dead_letters()] == [8]
-    board.node.take_now(sent[7])
+    board.node.take(sent[7])
     assert board.node.dead_letters() == []
     assert board.transmit() == []
 
@@ -811,7 +811,7 @@ def nothing_is_told_before_the_node_has_done_its_work():
         depth[0] += 1
         told.append(message.message_id)
         if len(told) == 1:
-            board.node.delete_now(board.send(b"again"))
+            board.node.delete(board.send(b"again"))
         depth[0] -= 1
 
     board.node.notices._on_failed = failed
@@ -853,7 +853,7 @@ def whoever_is_not_told_before_the_power_goes_is_told_after_it():
         board = Board(connect=Nowhere())
         _fail(board, 2)
         kept = board.send(b"", dead_letter=True)
-        board.node.delete_now(kept)
+        board.node.delete(kept)
         board.node.commit_now()
         board.restart(way)
         assert [letter.message_id for letter in board.node.dead_letters()] == [3], "the others stay only to be told"
@@ -862,7 +862,7 @@ def whoever_is_not_told_before_the_power_goes_is_told_after_it():
         board.node.commit_now()
         board.restart(way)
         assert len(board.told) == 3, "once more only if the power went in between"
-        board.node.take_now(board.node.find(3))
+        board.node.take(board.node.find(3))
         assert board.node.outbox.live == 0
 
 
@@ -873,10 +873,10 @@ def a_callback_may_take_and_ask_about_its_message():
     def failed(message):
         seen.append((message.conclusion().answer, bytes(board.node.read(message).properties.body)))
         if message.conclusion().answer == "dead-lettered":
-            board.node.take_now(message)
+            board.node.take(message)
         else:
             try:
-                board.node.take_now(message)
+                board.node.take(message)
                 raise AssertionError("it is in no queue")
             except ValueError:
                 pass
@@ -1079,7 +1079,7 @@ def power_goes_at_every_change_of_the_disk():
         board.node.deadlines.check()
         durable()
         expect(first + 1, "-")
-        asyncio.run(board.node.take(board.node.find(first + 1)))
+        board.node.take(board.node.find(first + 1))
         durable()
     print(counts[0], "cuts")
     assert counts[0] > 1000

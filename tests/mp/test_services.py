@@ -258,7 +258,7 @@ def a_node_does_not_sleep_while_the_flash_refuses():
     machine = Machine()
     node = Node("", files=disk, clock=lambda: 0)
     message = node.queue(power.NAMES[0]).put(b"1")
-    node.delete_now(message)
+    node.delete(message)
     message = node.queue(power.NAMES[0]).put(b"2", dead_letter=True)
 
     def refuse(disk, step, data):
@@ -266,7 +266,7 @@ def a_node_does_not_sleep_while_the_flash_refuses():
 
     disk.before = refuse
     try:
-        node.delete_now(message)
+        node.delete(message)
     except log.OutboxError:
         pass
     try:

@@ -342,7 +342,7 @@ def a_node_that_has_nothing_to_send_says_nothing_of_the_network(chip):
     made = Board(chip, "mute", "connect", with_node=True)
     made.go(lambda: made.node.is_unheard)
     assert made.node.is_unheard
-    made.node.delete_now(made.node.find(made.node.last_message_id))
+    made.node.delete(made.node.find(made.node.last_message_id))
     made.rest(600000)
     assert not made.node.is_unheard
     assert made.wifi.attempts == 1
@@ -387,7 +387,7 @@ def the_board_is_reset_when_what_it_accepted_is_durable(chip):
     assert after.waiting == 2
     made.disk.before = refuse
     try:
-        made.node.delete_now(made.node.find(made.node.last_message_id))
+        made.node.delete(made.node.find(made.node.last_message_id))
     except log.OutboxError:
         pass
     made.go(lambda: made.wifi.attempts == 7, 100000000)

@@ -81,7 +81,7 @@ def test_each_makes_its_dead_letter_once_whatever_the_order_and_the_starts(how: 
             assert board.told[-1] == (number, PURGED)
             assert letters(board) == [number]
             assert board.node.read(board.node.dead_letters()[0]).properties.body == b"%d" % (number - 1)
-            board.node.take_now(board.node.dead_letters()[0])
+            board.node.take(board.node.dead_letters()[0])
         board.final_ack(number, PURGED)  # once more
         if len(left) % 29 == 0:
             board.restart(how)
@@ -206,10 +206,10 @@ def test_the_application_hears_what_becomes_of_its_message() -> None:
     assert answers == ["dead-lettered", "received", "dead-lettered", "discarded", "received"], "a quarter of `hold`"
     assert [sent[k].is_received() for k in (3, 5, 6, 7, 8)] == [False, True, False, False, True]
     assert found.conclusion().message_class == PURGED
-    board.node.delete_now(sent[11])
+    board.node.delete(sent[11])
     assert (sent[11].conclusion().message_class, board.told[-1]) == (0x8001, (12, 0x8001))
     with pytest.raises(ValueError, match="not on its way"):
-        board.node.delete_now(sent[11])
+        board.node.delete(sent[11])
     assert not any(board.queue.followed.get(number) for number in (4, 6, 7, 8, 9, 12)), "memory"
 
 
@@ -285,7 +285,7 @@ def test_a_board_with_messages_of_all_kinds_ends_each_once(seed: int) -> None:
         else:
             board.restart(dice.choice(power.WAYS))
             for letter in board.node.dead_letters() + board.node.journal():
-                board.node.take_now(letter)
+                board.node.take(letter)
         there = set(aside(board.node, board.queue))
         assert there <= open_ - set(ended)
         assert board.told is not None

@@ -34,7 +34,7 @@ async def main():
     for message in node.dead_letters():
         conclusion = message.conclusion()
         print(conclusion.answer, conclusion.message_class, conclusion.in_doubt)
-        await node.take(message)
+        node.take(message)
     await node.close()
 
 asyncio.run(main())

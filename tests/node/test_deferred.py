@@ -117,7 +117,7 @@ class Model:
         waiting = [body for body in self.handles if body not in self.ended]
         if waiting:
             body = self.dice.choice(waiting)
-            self.board.node.delete_now(self.handles[body])
+            self.board.node.delete(self.handles[body])
             self.board.node.notices.deliver()
             assert self.ended[body] == "failed"
 

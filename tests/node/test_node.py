@@ -570,7 +570,7 @@ async def test_a_closed_node_says_so_and_what_to_do(tmp_path: Path) -> None:
     queue = node.queue(LINE)
     waits = queue.put(b"waits")
     dead = queue.put(b"dead", dead_letter=True)
-    node.delete_now(dead)
+    node.delete(dead)
     await node.close()
 
     def refuses(error: OutboxError) -> None:
@@ -583,8 +583,8 @@ async def test_a_closed_node_says_so_and_what_to_do(tmp_path: Path) -> None:
             lambda: queue.put_all([b"no"]),
             node.poll,
             lambda: node.wait(waits.is_settled, 5000),
-            lambda: node.take_now(dead),
-            lambda: node.delete_now(waits),
+            lambda: node.take(dead),
+            lambda: node.delete(waits),
         ):
             with pytest.raises(OutboxError) as raised:
                 use()
@@ -593,8 +593,6 @@ async def test_a_closed_node_says_so_and_what_to_do(tmp_path: Path) -> None:
             queue.send(b"no"),
             queue.send_all([b"no"]),
             waits.stored(),
-            node.take(dead),
-            node.delete(waits),
         ):
             with pytest.raises(OutboxError) as raised:
                 await coroutine

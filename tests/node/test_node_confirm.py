@@ -340,11 +340,11 @@ async def test_a_dead_letter_that_cannot_be_taken_durably_says_so() -> None:
 
     plant.disk.before = full
     with pytest.raises(OutboxError, match="not durable"):
-        await plant.node.take(message)
+        plant.node.take(message)
     plant.disk.before = None
     await plant.restart()
     [again] = plant.node.dead_letters()
-    await plant.node.take(again)
+    plant.node.take(again)
     await plant.restart()
     assert plant.node.dead_letters() == []
     await plant.stop()

@@ -114,20 +114,20 @@ def test_answers_without_asyncio() -> None:
         ]
         assert [message.is_received() for message in (plain, refused, received)] == [False, False, True]
         assert [message.is_stored() for message in (plain, refused, received)] == [True, False, True]
-        node.take_now(refused)
+        node.take(refused)
         assert node.dead_letters() == []
         with pytest.raises(ValueError, match="neither"):
-            node.take_now(refused)
+            node.take(refused)
         node.close_now()
 
 
 def test_a_message_is_given_up_without_asyncio() -> None:
     node = Node("", files=power.Disk())
     message = node.queue(LINE).put(b"", dead_letter=True)
-    node.delete_now(message)
+    node.delete(message)
     assert message.conclusion().answer == confirm.DEAD_LETTERED
     with pytest.raises(ValueError, match="not on its way"):
-        node.delete_now(message)
+        node.delete(message)
 
 
 def test_what_ends_delivery_is_raised_by_every_poll(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -567,7 +567,7 @@ def half_sent(destination: Destination) -> Iterator[tuple[Node, Message]]:
 
 def test_a_message_that_ends_while_it_is_sent_leaves_nothing_half() -> None:
     with elsewhere() as destination, half_sent(destination) as (node, message):
-        node.delete_now(message)
+        node.delete(message)
         after = node.queue(LINE).put(b"after")
         assert node.wait(after.is_stored, LONG_MS)
         assert destination.bodies == [b"first", b"after"]

@@ -312,32 +312,20 @@ class Node:
             packet.properties.fields[core.PROPERTIES_MESSAGE_CLASS] = message.record[confirm.CLASS]
         return packet
 
-    async def take(self, message: Message) -> None:
+    def take(self, message: Message) -> None:
         """Take a message out of the dead-letter queue or the journal: returns when that is durable.
 
         Raises ValueError if it is in neither; OutboxError: the file system refused, after a cut it may be there again.
         """
         self.outcomes.let_go(message)
-        await self.commits.commit()
-        self.commits.check_durable()
-
-    def take_now(self, message: Message) -> None:
-        """As `take`, without asyncio."""
-        self.outcomes.let_go(message)
         self.commits.commit_now()
         self.commits.check_durable()
 
-    async def delete(self, message: Message) -> None:
+    def delete(self, message: Message) -> None:
         """Give up a message that is on its way: dead-lettered with JN, discarded without, class 0x8001 (C-29).
 
         Returns when that is durable. Raises ValueError if it has ended already; OutboxError as `take`.
         """
-        self.outcomes.give_up(message)
-        await self.commits.commit()
-        self.commits.check_durable()
-
-    def delete_now(self, message: Message) -> None:
-        """As `delete`, without asyncio."""
         self.outcomes.give_up(message)
         self.commits.commit_now()
         self.commits.check_durable()

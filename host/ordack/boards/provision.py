@@ -97,7 +97,7 @@ def _send(path, folder, seconds):
         in_time = node.wait(settled, 1000 * seconds) and message.is_settled()
         reason = queue.peer.reason
         if not in_time:
-            node.delete_now(message)
+            node.delete(message)
         said = message.conclusion()
         return (node.guid, message.is_stored(), said.message_class, in_time, before, str(reason), node.damage,
             node.outbox.ahead)
