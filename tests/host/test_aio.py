@@ -150,29 +150,6 @@ async def test_a_task_that_is_cancelled_while_its_store_is_being_opened_leaves_i
     assert _bodies(store, "line1") == [b"1"]
 
 
-async def test_a_client_whose_close_is_cancelled_is_closed_whole(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    closed: list[Client] = []
-    close = Client.close
-
-    def slow(client: Client) -> None:
-        closed.append(client)
-        assert go_on.wait(DEADLINE_S)
-        close(client)
-
-    go_on = threading.Event()
-    client = ordack.connect_async(store)
-    async with client.worker(), client.worker():
-        pass
-    monkeypatch.setattr(Client, "close", slow)
-    task = asyncio.create_task(client.close())
-    await until(lambda: closed)
-    task.cancel()
-    go_on.set()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert len(closed) == 2
-
-
 def test_a_store_that_is_not_there_is_said(tmp_path: Path) -> None:
     async def work() -> None:
         async with ordack.connect_async(tmp_path / "none"):

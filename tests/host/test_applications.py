@@ -3,9 +3,7 @@ the network, and nothing of it if it fails; whatever ends, the messages that som
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
 import shutil
 import signal
 import socket
@@ -18,23 +16,21 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mqqb import confirm, headers
 from ordack.api import remote
 from ordack.broker import service
-from ordack.broker.applications import PutBack, Take
+from ordack.broker.applications import PutBack
 from ordack.broker.commits import Commit, Direct, Request, Wanted, carry_out
 from ordack.broker.manager import Manager
-from ordack.broker.orders import Order
 from ordack.broker.outcome import Outcomes
-from ordack.broker.sending import Run, each, in_runs
+from ordack.broker.sending import each, in_runs
 from ordack.client import Client, Letter, Transaction
 from ordack.config.config import Config
 from ordack.config.names import BadName
-from ordack.server.applications import APPLICATIONS_MAX
+from ordack.server.looking import looking_in
 from ordack.store import Store, StoreBusy, StoreError, StoreFull, StoreServed, StoreUnknown
 from ordack.store.locks import SERVE_LOCK, Locks
 from ordack.store.messages import NotTaken
@@ -101,29 +97,6 @@ def test_a_commit_that_fails_changes_nothing_and_the_others_of_its_batch_stand(h
     assert host.content("line1") == [b"1", b"2"]
     (again,) = do(manager, other.wants("line1", 5))
     assert _bodies(again) == [b"1", b"2"]
-
-
-def test_a_take_waits_for_no_writer_unless_it_may_move_poison(host: Host, manager: Manager) -> None:
-    app = App(manager)
-    do(manager, app.commits(Letter("line1", b"1"), Letter("line1", b"2")))
-    wanted = app.wants("line1", 2)[1]
-    assert isinstance(wanted, Take)
-    counted = wanted._replace(wanted=wanted.wanted._replace(counted=True))
-    connection = host.store._database.connection
-    with contextlib.closing(apsw.Connection(str(host.store.path))) as writer:  # as a checkpoint is for a moment
-        connection.set_busy_handler(lambda _tries: False)
-        writer.execute("BEGIN IMMEDIATE")
-        (found,) = do(manager, (app.application, counted))
-        assert _bodies(found) == [b"1", b"2"]
-        connection.set_busy_handler(lambda _tries: bool(writer.execute("COMMIT")))
-        do(manager, (app.application, PutBack(_keys(found))))
-        writer.execute("BEGIN IMMEDIATE")
-        poison = counted._replace(wanted=counted.wanted._replace(poison_after=1))
-        assert do(manager, (app.application, poison)) == [[]]
-    assert host.content("line1;poison") == [b"1", b"2"]
-    assert not manager.applications.writes([(app.application, counted)])
-    assert do(manager, (app.application, poison._replace(until=START + 1))) == [None]
-    assert manager.applications.writes([(app.application, counted)]), "for who waits may be given poison"
 
 
 @pytest.mark.parametrize("times", [1, 3])
@@ -305,28 +278,6 @@ def test_a_commit_to_another_queue_manager_leaves_at_once_on_the_session_that_is
     assert receiver.content("line1") == [b"1", b"2"]
 
 
-def test_no_statement_is_compiled_again_as_long_as_messages_come_and_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ordack.store.DISK_S", 1e9)  # however long this takes, the disk is looked at once
-    world, receiver, sender = two_hosts(tmp_path)
-    sends, takes = App(sender.manager), App(receiver.manager)
-
-    def compiled_for_six_commits() -> int:
-        connections = [host.store._database.connection for host in (sender, receiver)]
-        before = sum(connection.cache_stats()["misses"] for connection in connections)
-        for _ in range(6):
-            do(sender.manager, sends.commits(Letter(REMOTE, b"1")), now=world.now)
-        world.settle(lambda: len(receiver.content("line1")) == 6)
-        [rows] = do(receiver.manager, takes.wants("line1", 6), now=world.now)
-        do(receiver.manager, takes.commits(taken=_keys(rows)), now=world.now)
-        return sum(connection.cache_stats()["misses"] for connection in connections) - before
-
-    for _ in range(3):
-        compiled_for_six_commits()
-    assert compiled_for_six_commits() == 0
-
-
 @pytest.mark.rule("B-317", "B-318")
 def test_acknowledgements_and_commits_in_one_batch_keep_the_numbers_of_a_stream(tmp_path: Path) -> None:
     world, receiver, sender = two_hosts(tmp_path)
@@ -459,37 +410,29 @@ def serve(store: Path) -> Iterator[Serve]:
         running.stop()
 
 
+@pytest.fixture(params=["alone", "served", "away"])
+def place(request: pytest.FixtureRequest, store: Path) -> Iterator[Path | str]:
+    """What a Client opens, for that store."""
+    running, found = serve_applications(store) if request.param == "away" else (None, store)
+    if request.param == "served":
+        running = Serve(store)
+    yield found
+    if running:
+        status, _, told = running.stop()
+        assert (status, "disconnected" in told) == (0, False)
+
+
 def _last_answer(client: Client) -> int:
     """The number of its last commit that `serve` has done; 0 if it has done none."""
     known = client.store.answers.find(client.access._application)
     return known.number if known else 0
 
 
-@pytest.mark.parametrize("served", [False, True], ids=["alone", "served"])
-def test_threads_work_at_once_each_with_a_client_of_its_own(store: Path, served: bool) -> None:
-    running = Serve(store) if served else None
-
-    def one(name: str) -> list[bytes]:
-        with Client(store) as client:
-            for number in range(20):
-                client.send("line1", f"{name} {number}".encode())
-            with client.queue("line1").receive_batch(20, timeout=DEADLINE_S) as messages:
-                return [message.body for message in messages]
-
-    with ThreadPoolExecutor(4) as threads:
-        received = [body.decode() for bodies in threads.map(one, "abcd") for body in bodies]
-    assert sorted(received) == sorted(f"{name} {number}" for name in "abcd" for number in range(20))
-    if running:
-        running.stop()
-
-
-@pytest.mark.parametrize("place", ["alone", "served", "away"])
-def test_a_client_that_a_thread_is_using_says_so_to_another_and_the_first_goes_on(store: Path, place: str) -> None:
+def test_a_client_that_a_thread_is_using_says_so_to_another_and_the_first_goes_on(
+    store: Path, place: Path | str
+) -> None:
     """With the questions of two on one connection each could get the other's answer, or none."""
-    running, address = serve_applications(store) if place == "away" else (None, str(store))
-    if place == "served":
-        running = Serve(store)
-    with Client(address) as client, ThreadPoolExecutor(1) as other:
+    with Client(place) as client, ThreadPoolExecutor(1) as other:
         queue = client.queue("line1")
         waiting = other.submit(queue.begin_receive, 1, DEADLINE_S)
         until(lambda: "<locked" in repr(client.turn.lock), "it waits")
@@ -508,19 +451,13 @@ def test_a_client_that_a_thread_is_using_says_so_to_another_and_the_first_goes_o
         queue.end_receive([taken.lookup_id], confirm.ACK_RECEIVE)
         assert body_of(taken.packet) == b"21.5"
         assert not list(queue.peek())
-    if running:
-        running.stop()
 
 
-@pytest.mark.parametrize("place", ["alone", "served", "away"])
 def test_the_handler_of_a_signal_is_refused_the_client_that_it_interrupts_and_a_loop_dropped_there_ends_after(
-    store: Path, place: str
+    store: Path, place: Path | str
 ) -> None:
     """It took the answer to what it had interrupted for its own, or became part of that transaction."""
-    running, address = serve_applications(store) if place == "away" else (None, str(store))
-    if place == "served":
-        running = Serve(store)
-    with Client(address) as client, ThreadPoolExecutor(1) as other:
+    with Client(place) as client, ThreadPoolExecutor(1) as other:
         queue = client.queue("line1")
         client.send("line1", b"20.5")
         loops = [iter(queue.receive())]
@@ -547,17 +484,11 @@ def test_the_handler_of_a_signal_is_refused_the_client_that_it_interrupts_and_a_
         assert body_of(taken.packet) == b"21.5"
         assert [message.body for message in queue.peek()] == [b"20.5"], "it is back"
         queue.end_receive([taken.lookup_id], confirm.ACK_RECEIVE)
-    if running:
-        running.stop()
 
 
-@pytest.mark.parametrize("place", ["alone", "served", "away"])
-def test_a_forked_process_is_refused_the_client_of_its_parent_which_goes_on(store: Path, place: str) -> None:
+def test_a_forked_process_is_refused_the_client_of_its_parent_which_goes_on(store: Path, place: Path | str) -> None:
     """Several asked under the same numbers, and what the second one sent was taken for what the first one had sent."""
-    running, address = serve_applications(store) if place == "away" else (None, str(store))
-    if place == "served":
-        running = Serve(store)
-    with Client(address) as client:
+    with Client(place) as client:
         queue = client.queue("line1")
         client.send("line1", b"1")
         uses: list[Callable[[], object]] = [
@@ -571,9 +502,6 @@ def test_a_forked_process_is_refused_the_client_of_its_parent_which_goes_on(stor
             assert said[3:] == ["done"]
         client.send("line1", b"2")
         assert [message.body for message in queue.peek()] == [b"1", b"2"]
-    if running:
-        status, _, told = running.stop()
-        assert (status, "disconnected" in told) == (0, False)
 
 
 def test_a_client_has_serve_do_its_work_and_without_serve_does_it_itself(store: Path) -> None:
@@ -789,26 +717,6 @@ def test_a_question_that_serve_does_not_take_is_answered_and_what_was_taken_is_b
     assert serve.process.poll() is None
 
 
-def test_one_application_too_many_is_refused_when_it_has_waited(
-    store: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Client(store) as client:
-        client.send("plain", b"0")
-        crowd = [remote.Connection(_connected(store), secrets.token_bytes(16)) for _ in range(APPLICATIONS_MAX - 1)]
-        with Client(store) as late:
-            with monkeypatch.context() as patch:
-                patch.setattr(remote, "BUSY_TIMEOUT_S", 0.1)
-                with pytest.raises(StoreBusy, match=f"process {serve.process.pid} .*applications are connected"):
-                    late.send("plain", b"1")
-            crowd.pop().close()
-            late.send("plain", b"1")
-        client.send("plain", b"2")
-        assert [message.body for message in client.queue("plain").peek()] == [b"0", b"1", b"2"]
-        for connection in crowd:
-            connection.close()
-    assert serve.process.poll() is None
-
-
 def _connected(folder: Path) -> socket.socket:
     connected = service.connect(folder)
     assert connected
@@ -891,11 +799,6 @@ _SPOILED = [
             ("empty", 1, confirm.ACK_RECEIVE, 5, True),
             ("empty", "q", confirm.NACK_Q_PURGED, 5, True),
             ("empty", 1, confirm.NACK_Q_PURGED, -5, True),
-            ("move", 1, 1),
-            ("move", 1, -1, None, False),
-            ("move", "system$;deadxact", 1, None, False),
-            ("move", 1, 1, b"line1", False),
-            ("move", 1, 1, "q" * 2000, False),
             ("take", 1, 1, False, "x", None, None, 0),
             ("take", 1 << 20000, 1, False, None, None, None, 0),
             ("queue",),
@@ -913,20 +816,16 @@ _SPOILED = [
 ]
 
 
-@pytest.mark.parametrize("way", ["in the folder", "at an address"])
-def test_what_is_no_question_ends_its_connection_and_nothing_else(store: Path, way: str) -> None:
-    serve, address = serve_applications(store)
-    place = ("127.0.0.1", int(address.rpartition(":")[2]))
+def test_what_is_no_question_ends_its_connection_and_nothing_else(store: Path, serve: Serve) -> None:
     with Client(store) as client:
         for spoiled in _SPOILED:
-            with _connected(store) if way == "in the folder" else socket.create_connection(place) as connection:
+            with _connected(store) as connection:
                 connection.settimeout(DEADLINE_S)
                 connection.sendall(spoiled)
                 if spoiled.startswith(b"GET"):
                     connection.shutdown(socket.SHUT_WR)
-                with pytest.MonkeyPatch.context():
-                    while _received(connection):
-                        pass
+                while _received(connection):
+                    pass
             client.send("plain", b"x")
         assert _last_answer(client) == len(_SPOILED)
     status, _, said = serve.stop()
@@ -953,7 +852,8 @@ _VALUES = st.recursive(
 @given(
     st.binary(max_size=200)
     | st.tuples(
-        st.sampled_from([service.TAKE, service.COMMIT, service.PUT_BACK]) | st.text(), st.lists(_VALUES, max_size=6)
+        st.sampled_from([service.TAKE, service.COMMIT, service.EMPTY, service.LOOK, service.QUEUE]) | st.text(),
+        st.lists(_VALUES, max_size=6),
     ).map(lambda parts: service.frame(parts[0], *parts[1]))
 )
 def test_whatever_bytes_come_are_a_question_or_malformed(data: bytes) -> None:
@@ -967,6 +867,10 @@ def test_whatever_bytes_come_are_a_question_or_malformed(data: bytes) -> None:
             elif question[0] == service.COMMIT:
                 request = service.request_in(question, bytes(16))
                 assert all(isinstance(run.letter.destination, str) and run.bodies for run in request.commit.letters)
+            elif question[0] == service.EMPTY:
+                assert service.emptying_in(question).last >= 0
+            else:
+                looking_in(question)
     except service.Malformed:
         pass
 
@@ -1128,20 +1032,6 @@ def test_who_waits_through_serve_can_be_interrupted_and_goes_on(store: Path, ser
         with client.queue("line1").receive() as message:
             assert message.body == b"1"
     assert serve.process.poll() is None
-
-
-def test_no_signal_comes_while_what_it_raises_would_be_swallowed() -> None:
-    """A handler runs between two steps of Python; there is none within cbor2."""
-    run = Run(Letter("line1", b"1"), (b"1", b"2"))
-    request = Request(bytes(16), 1, Commit((1, 2), 0, (run,), Order("move", (1, 2, None, False))))
-    called: list[str] = []
-    encoded = service.commit_question(request)  # what is imported and made once is there
-    sys.setprofile(lambda frame, event, _: called.append(frame.f_code.co_filename) if event == "call" else None)
-    try:
-        assert service.commit_question(request) == encoded
-    finally:
-        sys.setprofile(None)
-    assert {Path(name).name for name in called} == {"service.py"}
 
 
 def test_a_store_that_was_removed_under_serve_is_said_and_not_waited_for(store: Path, serve: Serve) -> None:

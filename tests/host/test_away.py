@@ -255,36 +255,6 @@ def test_what_is_still_on_its_way_on_an_older_connection_does_not_happen_behind_
     assert _bodies(store, "plain") == []
 
 
-def test_serve_is_killed_again_and_again_and_each_message_comes_once_in_order(store: Path) -> None:
-    port = own_port()
-    serve, address = serve_applications(store, port=port)
-    count = 120
-    sent = threading.Semaphore(0)
-    failed: list[BaseException] = []
-
-    def send() -> None:
-        try:
-            with Client(address) as client:
-                for number in range(count):
-                    client.send("line1", b"%d" % number)
-                    sent.release()
-        except BaseException as error:  # noqa: BLE001 - the test tells it
-            failed.append(error)
-            sent.release(count)
-
-    sender = threading.Thread(target=send)
-    sender.start()
-    for _ in range(3):
-        for _ in range(count // 4):
-            assert sent.acquire(timeout=DEADLINE_S)
-        serve.stop(signal.SIGKILL)
-        serve, _ = serve_applications(store, port=port)
-    sender.join(DEADLINE_S)
-    assert not failed
-    assert _bodies(store, "line1") == [b"%d" % number for number in range(count)]
-    serve.stop()
-
-
 # ---- nobody is there
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 import secrets
-from array import array
 from pathlib import Path
 from struct import pack_into
 from typing import Any
@@ -20,11 +19,9 @@ from hypothesis import strategies as st
 from mqqb import build, core
 from mqqb.parse import transaction_offset
 from mqqb.session import Settings
-from mqqb.streams import Entry
 from ordack.broker.manager import Departures
 from ordack.broker.prediction import ready_to_follow
 from ordack.broker.sending import Letter
-from ordack.broker.tables import LongStream
 from ordack.client import Client
 from ordack.config.config import Config
 from ordack.store import clock
@@ -240,27 +237,3 @@ def test_c_and_its_twin_make_the_same_ready_to_follow(data: st.DataObject) -> No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(core, "implementation", "python")
         assert ready_to_follow(first, at, 7, packets) == found
-
-
-class _NoRows:
-    """Nothing is in the store alone."""
-
-    def after(self, _key: int, _limit: int) -> list[Entry]:
-        return []
-
-    def last(self) -> list[Entry]:
-        return []
-
-
-def test_nothing_follows_while_a_gap_may_have_to_be_bridged() -> None:
-    """What an OrderAck can still prove stored is forgotten with the number that bridges it: the full path does that."""
-    stream = LongStream(array("I", (1, 1000, 5, 0)), (30_000,), _NoRows())
-    entries = [Entry(key, key, True, False, 1000 << 32 | 1, key) for key in range(1, 5)]
-    stream.extend(entries)
-    assert stream.next_to_send() is entries[0]
-    assert stream.following(entries[0], 10) == entries[1:]
-    assert stream.following(entries[0], 2) == entries[1:3]
-    assert stream.following(entries[1], 10) == []  # it was not given
-    stream.hold([entries[2]])
-    assert stream.next_to_send() is entries[0]
-    assert stream.following(entries[0], 10) == []

@@ -20,7 +20,7 @@ from ordack.config.names import DEAD_LETTER, DEAD_XACT, JOURNAL
 
 from tests.host.outcomes import ADMIN, JN, JP, NA, NR, PA, PR, Sender, application, copies, run
 from tests.support.host_peer import direct
-from tests.support.host_world import WALL, Crash, Host, World, exchange, world_of
+from tests.support.host_world import WALL, Host, World, exchange, world_of
 from tests.support.layouts import user_messages
 
 UNSETTLED = 0  # class of no message: nothing came
@@ -213,71 +213,6 @@ def die(client: Client) -> None:
     """The process ends: nothing is put back, and the kernel frees its locks."""
     client.store._locks.close()
     client.store.messages._receive_locks.mine.clear()
-
-
-@pytest.mark.slow
-@pytest.mark.rule("B-344", "B-338", "B-339", "C-50", "C-52")
-@pytest.mark.parametrize(("remove", "message_class"), [(received, 0x4000), (deleted, 0xC000)])
-def test_an_application_killed_at_any_statement_of_a_removal_has_done_all_of_it_or_nothing(
-    tmp_path: Path, remove: Callable[[World, Host], None], message_class: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The message is in the queue, or its FinalAck and its administration acknowledgement are on their way."""
-    host = Host(tmp_path)
-    sender = sender_to()
-    world = world_of([host], [sender])
-    sender.send(b"x", journal=JN, acknowledge=PR | NR, admin=ADMIN)
-    run(world, 1000)
-    world.wires[0].cut()
-    host.restart(world.now, snapshot=True)
-    before = dict(host._left)
-    outcomes = set()
-    statements = 0
-    while True:
-        statements += 1
-        host._left = dict(before)
-        host.restart(world.now)
-        opened = Client.__init__
-
-        def armed(client: Client, *arguments: Any, opened: Any = opened, left: int = statements, **more: Any) -> None:
-            opened(client, *arguments, **more)
-            arm(host, client, left)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Client, "__init__", armed)
-            crashes = host.crashes
-            with contextlib.suppress(Crash):
-                remove(world, host)
-        finished = host.crashes == crashes
-        host.restart(world.now, snapshot=finished)
-        if host.store.queues.find("line1") is None:
-            host.store.queues.create("line1", transactional=True)
-        there = len(host.content("line1"))
-        waiting = len(host.store.outgoing.messages())
-        assert (there, waiting) in ((1, 0), (0, 2))
-        outcomes.add(there)
-        if finished:
-            break
-    assert outcomes == {0, 1}
-    assert statements > 10
-    run(world, 3000)
-    assert (sender.classes, sender.told) == ([message_class], [message_class])
-    assert not host.store.outgoing.messages()
-    host.store.close()
-
-
-def arm(host: Host, client: Client, left: int) -> None:
-    """Let the process of an application die before so many more statements have been run."""
-
-    def trace(_cursor: Any, _statement: str, _bindings: Any) -> bool:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            host._snapshot()
-            client.store._database.connection.exec_trace = None
-            raise Crash
-        return True
-
-    client.store._database.connection.exec_trace = trace
 
 
 @pytest.mark.rule("B-344")

@@ -6,13 +6,12 @@ import itertools
 import random
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mqqb.confirm import NACK_Q_PURGED, SENT_TIME
-from mqqb.streams import Entry
 from ordack.api.remote import purge_outgoing
 from ordack.broker import outgoing as outgoing_queues
 from ordack.broker import pieces
@@ -22,7 +21,6 @@ from ordack.broker.tables import LongStream
 from ordack.client import Client, Letter
 from ordack.config.config import Config
 from ordack.config.names import DEAD_LETTER
-from ordack.server import health
 from ordack.store import Store, StoreError
 from ordack.store.clock import sent_time
 
@@ -152,76 +150,6 @@ def test_a_piece_ends_when_its_time_is_over_whatever_a_message_costs(
     assert len(spans) > 1
 
 
-@pytest.mark.rule("B-285")
-def test_large_messages_are_a_piece_of_their_own_however_fast_they_are_done(tmp_path: Path) -> None:
-    """What moves messages takes no more at once than the log of a full disk has room for."""
-    pieces_done: list[int] = []
-    with Store(tmp_path, create=True) as opened, Store(tmp_path) as other:
-
-        def work(limit: int) -> int:
-            assert other.changed() or not pieces_done  # what was done before is committed
-            opened.numbers.reserve_message_ids()
-            pieces_done.append(min(4, limit))
-            return 4 if len(pieces_done) < 10 else 0
-
-        assert in_pieces(opened, work) == 36
-
-
-class _Counting(list[Entry]):
-    """A table that counts how often somebody looks at one of its places."""
-
-    looks = 0
-
-    def __getitem__(self, place: Any) -> Any:
-        self.looks += len(range(len(self))[place]) if isinstance(place, slice) else 1
-        return super().__getitem__(place)
-
-    def __iter__(self) -> Iterator[Entry]:
-        for entry in super().__iter__():
-            self.looks += 1
-            yield entry
-
-
-def _count_looks(folder: Path, count: int, how: str) -> int:
-    """What it costs in memory to end so many messages that wait; each piece ends CHUNK of them at most."""
-    host = Host(folder, Config(next_hops={"plant": HERE}), "10.0.0.9")
-    world = world_of([host], [])
-    kind: dict[str, Any] = {"dead_letter": True} if how == "transactional" else {"delivery": "recoverable"}
-    with host.client() as client:
-        lives = [{"together": 5, "mixed": 5 + number * 7919 % 13}.get(how) for number in range(count)]
-        client.send_many([Letter(PLANT, b"x", ttrq=life, **kind) for life in lives])
-    host.manager.poll(world.now, world.wall)
-    [outgoing] = host.manager.outgoing
-    table = outgoing.stream.table = _Counting(outgoing.stream.table)
-    assert len(table) + outgoing.stream.behind == count
-    if how in ("purged", "transactional"):
-        with host.client() as client:
-            assert purge_outgoing(host.store, client.access, host.store.outgoing.queues()[0].identifier) == (count, 0)
-    world.now += 30_000
-    left = count
-    while left:
-        world.now += 50
-        host.manager.poll(world.now, world.wall)
-        now_left = len(host.store.outgoing.messages())
-        assert 0 < left - now_left <= pieces.CHUNK
-        left = now_left
-    assert outgoing.stream.table is table
-    assert table == []
-    host.store.close()
-    return table.looks
-
-
-@pytest.mark.rule("C-29", "B-311", "B-316")
-@pytest.mark.parametrize("how", ["purged", "transactional", "together", "mixed"])
-def test_to_end_four_times_as_many_messages_costs_four_times_as_much(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    monkeypatch.setattr(pieces, "PIECE_S", 0.0)  # the smallest pieces, however fast this machine is
-    few = _count_looks(tmp_path / "few", 300, how)
-    many = _count_looks(tmp_path / "many", 1200, how)
-    assert many <= 5 * few + 1000
-
-
 def _count_steps(folder: Path, count: int, newer: int) -> int:
     """The steps of SQLite's machine while a queue is purged, with messages of a higher priority that came later."""
     with Client(folder, create=True) as client:
@@ -275,33 +203,6 @@ def test_a_start_costs_the_same_however_much_there_is_to_send(
     monkeypatch.setattr(LongStream, "ahead", 50)
     few = _start_steps(tmp_path / "few", 300, after_a_crash)
     assert _start_steps(tmp_path / "many", 3000, after_a_crash) <= 1.1 * few
-
-
-def test_a_start_reads_nothing_of_what_awaits_its_final_ack(tmp_path: Path) -> None:
-    host = Host(tmp_path, Config(next_hops={"plant": HERE}), "10.0.0.9")
-    world = world_of([host], [])
-    with host.client() as client:
-        client.send_many([Letter(PLANT, b"x", dead_letter=True)] * COUNT)
-        client.send(PLANT, b"to be sent")
-    keys = range(1, COUNT + 1)
-    host.store.outgoing.keep(
-        [(waiting.confirmation, None, True, waiting.key) for waiting in host.store.outgoing.waiting(keys)]
-    )
-    rows = 0
-
-    def count(_cursor: object, row: Any) -> Any:
-        nonlocal rows
-        rows += 1
-        return row
-
-    host.store._database.connection.row_trace = count
-    host.manager = Manager(host.store, world.now, host.config)
-    host.manager.poll(world.now, world.wall)
-    host.store._database.connection.row_trace = None
-    [outgoing] = host.manager.outgoing
-    assert (outgoing.stream.waiting, outgoing.stream.transfer_info().no_read_count) == (1, COUNT)
-    assert rows < COUNT / 4
-    host.store.close()
 
 
 def test_a_crash_puts_no_more_in_doubt_than_may_have_been_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -498,33 +399,4 @@ def test_nothing_expires_and_nothing_leaves_while_times_are_being_moved(
     assert polls > 10
     world.settle(lambda: len(receiver.content("line1")) == COUNT)
     assert len(host.content("line1")) == COUNT
-    host.store.close()
-
-
-def test_what_says_how_full_queues_are_looks_at_no_message_that_is_to_be_sent(tmp_path: Path) -> None:
-    """`ordack status`, the web page, the metrics and systemd ask again and again."""
-    host = Host(tmp_path, Config(next_hops={"plant": HERE}), "10.0.0.9")
-    asked = (
-        lambda: host.store.outgoing.counts()[0].messages,
-        lambda: host.store.outgoing.depths()[0].messages,
-        lambda: health.sentence(host.manager).count("to be sent"),
-    )
-    steps: dict[int, list[int]] = {}
-    for count in (10, COUNT):
-        with host.client() as client, client.store.transaction():
-            client.send_many(Letter(LINE1, b"") for _ in range(count))
-        steps[count] = []
-        for ask in asked:
-            taken = [0]
-
-            def step(taken: list[int] = taken) -> bool:
-                taken[0] += 1
-                return False
-
-            host.store._database.connection.set_progress_handler(step, 1)
-            assert ask()
-            host.store._database.connection.set_progress_handler(None)
-            steps[count].append(taken[0])
-    assert all(many < few + 20 for many, few in zip(steps[COUNT], steps[10], strict=True))
-    assert host.store.outgoing.counts()[0].not_order_acked == COUNT + 10
     host.store.close()

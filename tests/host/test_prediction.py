@@ -12,7 +12,6 @@ import random
 import secrets
 import subprocess
 import sys
-from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from struct import pack_into, unpack_from
@@ -542,36 +541,6 @@ def _messages(first: int, count: int, queue: str = "line1", **properties: Any) -
         pack_into("<II", packet, parse.transaction_offset(packet) + 12, number, number - 1)
         out += packet
     return bytes(out)
-
-
-def _sizes(events: list[object]) -> list[int]:
-    return [len(event) if isinstance(event, MessageRun) else 1 for event in events]
-
-
-def test_all_but_the_first_of_a_stream_come_as_runs() -> None:
-    session = _session()
-    assert _sizes(session.receive_data(_messages(1, 3 * LONGEST + 2), 0)) == [1, LONGEST, LONGEST, LONGEST, 1]
-    assert isinstance(session.receive_data(_messages(200, 1), 0)[0], MessageRun)
-
-
-@pytest.mark.rule("B-270", "B-272")
-def test_what_is_accepted_of_a_run_begins_where_it_is_asked_to() -> None:
-    session = _session()
-    (_, run) = session.receive_data(_messages(1, 5), 0)
-    assert isinstance(run, MessageRun)
-    record = array("I", (0, 0, 3, 0))  # the first of the run is number 2
-    assert run.accept(record, 0) == 0
-    assert run.accept(record, 2) == 2
-    assert list(record) == [0, 0, 5, 0]
-
-
-def test_streams_that_take_turns_are_predicted_all() -> None:
-    session = _session()
-    for number in range(TEMPLATES):
-        session.receive_data(_messages(1, 1, f"line{number}"), 0)
-    for turn in range(1, 5):
-        for number in range(TEMPLATES):
-            assert isinstance(session.receive_data(_messages(1 + turn, 1, f"line{number}"), 0)[0], MessageRun)
 
 
 @pytest.mark.rule("B-148", "B-167")

@@ -153,17 +153,6 @@ def test_a_message_that_has_ended_cannot_end_again(alone: Client) -> None:
     assert _left(alone) == [b"1"]
 
 
-def test_who_keeps_a_loop_keeps_its_message_until_he_drops_it(alone: Client) -> None:
-    queue = _fill(alone, 3)
-    iterator = iter(queue.receive())
-    assert next(iterator).body == b"0"
-    assert next(iterator).body == b"1"
-    assert _left(alone) == [b"2"]
-    del iterator
-    assert _left(alone) == [b"1", b"2"]
-    assert [message.body for message in queue.receive()] == [b"1", b"2"]
-
-
 def test_a_loop_that_outlives_its_client_has_given_up_its_message(store: Path) -> None:
     with Client(store) as client:
         iterator = iter(_fill(client, 1).receive())

@@ -25,12 +25,12 @@ AWAY = "DIRECT=OS:plant\\private$\\line1"
 def own(store: Path) -> Iterator[Client]:
     """A client of that store itself."""
     with Client(store) as opened:
+        opened.create_queue("line2", transactional=True)
         yield opened
 
 
 @pytest.fixture(params=["alone", "at an address"])
 def client(request: pytest.FixtureRequest, store: Path, own: Client) -> Iterator[Client]:
-    own.create_queue("line2", transactional=True)
     serve, place = (None, str(store)) if request.param == "alone" else serve_applications(store)
     with Client(place) as opened:
         yield opened
@@ -141,7 +141,7 @@ def test_one_letter_that_does_not_fit_sends_none(client: Client, own: Client) ->
     client.send_many([Letter("plain", bytes(300))])
 
 
-def test_letters_that_differ_in_one_property_are_not_taken_for_each_other(client: Client) -> None:
+def test_letters_that_differ_in_one_property_are_not_taken_for_each_other(own: Client) -> None:
     basis = Letter("plain", b"body")
     others = [
         basis._replace(**{name: value})  # type: ignore[arg-type]
@@ -151,11 +151,11 @@ def test_letters_that_differ_in_one_property_are_not_taken_for_each_other(client
             "application_tag": 7, "extension": b"e", "destination": "DIRECT=OS:.\\private$\\plain",
         }.items()
     ]  # fmt: skip
-    client.send_many([letter for other in others for letter in (basis, other)])
-    together = sorted(client.queue("plain").peek(), key=lambda message: message.message_id)
+    own.send_many([letter for other in others for letter in (basis, other)])
+    together = sorted(own.queue("plain").peek(), key=lambda message: message.message_id)
     for letter in (letter for other in others for letter in (basis, other)):
-        client.send_many([letter])
-    alone = sorted(client.queue("plain").peek(), key=lambda message: message.message_id)[len(together) :]
+        own.send_many([letter])
+    alone = sorted(own.queue("plain").peek(), key=lambda message: message.message_id)[len(together) :]
     assert [_without_place(message) for message in together] == [_without_place(message) for message in alone]
     assert len({_without_place(message) for message in together}) == len(others)  # two names of one queue are the same
 
@@ -192,9 +192,9 @@ def test_a_message_has_what_its_sender_gave_it_and_can_be_answered(client: Clien
         client.reply(question, b"!")
 
 
-def test_a_message_says_what_its_sender_wants_to_know_of_it_and_how_long_it_may_live(client: Client) -> None:
-    client.send("line1", b"?")
-    client.queue("line1").send_many(
+def test_a_message_says_what_its_sender_wants_to_know_of_it_and_how_long_it_may_live(own: Client) -> None:
+    own.send("line1", b"?")
+    own.queue("line1").send_many(
         [b"1", b"2"],
         ttrq=100,
         ttbr=200,
@@ -203,10 +203,10 @@ def test_a_message_says_what_its_sender_wants_to_know_of_it_and_how_long_it_may_
         administration_queue="plain",
         response_queue="plain",
     )
-    client.send("line1", b"3", journal=True)
+    own.send("line1", b"3", journal=True)
     told = [
         (message.body, message.ttrq, message.ttbr, message.dead_letter, message.journal, message.acknowledge)
-        for message in client.queue("line1").peek()
+        for message in own.queue("line1").peek()
     ]
     asked = (100, 200, True, False, ("reach-queue", "nack-receive"))
     assert told == [
@@ -215,7 +215,7 @@ def test_a_message_says_what_its_sender_wants_to_know_of_it_and_how_long_it_may_
         (b"2", *asked),
         (b"3", 345600, None, False, True, ()),
     ]
-    shown = [message.as_json() for message in client.queue("line1").peek()]
+    shown = [message.as_json() for message in own.queue("line1").peek()]
     assert shown[0]["administration_queue"] is None
     assert shown[1]["administration_queue"] == shown[1]["response_queue"] is not None
 
@@ -284,10 +284,10 @@ def test_an_answer_goes_back_to_the_queue_manager_that_the_question_came_from(tm
         ({"response_queue": "WHAT=ever"}, "WHAT"),
     ],
 )
-def test_a_property_that_no_message_can_have_is_named(client: Client, wrong: dict[str, object], words: str) -> None:
-    client.send("plain", b"x")
+def test_a_property_that_no_message_can_have_is_named(own: Client, wrong: dict[str, object], words: str) -> None:
+    own.send("plain", b"x")
     with pytest.raises((ValueError, StoreError), match=words):
-        client.send("plain", b"x", **wrong)
+        own.send("plain", b"x", **wrong)
     with pytest.raises(TypeError, match="it has to be bytes: encode it"):
-        client.send("plain", "text")  # type: ignore[arg-type]
-    assert _bodies(client, "plain") == [b"x"]
+        own.send("plain", "text")  # type: ignore[arg-type]
+    assert _bodies(own, "plain") == [b"x"]
