@@ -28,7 +28,7 @@ from ordack.store.memory import Numbers
 from ordack.store.outgoing import OutgoingQueues
 
 from hil.dice import new_seed
-from tests.host import model
+from tests.host import model, model_hosts
 
 pytestmark = pytest.mark.slow
 
@@ -131,7 +131,7 @@ def _wrong_base(patch: pytest.MonkeyPatch) -> None:
 
 def _no_transaction(patch: pytest.MonkeyPatch) -> None:
     for index in range(3):
-        model._template(index)  # which needs them
+        model_hosts._template(index)  # which needs them
 
     def broken(*_: object, **__: object) -> Iterator[None]:
         yield
