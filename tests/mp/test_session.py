@@ -293,6 +293,25 @@ def test_a_session_header_rides_on_a_message_once_three_quarters_are_over(delive
     assert receiver.session.data_to_send() == b"", "what rode along needs no SessionAck"
 
 
+@rule("B-437", "B-443", "A-17")
+@parametrize("now", [20, 499, 600])
+def test_an_acknowledgement_carries_no_session_header_and_goes_behind_a_session_ack(now: int) -> None:
+    order_ack = acks.order_ack(ends.ORDER_QUEUE, ends.RECEIVER, 1, 0, 1, 7, 1)
+    final_ack = acks.final_ack(ends.ORDER_QUEUE, ends.RECEIVER, 2, 0, 1, 7, 1, 0, ends.SENDER, 1, 0x4000)
+    for ack, recoverable in ((order_ack, False), (final_ack, True)):
+        as_built = bytes(ack)
+        sender, receiver = ends.open_pair()
+        sender.send(b"x")
+        sender.pump(0)
+        receiver.receive(sender.session.data_to_send(), 0)
+        receiver.session.send(streams.Entry(1, 1, recoverable), ack, recoverable, now)
+        out = receiver.session.data_to_send()
+        assert out[36:] == as_built
+        assert [header[core.ACKS_SEQUENCE_NUMBER] for header in session_headers(out[:36])] == [1]
+        receiver.session.send(streams.Entry(2, 2, recoverable), ack, recoverable, now)
+        assert receiver.session.data_to_send() == as_built, "nothing is left to acknowledge"
+
+
 @rule("B-227", "A-13")
 @parametrize("close", [True, False])
 def test_a_count_mismatch_delivers_then_closes_or_only_notes(close: bool) -> None:
@@ -377,6 +396,20 @@ def test_a_packet_that_takes_long_is_no_silence() -> None:
     receiver.receive(packet[:100], 50000)
     assert receiver.session.handle_timeout(80000) == [], "a part of a packet has come in this period"
     assert _closed(receiver.session.handle_timeout(120000)).rule == "B-148"
+
+
+@rule("B-181", "B-147")
+def test_a_part_of_a_handshake_does_not_keep_a_session_that_is_idle_then() -> None:
+    acceptor = session.Session(False, ends.RECEIVER, 0)
+    initiator = session.Session(True, ends.SENDER, 0)
+    initiator.connected(0)
+    request = initiator.data_to_send()
+    acceptor.receive_data(request[:100], 0)
+    acceptor.receive_data(request[100:], 0)
+    initiator.receive_data(acceptor.data_to_send(), 0)
+    acceptor.receive_data(initiator.data_to_send(), 0)
+    assert acceptor.state == connection.OPEN
+    assert _closed(acceptor.handle_timeout(300000)).rule == "B-147"
 
 
 @rule("B-131", "B-155", "A-41")
@@ -615,6 +648,19 @@ def test_what_is_not_yet_stored_when_a_queue_is_paused_is_acknowledged_later():
     receiver.store(40)
     (header,) = session_headers(receiver.session.data_to_send())
     assert (header[core.ACKS_SEQUENCE_NUMBER], header[core.ACKS_WINDOW_SIZE]) == (1, 1)
+
+
+@rule("B-125", "B-126", "B-121", "B-281")
+def test_a_header_that_rides_along_leaves_the_timer_running_for_what_is_not_yet_stored():
+    sender, receiver = ends.open_pair()
+    receiver.hold = True
+    sender.send(b"x", "express")
+    sender.pump(0)
+    receiver.receive(sender.session.data_to_send(), 0)
+    receiver.session.send(None, build.user_message(ends.RECEIVER, 1, ends.DESTINATION, b""), False, 7600)
+    raw = receiver.session.data_to_send()
+    assert parse.parse(raw).session.fields[core.ACKS_SEQUENCE_NUMBER] == 0
+    assert receiver.session.next_timeout() == 17600
 
 
 @rule("B-430", "B-434")
