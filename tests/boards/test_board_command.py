@@ -8,7 +8,6 @@ import contextlib
 import json
 import os
 import re
-import resource
 import shutil
 import socket
 import subprocess
@@ -18,11 +17,10 @@ import time
 from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import serial
-from mqqb import confirm
 from ordack import cli
 from ordack.boards import deploy as deploying
 from ordack.boards import doctor, outbox, repl, rescue
@@ -283,15 +281,6 @@ def test_what_the_doctor_looks_for_is_what_every_board_gets() -> None:
     assert names | {"mqqb/__init__.py"} == set(of_boards(twin=False, tls=False, raw_flash=False))
 
 
-def test_files_that_differ_from_the_deployed_are_named(machine: Callable[..., Machine], tmp_path: Path) -> None:
-    board = machine()
-    with board.open() as opened:
-        deploy(opened, package(tmp_path / "small", SMALL))
-        opened.write("/flash/ordack/node/__init__.py", b"# by hand\n")
-    check = board.checks()["modules"]
-    assert (check.verdict, check.values["wrong"]) == ("bad", ["/flash/ordack/node/__init__.py"])
-
-
 def test_what_cannot_be_copied_is_refused_before_anything_changes(
     machine: Callable[..., Machine],
     tmp_path: Path,
@@ -309,17 +298,6 @@ def test_what_cannot_be_copied_is_refused_before_anything_changes(
     done = ordack("deploy", "--port", board.port, "--package", large)
     assert (done.returncode, done.stdout) == (1, "")
     assert "remove files" in done.stderr
-
-
-def test_what_a_cut_has_left_takes_no_room_from_the_next(machine: Callable[..., Machine], tmp_path: Path) -> None:
-    board = machine()
-    files = package(tmp_path / "files", SMALL)
-    left = "import os\nos.mkdir('/flash/mqqb')\nf = open('/flash/mqqb/core.py.new', 'wb')\n"
-    fill = "try:\n while f.write(bytes(16384)):\n  f.flush()\nexcept OSError:\n f.close()"
-    with board.open() as opened:
-        opened.run(left + fill, 60)
-        deploy(opened, files)
-        assert opened.read("/flash/mqqb/core.py").decode() == SMALL["mqqb/core.py"]
 
 
 def test_what_the_line_spoils_does_not_take_the_place_of_the_old(
@@ -520,18 +498,6 @@ def test_a_board_whose_program_feeds_a_watchdog_is_looked_at(machine: Callable[.
     board.hear(b"alive")
 
 
-def test_an_error_that_no_watchdog_has_caused_is_told_at_once_and_the_program_runs(
-    machine: Callable[..., Machine],
-    tmp_path: Path,
-) -> None:
-    board = machine()
-    with board.open() as opened:
-        opened.write("/flash/main.py", b"import time\nwhile True:\n    print('al' + 'ive')\n    time.sleep_ms(100)")
-    with pytest.raises(BoardError, match="not a package"):
-        repl.attended(board.port, 115200, lambda opened: deploy(opened, tmp_path), reset=True)
-    board.hear(b"alive")
-
-
 # ---- doctor -----------------------------------------------------------------------------------------
 
 
@@ -561,28 +527,6 @@ def test_the_board_is_asked_whether_it_reaches_the_queue_manager(
     clock = looked[0]["clock"]
     assert clock.values["set"] is True
     assert clock.verdict == "warning"  # it is not that day
-
-
-@pytest.mark.parametrize(
-    ("main", "limits"),
-    [
-        (b'Node("outbox", capacity=262_144)', {"capacity": 262144}),
-        (b"capacity = 64 * 1024", {"capacity": 65536}),
-        (b"capacity=1 << 18, name='a'", {"capacity": 1 << 18}),
-        (b"capacity=CONFIG['n']", {}),
-        (None, {}),
-    ],
-)
-def test_the_limits_of_an_outbox_are_those_in_main(main: bytes | None, limits: dict[str, int]) -> None:
-    class OnlyMain:
-        def read(self, path: str) -> bytes:
-            assert path == "/flash/main.py"
-            if main is None:
-                raise FileNotFoundError(path)
-            return main
-
-    info = repl.Info((1, 25, 0), "a board", 0, 0, 0, [], "/flash")
-    assert doctor._limits(cast(Any, OnlyMain()), info) == limits
 
 
 def test_what_is_in_an_outbox_is_told_with_its_reason(tmp_path: Path) -> None:
@@ -671,28 +615,6 @@ def test_what_is_in_an_outbox_is_told_with_its_reason(tmp_path: Path) -> None:
     assert "keep a copy of the folder" in lost.text
 
 
-def test_files_that_hold_nothing_are_no_reason_to_call_an_outbox_full(tmp_path: Path) -> None:
-    """They could not be removed when they became empty; the next start removes them."""
-
-    class Stuck(log.Files):
-        def remove(self, name: str) -> None:
-            raise OSError(5)
-
-    opened = Outbox(Stuck(str(tmp_path)), segment_size=600, capacity=100000)
-    queue = opened.queue("DIRECT=TCP:10.0.0.5\\private$\\line1")
-    for _ in range(3):
-        message = log.Stored(opened.next_message_id, confirm.new(0, confirm.Settings()))
-        opened.append(message, queue, log.TRANSACTIONAL, queue.record, bytes(500))
-        opened.sync()
-        message.record[confirm.STATE] = confirm.GONE
-        opened.change([message])
-    opened.close()
-    files = sorted(tmp_path.glob("*.log"))
-    assert len(files) == 3
-    (identity, found) = outbox.read_outbox(str(tmp_path), "outbox", time.time(), limits={"capacity": 1700})
-    assert (identity.name, found.verdict, found.values["bytes"]) == ("identity", "ok", files[-1].stat().st_size)
-
-
 def test_an_outbox_is_copied_off_a_board(machine: Callable[..., Machine], tmp_path: Path) -> None:
     board = machine()
     node = Node(str(tmp_path / "made"))
@@ -734,16 +656,6 @@ def test_a_part_of_an_outbox_is_not_taken_for_a_whole_one(tmp_path: Path) -> Non
     done = ordack("rescue", tmp_path)
     assert done.returncode == 1
     assert "there is no outbox in" in done.stderr
-
-
-def test_a_disk_that_does_not_take_the_copy_is_a_sentence(tmp_path: Path) -> None:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
-    try:
-        with pytest.raises(BoardError, match=f"{tmp_path} has not got the whole outbox: File too large: copy it"):
-            rescue.copy_from_board(Holding(dies=False), "outbox", tmp_path, lambda *_: None)  # type: ignore[arg-type]
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_an_outbox_is_rescued_and_what_is_in_it_listed(tmp_path: Path) -> None:
@@ -894,22 +806,6 @@ def test_what_is_no_board_of_ours_is_told(
     monkeypatch.setattr(repl, "ENTER_S", enter_s)
     with pytest.raises(NoBoard if status == 5 else BoardError, match=text):
         repl.attended(wire(answer), 115200, lambda board: None, reset=False)
-
-
-def test_a_board_that_is_slow_is_waited_for(
-    wire: Callable[[Callable[[bytes], bytes]], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(repl, "ANSWER_S", 0.1)
-    answer = _repl("micropython", (1, 25, 0))
-
-    def slow(data: bytes) -> bytes:
-        if b"\x05A" in data:
-            threading.Event().wait(2.5)  # s; the raw REPL is entered in less
-        return answer(data)
-
-    monkeypatch.setattr(Board, "look", lambda self, reset: self)
-    who = repl.attended(wire(slow), 115200, lambda board: board.run("who"), reset=False)
-    assert who == ("micropython", (1, 25, 0))
 
 
 def test_a_board_that_dies_in_an_answer_is_told(

@@ -1,19 +1,16 @@
 """Every firmware boots, says which core it uses, and does what a board must: files, lines, network, resets."""
 
-import contextlib
 import json
 import os
 import re
 import shlex
 import shutil
 import socket
-import ssl
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +19,8 @@ import pytest
 from hil.emulated import CHIPS, M3, M33, RV32, Chip
 from tests.conformance import ROOT
 from tests.support.command import ordack, own_port
-from tests.support.emulated import DEADLINE_S, FIRMWARE, Machine
+from tests.support.emulated import DEADLINE_S, Machine
 
-PI = FIRMWARE / "pi"
 FAULT_STATUS = 3
 
 pytestmark = pytest.mark.timeout(300)
@@ -248,43 +244,6 @@ def test_a_uart_carries_all_it_has_room_for(mps2: Callable[..., Machine], chip: 
         machine.until("lost some 32")
 
 
-AGAIN_MAIN = """\
-import machine, time
-uart = machine.UART(1, 115200, rxbuf=64, flow=machine.UART.RTS)
-print("ready")
-for number in range(400):
-    uart.init(115200, rxbuf=64, flow=machine.UART.RTS)
-    full = number % 20 == 0
-    while uart.any() < (64 if full else 1):  # awake: the next byte is under way then
-        pass
-    if full:
-        time.sleep_ms(2)  # the next byte is held in the hardware
-print("hears")
-"""
-
-
-@pytest.mark.parametrize("chip", [M3, RV32], ids=lambda chip: chip.name)
-def test_a_uart_that_is_begun_again_hears_what_comes_meanwhile(
-    mps2: Callable[..., Machine], chip: Chip, tmp_path: Path
-) -> None:
-    """On one chip of each kind of UART."""
-    machine, line = with_uart(mps2, AGAIN_MAIN, tmp_path / "uart1", chip.line, chip=chip)
-    machine.until("ready")
-    with line, ThreadPoolExecutor() as pool:
-        sender = pool.submit(_send_until_it_ends, line)
-        try:
-            machine.until("hears")
-        finally:
-            machine.kill()  # which ends the sender
-        sender.result(DEADLINE_S)
-
-
-def _send_until_it_ends(line: socket.socket) -> None:
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        while True:
-            line.sendall(bytes(4096))
-
-
 DEAF_MAIN = """\
 import machine, mps2, time
 uart = machine.UART(1, 115200, rxbuf=4096)
@@ -369,15 +328,6 @@ def test_a_board_reaches_a_server_over_ethernet(mps2: Callable[..., Machine], ch
     assert "refused ECONN" in machine.output
 
 
-@every_board
-def test_a_board_sleeps_when_it_has_nothing_to_do(mps2: Callable[..., Machine], chip: Chip) -> None:
-    machine = mps2("import time\nprint('sleeps')\ntime.sleep(1)\nprint('done')\n", chip=chip)
-    machine.until("sleeps")
-    before = processor_seconds(machine)
-    machine.until("done")
-    assert processor_seconds(machine) - before < 0.5
-
-
 def test_the_walk_through_with_no_board_works(tmp_path: Path) -> None:
     """And with a typo in the queue's name the program says so."""
     page = (ROOT / "firmware" / "docs" / "getting-started.md").read_text(encoding="utf-8")
@@ -420,85 +370,3 @@ def test_the_walk_through_with_no_board_works(tmp_path: Path) -> None:
         finally:
             server.terminate()
     assert [(message["label"], message["body_base64"]) for message in received] == [("temperature", "MjEuNQ==")]
-
-
-def processor_seconds(machine: Machine) -> float:
-    """Processor time that a machine has used."""
-    fields = Path(f"/proc/{machine.process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-# ---- Linux boards
-
-
-def test_pi_program_runs_and_connects(machines: Callable[..., Machine]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(DEADLINE_S)
-        script = (
-            "import os, socket\n"
-            "from mqqb import core\n"
-            "from ordack import node\n"
-            "print('core', core.implementation)\n"
-            f"s = socket.socket(); s.connect(socket.getaddrinfo('127.0.0.1', {server.getsockname()[1]})[0][-1])\n"
-            "s.write(b'pi'); print('answer', s.read(2))\n"
-        )
-        machine = machines("qemu-aarch64", PI / "micropython", "-c", script)
-        connection, _ = server.accept()
-        with connection:
-            connection.sendall(b"ok")
-            assert machine.ended() == 0, machine.output
-            assert connection.recv(10) == b"pi"
-    assert "core c-module" in machine.output
-    assert "answer b'ok'" in machine.output
-
-
-def test_unix_firmware_speaks_tls(machines: Callable[..., Machine], tmp_path: Path) -> None:
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
-            *("-subj", "/CN=queues.example", "-days", "2", "-keyout", key, "-out", certificate),
-        ],
-        check=True,
-        capture_output=True,
-        timeout=DEADLINE_S,
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    script = """\
-import asyncio, sys, tls
-from mqqb import core
-from ordack import node
-print("core", core.implementation)
-async def main(name):
-    context = tls.SSLContext(tls.PROTOCOL_TLS_CLIENT)
-    context.verify_mode = tls.CERT_REQUIRED
-    context.load_verify_locations(open(sys.argv[2], "rb").read())
-    try:
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(sys.argv[1]), ssl=context, server_hostname=name)
-        writer.write(b"hello\\n")
-        await writer.drain()
-        print(name, "answers", await reader.readline())
-    except (OSError, ValueError) as error:
-        print(name, "is not", error)
-asyncio.run(main("queues.example"))
-asyncio.run(main("other.example"))
-"""
-    (tmp_path / "client.py").write_text(script)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(DEADLINE_S)
-        port = str(server.getsockname()[1])
-        machine = machines(FIRMWARE / "unix" / "micropython", tmp_path / "client.py", port, certificate)
-        plain, _ = server.accept()
-        with context.wrap_socket(plain, server_side=True) as connection:
-            assert connection.recv(100) == b"hello\n"
-            connection.sendall(b"over TLS\n")
-        plain, _ = server.accept()
-        with plain, pytest.raises(OSError):  # noqa: PT012 - the handshake, or what follows it
-            plain.settimeout(DEADLINE_S)
-            with context.wrap_socket(plain, server_side=True) as connection:
-                connection.recv(1)
-        assert machine.ended() == 0, machine.output
-    assert "core c-module" in machine.output
-    assert "queues.example answers b'over TLS\\n'" in machine.output
-    assert "other.example is not" in machine.output

@@ -27,7 +27,6 @@ from ordack.broker.peer_names import entered
 from ordack.cli.board import PASSWORD_VARIABLE, Entry
 from ordack.client import Client
 from ordack.server import certificates
-from ordack.store import StoreError
 
 from hil.emulated import HOST
 from tests.boards.m3_board import Machine, write_deployed
@@ -275,17 +274,6 @@ def test_names_that_are_entered_at_the_same_time_all_stay_in_a_file_that_stays_w
     assert sorted(tmp_path.rglob("*")) == [kept, link.parent, link]
 
 
-def test_a_name_that_another_board_got_meanwhile_is_told(tmp_path: Path) -> None:
-    first, second = (Entry(tmp_path, "press-3", False) for _ in range(2))
-    first.prepare("{1}")
-    second.prepare("{2}")
-    first.write()
-    with pytest.raises(
-        StoreError, match=r"is provisioned as press-3, GUID \{2\}, and .* has not the name: .* stands for"
-    ):
-        second.write()
-
-
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -364,26 +352,6 @@ def test_a_board_joins_one_of_several_networks_as_it_is_told_and_its_program_may
     done = run(board, serve.port, "--hostname", "", "--wifi", "hall 4", stdin=b"\n")
     assert done.returncode == 0, done.stderr
     assert "wifi" not in config(board), "one network, and nothing else"
-
-
-def test_networks_none_of_which_can_be_joined_and_options_that_the_board_refuses(
-    board: UnixBoard, serve: Serve
-) -> None:
-    (board.folder / "network.py").write_text(NETWORK)
-    (board.folder / "air.json").write_text('{"hall 2": "what else"}')
-    (board.folder / "config.json").write_text(json.dumps(OLD))
-    done = run(board, serve.port, "--wifi", "hall 1", "--wifi", "hall 2", stdin=b"mistyped\n" * 2)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "none of 2 Wi-Fis was joined; the last one: the Wi-Fi 'hall 2' refuses the password" in done.stderr
-    done = run(board, serve.port, "--country", "QQ")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "refuses what its Wi-Fi is to be (no such country): leave out --country" in done.stderr
-    assert config(board) == OLD
-    (board.folder / "config.json").write_text('{"pin": 7}')
-    done = run(board, serve.port, "--hostname", "press-3", "--country", "DE")
-    assert done.returncode == 1
-    assert "the board has no Wi-Fi that country, hostname could be for: name it with --wifi" in done.stderr
-    assert config(board) == {"pin": 7}
 
 
 def test_a_terminal_is_asked_for_the_password() -> None:

@@ -12,20 +12,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
-from mqqb import acks, build, names
-from ordack.cli import COMMANDS, GROUPS, command_line
+from mqqb import build
 from ordack.client import Client
 from ordack.server import tcp
 from ordack.store import Store
 from ordack.store.messages import NewMessage
-from ordack.store.outgoing import NewOutgoing
-from rich.text import Text
 
 from tests.support.command import (
     DEADLINE_S,
@@ -232,12 +226,6 @@ def test_a_closed_output_is_told_and_loses_nothing(store: Path) -> None:
     assert len(as_json("receive", "--store", store, "plain", "--all")) == 1
 
 
-@pytest.mark.parametrize("options", [[], ["--peek"]])
-def test_a_count_beyond_any_number_is_all(store: Path, options: list[str]) -> None:
-    ordack("send", "--store", store, "plain", "--body", "x")
-    assert len(as_json("receive", "--store", store, "plain", "--count", 10**20, *options)) == 1
-
-
 def test_the_bytes_of_an_argument_are_sent_as_they_are(store: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "ordack", "send", "--store", str(store), "plain", "--body", b"\xff\xc3\xa9"],
@@ -266,29 +254,6 @@ def test_start_up_is_quick(store: Path) -> None:
     assert loaded.returncode == 0, loaded.stderr
     for module in ("asyncio", "rich.table", "ordack.server.tcp", "ordack.broker.manager", "ordack.capture.decoder"):
         assert f"'{module}'" not in loaded.stderr
-
-
-@pytest.mark.parametrize("word", [*GROUPS, *COMMANDS, "decode"])
-def test_no_word_of_a_help_is_taken_for_a_mark_of_how_to_show_it(word: str) -> None:
-    """`[names]` in a text would be one of rich's, and is left out."""
-
-    def texts(command: Any) -> Iterator[str]:
-        yield from (text.help or "" for text in (command, *command.params) if hasattr(text, "help"))
-        for below in getattr(command, "commands", {}).values():
-            yield from texts(below)
-
-    for text in texts(typer.main.get_command(command_line(word))):
-        assert Text.from_markup(text).plain == text.replace("\\[", "["), text
-
-
-def test_arrival_is_known_better_than_to_the_second(store: Path) -> None:
-    before = time.time()
-    arrivals = []
-    for _ in range(2):
-        ordack("send", "--store", store, "plain", "--body", "x")
-        arrivals.append(time.time())
-    first, second = (message["arrived"] for message in as_json("receive", "--store", store, "plain", "--all"))
-    assert before - 1e-5 <= first <= arrivals[0] + 1e-5 <= second + 2e-5 <= arrivals[1] + 3e-5
 
 
 def test_half_a_character_in_a_label_is_shown_escaped_everywhere(store: Path) -> None:
@@ -402,29 +367,6 @@ def test_serve_goes_on_when_nobody_takes_its_complaints(store: Path, errors: str
     process.terminate()
     assert process.wait(DEADLINE_S) == 0
     process.stdout.close()
-
-
-@pytest.mark.rule("B-302")
-def test_a_destination_that_can_be_no_machine_stops_nothing(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ordack.broker.sending.check_host", lambda _host: None)  # as an older version let it pass
-    for host in ("plant", "a" * 64):
-        with Client(store) as client:
-            client.send(f"DIRECT=OS:{host}\\private$\\q", b"x")
-    running = Serve(store, "--next-hop", "plant=a..b:1801")
-    deadline = time.monotonic() + DEADLINE_S
-    assert running.process.stderr
-    lines: list[str] = []
-    while len(lines) < 2:
-        lines += filter(None, [news(running.process.stderr.readline())])
-    assert time.monotonic() < deadline
-    peer = Peer(b"\1" * 16, direct("line1"))
-    peer.send(b"x")
-    converse(peer, running.port)
-    status, _, errors = running.stop()
-    assert (status, errors) == (0, "")
-    assert all("no connection" in line for line in lines)
 
 
 @pytest.mark.rule("B-435")
@@ -627,25 +569,6 @@ def test_what_was_done_but_could_not_be_reported_is_not_called_undone(store: Pat
         "plain": 1,
         "new": 0,
     }
-
-
-@pytest.mark.rule("C-29")
-def test_acknowledgements_for_a_peer_that_does_not_come_back_can_be_purged(store: Path) -> None:
-    name = "PRIVATE=01010101-0101-0101-0101-010101010101\\00000004"
-    with Client(store) as client:
-        packet = acks.final_ack(
-            acks.order_queue("127.0.0.1"), client.store.guid, 1, 0, 1, 100, 1, 0, b"\1" * 16, 1, 0x8000, names.NULL_GUID
-        )
-        queue = client.store.outgoing.queue(name, 1)
-        client.store.outgoing.add([NewOutgoing(queue.identifier, 1, 0, 0, 0, True, 0, packet, own=False)])
-    assert as_json("outgoing", "purge", "--yes", "--store", store, name) == [
-        {"format_name": name, "removed": 1, "kept": 0}
-    ]
-    running = Serve(store)
-    deadline = time.monotonic() + DEADLINE_S
-    while as_json("outgoing", "list", "--store", store):
-        assert time.monotonic() < deadline
-    assert running.stop()[0] == 0
 
 
 def test_send_warns_who_asks_for_no_dead_letter_where_a_message_was_lost(store: Path, tmp_path: Path) -> None:

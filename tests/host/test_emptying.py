@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mqqb import confirm, headers
+from mqqb import confirm
 from ordack.api.remote import Connection
 from ordack.broker import service
-from ordack.broker.applications import REMOVED_AT_ONCE, Applications
+from ordack.broker.applications import REMOVED_AT_ONCE
 from ordack.broker.commits import Commit, Emptying, Request
 from ordack.broker.orders import Order
 from ordack.client import Client, Letter
@@ -22,7 +22,6 @@ from tests.support.command import Serve, serve_applications
 from tests.support.host_world import START, WALL, Host
 
 COUNT = 10 * REMOVED_AT_ONCE + 5
-ADMINISTERED = {"acknowledge": headers.WANT_NR, "administration_queue": "plain"}
 
 
 @pytest.fixture
@@ -72,50 +71,6 @@ def test_what_somebody_is_receiving_goes_when_he_puts_it_back_if_that_is_wanted(
     for second in range(3):
         manager.poll(START + 1000 * second, WALL + second)
     assert host.content("big") == ([] if marks else [b"0", b"1"])
-
-
-def test_the_disk_is_waited_for_only_where_somebody_is_told_and_at_the_end(host: Host) -> None:
-    """What a power cut may undo then is what nobody knows of yet."""
-    manager = host.manager
-    purger = App(manager)
-    last = _fill(host, REMOVED_AT_ONCE + 1)
-    work = manager.store.work
-    waits = []
-    is_all = False
-    while not is_all:
-        before = work.syncs
-        ((_, is_all),) = do(manager, purger.empties("big", last))
-        waits.append(work.syncs > before)
-    assert len(waits) > 2
-    assert not any(waits[:-1])
-    assert waits[-1]
-
-    last = _fill(host, 20, **ADMINISTERED)
-    told = 0
-    is_all = False
-    while not is_all:
-        before = work.syncs
-        ((count, is_all),) = do(manager, purger.empties("big", last))
-        told += count
-        assert len(host.content("plain")) == told
-        assert work.syncs > before
-    assert told == 20
-
-
-@pytest.mark.rule("B-340")
-def test_what_comes_at_the_last_moment_and_is_told_of_waits_for_a_transaction_that_lasts(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another process has put it there after it was decided that the disk need not be waited for."""
-    manager = host.manager
-    purger = App(manager)
-    last = _fill(host, 3, **ADMINISTERED)
-    monkeypatch.setattr(Applications, "must_last", lambda *_: False)
-    assert do(manager, purger.empties("big", last)) == [[0, False]]
-    assert len(host.content("big")) == 3
-    monkeypatch.undo()
-    assert do(manager, purger.empties("big", last)) == [[3, False]]
-    assert len(host.content("plain")) == 3
 
 
 # ---- through the socket

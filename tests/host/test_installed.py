@@ -104,7 +104,3 @@ def test_a_message_comes_from_another_queue_manager_and_is_received(programs: Pa
 def test_what_is_not_there_is_named(programs: Path, tmp_path: Path, line: str, extra: str) -> None:
     said = run(programs, tmp_path, line, 2).stderr
     assert said.endswith(f"which is not installed: pip install 'ordack[{extra}]'\n")
-
-
-def test_the_rig_is_in_the_checkout_alone(programs: Path, tmp_path: Path) -> None:
-    assert "the rig is no part of an installed ordack" in run(programs, tmp_path, "rig status", 2).stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import pty
@@ -17,8 +16,7 @@ from pathlib import Path
 import apsw
 import pytest
 from ordack.client import Client
-from ordack.store import Store, StoreBusy
-from ordack.store.locks import SERVE_LOCK
+from ordack.store import StoreBusy
 from ordack.store.look import ReadOnlyStore
 from ordack.store.schema import FILE_NAME, FORMAT_VERSION
 
@@ -195,35 +193,17 @@ def test_an_older_newer_or_unreadable_store_is_told(others: Path) -> None:
     assert "there is no store in" in _as_nobody(others / "typo", ["queue", "list"])[1]
 
 
-def test_two_who_ask_whether_serve_runs_do_not_take_each_other_for_it(store: Path) -> None:
-    running = Serve(store)
-    running.stop()
-    with Store(store) as one:
-        descriptor = os.open(store / SERVE_LOCK, os.O_RDONLY)
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        assert one.status() is None
-        os.close(descriptor)
-
-
 # ---- options, new stores, deletion -----------------------------------------------------------------------
 
 
 MAKE_NO_STORE = (
     ["serve", "--listen", "127.0.0.1:0"],
     ["queue", "create", "q"],
-    ["send", "q", "--body", "x"],
     ["send", "DIRECT=OS:plant\\private$\\q", "--body", "x"],
     ["receive", "q"],
-    ["queue", "purge", "q"],
-    ["queue", "delete", "q"],
-    ["move", "q", "r"],
-    ["outgoing", "list"],
     ["export", "q", "--to", "segments"],
-    ["identity", "--renew"],
     ["backup", "../copy"],
     ["status"],
-    ["state"],
-    ["store", "check"],
 )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ctypes
 import json
 import os
@@ -22,9 +21,6 @@ import pytest
 from ordack.broker.manager import Manager
 from ordack.client import Client
 from ordack.server import health, notify
-from ordack.server.listener import BACKLOG
-from ordack.server.monitor import FILES
-from ordack.server.tcp import SPARE_FILES
 from ordack.store import Store, StoreError, StoreFull
 
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, own_port
@@ -148,17 +144,6 @@ def test_pings_stop_while_the_loop_hangs(systemd: Systemd, tmp_path: Path, monke
     assert systemd.quiet()
 
 
-def test_pings_that_another_process_is_to_send_are_not_sent(
-    systemd: Systemd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(ENVIRONMENT, "WATCHDOG_USEC", "20000")
-    monkeypatch.setitem(ENVIRONMENT, "WATCHDOG_PID", str(os.getpid()))
-    serve = Serve(tmp_path)
-    serve.stop()
-    assert "READY" in systemd.next()
-    assert systemd.next() == {"STOPPING": "1"}
-
-
 @pytest.mark.parametrize("address", ["nowhere/is/this", "/no/such/socket", "@nobody", "vsock:2:1", "x" * 200])
 def test_a_socket_that_is_nonsense_is_told_once(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENVIRONMENT, "NOTIFY_SOCKET", address)
@@ -187,24 +172,6 @@ def run_for(made: notify.Notifier, seconds: float, trouble: Callable[[], str]) -
     asyncio.run(run())
 
 
-def test_what_systemd_has_set_is_not_for_children() -> None:
-    told: list[str] = []
-    environment = {"NOTIFY_SOCKET": "@x", "WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1", "HOME": "/root"}
-    notify.from_environment(environment, told.append).close()
-    assert environment == {"HOME": "/root"}
-
-
-@pytest.mark.parametrize("period", ["0", "-5", "1.5", "soon", "²"])
-def test_a_period_that_is_no_number_is_told_and_nothing_pinged(systemd: Systemd, period: str) -> None:
-    told: list[str] = []
-    made = notifier(told, NOTIFY_SOCKET=systemd.address, WATCHDOG_USEC=period)
-    [line] = told
-    assert f"WATCHDOG_USEC is '{period}'" in line
-    run_for(made, 0.05, lambda: "")
-    assert systemd.quiet()
-    made.close()
-
-
 def test_pings_stop_while_a_restart_may_help_and_the_status_says_why(systemd: Systemd) -> None:
     made = notifier([], NOTIFY_SOCKET=systemd.address, WATCHDOG_USEC="40000", WATCHDOG_PID=str(os.getpid()))
     run_for(made, 0.1, lambda: "the store cannot be read: gone\nfor good")
@@ -213,34 +180,6 @@ def test_pings_stop_while_a_restart_may_help_and_the_status_says_why(systemd: Sy
     run_for(made, 0, lambda: "")
     assert systemd.next() == {"WATCHDOG": "1"}
     made.close()
-
-
-def test_what_the_service_manager_has_no_room_for_comes_later(systemd: Systemd) -> None:
-    """READY is not lost behind a queue that is full, and nobody waits for it."""
-    made = notifier([], NOTIFY_SOCKET=systemd.address)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
-        other.setblocking(False)
-        sent = 0
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                other.sendto(b"X=1", made._address)
-                sent += 1
-        assert sent
-        made.ready("begun")
-        assert [systemd.next() for _ in range(sent)] == [{"X": "1"}] * sent
-        assert systemd.quiet()
-    run_for(made, notify.AGAIN_S + 0.2, lambda: "")
-    assert systemd.next() == {"READY": "1", "STATUS": "begun"}
-    made.close()
-
-
-def test_without_a_service_manager_nothing_happens() -> None:
-    told: list[str] = []
-    made = notifier(told, WATCHDOG_USEC="nonsense")
-    asyncio.run(made.run(lambda: pytest.fail("asked"), lambda: pytest.fail("asked")))
-    made.ready("x")
-    made.close()
-    assert not told
 
 
 def test_a_restart_helps_against_a_stuck_loop_and_an_unreadable_store_not_against_a_full_disk(
@@ -310,21 +249,6 @@ def test_the_unit_is_what_systemd_takes(tmp_path: Path) -> None:
 
     assert verify(UNIT.read_text()) == (0, "")
     assert "'WatchdogSecs'" in verify(UNIT.read_text().replace("WatchdogSec=", "WatchdogSecs="))[1]
-
-
-def test_the_unit_closes_what_serve_does_not_need() -> None:
-    found = unit()
-    expected = {
-        "Type": "notify", "User": "ordack", "StateDirectory": "ordack", "ProtectSystem": "strict", "PrivateTmp": "yes",
-        "NoNewPrivileges": "yes", "CapabilityBoundingSet": "", "RestrictAddressFamilies": "AF_UNIX AF_INET AF_INET6",
-        "MemoryDenyWriteExecute": "yes", "Restart": "on-failure", "RestartPreventExitStatus": "2",
-    }  # fmt: skip
-    assert {name: found[name] for name in expected} == {name: [value] for name, value in expected.items()}
-    assert found["SystemCallFilter"][0] == "@system-service"
-    assert found["ExecReload"][-1] == "/bin/kill -HUP $MAINPID"
-    [files], [period] = found["LimitNOFILE"], found["WatchdogSec"]
-    assert int(files) > 5000 + SPARE_FILES + BACKLOG + FILES
-    assert int(period) > 2 * health.STUCK_S
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from ordack.config.config import parse_serial
 from ordack.config.config_file import ConfigFile, parse, with_serial
 from ordack.config.names import DEAD_XACT
 from ordack.config.running import Running
-from ordack.config.settings import NUMBERS, RESTART, TABLES
+from ordack.config.settings import TABLES
 
 from tests.support.command import DEADLINE_S, Serve, as_json, converse, ordack, own_port
 from tests.support.host_peer import Peer, direct
@@ -95,20 +95,6 @@ def plant(tmp_path: Path) -> Iterator[Callable[..., Plant]]:
     for one in made:
         one.serve.process.kill()
         one.serve.process.wait()
-
-
-def test_the_numbers_that_wait_for_the_next_start_are_those_of_which_the_table_says_so() -> None:
-    old = Running(ConfigFile(numbers=dict.fromkeys(NUMBERS, 1)))
-    new = ConfigFile(numbers=dict.fromkeys(NUMBERS, 2))
-    taken = old.taking_up(new)
-    assert {name for name, value in taken.file.numbers.items() if value == 1} == {
-        name for name, setting in NUMBERS.items() if setting.reload == RESTART
-    }
-    assert old.taking_up(ConfigFile()).file.numbers.keys() == {
-        name for name, setting in NUMBERS.items() if setting.reload == RESTART
-    }
-    assert old.differences(new) == list(NUMBERS)
-    assert taken.differences(new) == [name for name, setting in NUMBERS.items() if setting.reload == RESTART]
 
 
 def test_every_part_of_a_file_is_a_difference_when_it_has_changed() -> None:

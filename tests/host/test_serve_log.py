@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from mqqb import confirm
-from ordack.broker.serve_log import AGAIN_S, ERROR, FACTS_MAX, FACTS_OF_PEER, Form, Line, Log, Operator
+from ordack.broker.serve_log import AGAIN_S, ERROR, FACTS_OF_PEER, Form, Line, Log, Operator
 
 from tests.support.command import DEADLINE_S, Serve, converse, ordack
 from tests.support.host_peer import Peer, direct
@@ -117,14 +117,6 @@ def test_what_does_not_come_again_is_new_when_it_comes_later() -> None:
     ]
 
 
-def test_different_facts_are_told_at_once_and_take_no_more_memory_than_is_bounded() -> None:
-    world = _World()
-    for number in range(2 * FACTS_MAX):
-        world.log(f"{number}")
-    assert len(world.lines) == 2 * FACTS_MAX
-    assert len(world.log._facts) == FACTS_MAX
-
-
 def test_a_peer_that_makes_up_names_fills_no_log() -> None:
     world = _World()
     for number in range(10_000):
@@ -138,14 +130,6 @@ def test_a_peer_that_makes_up_names_fills_no_log() -> None:
     world.pass_time(AGAIN_S)
     world.log(Line("10.0.0.5: there is no queue here", peer="10.0.0.5"))
     assert "10.0.0.5: there is no queue here" in world.lines[-1], "it is heard again when it has calmed down"
-
-
-def test_a_clock_that_goes_back_hides_nothing() -> None:
-    world = _World()
-    world.log("it is gone")
-    world.pass_time(-86400)
-    world.log("it is gone")
-    assert len(world.lines) == 2
 
 
 # ---- as `serve` writes it --------------------------------------------------------------------------------

@@ -22,7 +22,6 @@ from typing import Any
 
 import pytest
 from ordack.client import Client
-from ordack.store import Store
 
 from hil.signals import heed
 from tests.support.command import DEADLINE_S, ENVIRONMENT, Running, Serve, as_json, ordack
@@ -218,19 +217,6 @@ def test_a_reader_that_goes_ends_it_quietly(store: Path) -> None:
         assert process.stderr.read() == ""
 
 
-def test_a_reader_that_does_not_read_is_no_reason_not_to_end(store: Path) -> None:
-    with _watching(store, "0.1", "--json") as process:
-        assert process.stdout
-        fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
-        deadline = time.monotonic() + DEADLINE_S
-        wait = Path(f"/proc/{process.pid}/wchan")
-        while "pipe" not in wait.read_text():  # it writes, and nobody reads
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(DEADLINE_S) == 0
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -245,20 +231,6 @@ def test_what_is_no_interval_is_wrong_usage(store: Path, arguments: list[str], s
     done = ordack("status", "--store", store, *arguments)
     assert done.returncode == 2
     assert re.search(said, " ".join(done.stderr.replace("\u2502", " ").split()))
-
-
-def test_a_look_makes_no_writer_wait(store: Path) -> None:
-    """While a writer is in the middle of a transaction, the status is shown, and the writer is not held up by it."""
-    with Store(store) as writer, writer.transaction():
-        writer.keep_names({"own": ["x"]})
-        with _watching(store, "0.1", "--json") as process:
-            assert process.stdout
-            # The first look may upgrade a store, and so waits; it has the patience of any command.
-            writer._database.connection.execute("COMMIT")
-            assert process.stdout.readline()
-            writer._database.connection.execute("BEGIN IMMEDIATE")
-            for _ in range(3):
-                assert process.stdout.readline()
 
 
 @pytest.mark.parametrize("name", ["a[/b]", "[red]x", ":smile:", "[link=http://x]y[/link]"])

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import mqqb
 from mqqb import core
 
-from ordack.boards import layout
 from ordack.boards.repl import CORE, FREE, Board, BoardError, Info, Progress, part_of
 
 MPY_VERSION = 6  # of the files that mpy-cross makes
@@ -28,6 +27,8 @@ CHECKOUT = Path(mqqb.__file__).resolve().parents[2]
 _FOLDERS = "import os\nfor p in {!r}:\n try:\n  os.mkdir(p)\n except OSError:\n  pass"
 _REMOVE = "import os\nfor p in {!r}:\n try:\n  os.remove(p)\n except OSError:\n  pass"
 _NODE = "try:\n import ordack.node\n print(repr(''))\nexcept Exception as e:\n print(repr(repr(e)))"
+_NAMES = "import os\ntry:\n print([f[0] for f in os.ilistdir({!r})])\nexcept OSError:\n print(['node'])"
+HIDES = "hides the package ordack from programs", "give that folder another name"
 _MODULE = "try:\n import {}\n print(True)\nexcept Exception:\n print(False)"
 # Puts each FILE.new in the place of FILE, then removes others, which may be folders, if they are empty. FAT does not
 # rename over a file.
@@ -49,8 +50,7 @@ for p in {!r}:
 
 
 class Deployed(NamedTuple):
-    """What a deploy did. core: which one the board uses now; problem: why a node cannot start there, or empty; left:
-    what to do about a `node` of before that nobody deployed, or empty."""
+    """What a deploy did. core: which one the board uses now; problem: why a node cannot start there, or empty."""
 
     copied: list[str]
     unchanged: int
@@ -59,7 +59,6 @@ class Deployed(NamedTuple):
     core: str
     problem: str
     frozen: bool
-    left: str
 
 
 def default_package(info: Info) -> Path:
@@ -128,12 +127,8 @@ def deploy(
     """Copy what is not there as it should be. main becomes main.py, config keeps its name. Raises BoardError."""
     info = board.info
     _, _, frozen = board.run(CORE)
-    try:
-        there = layout.look(board, main, frozen=frozen)
-    except OSError as error:
-        raise BoardError(str(error)) from None
-    if wrong := layout.problem(there):
-        raise BoardError(f"nothing was copied: {wrong[0]}: {wrong[1]}")
+    if folder := hiding_folder(board, frozen):
+        raise BoardError(f"nothing was copied: {folder} {HIDES[0]}: {HIDES[1]}")
     files: dict[str, bytes] = {}
     if not frozen:
         chosen = chosen_files(package or default_package(info), info, own_core=board.run(_MODULE.format("_mqqb")))
@@ -175,8 +170,16 @@ def deploy(
         chosen_core or "",
         problem,
         frozen,
-        layout.leftover(there) if there.old and not any(path.startswith(f"{there.old}/") for path in removed) else "",
     )
+
+
+def hiding_folder(board: Board, frozen: bool) -> str:
+    """A folder beside main.py that MicroPython takes for the package ordack; "" if there is none."""
+    root = board.info.folder.rstrip("/")
+    folder = f"{root}/ordack"
+    if not frozen and root == board.info.lib:
+        return ""
+    return "" if "node" in board.run(_NAMES.format(folder)) else folder
 
 
 def copy_aside(

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from mqqb import core, guids, session
 
-from ordack.boards import layout
 from ordack.boards.check import Check
-from ordack.boards.deploy import MANIFEST, manifest_of
+from ordack.boards.deploy import HIDES, MANIFEST, hiding_folder, manifest_of
 from ordack.boards.outbox import CLOCK_SET, FILES, fetch_outbox, read_outbox
 from ordack.boards.repl import CORE, FREE, Board, BoardError, Info, Progress, dotted
 
@@ -99,7 +98,8 @@ def examine(
     yield _modules(board, implementation, problem, frozen)
     if implementation:
         yield _core(implementation, info)
-    yield from _layout(board, frozen)
+    if folder := hiding_folder(board, frozen):
+        yield Check("layout", "bad", f"{folder} {HIDES[0]}", HIDES[1], {"hidden_by": folder})
     needed = HEAP_NEEDED[frozen]
     verdict = "ok" if info.heap_free >= needed else "warning"
     yield Check(
@@ -179,19 +179,6 @@ def _modules(board: Board, implementation: str | None, problem: str, frozen: boo
         text = f"not as they were deployed: {', '.join(wrong)}"
         return Check("modules", "bad", text, "run ordack board deploy", values)
     return Check("modules", "ok", f"{len(files)} files of ordack {manifest.get('version')}", "", values)
-
-
-def _layout(board: Board, frozen: bool) -> Iterator[Check]:
-    """What stands in the way of `ordack.node`, which was `node`; nothing if nothing does."""
-    found = layout.look(board, frozen=frozen)
-    if wrong := layout.problem(found):
-        still_runs = found.old and not found.new and not found.hidden_by
-        yield Check("layout", "warning" if still_runs else "bad", *wrong, found._asdict())
-    elif found.old:
-        listed = manifest_of(board, f"{board.info.lib}/{MANIFEST}").get("files", {})
-        is_listed = any(path.startswith(f"{found.old}/") for path in listed)
-        advice = "run ordack board deploy" if is_listed else layout.leftover(found)
-        yield Check("layout", "warning", f"{found.old} is of before: node is ordack.node now", advice, found._asdict())
 
 
 def _core(implementation: str, info: Info) -> Check:

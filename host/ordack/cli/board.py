@@ -203,7 +203,6 @@ def board_deploy(
         version, done, error = _attended(port, baud, work, reset=True)
     text = f"{port}: copied {len(done.copied)} files, {counted(done.bytes, 'byte')}; {done.unchanged} were there"
     text += f"; removed {len(done.removed)}" if done.removed else ""
-    text += f"; {done.left}" if done.left else ""
     text += "; the modules are frozen into the firmware" if done.frozen else ""
     text += f"; MicroPython {version}, core: {done.core or 'none'}"
     report_done(
