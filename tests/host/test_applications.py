@@ -569,6 +569,20 @@ def test_what_was_taken_without_serve_stays_in_hand_whichever_serve_starts_or_en
         serve.stop()
 
 
+def test_a_commit_that_serve_refuses_puts_back_what_was_taken_without_serve(store: Path) -> None:
+    with Client(store) as client, Client(store) as other:
+        client.send("line1", b"1")
+        transaction = Transaction(client)
+        transaction.receive("line1")
+        transaction.send("nowhere", b"2")
+        serve = Serve(store)
+        with pytest.raises(NoSuchQueue):
+            transaction.commit()
+        with other.queue("line1").receive(timeout=DEADLINE_S) as message:
+            assert message.body == b"1"
+        serve.stop()
+
+
 @pytest.mark.parametrize(("away", "again"), [(False, False), (False, True), (True, True)])
 def test_what_was_taken_of_a_serve_that_was_killed_is_back_and_the_commit_says_so(
     store: Path, away: bool, again: bool

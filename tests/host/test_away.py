@@ -181,6 +181,18 @@ def test_a_connection_that_is_cut_at_any_frame_costs_nothing_and_repeats_nothing
     assert served[0].stop()[::2] == (0, "")
 
 
+def test_a_message_that_is_put_back_on_a_connection_that_is_cut_is_back(served: tuple[Serve, str]) -> None:
+    with Proxy(_port(served[1])) as proxy, Client(proxy.address) as client:
+        client.send("line1", b"1")
+        receiving = client.queue("line1").receive()
+        receiving.__enter__()
+        proxy.plan = {proxy.exchanges: ("question", 0.0)}
+        assert not receiving.__exit__(KeyError, KeyError(), None)
+        assert proxy.made == 1
+        with client.queue("line1").receive(timeout=DEADLINE_S) as message:
+            assert message.body == b"1"
+
+
 def test_whatever_is_cut_how_often_each_message_comes_once_in_order(store: Path, served: tuple[Serve, str]) -> None:
     seed = new_seed()
     print("seed", seed)

@@ -844,7 +844,7 @@ def _stored_by(folder: Path, runs: Iterable[Run], last: int) -> object:
         return sent, rows
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(5))
 def test_letters_that_are_sent_together_become_what_they_become_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
@@ -896,7 +896,7 @@ def _settled_by(host: Host, answers: list[list[tuple[int, int]]]) -> object:
     return [sorted(host.store._database.all(f"SELECT {what} FROM {table}")) for table, what in tables.items()]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(5))
 def test_acknowledgements_of_many_messages_settle_what_they_settle_one_by_one(tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}")
     chance = random.Random(seed)
