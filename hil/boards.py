@@ -1,7 +1,6 @@
 """Boards: one small protocol for everything that can run the node, and the kind that is a process of this machine.
 
-`emulated.py` has the kinds that are whole machines in QEMU, `kinds.py` the names of both, `drivers.py` real boards as
-labgrid drives them, `targets.py` what a name means.
+`emulated.py` has the kinds that are whole machines in QEMU, `real.py` real boards, `targets.py` what a name means.
 """
 
 import json

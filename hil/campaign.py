@@ -29,7 +29,7 @@ from hil.commands import GUID, Commands
 from hil.dice import new_seed
 from hil.ending import ending, new_folder, to_the_end
 from hil.faults import CutSchedule, FaultProxy, TcpFaultProxy
-from hil.kinds import KINDS, WITHOUT_INBOX
+from hil.machines import EMULATED, WITHOUT_INBOX
 from hil.mishaps import NEEDED, Mishaps
 from hil.name_server import NameServer
 from hil.part import Part, is_captured, others
@@ -281,7 +281,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--board",
         action="append",
-        help=f"{', '.join(KINDS)} or exec:COMMAND (default {defaults.board}); several send to one queue manager",
+        help=f"{', '.join(EMULATED)} or exec:COMMAND (default {defaults.board}); several send to one queue manager",
     )
     parser.add_argument("--max-size", type=int, help="bytes of the largest body (default: what the board takes)")
     parser.add_argument(

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from hil import boards, kinds, mishaps, own_network, queue_manager
+from hil import boards, machines, mishaps, own_network, queue_manager
 from hil.boards import BoardMissing, Quarantined
 from hil.campaign import run_campaign
 from hil.dice import new_seed
@@ -118,7 +118,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if BOARD in metafunc.fixturenames:
         boards = metafunc.config.stash[FILE]
         mark = pytest.mark.timeout(0 if boards else 300)  # a campaign has deadlines of its own
-        metafunc.parametrize(BOARD, [pytest.param(name, marks=mark) for name in boards or kinds.KINDS])
+        metafunc.parametrize(BOARD, [pytest.param(name, marks=mark) for name in boards or machines.EMULATED])
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -209,7 +209,7 @@ def campaign_on(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str
         )
         if asked:
             wanted = Settings(option.messages, option.cuts, option.kills, seed, board, commands=option.commands)
-        if board in kinds.WITHOUT_INBOX:
+        if board in machines.WITHOUT_INBOX:
             wanted = replace(wanted, commands=0)
         figures: Figures | str = "broken off: pytest says by what"
         try:

@@ -26,7 +26,7 @@ from ordack.boards.claim import Claim, names_of
 from ordack.boards.repl import Board as Repl
 from ordack.boards.repl import BoardError, Silent, write_limit
 
-from hil import kinds, real
+from hil import machines, real
 from hil.boards import SENSOR, Board, BoardMissing, Line, Log
 from hil.ports import aliases, claimed, identity, url
 from hil.real import AGAIN_S, LabBoard, bounded
@@ -248,9 +248,10 @@ class NodeDriver(Driver, NodeProtocol):  # type: ignore[misc]
 @target_factory.reg_resource
 @attr.s(eq=False)
 class EmulatedMachine(Resource):  # type: ignore[misc]
-    """A board that needs no hardware; `kind` as hil/kinds.py names it."""
+    """A board that needs no hardware, on one of the machines of hil/machines.py; without a `network` it has a UART."""
 
-    kind: str = attr.ib(validator=in_(kinds.KINDS))
+    machine: str = attr.ib(validator=in_(machines.MACHINES))
+    network: bool = attr.ib(default=True, validator=instance_of(bool))
 
 
 @target_factory.reg_driver
@@ -262,7 +263,8 @@ class EmulatedNodeDriver(Driver, NodeProtocol):  # type: ignore[misc]
     identity: ClassVar[str] = ""
 
     def open(self, folder: Path, application: Path) -> Board:
-        return kinds.open_kind(self.machine.kind, folder, application)
+        described = self.machine
+        return machines.open_machine(self.target.name, described.machine, described.network, folder, application)
 
 
 @target_factory.reg_driver

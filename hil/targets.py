@@ -1,12 +1,12 @@
-"""Which board a name means: one of the file of boards, or a kind that needs no hardware. labgrid is needed only where
+"""Which board a name means: one of the file of boards, or one that needs no hardware. labgrid is needed only where
 there is such a file.
 """
 
 import os
 from pathlib import Path
 
-from hil import kinds
 from hil.boards import ROOT, SENSOR, Board, BoardMissing
+from hil.machines import open_emulated
 
 RIG = ROOT / "rig.yaml"
 
@@ -32,4 +32,4 @@ def open_board(target: str, folder: Path, application: Path = SENSOR) -> Board:
         environment = lab.load(path)
         if target in environment.config.get_targets():
             return lab.open_board(environment, target, folder, application)
-    return kinds.open_kind(target, folder, application)
+    return open_emulated(target, folder, application)

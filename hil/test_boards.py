@@ -1,4 +1,4 @@
-"""Boards: power, logs over all lives, targets. The board of these tests is a small script under CPython."""
+"""Boards: power, logs over all lives, machines. The board of these tests is a small script under CPython."""
 
 import json
 import sys
@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from firmware.ports.modules import BOARD
-from hil import boards, kinds
+from hil import boards, machines
 from hil.boards import Board, BoardMissing, Line, Log, Process, ProcessBoard
-from hil.kinds import interpreter, open_kind
+from hil.machines import interpreter, open_emulated
 from hil.targets import open_board
 
 DEADLINE_S = 60.0
@@ -141,7 +141,7 @@ def test_a_power_cut_takes_what_was_not_synced(target: str, tmp_path: Path) -> N
     script = tmp_path / "unsynced.py"
     script.write_text(UNSYNCED)
     try:
-        board = open_kind(target, tmp_path / "flash", script)
+        board = open_emulated(target, tmp_path / "flash", script)
     except BoardMissing as reason:
         pytest.skip(str(reason))
     try:
@@ -201,7 +201,7 @@ def test_log_takes_bytes_that_are_no_text_and_a_last_line_without_end(tmp_path: 
 
 @pytest.mark.parametrize("target", ["unix", "unix-twin"])
 def test_a_missing_binary_says_how_to_build_it(target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(kinds.MICROPYTHON, target, boards.ROOT / "build" / "none" / "micropython")
+    monkeypatch.setitem(machines.MICROPYTHON, target, boards.ROOT / "build" / "none" / "micropython")
     with pytest.raises(BoardMissing, match=r"build/none/micropython is missing; `make firmware`"):
         open_board(target, tmp_path / "flash")
     assert list(tmp_path.iterdir()) == []
@@ -210,7 +210,7 @@ def test_a_missing_binary_says_how_to_build_it(target: str, tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
-        ("pico", f"no board 'pico': give one of {', '.join(kinds.KINDS)} or exec:COMMAND"),
+        ("pico", f"no board 'pico': give one of {', '.join(machines.EMULATED)} or exec:COMMAND"),
         ("exec:", "no such program"),
         ("exec:nowhere/micropython", "no such program; give a path to one"),
         ("exec:micropython 'x", "No closing quotation"),

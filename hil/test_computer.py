@@ -24,7 +24,7 @@ from hil.campaign import run_campaign
 from hil.computer import SSHBoard
 from hil.dice import new_seed
 from hil.held_port import hold_port
-from hil.kinds import MICROPYTHON
+from hil.machines import MICROPYTHON
 from hil.report import RIG_FAILED
 from hil.rig import main as rig_command
 from hil.scenario import ERASE, ORDACK, Settings

@@ -6,15 +6,14 @@ from pathlib import Path
 import pytest
 
 from hil.conftest import Play
-from hil.kinds import KINDS, MPS2
+from hil.machines import EMULATED, WITHOUT_INBOX
 from hil.progress import AHEAD
 from hil.report import Figures
 from hil.scenario import BEFALL, COPY, DEAD_DNS, DEPLOY, FLIP, FULL, OFFLINE, REFLASH, RESTORE, read
 
 CORE = {"unix-twin": "python"}
 FORM = {"pi-machine": (20, 4, 1, 2), "raspi3b": (10, 2, 0, 2)}  # machines that take their time
-CONNECT_TIMEOUT_S = 10  # of a node
-FORM |= {board: (40, 8, 2, 4) if board == "mps2-eth" else (20, 4, 1, 2) for board in MPS2}
+FORM |= {board: (40, 8, 2, 4) if board == "mps2-eth" else (20, 4, 1, 2) for board in WITHOUT_INBOX}
 
 
 @pytest.mark.rule("B-056", "B-079", "B-426", "A-22")
@@ -99,5 +98,5 @@ def test_every_accepted_reading_is_in_the_queue_once_and_in_order_and_every_comm
     sent, commands = figures.messages, figures.commands_asked
     line = f"{sent} sent, {sent} received once, in order, 0 lost, 0 duplicated"
     assert figures.comparison.line() == line + (f", {commands} commands executed once" if commands else "")
-    if place in KINDS and place != "cpython":
+    if place in EMULATED and place != "cpython":
         assert figures.core == CORE.get(place, "c-module")

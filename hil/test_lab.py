@@ -27,10 +27,9 @@ from labgrid.resource.udev import UdevManager, USBSerialPort
 from ordack.boards.claim import Claim
 from ordack.boards.repl import NoBoard
 
-from hil import lab, ports, real, wiring
+from hil import lab, machines, ports, real, wiring
 from hil.boards import ROOT, BoardMissing
 from hil.emulated import HOST
-from hil.kinds import KINDS
 from hil.rig import main as rig_command
 from hil.targets import open_board
 
@@ -59,10 +58,10 @@ def described(port: Path, on: str = "", off: str = "", **node: Any) -> dict[str,
 
 
 def test_the_emulated_boards_are_targets_of_a_file_each() -> None:
-    assert lab.names(ROOT / "hil" / "emulated.yaml") == dict.fromkeys(KINDS, "")
+    assert lab.names(ROOT / "hil" / "emulated.yaml") == dict.fromkeys(machines.EMULATED, "")
     environment = lab.load(ROOT / "hil" / "emulated.yaml")
-    for name in KINDS:
-        assert lab.target(environment, name).get_resource("EmulatedMachine").kind == name
+    for name in machines.EMULATED:
+        assert lab.target(environment, name).get_resource("EmulatedMachine").machine in machines.MACHINES
 
 
 def test_the_boards_that_the_readme_describes_are_some(rig: Rig) -> None:
@@ -356,7 +355,7 @@ def test_scan_begins_a_file_with_every_port_by_number_or_by_place(
 def test_status_says_who_has_a_board_and_that_is_no_failure(
     rig: Rig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    emulated = {"resources": {"EmulatedMachine": {"kind": "cpython"}}}
+    emulated = {"resources": {"EmulatedMachine": {"machine": "cpython"}}}
     emulated["drivers"] = {"EmulatedNodeDriver": {}, "BoardStrategy": {}}
     burnt = {**described(tmp_path / "burnt"), "options": {"quarantine": "it is burnt"}}
     rig({"bench": described(tmp_path / "tty"), "cpython": emulated, "burnt": burnt})

@@ -168,7 +168,7 @@ targets:
   wrong: {drivers: {BoardStrategy: {}}}
   burnt: {options: {quarantine: its regulator is burnt}}
   good:
-    resources: {EmulatedMachine: {kind: cpython}}
+    resources: {EmulatedMachine: {machine: cpython}}
     drivers: {EmulatedNodeDriver: {}, BoardStrategy: {}}
 """
 

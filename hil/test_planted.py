@@ -21,7 +21,7 @@ from hil.boards import MISHAP, ROOT
 from hil.campaign import SCENARIO, run_campaign
 from hil.dice import new_seed
 from hil.faults import ONE_WAY, UP, Cut
-from hil.kinds import interpreter
+from hil.machines import interpreter
 from hil.report import Figures
 from hil.scenario import ERASE_FIXED, MANAGER, OFFLINE, ORDACK, Event, Kill, Settings
 from hil.shrink import main as shrink

@@ -16,7 +16,7 @@ from ordack.node import OutboxFull
 from firmware.ports.modules import BOARD
 from hil import sensor
 from hil.boards import FIRMWARE, SENSOR, BoardMissing
-from hil.kinds import MICROPYTHON, interpreter
+from hil.machines import MICROPYTHON, interpreter
 from hil.report import read_ledger
 
 TOLD = {"damage": ["a byte was changed"], "ahead": False, "sessions": 5, "full": False, "commanded": 0}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hil.dice import new_seed
-from hil.kinds import MICROPYTHON
+from hil.machines import MICROPYTHON
 from hil.pipeline import Settings, run_campaign
 
 
