@@ -173,6 +173,16 @@ def test_cbor_has_types_of_its_own() -> None:
     assert decode_cbor(types.FloatType(), 1e39) == [(None, "v: 1e+39 is out of the range of FLOAT")]
 
 
+def test_a_malformed_body_has_no_column_at_all_and_keeps_its_neighbours() -> None:
+    fields = [types.StructField("a", types.IntegerType()), types.StructField("b", types.StringType()),
+              types.StructField("c", types.ArrayType(types.LongType()))]  # fmt: skip
+    bodies = [b'{"a": 1, "b": "x", "c": [1]}', b'{"a": 2, "b": "y", "c": ["z"]}', b'{"a": 3}', b'{"b": 4, "c": 5}']
+    columns, reasons = Bodies(fields).decode(bodies)
+    assert [one.to_pylist() for one in columns] == [[1, None, 3, None], ["x", *[None] * 3], [[1], *[None] * 3]]
+    first = "b: 4 is a number, the column is STRING"
+    assert reasons.to_pylist() == [None, 'c[0]: "z" is a string, the column is BIGINT', None, first]
+
+
 def test_a_prefix_is_not_part_of_the_name_in_the_body() -> None:
     columns, reasons = Bodies([types.StructField("body_label", types.StringType())], JSON, "body_").decode(
         [b'{"label": "x", "body_label": "y"}']
