@@ -1561,7 +1561,7 @@ def generate(
             cuts += [mine[0].time] if paths else []  # the next file's number tells
             continue
         for side, own in enumerate(_tapped(mine) if form == "tap" else [mine]):
-            name = f"capture-{seed}{'-ab'[side + 1] if form == 'tap' else ''}-{number}"
+            name = f"capture-{seed}{'-ab'[side + 1] if form == 'tap' else ''}-{number:06}"
             writer = _Writer(rng, folder / f"{name}.{rng.choice(['pcap', 'pcapng', 'cap'])}")
             for frame in _queued(random.Random(f"queues {seed}"), own) if form == "queues" else own:
                 packet = _segment(frame, rng.getrandbits(16))
@@ -2320,7 +2320,7 @@ def capture_files(seed: int, folder: Path, pieces: int, length: int = 0, form: s
         cuts = [0, *sorted(chance.sample(range(1, len(records)), min(pieces, len(records)) - 1)), len(records)]
         path.unlink()
         for number, (begin, end) in enumerate(itertools.pairwise(cuts)):
-            made.append(folder / f"plant{f'-{side}' if form else ''}-{number:03}.pcap")
+            made.append(folder / f"plant{f'-{side}' if form else ''}-{number:06}.pcap")
             made[-1].write_bytes(data[:24] + b"".join(records[begin:end]))
     return made if not form else [Path(path) for path in columnar.in_order(made)]
 
