@@ -329,6 +329,23 @@ def test_an_order_ack_overtakes_no_final_ack_that_rejects_a_message() -> None:
         assert may_acknowledge(rejecting, one) == expected
 
 
+@pytest.mark.rule("C-84", "B-262", "B-426")
+@pytest.mark.parametrize(("limit", "previous", "expected"), [(0, 0, True), (0, 4, True), (4, 3, False), (5, 4, False)])
+def test_of_an_older_sequence_each_is_unknown_where_no_number_may_be_named(
+    limit: int, previous: int, expected: bool
+) -> None:
+    destination = Destination()
+    destination.sequence = 7
+    destination.send([0])
+    destination.come(0)
+    destination.stream.limit = limit
+    old = headers.TransactionHeader()
+    old.tx_sequence_ordinal, old.tx_sequence_number, old.previous_tx_sequence_number = 3, 5, previous
+    assert destination.stream.decide(old, 0, destination, 5) == ""
+    assert destination.filed == ([(5, EXPIRED)] if expected else [])
+    assert destination.stream.limit == limit
+
+
 @pytest.mark.rule("B-113", "B-153")
 def test_half_of_the_window_is_counted_from_the_last_order_ack() -> None:
     session: Any = SimpleNamespace(window=SimpleNamespace(half=3), round_trip=0)

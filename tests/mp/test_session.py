@@ -553,6 +553,32 @@ def test_an_order_ack_that_came_before_the_table_had_its_message_counts_when_it_
     assert stream.order_ack(body, 0) == [entry]
 
 
+@rule("B-131", "B-132", "B-134", "B-135", "B-148", "B-228")
+def test_every_timer_is_due_when_the_specification_says() -> None:
+    start = 1_000_003
+    idle = session.Session(False, ends.RECEIVER, start)
+    assert idle.next_timeout() == start + 60000
+    sender, receiver = ends.open_pair(start)
+    assert sender.session.next_timeout() == start + 300000, "open and quiet: only the clean-up"
+    for _ in range(3):
+        sender.send(b"x", "express")
+    sender.pump(start + 1)
+    assert sender.session.next_timeout() == start + 1 + 2 * 20000
+    sender.receive(bytes(compose.session_ack(array("I", (2, 0, 0, 0, 0, 64, 0)))), start + 7)
+    assert sender.session.next_timeout() == start + 7 + 2 * 20000, "restarted, one message is still awaited"
+    sender.receive(bytes(compose.session_ack(array("I", (3, 0, 0, 0, 0, 64, 0)))), start + 9)
+    assert sender.session.handle_timeout(start + 40007) == []
+    assert sender.session.next_timeout() == start + 300000, "nothing is awaited: the timer has ended"
+    sender.send(b"y")
+    sender.pump(start + 50000)
+    assert sender.session.handle_timeout(start + 90000)[-1].rule == "B-148", "not a word since the last period"
+    receiver.receive(bytes(build.user_message(ends.SENDER, 9, ends.DESTINATION, b"")), start + 11)
+    assert receiver.session.next_timeout() == start + 11 + 10000
+    assert receiver.session.handle_timeout(start + 300001) == [], "active in this period"
+    assert receiver.session.next_timeout() == start + 600001
+    assert _closed(receiver.session.handle_timeout(start + 700000)).rule == "B-147"
+
+
 @rule("B-148", "B-042", "B-149", "B-167")
 def test_a_peer_that_says_something_in_each_period_is_kept() -> None:
     sender, receiver = ends.open_pair()
