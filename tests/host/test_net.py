@@ -17,7 +17,7 @@ from mqqb.session import Session, Settings
 from ordack.broker.manager import Manager
 from ordack.client import Client
 from ordack.config.config import Config
-from ordack.server import tcp
+from ordack.server import ping, tcp
 from ordack.server.listener import TAKEN_AT_ONCE, Listener, Listeners
 from ordack.store import Store
 
@@ -142,7 +142,7 @@ async def test_pings_that_go_round_between_two_queue_managers_are_not_all_answer
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tcp, "POLL_INTERVAL_S", 3600.0)
-    monkeypatch.setattr(tcp, "PINGS_PER_POLL", 3)
+    monkeypatch.setattr(ping, "PINGS_PER_POLL", 3)
     port = ping_port()
     async with serving(tmp_path, Config(answer_pings=True, ping_port=port)):
         with udp() as asker:

@@ -15,9 +15,8 @@ from ordack.config.running import Running
 from ordack.config.settings import LISTEN
 from ordack.config.tls import BadTls, Tls
 from ordack.server.guard import BadToken, Guard, read_token
-from ordack.server.listener import BadPlace, Listeners
+from ordack.server.listener import BadPlace, Listeners, sessions_for_files
 from ordack.server.notify import Notifier
-from ordack.server.tcp import sessions_for_files
 from ordack.store import Store, StoreError
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ go on."""
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ from ordack.config.config_file import Listen
 
 BACKLOG = 1000  # connections that wait in the kernel, as of boards that all come back at once
 TAKEN_AT_ONCE = 4  # connections, before the others are looked at: a flood of them leaves time for those that are there
+SPARE_FILES = 24  # of the store, the event loop, the listener, connections that wait to be refused
 
 
 class BadPlace(ValueError):
@@ -236,3 +238,19 @@ class Handshake(asyncio.Protocol):
         protocol.connection_made(transport)
         if self._early:
             protocol.data_received(bytes(self._early))
+
+
+def sessions_for_files(most: int, others: int = 0) -> int:
+    """How many sessions there may be, `most` if this process may have files for so many: the hard limit counts. others:
+    files that something else in it may open.
+
+    One session too many then is refused in order, instead of taking the last file from whatever needs one (B-435).
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    spare = SPARE_FILES + others
+    wanted = most + spare + BACKLOG
+    if resource.RLIM_INFINITY != soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        return max(min(most, soft - spare), 1)
+    return most

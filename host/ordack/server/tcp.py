@@ -3,8 +3,7 @@
     manager = Manager(store, now(), config)
     await serve(manager, Listeners([Listener("127.0.0.1", 1801)]), stop=event)
 
-Everything that arrives in one turn of the loop, on all connections, goes to the manager as one batch, so that one
-commit serves all of them. The next batch gathers in the sockets meanwhile.
+Everything that arrives in one turn of the loop, on all connections, goes to the manager as one batch and one commit.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import contextlib
 import fcntl
 import functools
 import ipaddress
-import resource
 import selectors
 import socket
 import ssl
@@ -25,7 +23,6 @@ from array import array
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar, cast
 
-from mqqb import core
 from mqqb.connection import OPEN, WAITING_CPR_MSG
 
 from ordack.broker.links import Hop, Link
@@ -35,9 +32,16 @@ from ordack.config.tls import Tls, name_in, words
 from ordack.server.applications import Door
 from ordack.server.connect import TLS_FAILED, Connector, Step
 from ordack.server.gate import Gate
-from ordack.server.listener import BACKLOG, HANDSHAKE_TIMEOUT_S, SHUT_TIMEOUT_S, Handshake, Listener, Listeners
+from ordack.server.listener import (
+    HANDSHAKE_TIMEOUT_S,
+    SHUT_TIMEOUT_S,
+    Handshake,
+    Listener,
+    Listeners,
+    sessions_for_files,
+)
 from ordack.server.looking import FILES as LOOKING_FILES
-from ordack.server.ping import Pings
+from ordack.server.ping import PingSockets
 from ordack.server.record import RecordedConnection, Recorder
 from ordack.server.serial import SerialPort
 from ordack.store import StoreError
@@ -47,8 +51,6 @@ POLL_INTERVAL_S = 0.05  # for timers
 HOPS_REST = 100  # times as long as it took to look at all outgoing queues is it until that is done again
 ORDER_ACKS_APART_MS = 5  # of all streams: each time costs a look at all that have one to send
 MAX_BATCH_BYTES = 16 << 20
-SPARE_FILES = 24  # of the store, the event loop, the listener, connections that wait to be refused
-PINGS_PER_POLL = 50  # answered at most: a request that pretends to come from another ping port would go round for ever
 
 
 def now() -> int:
@@ -205,11 +207,8 @@ class _Net:
         self._under_way: set[Hop] = set()  # a step towards these may be due soon
         self._hops_due = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._pings = Pings(manager.store.guid)
-        self._pinged: tuple[Hop, socket.socket] | None = None
-        self._ping_services: list[socket.socket] = []
+        self._pings = PingSockets(manager, listeners, now, self._ponged)
         listeners.changed = self._drop_not_admitted
-        self._answered = 0
         self._order_acks: asyncio.TimerHandle | None = None  # sends them when they are due
         manager.links.counters.turned = self._loop.time()
 
@@ -352,9 +351,7 @@ class _Net:
             port.tick()
 
     def _poll_connectors(self) -> None:
-        self._answered = 0
-        if self._pings.timed_out(now()):
-            self._ponged(None)
+        self._pings.tick()
         if (began := self._loop.time()) >= self._hops_due:
             self._wanted = self.manager.wanted_hops()
             self._hops_due = began + HOPS_REST * (self._loop.time() - began)
@@ -393,10 +390,15 @@ class _Net:
         else:
             self._under_way.add(hop)
         if step is Step.PING:
-            self._ping(hop, connector)
+            self._pings.ask(hop, connector.address)
         elif step:
             do = self._resolve if step is Step.RESOLVE else self._connect
             self._run(do(hop, connector), f"a connection to {connector.address}")
+
+    def _ponged(self, hop: Hop, refused: bool | None) -> None:
+        """The ping of this hop's address was answered; None: it was not."""
+        self.connectors[hop].ponged(refused, now(), wall())
+        self._advance(hop)
 
     def _run(self, doing: Coroutine[Any, Any, None], what: str) -> None:
         """Do it beside everything else, until `close` at the latest."""
@@ -486,71 +488,12 @@ class _Net:
             self.manager.links.expected(address)
         handshake.hand_over(secured, _Connection(self, None, listener))
 
-    # ---- pings
-
-    def _ping(self, hop: Hop, connector: Connector) -> None:
-        """Send a request to the hop's address, from a port of its own: what comes back to it can be no request."""
-        try:
-            asker = _datagram_socket(connector.address)
-        except OSError:
-            connector.ponged(None, now(), wall())
-            return
-        request = self._pings.request(now())
-        self._pinged = hop, asker
-        self._loop.add_reader(asker, self._ping_response, asker)
-        with contextlib.suppress(OSError):  # no way there: nobody will answer
-            asker.connect((connector.address, self.manager.config.ping_port))
-            asker.send(request)
-
-    def _ping_response(self, asker: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # nobody listens: told by the time that passes
-            refused = self._pings.response(asker.recv(core.PING_SIZE + 1))
-            if refused is not None:
-                self._ponged(refused)
-
-    def _ponged(self, refused: bool | None) -> None:
-        assert self._pinged
-        hop, asker = self._pinged
-        self._pinged = None
-        self._close_socket(asker)
-        self.connectors[hop].ponged(refused, now(), wall())
-        self._advance(hop)
-
-    def answer_pings(self, address: str) -> None:
-        """Answer the requests that come to this address, from now on (B-202), or tell why not."""
-        service = _datagram_socket(address)
-        port = self.manager.config.ping_port
-        try:
-            service.bind((address, port))
-        except OSError as error:
-            service.close()
-            self.manager.operator.tell(
-                f"pings to {address} are not answered: UDP port {port}, {error.strerror or error}"
-            )
-            return
-        self._ping_services.append(service)
-        self._loop.add_reader(service, self._ping_request, service)
-
-    def _ping_request(self, service: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # nowhere to answer to, or no room: it is a datagram
-            datagram, source = service.recvfrom(core.PING_SIZE + 1)
-            if not any(listener.admits(source[0]) for listener in self.listeners):
-                return
-            response = self._pings.answer(datagram, self.manager.links.would_refuse(source[0]))
-            if response and self._answered < PINGS_PER_POLL:
-                self._answered += 1
-                service.sendto(response, source)  # B-006
-
-    def _close_socket(self, used: socket.socket) -> None:
-        self._loop.remove_reader(used)
-        used.close()
-
     async def open(self, serial: Iterable[tuple[SerialSettings, object]]) -> None:
         """Take what comes otherwise than over listening sockets: pings to their addresses, serial lines, and what
         applications ask for."""
         if self.manager.config.answer_pings:
             for address in dict.fromkeys(host for host, _ in self.listeners.places):
-                self.answer_pings(address)
+                self._pings.answer_at(address)
         for settings, device in serial:
             self.open_serial(settings, device)
         await self.door.open()
@@ -558,10 +501,7 @@ class _Net:
 
     async def close(self) -> None:
         """End every session and wait until the transports are shut."""
-        for service in self._ping_services:
-            self._close_socket(service)
-        if self._pinged:
-            self._close_socket(self._pinged[1])
+        self._pings.close()
         if self._order_acks:
             self._order_acks.cancel()
         for task in self._tasks:
@@ -598,30 +538,6 @@ def _held(transport: asyncio.Transport) -> int:
             fcntl.ioctl(connected.fileno(), termios.TIOCOUTQ, in_kernel)
         count += in_kernel[0]
     return count
-
-
-def _datagram_socket(address: str) -> socket.socket:
-    datagrams = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
-    datagrams.setblocking(False)
-    if datagrams.family == socket.AF_INET6:
-        datagrams.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-    return datagrams
-
-
-def sessions_for_files(most: int, others: int = 0) -> int:
-    """How many sessions there may be, `most` if this process may have files for so many: the hard limit counts. others:
-    files that something else in it may open.
-
-    One session too many then is refused in order, instead of taking the last file from whatever needs one (B-435).
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    spare = SPARE_FILES + others
-    wanted = most + spare + BACKLOG
-    if resource.RLIM_INFINITY != soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        return max(min(most, soft - spare), 1)
-    return most
 
 
 async def serve(
