@@ -334,7 +334,10 @@ def test_an_idle_ingest_waits_for_its_folder_and_notices_that_spark_has_ended(
 ) -> None:
     write(folder, 1, 1, 1)
     words = ["pipeline", "ingest", folder, "--to", table, "--continuous", "--interval", "0.1", "--json"]
-    settings = [word for setting in QUICK_START for word in ("--conf", setting)]
+    log = tmp_path / "log"
+    log.mkdir()
+    given = (*QUICK_START, "spark.eventLog.enabled=true", f"spark.eventLog.dir={log}")
+    settings = [word for setting in given for word in ("--conf", setting)]
     errors = tmp_path / "errors"
     with errors.open("w") as told, subprocess.Popen(
         [sys.executable, "-m", "ordack", *map(str, words), "--master", "local[1]", *settings],
@@ -356,3 +359,4 @@ def test_an_idle_ingest_waits_for_its_folder_and_notices_that_spark_has_ended(
     assert running.returncode == 1, errors.read_text()
     assert "Spark's JVM has ended; what is in the table is whole" in errors.read_text()
     assert rows(table) == [1, 2, 3]
+    assert [*log.iterdir()]  # Spark has taken the settings
