@@ -591,14 +591,9 @@ static void test_the_receivers_rule(void)
     static const struct {
         uint32_t ordinal, number, previous, reason;
     } cases[] = {
-        {2, 6, 5, MQQB_AUDIT_REJECTS},
-        {2, 5, 4, MQQB_AUDIT_DUPLICATE},
-        {2, 7, 6, MQQB_AUDIT_GAP},
-        {2, 8, 5, MQQB_AUDIT_REJECTS},
-        {3, 1, 0, MQQB_AUDIT_REJECTS},
-        {3, 4, 0, MQQB_AUDIT_REJECTS},
-        {3, 2, 1, MQQB_AUDIT_START_MISSING},
-        {1, 9, 0, MQQB_AUDIT_OLD_SEQUENCE},
+        {2, 6, 5, MQQB_AUDIT_REJECTS},       {2, 5, 4, MQQB_AUDIT_DUPLICATE},    {2, 7, 6, MQQB_AUDIT_GAP},
+        {2, 8, 5, MQQB_AUDIT_REJECTS},       {3, 1, 0, MQQB_AUDIT_REJECTS},      {3, 4, 0, MQQB_AUDIT_REJECTS},
+        {3, 2, 1, MQQB_AUDIT_START_MISSING}, {1, 9, 0, MQQB_AUDIT_OLD_SEQUENCE},
     };
 
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
