@@ -434,6 +434,8 @@ def test_what_waits_is_listed_paused_resumed_resent_and_ended(store: Path, tmp_p
         ("pause", "on hold"),
     ):
         assert as_json("outgoing", command, "--store", store, name) == [{"format_name": name, "done": done}]
+    with Client(store, look=True) as client:
+        assert [queue.resends for queue in client.store.outgoing.queues()] == [1]  # a resume waits for no interval
     while as_json("outgoing", "list", "--store", store)[0].get("state") != "OnHold":
         assert time.monotonic() < deadline
     assert "OnHold" in ordack("outgoing", "list", "--store", store).stdout
