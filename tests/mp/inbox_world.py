@@ -1,7 +1,7 @@
 """Senders over wires that exist only in memory, and a board with inboxes that loses power: for tests of the inboxes."""
 
 import power
-from mqqb import build, compose, core, guid_names, headers, names, parse, reader, session, streams
+from mqqb import build, compose, core, guid_names, guids, headers, names, parse, reader, session, streams
 from mqqb.events import Acknowledged, MessageReceived
 from mqqb.session import Settings
 from ordack.node import Node
@@ -20,7 +20,7 @@ class Sender:
 
     def __init__(self, number, name=NAME, time_stamp=100, window=64):
         self.guid = bytes([number]) * 16
-        self.name = names.parse_format_name(name)
+        self.name = guids.parse_format_name(name)
         self.host = names.NULL_GUID
         if isinstance(self.name, guid_names.PrivateQueueFormatName):
             self.host = self.name.source_queue_manager
