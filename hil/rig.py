@@ -18,10 +18,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyudev
-import yaml
-from labgrid import Environment
-from labgrid.strategy import StrategyError
+try:
+    import pyudev
+    import yaml
+    from labgrid import Environment
+    from labgrid.strategy import StrategyError
+except ModuleNotFoundError as error:
+    sys.exit(f"python -m hil.rig needs {error.name}: `make setup-test` installs it")
 from ordack.boards.claim import Claim
 from ordack.boards.repl import CORE, NoBoard, dotted
 from ordack.cli.output import OutputError

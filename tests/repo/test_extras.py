@@ -133,7 +133,6 @@ def test_a_command_waits_for_no_module_that_only_checks_its_options() -> None:
         ("pipeline prune . --in table --json", "this command", "deltalake", "spark"),
         ("pipeline reconcile . . table", "this command", "pyspark", "spark"),
         ("audit .", "this command", "pyspark", "spark"),
-        ("rig status", "this command", "pyudev", "hil"),
         ("audit --follow . --checkpoint checkpoint --once --json", "this command", "pyspark", "spark"),
     ],
 )
