@@ -601,3 +601,17 @@ def test_what_is_held_of_an_older_sequence_is_not_proved_by_an_order_ack_for_thi
     body = reader.OrderAckBody(array("I", (2, 7, 2, 0, 0, 0, 0, 0, 0)))
     assert stream.order_ack(body, 0) == [held, sent]
     assert (old.received_order_ack, stream.awaiting_final_ack) == (False, [old])
+
+
+def test_a_final_ack_is_progress_only_for_what_no_order_ack_has_covered() -> None:
+    stream = streams.OutgoingStream(streams.OutgoingStream.new(5), (1000, 2000, 3000))
+    entries = [_number(stream, key, journal=True) for key in (1, 2, 3)]
+    for entry in entries:
+        stream.sent(entry, 0)
+    stream.order_ack(ends.order_ack_body(5 << 32 | 1, 1), 0)
+    stream.handle_timeout(1000)
+    assert stream.next_timeout() == 3000
+    assert stream.final_ack(ends.final_ack_body(entries[0]), 1500) is entries[0]
+    assert stream.next_timeout() == 3000
+    assert stream.final_ack(ends.final_ack_body(entries[1]), 1500) is entries[1]
+    assert (stream.next_timeout(), stream.resend_interval_index) == (2500, 0)
