@@ -10,7 +10,6 @@ import contextlib
 import json
 import socket
 import struct
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -45,22 +44,6 @@ from tests.support.foreign_peer import (
 )
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def server(running: Server) -> Server:
-    """The server, with queues that are empty."""
-    for one in ordack("queue", "list", "--store", running.store):
-        if one["messages"]:
-            running.received(one["name"])
-    return running
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    running = Server(tmp_path_factory.mktemp("foreign") / "store")
-    yield running
-    running.stop()
 
 
 # ---- handshake ------------------------------------------------------------------------------------

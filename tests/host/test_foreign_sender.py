@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import ROOT
-from tests.support.command import as_json as ordack
 from tests.support.foreign_peer import (
     FINAL_ACK,
     FOR_EVER,
@@ -47,22 +46,6 @@ from tests.support.foreign_peer import (
 )
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def server(running: Server) -> Server:
-    """The server, with queues that are empty."""
-    for one in ordack("queue", "list", "--store", running.store):
-        if one["messages"]:
-            running.received(one["name"])
-    return running
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    running = Server(tmp_path_factory.mktemp("foreign") / "store")
-    yield running
-    running.stop()
 
 
 # ---- shapes that have ended queue managers --------------------------------------------------------
