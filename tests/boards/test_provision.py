@@ -278,7 +278,7 @@ def test_names_that_are_entered_at_the_same_time_all_stay_in_a_file_that_stays_w
     ("text", "wanted"),
     [
         ("", '[names]\n"{G}" = "press 3"\n'),
-        ("http-names = ['a']\n", 'http-names = [\'a\']\n\n[names]\n"{G}" = "press 3"\n'),
+        ("own-names = ['a']\n", 'own-names = [\'a\']\n\n[names]\n"{G}" = "press 3"\n'),
         ("[names] # all\n'g' = 'old'\n", '[names] # all\n"{G}" = "press 3"\n'),
         ("[names]\n'{H}' = 'press 2'\n[tls]\n", "[names]\n\"{G}\" = \"press 3\"\n'{H}' = 'press 2'\n[tls]\n"),
     ],

@@ -1,4 +1,4 @@
-"""The web page of `ordack serve` in a real Chromium: it shows what is there, as text, and moves dead letters."""
+"""The web page of `ordack serve` in a real Chromium: it shows what is there, as text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from ordack.client import Client
-from ordack.config.names import DEAD_XACT
 
 from tests.support.browser import chromium, watch
 from tests.support.dead_letters import HOSTILE, store_with_dead_letters, with_token
@@ -50,10 +49,6 @@ class Opened:
         self.page.goto(f"http://127.0.0.1:{running.http}/")
         self.page.wait_for_selector("#queues tbody tr")
 
-    def unlock(self, token: str = TOKEN) -> None:
-        self.page.fill("#token", token)
-        self.page.click("#unlock button")
-
     def row(self, queue: str) -> list[str]:
         """The texts of the cells in a queue's row."""
         found: list[str] = self.page.evaluate(
@@ -77,7 +72,7 @@ def test_what_is_there_is_shown_and_changes(browser: Any, running: Watched, widt
         for number in range(5):
             client.send("line1", b"%d" % number)
     until(lambda: page.wait_for_timeout(50) or opened.row("line1")[1] == "5", "the depth rises")
-    assert "% of 1.05 MB" in opened.row("line1")[4]
+    assert "% of 1.05 MB" in opened.row("line1")[3]
     until(lambda: page.wait_for_timeout(50) or page.locator("#depth path.line").count() == 2, "the depth is drawn")
     assert page.locator("#commits path.line").count() == 2
     until(lambda: page.wait_for_timeout(50) or "5 here" in page.get_attribute("#depth svg", "aria-label"), "it rises")
@@ -85,7 +80,6 @@ def test_what_is_there_is_shown_and_changes(browser: Any, running: Watched, widt
     until(lambda: page.wait_for_timeout(50) or "waiting" in page.inner_text("#waiting .why"), "it says why")
     assert "Dead letters\n3" in page.inner_text("#figures")
     until(lambda: page.wait_for_timeout(50) or page.inner_text("#verdict h2") == "2 things to look at", "it is told")
-    assert page.locator("#letters li").count() == 0
     assert opened.is_narrow()
     page.fill("#search", "a-queue-whose")
     assert page.locator("#queues tbody tr").count() == 1
@@ -95,48 +89,24 @@ def test_what_is_there_is_shown_and_changes(browser: Any, running: Watched, widt
     assert opened.problems == []
 
 
-def test_a_dead_letter_is_moved_back_with_the_token(browser: Any, running: Watched) -> None:
-    opened = Opened(browser, running, 400, "dark")
-    page = opened.page
-    opened.unlock("wrong-token-wrong-token")
-    page.wait_for_selector("#refused:not([hidden])")
-    assert "not the token" in page.inner_text("#refused")
-    assert page.locator("#letters li").count() == 0
-    assert len(opened.problems) == 1  # Chromium tells of the status 401 itself
-    opened.problems.clear()
-    opened.unlock()
-    page.wait_for_selector("#letters li")
-    letters = page.locator("#letters li")
-    assert letters.count() == 3
-    assert HOSTILE in letters.nth(0).inner_text()  # as text
-    assert HOSTILE in letters.nth(1).locator("pre").inner_text()
-    assert letters.nth(2).locator("pre").inner_text() == "ff 00"
-    assert page.locator("main img").count() == 0
-    assert "no application is known to have received it" in letters.nth(0).inner_text()
-    assert opened.is_narrow()
-    assert page.locator("#move").is_disabled()
-    letters.nth(0).locator("input").check()
-    assert page.inner_text("#move") == "Move 1 message back"
-    page.click("#move")
-    until(lambda: page.wait_for_timeout(50) or page.locator("#letters li").count() == 2, "it goes")
-    assert page.inner_text("#told") == "1 message moved."
-    until(lambda: page.wait_for_timeout(50) or opened.row("line1")[1] == "1", "it is in its queue")
-    page.fill("#to", "nowhere")
-    page.check("#all")
-    page.click("#move")
-    until(lambda: page.wait_for_timeout(50) or "2 stayed" in page.inner_text("#told"), "it says that they stayed")
-    assert "there is no queue nowhere" in page.inner_text("#told")
-    page.fill("#to", "")
-    page.click("#move")
-    until(lambda: page.wait_for_timeout(50) or opened.row("line1")[1] == "3", "all are back")
-    page.reload()  # the tab keeps the token
+def test_the_page_asks_for_the_token_where_it_needs_one(browser: Any, running: Watched) -> None:
+    page = browser.new_page()
+
+    def as_from_elsewhere(route: Any) -> None:
+        if route.request.headers.get("authorization") == f"Bearer {TOKEN}":
+            route.continue_()
+        else:
+            route.fulfill(status=401, body="the page shows this to whoever has the token")
+
+    page.route("**/overview", as_from_elsewhere)
+    page.goto(f"http://127.0.0.1:{running.http}/")
+    for token in ("wrong-token-wrong-token", TOKEN):
+        page.wait_for_selector("#unlock:not([hidden])")
+        assert page.locator("#queues tbody tr").count() == 0
+        page.fill("#token", token)
+        page.click("#unlock button")
     page.wait_for_selector("#queues tbody tr")
-    assert "There are none." in page.inner_text("#kept-part")
-    until(lambda: page.wait_for_timeout(50) or page.title() == "(1) ordack", "nobody is called gone")
-    assert opened.problems == []
-    with Client(running.store) as client:
-        assert [message.body for message in client.queue("line1").peek()] == [b"21.5", HOSTILE.encode(), b"\xff\x00"]
-        assert list(client.queue(DEAD_XACT).peek()) == []
+    assert page.locator("#unlock").is_hidden()
 
 
 def test_a_page_says_that_serve_is_gone_and_asks_nothing_while_nobody_looks(browser: Any, running: Watched) -> None:
@@ -168,13 +138,12 @@ def test_names_that_others_chose_are_text_wherever_they_stand(browser: Any, runn
     ]
     peer = {"guid": HOSTILE, "name": HOSTILE, "via": HOSTILE, "address": HOSTILE, "sessions": 1, "silent_s": 5}
     told |= {"peers": [peer], "peer_count": 1, "serial": [{"host": HOSTILE, "serial": HOSTILE, "state": HOSTILE}]}
-    told["kept"] = [{"name": HOSTILE, "messages": 1}]
     page = browser.new_page(viewport={"width": 400, "height": 900})
     problems = watch(page)
     page.route("**/overview", lambda route: route.fulfill(json=told))
     page.goto(f"http://127.0.0.1:{running.http}/")
     page.wait_for_selector("#queues tbody tr")
-    for place in ("#verdict", "#queues", "#waiting", "#peers", "#store", "#served", "#tabs"):
+    for place in ("#verdict", "#queues", "#waiting", "#peers", "#store", "#served"):
         assert HOSTILE in page.inner_text(place), place
     assert page.locator("body img").count() == 0
     assert page.title() == "(1) ordack"

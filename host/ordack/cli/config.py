@@ -91,7 +91,7 @@ def check(
     from ordack.config.settings import FILE_NAME
     from ordack.config.tls import BadTls, Tls
     from ordack.server.certificates import ending
-    from ordack.server.guard import BadToken, read_token
+    from ordack.server.monitor import BadToken, read_token
 
     path = file or (config_file.find(store, None) if store else None)
     if path is None:
@@ -172,7 +172,6 @@ def _others(file: ConfigFile) -> dict[str, dict[str, Any]]:
         "serial": [f"{line.name}={line.port}@{line.baud}" for line in file.serial],
         "own-names": list(file.own_names),
         "http": str(file.http) if file.http else None,
-        "http-names": list(file.http_names),
         "http-token-file": str(file.http_token_file) if file.http_token_file else None,
         "log-format": file.log_format,
         "next-hops": {

@@ -14,13 +14,14 @@ from ordack.config.config_file import BadConfigFile, ConfigFile, Listen, is_loop
 from ordack.config.running import Running
 from ordack.config.settings import LISTEN
 from ordack.config.tls import BadTls, Tls
-from ordack.server.guard import BadToken, Guard, read_token
 from ordack.server.listener import BadPlace, Listeners, sessions_for_files
+from ordack.server.monitor import BadToken, read_token
 from ordack.server.notify import Notifier
 from ordack.store import Store, StoreError
 
 if TYPE_CHECKING:
     from ordack.broker.manager import Manager
+    from ordack.server.monitor import Monitor
 
 
 class Reload:
@@ -37,7 +38,7 @@ class Reload:
         listeners: Listeners,
         applications: Listeners,
         tls: Tls | None,
-        guard: Guard | None,
+        web: Monitor | None,
         log: Log,
         files: int,
         notifier: Notifier,
@@ -50,7 +51,7 @@ class Reload:
         self._listeners = listeners
         self._applications = applications
         self._tls = tls
-        self._guard = guard
+        self._web = web
         self._log = log
         self._files = files
         self._notifier = notifier
@@ -96,8 +97,9 @@ class Reload:
         manager.about |= {"quota": config.quota, "listening": places}
         changed, later = before.differences(file), running.differences(file)
         taken_up = [f"listen ({places})" if name == "listen" else name for name in changed if name not in later]
-        if self._guard and self._guard.become(file.http_names, token) and "http-token-file" not in taken_up:
-            taken_up.append("the token in http-token-file")
+        if self._web and self._web.token != token:
+            self._web.token = token
+            taken_up += ["the token in http-token-file"] if "http-token-file" not in taken_up else []
         told = [
             (
                 f"read {file.path or 'the settings'} again; taken up: "
@@ -137,7 +139,7 @@ class Reload:
     def _new_token(self, file: ConfigFile) -> bytes:
         """What must be given over HTTP now. Raises ValueError."""
         try:
-            return read_token(file.http_token_file) if self._guard else b""
+            return read_token(file.http_token_file) if self._web else b""
         except BadToken as error:
             raise ValueError(f"http-token-file: {error}") from None
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ordack.config.config_file import ConfigFile, Listen
     from ordack.config.running import Running
     from ordack.config.tls import Tls
-    from ordack.server.guard import Guard
     from ordack.server.listener import Listener, Listeners
+    from ordack.server.monitor import Monitor
     from ordack.server.record import Recorder
 
 
@@ -120,13 +120,13 @@ class _Options(NamedTuple):
 
 
 class Sockets(NamedTuple):
-    """What listens for peers, for applications of other machines, and for HTTP if that is wanted, who may have what
-    there, and what TLS is spoken with."""
+    """What listens for peers, for applications of other machines, and for HTTP if that is wanted, the token for that,
+    and what TLS is spoken with."""
 
     listeners: Listeners
     applications: Listeners
     web: Listener | None
-    guard: Guard | None
+    token: bytes
     tls: Tls | None
 
 
@@ -160,7 +160,7 @@ def _serve_store(
         listeners = stack.enter_context(_open_listeners(file.listen, log))  # before a store is made for nothing
         applications = stack.enter_context(_all_open(file.applications))
         web = stack.enter_context(contextlib.closing(_open_listener(file.http))) if file.http else None
-        guard = _guard(file) if web else None
+        token = _token(file) if web else b""
         devices = [(line, _open_serial(line, log)) for line in file.serial]
         tls = _tls(file)
         opened = stack.enter_context(_open_when_there_is_room(store, create, log))
@@ -171,7 +171,7 @@ def _serve_store(
             opened,
             Running(file),
             read,
-            Sockets(listeners, applications, web, guard, tls),
+            Sockets(listeners, applications, web, token, tls),
             devices,
             recorder,
             log,
@@ -259,12 +259,12 @@ def _tls(file: ConfigFile) -> Tls | None:
         raise StoreError(f"[tls]: {error}") from None
 
 
-def _guard(file: ConfigFile) -> Guard:
-    """Who may have what over HTTP, as the file says."""
-    from ordack.server.guard import BadToken, Guard, read_token
+def _token(file: ConfigFile) -> bytes:
+    """What must be given to see the web page from another machine."""
+    from ordack.server.monitor import BadToken, read_token
 
     try:
-        return Guard(file.http_names, read_token(file.http_token_file))
+        return read_token(file.http_token_file)
     except BadToken as error:
         raise StoreError(f"http-token-file: {error}") from None
 
@@ -371,7 +371,7 @@ async def _serve(
     from ordack.cli.reload import Reload, worth_telling
     from ordack.server import health, notify, tcp
 
-    listeners, applications, web, guard, tls = sockets
+    listeners, applications, web, token, tls = sockets
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     notifier = notify.from_environment(os.environ, log)
@@ -400,8 +400,9 @@ async def _serve(
         pings = notifier.run(lambda: health.restart_helps(manager, loop.time()), lambda: health.sentence(manager))
         tasks.append(asyncio.create_task(pings))
 
-    with contextlib.closing(notifier), _watched(manager, web, guard) as files:
-        reload = Reload(read, running, store, manager, listeners, applications, tls, guard, log, files, notifier)
+    with contextlib.closing(notifier), _watched(manager, web, token) as monitor:
+        files = monitor.files if monitor else 0
+        reload = Reload(read, running, store, manager, listeners, applications, tls, monitor, log, files, notifier)
         tasks = [asyncio.create_task(_count(log)), asyncio.create_task(reload.run())]
         loop.add_signal_handler(signal.SIGHUP, reload.asked.set)
         try:
@@ -414,24 +415,24 @@ async def _serve(
 
 
 @contextlib.contextmanager
-def _watched(manager: Manager, web: Listener | None, guard: Guard | None) -> Iterator[int]:
-    """Answer those who watch the queue manager, on that socket if there is one; how many files that may take."""
+def _watched(manager: Manager, web: Listener | None, token: bytes) -> Iterator[Monitor | None]:
+    """Answer those who watch the queue manager, on that socket if there is one."""
     if web is None:
-        yield 0
+        yield None
         return
     import asyncio
 
-    from ordack.server.monitor import FILES, Monitor
+    from ordack.server.monitor import Monitor
 
     loop = asyncio.get_running_loop()
 
     def tell(text: str) -> None:
-        loop.call_soon_threadsafe(manager.operator.tell, text, ERROR)  # unless it is a Line
+        loop.call_soon_threadsafe(manager.operator.tell, text, ERROR)
 
-    monitor = Monitor(manager, web.socket, tell, guard)
+    monitor = Monitor(manager, web.socket, tell, token)
     monitor.start()
     try:
-        yield FILES
+        yield monitor
     finally:
         monitor.close()
 

@@ -92,8 +92,8 @@ class Listen(NamedTuple):
 @dataclass(frozen=True)
 class ConfigFile:
     """What a file says. listen, serial, own_names, log_format: empty if it says nothing of them. applications: where
-    those of other machines are taken. http: where HTTP is answered, if that is wanted; http_names, http_token_file: as
-    settings.TABLES has them. tls: what it is spoken with. next_hops, tls_hops, public_queues: as in Config.
+    those of other machines are taken. http: where HTTP is answered, if that is wanted; http_token_file: as
+    settings.TABLES has it. tls: what it is spoken with. next_hops, tls_hops, public_queues: as in Config.
     sessions_per_address: networks, and how many sessions each of their addresses may have. queues: who may write to
     them, by their names in lower case; EVERY_QUEUE: to all others. names: what people call queue managers, by GUID in
     lower case. capture: the first file. numbers: of settings.NUMBERS, by name."""
@@ -106,7 +106,6 @@ class ConfigFile:
     own_names: tuple[str, ...] = ()
     log_format: str = ""
     http: Listen | None = None
-    http_names: tuple[str, ...] = ()
     http_token_file: Path | None = None
     next_hops: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     tls_hops: frozenset[tuple[str, int]] = frozenset()
@@ -338,7 +337,6 @@ class _Reader:
             own_names=top.get("own-names", ()),
             log_format=top.get("log-format", ""),
             http=top.get("http"),
-            http_names=top.get("http-names", ()),
             http_token_file=self._local("http-token-file", top["http-token-file"])
             if "http-token-file" in top
             else None,

@@ -235,17 +235,11 @@ TABLES = {
                 "this machine only",
                 reload=RESTART,
             ),
-            "http-names": Setting(
-                HOSTS,
-                None,
-                "names by which browsers may open the web page, as that of a reverse proxy, besides IP addresses and "
-                "this machine's own names",
-            ),
             "http-token-file": Setting(
                 PATH,
                 None,
                 "a file that only its owner may read, with a line of 16 to 256 characters; whoever gives that to the "
-                "web page may see dead letters and move them back. Without it nobody can. SIGHUP reads it again, too",
+                "web page sees it from other machines, too. SIGHUP reads it again, too",
             ),
             "log-format": Setting(
                 FORM, "text", "of the log on standard error: lines of text, or one JSON object a line", reload=RESTART

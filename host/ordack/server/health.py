@@ -1,16 +1,25 @@
-"""How a queue manager that runs is: what its HTTP port and its service manager say of it."""
+"""How a running queue manager is: what its HTTP port, its web page and its service manager say of it."""
 
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections import deque
+from typing import Any, NamedTuple
+
+from mqqb import guids
 
 from ordack.broker import status
 from ordack.broker.manager import Manager
+from ordack.broker.peer_names import PeerNames
+from ordack.broker.status import is_full, is_kept, refused_text
 from ordack.store import Store, StoreError, StoreFull
 from ordack.store.schema import PRIVATE
 from ordack.text import counted
 
+ROWS_MAX = 200  # of each kind
+PROBLEMS_MAX = 50
+SAMPLE_S = 5.0
+SAMPLES_MAX = 180  # 15 minutes
 STUCK_S = 10.0  # its loop comes round every 50 ms, whatever it does
 
 
@@ -51,3 +60,106 @@ def sentence(manager: Manager) -> str:
     inside = counted(sum(queue.messages for queue in queues), "message")
     peers = counted(sum(link.is_open for link in manager.links), "peer")
     return f"{counted(len(queues), 'queue')} with {inside}; {peers} connected; {waiting} to be sent or acknowledged"
+
+
+class Sample(NamedTuple):
+    """How it was at a time, in seconds since 1970: messages in queues here, and on their way to others; and since the
+    sample before: commits, the milliseconds that the disk took for one on average, and the upper limit of the range in
+    which the slowest was; None without commits."""
+
+    time: float
+    queued: int
+    outgoing: int
+    commits: int
+    commit_ms: float | None
+    slowest_ms: float | None
+
+
+class Overview:
+    """Of one queue manager. For one thread, which gives its own connection to the store; only `samples` is kept."""
+
+    def __init__(self, manager: Manager) -> None:
+        self.samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
+        self._manager = manager
+        self._before = manager.store.work.commits.counts.copy(), manager.store.work.commits.total
+
+    def sample(self, store: Store) -> None:
+        """Keep how it is now. Raises StoreError."""
+        spread = self._manager.store.work.commits
+        counts, total = spread.counts.copy(), spread.total
+        new = [count - before for count, before in zip(counts, self._before[0])]
+        commits = sum(new)
+        slowest = max((place for place, count in enumerate(new) if count > 0), default=-1)
+        bounds = (*spread.bounds, 2 * spread.bounds[-1])
+        self.samples.append(
+            Sample(
+                round(time.time(), 1),
+                store.queues.total(),
+                store.outgoing.total(),
+                commits,
+                round((total - self._before[1]) / commits / 1000, 3) if commits > 0 else None,
+                bounds[slowest] / 1000 if slowest >= 0 else None,
+            )
+        )
+        self._before = counts, total
+
+    def shown(self, store: Store) -> dict[str, Any]:
+        """All of it, ready for JSON. Raises StoreError."""
+        told = glance(self._manager, store)
+        queues = sorted(told["queues"], key=lambda queue: (not is_full(queue), -queue["messages"], queue["name"]))
+        waiting = sorted(
+            (queue for queue in told["outgoing"] if queue["messages"]),
+            key=lambda queue: (queue["oldest_sent"] is None, queue["oldest_sent"], queue["format_name"]),
+        )
+        peers = self._peers(PeerNames.kept(store.names()))
+        return {
+            "time": time.time(),
+            "sample_s": SAMPLE_S,
+            **{name: told[name] for name in ("store", "guid", "since", "process", "listening", "room", "serial")},
+            "problems": told["problems"][:PROBLEMS_MAX],
+            "problem_count": len(told["problems"]),
+            "refused": refused_text(told["refused"]),
+            "queues": [{**queue, "oldest": _oldest(store, queue)} for queue in queues[:ROWS_MAX]],
+            "queue_count": len(queues),
+            "dead_letters": sum(queue["messages"] for queue in queues if is_kept(queue["name"])),
+            "outgoing": [
+                {name: queue.get(name) for name in ("format_name", "peer_name", "messages", "bytes", "state", "why")}
+                for queue in waiting[:ROWS_MAX]
+            ],
+            "outgoing_count": len(waiting),
+            "peers": peers[:ROWS_MAX],
+            "peer_count": len(peers),
+            "connected": sum(peer["sessions"] > 0 for peer in peers),
+            "samples": list(self.samples),
+        }
+
+    def _peers(self, names: PeerNames) -> list[dict[str, Any]]:
+        """Those that are connected or were, the ones with names first, then whoever was silent longest."""
+        now = time.monotonic() * 1000
+        links = self._manager.links
+        found: dict[bytes, dict[str, Any]] = {
+            guid: {"via": gone.name, "address": gone.address, "sessions": 0, "heard": gone.heard}
+            for guid, gone in links.gone.copy().items()
+        }
+        for link in links.snapshot():
+            if link.was_open:
+                peer = found.setdefault(link.peer, {"heard": link.heard, "sessions": 0})
+                peer |= {
+                    "via": link.name,
+                    "address": link.address,
+                    "sessions": peer["sessions"] + 1,
+                    "heard": max(peer["heard"], link.heard),
+                }
+        told: list[dict[str, Any]] = []
+        for identifier, peer in found.items():
+            guid = guids.guid_text(identifier)
+            silent = round(max(now - peer.pop("heard"), 0) / 1000, 1)
+            told.append({"guid": guid, "name": names.of(guid), **peer, "silent_s": silent})
+        return sorted(told, key=lambda peer: (peer["name"] is None, peer["name"] or "", -peer["silent_s"]))
+
+
+def _oldest(store: Store, queue: dict[str, Any]) -> float | None:
+    """When its oldest message arrived, in seconds since 1970."""
+    found = store.queues.find(queue["name"]) if queue["messages"] else None
+    arrived = store.messages.oldest(found.identifier) if found else None
+    return None if arrived is None else arrived / 1e6

@@ -71,7 +71,6 @@ METRICS = {
         "gauge", "stream", "Messages of an incoming stream that were not the next one, since its last accepted message"
     ),
     "ordack_incoming_idle_seconds": About("gauge", "stream", "Time since the last message of an incoming stream"),
-    "ordack_http_refused_total": About("counter", "", "Requests over HTTP with a wrong token"),
     "ordack_sessions_refused_total": About(
         "counter",
         "reason",
@@ -136,7 +135,6 @@ class Metrics:
             "ordack_applications": len(applications),
             "ordack_application_sent_total": applications.sent,
             "ordack_application_removed_total": applications.removed,
-            "ordack_http_refused_total": counters.http_refused,
         }
 
     def _of_queues(self, store: Store) -> dict[str, float | Spread | Numbers]:

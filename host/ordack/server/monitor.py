@@ -1,18 +1,20 @@
 """The HTTP port for those who watch a running queue manager: a web page, /metrics, /healthz, /livez and /status.
 
-It has a thread and an event loop of its own, and reads the store on connections of its own: a client that is slow,
-stuck or hostile keeps no message waiting. What clients may cost is bounded: so many connections, so many accepted a
-second, so many bytes and pieces of a request, so many seconds in all. Each answer is made at most once at a time,
-whoever asks how often, and takes at most a tenth of the time of a thread. A connection is for one request. What is
-behind a token (guard.py) is made for each who asks, one after the other, at the same cost.
+The port has a thread and an event loop of its own, and reads the store on connections of its own: a client that is slow
+or hostile delays no message. Connections, requests and their time are bounded. Each answer is made at most once at a
+time and takes at most a tenth of the time of a thread. A connection is for one request.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
+import ipaddress
 import json
+import re
 import socket
+import stat
 import threading
 import time
 import traceback
@@ -20,24 +22,22 @@ from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import h11
 
 from ordack.broker.manager import Manager
-from ordack.broker.serve_log import INFO, WARNING, Line
+from ordack.config import machine
 from ordack.config.config import format_address
-from ordack.server import health, kept
-from ordack.server.guard import Guard
+from ordack.config.config_file import is_loopback
+from ordack.server import health
+from ordack.server.health import SAMPLE_S, Overview
 from ordack.server.metrics import Metrics
-from ordack.server.overview import SAMPLE_S, Overview
 from ordack.store import StoreError
 from ordack.store.look import StoreBeside
-from ordack.store.queues import NoSuchQueue
-from ordack.text import counted
 
 CONNECTIONS_MAX = 16  # one too many ends the one that has come least far
-FILES = CONNECTIONS_MAX + 26  # that all of this may have open: five stores, two loops' own, the listener, a connection
+FILES = CONNECTIONS_MAX + 24  # that all of this may have open: four stores, two loops' own, the listener, a connection
 ACCEPT_APART_S = 0.01
 NO_FILE_S = 1.0  # after which is accepted again
 REQUEST_BYTES = 16 << 10
@@ -47,12 +47,12 @@ ANSWER_S = 8.0  # until this an answer is made, or it is said that it was not
 FRESH_S = 0.5  # an answer stands so long, and ten times as long as it took to be made
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
-KEPT = b"/dead-letters"
 LIVE = b"/livez"
-OPEN = (b"/metrics", b"/healthz", b"/status", LIVE)  # to programs, whatever they call this machine
-ELSEWHERE = (
-    b"this is no name of this machine, so that a page of somebody else might be asking: open the page by the machine's "
-    b'address, or write the name into ordack.toml, as http-names = ["plant.example.com"]\n'
+OVERVIEW = b"/overview"
+TOKEN_MIN, TOKEN_MAX = 16, 256  # characters
+LOCKED = (
+    b"the page shows this to browsers of its own machine, by its address or name, and elsewhere to whoever has the "
+    b"token in the file that http-token-file in ordack.toml names\n"
 )
 SAFE = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -81,31 +81,88 @@ class Answer(NamedTuple):
 Make = Callable[[StoreBeside], Answer]
 
 
-class _Reader:
-    """A thread that makes answers, from the store on a connection of its own."""
+class BadToken(ValueError):
+    """A file that holds no token; the text says why, and what to do."""
 
-    def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
+
+def read_token(path: Path | None) -> bytes:
+    """The token in a file; b"" without one. Raises BadToken."""
+    if path is None:
+        return b""
+    try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            raise BadToken(f"{path}: it is no file: name one with the token in its only line")
+        token = path.read_bytes().strip()
+    except OSError as error:
+        raise BadToken(f"{path}: it cannot be read: {error.strerror or error}") from None
+    if mode & 0o077:
+        raise BadToken(
+            f"{path}: others than its owner may use it (mode {stat.S_IMODE(mode):03o}): `chmod 600` it, and write a "
+            "new token if somebody may have read it"
+        )
+    if not TOKEN_MIN <= len(token) <= TOKEN_MAX or not re.fullmatch(rb"[!-~]+", token):
+        raise BadToken(
+            f"{path}: write one line of {TOKEN_MIN} to {TOKEN_MAX} visible ASCII characters without spaces, that "
+            "nobody can guess"
+        )
+    return token
+
+
+def is_own(host: bytes) -> bool:
+    """Does the header Host name this machine? A page from elsewhere whose name was made to mean this machine (DNS
+    rebinding) has another name."""
+    text = host.decode("latin-1").lower()
+    name = text[1:].partition("]")[0] if text.startswith("[") else text.partition(":")[0].rstrip(".")
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return machine.has(name)
+    return True
+
+
+class _Page:
+    """What a path shows, made in a thread, from the store on a connection of its own. show: gives it."""
+
+    def __init__(self, folder: Path, show: Make, tell: Callable[[str], None]) -> None:
         self._folder = folder
+        self._show = show
         self._tell = tell
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ordack-http")
         self._store: StoreBeside | None = None
+        self._stale_at = 0.0
+        self._made: asyncio.Future[Answer] | None = None
+
+    async def answer(self) -> Answer:
+        """It, as of a moment ago."""
+        if self._made is None or (self._made.done() and time.monotonic() >= self._stale_at):
+            self._made = asyncio.ensure_future(self.make(self._show_now))
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await asyncio.shield(self._made)
+        except TimeoutError:
+            return _of(f"the store was not read within {ANSWER_S:.0f} s")
 
     async def make(self, make: Make) -> Answer:
-        """Have it made."""
+        """Have this made in the thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._make_now, make)
+
+    def _show_now(self, store: StoreBeside) -> Answer:
+        began = time.monotonic()
+        try:
+            return self._show(store)
+        finally:
+            ended = time.monotonic()
+            self._stale_at = ended + max(FRESH_S, 10 * (ended - began))
 
     def _make_now(self, make: Make) -> Answer:
         try:
             if self._store is None:
                 self._store = StoreBeside(self._folder)
             return make(self._store)
-        except NoSuchQueue as error:
-            return _wrong(404, error)
         except StoreError as error:
             self._forget()
-            return _unavailable(str(error))
-        except ValueError as error:
-            return _wrong(400, error)
+            return _of(str(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, the next time may be better
             self._tell("".join(traceback.format_exception(error)).rstrip())
             return Answer(500, b"a defect of ordack, see its log\n")
@@ -123,76 +180,6 @@ class _Reader:
                 store.interrupt()
             wait([end], 0.02)
         self._thread.shutdown()
-
-
-class _Page(_Reader):
-    """What a path shows. show: gives it."""
-
-    def __init__(self, folder: Path, show: Make, tell: Callable[[str], None]) -> None:
-        super().__init__(folder, tell)
-        self._show = show
-        self._stale_at = 0.0
-        self._made: asyncio.Future[Answer] | None = None
-
-    async def answer(self) -> Answer:
-        """It, as of a moment ago."""
-        if self._made is None or (self._made.done() and time.monotonic() >= self._stale_at):
-            self._made = asyncio.ensure_future(self.make(self._show_now))
-        return await _in_time(self._made, f"the store was not read within {ANSWER_S:.0f} s")
-
-    def _show_now(self, store: StoreBeside) -> Answer:
-        began = time.monotonic()
-        try:
-            return self._show(store)
-        finally:
-            ended = time.monotonic()
-            self._stale_at = ended + max(FRESH_S, 10 * (ended - began))
-
-
-class _Desk(_Reader):
-    """Makes what each one asks for, one after the other, and rests between them for nine times as long as it has
-    worked; what others do for it meanwhile is not its work."""
-
-    def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
-        super().__init__(folder, tell)
-        self._turn = asyncio.Lock()
-        self._free_at = 0.0
-
-    async def answer(self, make: Make) -> Answer:
-        """What this gives."""
-        reason = f"there is no answer within {ANSWER_S:.0f} s; what was to be moved may be moved later, so look again"
-        return await _in_time(asyncio.ensure_future(self._in_turn(make)), reason)
-
-    async def _in_turn(self, make: Make) -> Answer:
-        asked = time.monotonic()
-        async with self._turn:
-            await asyncio.sleep(self._free_at - time.monotonic())
-            if time.monotonic() - asked >= ANSWER_S:
-                return _unavailable("others were first")
-            return await self.make(lambda store: self._work(make, store))
-
-    def _work(self, make: Make, store: StoreBeside) -> Answer:
-        began = time.thread_time()
-        try:
-            return make(store)
-        finally:
-            self._free_at = time.monotonic() + 9 * (time.thread_time() - began)
-
-
-async def _in_time(made: asyncio.Future[Answer], reason: str) -> Answer:
-    try:
-        async with asyncio.timeout(ANSWER_S):
-            return await asyncio.shield(made)
-    except TimeoutError:
-        return _unavailable(reason)
-
-
-def _wrong(code: int, error: Exception) -> Answer:
-    return Answer(code, f"{error}\n".encode())
-
-
-def _unavailable(reason: str) -> Answer:
-    return _of(reason)
 
 
 def _of(*problems: str) -> Answer:
@@ -218,7 +205,6 @@ class _Connection(asyncio.Protocol):
         self._bytes = 0
         self._pieces = 0
         self._request: h11.Request | None = None
-        self._body = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -237,30 +223,18 @@ class _Connection(asyncio.Protocol):
         self._pieces += 1
         try:
             self._http.receive_data(data[:REQUEST_BYTES])
-            is_whole = self._read()
+            event = self._http.next_event()
         except h11.RemoteProtocolError as error:
             self._asked()
             self.send(Answer(error.error_status_hint, f"no request of HTTP: {error}\n".encode()))
             return
-        if is_whole and self._request:
+        if isinstance(event, h11.Request):
             self._asked()
-            self._monitor.ask(self, self._request, self._body)
+            self._request = event
+            self._monitor.ask(self, event)
         elif self._bytes >= REQUEST_BYTES or self._pieces >= REQUEST_PIECES:
             self._asked()
             self.send(Answer(431, b"the request is too long, or comes in too many pieces\n"))
-
-    def _read(self) -> bool:
-        """Read what has come; is the request whole? Only a POST has a body that is read."""
-        while True:
-            event = self._http.next_event()
-            if isinstance(event, h11.Request):
-                self._request = event
-                if event.method != b"POST":
-                    return True
-            elif isinstance(event, h11.Data):
-                self._body += event.data
-            else:
-                return isinstance(event, h11.EndOfMessage)
 
     @property
     def address(self) -> str:
@@ -298,40 +272,28 @@ class _Connection(asyncio.Protocol):
         self.transport.close()
 
 
-def _moved(done: Mapping[str, Any], address: str, destination: str | None, number: int) -> Line:
-    """What the log is to say of it: each time, so that the number makes it another fact."""
-    keys = ", ".join(str(one["key"]) for one in done["moved"])
-    stayed = f"; {len(done['stayed'])} stayed" if done["stayed"] else ""
-    return Line(
-        f"{address} has moved {counted(len(done['moved']), 'message')} of {done['queue']} over HTTP to "
-        f"{destination or 'where each was sent'}{f' (lookup ids {keys})' if keys else ''}{stayed}",
-        INFO,
-        f"moved over HTTP {number}",
-    )
-
-
 class Monitor:
     """Answers on a listening socket, which it takes over, from `start` to `close`. tell: called, in another thread,
-    with what an operator should know: of defects, and as Line of other things. guard: who may have what."""
+    with defects that an operator should know. token: whoever gives it sees the page from elsewhere, too; b"": none."""
+
+    files = FILES
 
     def __init__(
-        self, manager: Manager, listener: socket.socket, tell: Callable[[str], None], guard: Guard | None = None
+        self, manager: Manager, listener: socket.socket, tell: Callable[[str], None], token: bytes = b""
     ) -> None:
+        self.token = token
         self._manager = manager
         self._listener = listener
         self._tell = tell
-        self._guard = guard = guard or Guard()
-        self._moves = 0
         metrics = Metrics(manager)
         self._overview = overview = Overview(manager)
         make: dict[bytes, Callable[[StoreBeside], Answer]] = {
             b"/metrics": lambda store: Answer(200, *metrics.text(store)),
             b"/healthz": lambda store: _of(*health.glance(manager, store)["problems"]),
             b"/status": lambda store: _as_json(200, health.glance(manager, store)),
-            b"/overview": lambda store: _as_json(200, overview.shown(store, guard.has_token)),
+            OVERVIEW: lambda store: _as_json(200, overview.shown(store)),
         }
         self._pages = {path: _Page(manager.store.folder, make[path], tell) for path in make}
-        self._desk = _Desk(manager.store.folder, tell)
         folder = Path(__file__).parent
         self._files = {
             path: Answer(200, (folder / name).read_bytes(), media_type, SAFE)
@@ -356,8 +318,8 @@ class Monitor:
         """Answer nobody any more."""
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
-        for reader in (*self._pages.values(), self._desk):
-            reader.close()
+        for page in self._pages.values():
+            page.close()
         self._listener.close()
 
     def _run(self) -> None:
@@ -382,7 +344,7 @@ class Monitor:
 
         while True:
             began = time.monotonic()
-            await self._pages[b"/overview"].make(sample)
+            await self._pages[OVERVIEW].make(sample)
             await asyncio.sleep(max(SAMPLE_S, 10 * (time.monotonic() - began)))
 
     # ---- connections
@@ -429,51 +391,28 @@ class Monitor:
 
     # ---- answers
 
-    def ask(self, connection: _Connection, request: h11.Request, body: bytes) -> None:
+    def ask(self, connection: _Connection, request: h11.Request) -> None:
         """A client wants something."""
-        self._do(self._answer(connection, request, body))
+        self._do(self._answer(connection, request))
 
-    async def _answer(self, connection: _Connection, request: h11.Request, body: bytes) -> None:
+    async def _answer(self, connection: _Connection, request: h11.Request) -> None:
         path = request.target.partition(b"?")[0]
-        methods = ("GET", "HEAD", "POST") if path == KEPT else ("GET", "HEAD")
-        host = dict(request.headers).get(b"host", b"")
-        if path not in self._pages and path not in self._files and path not in (KEPT, LIVE):
+        if path not in self._pages and path not in self._files and path != LIVE:
             answer = Answer(404, b"here are " + b", ".join((b"/", *self._pages, LIVE)) + b"\n")
-        elif request.method.decode() not in methods:
-            answer = Answer(405, b"this is only to be read\n", headers={"allow": ", ".join(methods)})
-        elif path not in OPEN and host and not self._guard.is_here(host):
-            answer = Answer(421, ELSEWHERE)
+        elif request.method not in (b"GET", b"HEAD"):
+            answer = Answer(405, b"this is only to be read\n", headers={"allow": "GET, HEAD"})
         elif path in self._files:
             answer = self._files[path]
         elif path == LIVE:
             answer = _of(health.restart_helps(self._manager, time.monotonic()))
-        elif path in self._pages:
-            answer = await self._pages[path].answer()
+        elif path == OVERVIEW and not self._may_see(connection.address, dict(request.headers)):
+            answer = Answer(401, LOCKED, headers={"www-authenticate": "Bearer"})
         else:
-            answer = await self._of_kept(connection.address, request, body)
+            answer = await self._pages[path].answer()
         connection.send(answer)
 
-    # ---- what needs the token
-
-    async def _of_kept(self, address: str, request: h11.Request, body: bytes) -> Answer:
-        """Messages that were put aside are looked at, or moved."""
-        headers = dict(request.headers)
-        if not self._guard.is_from_here(headers.get(b"origin", b""), headers.get(b"host", b"")):
-            return Answer(403, b"another web page than the one from here has asked for this\n")
-        refusal = await self._guard.refusal(headers.get(b"authorization", b""), address)
-        if refusal and refusal.is_guess:
-            self._manager.links.counters.http_refused += 1
-            self._tell(Line(f"{address}: a wrong token for the web page", WARNING, peer=address))
-        if refusal:
-            challenge = {"www-authenticate": "Bearer"} if refusal.code == 401 else {}
-            return Answer(refusal.code, f"{refusal.reason}\n".encode(), headers=challenge)
-        if request.method == b"POST":
-            return await self._desk.answer(lambda store: self._move(store, address, body))
-        query = request.target.partition(b"?")[2].decode("latin-1")
-        return await self._desk.answer(lambda store: _as_json(200, kept.page(store, query, int(time.time()))))
-
-    def _move(self, store: StoreBeside, address: str, body: bytes) -> Answer:
-        done = kept.move(store, wanted := kept.wanted_in(body))
-        self._moves += 1
-        self._tell(_moved(done, address, wanted.destination, self._moves))
-        return _as_json(200, done)
+    def _may_see(self, address: str, headers: Mapping[bytes, bytes]) -> bool:
+        kind, _, given = headers.get(b"authorization", b"").partition(b" ")
+        if self.token and kind.lower() == b"bearer" and hmac.compare_digest(given.strip(), self.token):
+            return True
+        return is_loopback(address) and is_own(headers.get(b"host", b"localhost"))

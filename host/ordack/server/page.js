@@ -1,7 +1,6 @@
 "use strict";
 // The page of a running `ordack serve`. Whatever a peer or an application has chosen is set as text, never as markup.
-const EVERY_MS = 2000, PATIENCE_MS = 10000, OLD_S = 20, SHOWN = 50, SPARK = 150, LONGEST = 300;
-const KEY = "ordack-token";
+const EVERY_MS = 2000, PATIENCE_MS = 10000, OLD_S = 20, SHOWN = 50, LONGEST = 300;
 const number = new Intl.NumberFormat("en");
 const $ = id => document.getElementById(id);
 
@@ -36,14 +35,6 @@ function span(seconds) {
   return `${Math.max(0, Math.round(seconds))} s`;
 }
 
-function reason(text) {  // of an answer that is none: a line, or an object with problems
-  try {
-    return JSON.parse(text).problems.join("; ");
-  } catch {
-    return text.trim();
-  }
-}
-
 function cell(label, className, ...children) {
   const found = make("td", {className}, ...children);
   if (label) found.dataset.label = label;
@@ -59,88 +50,40 @@ function round(value) {  // up, to what a scale may end with
 
 // lines: {className, value(sample)}. The newest sample is at the right; where a value is null, the line has a gap.
 function plot(place, samples, lines, least, told) {
+  if (!samples.length) {
+    place.replaceChildren(make("p", {className: "quiet"}, "The first numbers come in a moment."));
+    return;
+  }
   const width = Math.max(place.clientWidth, 240), height = 190, left = 46, top = 8, bottom = 22, right = 6;
-  const newest = samples.length ? samples[samples.length - 1].time : 0;
-  const oldest = Math.min(samples.length ? samples[0].time : 0, newest - 60);
+  const last = samples[samples.length - 1], newest = last.time, oldest = Math.min(samples[0].time, newest - 60);
   const most = round(Math.max(least, ...samples.flatMap(one => lines.map(line => line.value(one) ?? 0))));
   const x = time => left + (time - oldest) / (newest - oldest) * (width - left - right);
   const y = value => top + (1 - value / most) * (height - top - bottom);
-  const svg = draw("svg", {viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": told(samples[samples.length - 1])});
+  const svg = draw("svg", {viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": told(last)});
   for (const part of [0, 0.5, 1]) {
     svg.append(draw("line", {class: "grid", x1: left, x2: width - right, y1: y(part * most), y2: y(part * most)}));
     svg.append(draw("text", {x: left - 6, y: y(part * most) + 4, "text-anchor": "end"}, number.format(part * most)));
   }
-  const step = [15, 30, 60, 120, 300].find(seconds => (newest - oldest) / seconds <= width / 90);
-  for (let time = Math.ceil(oldest / step) * step; time <= newest; time += step) {
-    const text = step < 60 ? clock(time) : clock(time).slice(0, 5);
-    if (x(time) > left + 18 && x(time) < width - 26) svg.append(draw("text", {x: x(time), y: height - 5, "text-anchor": "middle"}, text));
-  }
+  for (const [time, anchor] of [[oldest, "start"], [newest, "end"]]) svg.append(draw("text", {x: x(time), y: height - 5, "text-anchor": anchor}, clock(time)));
   for (const line of lines) {
-    let path = "", area = "", begin = null, last = null;
-    for (const one of [...samples, null]) {
-      const value = one && line.value(one);
-      if (value === null) {
-        if (begin !== null) area += `L${x(last)} ${y(0)}L${x(begin)} ${y(0)}Z`;
-        begin = null;
-        continue;
-      }
-      const to = `${begin === null ? "M" : "L"}${x(one.time).toFixed(1)} ${y(value).toFixed(1)}`;
-      if (begin === null) begin = one.time;
-      last = one.time;
-      path += to;
-      area += to;
-      svg.append(...(samples.length < 3 || one === samples[samples.length - 1] ? [draw("circle", {class: "dot " + line.className, cx: x(one.time), cy: y(value), r: 3})] : []));
+    let path = "", isDrawn = false;
+    for (const one of samples) {
+      const value = line.value(one);
+      if (value !== null) path += `${isDrawn ? "L" : "M"}${x(one.time).toFixed(1)} ${y(value).toFixed(1)}`;
+      isDrawn = value !== null;
     }
-    svg.prepend(draw("path", {class: "area " + line.className, d: area}));
     svg.append(draw("path", {class: "line " + line.className, d: path}));
+    if (isDrawn) svg.append(draw("circle", {class: "dot " + line.className, cx: x(newest), cy: y(line.value(last)), r: 3}));
   }
-  const cursor = draw("line", {class: "cursor", y1: top, y2: height - bottom, visibility: "hidden"});
-  const note = draw("text", {y: top + 10, visibility: "hidden"});
-  svg.append(cursor, note);
-  const point = () => {
-    const at = oldest + (place.pointed - left) / (width - left - right) * (newest - oldest);
-    const one = samples.reduce((best, sample) => Math.abs(sample.time - at) < Math.abs(best.time - at) ? sample : best);
-    cursor.setAttribute("x1", x(one.time));
-    cursor.setAttribute("x2", x(one.time));
-    note.textContent = `${clock(one.time)}  ${told(one)}`;
-    const isRight = x(one.time) > width / 2;
-    note.setAttribute("x", x(one.time) + (isRight ? -6 : 6));
-    note.setAttribute("text-anchor", isRight ? "end" : "start");
-    for (const part of [cursor, note]) part.setAttribute("visibility", "visible");
-  };
-  svg.addEventListener("pointermove", event => {
-    place.pointed = event.clientX - svg.getBoundingClientRect().left;
-    point();
-  });
-  svg.addEventListener("pointerleave", () => {
-    place.pointed = null;
-    for (const part of [cursor, note]) part.setAttribute("visibility", "hidden");
-  });
-  if (samples.length && (place.pointed ?? null) !== null) point();  // it was there before
-  place.replaceChildren(...(samples.length ? [svg] : [make("p", {className: "quiet"}, "The first numbers come in a moment.")]));
+  place.replaceChildren(svg);
 }
 
 function plots(told) {
   const samples = told.samples.map(([time, queued, outgoing, commits, mean, slowest]) => ({time, queued, outgoing, commits, mean, slowest}));
   plot($("depth"), samples, [{className: "here", value: one => one.queued}, {className: "away", value: one => one.outgoing}], 10,
-    one => one ? `${count(one.queued)} here, ${count(one.outgoing)} to be sent` : "");
+    one => `${count(one.queued)} here, ${count(one.outgoing)} to be sent`);
   plot($("commits"), samples, [{className: "slowest", value: one => one.slowest}, {className: "mean", value: one => one.mean}], 1,
-    one => !one ? "" : one.commits ? `${many(one.commits, "commit")}, mean ${milliseconds(one.mean)}, slowest ${milliseconds(one.slowest)}` : "no commits");
-}
-
-const seen = new Map();  // of each queue that is shown: how many messages it had, since the page is open
-
-function spark(queue) {
-  const numbers = seen.get(queue.name) ?? [];
-  const most = Math.max(1, ...numbers);
-  const points = numbers.map((value, at) => `${(at / Math.max(numbers.length - 1, 1) * 128 + 1).toFixed(1)} ${(21 - value / most * 20).toFixed(1)}`);
-  return draw("svg", {class: "spark", viewBox: "0 0 130 22", "aria-hidden": "true"}, draw("path", {d: points.length > 1 ? "M" + points.join("L") : ""}));
-}
-
-function remember(queues) {
-  const names = new Set(queues.map(queue => queue.name));
-  for (const known of [...seen.keys()]) if (!names.has(known)) seen.delete(known);
-  for (const queue of queues) seen.set(queue.name, [...(seen.get(queue.name) ?? []), queue.messages].slice(-SPARK));
+    one => one.commits ? `${many(one.commits, "commit")}, mean ${milliseconds(one.mean)}, slowest ${milliseconds(one.slowest)}` : "no commits");
 }
 
 // ---- what the queue manager tells
@@ -162,12 +105,11 @@ function verdict(told) {
 
 function figures(told) {
   const last = told.samples[told.samples.length - 1];
-  const dead = told.kept.reduce((sum, queue) => sum + queue.messages, 0);
   const rows = [
     ["Messages in queues here", last ? count(last[1]) : "–"],
     ["Waiting for others", last ? count(last[2]) : "–"],
     ["Connected", `${count(told.connected)} of ${count(told.peer_count)}`],
-    ["Dead letters", count(dead), dead > 0],
+    ["Dead letters", count(told.dead_letters), told.dead_letters > 0],
     ["A commit takes", milliseconds(told.samples.reduce((mean, sample) => sample[4] ?? mean, null))],
     ["Room for", size(Math.max(0, told.room)), told.room < 5e6],
   ];
@@ -196,7 +138,6 @@ function queues(told) {
   document.querySelector("#queues tbody").replaceChildren(...found.slice(0, SHOWN).map(queue => make("tr", {},
     cell("", "", name(queue.name), " ", make("span", {className: "small"}, kind(queue))),
     cell("messages", "number", count(queue.messages)),
-    cell("", "wide", spark(queue)),
     cell("size", "number", size(queue.bytes)),
     cell("quota", "", ...quota(queue)),
     cell("oldest", "number", queue.oldest === null ? "" : span(told.time - queue.oldest)))));
@@ -224,26 +165,25 @@ function peers(told) {
 function show(told) {
   $("store").textContent = told.store;
   $("served").textContent = told.since ? `served since ${moment(told.since)} by process ${told.process}, listening on ${told.listening}` : "";
-  remember(told.queues);
   verdict(told);
   figures(told);
   plots(told);
   waiting(told);
   queues(told);
   peers(told);
-  tabs(told);
 }
 
 // ---- again and again
 
-let told = null, asked = 0, timer = 0, came = 0, isGone = false, goneSince = 0;
+let told = null, asked = 0, timer = 0, came = 0, isGone = false, goneSince = 0, token = "";
 
 async function look() {
   clearTimeout(timer);
   const mine = ++asked;
   try {
-    const answer = await fetch("overview", {cache: "no-store", signal: AbortSignal.timeout?.(PATIENCE_MS)});
-    if (!answer.ok) throw new Error(reason(await answer.text()));
+    const answer = await fetch("overview", {cache: "no-store", signal: AbortSignal.timeout?.(PATIENCE_MS), headers: token ? {Authorization: "Bearer " + token} : {}});
+    $("unlock").hidden = answer.status !== 401;
+    if (!answer.ok) throw new Error((await answer.text()).trim());
     const news = await answer.json();
     if (mine !== asked) return;
     if (!told || news.time !== told.time) came = performance.now();
@@ -259,7 +199,7 @@ async function look() {
     $("verdict").replaceChildren(make("h2", {}, `No answer since ${clock(goneSince)}`), make("p", {}, why), ...(told ? [make("p", {}, `What is below is as of ${clock(told.time)}.`)] : []));
   }
   age();
-  if (!document.hidden) timer = setTimeout(look, EVERY_MS);
+  if (!document.hidden && $("unlock").hidden) timer = setTimeout(look, EVERY_MS);
 }
 
 function age() {
@@ -273,157 +213,10 @@ function age() {
 setInterval(age, 1000);
 document.addEventListener("visibilitychange", () => document.hidden ? clearTimeout(timer) : look());
 $("search").addEventListener("input", () => told && queues(told));
-addEventListener("resize", () => told && plots(told));
-
-// ---- dead letters, for whoever has the token
-
-let queue = "", place = "", next = null, rows = [], before = null, isBusy = false;
-const chosen = new Set();
-
-function tabs(told) {
-  const kept = told.kept, dead = kept.find(one => one.name === queue);
-  if (!dead && kept.length) choose(kept[0].name);
-  $("tabs").replaceChildren(...kept.map(one => {
-    const button = make("button", {type: "button", onclick: () => choose(one.name)}, `${one.name} (${count(one.messages)})`);
-    button.setAttribute("aria-pressed", String(one.name === queue));
-    return button;
-  }));
-  const token = sessionStorage.getItem(KEY);
-  $("locked").textContent =
-    !kept.length ? "There are none." : !told.can_act
-      ? "How many there are is all that is shown: no token is set. With http-token-file in ordack.toml this page shows them and moves them back; host/docs/operating.md says how."
-      : token ? "" : "What is in them is shown to whoever has the token, which is in the file that http-token-file in ordack.toml names.";
-  $("unlock").hidden = !told.can_act || Boolean(token) || !kept.length;
-  $("plain").hidden = isSecureContext;
-  $("open").hidden = !token || !told.can_act || !(kept.length || rows.length);
-  const now = kept.find(one => one.name === queue)?.messages ?? 0;
-  if (token && told.can_act && now !== before && (kept.length || rows.length) && !isBusy) {
-    before = now;
-    letters();
-  }
-}
-
-function choose(name) {
-  queue = name;
-  place = "";
-  before = null;
-  chosen.clear();
-  $("told").textContent = "";
-  if (told) tabs(told);
-}
-
-async function ask(path, options) {
-  const answer = await fetch(path, {...options, cache: "no-store", headers: {Authorization: "Bearer " + sessionStorage.getItem(KEY)}});
-  const text = await answer.text();
-  if (answer.status === 401) forget();
-  if (!answer.ok) throw new Error(reason(text));
-  return JSON.parse(text);
-}
-
-function refuse(error) {
-  $("refused").hidden = !error;
-  $("refused").textContent = error ? short(error.message) : "";
-}
-
-function forget() {
-  sessionStorage.removeItem(KEY);
-  rows = [];
-  before = null;
-  chosen.clear();
-  $("letters").replaceChildren();
-  if (told) tabs(told);
-}
-
-async function letters() {
-  const wanted = queue, from = place;
-  try {
-    const found = await ask(`dead-letters?queue=${encodeURIComponent(wanted)}${from ? "&after=" + encodeURIComponent(from) : ""}`);
-    if (wanted !== queue || from !== place) return;
-    refuse(null);
-    ({rows, next} = found);
-    if (!rows.length && place) {
-      place = "";
-      letters();
-      return;
-    }
-  } catch (error) {
-    refuse(error);
-    return;
-  }
-  for (const key of [...chosen]) if (!rows.some(row => row.key === key)) chosen.delete(key);
-  $("letters").replaceChildren(...rows.map(letter));
-  $("first").disabled = !place;
-  $("next").disabled = next === null;
-  ready();
-}
-
-function named(called, text) {
-  return called ? [make("span", {className: "strong"}, called), " ", name(text)] : [name(text)];
-}
-
-function letter(row) {
-  const box = make("input", {type: "checkbox", checked: chosen.has(row.key), ariaLabel: "choose this message", onchange: () => {
-    if (box.checked) chosen.add(row.key);
-    else chosen.delete(row.key);
-    ready();
-  }});
-  const body = row.text ?? row.hex;
-  return make("li", {}, box, make("div", {},
-    make("div", {className: "head"},
-      make("span", {className: row.label ? "strong" : "quiet"}, row.label || "without a label"),
-      ...(row.class ? [make("span", {className: "badge no"}, row.class_name ?? `class ${row.class}`)] : []),
-      ...(row.in_doubt ? [make("span", {className: "badge maybe"}, "in doubt")] : []),
-      make("span", {className: "small when"}, `${size(row.size)}, sent ${moment(row.sent)}`)),
-    ...(row.words ? [make("div", {className: "words"}, row.class_name ? row.words.replace(/ \(class [^)]*\)$/, "") : row.words)] : []),
-    make("div", {className: "small"}, "to ", ...named(row.destination_name, row.destination), " from ", ...named(row.source_name, row.source)),
-    ...(body ? [make("pre", {}, body + (row.text === null && row.size > 64 || row.text !== null && row.text.length >= 300 ? " …" : ""))] : [])));
-}
-
-function ready() {
-  $("move").disabled = !chosen.size || isBusy;
-  const to = $("to").value.trim();
-  $("move").textContent = `Move ${chosen.size ? many(chosen.size, "message") : ""} ${to ? "there" : "back"}`.replace("  ", " ");
-  $("all").checked = rows.length > 0 && chosen.size === rows.length;
-}
-
-async function move() {
-  isBusy = true;
-  ready();
-  $("told").textContent = "moving …";
-  try {
-    const done = await ask("dead-letters", {method: "POST", body: JSON.stringify(
-      {queue, keys: [...chosen], destination: $("to").value.trim() || null, in_doubt: $("doubt").checked})});
-    const reasons = [...new Set(done.stayed.map(one => one.reason))];
-    const stayed = done.stayed.length ? `; ${count(done.stayed.length)} stayed: ${reasons.slice(0, 3).map(short).join("; ")}` : "";
-    $("told").textContent = `${many(done.moved.length, "message")} moved${stayed}.`;
-    refuse(null);
-    for (const one of done.moved) chosen.delete(one.key);
-  } catch (error) {
-    $("told").textContent = "";
-    refuse(error);
-  }
-  isBusy = false;
-  ready();
-  if (sessionStorage.getItem(KEY)) await letters();
-  look();
-}
-
 $("unlock").addEventListener("submit", event => {
   event.preventDefault();
-  sessionStorage.setItem(KEY, $("token").value.trim());
+  token = $("token").value.trim();
   $("token").value = "";
-  refuse(null);
-  if (told) tabs(told);
+  look();
 });
-$("all").addEventListener("change", () => {
-  for (const row of rows) if ($("all").checked) chosen.add(row.key); else chosen.delete(row.key);
-  $("letters").replaceChildren(...rows.map(letter));
-  ready();
-});
-$("to").addEventListener("input", ready);
-$("move").addEventListener("click", move);
-$("forget").addEventListener("click", forget);
-$("first").addEventListener("click", () => { place = ""; letters(); });
-$("next").addEventListener("click", () => { place = next; letters(); });
-
 look();

@@ -109,7 +109,7 @@ class Counters:
     milliseconds from the first transmission of a message to its OrderAck; of each destination one message is watched at
     a time. sessions_refused: connections, by LIMIT (there were too many), ALLOW_LIST (not from there) or TLS (it was
     not agreed on). last_refusal: when a message was refused, in seconds since 1970, and its class; not for want of
-    room. http_refused: requests over HTTP with a wrong token. ends: of sessions, by rule. store_failures: how often the
+    room. ends: of sessions, by rule. store_failures: how often the
     store failed; failure: with these words, at `failed_at`, and nothing was committed since, else "". turned: when the
     loop last came round. Both are monotonic, the one in milliseconds, the other in seconds."""
 
@@ -118,7 +118,6 @@ class Counters:
         self.batches = Spread(MESSAGES)
         self.order_acks = Spread(MILLISECONDS)
         self.sessions_refused = {LIMIT: 0, ALLOW_LIST: 0, TLS: 0}
-        self.http_refused = 0
         self.ends: dict[str, int] = {}
         self.store_failures = 0
         self.failure = ""
