@@ -42,6 +42,7 @@ def _write_parquet(name: str, result: Result, path: Path) -> None:
             file.write_batch(batch)
 
 
+STREAMS_SHOWN = 20  # as text
 _OPEN = "/dev/stdout", "/dev/stderr", "/dev/fd", "/proc"
 
 
@@ -134,7 +135,7 @@ def streams_text(result: Result) -> list[str]:
     """A table of the streams with most trouble. A stream's name has a line of its own: it is as wide as a terminal."""
     headings = ("messages", "resends", "rejects", "unsettled", "order p99 ms", "violations", "unknown")
     lines = ["  ".join(headings)]
-    for report in result.worst:
+    for report in result.worst[:STREAMS_SHOWN]:
         order = report.latency["order"]
         figures = (
             str(report.messages),

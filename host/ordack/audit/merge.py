@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from ordack.audit.findings import STRAY, finding
 from ordack.audit.identities import Identities
 from ordack.audit.partial import Partial
-from ordack.audit.reports import Part, Streams, Sums, connection_report
-from ordack.audit.result import KINDS, ConnectionReport, Result, Unknown, Violation
+from ordack.audit.reports import Part, Streams, Sums
+from ordack.audit.result import KINDS, Result, Unknown, Violation
 
-CONNECTIONS_MAX = 10_000
-WORST_MAX = 20
+WORST_MAX = 1000
 
 
 class Merged:
@@ -139,7 +138,7 @@ class Merged:
             streams=streams,
             worst=streams.worst(WORST_MAX),
             senders=sums.senders,
-            connections=self._connections(found),
+            connections=self._ends_of(found),
             histograms=sums.histograms,
             latency=sums.latency,
         )
@@ -178,18 +177,13 @@ class Merged:
             "latency_ms": {kind: value.as_json() for kind, value in sums.latency.items()},
         }
 
-    def _connections(self, items: Sequence[Violation | Unknown]) -> dict[int, ConnectionReport]:
-        directions = [partial.connections["direction"] for partial in self._partials]
-        points = np.concatenate(
-            [own["holes"].sum(1, np.int64) + own["malformed"].sum(1, np.int64) for own in directions]
-        )
-        np.add.at(points, [item.connection for item in items], 1000)
-        chosen = np.sort(np.argsort(-points, kind="stable")[:CONNECTIONS_MAX])
-        reports = {}
-        for number in chosen.tolist():
+    def _ends_of(self, items: Sequence[Violation | Unknown]) -> dict[int, tuple[str, str]]:
+        """Addresses and ports of the connections of these findings."""
+        ends = {}
+        for number in {item.connection for item in items}:
             task = int(np.searchsorted(self._base, number, "right")) - 1
-            reports[number] = connection_report(self._partials[task], number - int(self._base[task]))
-        return reports
+            ends[number] = self._partials[task].ends_of(number - int(self._base[task]))
+        return ends
 
 
 def _identifier(ordinal: Any, time_stamp: Any) -> Any:

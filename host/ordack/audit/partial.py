@@ -30,7 +30,7 @@ class Partial:
 
     sequences: those that are kept, by flow and in the order in which they follow on one another. latencies: by flow.
 
-    ends, syn: as of Decoder.ends; host_pairs: of connections, a number for their two hosts. guids: by code, of none
+    ends: as of Decoder.ends; host_pairs: of connections, a number for their two hosts. guids: by code, of none
     b""; queues: by code, those of flows. missed: by code, how often something of that queue manager was missed;
     pair_missed: the same by hosts, two for each of pairs. strays: (GUID or b"", ordinal, time stamp) of
     acknowledgements of sequences that this task has not seen. forgotten: connections that are not among these any more.
@@ -43,7 +43,6 @@ class Partial:
     connections: Structure
     findings: Structure
     ends: NDArray[np.uint32]
-    syn: NDArray[np.bool_]
     host_pairs: NDArray[np.uint64]
     guids: list[bytes]
     queues: dict[int, QueueName]

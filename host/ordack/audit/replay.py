@@ -255,7 +255,7 @@ class Auditor:
             return
         while len(self._tables["connections"]) < decoder.connections:
             self._tables.double("connections")
-        hosts = columnar.hosts_of(decoder.ends(known)[0])
+        hosts = columnar.hosts_of(decoder.ends(known))
         pairs = [
             2 * self._pairs.setdefault((min(ends), max(ends)), len(self._pairs)) + (ends[0] > ends[1]) for ends in hosts
         ]
@@ -322,7 +322,7 @@ class Auditor:
         queues = {0: columnar.QueueName(0, b"", "")}
         if decoder is not None:
             queues |= {code: decoder.queue(code) for code in np.unique(flows["key"]["destination"]).tolist() if code}
-        ends, syn = decoder.ends() if decoder else (np.zeros((0, 2, 5), np.uint32), np.zeros(0, bool))
+        ends = decoder.ends() if decoder else np.zeros((0, 2, 5), np.uint32)
         kind_counts = np.array([list(c.violations), list(c.unknowns)], np.int64)
         findings = np.concatenate(self._findings) if self._findings else np.zeros(0, _dtype("mqqb_audit_finding"))
         findings = withdraw(findings, flows, kind_counts, connections)
@@ -333,7 +333,6 @@ class Auditor:
             connections=connections,
             findings=findings,
             ends=ends,
-            syn=syn,
             host_pairs=decoder.pairs() if decoder else np.zeros(0, np.uint64),
             guids=guids,
             queues=queues,

@@ -18,7 +18,6 @@ from ordack.audit.result import (
     KINDS,
     OUTCOMES,
     REJECTS,
-    ConnectionReport,
     Latency,
     SenderReport,
     SequenceId,
@@ -274,35 +273,3 @@ class Sums:
         all_groups, all_messages = _added(own_groups % _GROUPS, own_messages)
         self.latency = _latencies(all_groups, all_messages, most.max(axis=0, initial=0)[None])[0]
         self.histograms = _histograms(all_groups, all_messages, 1)[0]
-
-
-_ENDS = {
-    lib.MQQB_END_FIN: "closed",
-    lib.MQQB_END_RST: "reset",
-    lib.MQQB_END_REPLACED: "replaced",
-    lib.MQQB_END_CAPTURE: "end of the capture",
-}
-_COUNTED = ("packets", "messages", "holes", "malformed")
-
-
-def connection_report(partial: Partial, number: int) -> ConnectionReport:
-    """One of the connections of a task."""
-    row = partial.connections[number]
-    directions = row["direction"]
-    managers = []
-    for side in (0, 1):
-        own = directions[side]
-        codes = [int(code) for code in own["sources"] if code] or [int(own["owner"])]
-        managers.append("several" if len(codes) > 1 else guid_text(partial.guids[codes[0]]) if codes[0] else "")
-    ended = [side for side in (0, 1) if directions[side]["ended"]]
-    endings = ["another protocol"] * bool(row["foreign"])
-    endings += dict.fromkeys(_ENDS[int(directions[side]["ending"])] for side in ended)
-    return ConnectionReport(
-        ends=partial.ends_of(number),
-        syn=bool(partial.syn[number]),
-        first_time=int(row["first_time"]),
-        last_time=int(row["last_time"]),
-        queue_managers=(managers[0], managers[1]),
-        end=", ".join(endings),
-        **{name: (int(directions[0][name]), int(directions[1][name])) for name in _COUNTED},
-    )

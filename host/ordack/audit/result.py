@@ -272,26 +272,6 @@ OUTCOMES = ("received", "stored", "waiting", "sent", "in_doubt")
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionReport:
-    """One incarnation of a TCP connection. ends: address and port, of the end that opened it first, if syn.
-
-    packets, messages (UserMessage format), holes, malformed: by direction.
-    queue_managers: GUID as text of the sender that was seen in each direction, "" if none, "several".
-    """
-
-    ends: tuple[str, str]
-    syn: bool
-    first_time: int
-    last_time: int
-    packets: tuple[int, int]
-    messages: tuple[int, int]
-    holes: tuple[int, int]
-    malformed: tuple[int, int]
-    queue_managers: tuple[str, str]
-    end: str
-
-
-@dataclass(frozen=True, slots=True)
 class SenderReport:
     """All streams of a source queue manager together."""
 
@@ -311,10 +291,9 @@ class Result:
     """summary: the JSON object of `ordack audit --json`. paths: the files, in the order of their first frames.
 
     damages: (path, text) for what could not be read. violations, unknowns: at most 1,000 of a kind for a stream are
-    kept with their packets; the counts in summary and streams are of all. connections: at most the 10,000 that had
-    most trouble, by index of the capture; dropped ones are counted in summary. worst: the 20 streams with most
-    violations, then unknown verdicts, then resends. names: what people call queue managers. bytes_read: of captures,
-    in all tasks.
+    kept with their packets; the counts in summary and streams are of all. connections: both ends of those that
+    findings name, by index of the capture. worst: the 1,000 streams with most violations, then unknown verdicts, then
+    resends. names: what people call queue managers. bytes_read: of captures, in all tasks.
     """
 
     summary: dict[str, Any]
@@ -324,10 +303,10 @@ class Result:
     unknowns: list[Unknown]
     streams: Sequence[StreamReport]
     senders: list[SenderReport]
-    connections: dict[int, ConnectionReport]
+    connections: dict[int, tuple[str, str]]
     histograms: dict[str, dict[float, int]]
     latency: dict[str, Latency]
-    worst: Sequence[StreamReport] = ()
+    worst: Sequence[StreamReport]
     names: PeerNames = field(default=PeerNames({}), compare=False)
     bytes_read: int = field(default=0, compare=False)
 

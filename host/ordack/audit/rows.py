@@ -76,7 +76,7 @@ def finding(result: Result, item: Violation | Unknown) -> Row:
         "kind": item.kind,
         **_named(item.stream, item.sequence),
         "number": item.number,
-        "connection": connection_text(result, item.connection),
+        "connection": " > ".join(result.connections[item.connection]),
         "text": text,
         "rule": rule,
         "packets": [
@@ -84,12 +84,6 @@ def finding(result: Result, item: Violation | Unknown) -> Row:
             for packet in item.packets
         ],
     }
-
-
-def connection_text(result: Result, number: int) -> str:
-    """Both ends of a connection."""
-    report = result.connections.get(number)
-    return " > ".join(report.ends) if report is not None else f"connection {number}"
 
 
 def stream(report: StreamReport) -> Row:
@@ -140,11 +134,6 @@ def senders(result: Result) -> Iterator[Row]:
             "name": result.names.of(report.source_queue_manager),
             "latency_ms": _latency(report.latency),
         }
-
-
-def key_of(row: Row) -> tuple[Any, ...]:
-    """What names the stream that a row is of; the same in every table."""
-    return tuple(row[name] for name in StreamKey._fields)
 
 
 def named(key: StreamKey) -> Row:

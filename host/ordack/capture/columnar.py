@@ -314,12 +314,11 @@ class Decoder(Tables):
             name = self._queue_names[code] = _queue_name(*self._queues.entry(code))
         return name
 
-    def ends(self, first: int = 0) -> tuple[Words, NDArray[np.bool_]]:
-        """Of each connection from the first one on, its two ends as words, and whether its SYN was seen."""
+    def ends(self, first: int = 0) -> Words:
+        """Of each connection from the first one on, its two ends as words."""
         size, at = ffi.sizeof("mqqb_capture_connection"), ffi.offsetof("mqqb_capture_connection", "end")
         table = np.frombuffer(self._connections, np.uint8).reshape(-1, size)[first : self.connections]
-        words = table[:, at : at + 2 * ffi.sizeof("mqqb_capture_end") + 4].copy().view(np.uint32)
-        return words[:, :-1].reshape(-1, 2, 5), (words[:, -1] & 1).astype(bool)
+        return table[:, at : at + 2 * ffi.sizeof("mqqb_capture_end")].copy().view(np.uint32).reshape(-1, 2, 5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,7 +466,7 @@ def divides_by_ports(paths: Sequence[str], parts: int) -> bool:
         found = np.bincount(batch["connection"], minlength=len(counts))
         found[: len(counts)] += counts
         counts = found
-    for hosts, count in zip(hosts_of(decoder.ends()[0]), counts.tolist(), strict=False):  # the last may have no rows
+    for hosts, count in zip(hosts_of(decoder.ends()), counts.tolist(), strict=False):  # the last may have no rows
         pairs[frozenset(hosts)] += count
     return bool(pairs) and max(pairs.values()) * 2 * parts > pairs.total()
 
