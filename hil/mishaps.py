@@ -92,8 +92,8 @@ class Mishaps:
         return {message.k for message in received if message.k}
 
     def flip(self, folder: Path) -> None:
-        """One bit of one file, by the seed; that of before is as it was, for two of one record cannot be mended. What
-        is in `*.tail` has a CRC of LittleFS: no such bit comes from there. The first one is in what each start reads.
+        """One bit of one file, by the seed; that of before is as it was, for two of one record cannot be mended. The
+        first one is in what each start reads.
         """
         rng = random.Random(f"flip/{self.made}/{self.settings.seed}")
         files = [file for file in sorted(folder.glob("*.log")) if file.stat().st_size]

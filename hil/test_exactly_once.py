@@ -20,7 +20,7 @@ FORM |= {board: (40, 8, 2, 4) if board == "mps2-eth" else (20, 4, 1, 2) for boar
 @pytest.mark.parametrize(
     ("board", "mishap"),
     [
-        ("mps2-eth@140", FLIP),  # with the end of its log in small files, as boards that have the memory keep it
+        ("mps2-eth@140", FLIP),
         *(("unix", mishap) for mishap in BEFALL if mishap != DEPLOY),  # which is for boards that have a REPL
         ("mps2-eth", REFLASH),  # of another kind than a file's
     ],

@@ -34,7 +34,7 @@ def predicted() -> tuple[int, int]:
 
 
 def test_a_campaign_wears_the_flash_as_the_model_says(play: Play) -> None:
-    """With the heap of a board that keeps the end of its log in small files; starts after power cuts cost a little."""
+    """Starts after power cuts cost a little."""
     figures, _ = play("mps2-eth@140", messages=READINGS, cuts=6, kills=2, max_size=MAX_SIZE, others=False)
     assert figures.wear is not None
     programmed, erases = predicted()

@@ -55,16 +55,8 @@ def frozen(folder: Path, names: list[str]) -> dict[str, int]:
     return {"names": identifiers, "code": number(r"total: (\d+)") - identifiers}
 
 
-LITTLEFS = "ordack/node/littlefs.py"
-
-
 def test_flash(tmp_path: Path) -> None:
-    names = modules.of_boards(twin=False, tls=False, raw_flash=False)
-    keep("flash", dict(frozen(tmp_path, [name for name in names if name != LITTLEFS])))
-
-
-def test_flash_of_littlefs(tmp_path: Path) -> None:
-    keep("littlefs", dict(frozen(tmp_path, [LITTLEFS])))
+    keep("flash", dict(frozen(tmp_path, modules.of_boards(twin=False, tls=False, raw_flash=False))))
 
 
 def test_flash_of_raw_flash(tmp_path: Path) -> None:

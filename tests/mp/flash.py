@@ -6,7 +6,6 @@ it opened, everything compared with what power.World knows, and then the applica
 """
 
 import gc
-import os
 import sys
 
 import vfs
@@ -15,7 +14,7 @@ sys.path.insert(0, "tests/mp")
 
 import power
 from chip import ERASED, Flash, Lost, Nor
-from ordack.node import log, outbox, raw_flash
+from ordack.node import log, raw_flash
 
 LIFE = "/life"
 CUT = "/cut"
@@ -49,12 +48,12 @@ class Kind:
         flash.written = flash.erased = 0
         return flash
 
-    def open(self, flash, place, fixed=None, free=0):
-        """The files of the outbox on that flash, until `close(place)`. free: bytes of the heap; 0: those that are."""
+    def open(self, flash, place, fixed=None):
+        """The files of the outbox on that flash, until `close(place)`."""
         vfs.mount(self.system(flash, **self.options), place)
         gc.collect()
         try:
-            return outbox.files_of(place + "/box", fixed, free or gc.mem_free())
+            return log.Files(place + "/box", fixed)
         except BaseException:
             vfs.umount(place)
             raise
@@ -83,7 +82,7 @@ class Raw(Kind):
     def make(self, size=0):
         return self.blank(size or self.size)
 
-    def open(self, flash, place, fixed=None, free=0):
+    def open(self, flash, place, fixed=None):
         return raw_flash.RawFlash(flash, self.unit)
 
     def close(self, place):
@@ -102,9 +101,8 @@ class Cutter:
 
     positions(size, dice): after how many bytes of a write of that size to cut. garbage: see Flash.tear. fixed: see
     log.Files. limit: of cuts. count_losses: those that the outbox or the file system reports go to `loud`, the others
-    to `silent`; else they raise Lost. warm: so many actions come before the first cut. size: of the flash. rots: after
-    the start that follows a cut, and a message, one bit of the log turns, and the next start comes. `cuts` so far,
-    `writes`, `told` of bits, `refused` messages.
+    to `silent`; else they raise Lost. warm: so many actions come before the first cut. size: of the flash. `cuts` so
+    far, `writes`, `refused` messages.
     """
 
     @power.skipping
@@ -119,7 +117,6 @@ class Cutter:
         count_losses=False,
         warm=0,
         size=0,
-        rots=False,
         **options,
     ):
         self.kind = kind
@@ -134,8 +131,6 @@ class Cutter:
         self.writes = 0
         self.silent = []
         self.loud = []
-        self.rots = rots
-        self.told = 0
         self.refused = 0
         self.flash = kind.make(size)
         if fixed is False:
@@ -190,50 +185,18 @@ class Cutter:
         world.outbox = self.world.outbox
         try:
             world.open(files)
-            if self.rots or self.dice.below(4) == 0:
+            if self.dice.below(4) == 0:
                 world.send(power.NAMES[self.dice.below(2)], 1)
                 world.receive(1)
                 world.act()
                 world.outbox.close()
                 self.kind.close(CUT)
                 files = self.kind.open(self.left, CUT, self.fixed)
-                world.open(self._rotten(files) if self.rots else files)
-                self.told += "a byte was changed" in " ".join(world.outbox.damage)
+                world.open(files)
         finally:
             if world.outbox is not self.world.outbox:
                 world.outbox.close()
             self.kind.close(CUT)
-
-    def _rotten(self, files):
-        """The same files, of which one bit is another."""
-        sizes = {name: files.size(name) for name in sorted(files.names()) if name.endswith(".log")}
-        in_place = self.kind in (LITTLEFS, LITTLEFS_256)
-        if in_place:  # what is packed is read by the bytes of others
-            sizes = {name: os.stat(CUT + "/box/" + name)[6] for name in sizes}
-        names = [name for name in sorted(sizes) if sizes[name]]
-        if not names:
-            return files
-        bad = names[self.dice.below(len(names))]
-        place = self.dice.below(sizes[bad])
-        mask = 1 << self.dice.below(8)
-        if in_place:
-            with open(CUT + "/box/" + bad, "r+b") as file:
-                file.seek(place)
-                byte = file.read(1)[0]
-                file.seek(place)
-                file.write(bytes((byte ^ mask,)))
-            self.kind.close(CUT)
-            return self.kind.open(self.left, CUT, self.fixed)
-        read_into = files.read_into
-
-        def read(name, offset, buffer):
-            count = read_into(name, offset, buffer)
-            if name == bad and offset <= place < offset + count:
-                buffer[place - offset] ^= mask
-            return count
-
-        files.read_into = read
-        return files
 
 
 class _Death:

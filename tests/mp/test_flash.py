@@ -45,22 +45,18 @@ class Share:
     def run(self, cuts, seed):
         """About so many cuts, in workloads of `actions`."""
         wanted = cuts * self.share // 100
-        done = writes = silent = loud = told = refused = 0
+        done = writes = silent = loud = refused = 0
         while done < wanted:
             cutter = flash.Cutter(self.kind, seed, self.positions, wanted - done, **self.options)
             done += cutter.run(self.actions)
             writes += cutter.writes
             silent += len(cutter.silent)
             loud += len(cutter.loud)
-            told += cutter.told
             refused += cutter.refused
             seed += 1
             del cutter
             gc.collect()
         more = ""
-        if self.options.get("rots"):
-            more += ", %d starts tell of a changed byte" % told
-            assert told or done < 100
         if self.options.get("size"):
             more += ", %d times refused" % refused
             assert refused or done < 100
@@ -114,9 +110,6 @@ SHARES = (
         garbage=False,
         count_losses=True,
     ),
-    Share("and a bit flips", 4, flash.LITTLEFS, flash.some_bytes(4), 60, segment_size=1500, rots=True),
-    Share("and a bit flips", 4, flash.RAW, flash.some_bytes(4), 40, segment_size=4096, capacity=36000, rots=True),
-    Share("and a bit flips", 3, flash.FAT, flash.whole_writes, 200, segment_size=1500, capacity=40000, rots=True),
     Share("the flash is full", 3, flash.LITTLEFS, flash.some_bytes(4), 40, size=10 * 4096, **FULL),
     Share("the flash is full", 3, flash.RAW, flash.some_bytes(4), 40, size=9 * 4096, **FULL),
     Share("the flash is full", 3, flash.FAT, flash.whole_writes, 200, size=120 * 512, **FULL),
@@ -248,82 +241,32 @@ class _Closing:
         self.cuts += 1
 
 
-class _Awake(_Closing):
-    """The same of all writes of a board that wakes for a message: `kept` are there, of `may` there may be some."""
-
-    def __init__(self, kind, device, dice):
-        super().__init__(kind, device, dice)
-        self.alike = dice.data(250)
-        self.waiting = []  # not delivered yet
-
-    def live(self):
-        """One wake, for a message that is like the others; most are delivered."""
-        dice = self.dice
-        body = self.alike[: 240 - dice.below(3)] + dice.data(8)
-        self.may = self.waiting + [body]
-        self.kept = self.waiting[:]
-        self.device.before = self.cut
-        box, first = self.start()
-        handles = box.handles()
-        handles.append(power.put(box, body))
-        self.kept.append(body)
-        self.waiting = self.kept
-        if dice.below(6):
-            box.will_send()
-            self.kept = []
-            power.end(box, handles)
-            if dice.below(2):
-                box.sync()
-            self.waiting = []
-        self.close(box, first)
-        self.device.before = None
-
-    def compare(self, again):
-        found = power.bodies(again)
-        assert not [body for body in self.kept if body not in found], (self.kind.name, self.cuts)
-        assert not [body for body in found if body not in self.kept and body not in self.may], (
-            self.kind.name,
-            self.cuts,
-        )
-
-
-def _lives_of(what, cutter, count, seed):
-    """So many lives on LittleFS of either kind; how many cuts there were, and how many files a close began."""
+def closes(count, seed):
+    """A board that sleeps closes its outbox: what is kept is there, and a start has little to read where nothing is."""
     done = begun = 0
     for kind in (flash.LITTLEFS, flash.LITTLEFS_256):
-        board = cutter(kind, kind.make(), power.Dice(seed))
+        board = _Closing(kind, kind.make(), power.Dice(seed))
         for _ in range(count):
             board.live()
         done += board.cuts
         begun += board.begun
-    print("%s: %d, %d began a file, %d cuts" % (what, 2 * count, begun, done))
-    return done, begun
-
-
-def closes(count, seed):
-    """A board that sleeps closes its outbox: what is kept is there, and a start has little to read where nothing is."""
-    done, begun = _lives_of("closes", _Closing, count, seed)
+    print("closes: %d, %d began a file, %d cuts" % (2 * count, begun, done))
     assert begun or count < 10
     return done
 
 
-def naps(count, seed):
-    """A board that sleeps between messages that are alike, most of them delivered, the others not."""
-    return _lives_of("naps", _Awake, count, seed)[0]
-
-
 class _Filled:
-    """A flash with an outbox that accepts until it has no room, at a start with so much of the heap free."""
+    """A flash with an outbox that accepts until it has no room."""
 
-    def __init__(self, kind, size, free, dice):
+    def __init__(self, kind, size, dice):
         self.kind = kind
         self.device = kind.make(size)
         self.dice = dice
         self.kept = 0
-        self.start(free)
+        self.start()
 
-    def start(self, free):
-        files = self.kind.open(self.device, flash.LIFE, None, free)
+    def start(self):
+        files = self.kind.open(self.device, flash.LIFE)
         self.box = outbox.Outbox(
             files, power.GUID, segment_size=8192, capacity=files.bytes_max or 1 << 20, hold=2000, write_bytes=520
         )
@@ -353,45 +296,39 @@ class _Filled:
 
 
 def a_full_flash_starts_delivers_and_makes_room(cuts, seed):
-    """Whatever the heap was, and is. The capacity is more than the flash has."""
+    """The capacity is more than the flash has."""
     for kind, size in ((flash.LITTLEFS, 131072), (flash.LITTLEFS_256, 131072), (flash.FAT, 131072), (flash.RAW, 0)):
-        heaps = ((200000, 200000),)
-        if kind is flash.LITTLEFS:
-            heaps = ((200000, 40000), (40000, 40000), (40000, 200000))
-        for before, after in heaps:
-            filled = _Filled(kind, size, before, power.Dice(seed))
-            for _ in range(2):
-                filled.fill()
-                assert filled.kept > 40, (kind.name, filled.kept)
-                filled.cut()
-                filled.start(after)
-                filled.go_on()
+        filled = _Filled(kind, size, power.Dice(seed))
+        for _ in range(2):
+            filled.fill()
+            assert filled.kept > 40, (kind.name, filled.kept)
             filled.cut()
+            filled.start()
+            filled.go_on()
+        filled.cut()
     return 0
 
 
 def a_flash_that_others_fill_starts_and_goes_on_when_they_make_room(cuts, seed):
-    """Not with an OSError, although what is in small files finds no room in the large one."""
-    for before, after in ((200000, 200000), (200000, 40000), (40000, 40000)):
-        filled = _Filled(flash.LITTLEFS, 131072, before, power.Dice(seed))
-        for _ in range(25):
-            power.put(filled.box, filled.dice.data(90))
-            filled.kept += 1
-        others = []
-        try:
-            while True:
-                others.append(flash.LIFE + "/other%d" % len(others))
-                with open(others[-1], "wb") as other:
-                    other.write(bytes(2000))
-        except OSError:
-            pass
-        filled.cut()
-        filled.start(after)
-        power.raises(log.OutboxError, power.put, filled.box, filled.dice.data(3000))
-        for other in others[:-1]:
-            os.remove(other)
-        filled.go_on()
-        filled.cut()
+    filled = _Filled(flash.LITTLEFS, 131072, power.Dice(seed))
+    for _ in range(25):
+        power.put(filled.box, filled.dice.data(90))
+        filled.kept += 1
+    others = []
+    try:
+        while True:
+            others.append(flash.LIFE + "/other%d" % len(others))
+            with open(others[-1], "wb") as other:
+                other.write(bytes(2000))
+    except OSError:
+        pass
+    filled.cut()
+    filled.start()
+    power.raises(log.OutboxError, power.put, filled.box, filled.dice.data(3000))
+    for other in others[:-1]:
+        os.remove(other)
+    filled.go_on()
+    filled.cut()
     return 0
 
 
@@ -406,7 +343,6 @@ def main(cuts, seed):
         (cuts_at_writes, cuts),
         (lives, cuts // 20),
         (closes, min(5 + cuts // 20, 50)),
-        (naps, min(2 + cuts // 100, 50)),
     ]
     if gc.mem_free() > _FLASHES_BYTES:
         tests.append((a_second_node_sees_what_the_first_has_given_to_the_file_and_not_synced, 0))

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 VERSION = const(1)  # of the format
 MAGIC = b"ORDK"
-TAIL = ".tail"  # ends the names of files that have the end of a segment, on LittleFS (littlefs.py)
 # magic, version, queues, bytes until the first record, segment, first segment needed, end of the one before,
 # next MessageID, next arrival, highest TimeStamp, starts, sources, flags of the start, GUID; the queues and the sources
 # follow, then for each queue how much of it the log has had, then a CRC of all before it
@@ -84,7 +83,6 @@ START = const("<II")  # starts, flags; the board's name follows in UTF-8
 STARTED_SENT = const(1)  # flags of a start: something may have been transmitted;
 STARTED_AHEAD = const(2)  # an OrderAck has named what was never given;
 STARTED_SENT_BEFORE = const(4)  # in an earlier start something may have been transmitted
-TAILS = const(8)  # flag of a header only: the end of the segment may be in tails (littlefs.py)
 
 TRANSACTIONAL = const(0x01)  # flags of a message
 RECOVERABLE = const(0x02)
@@ -155,13 +153,7 @@ class Files:
     place: "Any" = None  # where they are: the same of all objects that write there; None: nobody knows
     files_max = 0  # so many files the folder takes before it grows, which FAT cannot do safely; 0: no such bound
     bytes_max = 0  # so many bytes all files may have together; 0: nobody knows
-    record_bytes = 0  # of the message that was logged last
-    heap_bytes = 0  # that it takes besides
-    tails = 0  # TAILS, if the segments that are begun may have tails; without it, segments that have them are refused
     unit = 1  # a file takes a whole number of so many bytes
-    is_over = False  # of what the file holds that is written, nobody needs anything
-    left = 2048  # so many bytes a close leaves in a file, if nothing in it is kept
-    unseen = 0  # so many bytes have room without taking a block of the file system
     blank = b"\0"  # what stands where nothing was written yet, in files that do not grow
     mended: "list[tuple[str, int, int]]"  # as the log's, of which these are the files
 
@@ -213,14 +205,12 @@ class Files:
             assert self._tail is not None
             self._tail.seek(0)
 
-    def resume(self, name: str, offset: int) -> bool:
-        """An existing file becomes the one that is written, from offset on; that is its end if files grow. True: there
-        is no room for that, and what it has is durable."""
+    def resume(self, name: str, offset: int) -> None:
+        """An existing file becomes the one that is written, from offset on; that is its end if files grow."""
         self._open(name, "r+b" if self.fixed else "ab")
         if self.fixed:
             assert self._tail is not None
             self._tail.seek(offset)
-        return False
 
     def append(self, data: "Buffer", size: int) -> None:
         """Write data[:size] behind what was written last. After an OSError any part of it may be there."""
@@ -704,7 +694,6 @@ class Log:
         segment = self.segments[-1]
         offset = segment.size
         self.is_torn = True
-        self.files.record_bytes = HEAD_BYTES + size
         out = self.out
         struct.pack_into("<HHI", out, start + RECORD_BYTES, index, flags, handle.message_id)
         core.put_words(out, start + _COUNTERS_OFFSET, counters, 0, 4)
@@ -796,8 +785,6 @@ class Log:
             first = self.segments[0].number
             number = self.segments[-1].number + 1
             last = self.segments[-1].size
-            self.files.is_over = number == first + 1 and not self.segments[0].is_needed()
-            first += self.files.is_over
         things = list(queues) + list(sources)
         size = header_size(things, len(queues))
         out = self.out
@@ -806,7 +793,6 @@ class Log:
         try:
             space = max(self.segment_size, size + need) if self.files.fixed else 0
             self.files.begin(file_name(number), space)
-            flags |= self.files.tails
             struct.pack_into(HEADER, out, 0, MAGIC, VERSION, *counts, *numbers, len(sources), flags, self.guid)
             fill = HEADER_BYTES
             seed = 0
@@ -837,7 +823,7 @@ class Log:
         self._synced_size = size
         self.is_ended = False
         self.bytes_written += size
-        self.reclaim(self.size > self.files.unseen)
+        self.reclaim(True)
 
     def resume(self, segments: "list[Segment]", is_ended: bool, useless: "list[str]") -> None:
         """Go on behind what the start has found. Raises OSError."""
@@ -852,13 +838,11 @@ class Log:
                 self._older += segment.bytes()
             segment = segments[-1]
             # Killed, not cut off from power: what was read may not be durable yet, and it is about to be built upon.
-            if self.files.resume(segment.name, segment.size):
-                is_ended = True  # what waits can be sent, which makes room
-            else:
-                self.files.sync()
+            self.files.resume(segment.name, segment.size)
+            self.files.sync()
             self._synced_size = segment.size
             self.is_ended = is_ended
-            self.reclaim(self.size > self.files.unseen)
+            self.reclaim(True)
 
     def reclaim(self, looks: bool) -> None:
         """Remove segments that hold nothing any more, oldest first: what became of it stands in them and later ones.

@@ -170,9 +170,9 @@ class Node:
         self.accept = accept.upper()
         self.heap, free = _collect_often()  # bytes
         _take_over(files.place if files else log.absolute(folder))  # before anybody looks at what is there
-        files = files or outbox.files_of(folder, free=free)
+        files = files or log.Files(folder)
         capacity = min(capacity, files.bytes_max or capacity)
-        hold = hold or min(_places(free - files.heap_bytes), _HOLD_MAX)
+        hold = hold or min(_places(free), _HOLD_MAX)
         copies = capacity // 4 if quota is None else quota, max(hold // 4, 1)
         inbox_quota = self._inbox_quota = inbox_quota or copies
         self.outbox = outbox.Outbox(

@@ -7,7 +7,6 @@ number is given twice, also if a part of the log cannot be read. Files go oldest
 for long is copied to the end of the log.
 """
 
-import os
 import struct
 import sys
 from array import array
@@ -29,22 +28,7 @@ _STARTS_SHIFT = const(8)  # where a TimeStamp comes from the number of starts: s
 _QUEUE_NAME_MAX = const(486)
 SOURCE_NAME_MAX = const(470)
 _AT_ONCE = const(16)  # so many messages that are aside are in memory while they are copied
-_LITTLE_HEAP = const(65536)  # bytes that are free, for files on LittleFS that spare the flash
-
-
-def files_of(folder: str, fixed: "bool | None" = None, free: int = 0) -> log.Files:
-    """The files of a folder, made if there is none, as its file system wants them. fixed: as in Files. free: bytes of
-    the heap. OSError.
-    """
-    is_little = free > _LITTLE_HEAP and log.file_system(folder) == "VfsLfs2"
-    try:
-        if not is_little and log.TAIL not in " ".join(os.listdir(folder)):
-            return log.Files(folder, fixed)
-    except (OSError, UnicodeError):
-        return log.Files(folder, fixed)
-    from ordack.node.littlefs import LittleFiles  # not before it is of use
-
-    return LittleFiles(folder, fixed, is_little, free)
+_CLOSED_MAX = const(2048)  # so many bytes a close leaves in a file that grows, if nothing in it is kept
 
 
 def _recover(
@@ -333,7 +317,7 @@ class Outbox:
         try:
             self.sync()
             files, kept = self.log.files, self.live + self.arrivals
-            if not files.fixed and not kept and self.log.segments[-1].size > files.left:
+            if not files.fixed and not kept and self.log.segments[-1].size > _CLOSED_MAX:
                 self.begin()  # the next start has little to read
         except (log.OutboxWriteFailed, MemoryError):
             pass
@@ -469,7 +453,7 @@ class Outbox:
 
 def _make_room(opened: log.Log, owner: Outbox, need: int) -> None:
     """See that need bytes have room in the current segment; drop what is gone before refusing. Raises OutboxFull."""
-    if not opened.is_seen and opened.size + need > opened.files.unseen:
+    if not opened.is_seen:
         opened.reclaim(True)
     size = opened.segments[-1].size + need
     # With so much of the capacity free, no need to look closer.

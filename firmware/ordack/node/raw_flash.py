@@ -94,13 +94,12 @@ class RawFlash(log.Files):
         self._begin_block()
         self._segments[name] = self._written
 
-    def resume(self, name: str, offset: int) -> bool:
+    def resume(self, name: str, offset: int) -> None:
         """As Files.resume; all behind offset must be blank."""
         self._written = self._segments[name]
         index = min(offset // self.unit, self._written[2] - 1)
         self._block = self._place(self._written, index)
         self._offset = _HEADER_BYTES + offset - index * self.unit
-        return False
 
     def append(self, data: "Buffer", size: int) -> None:
         """As Files.append."""

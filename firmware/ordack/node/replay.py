@@ -201,8 +201,6 @@ class _Headers:
         if size < log.HEADER_BYTES or base < log.HEADER_BYTES + 4 or words[4] != number:
             return None
         header = _Header(words, crc, self._log.files.size(name))
-        if header.flags & log.TAILS > self._log.files.tails:
-            raise log.OutboxError(name + " goes on in files *.tail: copy these files, too")
         if self.guid is None:
             self.guid = header.guid
         if header.guid != self.guid:
@@ -373,7 +371,6 @@ class _Replay:
         self._records = records.Records(opened, opened.out)  # nothing is written yet
         self._headers = _Headers(self._records, guid)
         self._snapshot = _Snapshot(self._records, self._headers)
-        self._tails = self._files.tails  # of the segment that is read
         self._left_out = 0  # bytes that cannot be read,
         self._gap = 0  # of them those before the record that is next,
         self._gap_from = 0  # and what would have been the first MessageID in there
@@ -420,10 +417,10 @@ class _Replay:
             found.useless.append(name)
         for number in stale:
             found.useless.append(log.file_name(number))
-        # What comes next begins a segment of its own where tails begin or end, and behind a record that is whole only
-        # as mended, for the next start could take that for a torn one as soon as half a record stands behind it.
+        # What comes next begins a segment of its own behind a record that is whole only as mended, for the next start
+        # could take that for a torn one as soon as half a record stands behind it.
         mended = [name for name, _, _ in self._log.mended if found.segments and name == found.segments[-1].name]
-        found.is_torn = torn or self._tails != self._files.tails or len(mended) > 0
+        found.is_torn = torn or len(mended) > 0
         found.last_message_id = found.next_message_id - 1
         found.arrivals = list(self._arrivals.values())
         if found.damage or self._log.mended:  # now, or by an earlier look
@@ -494,7 +491,6 @@ class _Replay:
 
     def _apply_header(self, segment: "Segment", header: "_Header") -> None:
         found = self.found
-        self._tails = header.flags & log.TAILS
         offset = log.HEADER_BYTES
         for i in range(header.queues + header.sources):
             payload = self._records.counters(segment, offset, header.base)

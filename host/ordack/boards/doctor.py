@@ -21,7 +21,7 @@ DRIFT_S = 5
 MODULES = {
     "mqqb": "acks compose confirm connection core destination events guid_names headers line lives names parse reader "
     "session source streams window",
-    "ordack/node": "__init__ aside backlog board clock commits deferred dns inbox link listener littlefs log "
+    "ordack/node": "__init__ aside backlog board clock commits deferred dns inbox link listener log "
     "message node notices outbox outcomes owed peer queue recall records renumber replay sources tasks "
     "timer uart unsynced wait wifi",
 }

@@ -51,13 +51,13 @@ def taken(to: Path) -> Iterator[None]:
         raise BoardError(f"{to} has not got the whole outbox: {error.strerror or error}: copy it elsewhere") from None
 
 
-def node_modules() -> tuple[Any, Any, Any]:
-    """The modules littlefs, log and replay of ordack.node, of the checkout. ImportError: this ordack has none."""
+def node_modules() -> tuple[Any, Any]:
+    """The modules log and replay of ordack.node, of the checkout. ImportError: this ordack has none."""
     if (folder := str(CHECKOUT / "firmware" / "ordack")) not in ordack.__path__:
         ordack.__path__.append(folder)
-    from ordack.node import littlefs, log, replay
+    from ordack.node import log, replay
 
-    return littlefs, log, replay
+    return log, replay
 
 
 def _full(limits: Mapping[str, int], size: int) -> str:
@@ -80,11 +80,11 @@ def read_outbox(
     """Say what is in a copy of an outbox. now: s since 1970. limits: capacity and flash (bytes that it can have), as
     far as they are known."""
     try:
-        littlefs, log, replay = node_modules()
+        log, replay = node_modules()
     except ImportError:
         yield Check("outbox", "warning", "not looked at: this ordack has no node to read it with", "use a checkout")
         return
-    files = littlefs.LittleFiles(copy, None, writes=False)
+    files = log.Files(copy)
     try:
         found = replay.recover(log.Log(files, 0, 0, PIECE_BYTES, None))
     except (log.OutboxError, OSError) as error:

@@ -40,7 +40,7 @@ def copy_of(folder: Path, to: Path) -> None:
     if not files:
         raise BoardError(f"there is no outbox in {folder}: it has no files like 00000001.log")
     with taken(to):
-        for file in [*files, *folder.glob("*.tail")]:  # LittleFS: the end of the last one
+        for file in files:
             shutil.copy(file, to)
 
 
@@ -50,12 +50,12 @@ def listing(folder: Path) -> Iterator[dict[str, Any]]:
     Raises BoardError if nothing of it can be read.
     """
     try:
-        littlefs, log, replay = node_modules()
+        log, replay = node_modules()
     except ImportError:
         raise BoardError("this ordack has no node to read an outbox with: use a checkout") from None
     with tempfile.TemporaryDirectory() as copy:
         copy_of(folder, Path(copy))
-        files = littlefs.LittleFiles(copy, None, writes=False)
+        files = log.Files(copy)
         try:
             opened = log.Log(files, 0, 0, PIECE_BYTES, None)
             found = replay.recover(opened)
