@@ -7,8 +7,6 @@
 #define NO_DEADLINE 0xFFFFFFFFu
 #define LONG_LIVE_TIME 345600u /* B-401 */
 #define NOWHERE 0xFFFFFFFFu
-/* what is sent has arrived by then, or its session is closed (B-148, B-213) */
-#define ON_THE_WAY (240 * (int64_t)NS_PER_S)
 
 /* mqqb_audit_slot.flags; the class of the FinalAck is in the high half. */
 #define SEEN 0x01u
@@ -24,10 +22,7 @@
 #define ACCEPTED 0x400u   /* an OrderAck covers it, and nothing that was seen leads past it (B-270) */
 #define RENUMBERED 0x800u /* its MessageID came under another number too; and no other MessageID under this one */
 
-/* mqqb_audit_direction.missed, and .unknown: what was reported already. */
-#define UNCOUNTED 1u
-#define UNNAMED 2u     /* whose messages were missed is not known yet */
-#define INTERRUPTED 4u /* the capture was, and nothing of this direction has come since that goes on where it was */
+/* mqqb_audit_direction.unknown: what was reported already. */
 #define UNKNOWN_ACK 1u
 #define UNKNOWN_COUNT 2u
 
@@ -418,12 +413,6 @@ static void conclude(mqqb_audit *a, sequence *s, mqqb_audit_slot *slot, uint32_t
                 f->outcomes[MQQB_AUDIT_WAITING]++;
             } else {
                 f->outcomes[MQQB_AUDIT_SENT]++;
-                if ((flags & HELD) != 0) {
-                    s->evicted_held++;
-                } else {
-                    s->evicted++;
-                }
-                s->evicted_top = number;
             }
         }
     }
@@ -556,29 +545,19 @@ static void count_missed(mqqb_audit_missed *missed, int64_t time)
     }
 }
 
-/* Is it unknown of which queue managers all messages of this direction are? One that forwards may begin with another's. */
-static int is_mixed(const mqqb_audit *a, const mqqb_audit_direction *own)
-{
-    return (own->owner == 0 && own->sources[0] == 0) || own->more != 0 || a->sources[own->owner].forwards != 0;
-}
-
-/* Something of this direction is not there. */
+/* Something of this direction is not there: it may be of any queue manager that sends in it, or between these hosts. */
 static void miss(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
 {
     mqqb_audit_direction *const own = &c->direction[r->direction];
     uint32_t k;
 
-    own->missed |= UNCOUNTED;
-    own->based = 0;
+    own->missed = 1;
+    count_missed(&a->pairs[c->pair ^ r->direction].missed, r->time);
     if (own->owner != 0) {
         count_missed(&a->sources[own->owner].missed, r->time);
     }
     for (k = 0; k < MQQB_AUDIT_SOURCES && own->sources[k] != 0; k++) {
         count_missed(&a->sources[own->sources[k]].missed, r->time);
-    }
-    if (is_mixed(a, own)) {
-        count_missed(&a->pairs[c->pair ^ r->direction].missed, r->time);
-        own->missed |= UNNAMED;
     }
 }
 
@@ -628,7 +607,6 @@ static void refresh(const mqqb_audit *a, sequence *s)
         s->pair_missed = pair_missed;
         s->sure = 0;
         s->fresh = 1;
-        s->handed = 0;
     }
 }
 
@@ -636,13 +614,7 @@ static void refresh(const mqqb_audit *a, sequence *s)
 static void be_sure(sequence *s, uint32_t number)
 {
     s->sure = number;
-    if (s->accepted < s->sure - 1) {
-        if (s->counts.messages != 0 && s->doubt == 0) {
-            s->doubt = s->sure;
-            s->doubt_from = s->accepted;
-        }
-        s->accepted = s->sure - 1;
-    }
+    s->accepted = greatest(s->accepted, number - 1);
 }
 
 static void add_source(uint32_t *sources, uint32_t *more, uint32_t code)
@@ -663,7 +635,7 @@ static void add_source(uint32_t *sources, uint32_t *more, uint32_t code)
 
 /* ---- what comes late -------------------------------------------------------------------------- */
 
-static void withdraw(mqqb_audit *a, const row *r, mqqb_audit_detail detail, uint32_t source, int64_t since)
+static mqqb_audit_finding *withdraw(mqqb_audit *a, const row *r, mqqb_audit_detail detail, uint32_t code, int64_t since)
 {
     mqqb_audit_finding *const found = &a->findings[a->findings_used++];
 
@@ -671,38 +643,33 @@ static void withdraw(mqqb_audit *a, const row *r, mqqb_audit_detail detail, uint
     found->detail = (uint32_t)detail;
     found->connection = r->connection;
     found->direction = r->direction;
-    found->a = source;
+    found->a = code;
     found->packet[0].time = since;
     found->packets = 1;
+    return found;
 }
 
-/* This row tells that something of its direction was on its way, or lost, since the row before it. What was said in the meantime, and
- * depends on it, was said too early. */
-static void come_late(mqqb_audit *a, const row *r, const mqqb_audit_connection *c, uint32_t source)
+/* Something of this connection was on its way, or lost, since the rows before. What was said in the meantime, and depends on it, was
+ * said too early. */
+static void come_late(mqqb_audit *a, const row *r, const mqqb_audit_connection *c)
 {
-    const mqqb_audit_direction *const own = &c->direction[r->direction];
-    const int64_t since = own->last_time != 0 ? own->last_time : c->first_time;
-    uint32_t k;
+    uint32_t side, k;
 
-    if (c->accused >= since) {
-        withdraw(a, r, MQQB_AUDIT_LATE_CONNECTION, 0, since);
-    }
-    if (source != 0) {
-        if (a->sources[source].missed.accused >= since) {
-            withdraw(a, r, MQQB_AUDIT_LATE_SOURCE, source, since);
+    for (side = 0; side < 2; side++) {
+        const mqqb_audit_direction *const d = &c->direction[side];
+        int64_t since = d->last_time != 0 ? d->last_time : c->first_time;
+        if (side != r->direction) { /* waited for what is missing, so long at most */
+            since = later(since, r->time - MQQB_CAPTURE_WINDOW);
         }
-        return;
-    }
-    if (own->owner != 0 && a->sources[own->owner].missed.accused >= since) {
-        withdraw(a, r, MQQB_AUDIT_LATE_SOURCE, own->owner, since);
-    }
-    for (k = 0; k < MQQB_AUDIT_SOURCES && own->sources[k] != 0; k++) {
-        if (a->sources[own->sources[k]].missed.accused >= since) {
-            withdraw(a, r, MQQB_AUDIT_LATE_SOURCE, own->sources[k], since);
+        if (a->accused < since) {
+            continue;
         }
-    }
-    if (is_mixed(a, own) && a->pairs[c->pair ^ r->direction].missed.accused >= since) {
-        withdraw(a, r, MQQB_AUDIT_LATE_HOSTS, 0, since);
+        (void)withdraw(a, r, MQQB_AUDIT_LATE, d->owner, since);
+        for (k = 0; k < MQQB_AUDIT_SOURCES && d->sources[k] != 0; k++) {
+            if (d->sources[k] != d->owner) {
+                (void)withdraw(a, r, MQQB_AUDIT_LATE, d->sources[k], since);
+            }
+        }
     }
 }
 
@@ -815,56 +782,6 @@ static void check_counts(mqqb_audit *a, const row *r, mqqb_audit_direction *own,
     }
 }
 
-/* Has this difference another one than the base? Each header in a message may leave that message out (OP-14). */
-static int steps(uint32_t difference, uint32_t base, int carried)
-{
-    const uint32_t step = (difference - base) & 0xFFFF;
-
-    return step != 0 && (!carried || (step != 1 && step != 0xFFFF));
-}
-
-/* The counts of a SessionHeader, in a direction of which something was missed. How much is not known; but from one SessionHeader to
- * the next, with nothing missed in between, both must have counted the same. */
-static void check_steps(mqqb_audit *a, const row *r, mqqb_audit_direction *own, const mqqb_session_header *h,
-                        int carried)
-{
-    const uint32_t user = (h->user_msg_sequence_number - own->messages) & 0xFFFF;
-    const uint32_t recoverable = (h->recoverable_msg_sequence_number - own->recoverable) & 0xFFFF;
-    const int tolerant = carried || own->based == 2;
-    mqqb_audit_finding *found = NULL;
-
-    if (own->based == 0) {
-        own->based = carried ? 2 : 1;
-        own->base_user = user;
-        own->base_recoverable = recoverable;
-        own->base_packet = r->packet;
-        own->user_difference = 0;
-        own->recoverable_difference = 0;
-        if ((own->unknown & UNKNOWN_COUNT) == 0) {
-            own->unknown |= UNKNOWN_COUNT;
-            show(wrong_count(a, r, MQQB_AUDIT_USER_COUNT, h->user_msg_sequence_number, own->messages, 1), &r->packet);
-        }
-        return;
-    }
-    if (steps(user, own->base_user, tolerant)) {
-        if (differs(user - own->base_user, own->user_difference)) {
-            found =
-                wrong_count(a, r, MQQB_AUDIT_USER_STEP, h->user_msg_sequence_number, own->messages + own->base_user, 0);
-        }
-        own->user_difference = user - own->base_user;
-    } else if (steps(recoverable, own->base_recoverable, tolerant)) {
-        if (differs(recoverable - own->base_recoverable, own->recoverable_difference)) {
-            found = wrong_count(a, r, MQQB_AUDIT_RECOVERABLE_STEP, h->recoverable_msg_sequence_number,
-                                own->recoverable + own->base_recoverable, 0);
-        }
-        own->recoverable_difference = recoverable - own->base_recoverable;
-    }
-    if (found != NULL) {
-        show(found, &own->base_packet);
-        show(found, &r->packet);
-    }
-}
-
 /* Does a 16-bit number name more than the `sent` that were counted? */
 static int names_unsent(uint32_t number, uint32_t sent)
 {
@@ -876,11 +793,10 @@ static int check_acks(mqqb_audit *a, const row *r, mqqb_audit_connection *c, con
 {
     mqqb_audit_direction *const own = &c->direction[r->direction];
     const mqqb_audit_direction *const other = &c->direction[r->direction ^ 1];
-    const int user = names_unsent(h->ack_sequence_number, other->messages),
-              unknown = (other->missed & (UNCOUNTED | INTERRUPTED)) != 0;
+    const int user = names_unsent(h->ack_sequence_number, other->messages), unknown = other->missed != 0;
     uint32_t *const last = user ? &own->beyond : &own->recoverable_beyond;
     const uint32_t stated = user ? h->ack_sequence_number : h->recoverable_msg_ack_seq_number;
-    uint32_t bits = h->recoverable_msg_ack_flags, top = h->recoverable_msg_ack_seq_number, excess;
+    uint32_t bits = h->recoverable_msg_ack_flags, top = h->recoverable_msg_ack_seq_number;
     mqqb_audit_finding *found;
 
     while (bits > 1) {
@@ -891,14 +807,14 @@ static int check_acks(mqqb_audit *a, const row *r, mqqb_audit_connection *c, con
                                 !names_unsent(top, other->recoverable)))) {
         return 0;
     }
-    /* Of what was missed each header may tell a bit more: only much more than before is worth telling. */
-    excess = (user ? stated - other->messages : top - other->recoverable) & 0xFFFF;
-    if (unknown ? excess < *last : *last == stated + 1) {
+    if (unknown ? (own->unknown & UNKNOWN_ACK) != 0 : *last == stated + 1) {
         return 1;
     }
-    *last = unknown ? 2 * excess : stated + 1;
-    if (!unknown) {
-        c->accused = later(c->accused, r->time);
+    *last = stated + 1;
+    if (unknown) {
+        own->unknown |= UNKNOWN_ACK;
+    } else {
+        a->accused = later(a->accused, r->time);
     }
     found = find_of(a, r, 0, MQQB_AUDIT_ACK_BEYOND_RECEIPT, user ? MQQB_AUDIT_SESSION_ACK : MQQB_AUDIT_RECOVERABLE_ACK,
                     unknown);
@@ -920,7 +836,7 @@ static void session_header(mqqb_audit *a, const row *r, mqqb_audit_connection *c
     h.user_msg_sequence_number = get(r, MQQB_SCAN_USER_MSG_SEQUENCE_NUMBER);
     h.recoverable_msg_sequence_number = get(r, MQQB_SCAN_RECOVERABLE_MSG_SEQUENCE_NUMBER);
 
-    if (!check_acks(a, r, c, &h) && (other->missed & UNCOUNTED) == 0) {
+    if (!check_acks(a, r, c, &h) && other->missed == 0) {
         const uint32_t covered = other->messages - ((other->messages - h.ack_sequence_number) & 0xFFFF);
         if (covered > own->shown) {
             own->shown = covered;
@@ -928,12 +844,12 @@ static void session_header(mqqb_audit *a, const row *r, mqqb_audit_connection *c
         }
         cover_session(a, r, other, covered, own->messages + (carried ? 0 : 1), h.recoverable_msg_ack_flags == 0);
     }
-    if ((own->missed & UNCOUNTED) == 0) {
+    if (own->missed == 0) {
         check_counts(a, r, own, &h, carried);
-    } else {
-        check_steps(a, r, own, &h, carried);
+    } else if ((own->unknown & UNKNOWN_COUNT) == 0) {
+        own->unknown |= UNKNOWN_COUNT;
+        show(wrong_count(a, r, MQQB_AUDIT_USER_COUNT, h.user_msg_sequence_number, own->messages, 1), &r->packet);
     }
-    own->last_header = r->time;
 }
 
 /* ---- messages --------------------------------------------------------------------------------- */
@@ -961,38 +877,6 @@ static void settle_acks(const mqqb_audit *a, sequence *s)
     s->acks_used = left;
 }
 
-/* Has the sender sent a SessionHeader since, of which it is not known whether it covers what came on connection `where` at this
- * time? */
-static int may_be_shown(const mqqb_audit *a, uint32_t where, int64_t time)
-{
-    const mqqb_audit_connection *const c = &a->connections[where / 2];
-
-    return (c->direction[where & 1].missed & UNCOUNTED) != 0 && c->direction[(where & 1) ^ 1].last_header > time;
-}
-
-/* The sender may have shown that it knew the message as settled, but packets were missed that would tell. */
-static void check_resend_unsure(mqqb_audit *a, const row *r, sequence *s, const mqqb_audit_slot *slot, uint32_t number)
-{
-    const uint32_t where = 2 * r->connection | r->direction, answers = where ^ 1;
-    const mqqb_audit_packet final = final_packet(slot);
-    const int finished =
-        (slot->flags & FINAL) != 0 && slot->final_where == answers && may_be_shown(a, answers, final.time);
-    const int ordered = s->acked != 0 && s->ack_number >= number && s->ack_where == answers &&
-                        may_be_shown(a, answers, s->ack_packet.time);
-    mqqb_audit_finding *found;
-
-    if (s->reported_resend == where + 1 || (!finished && !ordered)) {
-        return;
-    }
-    s->reported_resend = where + 1;
-    found =
-        find(a, r, s, MQQB_AUDIT_RESENT_AFTER_ACK, finished ? MQQB_AUDIT_RESENT_FINAL : MQQB_AUDIT_RESENT_ORDERED, 1);
-    found->number = number;
-    show_slot(found, slot);
-    show(found, finished ? &final : &s->ack_packet);
-    show(found, &r->packet);
-}
-
 /* Only what this connection carried counts: a sender that lost its power may have forgotten what it knew before. */
 static void check_resend(mqqb_audit *a, const row *r, sequence *s, const mqqb_audit_slot *slot, uint32_t number)
 {
@@ -1016,7 +900,6 @@ static void check_resend(mqqb_audit *a, const row *r, sequence *s, const mqqb_au
         return;
     }
     settle_acks(a, s);
-    check_resend_unsure(a, r, s, slot, number);
     if (slot->where != (answers ^ 1) || s->shown.where != answers || s->shown.number < number ||
         !is_shown(a, answers, slot->session_index)) {
         return;
@@ -1115,10 +998,6 @@ static void replay(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, sequen
         s->back_packet[2] = r->packet;
     }
     if (number > s->accepted && (previous <= s->accepted || s->fresh != 0)) {
-        if (previous > s->accepted && s->accepted != 0 && s->doubt == 0) {
-            s->doubt = number;
-            s->doubt_from = s->accepted;
-        }
         s->accepted = number;
         if (!old) {
             return;
@@ -1192,57 +1071,20 @@ static uint32_t new_flow(mqqb_audit *a, const row *r, const mqqb_audit_key *key)
     return entry;
 }
 
-/* FinalAcks that came before anything of their sequence was seen: its messages were captured late, or are older than the capture. */
-static void take_early(const mqqb_audit *a, sequence *s)
-{
-    uint32_t k;
-
-    for (k = 0; k < least(a->early_next, MQQB_AUDIT_EARLY); k++) {
-        const mqqb_audit_early *const early = &a->early[k];
-        if (early->source == s->key.source && early->ordinal == s->ordinal && early->time_stamp == s->time_stamp) {
-            remember_final(s, &early->final);
-            s->finals_unseen = greatest(s->finals_unseen, early->final.number);
-        }
-    }
-}
-
-static mqqb_audit_finding *find_went_back(mqqb_audit *a, const row *r, sequence *lower, uint32_t number,
-                                          const sequence *higher, int unknown)
-{
-    mqqb_audit_finding *const found = find(a, r, lower, MQQB_AUDIT_ID_WENT_BACK, MQQB_AUDIT_LOWER_SEQUENCE, unknown);
-
-    found->number = number;
-    found->a = higher->ordinal;
-    found->b = higher->time_stamp;
-    return found;
-}
-
-static void went_back(mqqb_audit *a, const row *r, sequence *lower, uint32_t number, const sequence *newest,
+/* A message of a lower sequence, behind these packets that show a higher one. */
+static void went_back(mqqb_audit *a, const row *r, const sequence *lower, const sequence *higher,
                       const mqqb_audit_packet *first, const mqqb_audit_packet *second)
 {
-    mqqb_audit_finding *const found = find_went_back(a, r, lower, number, newest, 0);
+    mqqb_audit_finding *const found = find(a, r, lower, MQQB_AUDIT_ID_WENT_BACK, MQQB_AUDIT_LOWER_SEQUENCE, 0);
 
+    found->number = get(r, MQQB_SCAN_TX_SEQUENCE_NUMBER);
+    found->a = higher->ordinal;
+    found->b = higher->time_stamp;
     show(found, first);
-    show(found, second);
-}
-
-static int began_after(const mqqb_audit_connection *c, const row *r)
-{
-    return c->begun != 0 && c->first_time > r->time;
-}
-
-/* The first message of a sequence comes late, behind a gap of the capture: was a lower one in use on a connection that began after it
- * had been sent? */
-static void check_came_before(mqqb_audit *a, const row *r, const sequence *s, sequence *lower)
-{
-    const mqqb_audit_connection *const first = &a->connections[lower->first_where / 2],
-                                       *const last = &a->connections[lower->where / 2];
-
-    if (s->key.hops == 0 && lower->reported_where != lower->where &&
-        (began_after(first, r) || (began_after(last, r) && lower->highest_packet.time > last->first_time))) {
-        lower->reported_where = lower->where;
-        went_back(a, r, lower, lower->highest, s, &r->packet, &lower->highest_packet);
+    if (second != NULL) {
+        show(found, second);
     }
+    show(found, &r->packet);
 }
 
 static int may_have_missed(const mqqb_audit *a, const mqqb_audit_pair *pair)
@@ -1251,8 +1093,8 @@ static int may_have_missed(const mqqb_audit *a, const mqqb_audit_pair *pair)
            pair->pair_missed != pair->missed.missed;
 }
 
-/* A sequence that follows on one that was in use after all that may have been missed. Not what others forward: what is on its way
- * there is sent later than it was numbered. */
+/* A sequence that follows on one of which all may be known. Not what others forward: what is on its way there is sent later than it
+ * was numbered. */
 static void has_begun(const mqqb_audit *a, const row *r, sequence *s)
 {
     mqqb_audit_pair *const pair = &a->pairs[s->pair];
@@ -1260,7 +1102,6 @@ static void has_begun(const mqqb_audit *a, const row *r, sequence *s)
     if (s->key.hops != 0) {
         return;
     }
-    s->handed = 1;
     if (pair->begun_flow == 0 || may_have_missed(a, pair)) {
         pair->begun_flow = s->flow;
         pair->begun_ordinal = s->ordinal;
@@ -1271,12 +1112,10 @@ static void has_begun(const mqqb_audit *a, const row *r, sequence *s)
     }
 }
 
-/* Was a message of the sequence sent since something may have been missed? A connection that is older than the capture may have
- * brought it late, behind the first ones of the next sequence on another connection; and who forwards may send it again behind
- * them. */
+/* Was a message of the sequence sent since something may have been missed, and not late, on a connection that is older? */
 static int was_in_use(const mqqb_audit *a, const sequence *s)
 {
-    return s->handed != 0 || (s->key.hops == 0 && a->connections[s->where / 2].begun != 0);
+    return s->fresh == 0 && (s->sure != 0 || (s->key.hops == 0 && a->connections[s->where / 2].begun != 0));
 }
 
 static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *key, uint32_t pair)
@@ -1329,18 +1168,14 @@ static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *
     if (lower != 0 && f->newest == entry) {
         sequence *const before = &a->sequences[lower - 1];
         refresh(a, before);
-        if (before->fresh == 0 && before->pair == pair && was_in_use(a, before)) { /* until now (B-093) */
+        if (before->pair == pair && was_in_use(a, before)) { /* until now (B-093) */
             be_sure(s, 1);
             s->fresh = 0;
-            if (before->handed != 0) {
+            if (before->sure != 0) {
                 has_begun(a, r, s);
             }
         }
         prune(a, f, r->time);
-    }
-    take_early(a, s);
-    if (lower != 0) {
-        check_came_before(a, r, s, &a->sequences[lower - 1]);
     }
     return entry;
 }
@@ -1349,23 +1184,16 @@ static uint32_t new_sequence(mqqb_audit *a, const row *r, const mqqb_audit_key *
  * the sender has shown, in this direction and before this message, that it had an OrderAck for the higher one. */
 static void check_went_back_late(mqqb_audit *a, const row *r, const mqqb_audit_flow *f, sequence *s)
 {
-    const uint32_t where = 2 * r->connection | r->direction, number = get(r, MQQB_SCAN_TX_SEQUENCE_NUMBER);
+    const uint32_t where = 2 * r->connection | r->direction;
     uint32_t entry;
 
     for (entry = f->newest; &a->sequences[entry - 1] != s; entry = a->sequences[entry - 1].older) {
         sequence *const higher = &a->sequences[entry - 1];
-        int shown;
         settle_acks(a, higher);
-        shown = higher->shown.number != 0 && higher->shown.where == (where ^ 1);
-        if (shown || (higher->acked != 0 && higher->ack_where == (where ^ 1) &&
-                      may_be_shown(a, where ^ 1, higher->ack_packet.time))) {
-            mqqb_audit_finding *const found = find_went_back(a, r, s, number, higher, !shown);
+        if (higher->shown.number != 0 && higher->shown.where == (where ^ 1)) {
             s->reported_where = where;
-            show(found, shown ? &higher->shown.packet : &higher->ack_packet);
-            if (shown) {
-                show(found, &a->connections[r->connection].direction[r->direction].shown_packet);
-            }
-            show(found, &r->packet);
+            went_back(a, r, s, higher, &higher->shown.packet,
+                      &a->connections[r->connection].direction[r->direction].shown_packet);
             return;
         }
     }
@@ -1387,31 +1215,7 @@ static void check_went_back(mqqb_audit *a, const row *r, const mqqb_audit_flow *
         return;
     }
     s->reported_where = where;
-    went_back(a, r, s, get(r, MQQB_SCAN_TX_SEQUENCE_NUMBER), newest, &newest->highest_packet, &r->packet);
-}
-
-/* An acknowledgement was found wrong: a message that comes late may make it right. */
-static void accuse(mqqb_audit *a, const row *r, uint32_t source, uint32_t pair)
-{
-    a->sources[source].missed.accused = later(a->sources[source].missed.accused, r->time);
-    a->pairs[pair].missed.accused = later(a->pairs[pair].missed.accused, r->time);
-}
-
-/* Was an acknowledgement found wrong that this message, had it come in time, would have made right? */
-static int would_justify(const mqqb_audit *a, const sequence *s, uint32_t number)
-{
-    const mqqb_audit_source *const source = &a->sources[s->key.source];
-    uint32_t k;
-
-    if (source->stray_ordinal == s->ordinal && source->stray_time_stamp == s->time_stamp) {
-        return 1;
-    }
-    for (k = 0; k < MQQB_AUDIT_REPORTED; k++) {
-        if ((s->reported_skips >> k & 1) != 0 ? number < s->reported[k] : number == s->reported[k]) {
-            return 1;
-        }
-    }
-    return 0;
+    went_back(a, r, s, newest, &newest->highest_packet, NULL);
 }
 
 static void removed_twice(mqqb_audit *a, const row *r, const sequence *s, const mqqb_audit_final *first,
@@ -1428,34 +1232,6 @@ static void removed_twice(mqqb_audit *a, const row *r, const sequence *s, const 
     }
     show(found, &first->packet);
     show(found, &second->packet);
-}
-
-/* Did the FinalAck of a message that is seen for the first time come before it, for a transmission that was not seen? */
-static void settle_seen_late(mqqb_audit *a, const row *r, sequence *s, mqqb_audit_slot *slot, uint32_t number)
-{
-    mqqb_audit_flow *const f = &a->flows[s->flow - 1];
-    uint32_t k;
-
-    for (k = 0; k < MQQB_AUDIT_FINALS; k++) {
-        const mqqb_audit_final *const final = &s->finals[k];
-        if (final->number != number || final->message_id != slot->message_id) {
-            continue;
-        }
-        if ((slot->flags & FINAL) == 0) {
-            slot->flags |= FINAL | final->message_class << 16;
-            s->counts.final_acked++;
-            count_outcome(f, final->message_class);
-        } else if (!is_inserted(final->message_class) || (slot->flags & INSERTED) != 0) {
-            if (is_inserted(final->message_class) && final->id != slot->final_id && (slot->flags & TWICE) == 0) {
-                const mqqb_audit_final first = final_of(slot, number);
-                slot->flags |= TWICE;
-                removed_twice(a, r, s, &first, final);
-            }
-            continue;
-        }
-        slot->flags |= is_inserted(final->message_class) ? INSERTED : 0;
-        set_final(slot, final, 0, 0);
-    }
 }
 
 static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
@@ -1497,7 +1273,6 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
         if (a->pairs[pair].missed.time >= s->first_time) {
             s->sure = 0;
             s->fresh = 1;
-            s->handed = 0;
         }
     }
     if (where != s->first_where) {
@@ -1508,19 +1283,13 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
     }
     if ((int64_t)sent_time * NS_PER_S > r->time + NS_PER_S) {
         a->sources[key.source].missed.ahead = 1;
-    } else if ((s->handed == 0 || number < s->sure) && a->sources[key.source].missed.ahead == 0 &&
+    } else if ((s->sure == 0 || number < s->sure) && a->sources[key.source].missed.ahead == 0 &&
                (int64_t)sent_time * NS_PER_S >= unseen(a, s)) {
-        s->handed = 1;
-        if (s->sure == 0 || number < s->sure) {
-            be_sure(s, number);
-        }
+        be_sure(s, number);
     }
 
     slot = make_slot(a, s, number, r->time);
     resent = slot == NULL || (slot->flags & SEEN) != 0;
-    if (a->sources[key.source].missed.accused >= r->time && would_justify(a, s, number)) {
-        come_late(a, r, c, key.source);
-    }
     if (slot == NULL) {
         s->counts.resends++;
     } else if ((slot->flags & SEEN) == 0) {
@@ -1545,9 +1314,6 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
         if (check_id(a, r, f, s, number, id)) {
             slot->flags |= TWO_IDS | RENUMBERED;
         }
-        if (number <= s->finals_unseen) {
-            settle_seen_late(a, r, s, slot, number);
-        }
     } else {
         s->counts.resends++;
         slot->flags &= slot->message_id != id ? ~RENUMBERED : ~0u;
@@ -1565,7 +1331,7 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
     }
     if (slot != NULL) {
         slot->where = where;
-        slot->index = (own->missed & UNCOUNTED) != 0 ? 0 : own->messages;
+        slot->index = own->missed != 0 ? 0 : own->messages;
         slot->session_index = 0;
         if (slot->index != 0) {
             remember_sent(a, own, slot, s->flow);
@@ -1577,12 +1343,7 @@ static void message(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
     }
     s->lowest = least(s->lowest, number);
     replay(a, r, f, s, number, previous, resent);
-    if (s->fresh != 0) {
-        s->fresh = 0;
-        s->since_first = number;
-        s->since_high = number;
-    }
-    s->since_high = greatest(s->since_high, number);
+    s->fresh = 0;
     s->where = where;
 }
 
@@ -1626,33 +1387,6 @@ static void accept_said(const mqqb_audit *a, sequence *s, uint32_t number)
     }
 }
 
-/* Numbers that were not seen were taken as received, because they may have been sent before all that is accounted for. Now an
- * acknowledgement relies on them, if nothing up to its number leads past them. */
-static void check_doubt(mqqb_audit *a, const row *r, sequence *s, uint32_t number, mqqb_audit_detail detail)
-{
-    const uint32_t last = least(number, s->highest);
-    uint32_t accepted = s->doubt_from;
-    uint64_t k;
-
-    if (s->doubt == 0 || number < s->doubt) {
-        return;
-    }
-    for (k = greatest(accepted + 1, slots_begin(s)); k <= last; k++) {
-        const mqqb_audit_slot *const slot = seen_slot(a, s, (uint32_t)k);
-        if (slot != NULL && slot->previous <= accepted) {
-            accepted = (uint32_t)k;
-        }
-    }
-    if (accepted < s->doubt && seen_slot(a, s, s->doubt) != NULL) {
-        mqqb_audit_finding *const found = find(a, r, s, MQQB_AUDIT_SKIPPED, detail, 1);
-        found->number = s->doubt;
-        found->a = accepted;
-        show_slot(found, seen_slot(a, s, s->doubt));
-        show(found, &r->packet);
-    }
-    s->doubt = 0;
-}
-
 static int is_reported(const sequence *s, uint32_t number)
 {
     uint32_t k;
@@ -1660,14 +1394,6 @@ static int is_reported(const sequence *s, uint32_t number)
     for (k = 0; k < MQQB_AUDIT_REPORTED && s->reported[k] != number; k++) {
     }
     return k < MQQB_AUDIT_REPORTED;
-}
-
-static void remember_reported(sequence *s, uint32_t number, int skipped)
-{
-    const uint32_t k = s->reported_next++ % MQQB_AUDIT_REPORTED;
-
-    s->reported[k] = number;
-    s->reported_skips = (s->reported_skips & ~(1u << k)) | (uint32_t)skipped << k;
 }
 
 /* An acknowledgement for a number that the receiver cannot have, or cannot have accepted. 1: it is one. */
@@ -1703,8 +1429,8 @@ static int check_number(mqqb_audit *a, const row *r, sequence *s, uint32_t numbe
         }
         found->number = number;
         show(found, &r->packet);
-        remember_reported(s, number, skipped != 0);
-        accuse(a, r, s->key.source, s->pair);
+        s->reported[s->reported_next++ % MQQB_AUDIT_REPORTED] = number;
+        a->accused = later(a->accused, r->time);
     }
     if (skipped || unknown) {
         accept_said(a, s, number); /* said once is enough */
@@ -1752,7 +1478,7 @@ static void remember_ack(const mqqb_audit *a, const row *r, sequence *s, const m
     const uint32_t where = 2 * r->connection | r->direction;
     mqqb_audit_ack *ack;
 
-    if ((own->missed & UNCOUNTED) != 0) {
+    if (own->missed != 0) {
         return;
     }
     if (s->acks_used == MQQB_AUDIT_ACKS) {
@@ -1820,14 +1546,12 @@ static void check_accepted_twice(mqqb_audit *a, const row *r, const sequence *s,
         show(found, &others->ack_packet);
     }
     show(found, &r->packet);
-    accuse(a, r, s->key.source, s->pair);
-    accuse(a, r, receiver, s->pair ^ 1);
+    a->accused = later(a->accused, r->time);
 }
 
 static void order_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *own, uint32_t entry)
 {
     sequence *const s = &a->sequences[entry - 1];
-    mqqb_audit_flow *const f = &a->flows[s->flow - 1];
     const uint32_t number = get(r, MQQB_SCAN_ACK_TX_SEQUENCE_NUMBER), last = least(number, s->highest);
     uint32_t k, previous = 0xFFFFFFFFu; /* previous: the lowest of those above k */
     int wrong;
@@ -1837,12 +1561,6 @@ static void order_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     if (!wrong || number <= s->highest) {
         check_back(a, r, s, number);
         remember_ack(a, r, s, own, number);
-    }
-    check_doubt(a, r, s, number, MQQB_AUDIT_ORDER_ACK_SKIPS);
-    if (s->sure == 0 && s->fresh == 0 && number >= s->since_first && number <= s->since_high &&
-        r->time - unseen(a, s) >= ON_THE_WAY && was_sent(a, s, number) == 1) {
-        be_sure(s, number + 1);
-        accept_any_order(a, s, s->highest);
     }
     if (last <= s->covered) {
         return;
@@ -1858,15 +1576,6 @@ static void order_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
                 check_accepted_twice(a, r, s, k, slot);
             }
         }
-    }
-    if (last >= s->evicted_top) { /* what lost its slot before this came */
-        s->counts.order_acked += s->evicted + s->evicted_held;
-        s->counts.unsettled -= s->evicted;
-        f->outcomes[MQQB_AUDIT_SENT] -= s->evicted + s->evicted_held;
-        f->outcomes[MQQB_AUDIT_STORED] += s->evicted;
-        f->outcomes[MQQB_AUDIT_WAITING] += s->evicted_held;
-        s->evicted = 0;
-        s->evicted_held = 0;
     }
     s->covered = last;
 }
@@ -1924,33 +1633,29 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
     refresh(a, s);
     s->last_time = r->time;
     (void)check_number(a, r, s, number, 0, inserted);
-    if (inserted) {
-        check_doubt(a, r, s, number, MQQB_AUDIT_FINAL_ACK_SKIPS);
-    } else if ((f->violations[MQQB_AUDIT_DELIVERED_TWICE] | f->unknowns[MQQB_AUDIT_DELIVERED_TWICE]) != 0 &&
-               (slot == NULL || (slot->flags & RENUMBERED) != 0)) {
-        withdraw(a, r, MQQB_AUDIT_LATE_REJECT, message_id, 0);
-        a->findings[a->findings_used - 1].flow = s->flow;
-        a->findings[a->findings_used - 1].number = number;
+    if (!inserted && (f->violations[MQQB_AUDIT_DELIVERED_TWICE] | f->unknowns[MQQB_AUDIT_DELIVERED_TWICE]) != 0 &&
+        (slot == NULL || (slot->flags & RENUMBERED) != 0)) {
+        mqqb_audit_finding *const found = withdraw(a, r, MQQB_AUDIT_LATE_REJECT, message_id, 0);
+        found->flow = s->flow;
+        found->number = number;
     }
     if (slot == NULL) {
         const int sent = was_sent(a, s, number) == 1;
         if (inserted && check_twice(a, r, s, &final)) {
             return;
         }
-        if (inserted || !sent) {
+        if (inserted) {
             remember_final(s, &final);
         }
         if (sent) {
             final_ack_late(f, s, message_class);
-        } else {
-            s->finals_unseen = greatest(s->finals_unseen, number);
         }
         return;
     }
     if (slot->message_id != message_id && (slot->flags & TWO_IDS) == 0) {
         mqqb_audit_finding *const found =
             find(a, r, s, MQQB_AUDIT_ACK_BEYOND_RECEIPT, MQQB_AUDIT_FINAL_ACK_OTHER, s->sure == 0 || number < s->sure);
-        accuse(a, r, s->key.source, s->pair);
+        a->accused = later(a->accused, r->time);
         slot->flags |= TWO_IDS;
         found->number = number;
         found->a = message_id;
@@ -1978,7 +1683,7 @@ static void final_ack(mqqb_audit *a, const row *r, const mqqb_audit_direction *o
         return;
     }
     slot->flags |= inserted ? INSERTED : 0;
-    set_final(slot, &final, 2 * r->connection | r->direction, (own->missed & UNCOUNTED) != 0 ? 0 : own->messages);
+    set_final(slot, &final, 2 * r->connection | r->direction, own->missed != 0 ? 0 : own->messages);
 }
 
 /* Which sources may this acknowledgement be for? Writes up to MQQB_AUDIT_SOURCES codes, and says how many. An OrderAck names only
@@ -2048,9 +1753,7 @@ static void check_stray(mqqb_audit *a, const row *r, const mqqb_audit_connection
     found->b = pair->begun_time_stamp;
     show(found, &pair->begun);
     show(found, &r->packet);
-    if (!unknown) {
-        accuse(a, r, source, hosts);
-    }
+    a->accused = later(a->accused, r->time);
 }
 
 static void acknowledgement(mqqb_audit *a, const row *r, const mqqb_audit_connection *c)
@@ -2074,13 +1777,6 @@ static void acknowledgement(mqqb_audit *a, const row *r, const mqqb_audit_connec
     if (source == 0) {
         if (count != 0) {
             check_stray(a, r, c, sources[0]);
-        }
-        if (get(r, MQQB_SCAN_KIND) == MQQB_KIND_FINAL_ACK) {
-            mqqb_audit_early *const early = &a->early[a->early_next++ % MQQB_AUDIT_EARLY];
-            early->final = final_at(r);
-            early->source = sources[0];
-            early->ordinal = ordinal;
-            early->time_stamp = time_stamp;
         }
         if (a->strays != NULL) {
             mqqb_audit_stray *const stray = &a->strays[a->strays_used++];
@@ -2113,13 +1809,11 @@ static void message_format(mqqb_audit *a, const row *r, mqqb_audit_connection *c
         own->first_message = r->time;
     }
     if (own->sources[0] != source) {
-        a->sources[own->owner].forwards |= own->owner != 0 && own->owner != source;
+        if (own->missed != 0) {
+            count_missed(&a->sources[source].missed, r->time);
+        }
         add_source(own->sources, &own->more, source);
         add_source(a->pairs[c->pair ^ r->direction].sources, &a->pairs[c->pair ^ r->direction].more, source);
-    }
-    if ((own->missed & UNNAMED) != 0) {
-        own->missed &= ~UNNAMED;
-        count_missed(&a->sources[source].missed, r->time);
     }
     if (get(r, MQQB_SCAN_SESSION_OFFSET) != 0) {
         session_header(a, r, c, 1);
@@ -2150,25 +1844,6 @@ static void end(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
     }
 }
 
-/* One end of a connection that began with another protocol speaks ours: what came first is a packet that cannot be read, and whatever
- * came since may have been ours. */
-static void speak(mqqb_audit *a, const row *r, mqqb_audit_connection *c)
-{
-    mqqb_audit_direction *const wrong = &c->direction[c->foreign - 1];
-    row other = *r;
-
-    c->foreign = 0;
-    a->foreign--;
-    a->malformed++;
-    wrong->malformed++;
-    wrong->first_malformed = r->time;
-    for (other.direction = 0; other.direction < 2; other.direction++) {
-        c->direction[other.direction].last_time = 0;
-        come_late(a, &other, c, 0);
-        miss(a, &other, c);
-    }
-}
-
 static void take(mqqb_audit *a, const row *r, uint32_t kind)
 {
     mqqb_audit_connection *const c = &a->connections[r->connection];
@@ -2178,9 +1853,6 @@ static void take(mqqb_audit *a, const row *r, uint32_t kind)
     if (c->first_time == 0) {
         c->first_time = r->time;
     }
-    if (c->foreign != 0 && kind <= MQQB_KIND_FINAL_ACK) {
-        speak(a, r, c);
-    }
     if (kind == MQQB_KIND_FOREIGN && c->foreign == 0) {
         c->foreign = r->direction + 1;
         a->foreign++;
@@ -2189,7 +1861,7 @@ static void take(mqqb_audit *a, const row *r, uint32_t kind)
         return;
     }
     if (kind == MQQB_KIND_HOLE || kind == MQQB_KIND_MALFORMED) {
-        come_late(a, r, c, 0);
+        come_late(a, r, c);
     }
     switch (kind) {
     case MQQB_KIND_HOLE:
@@ -2223,16 +1895,13 @@ static void take(mqqb_audit *a, const row *r, uint32_t kind)
     }
     a->packets++;
     own->packets++;
-    if (r->time >= a->start) {
-        own->missed &= ~INTERRUPTED;
-    }
     if (kind >= MQQB_KIND_USER_MESSAGE) {
         message_format(a, r, c, kind);
     } else if (kind == MQQB_KIND_SESSION_ACK) {
         session_header(a, r, c, 0);
     } else if (kind == MQQB_KIND_ESTABLISH_CONNECTION) {
         if (own->packets > 1) { /* of a later connection with the same ports, whose SYNs are missing: other counts */
-            c->direction[r->direction ^ 1].missed |= UNCOUNTED;
+            c->direction[r->direction ^ 1].missed = 1;
         }
         if (c->begun != 0) { /* who opened the connection sends the request (B-204, B-208) */
             const uint32_t owner = get(r, r->direction == 0 ? MQQB_CAPTURE_CLIENT_GUID : MQQB_CAPTURE_SERVER_GUID);
@@ -2403,9 +2072,6 @@ static void refer_sequence(const forgetting *f, mqqb_audit_sequence *s)
     s->reported_where = refer_where(f, s->reported_where);
     s->ack_where = refer_where(f, s->ack_where);
     s->shown.where = refer_where(f, s->shown.where);
-    if (s->reported_resend != 0) {
-        s->reported_resend = refer_where(f, s->reported_resend - 1) + 1;
-    }
     for (unsigned k = 0; k < MQQB_AUDIT_ACKS; k++) {
         s->acks[k].where = refer_where(f, s->acks[k].where);
     }
@@ -2491,8 +2157,8 @@ void mqqb_audit_interrupted(mqqb_audit *a, int64_t time)
     }
     for (k = 0; k < a->connections_size; k++) {
         if (a->connections[k].first_time != 0) {
-            a->connections[k].direction[0].missed |= INTERRUPTED;
-            a->connections[k].direction[1].missed |= INTERRUPTED;
+            a->connections[k].direction[0].missed = 1;
+            a->connections[k].direction[1].missed = 1;
         }
     }
     a->start = time;

@@ -22,7 +22,6 @@ enum {
     MQQB_AUDIT_ACKS = 6,     /* OrderAcks that wait until the sender shows that it has them */
     MQQB_AUDIT_FINALS = 16,  /* FinalAcks of a sequence that are remembered when their message has lost its slot */
     MQQB_AUDIT_REPORTED = 8, /* numbers of a sequence whose acknowledgement was found wrong that are remembered */
-    MQQB_AUDIT_EARLY = 64,   /* FinalAcks of sequences that were not seen yet: powers of 2 */
     MQQB_AUDIT_CLASSES = 8,  /* different classes of FinalAcks that are counted apart */
     MQQB_AUDIT_PACKETS = 4,
     MQQB_AUDIT_KEEP = 16,    /* finished sequences of a flow that are kept */
@@ -64,21 +63,16 @@ typedef enum {
     MQQB_AUDIT_RECOVERABLE_ACK,   /* RecoverableMsgAckSeqNumber a and its flags, recoverable were b */
     MQQB_AUDIT_USER_COUNT,        /* UserMsgSequenceNumber a, counted b */
     MQQB_AUDIT_RECOVERABLE_COUNT, /* RecoverableMsgSeqNumber a, counted b */
-    MQQB_AUDIT_USER_STEP,        /* UserMsgSequenceNumber a; b by an earlier SessionHeader and what was counted since */
-    MQQB_AUDIT_RECOVERABLE_STEP, /* RecoverableMsgSeqNumber a, in the same way b */
-    MQQB_AUDIT_RESENT_ORDERED,   /* OrderAck for number a */
-    MQQB_AUDIT_RESENT_FINAL,     /* FinalAck of class a */
-    MQQB_AUDIT_TWO_FINAL_ACKS,   /* with their own MessageIDs a and b */
-    MQQB_AUDIT_WENT_BACK,        /* OrderAcks named a, then b, then number */
+    MQQB_AUDIT_RESENT_ORDERED,    /* OrderAck for number a */
+    MQQB_AUDIT_RESENT_FINAL,      /* FinalAck of class a */
+    MQQB_AUDIT_TWO_FINAL_ACKS,    /* with their own MessageIDs a and b */
+    MQQB_AUDIT_WENT_BACK,         /* OrderAcks named a, then b, then number */
     MQQB_AUDIT_ORDER_ACK_STRAY, /* of a sequence that was not seen, though it is younger than ordinal a, time stamp b */
     MQQB_AUDIT_FINAL_ACK_STRAY, /* as for OrderAcks. Both are shown with the flow of the sequence a, b */
     MQQB_AUDIT_TWO_ACCEPTED, /* MessageID a was accepted with number b, of this or another sequence, and with number */
-    /* No findings: what was found before, at packet[0].time or later, is not certain any more (the last: is not true). With the
-     * first three but LATE_CONNECTION goes MQQB_AUDIT_TWO_ACCEPTED, of whatever source: */
-    MQQB_AUDIT_LATE_CONNECTION, /* MQQB_AUDIT_SESSION_ACK, MQQB_AUDIT_RECOVERABLE_ACK of this connection */
-    MQQB_AUDIT_LATE_SOURCE,     /* acknowledgements of numbers of source code a */
-    MQQB_AUDIT_LATE_HOSTS,      /* acknowledgements of numbers between the two hosts of this connection */
-    MQQB_AUDIT_LATE_REJECT      /* MQQB_AUDIT_TWO_ACCEPTED of flow, with MessageID a: this number of it was rejected */
+    /* No findings. Of what was found before, with packet[0].time or later: */
+    MQQB_AUDIT_LATE, /* what depends on the packets of source code a, or of these hosts, is not certain any more */
+    MQQB_AUDIT_LATE_REJECT /* MQQB_AUDIT_TWO_ACCEPTED of flow, with MessageID a, is not true: its number was rejected */
 } mqqb_audit_detail;
 
 typedef struct {
@@ -152,12 +146,6 @@ typedef struct {
     uint32_t number, id, message_id, message_class;
 } mqqb_audit_final;
 
-/* One of a sequence that was not seen yet. */
-typedef struct {
-    mqqb_audit_final final;
-    uint32_t source, ordinal, time_stamp, spare;
-} mqqb_audit_early;
-
 /* A block of slots is for numbers from a multiple of MQQB_AUDIT_BLOCK on. Of a block those pieces have slots in which something was
  * seen. */
 typedef struct {
@@ -167,28 +155,20 @@ typedef struct {
     uint32_t sure;                      /* from this number on all transmissions are seen; 0: from none */
     uint32_t fresh;                     /* 1: nothing seen since something may have been missed */
     uint32_t accepted, highest, lowest,
-        covered;                      /* the most a receiver can have accepted; seen; seen; named by OrderAcks */
-    uint32_t since_first, since_high; /* seen first, seen at all, since something may have been missed */
+        covered; /* the most a receiver can have accepted; seen; seen; named by OrderAcks */
     uint32_t pair, pair_missed, source_missed;
     uint32_t where, message_id; /* message_id: the flow's greatest, in its newest sequence */
     uint32_t several;           /* 1: more than one connection has carried it, so the order of arrival is not known */
     uint32_t superseded;        /* 1: it is not the flow's newest */
     uint32_t has_slots, first_block, last_block, floor_block; /* blocks below the floor are given up */
-    uint32_t acks_used, finals_next,
-        finals_unseen; /* finals_unseen: the highest number with a FinalAck before the message */
+    uint32_t acks_used, finals_next;
     int64_t last_time;
     mqqb_audit_counts counts;
     uint32_t pieces[MQQB_AUDIT_PIECES];
     mqqb_audit_packet highest_packet, ack_packet, back_packet[3];
-    uint32_t first_where, reported_where, reported_next, reported_skips,
-        reported[MQQB_AUDIT_REPORTED];   /* bit k: reported[k] skips */
-    uint32_t ack_where, reported_resend; /* reported_resend: one that cannot be judged, as the direction and 1 */
+    uint32_t first_where, reported_where, reported_next, reported[MQQB_AUDIT_REPORTED], ack_where;
     uint32_t ack_number, ack_id, acked, back, back_from, back_to,
         back_number; /* the OrderAck before, and whether they went back */
-    uint32_t evicted, evicted_held,
-        evicted_top;            /* without OrderAck when they lost their slot: without JN and JP, with, the last */
-    uint32_t doubt, doubt_from; /* what is between them was not seen, and taken as received; 0: nothing */
-    uint32_t handed, spare;     /* 1: its id was in use, or new, after all that may have been missed */
     int64_t first_time;
     mqqb_audit_ack shown; /* the highest that the sender has shown to have */
     mqqb_audit_ack acks[MQQB_AUDIT_ACKS];
@@ -213,20 +193,20 @@ typedef struct {
     uint32_t slot, flow, index, next;
 } mqqb_audit_sent;
 
-/* What was missed of a queue manager's or of a host's packets: how often, and when last. accused: when an acknowledgement of a number
- * was last found wrong. ahead: 1: its clock was seen to be ahead of the capture's, so a SentTime proves nothing. */
+/* What was missed of a queue manager's or of a host's packets: how often, and when last. ahead: 1: its clock was seen to be ahead of
+ * the capture's, so a SentTime proves nothing. */
 typedef struct {
-    int64_t time, accused;
+    int64_t time;
     uint32_t missed, ahead;
 } mqqb_audit_missed;
 
 /* A queue manager that sends. folded: its highest sequence that was seen and is not kept; stray: the last one that an acknowledgement
- * named, was not seen, and was reported. forwards: 1: it was seen to send messages of others. newest: the newest connection that it has
+ * named, was not seen, and was reported.  newest: the newest connection that it has
  * opened, and the newest that was opened to it, each its index and 1. */
 typedef struct {
     mqqb_audit_missed missed;
     uint32_t folded_ordinal, folded_time_stamp, stray_ordinal, stray_time_stamp;
-    uint32_t forwards, newest[2], spare;
+    uint32_t newest[2];
 } mqqb_audit_source;
 
 /* Packets of one host to another. begun: a sequence between them that is younger than the capture; flow: its flow's index and 1, 0:
@@ -242,16 +222,12 @@ typedef struct {
     int64_t last_time, first_message;
     uint32_t messages, recoverable; /* counted so far */
     uint32_t shown;                 /* messages of the other direction that a SessionHeader of this one covers */
-    uint32_t missed;                /* 1: some are not counted; 2: and a message was not seen since */
+    uint32_t missed;                /* 1: some are not counted */
     uint32_t sent, window, sent_first, sent_count; /* a ring of mqqb_audit_sent */
     uint32_t packets;
     uint32_t owner, sources[MQQB_AUDIT_SOURCES], more; /* of EstablishConnection; seen; 1: more than have a place */
     uint32_t user_difference, recoverable_difference, beyond, recoverable_beyond, unknown;
-    uint32_t based, base_user,
-        base_recoverable;           /* what a SessionHeader counted more than was seen, since something was missed */
-    mqqb_audit_packet base_packet;  /* that SessionHeader; based: 0: none yet, 2: one in a message */
     mqqb_audit_packet shown_packet; /* the last SessionHeader that raised shown */
-    int64_t last_header;
     int64_t first_hole, last_hole, first_malformed;
     uint32_t holes, malformed, ended, ending;
 } mqqb_audit_direction;
@@ -261,7 +237,7 @@ typedef struct {
 typedef struct {
     uint32_t pair, begun, before[2]; /* begun: 1 if its SYN was seen */
     uint32_t foreign, spare;         /* the direction that began with another protocol, and 1; 0: none did */
-    int64_t first_time, last_time, established, accused;
+    int64_t first_time, last_time, established;
     mqqb_audit_direction direction[2];
 } mqqb_audit_connection;
 
@@ -293,8 +269,7 @@ typedef struct {
     uint32_t flows_used, sequences_used, sequences_free, slots_used, sent_used, latencies_used;
     uint32_t slots_free, sent_free[MQQB_AUDIT_SENT_SIZES];
     uint32_t violations[MQQB_AUDIT_KINDS], unknowns[MQQB_AUDIT_KINDS]; /* of connections; those of flows are there */
-    uint32_t early_next;
-    mqqb_audit_early early[MQQB_AUDIT_EARLY];
+    int64_t accused; /* when an acknowledgement was last found wrong, which something that comes late may make right */
     uint64_t packets, holes, malformed, foreign; /* foreign: connections that never spoke the protocol */
 } mqqb_audit;
 

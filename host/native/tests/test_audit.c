@@ -397,7 +397,7 @@ static const char *letters(void)
     uint32_t k;
 
     for (k = 0; k < found_count; k++) {
-        text[k] = found[k].detail >= MQQB_AUDIT_LATE_CONNECTION
+        text[k] = found[k].detail >= MQQB_AUDIT_LATE
                       ? '!'
                       : (found[k].unknown ? "raisctd" : "RAISCTD")[found[k].kind];
     }
@@ -723,28 +723,22 @@ static void test_messages_without_a_slot(void)
     for (uint32_t number = 1; number <= 3000; number++) {
         (void)message(number, number - 1, WITH(.flags = number % 2 != 0 ? JN : 0));
         if (number % 30 == 0) {
+            (void)order_ack(number, USUAL);
             (void)session_ack(1, USUAL);
         }
     }
     (void)message(5, 4, USUAL); /* has lost its slot: that is still a resend */
-    (void)order_ack(1983, USUAL);
-    give();
-    CHECK_EQ(a.flows[0].outcomes[MQQB_AUDIT_WAITING], 992); /* of the 1983 without a slot */
-    CHECK_EQ(a.flows[0].outcomes[MQQB_AUDIT_STORED], 991);
-    (void)order_ack(2900, USUAL);
     (void)final_ack(7, WITH(.class = 0xC001));
-    (void)final_ack(9, USUAL);
-    (void)final_ack(10, USUAL);
-    give();
-    CHECK_EQ(a.flows[0].outcomes[MQQB_AUDIT_RECEIVED], 2);
-    for (uint32_t number = 11; number < 3000; number += 2) {
+    for (uint32_t number = 9; number < 3000; number += 2) {
         (void)final_ack(number, USUAL);
     }
+    (void)final_ack(10, USUAL);
     CHECK_FOUND("");
     CHECK_EQ(counts_of(0).messages, 3000);
     CHECK_EQ(counts_of(0).resends, 1);
-    CHECK_EQ(counts_of(0).order_acked, 2900);
-    CHECK_EQ(counts_of(0).final_acked, 3 + 1495);
+    CHECK_EQ(counts_of(0).order_acked, 3000);
+    CHECK_EQ(counts_of(0).final_acked, 1 + 1496 + 1);
+    CHECK_EQ(a.flows[0].outcomes[MQQB_AUDIT_RECEIVED], 1496 + 1);
     CHECK_EQ(a.flows[0].class_counts[0], 1);
 }
 
@@ -775,7 +769,7 @@ static void test_slots_go_down_and_jump(void)
     CHECK_FOUND("");
     CHECK_EQ(counts_of(0).messages, 3);
     CHECK_EQ(counts_of(0).resends, 3);
-    CHECK_EQ(counts_of(0).order_acked, 3);
+    CHECK_EQ(counts_of(0).order_acked, 1);
 }
 
 static void test_what_is_over_leaves_its_slot_soon(void)
@@ -1201,22 +1195,16 @@ static void test_a_lower_sequence_on_an_older_connection(void)
         NOT_SHOWN,
         SHOWN_BEFORE,
         FORWARDED,
-        HOLE_IN_ANSWERS,
-        HOLE_AND_NOTHING_SHOWN,
-        HOLE_AND_ACKED_ELSEWHERE,
         CASES
     };
-    const char *const expected[CASES] = {[PROVEN] = "I", [HOLE_IN_ANSWERS] = "i"};
+    const char *const expected[CASES] = {[PROVEN] = "I"};
 
     for (uint32_t k = 0; k < CASES; k++) {
-        const uint32_t hops = k == FORWARDED, elsewhere = k == ACKED_ELSEWHERE || k == HOLE_AND_ACKED_ELSEWHERE;
+        const uint32_t hops = k == FORWARDED, elsewhere = k == ACKED_ELSEWHERE;
         uint32_t answer = 0, shown = 0, wrong;
         start_two();
         (void)message(1, 0, WITH(.flags = hops));
         (void)message(1, 0, WITH(.ordinal = 2, .connection = 1, .flags = hops));
-        if (k >= HOLE_IN_ANSWERS) {
-            (void)plain(HOLE, 0, 1);
-        }
         if (k == SHOWN_BEFORE) {
             (void)session_ack(0, USUAL);
         }
@@ -1226,10 +1214,7 @@ static void test_a_lower_sequence_on_an_older_connection(void)
         if (elsewhere || k == SHOWN_ELSEWHERE) {
             (void)session_ack(0, WITH(.connection = 1));
         }
-        if (k == HOLE_AND_ACKED_ELSEWHERE) {
-            (void)session_ack(0, USUAL);
-        } else if (!elsewhere && k != SHOWN_ELSEWHERE && k != NOT_SHOWN && k != SHOWN_BEFORE &&
-                   k != HOLE_AND_NOTHING_SHOWN) {
+        if (!elsewhere && k != SHOWN_ELSEWHERE && k != NOT_SHOWN && k != SHOWN_BEFORE) {
             shown = session_ack(0, USUAL);
         }
         wrong = message(2, 1, WITH(.flags = hops));
@@ -1240,8 +1225,6 @@ static void test_a_lower_sequence_on_an_older_connection(void)
             CHECK_EQ(found[0].ordinal, 1);
             CHECK_EQ(found[0].number, 2);
             CHECK_EQ(found[0].a, 2);
-        } else if (k == HOLE_IN_ANSWERS) {
-            CHECK_SHOWN(0, answer, wrong);
         }
     }
 
@@ -1260,62 +1243,6 @@ static void test_a_lower_sequence_on_an_older_connection(void)
     (void)message(1, 0, WITH(.ordinal = 1, .flags = 1));
     opened(1, 0, SENDER);
     (void)message(2, 1, WITH(.ordinal = 1, .flags = 1, .connection = 1));
-    CHECK_FOUND("");
-}
-
-static void test_a_higher_sequence_that_comes_late(void)
-{
-    int64_t then;
-
-    start();
-    then = now;
-    now += SECOND;
-    (void)message(2, 1, WITH(.old = 1));
-    (void)plain(BEGIN, 1, 0);
-    now -= 2;
-    (void)message(1, 0, WITH(.connection = 1, .old = 1)); /* the higher number came before this connection */
-    now = then;
-    (void)message(1, 0, WITH(.ordinal = 3, .old = 1));
-    CHECK_FOUND("");
-
-    start(); /* once is enough */
-    then = now;
-    now += SECOND;
-    (void)plain(BEGIN, 1, 0);
-    (void)message(1, 0, WITH(.ordinal = 5, .connection = 1));
-    (void)message(1, 0, WITH(.ordinal = 3, .connection = 1));
-    now = then;
-    (void)message(1, 0, WITH(.ordinal = 4));
-    CHECK_FOUND("I");
-
-    for (uint32_t k = 0; k < 3; k++) {
-        int64_t before;
-        uint32_t shown, late;
-        start();
-        (void)message(1, 0, WITH(.ordinal = 3, .queue = SECOND_QUEUE));
-        before = now;
-        now += SECOND;
-        if (k == 0) {
-            (void)plain(BEGIN, 1, 0);
-        } else if (k == 1) {
-            (void)plain(OLDER, 1, 0);
-        }
-        shown = message(1, 0, WITH(.ordinal = 1, .connection = k < 2));
-        now = before;
-        late = message(1, 0, WITH(.ordinal = 2));
-        CHECK_FOUND(k == 0 ? "I" : "");
-        if (k == 0) {
-            CHECK_SHOWN(0, late, shown);
-        }
-    }
-
-    start(); /* forwarded */
-    then = now;
-    now += SECOND;
-    (void)plain(BEGIN, 1, 0);
-    (void)message(1, 0, WITH(.connection = 1, .flags = 1));
-    now = then;
-    (void)message(1, 0, WITH(.ordinal = 2, .flags = 1));
     CHECK_FOUND("");
 }
 
@@ -1556,22 +1483,6 @@ static void test_an_ack_of_a_sequence_that_is_not_kept(void)
     CHECK_EQ(stray_count, 2);
 }
 
-static void test_a_sequence_that_comes_late(void)
-{
-    for (uint32_t k = 0; k < 4; k++) { /* 0: the one that was acknowledged; 1, 2: another; 3: a later packet of it */
-        int64_t then;
-        (void)begin_second();
-        then = now;
-        now += SECOND;
-        (void)order_ack(1, WITH(.ordinal = 4));
-        if (k != 3) {
-            now = then;
-        }
-        (void)message(1, 0, WITH(.ordinal = k == 1 ? 5 : 4, .stamp = k == 2 ? FIRST + 1 : FIRST));
-        CHECK_FOUND(k == 0 ? "A!" : "A");
-    }
-}
-
 static void test_a_number_that_was_left_out(void)
 {
     start();
@@ -1673,42 +1584,6 @@ static void test_out_of_order(void)
     CHECK_FOUND("S");
 }
 
-static void test_what_a_hole_may_have_bridged(void)
-{
-    for (uint32_t k = 0; k < 2; k++) {
-        uint32_t shown, wrong;
-        start();
-        (void)message(1, 0, USUAL);
-        (void)plain(HOLE, 0, 0);
-        shown = message(3, 2, WITH(.old = 1));
-        (void)plain(HOLE, 0, 0);
-        (void)message(5, 4, WITH(.old = 1)); /* the first doubt stays */
-        wrong = k == 0 ? order_ack(3, USUAL) : final_ack(3, USUAL);
-        CHECK_FOUND("s");
-        CHECK_SHOWN(0, shown, wrong);
-        CHECK_EQ(found[0].detail, k == 0 ? MQQB_AUDIT_ORDER_ACK_SKIPS : MQQB_AUDIT_FINAL_ACK_SKIPS);
-    }
-    start();
-    (void)message(1, 0, USUAL);
-    (void)plain(HOLE, 0, 0);
-    (void)message(3, 2, WITH(.old = 1));
-    (void)message(2, 1, WITH(.old = 1));
-    (void)order_ack(2, USUAL); /* does not come so far */
-    (void)order_ack(3, USUAL); /* by the messages that were seen, in some order, it could */
-    CHECK_FOUND("");
-
-    for (uint32_t k = 0; k < 2; k++) {
-        start();
-        (void)message(1, 0, USUAL);
-        (void)plain(HOLE, 0, 0);
-        (void)message(3, 2, WITH(.old = 1));
-        (void)message(4, 3, WITH(.old = 1));
-        (void)message(4, k == 0 ? 1 : 3, WITH(.old = 1)); /* 2 and 3 have expired: 4 leads past them */
-        (void)order_ack(5, USUAL);
-        CHECK_FOUND(k == 0 ? "a" : "as");
-    }
-}
-
 static void test_sure_again_after_a_hole(void)
 {
     start();
@@ -1723,9 +1598,9 @@ static void test_sure_again_after_a_hole(void)
     (void)plain(HOLE, 0, 0);
     now += SECOND;
     (void)message(6, 5, USUAL); /* handed over since: all from it on is seen */
-    (void)order_ack(6, USUAL);  /* but it relies on what may have been in the hole */
+    (void)order_ack(6, USUAL);
     (void)order_ack(7, USUAL);
-    CHECK_FOUND("sA");
+    CHECK_FOUND("A");
 
     start();
     (void)message(1, 0, USUAL);
@@ -1748,49 +1623,6 @@ static void test_a_clock_that_is_ahead(void)
     (void)message(2, 0, WITH(.sent_time = START + 2));
     (void)order_ack(4, USUAL);
     CHECK_FOUND("a");
-}
-
-static void test_an_order_ack_accounts_for_what_follows(void)
-{
-    static const struct {
-        int64_t seconds;
-        uint32_t number;
-        const char *found;
-    } cases[] = {
-        {241, 2, "A"},
-        {1, 2, "a"},
-        {241, 1, "a"},
-        {241, 4, "aa"},
-    };
-
-    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        start();
-        now += cases[k].seconds * SECOND;
-        (void)message(2, 1, WITH(.old = 1));
-        (void)message(5, 4, WITH(.old = 1));
-        (void)order_ack(cases[k].number, USUAL);
-        (void)order_ack(9, USUAL);
-        CHECK_FOUND(cases[k].found);
-    }
-    start();
-    now += 241 * SECOND;
-    (void)message(5, 4, WITH(.old = 1));
-    (void)order_ack(5, USUAL);
-    (void)order_ack(6, USUAL);
-    CHECK_FOUND("A");
-}
-
-static void test_what_follows_on_what_was_only_said(void)
-{
-    start();
-    (void)message(38, 37, WITH(.old = 1));
-    for (uint32_t number = 40; number < 44; number++) {
-        (void)message(number, number - 1, WITH(.old = 1));
-    }
-    (void)order_ack(41, USUAL);
-    (void)message(44, 43, WITH(.old = 1));
-    (void)order_ack(44, USUAL);
-    CHECK_FOUND("s");
 }
 
 static void test_a_new_sequence_is_seen_from_its_beginning(void)
@@ -1837,19 +1669,6 @@ static void test_a_new_sequence_is_seen_from_its_beginning(void)
 }
 
 /* ---- what may have been missed ------------------------------------------------------------------- */
-
-static void test_a_second_doubt(void)
-{
-    start();
-    (void)message(1, 0, USUAL);
-    (void)plain(HOLE, 0, 0);
-    (void)message(3, 2, WITH(.old = 1));
-    now += SECOND;
-    (void)message(9, 8, USUAL);
-    (void)order_ack(9, USUAL);
-    CHECK_FOUND("s");
-    CHECK_EQ(found[0].number, 3);
-}
 
 static void test_an_older_connection_does_not_say_who_opened_it(void)
 {
@@ -1910,37 +1729,6 @@ static void test_a_hole_makes_unsure(void)
     CHECK_FOUND("A");
 }
 
-/* A connection that never speaks ours hides nothing of ours, whatever is missing of it. */
-static void test_another_protocol_hides_nothing(void)
-{
-    for (uint32_t k = 0; k < 3; k++) {
-        start();
-        (void)message(1, 0, USUAL);
-        (void)plain(BEGIN, 1, 0);
-        (void)plain(FOREIGN, 1, 0);
-        (void)plain(FOREIGN, 1, 1);
-        (void)plain(HOLE, 1, 0);
-        (void)plain(OLDER, 1, 1);
-        (void)order_ack(2, USUAL);
-        (void)plain(HOLE, 1, 0);
-        if (k == 1) { /* it speaks ours after all */
-            (void)plain(CP, 1, 1);
-        } else if (k == 2) {
-            (void)plain(MALFORMED, 1, 1);
-        }
-        (void)plain(END, 1, 0);
-        CHECK_FOUND(k == 0 ? "A" : "A!");
-        CHECK_EQ(a.foreign, k == 0);
-        CHECK_EQ(a.malformed, k);
-        CHECK_EQ(a.holes, 0);
-        CHECK_EQ(a.connections[1 << spread].direction[0].ended, 1);
-        CHECK_EQ(a.connections[1 << spread].direction[0].malformed, k != 0);
-        if (k != 0) {
-            CHECK_EQ(found[1].detail, MQQB_AUDIT_LATE_HOSTS);
-        }
-    }
-}
-
 static void test_holes_of_whom(void)
 {
     setup(); /* nothing names the sender before the hole: it is whoever comes next in that direction */
@@ -1977,30 +1765,6 @@ static void test_holes_of_whom(void)
     CHECK_FOUND("a");
 }
 
-static void test_many_senders_in_one_direction(void)
-{
-    start();
-    for (uint32_t k = 0; k < 6; k++) {
-        (void)message(1, 0, WITH(.source = 10 + k % 5, .ordinal = 20 + k / 5));
-    }
-    CHECK(a.connections_size == 0 || spreading != 0);
-    give();
-    CHECK_EQ(a.connections[0].direction[0].more, 1);
-    (void)plain(HOLE, 0, 0);
-    (void)order_ack(2, WITH(.ordinal = 20, .host = 10));
-    (void)order_ack(2, WITH(.ordinal = 20, .host = 14)); /* has no place: by the hosts */
-    CHECK_FOUND("aa");
-
-    setup(); /* nothing names the one that sends them */
-    (void)plain(BEGIN, 0, 0);
-    for (uint32_t k = 0; k < 5; k++) {
-        (void)message(1, 0, WITH(.source = 10 + k, .ordinal = 20));
-    }
-    (void)plain(HOLE, 0, 0);
-    (void)order_ack(2, WITH(.ordinal = 20, .host = 14));
-    CHECK_FOUND("a");
-}
-
 static void test_another_pair_of_hosts(void)
 {
     setup();
@@ -2013,7 +1777,7 @@ static void test_another_pair_of_hosts(void)
     (void)order_ack(2, USUAL);
     (void)message(3, 2, WITH(.connection = 1, .old = 1)); /* now it concerns the sequence too */
     (void)order_ack(5, WITH(.connection = 1));
-    CHECK_FOUND("Aas"); /* the jump to number 3 may rely on number 2 */
+    CHECK_FOUND("Aa");
     CHECK_EQ(a.flows[0].connections, 2);
 
     setup();
@@ -2043,19 +1807,13 @@ static void test_an_interrupted_capture(void)
     (void)order_ack(2, USUAL);
     CHECK_FOUND("a");
 
-    for (uint32_t k = 0; k < 3; k++) { /* what it sent in the meantime may be acknowledged */
-        start();
-        (void)plain(BEGIN, 2, 0);
-        (void)message(1, 0, USUAL);
-        give();
-        mqqb_audit_interrupted(&a, now + SECOND);
-        if (k != 0) {
-            now += k == 1 ? 0 : 2 * SECOND; /* 1: still from before; 2: goes on where it was, so nothing was missed */
-            (void)message(2, 1, WITH(.old = 1));
-        }
-        (void)session_ack(1, WITH(.ack = 5));
-        CHECK_FOUND(k == 2 ? "A" : "a");
-    }
+    start(); /* what it sent in the meantime may be acknowledged */
+    (void)message(1, 0, USUAL);
+    give();
+    mqqb_audit_interrupted(&a, now + SECOND);
+    (void)message(2, 1, WITH(.old = 1));
+    (void)session_ack(1, WITH(.ack = 5));
+    CHECK_FOUND("ac");
 
     start();
     (void)plain(BEGIN, 2, 0);
@@ -2068,157 +1826,42 @@ static void test_an_interrupted_capture(void)
 
 /* ---- what comes late ----------------------------------------------------------------------------- */
 
+/* What comes late makes unsure what was found since the rows before: of the connection's sources, and of its hosts. */
 static void test_what_comes_late_withdraws(void)
 {
+    for (uint32_t k = 0; k < 3; k++) {
+        int64_t since;
+        start_two();
+        (void)message(1, 0, USUAL);
+        since = now;
+        (void)order_ack(2, WITH(.connection = 1));
+        if (k == 1) {
+            (void)message(2, 1, USUAL); /* so nothing of the direction was on its way when the OrderAck came */
+        }
+        now += 2 * SECOND;
+        (void)plain(k == 2 ? MALFORMED : HOLE, 0, 0);
+        CHECK_FOUND(k == 1 ? "A" : "A!");
+        if (k != 1) {
+            CHECK_EQ(found[1].detail, MQQB_AUDIT_LATE);
+            CHECK_EQ(found[1].a, SENDER);
+            CHECK_EQ(found[1].packet[0].time, since);
+        }
+    }
+
     start();
-    (void)message(1, 0, USUAL);
-    (void)order_ack(2, USUAL);
+    (void)message(1, 0, WITH(.source = OTHER, .flags = 1));
+    (void)session_ack(1, WITH(.ack = 3));
+    now += 2 * SECOND;
     (void)plain(HOLE, 0, 0);
-    CHECK_FOUND("A!!"); /* by its owner, and by the sender that was seen: the same one */
-    CHECK_EQ(found[1].detail, MQQB_AUDIT_LATE_SOURCE);
-    CHECK_EQ(found[1].a, SENDER);
+    CHECK_FOUND("A!!"); /* of the one that opened it, and of the one that it forwards for */
+    CHECK_EQ(found[2].a, OTHER);
 
-    start();
+    start_two();
     (void)message(1, 0, USUAL);
-    (void)session_ack(1, WITH(.ack = 1));
-    (void)plain(HOLE, 0, 0);
-    CHECK_FOUND("A!");
-    CHECK_EQ(found[1].detail, MQQB_AUDIT_LATE_CONNECTION);
-
-    start();
-    (void)plain(BEGIN, 1, 0);
-    (void)message(1, 0, USUAL);
-    (void)order_ack(2, USUAL);
-    (void)plain(HOLE, 1, 0);
-    CHECK_FOUND("A!");
-    CHECK_EQ(found[1].detail, MQQB_AUDIT_LATE_HOSTS);
-
-    start();
-    (void)message(1, 0, USUAL);
-    (void)order_ack(2, USUAL);
-    (void)message(1, 0, WITH(.source = OTHER));
+    (void)order_ack(2, WITH(.connection = 1));
+    (void)message(2, 1, USUAL); /* waited for what is missing in the other direction */
     (void)plain(HOLE, 0, 1);
-    CHECK_FOUND("A"); /* the receiver's */
-}
-
-static void test_what_came_before_is_not_withdrawn(void)
-{
-    start_two();
-    (void)message(1, 0, USUAL);
-    (void)order_ack(2, WITH(.connection = 1));
-    (void)message(3, 1, USUAL);
-    now += SECOND;
-    (void)plain(CP, 1, 0);
-    now -= SECOND + 3 * MS;
-    (void)message(2, 1, USUAL); /* late, but its direction has been heard since */
-    CHECK_FOUND("A");
-
-    setup();
-    (void)plain(BEGIN, 0, 0);
-    (void)plain(HOLE, 0, 1); /* the first of its direction */
-    CHECK_FOUND("");
-
-    start();
-    for (uint32_t k = 0; k < 5; k++) {
-        (void)message(1, 0, WITH(.source = 10 + k));
-    }
-    (void)order_ack(2, WITH(.host = 14));
-    (void)plain(HOLE, 0, 0); /* perhaps of the one that has no place */
     CHECK_FOUND("A!");
-    CHECK_EQ(found[1].detail, MQQB_AUDIT_LATE_HOSTS);
-
-    setup();
-    (void)plain(BEGIN, 0, 0);
-    (void)message(1, 0, USUAL);
-    (void)order_ack(2, USUAL);
-    (void)plain(HOLE, 0, 0); /* nobody has said who opened it */
-    CHECK_FOUND("A!");
-}
-
-static void test_a_sequence_that_comes_late_behind_a_lower_one(void)
-{
-    static const struct {
-        uint32_t first, last; /* the lower one was in use on two connections: how they began, its numbers there */
-        uint32_t number[2];
-        const char *found;
-    } cases[] = {
-        {BEGIN, BEGIN, {2, 1}, "I"}, {BEGIN, OLDER, {1, 2}, "I"}, {OLDER, BEGIN, {1, 2}, "I"},
-        {OLDER, BEGIN, {2, 1}, ""},  {OLDER, OLDER, {1, 2}, ""},
-    };
-
-    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
-        int64_t then;
-        setup();
-        opened(0, 0, SENDER);
-        then = now;
-        now += SECOND;
-        (void)plain(cases[k].first, 1, 0);
-        (void)message(cases[k].number[0], 0, WITH(.connection = 1));
-        (void)plain(cases[k].last, 2, 0);
-        (void)message(cases[k].number[1], 0, WITH(.connection = 2));
-        now = then;
-        (void)message(1, 0, WITH(.ordinal = 2));
-        CHECK_FOUND(cases[k].found);
-    }
-}
-
-static void test_late_messages(void)
-{
-    int64_t then;
-
-    start_two(); /* the ack was there before the message began, which ended behind another row */
-    (void)message(1, 0, USUAL);
-    (void)order_ack(2, WITH(.connection = 1));
-    then = now;
-    (void)plain(CP, 1, 0);
-    now = then + MS / 2 - MS;
-    (void)message(2, 1, USUAL);
-    CHECK_FOUND("A");
-
-    start_two();
-    (void)message(1, 0, USUAL);
-    then = now;
-    now += SECOND;
-    (void)order_ack(2, WITH(.connection = 1));
-    (void)order_ack(900, WITH(.connection = 1));
-    now = then;
-    (void)message(2, 1, USUAL);
-    (void)message(3, 2, USUAL); /* justifies nothing */
-    CHECK_FOUND("AA!");
-
-    start_two(); /* between two wrong ones, of which the later one came first */
-    (void)message(1, 0, USUAL);
-    then = now;
-    now += SECOND;
-    (void)order_ack(5, WITH(.connection = 1));
-    now = then;
-    (void)order_ack(7, USUAL);
-    now += SECOND / 2;
-    (void)message(2, 1, USUAL);
-    (void)message(5, 2, USUAL);
-    CHECK_FOUND("AA!");
-
-    start_two();
-    (void)message(1, 0, USUAL);
-    (void)message(3, 2, WITH(.connection = 1));
-    then = now;
-    now += SECOND;
-    (void)order_ack(3, WITH(.connection = 1));
-    now = then;
-    (void)message(2, 1, USUAL);
-    CHECK_FOUND("S!");
-
-    start_two();
-    (void)message(1, 0, USUAL);
-    then = now;
-    now += SECOND;
-    for (uint32_t k = 0; k < MQQB_AUDIT_REPORTED + 1; k++) {
-        (void)order_ack(100 + k, WITH(.connection = 1));
-    }
-    now = then;
-    (void)message(100, 1, USUAL); /* forgotten */
-    (void)message(100 + MQQB_AUDIT_REPORTED, 1, USUAL);
-    CHECK_FOUND("AAAAAAAAA!");
 }
 
 /* ---- sessions ------------------------------------------------------------------------------------ */
@@ -2270,54 +1913,6 @@ static void test_a_header_in_a_message(void)
     CHECK_FOUND("C");
 }
 
-static void test_counts_after_a_hole(void)
-{
-    for (uint32_t k = 0; k < 2; k++) {
-        const what wrong_header = k == 0 ? WITH(.user = 60) : WITH(.recoverable = 60);
-        uint32_t shown, wrong;
-        start();
-        (void)plain(HOLE, 0, 0);
-        sent[0][0].messages = 7;
-        sent[0][0].recoverable = 5;
-        (void)message(8, 7, USUAL);
-        shown = session_ack(0, USUAL);
-        (void)message(9, 8, USUAL);
-        wrong = session_ack(0, wrong_header);
-        (void)session_ack(0, wrong_header);
-        (void)session_ack(0, USUAL);
-        (void)plain(HOLE, 0, 0);
-        sent[0][0].messages = 100;
-        (void)session_ack(0, USUAL);
-        CHECK_FOUND("cC");
-        CHECK_SHOWN(1, shown, wrong);
-        CHECK_EQ(found[1].detail, k == 0 ? MQQB_AUDIT_USER_STEP : MQQB_AUDIT_RECOVERABLE_STEP);
-        CHECK_EQ(found[1].b, k == 0 ? 9 : 7);
-    }
-    for (uint32_t k = 0; k < 4; k++) {
-        start();
-        (void)plain(HOLE, 0, 0);
-        if (k == 3) {
-            (void)message(1, 0, WITH(.header = 1, .user = 0xFFFF, .recoverable = 0xFFFF));
-        } else {
-            (void)session_ack(0, USUAL);
-            (void)message(1, 0, WITH(.header = 1, .user = 0u - k, .recoverable = 0u - k));
-        }
-        (void)session_ack(0, USUAL);
-        CHECK_FOUND(k == 2 ? "cC" : "c");
-    }
-    start();
-    (void)plain(HOLE, 0, 0);
-    (void)session_ack(0, USUAL);
-    (void)session_ack(0, WITH(.user = 1)); /* nothing carries them */
-    CHECK_FOUND("cC");
-
-    start(); /* one more than counted, too */
-    (void)plain(HOLE, 0, 0);
-    (void)message(1, 0, WITH(.header = 1, .user = 0xFFFF, .recoverable = 0xFFFF));
-    (void)message(2, 1, WITH(.header = 1));
-    CHECK_FOUND("c");
-}
-
 static void test_session_acks_beyond_receipt(void)
 {
     static const struct {
@@ -2349,20 +1944,6 @@ static void test_session_acks_beyond_receipt(void)
             CHECK_EQ(found[0].detail, cases[k].header.ack != 0 ? MQQB_AUDIT_SESSION_ACK : MQQB_AUDIT_RECOVERABLE_ACK);
         }
     }
-}
-
-static void test_session_acks_after_a_hole(void)
-{
-    static const uint32_t beyond[] = {5, 5, 6, 500, 501};
-
-    start();
-    (void)message(1, 0, USUAL);
-    (void)plain(HOLE, 0, 0);
-    for (size_t k = 0; k < sizeof beyond / sizeof *beyond; k++) {
-        (void)session_ack(1, WITH(.ack = beyond[k]));
-    }
-    (void)session_ack(1, WITH(.base = 9, .bits = 1));
-    CHECK_FOUND("aaa");
 }
 
 static void test_counts_wrap(void)
@@ -2612,30 +2193,6 @@ static void test_resent_after_the_final_ack(void)
     CHECK_FOUND("");
 }
 
-static void test_a_resend_whose_proof_may_be_missing(void)
-{
-    for (uint32_t k = 0; k < 2; k++) {
-        start();
-        (void)message(1, 0, USUAL);
-        (void)plain(HOLE, 0, 1);
-        (void)(k == 0 ? order_ack(1, USUAL) : final_ack(1, USUAL));
-        (void)message(1, 0, USUAL); /* its sender has said nothing since */
-        (void)session_ack(0, USUAL);
-        (void)message(1, 0, USUAL);
-        (void)message(1, 0, USUAL); /* said once */
-        CHECK_FOUND("t");
-        CHECK_EQ(found[0].detail, k == 0 ? MQQB_AUDIT_RESENT_ORDERED : MQQB_AUDIT_RESENT_FINAL);
-    }
-    start();
-    (void)message(1, 0, USUAL);
-    (void)message(2, 1, USUAL);
-    (void)plain(HOLE, 0, 1);
-    (void)order_ack(1, USUAL);
-    (void)session_ack(0, USUAL);
-    (void)message(2, 1, USUAL); /* the OrderAck was for another */
-    CHECK_FOUND("");
-}
-
 static void test_many_order_acks_wait(void)
 {
     start();
@@ -2719,59 +2276,6 @@ static void test_two_final_acks_without_a_slot(void)
     CHECK_FOUND("D");
     CHECK_EQ(found[0].packets, 2);
     CHECK_EQ(counts_of(0).final_acked, 1);
-}
-
-static void test_final_acks_before_their_message(void)
-{
-    uint32_t shown, first, second;
-
-    start();
-    (void)message(2, 1, WITH(.flags = JN));
-    first = final_ack(1, WITH(.own_id = 900));
-    shown = message(1, 0, WITH(.flags = JN, .old = 1));
-    second = final_ack(1, WITH(.own_id = 901));
-    CHECK_FOUND("D");
-    CHECK_SHOWN(0, shown, first, second);
-    CHECK_EQ(counts_of(0).final_acked, 1);
-    CHECK_OUTCOMES(&a.flows[0], 1, 0, 0, 1, 0);
-
-    start(); /* before anything of the sequence */
-    first = final_ack(1, WITH(.own_id = 900));
-    second = final_ack(1, WITH(.own_id = 901));
-    (void)final_ack(1, WITH(.own_id = 902));
-    (void)final_ack(5, WITH(.own_id = 903, .ordinal = 8));
-    (void)final_ack(5, WITH(.own_id = 904, .stamp = 8));
-    (void)final_ack(5, WITH(.own_id = 905, .source = OTHER));
-    shown = message(1, 0, WITH(.old = 1));
-    (void)message(5, 4, WITH(.old = 1));
-    CHECK_FOUND("D");
-    CHECK_SHOWN(0, shown, first, second);
-    CHECK_EQ(stray_count, 6);
-    CHECK_EQ(counts_of(0).final_acked, 1);
-
-    start(); /* rejected, then received; sent again, the same answers */
-    (void)final_ack(1, WITH(.own_id = 900, .class = 0x8003));
-    (void)final_ack(1, WITH(.own_id = 901));
-    (void)final_ack(1, WITH(.own_id = 901));
-    (void)final_ack(1, WITH(.own_id = 902, .class = 0x8003));
-    (void)final_ack(1, WITH(.own_id = 903, .id = 77)); /* of another message with this number */
-    (void)message(1, 0, WITH(.old = 1));
-    CHECK_FOUND("");
-    CHECK_EQ(a.flows[0].classes[0], 0x8003);
-
-    start();
-    (void)message(2, 1, WITH(.old = 1));
-    (void)final_ack(1, WITH(.class = 0x8003));
-    (void)message(1, 0, WITH(.old = 1));
-    CHECK_FOUND("");
-    CHECK_EQ(a.flows[0].class_counts[0], 1);
-    CHECK_OUTCOMES(&a.flows[0], 0, 0, 0, 1, 0);
-
-    start(); /* a rejected copy of a message that was not seen, and one that was received */
-    (void)message(2, 1, WITH(.old = 1));
-    (void)final_ack(1, WITH(.own_id = 900, .class = 0x8003));
-    (void)final_ack(1, WITH(.own_id = 901));
-    CHECK_FOUND("");
 }
 
 static void test_order_acks_that_went_back(void)
@@ -2954,8 +2458,7 @@ static void test_which_connections_are_referred_to(void)
     CHECK(!refers(7) && !refers(8) && !refers(9));
     a.sequences[0].shown.where = 2 * 7 + 1;
     a.sequences[0].reported_where = 2 * 7; /* where something was reported already */
-    a.sequences[0].reported_resend = 2 * 9 + 1 + 1;
-    CHECK(refers(7) && refers(9));
+    CHECK(refers(7));
     for (uint32_t k = 0; k < 10; k++) {
         numbers[k] = k == 2 ? UINT32_MAX : k - (k > 2);
     }
@@ -2963,7 +2466,6 @@ static void test_which_connections_are_referred_to(void)
     CHECK_EQ(a.sequences[0].reported_where, 2 * 6);
     CHECK_EQ(a.sequences[0].ack_where, 2 * 4 + 1);
     CHECK_EQ(a.sequences[0].shown.where, 2 * 6 + 1);
-    CHECK_EQ(a.sequences[0].reported_resend, 2 * 8 + 1 + 1);
     CHECK_EQ(a.sources[SENDER].newest[0], 7 + 1);
     CHECK_EQ(a.sources[RECEIVER].newest[0], 0);
     CHECK_EQ(a.flows[0].last_connection, 2);
@@ -3064,41 +2566,28 @@ static void all(void)
     RUN("A-08", test_a_renumbered_message_has_no_other_verdicts);
     RUN("B-078 B-093", test_id_went_back);
     RUN("B-012 B-093 B-236", test_a_lower_sequence_on_an_older_connection);
-    RUN("B-078 B-093", test_a_higher_sequence_that_comes_late);
     RUN("B-110 B-230", test_ack_beyond_receipt);
     RUN("B-079 B-110 B-241", test_an_ack_of_a_sequence_that_was_not_sent);
     RUN("B-079 B-361", test_an_ack_of_a_sequence_that_may_have_been_sent);
     RUN("B-110 B-270", test_a_connection_whose_end_was_not_seen);
     RUN("mqqb_audit.h", test_an_ack_of_a_sequence_that_is_not_kept);
-    RUN("B-079", test_a_sequence_that_comes_late);
     RUN("B-110", test_a_number_that_was_left_out);
     RUN("B-241", test_a_final_ack_for_another_message);
     RUN("B-110 B-270 B-337", test_skipped);
     RUN("B-270", test_out_of_order);
-    RUN("B-270", test_what_a_hole_may_have_bridged);
     RUN("B-110", test_sure_again_after_a_hole);
     RUN("B-110", test_a_clock_that_is_ahead);
-    RUN("B-110", test_an_order_ack_accounts_for_what_follows);
-    RUN("B-270", test_what_follows_on_what_was_only_said);
     RUN("B-096", test_a_new_sequence_is_seen_from_its_beginning);
-    RUN("B-270", test_a_second_doubt);
     RUN("B-229", test_another_establish_connection_begins_other_counts);
     RUN("B-204 B-208", test_an_older_connection_does_not_say_who_opened_it);
     RUN("B-110", test_a_hole_makes_unsure);
     RUN("B-110", test_holes_of_whom);
-    RUN("mqqb_audit.h", test_another_protocol_hides_nothing);
-    RUN("B-110", test_many_senders_in_one_direction);
     RUN("B-110", test_another_pair_of_hosts);
     RUN("mqqb_audit.h", test_an_interrupted_capture);
     RUN("mqqb_audit.h", test_what_comes_late_withdraws);
-    RUN("mqqb_audit.h", test_what_came_before_is_not_withdrawn);
-    RUN("B-078 B-093", test_a_sequence_that_comes_late_behind_a_lower_one);
-    RUN("mqqb_audit.h", test_late_messages);
     RUN("B-104 B-105 B-227", test_count_mismatch);
     RUN("OP-14", test_a_header_in_a_message);
-    RUN("B-104 B-105 B-227", test_counts_after_a_hole);
     RUN("B-101 B-102 B-103 B-229", test_session_acks_beyond_receipt);
-    RUN("B-229", test_session_acks_after_a_hole);
     RUN("B-090", test_counts_wrap);
     RUN("B-235 B-236", test_resent_after_the_order_ack);
     RUN("B-007", test_session_acks_of_two_transmissions);
@@ -3109,11 +2598,9 @@ static void all(void)
     RUN("B-224 B-236", test_a_session_ack_without_bits);
     RUN("B-100 B-236", test_a_session_ack_in_a_message);
     RUN("B-244", test_resent_after_the_final_ack);
-    RUN("B-236 B-244", test_a_resend_whose_proof_may_be_missing);
     RUN("B-236", test_many_order_acks_wait);
     RUN("B-116", test_two_final_acks);
     RUN("B-116", test_two_final_acks_without_a_slot);
-    RUN("B-116 B-245", test_final_acks_before_their_message);
     RUN("A-01 B-271", test_order_acks_that_went_back);
     RUN("B-079 A-21", test_the_sender_at_the_other_end);
     RUN("B-079 A-21", test_who_is_meant_is_not_certain);

@@ -28,25 +28,21 @@ def withdraw(
 ) -> Structure:
     """What was found too early becomes unknown; counts follow. Returns the findings, without the marks that tell so."""
     hosts = connections["pair"][findings["connection"]] // 2
-    late = findings["detail"] >= lib.MQQB_AUDIT_LATE_CONNECTION
+    late = findings["detail"] >= lib.MQQB_AUDIT_LATE
     times = findings["packet"]["time"][np.arange(len(findings)), findings["packets"].astype(np.int64) - 1]
-    of_numbers = np.isin(findings["detail"], _OF_NUMBERS)
-    of_counts = np.isin(findings["detail"], _OF_COUNTS)
     accepted = findings["detail"] == lib.MQQB_AUDIT_TWO_ACCEPTED  # depends on what the receiver sent, too
-    sources = flows["key"]["source"][np.maximum(findings["flow"].astype(np.int64) - 1, 0)] if len(flows) else None
+    dependent = accepted | np.isin(findings["detail"], _OF_NUMBERS + _OF_COUNTS)
+    sources = np.zeros(len(findings), np.uint32)
+    of_flows = findings["flow"] != 0
+    sources[of_flows] = flows["key"]["source"][findings["flow"][of_flows].astype(np.int64) - 1]
     for mark in np.flatnonzero(late).tolist():
         found = findings[mark]
         if found["detail"] == lib.MQQB_AUDIT_LATE_REJECT:
             late |= _rejected(findings, accepted & ~late, mark, flows)
             continue
-        concerned = (findings["unknown"] == 0) & (times >= times[mark])
+        concerned = dependent & (findings["unknown"] == 0) & (times >= times[mark])
+        concerned &= (hosts == hosts[mark]) | (of_flows & (sources == found["a"]))
         concerned[mark:] = False
-        if found["detail"] == lib.MQQB_AUDIT_LATE_CONNECTION:
-            concerned &= of_counts & (findings["connection"] == found["connection"])
-        elif found["detail"] == lib.MQQB_AUDIT_LATE_SOURCE and sources is not None:
-            concerned &= of_numbers & (sources == found["a"]) | accepted
-        else:
-            concerned &= of_numbers & (hosts == hosts[mark]) | accepted
         for row in np.flatnonzero(concerned).tolist():
             kind, flow = findings["kind"][row], findings["flow"][row]
             findings["unknown"][row] = 1
@@ -101,11 +97,6 @@ _SAID = {
          "UserMsgSequenceNumber is {a}; counted were {b} messages"),
         ("RECOVERABLE_COUNT", "B-105, B-227",
          "RecoverableMsgSeqNumber is {a}; counted were {b} recoverable messages"),
-        ("USER_STEP", "B-104, B-227",
-         "UserMsgSequenceNumber is {a}; by an earlier SessionHeader and the messages counted since, it is {b}"),
-        ("RECOVERABLE_STEP", "B-105, B-227",
-         ("RecoverableMsgSeqNumber is {a}; by an earlier SessionHeader and the recoverable messages counted since,"
-          " it is {b}")),
         ("RESENT_ORDERED", "B-235, B-236",
          "number {number} was sent again after its sender had shown that it had the OrderAck for {a}"),
         ("RESENT_FINAL", "B-244",

@@ -269,7 +269,7 @@ class Auditor:
         found = self._tables["findings"][: c.findings_used]
         keep = np.ones(len(found), bool)
         for row, key in enumerate(zip(found["flow"].tolist(), found["kind"].tolist(), found["unknown"].tolist())):
-            if found["detail"][row] < lib.MQQB_AUDIT_LATE_CONNECTION:
+            if found["detail"][row] < lib.MQQB_AUDIT_LATE:
                 self._seen[key] += 1
                 keep[row] = self._seen[key] <= FINDINGS_MAX
         if len(found):

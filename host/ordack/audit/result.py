@@ -13,17 +13,14 @@ holds:
   - the message n (or a lower one) was handed to its queue manager after `unseen`: its SentTime, whole seconds, is not
     before it. A sender's clock that is ahead of the capture's would spoil this: once a SentTime lies more than a
     second in the future, those of its queue manager prove nothing;
-  - a lower sequence of the stream was seen after `unseen` (a sender begins a new one when the old one is drained,
-    B-093, B-096), and its message is not late: it was handed over since, or came on a connection that began since;
-  - four minutes or more after `unseen`, when nothing older is on its way any more, an OrderAck named a number that was
-    seen since, and n is greater.
+  - a lower sequence of the stream was accounted for, or was seen after `unseen` on a connection that began in the
+    capture (a sender begins a new one when the old one is drained, B-093, B-096).
 
 What is remembered of single messages is bounded: of each sequence the last ones, 64 at least, and up to 1,024 while
 something is to be expected for them. Of older ones nothing is reported that needs their MessageID or their
 acknowledgements. A file that is missing altogether leaves no trace of connections that were wholly in it, but for the
 numbers in the files' names, if the times inside leave room for it: one left out between two that follow on one another
-is a hole for every sender, and for
-each direction of the connections that were open, until something comes that goes on where it was.
+is a hole for every sender and every open connection.
 
 Kinds of violation, and when one is reported:
   renumbered          One (sequence, number) with two MessageIDs, or one MessageID of a source under two (sequence,
@@ -44,9 +41,8 @@ Kinds of violation, and when one is reported:
                       shows the same (B-338 to B-342).
   count_mismatch      UserMsgSequenceNumber or RecoverableMsgSeqNumber of a SessionHeader differs from the packets
                       counted in its direction (B-104, B-105, B-227), on a connection seen from its beginning without
-                      a hole; or, after a hole, from an earlier header and the packets counted since, if nothing is
-                      missing between the two. A header carried by a message may leave that message out (OP-14). The
-                      same difference is reported once.
+                      a hole. A header carried by a message may leave that message out (OP-14). The same difference
+                      is reported once.
   resent_after_ack    A message was sent again on a connection on which its sender had shown that it knew it as
                       settled: by a SessionHeader that covers the FinalAck of the message (B-244), or covers both an
                       OrderAck for it and a packet after the SessionHeader that acknowledged the message (B-236,
@@ -77,13 +73,10 @@ nothing is said: every capture that begins in the middle has such acknowledgemen
 
 What becomes `unknown` where packets are missing: ack_beyond_receipt and skipped of numbers not accounted for, or if the
 sender has begun another connection to this host and no end of the one that carried the sequence last was seen (of its
-last packets nothing tells; once the sequence goes on elsewhere, the capture is taken to have had them); a skip
-that a hole may have bridged, if no number after it that was seen leads past it (B-270); acknowledgements of a
-SessionHeader beyond what was counted in a direction with a hole (again when they are twice as far beyond); the counts
-of the first SessionHeader after a hole (once for a direction); a resend after an acknowledgement, if the sender has
-sent a SessionHeader since, and what that covers cannot be counted (once for a sequence and connection); a lower
-sequence on an older connection, in the same way; a message accepted under two numbers that are not both accounted
-for, or if something of the receiver's was missed since the first was sent.
+last packets nothing tells; once the sequence goes on elsewhere, the capture is taken to have had them); of a direction
+with a hole, what a SessionHeader counts and acknowledges (once each); a message accepted under two numbers that are not
+both accounted for, or if something of the receiver's was missed since the first was sent. What a hole that is found
+later may explain becomes unknown too, for all that these hosts and the senders on the connection have sent.
 """
 
 from __future__ import annotations
