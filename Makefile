@@ -9,7 +9,7 @@ MESSAGES ?= 1000
 CUTS ?= 50
 KILLS ?= 5
 STEPS ?= 1000000
-OVER_TLS = $(if $(BOARD),,pi-machine raspi3b)
+OVER_TLS = $(if $(BOARD),,unix)
 BROKE_BEFORE = $(if $(BOARD),,$(foreach link,eth uart,$(addprefix mps2-$(link)@140:,erase-fixed flip) $(addprefix mps2-$(link):,offline full)) mps2-eth@140:dead-dns mps2-eth:copy mps2-eth@72:restore)
 
 # Containers set it; then every process of the tests compiles all that it imports, and pytest rewrites all of its tests
@@ -39,10 +39,10 @@ setup-bench:
 setup-firmware:
 	@$(SETUP) firmware
 
-run: $(if $(filter pi% raspi% mps2% m33% rv32%,$(BOARD)),setup-firmware,setup) ## the main job: readings from a MicroPython arrive once, over a link that keeps breaking (SEED= MESSAGES= CUTS= KILLS= BOARD=)
+run: $(if $(filter mps2%,$(BOARD)),setup-firmware,setup) ## the main job: readings from a MicroPython arrive once, over a link that keeps breaking (SEED= MESSAGES= CUTS= KILLS= BOARD=)
 	@$(PYTHON_VENV) -m hil.campaign --messages $(MESSAGES) --cuts $(CUTS) --kills $(KILLS) $(if $(SEED),--seed $(SEED)) $(if $(BOARD),--board '$(BOARD)')
 
-hil: setup-test ## the guarantees on every emulated board, or every one of a file, as a table, also as build/hil.md and build/hil.json; Pis over TLS; what broke before, on a Cortex-M3 (SEED= LG_ENV= BOARD=)
+hil: setup-test ## the guarantees on every emulated board, or every one of a file, as a table, also as build/hil.md and build/hil.json; one over TLS; what broke before, on a Cortex-M3 (SEED= LG_ENV= BOARD=)
 	@$(PYTHON_VENV) -m pytest -q -n 2 hil --lg-env $(or $(LG_ENV),hil/emulated.yaml) --report build/hil $(if $(BOARD),-k '$(BOARD)') $(if $(SEED),--seed $(SEED))
 	@for board in $(OVER_TLS); do \
 		$(PYTHON_VENV) -m hil.campaign --board $$board --tls --messages 200 --cuts 20 --kills 3 $(if $(SEED),--seed $(SEED)) || exit 1; \
@@ -118,9 +118,9 @@ deb: $(if $(TRY),setup-test,setup) ## the queue manager as a Debian package, bui
 	@$(if $(TRY),$(PYTHON_VENV) -m pytest -q --timeout 3600 tests/host/debian_package.py)
 
 firmware: setup-firmware ## MicroPython with our modules for every emulated board and, as a UF2, for the Pico, the package for stock firmware; firmware/ports/README.md
-	@firmware/ports/rp2/build.sh firmware
+	@firmware/ports/rp2/build.sh
 	@arm-none-eabi-size $(wildcard build/firmware/*/firmware.elf)
-	@ls -gGh --time-style=+ $(addprefix build/firmware/, unix/micropython pi/micropython pi/kernel pi/initrd.gz) build/rp2/firmware.uf2 build/natmod/*/_mqqb.mpy build/mip/package.json
+	@ls -gGh --time-style=+ $(addprefix build/firmware/, unix/micropython) build/rp2/firmware.uf2 build/natmod/*/_mqqb.mpy build/mip/package.json
 	@echo "no _mqqb.mpy for Xtensa (ESP32), which needs Espressif's compiler: firmware/docs/ports.md"
 
 clean: ## removes what the jobs made, except .venv

@@ -295,9 +295,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--deadline", dest="deadline_s", type=float, metavar="S", help="seconds in all (default: by the kind of board)"
     )
     parser.add_argument("--mishap", choices=MISHAPS, default="", help="what else happens (see hil/README.md)")
-    parser.add_argument(
-        "--tls", action="store_true", help="over TLS, if the board's firmware has it: pi, pi-machine, raspi3b"
-    )
+    parser.add_argument("--tls", action="store_true", help="over TLS, if the board's firmware has it: unix")
     parser.add_argument("--scenario", type=Path, help="what to do stands in this file; only --json goes with it")
     parser.add_argument("--write-plan", type=Path, help="write what would be done to this file, and do nothing")
     parser.add_argument("--json", action="store_true", help="write the figures to standard output as one JSON object")

@@ -29,7 +29,7 @@ BOARD = "place"
 """A test with this argument is one of boards, and runs for each."""
 SEED = "seed"
 """What processes of xdist are told the seed by."""
-OVER_TLS = {"pi-machine"}
+OVER_TLS = {"unix"}
 """Boards whose short campaign is over TLS; `make hil` has one without and one with it."""
 
 RunStandin = Callable[..., Figures]

@@ -31,10 +31,6 @@ MPS2_OUTBOX = 262144
 MPS2_WEAR = struct.Struct(f"<Q{MPS2_FLASH_SIZE // MPS2_BLOCK_SIZE}I")  # behind the flash; flash.c: wear_t
 LITTLEFS_UNIT = 32
 MPS2_HEAP_KIB = 64
-PI_FOLDER = ROOT / "build" / "firmware" / "pi"
-RASPI3B_FOLDER = ROOT / "build" / "firmware" / "raspi3b"
-PI_DISK_SIZE = 16 << 20
-PI_HEAP_KIB = 2048
 BAUD = 115200
 RXBUF = 1024
 ERASE_MS = 45
@@ -44,7 +40,6 @@ ICOUNT = ("-icount", "shift=5")
 HOST = "10.0.2.2"
 """Where QEMU's user network shows this machine's loopback."""
 
-_TOOL_DEADLINE_S = 120.0
 _RESET_DEADLINE_S = 60.0
 _RESET_RETRY_S = 0.001
 MAIN = """\
@@ -70,11 +65,6 @@ class Chip(NamedTuple):
     def firmware(self) -> Path:
         return FIRMWARE / self.name / "firmware.elf"
 
-    @property
-    def twin(self) -> Path:
-        """The same with the twin of the core."""
-        return FIRMWARE / f"{self.name}-twin" / "firmware.elf"
-
     def command(self, flash: str | Path, settings: str, firmware: Path | None = None) -> list[str | Path]:
         """QEMU with this file as its flash, and the words NAME=VALUE for the firmware; without a terminal or links."""
         memory = f"memory-backend-file,id=psram,size={MPS2_PSRAM_SIZE},mem-path={flash},share=on"
@@ -86,20 +76,8 @@ class Chip(NamedTuple):
         return (*self.lan[:-1], f"{self.lan[-1]},mac={mac}")
 
 
-def _mps2(image: str, processor: str) -> Chip:
-    return Chip(f"mps2-{image}", processor, ("qemu-system-arm", "-machine", f"mps2-{image},memory-backend=psram"))
-
-
-M3 = _mps2("an385", "Cortex-M3")
-M33 = _mps2("an505", "Cortex-M33")
-RV32 = Chip(
-    "virt-rv32",
-    "RV32IMAC",
-    ("qemu-system-riscv32", "-machine", "virt", "-m", "32", "-bios", "none", "-device", "ivshmem-plain,memdev=psram"),
-    ("-netdev", "user,id=net", "-device", "virtio-net-device,netdev=net"),
-    ("-device", "pci-serial,chardev=uart1"),
-)
-CHIPS = (M3, M33, RV32)
+M3 = Chip("mps2-an385", "Cortex-M3", ("qemu-system-arm", "-machine", "mps2-an385,memory-backend=psram"))
+CHIPS = (M3,)
 
 
 class Flash:
@@ -188,7 +166,7 @@ def compiled(application: Path, target: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "application.mpy"
         command: list[str | Path] = [MPY_CROSS, "-O3", "-s", application.name, "-o", output, application]
-        subprocess.run(command, check=True, capture_output=True, timeout=_TOOL_DEADLINE_S)
+        subprocess.run(command, check=True, capture_output=True, timeout=_RESET_DEADLINE_S)
         return output.read_bytes()
 
 
@@ -374,80 +352,3 @@ class Mps2Board(QemuBoard):
 
     def put(self, folder: str, files: Path) -> None:
         self._flash.put({f"{folder}/{file.name}": file.read_bytes() for file in files.iterdir()})
-
-    def reflash(self) -> None:
-        chip = self._chip
-        other = {str(chip.firmware): built(chip.twin, self.target), str(chip.twin): chip.firmware}
-        self.qemu.command = [other.get(str(word), word) for word in self.qemu.command]
-        self._flash.put(self._program)
-
-
-class PiBoard(QemuBoard):
-    """A 64-bit Raspberry Pi as a whole machine: Linux from an initrd, the application on a disk with ext4."""
-
-    machine: tuple[str | Path, ...] = (
-        *("-machine", "virt", "-cpu", "cortex-a53", "-m", "256", "-serial", "stdio"),
-        *("-drive", "file=disk,format=raw,if=none,id=disk", "-device", "virtio-blk-device,drive=disk"),
-        *("-device", "virtio-net-device,netdev=net"),
-    )
-    words = "console=ttyAMA0"
-    dips_s = 10.0
-    parts = PI_FOLDER
-    what = "Linux on an emulated Cortex-A53, disk with ext4, over Ethernet"
-
-    def __init__(self, target: str, folder: Path, application: Path = SENSOR) -> None:
-        built(self.parts / "initrd.gz", target)
-        super().__init__(target, folder, application, Limits(patience_s=300.0, deadline_s=3600.0))
-
-    def command(self) -> list[str | Path]:
-        command: list[str | Path] = [program("qemu-system-aarch64", self.target), "-no-reboot", "-display", "none"]
-        # Its ciphers would be tested at each start.
-        words = f"{self.words} quiet panic=-1 cryptomgr.notests heap={PI_HEAP_KIB}"
-        command += ["-monitor", "none", "-append", words]
-        command += ["-kernel", self.parts / "kernel", "-initrd", self.parts / "initrd.gz"]
-        return [*command, "-netdev", "user,id=net", *self.machine]
-
-    def describe(self) -> str:
-        return f"{self.target}: {self.what}"
-
-    def files(self) -> dict[str, Path]:
-        return {"kernel": self.parts / "kernel", "initrd": self.parts / "initrd.gz", "application": self.application}
-
-    def write_flash(self, config: dict[str, object]) -> None:
-        files = self.folder / "files"
-        files.mkdir()
-        (files / "main.py").write_text(MAIN)
-        (files / "application.py").write_bytes(self.application.read_bytes())
-        (files / "config.json").write_text(json.dumps(config))
-        with (self.folder / "disk").open("wb") as disk:
-            disk.truncate(PI_DISK_SIZE)
-        self._tool("mke2fs", "-q", "-t", "ext4", "-d", "files", "disk")
-
-    def read_file(self, name: str) -> bytes:
-        self._tool("e2fsck", "-fy", "disk", accept=(0, 1))  # what the journal has
-        return self._tool("debugfs", "-R", f"cat /{name}", "disk")
-
-    def _tool(self, name: str, *arguments: str, accept: tuple[int, ...] = (0,)) -> bytes:
-        """Run a tool of e2fsprogs on the disk; what it prints. Raises BoardMissing, OSError."""
-        command = [program(name, self.target, "/usr/sbin:/sbin"), *arguments]
-        done = subprocess.run(command, cwd=self.folder, capture_output=True, timeout=_TOOL_DEADLINE_S, check=False)
-        if done.returncode not in accept:
-            raise OSError(f"{name} ended with status {done.returncode}: {done.stderr.decode(errors='replace').strip()}")
-        return done.stdout
-
-
-class Raspi3bBoard(PiBoard):
-    """The same in QEMU's model of a Raspberry Pi 3B: its SD card, Ethernet at its USB controller, its small UART.
-
-    One thread runs all four processors, of which Linux takes one: on a busy machine it would wait for one that does not
-    get its turn.
-    """
-
-    parts = RASPI3B_FOLDER
-    machine = (
-        *("-accel", "tcg,thread=single", "-machine", "raspi3b", "-dtb", RASPI3B_FOLDER / "device-tree"),
-        *("-serial", "null", "-serial", "stdio"),
-        *("-drive", "file=disk,format=raw,if=sd", "-device", "usb-net,netdev=net"),
-    )
-    words = "console=ttyS0,115200 8250.nr_uarts=1 maxcpus=1 disk=/dev/mmcblk0 lan=usb0"
-    what = "Linux on an emulated Raspberry Pi 3B, SD card with ext4, over USB Ethernet"

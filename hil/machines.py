@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from hil.boards import ROOT, SENSOR, Board, BoardMissing, ProcessBoard, built
-from hil.emulated import CHIPS, MPS2_HEAP_KIB, Mps2Board, PiBoard, Raspi3bBoard
+from hil.emulated import CHIPS, MPS2_HEAP_KIB, Mps2Board
 
 EMULATED: dict[str, dict[str, Any]] = {
     name: target["resources"]["EmulatedMachine"]
@@ -25,8 +25,7 @@ MICROPYTHON = {
 }
 TWIN = {"unix": "unix-twin", "unix-twin": "unix"}  # the same board with the other core
 CHIP = {chip.name: chip for chip in CHIPS}
-PI = {"pi": PiBoard, "raspi3b": Raspi3bBoard}
-MACHINES = (*MICROPYTHON, "cpython", *PI, *CHIP)
+MACHINES = (*MICROPYTHON, "cpython", *CHIP)
 WITHOUT_INBOX = tuple(name for name, described in EMULATED.items() if described["machine"] in CHIP)
 """Beside readings, 64 KiB of heap have no room for commands."""
 
@@ -65,7 +64,5 @@ def open_machine(
     """A board on one of `MACHINES`; heap: of a microcontroller, in KiB. Raises BoardMissing."""
     if machine in CHIP:
         return Mps2Board(target, folder, CHIP[machine], network, application, heap)
-    if machine in PI:
-        return PI[machine](target, folder, application)
     other = interpreter(TWIN[machine]) if machine in TWIN else ()
     return ProcessBoard(target, interpreter(machine), folder, application, other=other)

@@ -27,7 +27,7 @@ from hil import campaign, part, scenario
 from hil.boards import MISHAP, POWER, RESET, ROOT, Line, Log, ProcessBoard
 from hil.campaign import main, parse_arguments
 from hil.conftest import STANDIN, RunStandin
-from hil.emulated import M3, PI_FOLDER, QemuBoard
+from hil.emulated import M3, QemuBoard
 from hil.faults import GOES_ON, UP, Cut, CutSchedule
 from hil.mishaps import Mishaps
 from hil.progress import Progress, Starts
@@ -455,7 +455,6 @@ def test_wrong_use_is_status_2(words: list[str], capsys: pytest.CaptureFixture[s
         (["--board", "mps2-uart", "--commands", "1"], "board mps2-uart has no heap for commands: mps2-uart@72 has"),
         (["--board", "mps2-uart", "--tls"], "board mps2-uart has no network"),
         (["--board", "cpython", "--mishap", "deploy"], "the mishap deploy cannot befall board cpython"),
-        (["--board", "pi-machine", "--mishap", "erase"], "the mishap erase cannot befall board pi-machine"),
         (["--board", "cpython", "--max-size", "70000"], "board cpython takes bodies of at most 65536 bytes"),
     ],
 )
@@ -471,8 +470,6 @@ def test_what_a_board_cannot_do_is_status_2_and_says_why_and_the_board_is_let_go
 
         monkeypatch.setattr(kind, "close", close)
     if "mps2-uart" in words and not M3.firmware.exists():
-        pytest.skip("`make firmware` builds the firmware of this board")
-    if "pi-machine" in words and not (PI_FOLDER / "initrd.gz").exists():
         pytest.skip("`make firmware` builds the firmware of this board")
     assert main(words) == 2
     assert reason in capsys.readouterr().out

@@ -1,15 +1,12 @@
 """Emulated boards: what the flash holds outlives a power cut, and a reset is none."""
 
-import json
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from hil import emulated
-from hil.boards import BoardMissing, program
-from hil.emulated import M3, Flash, Mps2Board, PiBoard, QemuBoard
+from hil.boards import BoardMissing
+from hil.emulated import M3, Flash, Mps2Board, QemuBoard
 
 DEADLINE_S = 60.0
 
@@ -151,68 +148,6 @@ def test_a_folder_is_taken_off_a_flash_and_one_that_is_not_there_is_missing(tmp_
     assert not (tmp_path / "again").exists()
     flash.put({"outbox/a": b"3", "main.py": b""})
     assert (flash.read("outbox/a"), flash.read("outbox/b"), flash.read("main.py")) == (b"3", b"", b"")
-
-
-# A Pi's disk, which tools of this machine write and read while it is off
-
-
-@pytest.fixture
-def pi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PiBoard]:
-    """One that is never switched on: it needs no emulator and no Linux."""
-    monkeypatch.setattr(emulated, "built", lambda path, _: path)
-    monkeypatch.setattr(emulated, "program", found_or_skipped)
-    application = tmp_path / "application.py"
-    application.write_text("print('alive')\n")
-    made = PiBoard("pi-machine", tmp_path / "board", application)
-    yield made
-    made.close()
-
-
-def found_or_skipped(name: str, target: str, folders: str = "") -> str:
-    if name.startswith("qemu"):
-        return name
-    try:
-        return program(name, target, folders)
-    except BoardMissing as reason:
-        pytest.skip(str(reason))
-
-
-def test_a_disk_has_what_was_deployed_and_nothing_of_the_life_before(pi: PiBoard, tmp_path: Path) -> None:
-    pi.deploy({"name": "bench"})
-    assert json.loads(pi.read_file("config.json")) == {"name": "bench"}
-    assert pi.read_file("application.py") == b"print('alive')\n"
-    (tmp_path / "ledger.txt").write_bytes(bytes(range(256)) * 300)
-    subprocess.run(
-        [program("debugfs", "pi", "/sbin"), "-w", "-R", f"write {tmp_path}/ledger.txt ledger.txt", "disk"],
-        cwd=tmp_path / "board",
-        check=True,
-        capture_output=True,
-    )
-    assert pi.read_file("ledger.txt") == bytes(range(256)) * 300
-    assert pi.read_file("nothing") == b""
-    pi.deploy({"name": "bench"})
-    assert pi.read_file("ledger.txt") == b""
-
-
-def test_what_the_journal_of_a_disk_has_is_taken_up_before_it_is_read(pi: PiBoard, tmp_path: Path) -> None:
-    """As after a cut of the power: Linux has not put it where it belongs. e2fsck says then that it has changed it."""
-    pi.deploy({"name": "bench"})
-    subprocess.run(
-        [program("debugfs", "pi", "/sbin"), "-w", "-R", "feature needs_recovery", "disk"],
-        cwd=tmp_path / "board",
-        check=True,
-        capture_output=True,
-    )
-    assert json.loads(pi.read_file("config.json")) == {"name": "bench"}
-    assert (
-        b"needs_recovery"
-        not in subprocess.run(
-            [program("dumpe2fs", "pi", "/sbin"), "-h", "disk"],
-            cwd=tmp_path / "board",
-            check=True,
-            capture_output=True,
-        ).stdout
-    )
 
 
 # QEMU's control socket

@@ -12,8 +12,7 @@ from hil.report import Figures
 from hil.scenario import BEFALL, COPY, DEAD_DNS, DEPLOY, FLIP, FULL, OFFLINE, REFLASH, RESTORE, read
 
 CORE = {"unix-twin": "python"}
-FORM = {"pi-machine": (20, 4, 1, 2), "raspi3b": (10, 2, 0, 2)}  # machines that take their time
-FORM |= {board: (40, 8, 2, 4) if board == "mps2-eth" else (20, 4, 1, 2) for board in WITHOUT_INBOX}
+FORM = {board: (40, 8, 2, 4) if board == "mps2-eth" else (20, 4, 1, 2) for board in WITHOUT_INBOX}
 
 
 @pytest.mark.rule("B-056", "B-079", "B-426", "A-22")
@@ -22,7 +21,6 @@ FORM |= {board: (40, 8, 2, 4) if board == "mps2-eth" else (20, 4, 1, 2) for boar
     [
         ("mps2-eth@140", FLIP),
         *(("unix", mishap) for mishap in BEFALL if mishap != DEPLOY),  # which is for boards that have a REPL
-        ("mps2-eth", REFLASH),  # of another kind than a file's
     ],
 )
 def test_a_mishap_loses_what_it_took_away_and_nothing_else(board: str, mishap: str, play: Play) -> None:

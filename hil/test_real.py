@@ -196,6 +196,13 @@ def read_by_the_board(firmware: Path) -> str:
     return hashlib.sha256(b"".join(blocks[:alike])).hexdigest()
 
 
+def another_firmware(folder: Path) -> Path:
+    """That of the Cortex-M3, with another name in it."""
+    other = folder / "other.elf"
+    other.write_bytes(M3.firmware.read_bytes().replace(b"MPS2 AN385", b"MPS2 AN386"))
+    return other
+
+
 def test_a_board_that_is_switched_by_hand_asks_at_a_terminal_and_elsewhere_says_so(
     rig: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -418,19 +425,19 @@ def test_a_run_loads_the_firmware_that_the_file_names_once(
 ) -> None:
     """The modules that are frozen into it are tested."""
     monkeypatch.setattr("hil.drivers._LOADED", {})  # other tests have boards of this name
-    loaded = tmp_path / "loaded"
+    other, loaded = another_firmware(tmp_path), tmp_path / "loaded"
     cmd = f"sh -c 'echo {{image}} >> {loaded}; {bench.loader['cmd']}'".replace("'s|", '"s|').replace("|' ", '|" ')
     board = {**bench.described, "drivers": {"ExternalLoaderDriver": {"cmd": cmd}, **bench.described["drivers"]}}
     board["drivers"]["BoardStrategy"] = {"firmware": "new"}
     with rig({"bench": board}).open("a") as file:
-        file.write(f"images: {{new: {M3.twin}}}\n")
+        file.write(f"images: {{new: {other}}}\n")
     for _ in range(2):
         opened = bench.open(application)
         opened.deploy({"outbox": "outbox"})
-        assert opened.firmware() == read_by_the_board(M3.twin)
+        assert opened.firmware() == read_by_the_board(other)
         assert "that the rig has not loaded" not in opened.describe()
         opened.close()
-    assert loaded.read_text().split() == [str(M3.twin)]
+    assert loaded.read_text().split() == [str(other)]
 
 
 @pytest.mark.timeout(240)
@@ -464,7 +471,7 @@ def test_a_mishap_befalls_it_over_its_repl_and_loses_what_it_took_away_and_nothi
     board = {**bench.described, "drivers": {"ExternalLoaderDriver": bench.loader, **bench.described["drivers"]}}
     board["drivers"]["BoardStrategy"] = {"firmware": "first", "other": "second"}
     with rig({"bench": board}).open("a") as file:
-        file.write(f"images: {{first: {M3.firmware}, second: {M3.twin}}}\n")
+        file.write(f"images: {{first: {M3.firmware}, second: {another_firmware(tmp_path)}}}\n")
     seed = new_seed()
     print(f"seed {seed}")
     wanted = Settings(12, 0, 2 * times - 1, seed, "bench", 200, 180.0, 300.0, mishap=mishap, ahead=12)
@@ -473,9 +480,7 @@ def test_a_mishap_befalls_it_over_its_repl_and_loses_what_it_took_away_and_nothi
     assert figures.comparison is not None
     assert figures.mishaps == times
     assert figures.comparison.once + len(figures.comparison.erased) == 12
-    if mishap == REFLASH:
-        assert (figures.comparison.once, figures.cores) == (12, ["c-module", "python"])
-    elif mishap == FLIP:
+    if mishap != COPY:
         assert figures.comparison.once == 12
 
 

@@ -1,4 +1,4 @@
-"""Runs a MicroPython script of this checkout on a board in QEMU: python -m tests.on_mps2 SCRIPT [HEAP_KIB [CHIP]]
+"""Runs a MicroPython script of this checkout on a board in QEMU: python -m tests.on_mps2 SCRIPT [HEAP_KIB]
 
 The board's flash gets the modules of firmware/ and tests/mp as they are now, in the board's form and compiled, so that
 no firmware has to be built for a change in them; the script itself is compiled on the board. It runs in the checkout's
@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from firmware.ports import modules
-from hil.emulated import CHIPS, M3, MPS2_PSRAM_SIZE, MPY_CROSS, Chip, mps2_flash
+from hil.emulated import M3, MPS2_PSRAM_SIZE, MPY_CROSS, mps2_flash
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAP_KIB = 3800
@@ -68,17 +68,16 @@ def run(
     timeout: float,
     heap: int = HEAP_KIB,
     *,
-    chip: Chip = M3,
     firmware: "Path | None" = None,
 ) -> "subprocess.CompletedProcess[str]":
     """Runs the source text `script`; its output and exit status (1 after an exception).
 
-    heap in KiB; firmware, if it is not the chip's own. Raises subprocess.TimeoutExpired after `timeout` s.
+    heap in KiB; firmware, if it is not the usual one. Raises subprocess.TimeoutExpired after `timeout` s.
     """
     with tempfile.TemporaryDirectory() as folder:
         psram = Path(folder) / "psram"
         mps2_flash(psram).create(files(script), MPS2_PSRAM_SIZE)
-        command = chip.command(psram, f"heap={heap}", firmware)
+        command = M3.command(psram, f"heap={heap}", firmware)
         command += ["-serial", "stdio"]
         return subprocess.run(
             command,
@@ -94,8 +93,7 @@ def run(
 def main() -> int:
     """Runs the script that the command line names."""
     heap = int(sys.argv[2]) if len(sys.argv) > 2 else HEAP_KIB
-    chip = next((chip for chip in CHIPS if chip.name in sys.argv[3:]), M3)
-    result = run(Path(sys.argv[1]).read_text(encoding="utf-8"), 600, heap, chip=chip)
+    result = run(Path(sys.argv[1]).read_text(encoding="utf-8"), 600, heap)
     print(result.stdout, end="")
     return result.returncode
 

@@ -15,14 +15,13 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
 
 from hil.dice import new_seed
-from hil.emulated import CHIPS, Chip
+from hil.emulated import M3
 from tests import on_mps2, run_mp
 
 PROCESSES = 2
@@ -48,12 +47,12 @@ def unix(cuts: int, seed: int) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def board(chip: Chip, cuts: int, seed: int) -> "subprocess.CompletedProcess[str]":
+def board(cuts: int, seed: int) -> "subprocess.CompletedProcess[str]":
     """Some cuts in a microcontroller."""
     script = (
         f"import sys\nsys.path.insert(0, 'tests/mp')\nimport test_flash\nsys.exit(test_flash.main({cuts}, {seed}))\n"
     )
-    return on_mps2.run(script, 120 + 10 * cuts * SECONDS_FOR_CUT, chip=chip)
+    return on_mps2.run(script, 120 + 10 * cuts * SECONDS_FOR_CUT)
 
 
 def host(cuts: int, seed: int) -> "subprocess.CompletedProcess[str]":
@@ -104,11 +103,7 @@ def main(cuts: int, seed: int) -> int:
     dice = random.Random(seed)
     print("seed", seed)
     parts: dict[str, tuple[Share, list[int]]] = {
-        **{
-            chip.processor: (partial(board, chip), shares(max(cuts // ON_BOARD, CUTS_ON_BOARD), CUTS_ON_BOARD))
-            for chip in CHIPS
-            if chip.firmware.exists()
-        },
+        M3.processor: (board, shares(max(cuts // ON_BOARD, CUTS_ON_BOARD), CUTS_ON_BOARD)),
         "unix port": (unix, shares(cuts, CUTS_IN_PROCESS)),
         "stores of the host": (host, shares(cuts, CUTS_IN_PROCESS)),
     }

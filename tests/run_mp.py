@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from hil import emulated
 from tests import on_mps2
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,12 +21,8 @@ BUILDS = {"unix-c": "c-module", "unix-twin": "python"}
 WITH_TWIN = ("test_confirm.py", "test_core.py", "test_packets.py", "test_session_of_board.py", "test_traces.py")
 ON_HOSTS_ONLY = "test_session.py"  # how boards use a session, its other form has
 ON_BOARDS_ONLY = "test_flash_of_board.py"  # a share of test_flash.py
-# Boards in QEMU (see firmware/ports), with the C core, and the tests that another processor could make fail. What the
-# Cortex-M3's relatives run is made of the same C by the same compiler: tests/boards has them.
-CHIPS = {chip.name: chip for chip in emulated.CHIPS}
+# The board in QEMU (see firmware/ports), with the C core, and the tests that another processor could make fail.
 BOARDS: dict[str, tuple[str, ...]] = {
-    emulated.RV32.name: ("test_core.py", ON_BOARDS_ONLY),
-    "pi": ("test_core.py", "test_traces.py"),
     "mps2-an385": (
         "test_confirm.py",
         "test_core.py",
@@ -54,14 +49,10 @@ class Outcome(NamedTuple):
 def micropython(build: str, *arguments: str, timeout: float = TIMEOUT) -> "subprocess.CompletedProcess[str]":
     """Runs a build's interpreter in the board's form of the checkout; its output and errors come back together."""
     command = [str(ROOT / "build" / "micropython" / build / "micropython"), *arguments]
-    path = ".frozen:.:tests/mp"
-    if build == "pi":
-        command = ["qemu-aarch64", str(ROOT / "build" / "firmware" / "pi" / "micropython"), *arguments]
-        path = ".:tests/mp:.frozen"  # the modules of the checkout, not those frozen in
     return subprocess.run(
         command,
         cwd=on_mps2.board(),
-        env={"MICROPYPATH": path, "PATH": os.environ["PATH"]},
+        env={"MICROPYPATH": ".frozen:.:tests/mp", "PATH": os.environ["PATH"]},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -72,16 +63,16 @@ def micropython(build: str, *arguments: str, timeout: float = TIMEOUT) -> "subpr
 
 def which_core(build: str) -> str:
     """What the interpreter of a build says of its core."""
-    if build in CHIPS:
-        return on_mps2.run(WHICH_CORE, TIMEOUT, chip=CHIPS[build]).stdout.strip()
+    if build in BOARDS:
+        return on_mps2.run(WHICH_CORE, TIMEOUT).stdout.strip()
     return micropython(build, "-c", WHICH_CORE).stdout.strip()
 
 
 def run(build: str, script: Path) -> Outcome:
     """Runs one script and reads its closing line."""
     try:
-        if build in CHIPS:
-            result = on_mps2.run(script.read_text(encoding="utf-8"), TIMEOUT, chip=CHIPS[build])
+        if build in BOARDS:
+            result = on_mps2.run(script.read_text(encoding="utf-8"), TIMEOUT)
         else:
             heap = FLASH_HEAP if script.name == "test_flash.py" else ()
             result = micropython(build, *heap, str(script.relative_to(ROOT)))

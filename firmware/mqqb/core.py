@@ -57,9 +57,7 @@ from mqqb.constants import *  # noqa: F403 - this is where all take them from
 
 
 # By the number of the board's native architecture: the native module that it can load.
-NATIVE = (
-    "", "", "x64", "", "armv6m", "armv7m", "armv7m", "armv7emsp", "armv7emdp", "xtensa", "", "rv32imc", "", "", "", "",
-)  # fmt: skip
+NATIVE = ("", "", "x64", "", "armv6m", "armv7m", "armv7m", "armv7m", "armv7m", "", "", "", "", "", "", "")
 
 
 def _native() -> object:

@@ -152,26 +152,22 @@ python_part() {
     fi
 }
 
-# ---- Debian packages that are not installed: sources, and what another processor's Linux is made of
+# ---- Debian's sources
 
-# apt_with FOLDER KIND RELEASE [OPTION...]: sets `apt` to a command with lists of its own: the machine's apt is left as it
-# is, and its mirror is used. KIND: deb-src, or deb with the processor.
-apt_with() {
-    local folder=$1 kind=$2 release=$3 mirror
-    shift 3
+# apt_sources: sets `apt` to a command with lists of its own: the machine's apt is left as it is, and its mirror is used.
+apt_sources() {
+    local folder=$root/build/micropython/apt mirror
     mirror=$(apt-get indextargets --format '$(REPO_URI) $(LABEL) $(COMPONENT)' 'Created-By: Packages' | awk '$2 == "Debian" && $3 == "main" {print $1; exit}')
     if [ -z "$mirror" ]; then
         echo "apt knows no Debian mirror (run apt-get update; MICROPYTHON_DIR= names a MicroPython checkout to use instead of its source)"
         return 1
     fi
     mkdir -p "$folder/lists/partial" "$folder/cache/archives/partial"
-    echo "$kind $mirror $release main" >"$folder/sources.list"
+    echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror trixie main" >"$folder/sources.list"
     apt=(apt-get -o "Dir::Etc::SourceList=$folder/sources.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$folder/lists"
-        -o "Dir::Cache=$folder/cache" -o APT::Sandbox::User=root "$@")
+        -o "Dir::Cache=$folder/cache" -o APT::Sandbox::User=root)
     "${apt[@]}" update
 }
-
-apt_sources() { apt_with "$root/build/micropython/apt" "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]" trixie; }
 
 # ---- MicroPython: build/micropython/source, mpy-cross, unix-c, unix-twin
 
@@ -216,15 +212,6 @@ made_for() {
     fi
 }
 
-# like FOLDER OTHER COMMAND...: a build that differs from another one only in what it freezes begins with what that one has
-# compiled. Always anew: headers are followed in the other only.
-like() {
-    rm -rf "$1"
-    cp -a "$2" "$1"
-    rm -rf "$1"/frozen_*
-    "${@:3}"
-}
-
 # build_unix NAME KEY [SETTING...]
 build_unix() {
     local folder=$root/build/micropython/$1
@@ -252,9 +239,6 @@ micropython_part() {
     step micropython-unix-twin "$source" build_unix unix-twin "$source" "${without_tls[@]}"
     step unsynced "$(sha256sum <hil/unsynced.c)" cc -O2 -Wall -Wextra -shared -fPIC -o build/unsynced.so hil/unsynced.c
     [ "$job" = run ] || firmware_part
-    if for_tests; then # loads the native modules of all ARM boards, in qemu-arm
-        step micropython-unix-armhf "$source" build_unix unix-armhf "$source" "${without_tls[@]}" CROSS_COMPILE=arm-linux-gnueabihf- LDFLAGS_EXTRA=-static
-    fi
 }
 
 # ---- firmware with our modules frozen in: build/firmware
@@ -267,96 +251,41 @@ frozen_again() {
     echo "$modules" >"$1/modules"
 }
 
-# build_mps2 NAME KEY [SETTING...]; one word of the name is the folder of its board
+# build_mps2 NAME KEY [SETTING...]
 build_mps2() {
-    local folder=$root/build/firmware/$1 board=${1#mps2-}
-    made_for "$folder" "$2"
-    frozen_again "$folder"
-    shift 2
-    make -j"$cpus" -C firmware/ports/mps2 BOARD="${board%%-*}" MPY_DIR="$root/build/micropython/source" BUILD="$folder" \
-        MICROPY_MPYCROSS="$root/build/micropython/mpy-cross/mpy-cross" "$@"
-}
-
-# build_unix_board NAME KEY [SETTING...]: MicroPython's unix port with the C core, for a board that runs Linux
-build_unix_board() {
     local folder=$root/build/firmware/$1
     made_for "$folder" "$2"
     frozen_again "$folder"
     shift 2
+    make -j"$cpus" -C firmware/ports/mps2 MPY_DIR="$root/build/micropython/source" BUILD="$folder" \
+        MICROPY_MPYCROSS="$root/build/micropython/mpy-cross/mpy-cross" "$@"
+}
+
+# build_unix_board: MicroPython's unix port with TLS, the C core and our modules, for boards that run Linux. It differs from
+# unix-c only in what it freezes, and begins with what that one has compiled. Always anew: headers are followed there only.
+build_unix_board() {
+    local folder=$root/build/firmware/unix
+    rm -rf "$folder"
+    cp -a build/micropython/unix-c "$folder"
+    rm -rf "$folder"/frozen_*
     make -j"$cpus" -C build/micropython/source/ports/unix BUILD="$folder" MICROPY_MPYCROSS="$root/build/micropython/mpy-cross/mpy-cross" \
         VARIANT_DIR="$root/firmware/ports/unix" FROZEN_MANIFEST="$root/firmware/ports/manifest.py" \
-        USER_C_MODULES="$root/firmware/ports/usermod" "$@"
-}
-
-# What the emulated Pis have besides MicroPython: Debian's kernel for clouds, the one for all boards with its device tree,
-# busybox, and mbed TLS, which MicroPython is linked with.
-fetch_pi_linux() {
-    local apt package folder=$root/build/firmware/pi-linux
-    rm -rf "$folder"/{root,raspi3b} "$folder"/*.deb
-    mkdir -p "$folder"
-    : >"$folder/status" # nothing is installed there
-    apt_with "$folder" "deb [arch=arm64 signed-by=/usr/share/keyrings/debian-archive-keyring.gpg]" bookworm \
-        -o "Dir::State::status=$folder/status" -o APT::Architecture=arm64 -o APT::Architectures=arm64
-    kernel() { "${apt[@]/#apt-get/apt-cache}" depends "$1" | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1; }
-    cd "$folder"
-    "${apt[@]}" download "$(kernel linux-image-cloud-arm64)" "$(kernel linux-image-arm64)" busybox-static libmbedtls-dev
-    for package in *.deb; do
-        case $package in
-            *-cloud-*) dpkg-deb -x "$package" root ;;
-            linux-image-*) dpkg-deb -x "$package" raspi3b ;;
-            *) dpkg-deb -x "$package" root ;;
-        esac
-    done
-}
-
-# pi_initrd FOLDER LINUX MODULE...: the initrd of a Pi, with those modules of a kernel in the order in which they are loaded
-pi_initrd() {
-    local to=$1 from=$2 module modules=()
-    shift 2
-    for module; do modules+=("$(find "$from/lib/modules" -name "$module.ko")"); done
-    "$PYTHON" firmware/ports/pi/initrd.py "$to/initrd.gz" firmware/ports/pi/init build/firmware/pi-linux/root/bin/busybox \
-        build/firmware/pi/micropython "${modules[@]}"
-    cp "$from"/boot/vmlinuz-* "$to/kernel"
-}
-
-# Kernels and initrds of both machines, the device tree of a Raspberry Pi 3B, and a disk with an empty file system.
-build_pi_machine() {
-    local linux=$root/build/firmware/pi-linux pi=$root/build/firmware/pi raspi3b=$root/build/firmware/raspi3b
-    mkdir -p "$raspi3b"
-    pi_initrd "$pi" "$linux/root" virtio virtio_ring virtio_mmio virtio_blk failover net_failover virtio_net
-    pi_initrd "$raspi3b" "$linux/raspi3b" phy-generic usb-common usbcore roles udc-core dwc2 mii usbnet cdc_ether \
-        bcm2835 crc16 crc32c_generic mbcache jbd2 ext4 bcm2835_wdt
-    cp "$linux"/raspi3b/usr/lib/linux-image-*/broadcom/bcm2837-rpi-3-b.dtb "$raspi3b/device-tree"
-    rm -f "$pi/disk.img"
-    truncate -s 16M "$pi/disk.img"
-    PATH=$PATH:/usr/sbin mke2fs -q -t ext4 -L flash "$pi/disk.img"
+        USER_C_MODULES="$root/firmware/ports/usermod" "${with_tls[@]}"
 }
 
 # A build folder is kept when only our own files change: then a few files are compiled, and it is linked again.
 firmware_part() {
-    local key frozen c board pi linux=$root/build/firmware/pi-linux/root
+    local key frozen
     frozen=$(digest firmware/mqqb firmware/ordack/node firmware/ports/manifest.py firmware/ports/modules.py)
-    c=$(digest firmware/ports/usermod c_core)
     step lwip-source "$(cat build/stamps/micropython-source)" fetch_lwip
-    key="$(cat build/stamps/micropython-source) $(recipe build_mps2) $(digest firmware/ports/mps2/{Makefile,boards})"
-    for board in mps2-an385 mps2-an505 virt-rv32; do
-        step "firmware-$board" "$key $frozen $c $(digest firmware/ports/mps2)" \
-            build_mps2 $board "$key" USER_C_MODULES="$root/firmware/ports/usermod"
-    done
-    step firmware-mps2-an385-twin "$key $frozen $(digest firmware/ports/mps2)" \
-        build_mps2 mps2-an385-twin "$key" FROZEN_MANIFEST=manifest_twin.py
+    key="$(cat build/stamps/micropython-source) $(recipe build_mps2) $(digest firmware/ports/mps2/Makefile)"
+    step firmware-mps2-an385 "$key $frozen $(digest firmware/ports/usermod c_core firmware/ports/mps2)" \
+        build_mps2 mps2-an385 "$key" USER_C_MODULES="$root/firmware/ports/usermod"
     if for_tests; then # a board that has nothing of ours yet: ordack board deploy is tested on it
         step firmware-mps2-an385-stock "$key $(digest firmware/ports/mps2)" \
-            like build/firmware/mps2-an385-{stock,twin} build_mps2 mps2-an385-stock "$key" FROZEN_MANIFEST=manifest_stock.py
+            build_mps2 mps2-an385-stock "$key" FROZEN_MANIFEST=manifest_stock.py
     fi
-    key="$(cat build/stamps/micropython-source) $(recipe build_unix_board) $(digest firmware/ports/unix)"
-    step firmware-pi-linux "$root $(recipe fetch_pi_linux apt_with)" fetch_pi_linux
-    pi="$key $(cat build/stamps/firmware-pi-linux)" # whose mbed TLS it has
-    step firmware-pi "$pi $frozen $c" build_unix_board pi "$pi" CROSS_COMPILE=aarch64-linux-gnu- "${with_tls[@]}" \
-        CFLAGS_EXTRA="-I$linux/usr/include" LDFLAGS_EXTRA="-static -L$linux/usr/lib/aarch64-linux-gnu"
-    step firmware-pi-machine "$(cat build/stamps/firmware-pi{,-linux}) $(recipe build_pi_machine pi_initrd) $(cat firmware/ports/pi/* | sha256sum)" build_pi_machine
-    step firmware-unix "$(cat build/stamps/micropython-unix-c) $frozen" \
-        like build/firmware/unix build/micropython/unix-c build_unix_board unix "$(cat build/micropython/unix-c/made-for)" "${with_tls[@]}"
+    step firmware-unix "$(cat build/stamps/micropython-unix-c) $frozen $(recipe build_unix_board)" build_unix_board
 }
 
 # ---- what boards with a stock firmware take
@@ -364,7 +293,7 @@ firmware_part() {
 # The C core as a file for boards whose firmware comes from elsewhere: build/natmod/ARCH/_mqqb.mpy
 build_natmods() {
     local arch folder
-    for arch in x64 armv6m armv7m armv7emsp armv7emdp rv32imc xtensa; do
+    for arch in x64 armv6m armv7m; do
         folder=build/natmod/$arch
         rm -rf "$folder"
         mkdir -p "$folder"

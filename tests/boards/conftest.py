@@ -6,7 +6,7 @@ from pathlib import Path
 import power  # noqa: F401 - it ends the jumps of numbers at a start, for all tests here, whichever of them run
 import pytest
 
-from hil.emulated import M3, Chip
+from hil.emulated import M3
 from tests.support.emulated import Machine, write_flash
 from tests.support.examples import Boards
 
@@ -27,19 +27,18 @@ def machines() -> Iterator[Callable[..., Machine]]:
 
 @pytest.fixture
 def mps2(machines: Callable[..., Machine], tmp_path: Path) -> Callable[..., Machine]:
-    """Starts a board, a Cortex-M3 if no other chip is named; a flash is made for `main`, else the last one is used."""
+    """Starts a board, a Cortex-M3; a flash is made for `main`, else the last one is used."""
 
     def start(
         main: "str | None" = None,
         *more: str,
-        chip: Chip = M3,
         firmware: "Path | None" = None,
         settings: str = "heap=64",
     ) -> Machine:
         flash = tmp_path / "flash"
         if main is not None:
             write_flash(flash, main)
-        return machines(*chip.command(flash, settings, firmware), "-serial", "stdio", *more)
+        return machines(*M3.command(flash, settings, firmware), "-serial", "stdio", *more)
 
     return start
 

@@ -351,8 +351,7 @@ def test_files_take_the_place_of_others_on_fat_too(tmp_path: Path) -> None:
     [
         (4 << 10 | 3 << 8 | 6, False, {"mqqb/core_armv6m.mpy"}),
         (6 << 10 | 3 << 8 | 6, False, {"mqqb/core_armv7m.mpy"}),
-        (11 << 10 | 3 << 8 | 6, False, {"mqqb/core_rv32imc.mpy"}),
-        (9 << 10 | 3 << 8 | 6, False, {"mqqb/core_xtensa.mpy"}),
+        (7 << 10 | 3 << 8 | 6, False, {"mqqb/core_armv7m.mpy"}),  # RP2350
         (10 << 10 | 3 << 8 | 6, False, set()),  # ESP32
         (6, False, set()),
         (4 << 10 | 3 << 8 | 6, True, set()),

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from hil.emulated import CHIPS, M3, M33, RV32, Chip
+from hil.emulated import M3
 from tests.conformance import ROOT
 from tests.support.command import ordack, own_port
 from tests.support.emulated import DEADLINE_S, Machine
@@ -28,15 +28,8 @@ pytestmark = pytest.mark.timeout(300)
 
 # ---- microcontrollers
 
-every_board = pytest.mark.parametrize("chip", [M3, M33, RV32], ids=lambda chip: chip.name)
 
-
-@pytest.mark.parametrize(
-    ("chip", "firmware", "core"), [*((chip, None, "c-module") for chip in CHIPS), (M3, M3.twin, "python")]
-)
-def test_a_board_has_its_core_and_its_settings(
-    mps2: Callable[..., Machine], chip: Chip, firmware: Path | None, core: str
-) -> None:
+def test_a_board_has_its_core_and_its_settings(mps2: Callable[..., Machine]) -> None:
     machine = mps2(
         "import gc, machine, math, mps2, os, sys, time\n"
         "from mqqb import core\n"
@@ -46,15 +39,13 @@ def test_a_board_has_its_core_and_its_settings(
         "print('heap', gc.mem_free() + gc.mem_alloc(), 'year', time.localtime()[0])\n"
         "print(sys.implementation._machine, math.sqrt(2.25) * 3)\n"
         "mps2.power_off(7)\n",
-        chip=chip,
-        firmware=firmware,
         settings="heap=96 id=e660c0ffee port=1234",
     )
     assert machine.ended() == 7, machine.output
-    assert f"{core} /flash b'\\xe6`\\xc0\\xff\\xee' 1234 None" in machine.output
+    assert "c-module /flash b'\\xe6`\\xc0\\xff\\xee' 1234 None" in machine.output
     heap = int(machine.output.split("heap ")[1].split()[0])
     assert 90 << 10 < heap <= 96 << 10
-    assert f"with {chip.processor} 4.5" in machine.output
+    assert f"with {M3.processor} 4.5" in machine.output
     assert "year 2000" in machine.output  # no clock, and nobody told it the time
 
 
@@ -94,20 +85,18 @@ while True:
 """
 
 
-@every_board
-def test_what_a_board_flushed_survives_the_end_of_qemu(mps2: Callable[..., Machine], chip: Chip) -> None:
-    machine = mps2(FILE_MAIN, chip=chip)
+def test_what_a_board_flushed_survives_the_end_of_qemu(mps2: Callable[..., Machine]) -> None:
+    machine = mps2(FILE_MAIN)
     machine.until("was nothing")
     machine.until("wrote 20")
     machine.kill()
     written = machine.output.rpartition("\n")[0].count("wrote ")  # the last line may be a part of one
-    machine = mps2(chip=chip)
+    machine = mps2()
     was = int(machine.until(" and").split("was ")[1].split()[0])
     assert was >= written >= 20
 
 
-@every_board
-def test_flash_is_nor(mps2: Callable[..., Machine], chip: Chip) -> None:
+def test_flash_is_nor(mps2: Callable[..., Machine]) -> None:
     machine = mps2(
         "import mps2\n"
         "flash = mps2.Flash()\n"
@@ -122,15 +111,13 @@ def test_flash_is_nor(mps2: Callable[..., Machine], chip: Chip) -> None:
         "except OSError as error:\n"
         "    print('outside', error)\n"
         "mps2.power_off()\n",
-        chip=chip,
     )
     assert machine.ended() == 0
     assert "flash bytearray(b'\\n\\x00') True" in machine.output
     assert "outside [Errno 5] EIO" in machine.output
 
 
-@every_board
-def test_a_board_resets_and_knows_why(mps2: Callable[..., Machine], chip: Chip) -> None:
+def test_a_board_resets_and_knows_why(mps2: Callable[..., Machine]) -> None:
     machine = mps2(
         "import machine, mps2, time\n"
         "names = {getattr(machine, n): n for n in dir(machine) if n.endswith('_RESET')}\n"
@@ -149,7 +136,6 @@ def test_a_board_resets_and_knows_why(mps2: Callable[..., Machine], chip: Chip) 
         "print(time.localtime()[:5])\n"
         "machine.mem32[0xf0000000]\n",
         *("-icount", "shift=6,sleep=off"),  # its time goes by instructions, however busy this machine is
-        chip=chip,
     )
     assert machine.ended() == FAULT_STATUS
     causes = [line.split()[1] for line in machine.output.splitlines() if line.startswith("cause ")]
@@ -157,7 +143,7 @@ def test_a_board_resets_and_knows_why(mps2: Callable[..., Machine], chip: Chip) 
     assert "fed" in machine.output
     assert "(2026, 11, 21, 12, 34)" in machine.output
     assert "FAULT pc" in machine.output
-    assert f"{'mtval' if chip == RV32 else 'bfar'} f0000000" in machine.output
+    assert "bfar f0000000" in machine.output
 
 
 ECHO_MAIN = """\
@@ -216,9 +202,8 @@ def with_uart(
     return machine, line
 
 
-@every_board
-def test_a_uart_carries_all_it_has_room_for(mps2: Callable[..., Machine], chip: Chip, tmp_path: Path) -> None:
-    machine, line = with_uart(mps2, ECHO_MAIN, tmp_path / "uart1", chip.line, chip=chip)
+def test_a_uart_carries_all_it_has_room_for(mps2: Callable[..., Machine], tmp_path: Path) -> None:
+    machine, line = with_uart(mps2, ECHO_MAIN, tmp_path / "uart1", M3.line)
     with line:
         line.settimeout(DEADLINE_S)
         machine.until("ready")
@@ -308,13 +293,12 @@ mps2.power_off()
 """
 
 
-@every_board
-def test_a_board_reaches_a_server_over_ethernet(mps2: Callable[..., Machine], chip: Chip) -> None:
+def test_a_board_reaches_a_server_over_ethernet(mps2: Callable[..., Machine]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         server.settimeout(DEADLINE_S)
         settings = f"port={server.getsockname()[1]} closed={closed.getsockname()[1]}"
-        machine = mps2(LAN_MAIN, *chip.lan_with("52:54:00:00:00:2a"), settings=settings, chip=chip)
+        machine = mps2(LAN_MAIN, *M3.lan_with("52:54:00:00:00:2a"), settings=settings)
         connection, _ = server.accept()
         with connection:
             connection.settimeout(DEADLINE_S)

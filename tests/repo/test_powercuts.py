@@ -12,7 +12,7 @@ SURVIVED = CompletedProcess(["it"], 0, "seed 9\ncuts at write: 3\n")
 
 @pytest.fixture(autouse=True)
 def no_boards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(powercuts, "CHIPS", [])
+    monkeypatch.setattr(powercuts, "board", lambda cuts, seed: SURVIVED)
     monkeypatch.setattr(powercuts, "CUTS_IN_PROCESS", 2)
     monkeypatch.setattr(powercuts, "unix", lambda cuts, seed: SURVIVED)
 

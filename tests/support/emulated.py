@@ -10,7 +10,6 @@ from tests.conformance import ROOT
 
 FIRMWARE = ROOT / "build" / "firmware"
 MPS2 = FIRMWARE / "mps2-an385"
-TWIN = FIRMWARE / "mps2-an385-twin"
 DEADLINE_S = 240.0  # what an emulated machine has to do takes long on a machine that has other work
 
 

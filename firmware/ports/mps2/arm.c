@@ -1,11 +1,13 @@
-// arm.c: the Cortex-M boards from reset to main(), their interrupt vectors, ticks, and what is shown of a fault.
+// arm.c: the Cortex-M3 from reset to main(), its interrupt vectors, why it was reset, and what is shown of a fault.
 #include <string.h>
 
 #include "board.h"
+#include "uart.h"
 
 // From mps2.ld.
 extern uint8_t _stack_top[], _data_image[], _data_start[], _data_end[], _bss_start[], _bss_end[];
 
+int main(void);
 void UART0_RX_Handler(void);
 void UART0_TX_Handler(void);
 void UART1_RX_Handler(void);
@@ -13,13 +15,32 @@ void UART1_TX_Handler(void);
 void ETHERNET_Handler(void);
 
 #define SEMIHOSTING_BKPT 0xBEAB
-#define FPU_ON (0xFu << 20) // coprocessors 10 and 11, for all code
-#define CYCLES_PER_MS (CLOCK_HZ / 1000)
+#define FAULT_STATUS 3 // QEMU's exit status after a fault
+#define MAGIC 0x5265436Fu
 
 // The registers that the processor saves when it enters a handler.
 typedef struct {
     uint32_t r0, r1, r2, r3, r12, lr, pc, xpsr;
 } saved_t;
+
+static void show(const char *name, uint32_t value)
+{
+    char text[] = " 00000000";
+
+    for (int i = 8; i > 0; i--, value >>= 4) {
+        text[i] = "0123456789abcdef"[value & 15];
+    }
+    uart_write_slowly(&uarts[0], name, strlen(name));
+    uart_write_slowly(&uarts[0], text, 9);
+}
+
+void board_panic(const char *why)
+{
+    uart_write_slowly(&uarts[0], "\r\nPANIC ", 8);
+    uart_write_slowly(&uarts[0], why, strlen(why));
+    uart_write_slowly(&uarts[0], "\r\n", 2);
+    semihost_exit(FAULT_STATUS);
+}
 
 __attribute__((used)) void fault(saved_t *saved)
 {
@@ -29,18 +50,18 @@ __attribute__((used)) void fault(saved_t *saved)
         saved->pc += 2;
         return;
     }
-    board_show("\r\nFAULT pc", saved->pc);
-    board_show(" lr", saved->lr);
-    board_show(" xpsr", saved->xpsr);
-    board_show(" sp", (uint32_t)saved);
-    board_show("\r\n r0", saved->r0);
-    board_show(" r1", saved->r1);
-    board_show(" r2", saved->r2);
-    board_show(" r3", saved->r3);
-    board_show(" r12", saved->r12);
-    board_show("\r\n cfsr", SCB->CFSR);
-    board_show(" hfsr", SCB->HFSR);
-    board_show(" bfar", SCB->BFAR);
+    show("\r\nFAULT pc", saved->pc);
+    show(" lr", saved->lr);
+    show(" xpsr", saved->xpsr);
+    show(" sp", (uint32_t)saved);
+    show("\r\n r0", saved->r0);
+    show(" r1", saved->r1);
+    show(" r2", saved->r2);
+    show(" r3", saved->r3);
+    show(" r12", saved->r12);
+    show("\r\n cfsr", SCB->CFSR);
+    show(" hfsr", SCB->HFSR);
+    show(" bfar", SCB->BFAR);
     board_panic("fault");
 }
 
@@ -49,26 +70,53 @@ __attribute__((naked)) static void Fault_Handler(void)
     __asm volatile("mrs r0, msp\n b fault");
 }
 
-// -1 when QEMU was started without -semihosting: fault() sees to that.
-int32_t semihost_call(uint32_t operation, const void *argument)
-{
-    register uint32_t r0 __asm("r0") = operation;
-    register const void *r1 __asm("r1") = argument;
+// ---- resets and the watchdog
 
-    __asm volatile("bkpt 0xAB" : "+r"(r0) : "r"(r1) : "memory");
-    return r0;
+// Written before a reset, read after it.
+__attribute__((section(".noinit"))) static struct {
+    uint32_t magic;
+    uint32_t cause;
+} left;
+
+reset_cause_t reset_cause;
+static volatile uint32_t watchdog_ms; // left until the watchdog bites; 0: it sleeps
+
+static void reset_init(void)
+{
+    reset_cause = left.magic == MAGIC ? left.cause : RESET_POWER_ON;
+    // A reset from outside (QEMU's monitor) says nothing: it finds this.
+    left.magic = MAGIC;
+    left.cause = RESET_HARD;
+}
+
+void board_reset(reset_cause_t cause)
+{
+    left.cause = cause;
+    NVIC_SystemReset();
+}
+
+void watchdog_feed(uint32_t timeout_ms)
+{
+    watchdog_ms = timeout_ms;
+}
+
+void watchdog_tick(void)
+{
+    if (watchdog_ms != 0 && --watchdog_ms == 0) {
+        board_reset(RESET_WATCHDOG);
+    }
 }
 
 __attribute__((noreturn)) static void Reset_Handler(void)
 {
-#if __FPU_PRESENT
-    SCB->CPACR |= FPU_ON;
-    __DSB();
-    __ISB();
-#endif
     memcpy(_data_start, _data_image, _data_end - _data_start);
     memset(_bss_start, 0, _bss_end - _bss_start);
-    board_start();
+    reset_init();
+    uart_start(&uarts[0], 115200);
+    settings_init();
+    random_init();
+    clock_init();
+    semihost_exit(main());
 }
 
 void cpu_interrupt(int number, bool on)
@@ -78,33 +126,6 @@ void cpu_interrupt(int number, bool on)
     } else {
         NVIC_DisableIRQ(number);
     }
-}
-
-void cpu_wait(void)
-{
-    __WFI();
-}
-
-void cpu_reset(void)
-{
-    NVIC_SystemReset();
-}
-
-void cpu_start_ticks(void)
-{
-    SysTick_Config(CYCLES_PER_MS);
-}
-
-uint32_t cpu_since_tick(void)
-{
-    uint32_t left = SysTick->VAL; // counts down
-    uint32_t ticks = 0;
-
-    if (SCB->ICSR & SCB_ICSR_PENDSTSET_Msk) { // it has wrapped, and the handler waits for us
-        left = SysTick->VAL;
-        ticks = CYCLES_PER_MS;
-    }
-    return ticks + CYCLES_PER_MS - 1 - left;
 }
 
 typedef void (*handler_t)(void);

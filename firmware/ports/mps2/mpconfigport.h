@@ -5,14 +5,9 @@
 #define MICROPY_CONFIG_ROM_LEVEL (MICROPY_CONFIG_ROM_LEVEL_EXTRA_FEATURES)
 
 // The processor.
-#if defined(__riscv)
-#define MICROPY_EMIT_RV32 (1)
-#define MICROPY_EMIT_INLINE_RV32 (1)
-#else
 #define MICROPY_EMIT_THUMB (1)
 #define MICROPY_EMIT_INLINE_THUMB (1)
 #define MICROPY_MAKE_POINTER_CALLABLE(p) ((void *)((mp_uint_t)(p) | 1))
-#endif
 #define MICROPY_PERSISTENT_CODE_LOAD (1)
 #define MICROPY_OPT_COMPUTED_GOTO (1)
 
@@ -94,21 +89,13 @@ static inline uint32_t interrupts_mask(void)
 {
     uint32_t state;
 
-#if defined(__riscv)
-    __asm volatile("csrrci %0, mstatus, 8" : "=r"(state) : : "memory");
-#else
     __asm volatile("mrs %0, primask\n cpsid i" : "=r"(state) : : "memory");
-#endif
     return state;
 }
 
 static inline void interrupts_restore(uint32_t state)
 {
-#if defined(__riscv)
-    __asm volatile("csrs mstatus, %0" : : "r"(state & 8) : "memory");
-#else
     __asm volatile("msr primask, %0" : : "r"(state) : "memory");
-#endif
 }
 
 #define MICROPY_BEGIN_ATOMIC_SECTION() interrupts_mask()

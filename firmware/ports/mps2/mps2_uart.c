@@ -123,10 +123,7 @@ static void mp_machine_uart_init_helper(machine_uart_obj_t *self, size_t n_args,
     new_ring(&uart->outgoing, &MP_STATE_PORT(mps2_uart_outgoing)[self->number], args[ARG_txbuf].u_int);
     uart->flow_control = self->flow & FLOW_RTS;
     uart->overruns = 0;
-    if (!uart_start(uart, self->baud_rate)) {
-        mp_machine_uart_deinit(self);
-        mp_raise_OSError(MP_ENODEV);
-    }
+    uart_start(uart, self->baud_rate);
 }
 
 static mp_obj_t mp_machine_uart_make_new(const mp_obj_type_t *type, size_t n_args, size_t n_kw, const mp_obj_t *args)

@@ -1,7 +1,12 @@
-// semihost.c: semihosting, the calls that QEMU answers for the program that it runs.
+// semihost.c: what QEMU does for the program that it runs: settings, the host's time and randomness, and the end.
+//
+// Settings are words NAME=VALUE on QEMU's command line, so that two boards with the same firmware can differ.
+#include <stdlib.h>
 #include <string.h>
 
 #include "board.h"
+
+#include "py/runtime.h"
 
 enum {
     SYS_OPEN = 0x01,
@@ -16,16 +21,59 @@ enum {
 #define MODE_READ_BINARY 1
 #define FAILED (-1)
 
-void semihost_command_line(char *line, size_t size)
+static char line[1024];
+static uint64_t random_state;
+
+// -1 when QEMU was started without -semihosting: fault() sees to that.
+static int32_t semihost_call(uint32_t operation, const void *argument)
+{
+    register uint32_t r0 __asm("r0") = operation;
+    register const void *r1 __asm("r1") = argument;
+
+    __asm volatile("bkpt 0xAB" : "+r"(r0) : "r"(r1) : "memory");
+    return r0;
+}
+
+void settings_init(void)
 {
     struct {
         char *line;
         uint32_t size;
-    } argument = {line, size};
+    } argument = {line, sizeof(line)};
 
     if (semihost_call(SYS_GET_CMDLINE, &argument) == FAILED) {
         line[0] = 0;
     }
+}
+
+const char *setting(const char *name, size_t name_length, size_t *length)
+{
+    // The first word is the name of the firmware's file.
+    for (const char *word = strchr(line, ' '); word != NULL; word = strchr(word, ' ')) {
+        word++;
+        if (strncmp(word, name, name_length) == 0 && word[name_length] == '=') {
+            const char *value = word + name_length + 1;
+            const char *end = strchr(value, ' ');
+            *length = end == NULL ? strlen(value) : (size_t)(end - value);
+            return value;
+        }
+    }
+    return NULL;
+}
+
+uint32_t setting_number(const char *name, uint32_t otherwise)
+{
+    size_t length;
+    const char *digit = setting(name, strlen(name), &length);
+    uint32_t number = 0;
+
+    if (digit == NULL) {
+        return otherwise;
+    }
+    for (; length != 0 && *digit >= '0' && *digit <= '9'; length--) {
+        number = number * 10 + (*digit++ - '0');
+    }
+    return number;
 }
 
 uint32_t semihost_time(void)
@@ -35,7 +83,8 @@ uint32_t semihost_time(void)
     return seconds == FAILED ? 0 : seconds;
 }
 
-bool semihost_random(void *data, size_t size)
+// Fills data with the host's randomness; false if there is none.
+static bool semihost_random(void *data, size_t size)
 {
     static const char path[] = "/dev/urandom";
     struct {
@@ -62,6 +111,25 @@ void semihost_exit(int status)
 
     semihost_call(SYS_EXIT_EXTENDED, argument);
     for (;;) {
-        cpu_wait();
+        __WFI();
     }
+}
+
+void random_init(void)
+{
+    size_t length;
+
+    if (setting("seed", 4, &length) != NULL || !semihost_random(&random_state, sizeof(random_state))) {
+        random_state = setting_number("seed", 1);
+    }
+    random_state = random_state * 2 + 1; // never 0: that would stay 0
+}
+
+// xorshift64*
+uint32_t random_word(void)
+{
+    random_state ^= random_state >> 12;
+    random_state ^= random_state << 25;
+    random_state ^= random_state >> 27;
+    return (random_state * 0x2545F4914F6CDD1Dull) >> 32;
 }

@@ -1,12 +1,30 @@
-// uart.c: what all boards do with their UARTs. The hardware holds a few bytes each way; the rings hold the rest.
+// uart.c: ARM's CMSDK UARTs: the terminal, 0, and the one for programs, 1. The hardware holds one byte each way, the rings
+// hold the rest.
 #include "uart.h"
 
 #include "py/mphal.h"
 #include "py/runtime.h"
+#include "py/stream.h"
 #include "shared/runtime/interrupt_char.h"
 
 #define BITS_PER_BYTE 10
-#define FIFO_BYTES 32 // what an RP2040's hardware holds while nobody comes for it
+#define FIFO_BYTES 32  // what an RP2040's hardware holds while nobody comes for it
+#define DIVISOR_MIN 16 // the hardware's
+
+enum {
+    STATE_OUTGOING_FULL = 1 << 0,
+    STATE_RECEIVED_FULL = 1 << 1,
+    CONTROL_SEND = 1 << 0,
+    CONTROL_RECEIVE = 1 << 1,
+    CONTROL_SEND_INTERRUPT = 1 << 2,
+    CONTROL_RECEIVE_INTERRUPT = 1 << 3,
+    INTERRUPT_SENT = 1 << 0,
+    INTERRUPT_RECEIVED = 1 << 1,
+};
+
+typedef struct {
+    volatile uint32_t data, state, control, interrupt, divisor;
+} registers_t;
 
 static uint8_t terminal_received[1024], terminal_outgoing[256];
 
@@ -19,37 +37,59 @@ uart_t uarts[UART_COUNT] = {
         },
 };
 
-bool uart_start(uart_t *uart, uint32_t baud_rate)
+static registers_t *registers(const uart_t *uart)
 {
+    return (registers_t *)(UART_BASE + (uart - uarts) * UART_STRIDE);
+}
+
+// Whether its interrupt comes for what is received.
+static void listen(uart_t *uart, bool on)
+{
+    cpu_interrupt(UART0_RX_IRQn + 2 * (uart - uarts), on);
+}
+
+static bool has_byte(const uart_t *uart)
+{
+    return registers(uart)->state & STATE_RECEIVED_FULL;
+}
+
+static bool takes_byte(const uart_t *uart)
+{
+    return !(registers(uart)->state & STATE_OUTGOING_FULL);
+}
+
+void uart_start(uart_t *uart, uint32_t baud_rate)
+{
+    uint32_t divisor = CLOCK_HZ / baud_rate;
+
     uart->held = false;
     uart->baud_rate = baud_rate;
-    return line_start(uart - uarts, baud_rate);
+    registers(uart)->divisor = divisor < DIVISOR_MIN ? DIVISOR_MIN : divisor;
+    (void)registers(uart)->data; // held, since the ring of before was full: it has had its interrupt, and no other comes
+    registers(uart)->control = CONTROL_SEND | CONTROL_RECEIVE | CONTROL_RECEIVE_INTERRUPT;
+    listen(uart, true);
+    cpu_interrupt(UART0_TX_IRQn + 2 * (uart - uarts), true);
 }
 
 void uart_stop(uart_t *uart)
 {
-    line_stop(uart - uarts);
-}
-
-void uarts_init(void)
-{
-    uart_start(&uarts[0], 115200);
+    registers(uart)->control = 0;
+    listen(uart, false);
+    cpu_interrupt(UART0_TX_IRQn + 2 * (uart - uarts), false);
 }
 
 // ---- in: interrupts masked
 
-void uart_on_received(uart_t *uart)
+static void on_received(uart_t *uart)
 {
-    int number = uart - uarts;
-
-    while (line_has_byte(number)) {
+    while (has_byte(uart)) {
         if (uart->flow_control && ringbuf_free(&uart->received) == 0) {
             uart->held = true; // the byte stays in the hardware, and QEMU holds what would follow it
-            line_listen(number, false);
+            listen(uart, false);
             break;
         }
-        uint8_t byte = line_byte(number);
-        if (number == 0 && byte == mp_interrupt_char) {
+        uint8_t byte = registers(uart)->data;
+        if (uart == &uarts[0] && byte == mp_interrupt_char) {
             mp_sched_keyboard_interrupt();
         } else if (ringbuf_put(&uart->received, byte) != 0) {
             uart->overruns++;
@@ -58,36 +98,28 @@ void uart_on_received(uart_t *uart)
     board_wake();
 }
 
-void uarts_deaf(uint32_t ms)
+void uart_deaf(uart_t *uart, uint32_t ms)
 {
     uint32_t begin = mp_hal_ticks_us();
-    uint32_t heard[UART_COUNT] = {0}; // bytes that could have come
-    uint32_t came[UART_COUNT] = {0};
+    uint32_t could = 0, came = 0; // bytes
     uint32_t us;
 
-    for (int number = 1; number < UART_COUNT; number++) {
-        line_listen(number, false);
-    }
+    listen(uart, false);
     while ((us = mp_hal_ticks_us() - begin) < 1000 * ms) {
-        for (int number = 1; number < UART_COUNT; number++) {
-            uart_t *uart = &uarts[number];
-            if (uart->received.buf == NULL || uart->flow_control ||
-                (uint64_t)us * uart->baud_rate / (BITS_PER_BYTE * 1000000u) <= heard[number]) {
-                continue;
-            }
-            heard[number]++;
-            if (line_has_byte(number)) {
-                uint8_t byte = line_byte(number);
-                if (++came[number] > FIFO_BYTES || ringbuf_put(&uart->received, byte) != 0) {
-                    uart->overruns++;
-                }
+        if (uart->received.buf == NULL || uart->flow_control ||
+            (uint64_t)us * uart->baud_rate / (BITS_PER_BYTE * 1000000u) <= could) {
+            continue;
+        }
+        could++;
+        if (has_byte(uart)) {
+            uint8_t byte = registers(uart)->data;
+            if (++came > FIFO_BYTES || ringbuf_put(&uart->received, byte) != 0) {
+                uart->overruns++;
             }
         }
     }
-    for (int number = 1; number < UART_COUNT; number++) {
-        if (uarts[number].received.buf != NULL) {
-            line_listen(number, true);
-        }
+    if (uart->received.buf != NULL) {
+        listen(uart, true);
     }
 }
 
@@ -104,8 +136,8 @@ size_t uart_read(uart_t *uart, void *data, size_t size)
     ringbuf_memcpy_get_internal(&uart->received, data, size);
     if (uart->held) {
         uart->held = false;
-        line_listen(uart - uarts, true);
-        uart_on_received(uart);
+        listen(uart, true);
+        on_received(uart);
     }
     MICROPY_END_ATOMIC_SECTION(state);
     return size;
@@ -116,16 +148,15 @@ size_t uart_read(uart_t *uart, void *data, size_t size)
 // Interrupts masked. What the hardware does not take now, its interrupt will come for.
 static void send(uart_t *uart)
 {
-    int number = uart - uarts;
-
-    line_report_sent(number, true); // before the look at its state: it may get free right after it
-    while (line_takes_byte(number)) {
+    // before the look at its state: it may get free right after it
+    registers(uart)->control |= CONTROL_SEND_INTERRUPT;
+    while (takes_byte(uart)) {
         int byte = ringbuf_get(&uart->outgoing);
         if (byte < 0) {
-            line_report_sent(number, false);
+            registers(uart)->control &= ~CONTROL_SEND_INTERRUPT;
             break;
         }
-        line_put(number, byte);
+        registers(uart)->data = byte;
     }
 }
 
@@ -149,19 +180,82 @@ size_t uart_write(uart_t *uart, const void *data, size_t size)
 void uart_write_slowly(uart_t *uart, const char *data, size_t size)
 {
     while (size-- != 0) {
-        while (!line_takes_byte(uart - uarts)) {
+        while (!takes_byte(uart)) {
         }
-        line_put(uart - uarts, *data++);
+        registers(uart)->data = *data++;
     }
 }
 
 bool uart_is_empty(uart_t *uart)
 {
-    return ringbuf_avail(&uart->outgoing) == 0 && line_takes_byte(uart - uarts);
+    return ringbuf_avail(&uart->outgoing) == 0 && takes_byte(uart);
 }
 
-void uart_on_sent(uart_t *uart)
+// ---- interrupts
+
+static void received(uart_t *uart)
 {
+    registers(uart)->interrupt = INTERRUPT_RECEIVED;
+    on_received(uart);
+}
+
+static void sent(uart_t *uart)
+{
+    registers(uart)->interrupt = INTERRUPT_SENT;
     send(uart);
     board_wake();
+}
+
+void UART0_RX_Handler(void)
+{
+    received(&uarts[0]);
+}
+
+void UART0_TX_Handler(void)
+{
+    sent(&uarts[0]);
+}
+
+void UART1_RX_Handler(void)
+{
+    received(&uarts[1]);
+}
+
+void UART1_TX_Handler(void)
+{
+    sent(&uarts[1]);
+}
+
+// ---- UART 0 as standard input and output
+
+uintptr_t mp_hal_stdio_poll(uintptr_t asked)
+{
+    uintptr_t ready = asked & MP_STREAM_POLL_WR;
+
+    if ((asked & MP_STREAM_POLL_RD) && ringbuf_avail(&uarts[0].received) != 0) {
+        ready |= MP_STREAM_POLL_RD;
+    }
+    return ready;
+}
+
+int mp_hal_stdin_rx_chr(void)
+{
+    uint8_t byte;
+
+    while (uart_read(&uarts[0], &byte, 1) == 0) {
+        mp_event_wait_ms(1);
+    }
+    return byte;
+}
+
+mp_uint_t mp_hal_stdout_tx_strn(const char *text, size_t size)
+{
+    for (size_t sent = 0; sent < size;) {
+        size_t some = uart_write(&uarts[0], text + sent, size - sent);
+        if (some == 0) {
+            board_wait(); // somebody holds the line: nothing printed is lost
+        }
+        sent += some;
+    }
+    return size;
 }

@@ -1,9 +1,6 @@
 #!/usr/bin/env bash
-# The firmware of a Raspberry Pi Pico with the C core and our modules, and what it takes to run it in rp2040js.
-#   build.sh            after set-up; makes build/rp2/{firmware.uf2,firmware.bin,firmware.elf,rom.bin,node_modules}
-#   build.sh firmware   only the first three: what a board takes
-# Everything comes from Debian's sources and npm. The port is MicroPython's own, changed in one line: rp2040js has no boot
-# ROM, so the floating point routines are the compiler's instead of the ROM's.
+# The firmware of a Raspberry Pi Pico with the C core and our modules, after set-up: build/rp2/firmware.{uf2,bin,elf}.
+# Everything comes from Debian's sources; the port is MicroPython's own.
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 root=$PWD
@@ -16,15 +13,8 @@ say() { printf '  %s\n' "$*"; }
 
 as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 packages=()
-needed="cmake libstdc++-arm-none-eabi-newlib"
-[ "${1:-}" = firmware ] || needed+=" nodejs"
-for package in $needed; do
-    case $package in
-        cmake) command -v cmake ;;
-        nodejs) command -v npm || packages+=(npm); command -v node ;;
-        *) ls /usr/lib/arm-none-eabi/newlib/libstdc++.a ;;
-    esac >/dev/null 2>&1 || packages+=("$package")
-done
+command -v cmake >/dev/null || packages+=(cmake)
+[ -e /usr/lib/arm-none-eabi/newlib/libstdc++.a ] || packages+=(libstdc++-arm-none-eabi-newlib)
 if [ ${#packages[@]} != 0 ]; then
     say "Debian packages: ${packages[*]}"
     as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends "${packages[@]}" >"$out/packages.log"
@@ -54,32 +44,16 @@ copy_micropython() {
     ln -s "$out/sources/usr/src/tinyusb" lib/tinyusb
     ln -s "$(echo "$out"/sources/mbedtls-*/)" lib/mbedtls
     touch lib/micropython-lib/README.md # the port only looks whether it is there
-    sed -i 's/pico_set_float_implementation(${MICROPY_TARGET} micropython)/pico_set_float_implementation(${MICROPY_TARGET} compiler)/' ports/rp2/CMakeLists.txt
-    grep -q 'pico_set_float_implementation(${MICROPY_TARGET} compiler)' ports/rp2/CMakeLists.txt
 }
 
 firmware() {
     export MICROPY_MPYCROSS=$root/build/micropython/mpy-cross/mpy-cross
     cmake -S "$out/micropython/ports/rp2" -B "$out/firmware" -DMICROPY_BOARD=RPI_PICO \
         -DUSER_C_MODULES="$root/firmware/ports/usermod/mqqb/micropython.cmake" -DMICROPY_FROZEN_MANIFEST="$here/manifest.py" \
-        -DPICO_NO_PICOTOOL=1 \
-        -DPICO_DEFAULT_DOUBLE_IMPL=pico_double_compiler -DPICO_DEFAULT_BIT_OPS_IMPL=pico_bit_ops_compiler \
-        -DPICO_DEFAULT_MEM_OPS_IMPL=pico_mem_ops_compiler
+        -DPICO_NO_PICOTOOL=1
     make -j"$cpus" -C "$out/firmware"
     cp "$out/firmware/firmware.bin" "$out/firmware/firmware.elf" "$out/"
     "$root/.venv/bin/python" "$here/uf2.py" "$out/firmware.bin" "$out/firmware.uf2"
-}
-
-boot_rom() {
-    arm-none-eabi-gcc -mcpu=cortex-m0plus -mthumb -Os -ffreestanding -fno-builtin -fno-tree-loop-distribute-patterns -nostdlib -Wall -Wextra -Werror -Wl,--build-id=none \
-        -T "$here/rom/rom.ld" -o "$out/rom.elf" "$here/rom/rom.c" "$here/rom/tables.s"
-    arm-none-eabi-objcopy -O binary "$out/rom.elf" "$out/rom.bin"
-}
-
-emulator() {
-    cp "$here/package.json" "$here/package-lock.json" "$out/"
-    cd "$out"
-    npm ci --no-audit --no-fund
 }
 
 step() { # NAME FILE COMMAND: unless FILE is there
@@ -98,8 +72,4 @@ step sources "$out/sources/usr/src/tinyusb" fetch
 step micropython "$out/micropython" copy_micropython
 # make knows itself what has changed
 step firmware /nonexistent firmware
-if [ "${1:-}" != firmware ]; then
-    step emulator "$out/node_modules/rp2040js" emulator
-    step boot-rom /nonexistent boot_rom
-fi
 arm-none-eabi-size "$out/firmware.elf"
