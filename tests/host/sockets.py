@@ -14,8 +14,7 @@ from mqqb import handshake, parse
 from mqqb.events import MessageReceived
 from mqqb.session import Session, Settings
 from ordack.broker.manager import Manager
-from ordack.config.access import Networks
-from ordack.config.config import Config
+from ordack.config.config import Config, Networks
 from ordack.config.tls import Tls
 from ordack.server import tcp
 from ordack.server.listener import Listener, Listeners

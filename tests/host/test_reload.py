@@ -19,8 +19,7 @@ import pytest
 from mqqb import guids
 from ordack.client import Client
 from ordack.config.config import parse_serial
-from ordack.config.config_file import ConfigFile, parse, with_serial
-from ordack.config.running import Running
+from ordack.config.config_file import ConfigFile, Running, parse, with_serial
 from ordack.config.settings import TABLES
 
 from tests.support.command import DEADLINE_S, Serve, as_json, converse, ordack, own_port

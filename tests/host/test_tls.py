@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 from ordack.client import Client
-from ordack.config.access import Access
-from ordack.config.config import Config
+from ordack.config.config import Access, Config
 from ordack.config.tls import BadTls, Tls
 from ordack.server import certificates, tcp
 from ordack.server.certificates import BadCertificate

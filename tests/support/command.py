@@ -55,7 +55,7 @@ def leave():
             os._exit(ended[0])
 import ordack.cli.decode, ordack.cli.reload, ordack.server.health, ordack.server.listener, ordack.server.tcp
 import ordack.server.notify
-import ordack.pipeline.export, ordack.config.running
+import ordack.pipeline.export, ordack.config.config_file
 from ordack.cli import command_line, main
 from hil.signals import heed
 typer.main.get_params_from_function = functools.cache(typer.main.get_params_from_function)

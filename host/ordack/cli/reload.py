@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from ordack.broker.serve_log import ERROR, INFO, WARNING, Line, Log
 from ordack.config.config import EVERY_QUEUE
-from ordack.config.config_file import BadConfigFile, ConfigFile, Listen, is_loopback
-from ordack.config.running import Running
+from ordack.config.config_file import BadConfigFile, ConfigFile, Listen, Running, is_loopback
 from ordack.config.settings import LISTEN
 from ordack.config.tls import BadTls, Tls
 from ordack.server.listener import BadPlace, Listeners, sessions_for_files

@@ -19,8 +19,7 @@ from ordack.store import Store, StoreError, StoreFull, StoreUnknown, refuse_serv
 if TYPE_CHECKING:
     from ordack.broker.manager import Manager
     from ordack.config.config import SerialSettings
-    from ordack.config.config_file import ConfigFile, Listen
-    from ordack.config.running import Running
+    from ordack.config.config_file import ConfigFile, Listen, Running
     from ordack.config.tls import Tls
     from ordack.server.listener import Listener, Listeners
     from ordack.server.monitor import Monitor
@@ -152,7 +151,7 @@ def _serve_store(
     as_json: bool,
 ) -> None:
     """Open everything, and run. read: gives the file as it is at a later time."""
-    from ordack.config.running import Running
+    from ordack.config.config_file import Running
     from ordack.store.processes import IN_MEMORY, file_system
 
     refuse_served(store)  # whose ports may be the same

@@ -1,10 +1,11 @@
-"""`ordack.toml`: what `ordack serve` reads at its start. What may stand there is in `settings.py`.
+"""`ordack.toml`: what `ordack serve` reads at its start. `settings.py` lists the tables and keys that it may have.
 
-All that is wrong with a file is told at once, each with the file, the key, the value, the rule and what to do.
+All mistakes of a file are told at once, each with the file, the key, the value and what to write.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import ipaddress
 import json
 import os
@@ -13,58 +14,28 @@ import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeVar
 
 from mqqb import guids
 
-from ordack.config.access import Access, Network, Networks, parse_network
+from ordack.config import config, settings
 from ordack.config.config import (
     EVERY_QUEUE,
     SERIAL_PORT,
-    TLS_SCHEME,
+    Access,
+    Network,
+    Networks,
     SerialSettings,
     TlsFiles,
-    check_host,
     format_address,
-    parse_local_address,
-    parse_next_hop,
-    parse_public_queue,
-    parse_serial,
-    tls_places,
+    parse_network,
 )
-from ordack.config.names import BadName, local_queue, queue_name
+from ordack.config.names import local_queue, queue_name
 from ordack.config.paths import NotLocal, local_path
-from ordack.config.settings import (
-    CAPTURE_SIZE,
-    CERTIFICATES,
-    FILE_NAME,
-    FLAG,
-    FORM,
-    HOST,
-    HOSTS,
-    LABEL,
-    LISTEN,
-    LONGEST_LABEL,
-    NAME,
-    NETWORKS,
-    NUMBER,
-    PATH,
-    PLACE,
-    PLACES,
-    SOURCES,
-    TABLES,
-    TEXT,
-    WAY,
-    Setting,
-    Table,
-    in_range,
-    nearest,
-)
+from ordack.config.settings import CAPTURE_SIZE, FILE_NAME, LISTEN, LONGEST_LABEL, TABLES, Setting, Table, nearest
 
-LONGEST_FILE = 4 << 20  # bytes
-_PLACE = re.compile(r"(.*) \(at (?:line (\d+), column \d+|end of document)\)")
-_TWICE = re.compile(r"Cannot (?:declare|overwrite|mutate)", re.IGNORECASE)
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
+Key = TypeVar("Key")
 
 
 class BadConfigFile(ValueError):
@@ -91,12 +62,9 @@ class Listen(NamedTuple):
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """What a file says. listen, serial, own_names, log_format: empty if it says nothing of them. applications: where
-    those of other machines are taken. http: where HTTP is answered, if that is wanted; http_token_file: as
-    settings.TABLES has it. tls: what it is spoken with. next_hops, tls_hops, public_queues: as in Config.
-    sessions_per_address: networks, and how many sessions each of their addresses may have. queues: who may write to
-    them, by their names in lower case; EVERY_QUEUE: to all others. names: what people call queue managers, by GUID in
-    lower case. capture: the first file. numbers: of settings.NUMBERS, by name."""
+    """What a file says, by its tables and keys; a field is empty if the file says nothing of it. next_hops, tls_hops,
+    public_queues: as in Config. queues: by their names in lower case; EVERY_QUEUE: all others. names: by GUID in lower
+    case. capture: the first file. numbers: of settings.NUMBERS, by name."""
 
     path: Path | None = None
     listen: tuple[Listen, ...] = ()
@@ -121,10 +89,8 @@ class ConfigFile:
 def find(store: Path, named: Path | None) -> Path | None:
     """The file for a store: the one that somebody has named, else `ordack.toml` in the store's folder if it is
     there."""
-    if named is not None:
-        return named
-    path = store / FILE_NAME
-    return path if os.path.lexists(path) else None
+    path = named or store / FILE_NAME
+    return path if named or os.path.lexists(path) else None
 
 
 def read(path: Path | None) -> ConfigFile:
@@ -132,99 +98,26 @@ def read(path: Path | None) -> ConfigFile:
     if path is None:
         return ConfigFile()
     try:
-        with path.open("rb") as file:
-            data = file.read(LONGEST_FILE + 1)
+        return parse(path.read_text(encoding="utf-8-sig"), path)
     except OSError as error:
         raise BadConfigFile([f"{path}: it cannot be read: {error.strerror or error}"]) from None
-    if len(data) > LONGEST_FILE:
-        raise BadConfigFile([f"{path}: it is larger than {LONGEST_FILE} bytes: is it another file?"])
-    try:
-        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadConfigFile([f"{path}: byte {error.start} is no UTF-8: save the file as UTF-8"]) from None
-    return parse(text.replace("\r\n", "\n"), path)
 
 
 def parse(text: str, path: Path) -> ConfigFile:
     """What a file with this text says; `path`: its name, from whose folder relative paths go. Raises BadConfigFile."""
     try:
         document = tomllib.loads(f"{text}\n")  # so that its errors have a line
-    except (ValueError, RecursionError) as error:
-        raise BadConfigFile([f"{path}: {_not_toml(error)}"]) from None
+    except RecursionError:
+        raise BadConfigFile([f"{path}: it is nested too deeply"]) from None
+    except ValueError as error:
+        raise BadConfigFile([f"{path}: it is no TOML: {error}"]) from None
     reader = _Reader(path)
     found = reader.file(document)
     if reader.problems:
         raise BadConfigFile(reader.problems)
     return found
-
-
-def _not_toml(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "it is nested too deeply"
-    match = _PLACE.fullmatch(str(error))
-    said, line = (match[1], match[2]) if match else (str(error), None)
-    where = f"line {line}: " if line else "at its end: " if match else ""
-    if _TWICE.match(said):
-        return f"{where}a table or key stands there twice ({said}): keep one of them, with all that belongs into it"
-    return f"{where}it is no TOML ({said}): texts stand in quotation marks, tables in brackets"
-
-
-def _shown(value: object) -> str:
-    """A value as it stands in a file."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    text = json.dumps(value, default=str, ensure_ascii=False)
-    return text if len(text) <= 100 else f"{text[:97]}..."
-
-
-def _key(name: str) -> str:
-    return name if _BARE.fullmatch(name) else _shown(name)
-
-
-def _title(name: str) -> str:
-    """A table as it stands in a file."""
-    return f"[[{name}]]" if TABLES[name].many else f"[{name}]"
-
-
-# ---- values by their kind: each raises ValueError that says what to write
-
-
-def _number(setting: Setting, value: object) -> int:
-    if type(value) is int:
-        try:
-            return in_range(setting, value)
-        except ValueError:
-            pass
-    unit = f", in {setting.unit}" if setting.unit else ""
-    raise ValueError(f"write a whole number from {setting.minimum} to {setting.maximum}{unit}")
-
-
-def _flag(_setting: Setting, value: object) -> int:
-    if type(value) in (bool, int) and value in (0, 1):
-        return int(bool(value))
-    raise ValueError("write true or false")
-
-
-def _text(_setting: Setting, value: object) -> str:
-    if isinstance(value, str) and value:
-        return value
-    raise ValueError("write a text in quotation marks")
-
-
-def _form(_setting: Setting, value: object) -> str:
-    if value in ("text", "json"):
-        return str(value)
-    raise ValueError('write "text" or "json"')
-
-
-def _host(_setting: Setting, value: object) -> str:
-    try:
-        if isinstance(value, str):
-            check_host(value)
-            return value.lower()
-    except BadName:
-        pass
-    raise ValueError('write an IP address or the name of a machine, in quotation marks, as "10.0.0.5"')
 
 
 def is_loopback(host: str) -> bool:
@@ -235,72 +128,86 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _hosts(setting: Setting, value: object) -> tuple[str, ...]:
-    if isinstance(value, list) and value:
-        return tuple(_host(setting, one) for one in value)
-    raise ValueError('write a list of addresses, as ["plant", "10.0.0.5"]')
+def _shown(value: object) -> str:
+    """A value as it stands in a file."""
+    text = json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
-def _place(_setting: Setting, value: object) -> Listen:
+def _key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else _shown(name)
+
+
+def _guid(text: str) -> bytes | None:
     try:
-        if isinstance(value, str) or type(value) is int:
-            return Listen(*parse_local_address(str(value)))
+        return guids.guid_bytes(text)
     except ValueError:
-        pass
-    raise ValueError('write a port from 0 to 65535, as 9180, or an address with it, as "10.0.0.5:9180"')
+        return None
 
 
-def _texts(_setting: Setting, value: object) -> list[str]:
-    if isinstance(value, list) and all(isinstance(one, str) for one in value):
-        return value
-    raise ValueError('write a list of texts, as ["10.0.0.0/8"]')
+# ---- values by their kind: each raises ValueError, with a text if it says more than what is to be written
 
 
-def _networks(setting: Setting, value: object) -> Networks:
-    return Networks(tuple(parse_network(one) for one in _texts(setting, value)))
+def _flag(value: Any) -> int:
+    if type(value) not in (bool, int) or value not in (0, 1):
+        raise ValueError
+    return int(value)
 
 
-def _certificates(setting: Setting, value: object) -> frozenset[str]:
-    return frozenset(one.lower() for one in _texts(setting, value))
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError
+    return value
 
 
-def _label(_setting: Setting, value: object) -> str:
-    if (
-        isinstance(value, str)
-        and 1 <= len(value) <= LONGEST_LABEL
-        and value.isprintable()
-        and value == value.strip()
-        and not _is_guid(value)
-    ):
-        return value
-    raise ValueError(f'write a name of 1 to {LONGEST_LABEL} printable characters, as "press 7"')
+def _texts(value: Any) -> list[str]:
+    if not isinstance(value, list):
+        raise ValueError
+    return [_text(one) for one in value]
 
 
-def _is_guid(text: str) -> bool:
-    try:
-        guids.guid_bytes(text)
-    except ValueError:
-        return False
-    return True
+def _form(value: Any) -> str:
+    if value not in ("text", "json"):
+        raise ValueError
+    return str(value)
 
 
-_KINDS: dict[str, Callable[[Setting, object], Any]] = {
-    NUMBER: _number,
-    FLAG: _flag,
-    TEXT: _text,
-    PATH: _text,
-    FORM: _form,
-    HOST: _host,
-    HOSTS: _hosts,
-    PLACE: _place,
-    WAY: _text,
-    NAME: _text,
-    NETWORKS: _networks,
-    PLACES: _texts,
-    SOURCES: _texts,
-    LABEL: _label,
-    CERTIFICATES: _certificates,
+def _host(value: Any) -> str:
+    config.check_host(_text(value))
+    return str(value).lower()
+
+
+def _hosts(value: Any) -> tuple[str, ...]:
+    return tuple(map(_host, _texts(value or None)))
+
+
+def _place(value: Any) -> Listen:
+    return Listen(*config.parse_local_address(str(value) if type(value) is int else _text(value)))
+
+
+def _label(value: Any) -> str:
+    text = _text(value)
+    if len(text) > LONGEST_LABEL or not text.isprintable() or text != text.strip() or _guid(text):
+        raise ValueError
+    return text
+
+
+_KINDS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    settings.FLAG: (_flag, "true or false"),
+    settings.FORM: (_form, '"text" or "json"'),
+    settings.HOST: (_host, 'an IP address or the name of a machine, in quotation marks, as "10.0.0.5"'),
+    settings.HOSTS: (_hosts, 'a list of addresses, as ["plant", "10.0.0.5"]'),
+    settings.PLACE: (_place, 'a port from 0 to 65535, as 9180, or an address with it, as "10.0.0.5:9180"'),
+    settings.PLACES: (_texts, 'a list of texts, as ["10.0.0.0/8"]'),
+    settings.SOURCES: (_texts, 'a list of texts, as ["press 7"]'),
+    settings.LABEL: (_label, f'a name of 1 to {LONGEST_LABEL} printable characters, as "press 7"'),
+    settings.NETWORKS: (
+        lambda value: Networks(tuple(map(parse_network, _texts(value)))),
+        'a list of texts, as ["::1"]',
+    ),
+    settings.CERTIFICATES: (lambda value: frozenset(one.lower() for one in _texts(value)), 'a list, as ["press7"]'),
 }
+_OTHERS = _text, "a text in quotation marks"
 
 
 class _Reader:
@@ -316,39 +223,48 @@ class _Reader:
     def file(self, document: dict[str, Any]) -> ConfigFile:
         """What the whole document says."""
         top = self._keys("", TABLES[""], {key: value for key, value in document.items() if key not in TABLES})
-        tables = {name: self._table(name, TABLES[name], document.get(name)) for name in TABLES if name}
-        hops, serial = self._pairs("next-hops", tables, parse_next_hop), self._serial(tables["serial"])
+        tables = {name: self._table(name, TABLES[name], document[name]) for name in TABLES if name in document}
+        listeners = {name: tables.get(name, []) for name in ("listen", "applications")}
+        given: Mapping[str, str] = tables.get("next-hops", {})
+        hops = self._mapped("next-hops", given, _as_option(config.parse_next_hop))
+        serial = self._serial(tables.get("serial", []))
         for line in serial:
             if line.name in hops:
-                self.wrong(
-                    f"[[serial]] {line.name}", "[next-hops] has another way to it: give one of them another name"
-                )
-        capture = tables["capture"]
+                self.wrong(f"[[serial]] {line.name}", "[next-hops] has another way to it: give one another name")
+        names = self._mapped("names", tables.get("names", {}), _board)
+        texts = [name.casefold() for name in names.values()]
+        for text in {text for text in texts if texts.count(text) > 1}:
+            self.wrong(f"[names] {_shown(text)}", "two have this name: give one another")
         lines = {line.name for line in serial}
-        names = self._names(tables["names"])
-        tls = self._tls(tables["tls"])
-        self._needs_tls(document, tables)
+        capture, tls = tables.get("capture", {}), tables.get("tls", {})
+        if "tls" not in document:
+            self._refuse_tls(listeners, given)
         return ConfigFile(
             path=self.path,
-            listen=self._listen("listen", tables["listen"]),
-            applications=self._applications(tables["applications"]),
-            tls=tls,
+            listen=self._listen("listen", listeners["listen"]),
+            applications=self._listen("applications", listeners["applications"]),
+            tls=TlsFiles(*(tls[key] for key in TlsFiles._fields)) if len(tls) == len(TlsFiles._fields) else None,
             serial=serial,
             own_names=top.get("own-names", ()),
             log_format=top.get("log-format", ""),
             http=top.get("http"),
-            http_token_file=self._local("http-token-file", top["http-token-file"])
-            if "http-token-file" in top
-            else None,
+            http_token_file=top.get("http-token-file"),
             next_hops=hops,
-            tls_hops=self._tls_hops(tables["next-hops"], hops),
-            public_queues=self._pairs("public-queues", tables, parse_public_queue),
-            sessions_per_address=self._sessions(tables["sessions-per-address"]),
-            queues=self._queues(tables["queues"], lines, names),
+            tls_hops=self._tls_hops(given, hops),
+            public_queues=self._mapped(
+                "public-queues", tables.get("public-queues", {}), _as_option(config.parse_public_queue)
+            ),
+            sessions_per_address=tuple(
+                self._mapped("sessions-per-address", tables.get("sessions-per-address", {}), _network).items()
+            ),
+            queues={
+                name: self._access(name, keys, lines, names)
+                for name, keys in self._mapped("queues", tables.get("queues", {}), _queue).items()
+            },
             names=names,
-            capture=self._local("[capture] file", capture["file"]) if "file" in capture else None,
+            capture=capture.get("file"),
             capture_size=capture.get("size", CAPTURE_SIZE),
-            numbers=tables["settings"],
+            numbers=tables.get("settings", {}),
         )
 
     # ---- tables as settings.py describes them
@@ -356,45 +272,40 @@ class _Reader:
     def _table(self, name: str, table: Table, value: object) -> Any:
         """The values of a table by key; a list of such if it may stand there several times."""
         if table.many:
-            if value is None:
-                return []
-            if not (isinstance(value, list) and all(isinstance(one, dict) for one in value)):
-                self.wrong(f"[{name}]", f"it may stand there several times: write [[{name}]] in double brackets")
-                return []
-            return [
-                self._keys(f"[[{name}]]{f' number {number}' if len(value) > 1 else ''} ", table, one)
-                for number, one in enumerate(value, 1)
-            ]
-        if value is None:
+            if isinstance(value, list) and all(isinstance(one, dict) for one in value):
+                several = len(value) > 1
+                return [
+                    self._keys(f"[[{name}]]{f' number {number}' if several else ''} ", table, one)
+                    for number, one in enumerate(value, 1)
+                ]
+            self.wrong(f"[{name}]", f"it may stand there several times: write [[{name}]] in double brackets")
+            return []
+        if not isinstance(value, dict):
+            self.wrong(f"{name} = {_shown(value)}", f"it is a table: write [{name}], and its keys below")
             return {}
-        if not self._is_table(value, name):
-            return {}
-        if table.each and "" not in table.keys:
-            return {
-                key: self._keys(f"[{name}.{_key(key)}] ", table, one)
-                for key, one in value.items()
-                if self._is_table(one, f"{name}.{_key(key)}")
-            }
-        if table.each:
-            return {
-                key: read
-                for key, one in value.items()
-                if (read := self._value(f"[{name}] {_key(key)}", table.keys[""], one)) is not None
-            }
-        return self._keys(f"[{name}] ", table, value)
-
-    def _is_table(self, value: object, name: str) -> TypeGuard[dict[str, Any]]:
-        if isinstance(value, dict):
-            return True
-        self.wrong(f"{name} = {_shown(value)}", f"it is a table: write [{name}], and its keys below")
-        return False
+        if not table.each:
+            return self._keys(f"[{name}] ", table, value)
+        found = {}
+        for key, one in value.items():
+            if "" in table.keys:
+                read = self._value(f"[{name}] {_key(key)}", table.keys[""], one)
+            else:
+                read = self._table(f"{name}.{_key(key)}", Table("", table.keys), one)
+            if read is not None:
+                found[key] = read
+        return found
 
     def _keys(self, where: str, table: Table, given: Mapping[str, object]) -> dict[str, Any]:
         """where: the table, as it is named in front of its keys."""
         found = {}
         for key, value in given.items():
             if key not in table.keys:
-                self._unknown(where, table, key, value)
+                known = {name: name for name in table.keys} | {
+                    name: f"[{name}]" for name in TABLES if name and not where
+                }
+                meant = nearest(key, known)
+                hint = f"did you mean {known[meant]}?" if meant else f"there are {', '.join(known.values())}"
+                self.wrong(f"{where}{_key(key)}", f"there is no such {'key here' if where else 'key or table'}; {hint}")
             elif (read := self._value(f"{where}{key}", table.keys[key], value)) is not None:
                 found[key] = read
         for key in table.needed:
@@ -403,186 +314,110 @@ class _Reader:
         return found
 
     def _value(self, where: str, setting: Setting, value: object) -> Any:
+        read, words = _KINDS.get(setting.kind, _OTHERS)
+        if setting.kind == settings.NUMBER:
+            read, unit = setting.checked, f", in {setting.unit}" if setting.unit else ""
+            words = f"a whole number from {setting.minimum} to {setting.maximum}{unit}"
         try:
-            return _KINDS[setting.kind](setting, value)
-        except ValueError as error:
-            self.wrong(f"{where} = {_shown(value)}", str(error))
+            found = read(value)
+            return self.path.parent / local_path(found) if setting.kind == settings.PATH else found
+        except (ValueError, NotLocal) as error:
+            self.wrong(f"{where} = {_shown(value)}", str(error) or f"write {words}")
             return None
 
-    def _unknown(self, where: str, table: Table, key: str, value: object) -> None:
-        places = {known: name for name, other in reversed(TABLES.items()) for known in other.keys}
-        is_table = isinstance(value, dict) or (
-            isinstance(value, list) and value and all(isinstance(one, dict) for one in value)
-        )
-        if not where and is_table:
-            meant = nearest(key, filter(None, TABLES))
-            known = ", ".join(_title(name) for name in TABLES if name)
-            hint = f"did you mean {_title(meant)}?" if meant else f"there are {known}"
-            self.wrong(f"[{_key(key)}]", f"there is no such table; {hint}")
-            return
-        meant = nearest(key, table.keys)
-        hint = f"did you mean {meant}?"
-        if not meant:
-            other = nearest(key, filter(None, places))
-            hint = f"did you mean {other}, in {_title(places[other])}? " if other and places[other] else ""
-            hint += f"there are {', '.join(table.keys)}"
-        self.wrong(f"{where}{_key(key)}", f"there is no such key here; {hint}")
+    def _mapped(
+        self, name: str, given: Mapping[str, Any], read: Callable[[str, Any], tuple[Key, Any]]
+    ) -> dict[Key, Any]:
+        """A table whose pairs are read, which raises ValueError for some."""
+        found: dict[Key, Any] = {}
+        for text, value in given.items():
+            where = f"[{name}.{_key(text)}]" if isinstance(value, dict) else f"[{name}] {_key(text)} = {_shown(value)}"
+            try:
+                key, meant = read(text, value)
+            except ValueError as error:
+                self.wrong(where, str(error))
+                continue
+            if key in found:
+                self.wrong(where, "it stands there twice, spelled in two ways: remove one")
+            found[key] = meant
+        return found
 
     # ---- what takes more than a look at one value
 
-    def _applications(self, given: list[dict[str, Any]]) -> tuple[Listen, ...]:
-        for one in given:
-            host = one.get("address", LISTEN[0])
-            if not (one.get("tls") or one.get("allow-plain") or is_loopback(host)):
-                self.wrong(
-                    f"[[applications]] address = {_shown(host)}",
-                    "it is not this machine's alone, so write tls = true; with allow-plain = true instead anybody on "
-                    "the way reads, changes and takes messages",
-                )
-        return self._listen("applications", [one for one in given if "port" in one])
-
     def _listen(self, table: str, given: list[dict[str, Any]]) -> tuple[Listen, ...]:
-        found = [
-            Listen(
+        found: list[Listen] = []
+        for one in given:
+            place = Listen(
                 one.get("address", LISTEN[0]),
                 one.get("port", LISTEN[1]),
                 one.get("allow"),
                 bool(one.get("tls")),
                 one.get("allow-certificates"),
             )
-            for one in given
-        ]
-        for listen in found:
-            if listen.certificates is not None and not listen.tls:
-                self.wrong(f"[[{table}]] {listen}", "allow-certificates needs tls = true: without TLS nobody shows one")
-        places = [one[:2] for one in found if one.port]
-        for place in sorted({format_address(*place) for place in places if places.count(place) > 1}):
-            self.wrong(f"[[{table}]]", f"{place} stands there twice: remove one")
+            where = f"[[{table}]] {place}"
+            if table == "applications" and not (place.tls or one.get("allow-plain") or is_loopback(place.address)):
+                self.wrong(
+                    where,
+                    "it is not this machine's alone, so write tls = true; with allow-plain = true instead anybody on "
+                    "the way reads, changes and takes messages",
+                )
+            if place.certificates is not None and not place.tls:
+                self.wrong(where, "allow-certificates needs tls = true: without TLS nobody shows one")
+            if place.port and place[:2] in [other[:2] for other in found]:
+                self.wrong(f"[[{table}]]", f"{place} stands there twice: remove one")
+            found.append(place)
         return tuple(found)
 
-    def _tls(self, given: Mapping[str, str]) -> TlsFiles | None:
-        paths = [self._local(f"[tls] {key}", given[key]) for key in TlsFiles._fields if key in given]
-        found = [path for path in paths if path]
-        return TlsFiles(*found) if len(found) == len(TlsFiles._fields) else None
-
-    def _needs_tls(self, document: Mapping[str, Any], tables: Mapping[str, Any]) -> None:
+    def _refuse_tls(self, listeners: Mapping[str, list[dict[str, Any]]], hops: Mapping[str, str]) -> None:
         """Note what asks for TLS in a file without the table for it."""
-        if "tls" in document:
-            return
-        asks = [f"[[{name}]] tls" for name in ("listen", "applications") for one in tables[name] if one.get("tls")]
-        asks += [
-            f"[next-hops] {_key(key)}" for key, value in tables["next-hops"].items() if value.startswith(TLS_SCHEME)
-        ]
+        asks = [f"[[{name}]] tls" for name, given in listeners.items() for one in given if one.get("tls")]
+        asks += [f"[next-hops] {_key(key)}" for key, value in hops.items() if value.startswith(config.TLS_SCHEME)]
         for where in asks:
             self.wrong(where, "it needs the table [tls], with certificate, key and authority; `ordack tls` makes them")
 
     def _tls_hops(self, given: Mapping[str, str], hops: Mapping[str, tuple[str, int]]) -> frozenset[tuple[str, int]]:
         """hops: those of the given ones that can be read."""
         try:
-            return tls_places(f"{key}={value}" for key, value in given.items() if key.lower() in hops)
+            return config.tls_places(f"{key}={value}" for key, value in given.items() if key.lower() in hops)
         except ValueError as error:
             self.wrong("[next-hops]", str(error))
             return frozenset()
 
     def _serial(self, given: list[dict[str, Any]]) -> tuple[SerialSettings, ...]:
-        found: list[SerialSettings] = []
+        found: dict[str, SerialSettings] = {}
         for one in given:
             if "port" not in one:
                 continue
             name = f"{one['name']}=" if "name" in one else ""
             baud = f"@{one['baud']}" if "baud" in one else ""
             try:
-                line = parse_serial(f"{name}{one['port']}{baud}")
+                line = config.parse_serial(f"{name}{one['port']}{baud}")
             except ValueError as error:
                 self.wrong(f"[[serial]] port = {_shown(one['port'])}", f"{error}; give it a name with the key name")
                 continue
-            if any(line.name == other.name for other in found):
-                self.wrong(
-                    f"[[serial]] {line.name}", "two lines have this name: give one another name with the key name"
-                )
-            found.append(line)
-        return tuple(found)
+            if line.name in found:
+                self.wrong(f"[[serial]] {line.name}", "two lines have this name: give one another with the key name")
+            found[line.name] = line
+        return tuple(found.values())
 
-    def _pairs(self, name: str, tables: Mapping[str, Any], read: Callable[[str], tuple[str, Any]]) -> dict[str, Any]:
-        """The pairs of a table, as the option of the same name would have them."""
-        found: dict[str, Any] = {}
-        for key, value in tables[name].items():
-            where = f"[{name}] {_key(key)} = {_shown(value)}"
-            try:
-                known, meant = read(f"{key}={value}")
-            except ValueError as error:
-                self.wrong(where, str(error))
-                continue
-            if known in found:
-                self.wrong(where, "it stands there twice, spelled in two ways: remove one")
-            found[known] = meant
-        return found
-
-    def _sessions(self, given: Mapping[str, int]) -> tuple[tuple[Network, int], ...]:
-        found: dict[Network, int] = {}
-        for text, limit in given.items():
-            where = f"[sessions-per-address] {_key(text)}"
-            try:
-                network = parse_network(text)
-            except ValueError as error:
-                self.wrong(where, str(error))
-                continue
-            if network in found:
-                self.wrong(where, "it stands there twice, spelled in two ways: remove one")
-            found[network] = limit
-        return tuple(found.items())
-
-    def _names(self, given: Mapping[str, str]) -> dict[str, str]:
-        found: dict[str, str] = {}
-        for text, name in given.items():
-            where = f"[names] {_key(text)} = {_shown(name)}"
-            if not _is_guid(text):
-                self.wrong(where, "what is named is a GUID: `ordack state` shows those of whoever is connected")
-                continue
-            guid = guids.guid_text(guids.guid_bytes(text))[1:-1].lower()
-            if guid in found:
-                self.wrong(where, "it stands there twice, spelled in two ways: remove one")
-            if name.casefold() in (other.casefold() for other in found.values()):
-                self.wrong(where, "two have this name: give one another")
-            found[guid] = name
-        return found
-
-    def _queues(
-        self, given: Mapping[str, dict[str, Any]], lines: Collection[str], names: Mapping[str, str]
-    ) -> dict[str, Access]:
-        found: dict[str, Access] = {}
-        for text, keys in given.items():
-            where = f"[queues.{_key(text)}]"
-            try:
-                name = text if text == EVERY_QUEUE else queue_name(local_queue(text)).lower()
-            except BadName as error:
-                self.wrong(where, str(error))
-                continue
-            if name in found:
-                self.wrong(where, "it stands there twice, spelled in two ways: remove one")
-            found[name] = self._access(where, keys, lines, names)
-        return found
-
-    def _access(self, where: str, keys: Mapping[str, Any], lines: Collection[str], names: Mapping[str, str]) -> Access:
+    def _access(self, queue: str, keys: Mapping[str, Any], lines: Collection[str], names: Mapping[str, str]) -> Access:
         """lines: names of serial lines. names: of queue managers, by GUID."""
+        where = f"[queues.{_key(queue)}]"
         networks: list[Network] = []
         for text in keys.get("allow-addresses", ()):
-            if text.lower() in lines:
-                continue
             try:
-                networks.append(parse_network(text))
+                networks += [] if text.lower() in lines else [parse_network(text)]
             except ValueError as error:
                 self.wrong(f"{where} allow-addresses", f"{error}; it is no line of [[serial]] either")
-        guid_of = {name.casefold(): guid for guid, name in names.items()}
-        sources = []
+        guid_of = {name.casefold(): guids.guid_bytes(guid) for guid, name in names.items()}
+        sources: list[bytes] = []
         for text in keys.get("allow-sources", ()):
-            guid = text if _is_guid(text) else guid_of.get(text.casefold())
-            if guid:
-                sources.append(guids.guid_bytes(guid))
-            else:
-                meant = nearest(text, names.values())
-                hint = f"; did you mean {_shown(meant)}?" if meant else ""
-                self.wrong(f"{where} allow-sources", f"{_shown(text)} is neither a GUID nor a name of [names]{hint}")
+            if guid := _guid(text) or guid_of.get(text.casefold()):
+                sources.append(guid)
+                continue
+            meant = nearest(text, names.values())
+            hint = f"; did you mean {_shown(meant)}?" if meant else ""
+            self.wrong(f"{where} allow-sources", f"{_shown(text)} is neither a GUID nor a name of [names]{hint}")
         return Access(
             Networks(tuple(networks)) if "allow-addresses" in keys else None,
             frozenset(text.lower() for text in keys.get("allow-addresses", ()) if text.lower() in lines),
@@ -590,12 +425,27 @@ class _Reader:
             keys.get("allow-certificates"),
         )
 
-    def _local(self, where: str, text: str) -> Path | None:
-        try:
-            return self.path.parent / local_path(text)
-        except NotLocal as error:
-            self.wrong(f"{where} = {_shown(text)}", str(error))
-            return None
+
+# ---- pairs of tables
+
+
+def _as_option(parse: Callable[[str], tuple[str, Any]]) -> Callable[[str, Any], tuple[str, Any]]:
+    return lambda key, value: parse(f"{key}={value}")
+
+
+def _network(text: str, value: int) -> tuple[Network, int]:
+    return parse_network(text), value
+
+
+def _board(text: str, value: str) -> tuple[str, str]:
+    guid = _guid(text)
+    if guid is None:
+        raise ValueError("what is named is a GUID: `ordack state` shows those of whoever is connected")
+    return guids.guid_text(guid)[1:-1].lower(), value
+
+
+def _queue(text: str, value: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    return (text if text == EVERY_QUEUE else queue_name(local_queue(text)).lower()), value
 
 
 def with_serial(hops: Mapping[str, tuple[str, int]], lines: Iterable[SerialSettings]) -> dict[str, tuple[str, int]]:
@@ -604,5 +454,70 @@ def with_serial(hops: Mapping[str, tuple[str, int]], lines: Iterable[SerialSetti
     for line in lines:
         if line.name in found:
             raise ValueError(f"{line.name}: there are two ways to it; NAME=PORT gives a serial line another name")
-        found[line.name] = line.name, SERIAL_PORT
+        found[line.name] = (line.name, SERIAL_PORT)
     return found
+
+
+# ---- what a running queue manager goes by
+
+OF_TABLE = {"capture_size": "capture", "tls_hops": "next-hops"}  # fields of a file that share a table with another
+
+
+@dataclass(frozen=True)
+class Running:
+    """A file, with what options say in its place."""
+
+    file: ConfigFile
+
+    def config(self, listening: tuple[tuple[str, int], ...]) -> config.Config:
+        """The Config that this means. listening: addresses and ports."""
+        file = self.file
+        return config.Config.of(
+            file.numbers,
+            listening=listening,
+            next_hops=file.next_hops,
+            tls_hops=file.tls_hops,
+            public_queues=file.public_queues,
+            own_names=frozenset(file.own_names),
+            sessions_per_address=file.sessions_per_address,
+            access=file.queues,
+            names=file.names,
+        )
+
+    def taking_up(self, file: ConfigFile) -> Running:
+        """The same with what can be taken up of this file. Raises ValueError if it has another way to one of the
+        serial lines."""
+        later = {name for name, setting in settings.NUMBERS.items() if setting.reload == settings.RESTART}
+        numbers = {name: value for name, value in file.numbers.items() if name not in later}
+        numbers |= {name: value for name, value in self.file.numbers.items() if name in later}
+        fixed = {name: getattr(self.file, name) for name in _fixed_fields()}
+        hops = with_serial(_said(file, "next_hops"), self.file.serial)
+        return Running(dataclasses.replace(file, **fixed, next_hops=hops, numbers=numbers))
+
+    def differences(self, file: ConfigFile) -> list[str]:
+        """The tables and keys in which this file is another than this."""
+        names = [_table(name) for name in _fields() if _said(file, name) != _said(self.file, name)]
+        names += [name for name in settings.NUMBERS if file.numbers.get(name) != self.file.numbers.get(name)]
+        return list(dict.fromkeys(names))
+
+
+def _fields() -> list[str]:
+    return [one.name for one in dataclasses.fields(ConfigFile) if one.name not in ("path", "numbers")]
+
+
+def _said(file: ConfigFile, field: str) -> Any:
+    """What the file says in this field; a serial line is no next hop there."""
+    value = getattr(file, field)
+    return {name: hop for name, hop in value.items() if hop[1] != SERIAL_PORT} if field == "next_hops" else value
+
+
+def _table(field: str) -> str:
+    """Of which table this field is, or which key at the top."""
+    return OF_TABLE.get(field, field.replace("_", "-"))
+
+
+def _fixed_fields() -> list[str]:
+    """Those that stay as they are until the next start."""
+    known = [(name or key, setting) for name, table in TABLES.items() for key, setting in table.keys.items()]
+    fixed = {name for name, setting in known if setting.reload == settings.RESTART}
+    return [name for name in _fields() if _table(name) in fixed]

@@ -47,6 +47,12 @@ class Setting(NamedTuple):
     reload: int = AT_ONCE
     field: str = ""
 
+    def checked(self, value: object) -> int:
+        """A number that keeps to the limits; raises ValueError."""
+        if type(value) is not int or not self.minimum <= value <= self.maximum:
+            raise ValueError
+        return value
+
 
 class Table(NamedTuple):
     """A table of the file. keys: its settings by name; of them, `needed` must be there. many: it may stand there
@@ -382,10 +388,3 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def _form(word: str) -> str:
     return word.lower().replace("_", "-")
-
-
-def in_range(setting: Setting, value: int) -> int:
-    """A number that keeps to the limits of its setting; raises ValueError."""
-    if not setting.minimum <= value <= setting.maximum:
-        raise ValueError(f"{value} is not in {setting.minimum} to {setting.maximum}")
-    return value

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ordack.config import machine
-from ordack.config.access import Networks, certificate_refusal
-from ordack.config.config import LOOPBACK, format_address
+from ordack.config.config import LOOPBACK, Networks, certificate_refusal, format_address
 from ordack.config.config_file import Listen
 
 BACKLOG = 1000  # connections that wait in the kernel, as of boards that all come back at once
