@@ -196,8 +196,8 @@ size_t mqqb_run_number(mqqb_outgoing *out, uint32_t *previous, uint8_t *packets,
     return done;
 }
 
-size_t mqqb_run_depart(const uint8_t *first, size_t transaction_at, uint32_t previous, uint32_t clock_set,
-                       uint8_t *packets, const uint32_t *sizes, size_t count)
+size_t mqqb_run_depart(const uint8_t *first, size_t transaction_at, uint32_t previous, uint8_t *packets,
+                       const uint32_t *sizes, size_t count)
 {
     size_t done;
 
@@ -210,10 +210,6 @@ size_t mqqb_run_depart(const uint8_t *first, size_t transaction_at, uint32_t pre
         }
         write_le32(packets + transaction_at + MQQB_TX_PREVIOUS_IN_PART, previous);
         previous = le32(packets + transaction_at + MQQB_TX_NUMBER_IN_PART);
-        if (le32(packets + MQQB_USER_SENT_TIME_AT) < clock_set) {
-            write_le32(packets + MQQB_BASE_TIME_TO_REACH_QUEUE_AT, UINT32_MAX);
-            write_le32(packets + MQQB_USER_TIME_TO_BE_RECEIVED_AT, UINT32_MAX);
-        }
         packets[MQQB_BASE_FLAGS_AT] &= (uint8_t)~MQQB_BASE_SH;
         packets += sizes[done];
     }

@@ -28,9 +28,8 @@ from ordack.api.reads import Here
 from ordack.api.receiving import Cursor, Empty, Received, Receiving, Reject, cannot_reject, patience
 from ordack.api.remote import Access, Home, There, address_of
 from ordack.broker import outcome
-from ordack.broker.commits import AS_CONFIGURED, Commit, Current, Direct, Emptying, Wanted
+from ordack.broker.commits import AS_CONFIGURED, Commit, Current, Direct, Emptying, Order, Wanted, deletable
 from ordack.broker.message import Message
-from ordack.broker.orders import Order, deletable
 from ordack.broker.sending import Further, Letter, Properties, Run, Sent, in_runs, letter_of
 from ordack.broker.service import PAGE
 from ordack.config.config import Config, TlsFiles

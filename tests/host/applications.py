@@ -9,9 +9,8 @@ from typing import Any
 from mqqb import confirm
 from ordack.broker import service
 from ordack.broker.applications import Application, Asked, PutBack, Question, Take
-from ordack.broker.commits import Commit, Emptying, Request, Wanted
+from ordack.broker.commits import Commit, Emptying, Order, Request, Wanted
 from ordack.broker.manager import Manager
-from ordack.broker.orders import Order
 from ordack.broker.sending import Sent, SentRun, each, in_runs
 from ordack.client import Letter
 from ordack.store import Store, StoreError

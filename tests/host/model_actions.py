@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from mqqb import confirm
 from mqqb.names import DirectQueueFormatName
+from ordack.broker.incoming import indispensable
 from ordack.broker.links import Hop, Link
-from ordack.broker.order_acks import indispensable
 from ordack.broker.sending import ACKNOWLEDGE
 from ordack.client import Queue, Reject
 from ordack.config.settings import NEVER

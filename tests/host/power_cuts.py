@@ -35,7 +35,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 from mqqb import confirm
-from ordack.broker import orders, pieces
+from ordack.broker import commits, outcome
 from ordack.broker.commits import Commit, Wanted
 from ordack.broker.sending import Letter, in_runs
 from ordack.cli.move import move_all
@@ -299,7 +299,7 @@ class Episode:
             note = self.ledger.notes[tag]
             note.queue, note.moved = "line1", True
         moved = move_all(
-            host.application, DEAD_XACT, f"DIRECT=OS:{name}\\private$\\line1", orders.Selection(in_doubt=False), 3
+            host.application, DEAD_XACT, f"DIRECT=OS:{name}\\private$\\line1", commits.Selection(in_doubt=False), 3
         )
         self.act(host, lambda: list(moved))
 
@@ -434,7 +434,7 @@ ACTIONS: Sequence[tuple[Callable[[Episode, Powered], None], int]] = (
 def _settings(dice: random.Random) -> Iterator[None]:
     """Logs so short that there are checkpoints; numbers, and pieces of long work, that are the same each time."""
     looks = itertools.count()
-    ticking = SimpleNamespace(monotonic=lambda: pieces.PIECE_S * next(looks), sleep=lambda _: None)
+    ticking = SimpleNamespace(monotonic=lambda: outcome.PIECE_S * next(looks), sleep=lambda _: None)
     looked_at, emptied = dice.choice(LOGS)
     free = dice.choice((0, 1 << 30, 2 << 30))
     chunk = dice.choice((BLOCK, 4 * BLOCK, write_ahead.CHUNK_BYTES))
@@ -448,7 +448,7 @@ def _settings(dice: random.Random) -> Iterator[None]:
         mock.patch.object(write_ahead, "WAIT_S", 0),
         mock.patch.object(write_ahead, "disk_bytes", return_value=(SMALL_DISK, free)),
         mock.patch.object(database, "file_system", return_value=""),
-        mock.patch.object(pieces, "time", ticking),
+        mock.patch.object(outcome, "time", ticking),
         mock.patch("secrets.randbelow", dice.randrange),
         mock.patch("secrets.token_bytes", dice.randbytes),
     ):

@@ -24,7 +24,6 @@ from ordack.broker.prediction import ready_to_follow
 from ordack.broker.sending import Letter
 from ordack.client import Client
 from ordack.config.config import Config
-from ordack.store import clock
 
 from tests.support.host_world import HERE, Host, World, world_of
 
@@ -216,7 +215,7 @@ def test_what_follows_leaves_as_on_the_full_path(tmp_path: Path, monkeypatch: py
         pair.receiver.store.close()
 
 
-@pytest.mark.rule("B-265", "B-318")
+@pytest.mark.rule("B-318")
 @given(st.data())
 def test_c_and_its_twin_make_the_same_ready_to_follow(data: st.DataObject) -> None:
     first = build.user_message(samples.SENDER, 7, samples.DIRECT, b"first", delivery="transactional")
@@ -226,9 +225,6 @@ def test_c_and_its_twin_make_the_same_ready_to_follow(data: st.DataObject) -> No
         body = bytes(data.draw(st.integers(0, 9)))
         packet = build.user_message(samples.SENDER, number, samples.DIRECT, body, delivery="transactional")
         pack_into("<I", packet, at + core.TX_NUMBER_IN_PART, number)
-        if data.draw(st.booleans()):
-            sent_time = data.draw(st.sampled_from((0, clock.FIRST - 1, clock.FIRST)))
-            pack_into("<I", packet, core.USER_SENT_TIME_AT, sent_time)
         if data.draw(st.integers(0, 3)) == 0:
             place = data.draw(st.sampled_from((2, 3, 12, 60, 64, at - 1, at, at + 20)))
             packet[place] ^= 1 << data.draw(st.integers(0, 7))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from mqqb import acks, confirm, guids
-from ordack.broker.order_acks import OrderAcks
+from ordack.broker.incoming import OrderAcks
 from ordack.broker.sending import Sent
 from ordack.config.config import PORT
 from ordack.store.memory import Numbers

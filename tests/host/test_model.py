@@ -15,11 +15,10 @@ from mqqb.destination import IncomingStream
 from mqqb.events import MessageReceived
 from mqqb.session import Session
 from mqqb.streams import OutgoingStream
-from ordack.broker import order_acks
-from ordack.broker.incoming import IncomingState
+from ordack.broker import incoming
+from ordack.broker.incoming import IncomingState, OrderAcks
 from ordack.broker.links import Turns
 from ordack.broker.manager import Manager
-from ordack.broker.order_acks import OrderAcks
 from ordack.broker.prediction import MessageRun, PredictingSession
 from ordack.config.settings import NEVER
 from ordack.store import StoreError
@@ -199,7 +198,7 @@ def _send_what_was_withdrawn(patch: pytest.MonkeyPatch) -> None:
 
 def _give_up_without_a_word(patch: pytest.MonkeyPatch) -> None:
     """OrderAcks cover what a FinalAck has rejected that was given up."""
-    patch.setattr(order_acks, "given_up", lambda acknowledgements, states: [])
+    patch.setattr(incoming, "given_up", lambda acknowledgements, states: [])
 
 
 def _one_queue_after_the_other(patch: pytest.MonkeyPatch) -> None:

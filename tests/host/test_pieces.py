@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import itertools
-import random
 import time
-from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mqqb.confirm import NACK_Q_PURGED, SENT_TIME
+from mqqb.confirm import NACK_Q_PURGED
 from ordack.api.remote import purge_outgoing
+from ordack.broker import outcome
 from ordack.broker import outgoing as outgoing_queues
-from ordack.broker import pieces
 from ordack.broker.manager import Manager
-from ordack.broker.pieces import in_pieces
+from ordack.broker.outcome import in_pieces
 from ordack.broker.tables import LongStream
 from ordack.client import Client, Letter
 from ordack.config.config import Config
 from ordack.config.names import DEAD_LETTER
 from ordack.store import Store, StoreError
-from ordack.store.clock import sent_time
 
-from hil.dice import new_seed
 from tests.support.beside import outcomes_of
-from tests.support.host_world import HERE, START, WALL, Crash, Host, exchange, two_hosts, wall_at, world_of
+from tests.support.host_world import HERE, Host, two_hosts, world_of
 from tests.support.steps import steps_of
 
 pytestmark = pytest.mark.slow
@@ -53,8 +49,8 @@ def store(tmp_path: Path) -> Path:
 
 def _in_between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
     """Where the piecework pauses, another process has its turn; however quick this one is, that is so each 100."""
-    monkeypatch.setattr(pieces, "PIECE_S", 0)
-    monkeypatch.setattr(pieces.time, "sleep", lambda _seconds: act())
+    monkeypatch.setattr(outcome, "PIECE_S", 0)
+    monkeypatch.setattr(outcome.time, "sleep", lambda _seconds: act())
 
 
 @pytest.mark.rule("B-340", "B-339")
@@ -146,7 +142,7 @@ def test_a_piece_ends_when_its_time_is_over_whatever_a_message_costs(
     with Store(tmp_path, create=True) as opened:
         assert in_pieces(opened, work) == 2000
     spans = [end - begin for begin, end in itertools.pairwise(began)]
-    assert all(pieces.PIECE_S <= span + 1e-9 <= pieces.PIECE_S + pieces.CHUNK * cost_s + 2e-9 for span in spans)
+    assert all(outcome.PIECE_S <= span + 1e-9 <= outcome.PIECE_S + outcome.CHUNK * cost_s + 2e-9 for span in spans)
     assert len(spans) > 1
 
 
@@ -171,8 +167,8 @@ def _count_steps(folder: Path, count: int, newer: int) -> int:
 def test_a_purge_costs_as_much_for_each_message_whatever_comes_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pieces, "PIECE_S", 0.0)
-    monkeypatch.setattr(pieces.time, "sleep", lambda _seconds: None)
+    monkeypatch.setattr(outcome, "PIECE_S", 0.0)
+    monkeypatch.setattr(outcome.time, "sleep", lambda _seconds: None)
     few = _count_steps(tmp_path / "few", 500, 0)
     assert _count_steps(tmp_path / "many", 2000, 0) <= 5 * few
     assert _count_steps(tmp_path / "newer", 500, 2000) <= 1.5 * few
@@ -232,7 +228,7 @@ def test_a_crash_puts_no_more_in_doubt_than_may_have_been_sent(tmp_path: Path, m
 
 @pytest.mark.rule("C-80")
 def test_old_outcomes_are_forgotten_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "PIECE_S", 0.0)
+    monkeypatch.setattr(outcome, "PIECE_S", 0.0)
     host = Host(tmp_path, Config(outcomes_kept=10), "10.0.0.9")
     world = world_of([host], [])
     host.store.memory.add_outcomes([(number, b"x", 1000 - number, None) for number in range(1, 201)])
@@ -242,7 +238,7 @@ def test_old_outcomes_are_forgotten_in_pieces(tmp_path: Path, monkeypatch: pytes
         world.now += 1000
         host.manager.poll(world.now, world.wall)
         left.append(sum(host.store.memory.outcome(number) is not None for number in range(1, 201)))
-        assert 0 <= left[-2] - left[-1] <= pieces.CHUNK
+        assert 0 <= left[-2] - left[-1] <= outcome.CHUNK
     assert all(host.store.memory.outcome(number) for number in range(1, 11)), "the youngest"
     world.now += 2000 * host.config.history_lifetime
     host.manager.poll(world.now, world.wall)
@@ -252,7 +248,7 @@ def test_old_outcomes_are_forgotten_in_pieces(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.rule("B-154")
 def test_the_duplicate_filter_forgets_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "PIECE_S", 0.0)
+    monkeypatch.setattr(outcome, "PIECE_S", 0.0)
     host = Host(tmp_path, Config(), "10.0.0.9")
     world = world_of([host], [])
     host.store.memory.save_history([(b"x" * 16, number, world.wall) for number in range(COUNT)])
@@ -263,7 +259,7 @@ def test_the_duplicate_filter_forgets_in_pieces(tmp_path: Path, monkeypatch: pyt
     while left[-1]:
         host.manager.poll(world.now, world.wall)
         left.append(len(host.store.memory.history()))
-        assert 0 <= left[-2] - left[-1] <= pieces.CHUNK
+        assert 0 <= left[-2] - left[-1] <= outcome.CHUNK
         assert left[-1] == 0 or host.manager.is_behind
     host.store.close()
 
@@ -273,7 +269,7 @@ def test_the_duplicate_filter_forgets_in_pieces(tmp_path: Path, monkeypatch: pyt
 def test_sessions_are_served_while_a_thousand_messages_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, purged: bool
 ) -> None:
-    monkeypatch.setattr(pieces, "PIECE_S", 0.0)
+    monkeypatch.setattr(outcome, "PIECE_S", 0.0)
     host = Host(tmp_path, Config(next_hops={"plant": HERE}), "10.0.0.9")
     with host.client() as client, client.store.transaction():
         for _ in range(1000):
@@ -310,93 +306,3 @@ def test_a_purge_that_fails_says_so_and_leaves_the_rest(store: Path, monkeypatch
             client.purge_queue("big")
         other.store._database.connection.execute("ROLLBACK")
         assert 0 < len(list(client.queue("big").peek())) < COUNT
-
-
-def _times(store: Store) -> list[list[Any]]:
-    """All that says when something was sent or came, and what follows from that; of outgoing messages, of those here,
-    and of the duplicate filter."""
-    every = store._database.all
-    outgoing = every("SELECT id, substr(packet, 1, 60), send_until, due, confirmation FROM outgoing_messages")
-    return [
-        [
-            (key, sent_time(start), until, due, array("I", record)[SENT_TIME] if record else None)
-            for key, start, until, due, record in outgoing
-        ],
-        every("SELECT lookup_id, expires, arrived / 1000000 FROM messages"),
-        every("SELECT message_id, time FROM history ORDER BY message_id"),
-    ]
-
-
-def _set_back(folder: Path, behind: int) -> Host:
-    """A queue manager whose clock is so many seconds behind, with COUNT messages of each kind in its store, and in its
-    duplicate filter."""
-    host = Host(folder, Config(next_hops={"plant": HERE}), "10.0.0.9")
-    host.behind = behind
-    host.restart(START, snapshot=True)
-    now = WALL - behind
-    with host.client() as client, client.store.transaction():
-        client.send_many(Letter(LINE1, b"", ttrq=100 + number) for number in range(COUNT))
-        client.send_many(Letter("line1", b"", ttbr=100 + number) for number in range(COUNT))
-    host.store._database.all("UPDATE messages SET arrived = ?", (1_000_000 * now,))
-    host.store.memory.save_history([(b"x" * 16, number, now) for number in range(COUNT)])
-    host.manager.poll(START, now)
-    return host
-
-
-@pytest.mark.rule("B-311", "B-288")
-@pytest.mark.parametrize("behind", [WALL - START // 1000, 20 * 86_400])
-@pytest.mark.parametrize("kills", [False, True])
-def test_a_clock_that_is_put_forward_moves_times_in_pieces_and_each_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: int, kills: bool
-) -> None:
-    """It showed 1970, or the time when the machine was switched off, twenty days ago. The process may die at each
-    statement."""
-    monkeypatch.setattr(pieces, "PIECE_S", 0.0)
-    dice = random.Random(seed := new_seed())
-    print("seed", seed)
-    host = _set_back(tmp_path, behind)
-    before = _times(host.store)
-    host.behind, now = 0, START
-    expected = [[(key, *(time and time + behind for time in times)) for key, *times in rows] for rows in before]
-    seen = before
-    for poll in range(1000):
-        now += 50
-        if kills and (poll or behind > 30 * 86_400):  # who knows of the step has to write it down first
-            host.arm(dice.randint(1, 60))
-        try:
-            host.manager.poll(now, wall_at(now))
-        except Crash:
-            host.restart(now)
-        host.store._database.connection.exec_trace = None
-        found = _times(host.store)
-        changed = sum(row != old for rows, olds in zip(found, seen, strict=True) for row, old in zip(rows, olds))
-        assert changed <= (2 if kills else 1) * pieces.CHUNK  # a start has a piece of its own
-        seen = found
-        if seen == expected and not host.manager.is_behind:
-            break
-    assert seen == expected
-    assert host.crashes > 5 or not kills
-    host.restart(now, snapshot=True)
-    while host.manager.is_behind:
-        host.manager.poll(now, wall_at(now))
-    assert _times(host.store) == expected
-    host.store.close()
-
-
-def test_nothing_expires_and_nothing_leaves_while_times_are_being_moved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pieces, "PIECE_S", 0.0)
-    receiver, host = Host(tmp_path / "receiver"), _set_back(tmp_path / "sender", 20 * 86_400)
-    world = world_of([receiver, host], [])
-    host.behind = 0
-    polls = 0
-    while polls == 0 or host.manager.is_behind:
-        polls += 1
-        host.manager.poll(world.now, world.wall)
-        exchange(world)
-        assert receiver.content("line1") == [] or not host.manager.is_behind
-    assert polls > 10
-    world.settle(lambda: len(receiver.content("line1")) == COUNT)
-    assert len(host.content("line1")) == COUNT
-    host.store.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from mqqb import confirm, core, guids
-from ordack.broker import pieces
+from ordack.broker import outcome
 from ordack.broker.tables import LongStream
 from ordack.config.config import Config
 from ordack.config.settings import NEVER
@@ -48,7 +48,7 @@ def _visit(world: World, host: Host, *peers: Peer) -> None:
 
 
 def _give_up(world: World) -> None:
-    """Once in a second, and then in pieces."""
+    """Once in a second, and then in outcome."""
     for _ in range(20):
         world.pass_time(100)
 
@@ -127,21 +127,6 @@ def test_an_acknowledgement_that_nobody_fetches_expires(tmp_path: Path) -> None:
     assert peer.rejected == {1: 0x8002}, "nobody knows any more"
 
 
-def test_a_clock_that_is_set_ends_no_acknowledgement(tmp_path: Path) -> None:
-    """A machine without a battery for its clock begins in 1970."""
-    host = Host(tmp_path)
-    peer = peer_of(1, "nowhere")
-    world = world_of([host], [])
-    host.behind = WALL
-    host.restart(world.now, snapshot=True)
-    peer.send(b"x", sent_time=0)
-    _visit(world, host, peer)
-    host.behind = 0
-    for _ in range(3):
-        world.pass_time(1000)
-    assert len(host.store.outgoing.messages()) == 1
-
-
 def _purged(world: World, host: Host, peer: Peer, count: int) -> None:
     """A peer sends so many messages and leaves; then its queue is purged."""
     for _ in range(count):
@@ -192,7 +177,7 @@ def test_final_acks_for_an_absent_peer_wait_on_the_disk_and_all_of_them_arrive_i
 def test_final_acks_are_given_up_in_pieces_and_no_more_than_are_too_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pieces, "PIECE_S", 0.0)  # the smallest pieces, however fast this machine is
+    monkeypatch.setattr(outcome, "PIECE_S", 0.0)  # the smallest pieces, however fast this machine is
     monkeypatch.setattr(LongStream, "ahead", 40)
     host = Host(tmp_path)
     world = world_of([host], [])
@@ -211,7 +196,7 @@ def test_final_acks_are_given_up_in_pieces_and_no_more_than_are_too_many(
     assert len(host.store.outgoing.messages()) == 150
     assert [entry.key for entry in host.store.outgoing.messages()] == list(range(851, 1001)), "the oldest are given up"
     assert len(left) > 8
-    assert max(written) <= 3 * pieces.CHUNK
+    assert max(written) <= 3 * outcome.CHUNK
 
 
 @pytest.mark.rule("B-435", "B-285", "B-151")

@@ -14,7 +14,7 @@ import apsw
 import pytest
 from mqqb import acks, build, confirm, core, guids, handshake, headers, parse, rare
 from ordack.broker import outcome, sending
-from ordack.broker.batch import Batch
+from ordack.broker.acceptance import Batch
 from ordack.broker.outcome import Outcomes
 from ordack.broker.sending import Letter, Run, Sending, Sent, each, in_runs
 from ordack.config.config import Config

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from mqqb import confirm
 from mqqb.session import Session
-from ordack.broker.commits import Commit, Request
-from ordack.broker.orders import Order
+from ordack.broker.commits import Commit, Order, Request
 from ordack.broker.prediction import PredictingSession
 from ordack.client import Letter
 from ordack.config.config import Config

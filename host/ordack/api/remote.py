@@ -31,13 +31,13 @@ from ordack.broker.commits import (
     Direct,
     Done,
     Emptying,
+    Order,
     Request,
     Wanted,
     asked_again,
     unknown,
 )
-from ordack.broker.order_acks import indispensable
-from ordack.broker.orders import Order
+from ordack.broker.incoming import indispensable
 from ordack.broker.sending import Sent, SentRun, each
 from ordack.config.config import TLS_SCHEME, Config, TlsFiles, check_host, format_address, parse_address
 from ordack.store import Store, StoreBusy, StoreError, StoreServed, StoreUnknown

@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 from ordack.broker import service
 from ordack.broker.commits import Emptying, Request, Wanted, carry_out, take
-from ordack.broker.outcome import Outcomes
+from ordack.broker.outcome import Outcomes, piece
 from ordack.broker.outgoing import OutgoingQueues
-from ordack.broker.pieces import PIECE_S, piece
 from ordack.broker.serve_log import ERROR, Operator
 from ordack.store import Store, StoreError
 from ordack.store.messages import ANY, Stored
@@ -53,9 +52,6 @@ class Claim(NamedTuple):
 
 Asked = Take | PutBack | Claim | Request | Emptying
 Question = tuple[Application, Asked]
-REMOVED_AT_ONCE = 30  # messages of a queue that is emptied: others wait for them
-TOLD_S = 0.0001  # for those that somebody is told of, or half as long as the disk takes to make that durable
-TOLD_CHUNK = 5  # of them between two looks at the clock
 
 
 class _Done(NamedTuple):
@@ -139,19 +135,11 @@ class Applications:
         )
 
     def must_last(self, questions: Sequence[Question]) -> bool:
-        """Must what is asked for be on the disk before it is answered? What is taken or put back need not; nor messages
-        that go from a queue that is emptied, as long as nobody is told of it, and more are to go."""
-        return any(
-            isinstance(question, Request) or (isinstance(question, Emptying) and self._is_told(question))
-            for _, question in questions
-        )
+        """Must what is asked for be on the disk before it is answered? What is taken or put back need not."""
+        return any(isinstance(question, (Request, Emptying)) for _, question in questions)
 
-    def _is_told(self, emptying: Emptying) -> bool:
-        wants = self._store.messages.wants(emptying.queue, REMOVED_AT_ONCE, emptying.last)
-        return not wants or any(wants)
-
-    def decide(self, outcomes: Outcomes, questions: Sequence[Question], now: int, durable: bool) -> None:
-        """Do what is asked for. durable: will the transaction be?"""
+    def decide(self, outcomes: Outcomes, questions: Sequence[Question], now: int) -> None:
+        """Do what is asked for."""
         self._done = []
         self.has_obeyed = False
         if self._returning:
@@ -160,9 +148,9 @@ class Applications:
             self._store.answers.forget(identifier)
         for application, question in questions:
             if application in self._connected:
-                self._answer(outcomes, application, question, now, durable)
+                self._answer(outcomes, application, question, now)
 
-    def _answer(self, outcomes: Outcomes, application: Application, question: Asked, now: int, durable: bool) -> None:
+    def _answer(self, outcomes: Outcomes, application: Application, question: Asked, now: int) -> None:
         stored: Collection[Added] = ()
         try:
             with self._store.attempt():
@@ -176,7 +164,7 @@ class Applications:
                     done = _Done(application, answer, (), taken, None, *counts)
                     self.has_obeyed |= order is not None
                 elif isinstance(question, Emptying):
-                    removed, is_all = self._empty(outcomes, question, durable)
+                    removed, is_all = self._empty(outcomes, question)
                     done = _Done(application, service.frame(service.DONE, (removed, is_all)), removed=removed)
                 elif isinstance(question, Claim):
                     done = _Done(application, service.frame(service.DONE), self._store.messages.adopt(question.keys))
@@ -199,17 +187,10 @@ class Applications:
             self._done.append(done)
             self._outgoing.fed(stored)
 
-    def _empty(self, outcomes: Outcomes, emptying: Emptying, durable: bool) -> tuple[int, bool]:
+    def _empty(self, outcomes: Outcomes, emptying: Emptying) -> tuple[int, bool]:
         """Remove some messages: how many, and whether that was all."""
         queue, message_class, last, marks = emptying
-        is_told = self._is_told(emptying)
-        if is_told and not durable:  # another process has put something there just now
-            return 0, False
-        if is_told:
-            seconds = min(max(TOLD_S, self._store.work.commit_us / 2e6), PIECE_S)
-            removed, _ = piece(lambda limit: outcomes.empty(queue, message_class, limit, last), seconds, TOLD_CHUNK)
-        else:
-            removed = outcomes.empty(queue, message_class, REMOVED_AT_ONCE, last)
+        removed, _ = piece(lambda limit: outcomes.empty(queue, message_class, limit, last))
         if removed:
             return removed, False
         self._store.touch()

@@ -12,19 +12,253 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Collection, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from mqqb import confirm
+from mqqb import confirm, core, guid_names, guids
+from mqqb.names import QueueName
 
-from ordack.broker.orders import Order, obey
-from ordack.broker.outcome import Outcomes
-from ordack.broker.pieces import in_pieces
-from ordack.broker.sending import Run, Sending, SentRun
+from ordack.broker import outcome
+from ordack.broker.message import Message
+from ordack.broker.outcome import CHUNK, Outcomes, in_pieces, piece
+from ordack.broker.sending import Letter, Run, Sending, SentRun, delivery_to, open_queue, target
 from ordack.config import names
 from ordack.config.config import Config
-from ordack.store import Store, StoreError, StoreServed, StoreUnknown
-from ordack.store.messages import NotTaken, Selection, Stored
+from ordack.config.settings import NEVER
+from ordack.store import Store, StoreError, StoreServed, StoreUnknown, messages
+from ordack.store.exports import Export
+from ordack.store.messages import NotTaken, Stored
 from ordack.store.outgoing import Added
+from ordack.store.queues import NoSuchQueue, Queue, QueueNotEmpty
+from ordack.store.schema import POISON, SYSTEM
+from ordack.text import counted
+
+
+# Messages are moved: dead letters, copies, poison messages. Each leaves its queue and begins its new life in one
+# transaction. It becomes a new message with an identifier and times of its own, since its destination would filter it
+# otherwise (B-248, B-271); a poison message goes back into its queue as it is. A dead letter in doubt may have been
+# received (C-84 to C-86): moved, it can come twice.
+class Selection(NamedTuple):
+    """Which messages are meant. classes: any if empty. label: a pattern with * and ?. sent_from, sent_before: seconds
+    since 1970. in_doubt: also dead letters that are in doubt."""
+
+    classes: frozenset[int] = frozenset()
+    label: str = "*"
+    sent_from: float = 0
+    sent_before: float = NEVER
+    in_doubt: bool = False
+
+    def means(self, message: Message) -> bool:
+        """Is this message meant, in doubt or not?"""
+        return (
+            (not self.classes or message.message_class in self.classes)
+            and fnmatchcase(message.label, self.label)
+            and self.sent_from <= message.sent_time < self.sent_before
+        )
+
+
+class Move(NamedTuple):
+    """The message with this lookup id in the queue with this identifier is to go to this destination, as Letter has it;
+    None: to the one that it had. in_doubt: even if it may have been received."""
+
+    queue: int
+    lookup_id: int
+    destination: str | None = None
+    in_doubt: bool = False
+
+
+class Moved(NamedTuple):
+    """What became of a message. destination: where it was to go. message_id: of the new one; None: it is still where it
+    was, for it is in doubt."""
+
+    message: Message
+    destination: str
+    message_id: int | None
+
+
+def move_one(outcomes: Outcomes, wanted: Move) -> Moved | None:
+    """Move one message in the running transaction: what became of it; None if it is not there any more or somebody
+    is receiving it. Raises what Client.send does, and StoreError for one that is in doubt
+    unless that is wanted too."""
+    store = outcomes.store
+    queue = store.queues.find(wanted.queue)
+    if queue is None:
+        raise NoSuchQueue(f"there is no queue {wanted.queue} any more")
+    open_queue(store, queue.name)
+    stored = store.messages.find(queue.identifier, wanted.lookup_id, outcomes.now)
+    if stored is None:
+        return None
+    message = Message(stored)
+    if message.in_doubt and not wanted.in_doubt:
+        raise StoreError("it is in doubt: it may have been received, and sent again it can come twice")
+    if queue.name.endswith(POISON):
+        return _return(store, queue, message, wanted.destination)
+    destination = message.destination if wanted.destination is None else wanted.destination
+    to, format_name = target(store, destination)
+    if to is not None and to.identifier == queue.identifier:
+        raise StoreError(f"a message of {queue.name} was sent to this very queue: name another one for it to go to")
+    letter = _letter(store, message, destination, delivery_to(to, message.delivery if to is None else None))
+    sending = Sending(outcomes)
+    sent = sending.send(letter)
+    sending.write()
+    outcomes.remove([message.lookup_id], confirm.ACK_RECEIVE)
+    return Moved(message, guids.format_name(*outcome.destination(format_name)), sent.message_id)
+
+
+def _return(store: Store, queue: Queue, message: Message, destination: str | None) -> Moved | None:
+    """Put a poison message back into the queue that its sub-queue belongs to."""
+    home = open_queue(store, queue.name.removesuffix(POISON))
+    if destination is not None and open_queue(store, destination).identifier != home.identifier:
+        raise StoreError(f"messages of {queue.name} can go to {home.name} only, where they came from")
+    is_moved = store.messages.move(message.lookup_id, queue.identifier, home.identifier)
+    return Moved(message, home.name, message.message_id) if is_moved else None
+
+
+def _letter(store: Store, message: Message, destination: str, delivery: str) -> Letter:
+    """A new message with what the application has written in this one."""
+    content = message.content
+    user, properties = content.user, content.properties
+    return Letter(
+        destination,
+        properties.body,
+        properties.label,
+        content.base.flags & core.BASE_PR,
+        delivery,
+        content.base.time_to_reach_queue,
+        user.time_to_be_received,
+        bool(user.flags & core.USER_JN),
+        bool(user.flags & core.USER_JP),
+        acknowledge=properties.flags if user.admin_queue is not None else 0,
+        administration_queue=_seen_from(store, user.admin_queue, message),
+        correlation_id=bytes(properties.correlation_id),
+        response_queue=_seen_from(store, user.response_queue, message),
+        body_type=properties.body_type,
+        application_tag=properties.application_tag,
+        extension=bytes(properties.extension),
+    )
+
+
+def _seen_from(store: Store, name: QueueName | None, message: Message) -> QueueName | None:
+    """The same queue in a message that is sent from here: a number alone is one of the machine that has sent it."""
+    source = bytes(message.content.user.source_queue_manager)
+    if isinstance(name, guid_names.PrivateQueueFormatNameId) and source != store.guid:
+        return guid_names.PrivateQueueFormatName(source, name.private_queue_identifier)
+    return name
+
+
+class Order(NamedTuple):
+    """One of ORDERS, and its arguments."""
+
+    name: str
+    arguments: tuple[Any, ...] = ()
+
+
+def create_queue(outcomes: Outcomes, name: str, transactional: bool) -> Queue:
+    """As Queues.create."""
+    return outcomes.store.queues.create(name, transactional)
+
+
+def set_quota(outcomes: Outcomes, name: str, quota: int | None) -> None:
+    """As Queues.set_quota."""
+    outcomes.store.queues.set_quota(name, quota)
+
+
+def delete_queue(outcomes: Outcomes, name: str, only_empty: bool) -> int:
+    """Delete a private queue and its sub-queue, with what is in them, if that is allowed; how many messages. Raises
+    NoSuchQueue, QueueNotEmpty, StoreError."""
+    queues = deletable(outcomes.store, name)
+    if only_empty and (count := sum(one.messages for one in queues)):
+        raise QueueNotEmpty(f"{counted(count, 'message')} in {queues[0].name} would be deleted, too")
+    removed = 0
+    for one in queues:
+        while gone := outcomes.empty(one.identifier, confirm.NACK_Q_DELETED, CHUNK):
+            removed += gone
+        outcomes.store.queues.remove(one.identifier)
+    return removed
+
+
+def deletable(store: Store, name: str) -> list[Queue]:
+    """A private queue and its sub-queue, of which no message is being received. Raises NoSuchQueue, StoreError."""
+    queue = store.queues.named(name)
+    if queue.kind == SYSTEM:
+        raise StoreError(f"{queue.name} is a system queue: it cannot be deleted")
+    poison = store.queues.find(queue.name + POISON)
+    queues = [queue, poison] if poison else [queue]
+    for one in queues:
+        if store.messages.locked(one.identifier):
+            raise StoreError(f"messages of {one.name} are being received: delete the queue when that has ended")
+    return queues
+
+
+def set_on_hold(outcomes: Outcomes, format_name: str, on_hold: bool) -> bool:
+    """As OutgoingQueues.set_on_hold."""
+    return outcomes.store.outgoing.set_on_hold(format_name, on_hold)
+
+
+def request_resend(outcomes: Outcomes, format_name: str) -> bool:
+    """As OutgoingQueues.request_resend."""
+    return outcomes.store.outgoing.request_resend(format_name)
+
+
+def reset_incoming(outcomes: Outcomes, source: bytes, destination: str) -> None:
+    """Forget an incoming stream: its source may begin anew."""
+    outcomes.store.memory.delete_incoming([(source, destination)])
+
+
+def withdraw(outcomes: Outcomes, outgoing: int, after: int, last: int, keep: list[int]) -> tuple[int, int | None]:
+    """End a piece of the messages of an outgoing queue with keys above `after` up to `last`, but for those to keep
+    (C-29): how many, and the key to go on after; None: that was all."""
+    at = after
+
+    def some(limit: int) -> int:
+        nonlocal at
+        keys = outcomes.store.outgoing.request_purge(outgoing, limit, at, last, keep)
+        at = keys[-1] if keys else last
+        return len(keys)
+
+    done, is_more = piece(some)
+    return done, at if is_more else None
+
+
+def move(
+    outcomes: Outcomes, queue: int, lookup_id: int, destination: str | None, in_doubt: bool
+) -> tuple[str, int | None] | None:
+    """As moving.move_one: where the message went, and its new message id; None if it is not to be had."""
+    moved = move_one(outcomes, Move(queue, lookup_id, destination, in_doubt))
+    return moved and (moved.destination, moved.message_id)
+
+
+def add_export(outcomes: Outcomes, *export: Any) -> None:
+    """As Exports.add."""
+    outcomes.store.exports.add(Export(*export))
+
+
+def save_export(outcomes: Outcomes, *export: Any) -> None:
+    """As Exports.save."""
+    outcomes.store.exports.save(Export(*export))
+
+
+_Types = tuple[type | tuple[type, ...], ...]
+_EXPORT: _Types = (str, str, str, int, str, int, int, int)
+_MAYBE_NUMBER, _MAYBE_TEXT = (int, type(None)), (str, type(None))
+ORDERS: dict[str, tuple[Callable[..., Any], _Types]] = {  # and what their arguments are
+    "create_queue": (create_queue, (str, bool)),
+    "set_quota": (set_quota, (str, _MAYBE_NUMBER)),
+    "delete_queue": (delete_queue, (str, bool)),
+    "set_on_hold": (set_on_hold, (str, bool)),
+    "request_resend": (request_resend, (str,)),
+    "reset_incoming": (reset_incoming, (bytes, str)),
+    "withdraw": (withdraw, (int, int, int, list)),
+    "move": (move, (int, int, _MAYBE_TEXT, bool)),
+    "add_export": (add_export, _EXPORT),
+    "save_export": (save_export, _EXPORT),
+}
+
+
+def obey(outcomes: Outcomes, order: Order) -> Any:
+    """Do it in the running transaction; what came of it."""
+    return ORDERS[order.name][0](outcomes, *order.arguments)
+
 
 LOOK_AGAIN_S = 1.0  # while waiting: what a process had received when it died comes back without a change of the store
 AS_CONFIGURED = 0  # as Wanted.poison_after: what the store, or the `serve` that does it, goes by
@@ -167,7 +401,7 @@ def wait_for(store: Store, find: Callable[[], list[Stored]], timeout: float) -> 
 
 def take(store: Store, wanted: Wanted, now: int) -> list[Stored]:
     """Take what is there of it. now: seconds since 1970."""
-    selection = Selection(wanted.lookup_id, wanted.correlation_id)
+    selection = messages.Selection(wanted.lookup_id, wanted.correlation_id)
     return store.messages.begin_receive(wanted.queue, wanted.limit, now, wanted.counted, wanted.poison_after, selection)
 
 

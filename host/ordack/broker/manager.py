@@ -23,12 +23,10 @@ from mqqb.events import Acknowledged, Closed, MessageReceived, Noted, Opened
 from mqqb.streams import Entry
 
 from ordack.broker import outcome
-from ordack.broker.acceptance import NOT_NOW, Acceptance, Duplicates
+from ordack.broker.acceptance import NOT_NOW, Acceptance, Batch, Duplicates
 from ordack.broker.applications import Applications, Question
-from ordack.broker.batch import Batch
-from ordack.broker.incoming import IncomingStreams
+from ordack.broker.incoming import IncomingStreams, OrderAcks
 from ordack.broker.links import Hop, Link, Links
-from ordack.broker.order_acks import OrderAcks
 from ordack.broker.outcome import Outcomes
 from ordack.broker.outgoing import OutgoingQueue, OutgoingQueues
 from ordack.broker.peer_names import PeerNames
@@ -39,7 +37,7 @@ from ordack.broker.settling import Deadlines, Settling
 from ordack.broker.status import refusals, report
 from ordack.broker.tables import key_of
 from ordack.config.config import Config
-from ordack.store import Store, StoreError, clock
+from ordack.store import Store, StoreError
 from ordack.store.messages import ANY
 from ordack.store.outgoing import Reading
 
@@ -93,7 +91,6 @@ class Departures:
             if entry.tx_sequence_number:
                 link.counts.resent += queue.leave([key_of(entry)], now)
                 queue.stream.prepare(entry, packet, parse.transaction_offset(packet))
-            clock.hide_limits(packet)
             session.send(entry, packet, entry.recoverable, now)
             link.counts.sent += 1
             is_oldest = entry.tx_sequence_number and entry is queue.stream.table[0]
@@ -167,7 +164,6 @@ class Manager:
         self._departures = Departures(
             store, config, self.links, self.outgoing, self._settling, self._order_acks, self._transact
         )
-        self._clock = clock.Clock()
         self._history_due = now + 1000 * config.history_lifetime
         self._looked_at = -1  # the second when what is due was last looked for
         self._report_at = now  # when operators are to be told again what it is doing, ms
@@ -271,7 +267,6 @@ class Manager:
             self.applications.failed(questions, StoreError("`ordack serve` cannot read its store"))
             return
         with self._guard(now):
-            self._watch_clock(now, wall)
             work: list[_Arrived] = []
             links: dict[Link, None] = {}
             for link, data in arrivals:
@@ -344,7 +339,7 @@ class Manager:
         batch = Batch(Outcomes(self.store, wall, self.config))
         try:
             with self.store.transaction(durable, writes):
-                self.applications.decide(batch.outcomes, questions, now, durable)
+                self.applications.decide(batch.outcomes, questions, now)
                 if self.applications.has_obeyed:
                     self._refresh()
                 decide(batch)
@@ -448,7 +443,7 @@ class Manager:
                 self._dispatch(link, now, wall)
 
     def _dispatch(self, link: Link, now: int, wall: int) -> None:
-        if link.is_open and self._looked_at >= 0 and not self.store.moves.is_pending():
+        if link.is_open and self._looked_at >= 0:
             self._departures.dispatch(link, now, wall)
 
     # ---- time
@@ -463,7 +458,6 @@ class Manager:
         if self.failure and not self._recover(now):
             return
         with self._guard(now):
-            self._watch_clock(now, wall)
             self.links.run_timers(now)
             self._order_acks.send_due(now, wall)
             for queue, link in self.outgoing.busy():
@@ -492,10 +486,6 @@ class Manager:
                 self._look_around(now, wall)
             elif self._deadlines.is_behind:
                 self._deadlines.end(now, wall)
-
-    def _watch_clock(self, now: int, wall: int) -> None:
-        if not self.store.moves.is_pending():  # else when that is done
-            self._clock.watch(now, wall, self.store.moves.begin, self.store.moves.begin_early)
 
     def _look_around(self, now: int, wall: int) -> None:
         """Once in a second: what time itself does to messages, and what others may see of it."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
 from struct import unpack_from
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from mqqb.parse import parse as parse_packet
 from ordack.config.config import Config, split_direct
 from ordack.config.names import DEAD_LETTER, DEAD_XACT, JOURNAL
 from ordack.config.settings import NEVER
-from ordack.store import Store, clock
+from ordack.store import Store
 from ordack.store.messages import Leaving, NewMessage
 from ordack.store.outgoing import NewOutgoing, Waiting
 from ordack.store.queues import Queue
@@ -152,8 +152,6 @@ class Outcomes:
         self.now = now
         self.config = config
         self.sent = False
-        if now < clock.FIRST:
-            store.moves.note_early()
 
     @cached_property
     def _room(self) -> Room:
@@ -530,3 +528,35 @@ def is_return_queue(format_name: str) -> bool:
 def return_queue(peer: bytes) -> str:
     """Name of the outgoing queue with what goes back to a peer."""
     return guids.format_name(guid_names.PrivateQueueFormatName(peer, ORDER_QUEUE_ID))
+
+
+# Long work goes in short transactions, so that other writers do not wait long.
+
+PIECE_S = 0.015  # of work in one transaction, then comes its commit; design: nothing holds the writer for 50 ms
+CHUNK = 100  # messages between two looks at the clock
+
+
+def piece(work: Callable[[int], int]) -> tuple[int, bool]:
+    """Do `work(so many at most)` again and again, until it finds nothing to do, or the time of a piece is over: how
+    many it has done, and whether there may be more. If it does fewer they are large, and a piece as they are."""
+    total = 0
+    until = time.monotonic() + PIECE_S
+    while done := work(CHUNK):
+        total += done
+        if done < CHUNK or time.monotonic() >= until:
+            return total, True
+    return total, False
+
+
+def in_pieces(store: Store, work: Callable[[int], int]) -> int:
+    """Do `work(so many at most)` until it finds nothing to do, a piece in each transaction; how many in all. What is
+    committed stays done if a later piece fails, or the process dies. Between two pieces others have their turn."""
+    total = 0
+    while True:
+        began = time.monotonic()
+        with store.transaction():
+            done, is_more = piece(work)
+        total += done
+        if not is_more:
+            return total
+        time.sleep(time.monotonic() - began)

@@ -22,8 +22,6 @@ from mqqb.events import MessageReceived
 from mqqb.session import Session
 from mqqb.streams import Entry
 
-from ordack.store import clock
-
 if core.implementation == "c":
     from _mqqb import ffi, lib
 
@@ -184,7 +182,7 @@ def ready_to_follow(
     if core.implementation == "c":
         octets, lengths = ffi.from_buffer(BYTES, data, True), ffi.from_buffer(LENGTHS, sizes)
         done: int = lib.mqqb_run_depart(
-            ffi.from_buffer(BYTES, first), transaction_at, previous, clock.FIRST, octets, lengths, len(sizes)
+            ffi.from_buffer(BYTES, first), transaction_at, previous, octets, lengths, len(sizes)
         )
         ffi.release(octets)
     else:
@@ -204,7 +202,6 @@ def _ready_to_follow(
             return place
         pack_into("<I", packet, transaction_at + core.TX_PREVIOUS_IN_PART, previous)
         (previous,) = unpack_from("<I", packet, transaction_at + core.TX_NUMBER_IN_PART)
-        clock.hide_limits(packet)
         packet[core.BASE_FLAGS_AT] &= ~core.BASE_SH & 0xFF
         data[at : at + size] = packet
         at += size

@@ -39,6 +39,7 @@ TRANSACTION_ID_SHIFT = 4  # in TransactionHeader.Flags (wire.md 2.3)
 TRANSACTION_ID_MAX = 0xFFFFF
 TIME_MAX = 0xFFFFFFFE  # seconds
 LABEL_MAX = 249
+EARLIEST_S = 1_704_067_200  # in 2024: a clock that shows less is not set
 
 
 RUN_BYTES = 1 << 20  # of packets that are made together
@@ -274,9 +275,13 @@ class Sending:
         BadName, ValueError, StoreFull and StoreError, each with what is wrong with it."""
         return each(self._store.guid, self.send_all((Run(letter, (letter.body,)),)))[0]
 
-    def send_all(self, runs: Iterable[Run]) -> list[SentRun]:
+    def send_all(self, runs: Sequence[Run]) -> list[SentRun]:
         """As `send`, for each letter in this order. The transactional ones are one transaction."""
         blocks: list[tuple[_Place, _Pattern, list[Bytes]]] = []
+        if runs and self._now < EARLIEST_S:
+            raise StoreError(
+                f"the clock shows {self._now} s since 1970: set it first, or messages expire when it is set"
+            )
         for letter, bodies in runs:
             for size, alike in itertools.groupby(bodies, len):
                 place, pattern = self._pattern(letter, size)

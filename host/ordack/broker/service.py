@@ -37,8 +37,7 @@ from typing import Any
 
 from mqqb import confirm
 
-from ordack.broker.commits import Commit, Emptying, Request, Wanted
-from ordack.broker.orders import ORDERS, Order
+from ordack.broker.commits import ORDERS, Commit, Emptying, Order, Request, Wanted
 from ordack.broker.sending import KINDS, Letter, Run, misfit
 from ordack.config.names import BadName
 from ordack.store import StoreError, StoreUnknown

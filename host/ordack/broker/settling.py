@@ -6,31 +6,26 @@ Times: `now` monotonic milliseconds, `wall` seconds since 1970.
 
 from __future__ import annotations
 
-import itertools
-import secrets
 from array import array
 from collections.abc import Callable
 
-from mqqb import confirm, core, headers, parse, reader, source
+from mqqb import confirm, core, headers, reader, source
 from mqqb.confirm import Confirmation
 from mqqb.streams import Entry
 
-from ordack.broker import order_acks, outcome
-from ordack.broker.acceptance import Duplicates
-from ordack.broker.batch import Batch
+from ordack.broker import incoming, outcome
+from ordack.broker.acceptance import Batch, Duplicates
 from ordack.broker.incoming import IncomingStreams
 from ordack.broker.links import Link
+from ordack.broker.outcome import CHUNK, piece
 from ordack.broker.outgoing import OutgoingQueue, OutgoingQueues
-from ordack.broker.pieces import CHUNK, piece
-from ordack.broker.prediction import number_run
 from ordack.broker.serve_log import Operator
-from ordack.broker.tables import key_of
 from ordack.config import classes
 from ordack.config.config import Config
 from ordack.config.names import JOURNAL
 from ordack.store import Store
 from ordack.store.database import first_piece
-from ordack.store.outgoing import Unsent, Waiting
+from ordack.store.outgoing import Waiting
 
 
 class _Answers:
@@ -39,7 +34,6 @@ class _Answers:
     def __init__(self, settling: Settling, batch: Batch, now: int) -> None:
         self.strangers = settling.strangers
         self.ended: list[OutgoingQueue] = []  # in which messages have ended
-        self.covered: list[tuple[OutgoingQueue, Entry]] = []  # the last message of each that the OrderAck covers
         self._settling = settling
         self._batch = batch
         self._now = now
@@ -50,8 +44,6 @@ class _Answers:
             self._batch.order_acked.append(took)
         if message_class:
             self.ended.append(queue)
-        elif entries:
-            self.covered.append((queue, entries[-1]))
         if entries:
             self._batch.answer(queue, entries, message_class)
         self._batch.moved[queue] = None
@@ -85,8 +77,6 @@ class Settling:
             answers = _Answers(self, batch, now)
             of_peer = (queue for queue in self._outgoing if queue.link and queue.link.peer == link.peer)
             source.order_ack(answers, packet.body, self._outgoing, of_peer, now)
-            for queue, acked in answers.covered:
-                renumber(self._store, self._outgoing, queue, acked)
             if not any(queue.stream.behind for queue in answers.ended):  # else more may be over
                 return
 
@@ -225,7 +215,7 @@ class Settling:
                 )
                 if stop:
                     held.append(waiting.key)
-        batch.incoming.update(dict.fromkeys(order_acks.given_up(given_up, self._incoming)))
+        batch.incoming.update(dict.fromkeys(incoming.given_up(given_up, self._incoming)))
         self._store.outgoing.keep(kept)
         gone += batch.outcomes.settle(settled)
         for queue in dict.fromkeys(self._outgoing[waiting.outgoing] for waiting in due if waiting.key in gone):
@@ -255,8 +245,8 @@ class Settling:
             batch.take_out(queue, entries)
 
     def too_many_final_acks(self) -> list[tuple[int, int]]:
-        """What is to be given up of those for peers that have not come back, as order_acks.surplus (B-435)."""
-        return order_acks.surplus(self._outgoing.returns, self._incoming.known_sources(), self._config)
+        """What is to be given up of those for peers that have not come back, as incoming.surplus (B-435)."""
+        return incoming.surplus(self._outgoing.returns, self._incoming.known_sources(), self._config)
 
     def give_up_final_acks(self, batch: Batch, wall: int, surplus: list[tuple[int, int]], limit: int) -> int:
         """End up to `limit` of the surplus, the first ones; how many. What is left stays in `surplus`."""
@@ -289,57 +279,6 @@ def _end_of(waiting: Waiting, confirmation: Confirmation, wall: int) -> int:
     return source.too_late(confirmation, wall, waiting.send_until)
 
 
-# Each run of `serve`, and each process that sends without it, numbers in a sequence of its own, and a sequence leaves
-# only when the one before it has drained (B-093). So what 200 processes have sent would wait for 200 OrderAcks. When an
-# OrderAck ends a sequence, the untransmitted ones behind it become one. A transmitted message keeps its number (A-08):
-# this life of the store has transmitted nothing behind the oldest sequence, and the OrderAck shows that no other life
-# has (B-269). If the oldest sequence ends without an OrderAck, the next one keeps its number and brings the proof.
-
-
-LONG = 1000  # messages of a sequence that is worth the wait for an OrderAck; one transaction renumbers no more
-FAR_ORDINALS = 1 << 20, 1 << 30  # see mqqb.lives: a sequence drains less often than the first number says
-
-
-def renumber(store: Store, outgoing: OutgoingQueues, queue: OutgoingQueue, acked: Entry) -> None:
-    """An OrderAck has covered messages of an outgoing queue, `acked` is the last one: renumber the sequences behind its
-    sequence if that has drained. In the transaction that removes what is covered."""
-    stream = queue.stream  # in whose table `acked` was: no held message of an older sequence is covered (mqqb.lives)
-    if acked.tx_sequence_id == stream.tx_sequence_id:
-        return
-    if any(entry.tx_sequence_id == acked.tx_sequence_id for entry in stream.table[:1]):
-        return
-    unsent = store.outgoing.unsent(queue.identifier, key_of(acked), outgoing.last_key, LONG)
-    fitting = len(first_piece((message.key, message.size) for message in unsent))
-    sequences = [list(its) for _, its in itertools.groupby(unsent[:fitting], _sequence)]
-    if fitting == LONG or fitting < len(unsent):
-        sequences.pop()  # it may go on
-    if len(sequences) > 1 and _sequence(sequences[0][0]) != acked.tx_sequence_id:
-        _renumber(store, outgoing, queue, [message for its in sequences for message in its])
-
-
-def _sequence(message: Unsent) -> int:
-    return message.time_stamp << 32 | message.ordinal
-
-
-def _renumber(store: Store, outgoing: OutgoingQueues, queue: OutgoingQueue, messages: list[Unsent]) -> None:
-    """Give them one sequence, behind that of the last one and before all that follow it."""
-    least, most = FAR_ORDINALS
-    ordinal, time_stamp = messages[-1].ordinal + least + secrets.randbelow(most), messages[-1].time_stamp
-    record, previous = array("I", (ordinal, time_stamp, 1, 0)), 0
-    numbers = {}
-    for message in messages:
-        packet, _ = store.outgoing.packet(message.key)
-        number = numbers[message.key] = record[core.OUTGOING_NUMBER]
-        its_id = range(message.message_id, message.message_id + 1)
-        number_run(record, previous, packet, len(packet), parse.transaction_offset(packet), its_id)
-        store.outgoing.renumber(message.key, ordinal, time_stamp, number, packet)
-        outgoing.at_hand.pop(message.key, None)
-        previous = number
-    queue.stream.renumber(time_stamp << 32 | ordinal, numbers)
-    if queue.stream.record[core.OUTGOING_TIME_STAMP] == time_stamp:
-        queue.stream.adopt(record)
-
-
 # What time ends, a piece at a time: sessions and other processes have their turn in between.
 
 
@@ -363,7 +302,6 @@ class Deadlines:
         """Begin anew: what is due is to be looked for."""
         self._due: list[tuple[int, int]] = []  # as OutgoingQueues.due, what is due later first
         self._old_outcomes: list[int] = []
-        self._store.moves.load()
 
     def forget_outcomes(self, keep: int) -> None:
         """The oldest outcomes are to be forgotten, but for the last `keep`."""
@@ -379,8 +317,8 @@ class Deadlines:
 
     @property
     def is_behind(self) -> bool:
-        """There may be more to be ended, or moved, now."""
-        return self._is_behind or self._store.moves.is_pending()
+        """There may be more to be ended now."""
+        return self._is_behind
 
     def end(self, now: int, wall: int) -> None:
         """A piece of what is due ends."""
@@ -395,10 +333,6 @@ class Deadlines:
 
             self._transact(now, wall, decide)
 
-        if self._store.moves.is_pending():
-            end(self._move_some)
-        if self._store.moves.is_pending():  # what is due by a time that is wrong may not be
-            return
         if surplus := self._settling.too_many_final_acks():
             end(lambda batch, limit: self._settling.give_up_final_acks(batch, wall, surplus, limit))
         self._due = self._due or self._store.outgoing.due(wall, DUE)[::-1]
@@ -411,15 +345,6 @@ class Deadlines:
             end(lambda _batch, limit: self._store.memory.forget_outcomes(self._old_outcomes, limit))
         if self._duplicates.has_old:
             end(lambda _batch, limit: self._duplicates.forget_old(limit))
-        self._store.free_pages.watch(now)
-        if self._store.free_pages.too_many:
-            end(lambda _batch, limit: self._store.free_pages.give_back(limit))
-
-    def _move_some(self, _batch: Batch, limit: int) -> int:
-        moved = self._store.moves.some(limit)
-        if not self._store.moves.is_pending():
-            self._duplicates.load()
-        return moved
 
     def _end_some(self, batch: Batch, wall: int, limit: int) -> int:
         keys = first_piece(self._due[: -limit - 1 : -1])

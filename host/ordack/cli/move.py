@@ -16,7 +16,7 @@ from ordack.text import counted
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ordack.broker.orders import Moved, Selection
+    from ordack.broker.commits import Moved, Selection
     from ordack.broker.peer_names import PeerNames
     from ordack.client import Client
 
@@ -76,7 +76,7 @@ def move(
         raise typer.BadParameter("say where the messages go: name a destination, or --back for the one they had")
     if count is not None and everything:
         raise typer.BadParameter("--count and --all do not go together")
-    from ordack.broker.orders import Selection
+    from ordack.broker.commits import Selection
     from ordack.broker.peer_names import PeerNames
     from ordack.client import Client
 
@@ -114,7 +114,7 @@ def move_all(client: Client, name: str, target: str | None, selection: Selection
     target: as Client.send takes it; None: each goes to the destination that it was sent to. One that somebody is
     receiving stays. Raises what Client.send raises, about the message that cannot be moved: it stays, and the others.
     """
-    from ordack.broker.orders import Moved
+    from ordack.broker.commits import Moved
 
     queue = client.queue(name)
     last = client.store.messages.last_lookup_id()  # one that is sent and fails at once is not taken again

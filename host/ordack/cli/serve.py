@@ -315,11 +315,17 @@ def _run(
 
 
 def _open_when_there_is_room(folder: Path, create: bool, log: Log) -> Store:
-    """Open the store and lock it for this queue manager. While its disk is full, wait."""
+    """Open the store and lock it for this queue manager. While its disk is full or the clock is not set, wait."""
     import time
+
+    from ordack.broker.sending import EARLIEST_S
 
     while True:
         opened = None
+        if time.time() < EARLIEST_S:
+            log("the clock of this machine is not set: waiting until it is")
+            time.sleep(1)
+            continue
         try:
             opened = Store(folder, create)
             if opened.is_new:

@@ -148,7 +148,7 @@ class Config:
     max_sessions*: from one address, with one queue manager GUID, and in all (B-435). max_unknown_streams: incoming
     streams remembered that lead to no transactional queue, or of which nothing was accepted. max_ack_queues: peers
     without a session for which FinalAcks wait; max_final_acks: how many wait in all, and max_peer_final_acks for one
-    peer, before the next message of it is rejected (order_acks.py); acknowledgement_lifetime: s until one is
+    peer, before the next message of it is rejected (incoming.py); acknowledgement_lifetime: s until one is
     discarded that nobody has fetched. max_unwritten: bytes a peer may leave unread before it is cut off.
     max_half_received: bytes of unfinished packets in all. packet_timeout: ms in which a packet has to
     come, or after that minimum_rate bytes of it a second. refusals_told: messages of a stream refused in a

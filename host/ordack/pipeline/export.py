@@ -29,8 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from mqqb import guids
 
-from ordack.broker.commits import LOOK_AGAIN_S, Commit, Wanted
-from ordack.broker.orders import Order
+from ordack.broker.commits import LOOK_AGAIN_S, Commit, Order, Wanted
 from ordack.client import Client, Queue
 from ordack.config.paths import NotLocal, RemoteError, RemotePath, path_of
 from ordack.pipeline.bucket import BucketFolder

@@ -36,11 +36,10 @@ from ordack.store.locks import SERVE_LOCK, Locks, ReceiveLocks
 from ordack.store.making import make_store
 from ordack.store.memory import Answers, Memory, Numbers
 from ordack.store.messages import Messages
-from ordack.store.moves import Moves
 from ordack.store.outgoing import OutgoingQueues
 from ordack.store.processes import pinned_by, process
 from ordack.store.queues import Queues
-from ordack.store.room import AMPLE_BYTES, DISK_S, LONG_LOG_BYTES, RESERVE_BYTES, Disk, Room, is_pinned, room
+from ordack.store.room import AMPLE_BYTES, DISK_S, LONG_LOG_BYTES, Disk, Room, is_pinned, room
 from ordack.store.write_ahead import disk_bytes, log_bytes
 from ordack.text import counted
 
@@ -48,43 +47,6 @@ __all__ = ["STATUS", "Store", "StoreBusy", "StoreError", "StoreFull", "StoreServ
 
 STATUS = "status.json"
 LOCK_TRIES = 10
-
-
-KEPT_BYTES = RESERVE_BYTES  # of free pages stay in a store, however quiet it is
-WATCHED_MS = 600_000  # what is free all that time is too much
-
-
-class FreePages:
-    """Pages that messages have left. What nobody has needed of them for long goes back to the disk, some pages at a
-    time (PRAGMA incremental_vacuum). too_many: pages that are to be given back now."""
-
-    def __init__(self, database: Database) -> None:
-        self.too_many = 0
-        self._db = database
-        self._least = 0  # that were to spare since the watch began
-        self._until = 0
-
-    def watch(self, now: int) -> None:
-        """To be called again and again: see what is to spare. now: monotonic milliseconds."""
-        spare = self._spare()
-        if now >= self._until:
-            self.too_many = self._least
-            self._least, self._until = spare, now + WATCHED_MS
-        self._least = min(self._least, spare)
-
-    def give_back(self, limit: int) -> int:
-        """Within a transaction: give back up to `limit` of the pages that are too many; how many."""
-        pages = min(limit, self.too_many, self._spare())
-        if pages:
-            self._db.all(f"PRAGMA incremental_vacuum({pages})")
-        self.too_many = self.too_many - pages if pages else 0
-        return pages
-
-    def _spare(self) -> int:
-        """Pages that are free, but for those that are kept."""
-        free: int = self._db.one("PRAGMA freelist_count")
-        kept: int = KEPT_BYTES // self._db.one("PRAGMA page_size")
-        return max(free - kept, 0)
 
 
 def manager_of(folder: Path) -> str:
@@ -109,8 +71,7 @@ class Store:
 
     queues, messages: what is here. outgoing: what is on its way. memory: how far streams have come, how messages have
     ended. numbers: MessageIDs and sequences. exports: what left as segments. answers: what applications were told last.
-    free_pages: what messages have left of the file. moves: of times, when the clock is put forward. work: what this
-    object has written. guid: QueueManager.Identifier (B-023), 16 wire bytes.
+    work: what this object has written. guid: QueueManager.Identifier (B-023), 16 wire bytes.
     """
 
     database_type: type[Database] = Database  # a store that is only looked at has another one
@@ -138,8 +99,6 @@ class Store:
         self.memory = Memory(database)
         self.exports = Exports(database)
         self.answers = Answers(database)
-        self.free_pages = FreePages(database)
-        self.moves = Moves(database)
         self._disk = Disk(0, 0, 0, 0, 0, 0)
         self._usage_seen = 0, -1  # the transactions that were undone, and the file's version, of `_uncounted`
         self._uncounted = 0

@@ -23,7 +23,6 @@ from ordack.store.schema import (
     FILE_NAME,
     FIRST_PRIVATE_ID,
     FORMAT_VERSION,
-    INCREMENTAL,
     SCHEMA,
     SYSTEM,
     SYSTEM_QUEUES,
@@ -58,7 +57,6 @@ def _fill(partial: Path, path: Path) -> None:
     try:
         connection.pragma("journal_mode", "off")  # of what is incomplete nothing stays
         connection.pragma("synchronous", "off")  # the whole file is, in the end
-        connection.pragma("auto_vacuum", INCREMENTAL)  # before anything is in the file
         with connection:
             connection.execute(SCHEMA)
             connection.pragma("application_id", APPLICATION_ID)

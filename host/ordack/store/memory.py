@@ -12,7 +12,7 @@ from ordack.store.locks import SERVE_LOCK, Locks
 
 class Incoming(NamedTuple):
     """State of one incoming transactional stream (B-058 to B-060, B-081). `record`: the words of mqqb_incoming.
-    `limit`: no OrderAck names a higher number (order_acks.py); None: it may name what was accepted."""
+    `limit`: no OrderAck names a higher number (incoming.py); None: it may name what was accepted."""
 
     source: bytes
     destination: str

@@ -284,19 +284,6 @@ class Messages:
             )
         return first_piece(found)
 
-    def wants(self, queue: int, limit: int, last: int) -> list[int]:
-        """What follows when those leave that `unlocked` would give (`wants`, see NewMessage), and perhaps some more."""
-        free = self._free()
-        return [
-            wants
-            for rank in RANKS
-            for wants in self._db.column(
-                f"SELECT wants FROM messages {IN_ORDER} WHERE queue = ? AND rank = ?{free} "
-                "AND lookup_id <= ? ORDER BY lookup_id LIMIT ?",
-                (queue, rank, last, limit),
-            )
-        ]
-
     def move(self, lookup_id: int, queue: int, to: int) -> bool:
         """Put a message of a queue into another one, with all that is to follow when it leaves that. False: it is not
         in the queue any more, or in a receive."""

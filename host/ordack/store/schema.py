@@ -9,7 +9,6 @@ from ordack.config.names import DEAD_LETTER, DEAD_XACT, JOURNAL
 FORMAT_VERSION = 1
 APPLICATION_ID = 0x4C494F52  # in the file's header, so that no other program's database is taken for a store
 FILE_NAME = "ordack.sqlite"
-INCREMENTAL = 2  # of PRAGMA auto_vacuum: pages that are free can be given back, see FreePages
 
 PRIVATE = 0
 SYSTEM = 1
@@ -63,7 +62,7 @@ CREATE TABLE incoming (
     destination TEXT NOT NULL,                   -- the name that the source's stream has, see Manager
     ordinal INTEGER NOT NULL, time_stamp INTEGER NOT NULL, number INTEGER NOT NULL, reject_count INTEGER NOT NULL,
     last_access INTEGER NOT NULL,                -- seconds since 1970
-    order_ack_limit INTEGER,                     -- no OrderAck names a higher number, see order_acks.py; NULL: none
+    order_ack_limit INTEGER,                     -- no OrderAck names a higher number, see incoming.py; NULL: none
     PRIMARY KEY (source, destination)) WITHOUT ROWID;
 CREATE TABLE outgoing (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
