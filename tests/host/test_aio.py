@@ -161,7 +161,7 @@ def test_a_store_that_is_not_there_is_said(tmp_path: Path) -> None:
         ordack.connect(tmp_path / "none")
 
 
-# ---- loops and cursors
+# ---- loops
 
 
 async def test_an_async_loop_removes_each_message_and_puts_back_the_one_that_it_is_left_with(
@@ -255,41 +255,3 @@ async def test_as_many_as_can_receive_can_also_answer(store: Path) -> None:
         async with asyncio.timeout(DEADLINE_S):
             await asyncio.gather(*(answer(client, together) for _ in range(MOST)))
     assert sorted(map(int, _bodies(store, "plain"))) == list(range(MOST))
-
-
-async def test_a_cursor_of_asyncio_does_what_the_other_does(place: Path | str, store: Path) -> None:
-    async with ordack.connect_async(place) as client:
-        queue = client.queue("line1")
-        cursor = queue.cursor()
-        with pytest.raises(Empty, match="stands on no message yet"):
-            cursor.receive_current()
-        late = asyncio.create_task(cursor.peek_current(timeout=None))
-        await client.send_many([Letter("line1", b"%d" % number) for number in range(4)])
-        assert (await late).body == b"0"
-        assert (await cursor.peek_next()).body == b"1"
-        async with cursor.receive_current() as message:
-            assert message.body == b"1"
-        with pytest.raises(Empty, match="peek_next goes on behind it"):
-            await cursor.peek_current()
-        with pytest.raises(Empty):
-            async with cursor.receive_current():
-                pass
-        assert [message.body async for message in cursor] == [b"2", b"3"]
-        with pytest.raises(Empty, match="no message behind the cursor in line1"):
-            await cursor.peek_next(0.01)
-        async with client.transaction() as transaction:
-            last = await transaction.receive(queue, lookup_id=(await cursor.peek_current()).lookup_id)
-            assert last.body == b"3"
-    assert _bodies(store, "line1") == [b"0", b"2"]
-
-
-async def test_queues_are_made_emptied_and_removed(store: Path) -> None:
-    async with ordack.connect_async(store) as client:
-        queue = await client.create_queue("new", transactional=True)
-        assert (await queue.send(b"1")).tx_sequence_number == 1
-        assert await client.purge_queue("new") == 1
-        assert await client.delete_queue("new") == 0
-        with pytest.raises(ordack.NoSuchQueue):
-            await queue.send(b"2")
-        assert repr(client) == f"<AsyncClient of {str(store)!r}>"
-        assert (repr(queue), repr(queue.cursor())) == ("<AsyncQueue 'new'>", "<AsyncCursor in 'new' at (-1, -1)>")

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -26,7 +27,7 @@ from typing import ParamSpec, TypeVar, Unpack
 
 from mqqb import confirm
 
-from ordack.api.receiving import Cursor, Empty, Reject, Source, Taken, already_over, nowhere, patience
+from ordack.api.receiving import Empty, Reject, Source, Taken, already_over, patience
 from ordack.broker.message import Message
 from ordack.broker.sending import Further, Letter, Properties, Sent
 from ordack.broker.service import PAGE
@@ -186,26 +187,20 @@ class AsyncReceived(Message):
             self._worker.do_later(self._taken.let_go())
 
 
-class _Hand:
-    """What a loop has received. It is kept apart from the loop, since the worker's thread may hold on to what it has
-    called a little longer than the loop lasts."""
-
-    def __init__(self, worker: _Worker, name: str, lookup_id: int | None, correlation_id: bytes | None) -> None:
-        self.worker = worker
-        self.message: AsyncReceived | None = None
-        self._name = name
-        self._lookup_id = lookup_id
-        self._correlation_id = correlation_id
-
-    def take(self, seconds: float) -> list[AsyncReceived]:
-        """In the worker's thread: the next message, which stays here, for the task may be cancelled before it hears of
-        it."""
-        queue = self.worker.client.queue(self._name)
-        found = queue.begin_receive(1, seconds, True, self._lookup_id, self._correlation_id)
-        messages = [AsyncReceived(stored, queue, self.worker) for stored in found]
-        if messages:
-            self.message = messages[0]
-        return messages
+def _take(
+    worker: _Worker,
+    name: str,
+    lookup_id: int | None,
+    correlation_id: bytes | None,
+    held: list[AsyncReceived],
+    seconds: float,
+) -> list[AsyncReceived]:
+    """In the worker's thread: the next message, which is in `held` then, for the task may be cancelled before it hears
+    of it."""
+    queue = worker.client.queue(name)
+    found = queue.begin_receive(1, seconds, True, lookup_id, correlation_id)
+    held[:] = [AsyncReceived(stored, queue, worker) for stored in found]
+    return held[:]
 
 
 class _Loop:
@@ -218,8 +213,8 @@ class _Loop:
         self._client = client
         self._timeout = timeout
         self._wanted = name, lookup_id, correlation_id
-        self._is_single = lookup_id is not None
-        self._hand: _Hand | None = None
+        self._held: list[AsyncReceived] = []
+        self._worker: _Worker | None = None
         self._is_over = False
 
     def __aiter__(self) -> _Loop:
@@ -239,30 +234,31 @@ class _Loop:
         return found[0]
 
     async def _next(self) -> list[AsyncReceived]:
-        if self._hand is None:
-            self._hand = _Hand(await self._client.borrow(), *self._wanted)
-        if self._hand.message is not None:
-            await self._hand.message.end(None)
-            if self._is_single:
+        if self._worker is None:
+            self._worker = await self._client.borrow()
+        elif self._held:
+            await self._held[0].end(None)
+            if self._wanted[1] is not None:
                 return []
-        return await _in_slices(self._hand.worker, self._hand.take, self._timeout)
+        take = functools.partial(_take, self._worker, *self._wanted, self._held)
+        return await _in_slices(self._worker, take, self._timeout)
 
     async def leave(self, error: BaseException | None) -> bool:
         """End, with what is to become of the message that it has, as Taken.end has it."""
         self._is_over = True
-        hand, self._hand = self._hand, None
-        if hand is None:
+        worker, self._worker = self._worker, None
+        if worker is None:
             return False
         try:
-            return await hand.message.end(error) if hand.message is not None else False
+            return await self._held[0].end(error) if self._held else False
         finally:
-            self._client.give_back(hand.worker)
+            self._client.give_back(worker)
 
     def __del__(self) -> None:
-        if self._hand is not None:
-            if self._hand.message is not None:
-                self._hand.message.drop()
-            self._client.give_back_from_anywhere(self._hand.worker)
+        if self._worker is not None:
+            for message in self._held:
+                message.drop()
+            self._client.give_back_from_anywhere(self._worker)
 
 
 class AsyncReceiving:
@@ -302,60 +298,6 @@ class AsyncReceiving:
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> bool:
         return await self._entered.pop().leave(error)
-
-
-class AsyncCursor:
-    """As Cursor, of which it is the other form. Not for use by several tasks at once."""
-
-    def __init__(self, client: AsyncClient, name: str) -> None:
-        self._client = client
-        self._name = name
-        self.place = FIRST
-
-    def __repr__(self) -> str:
-        return f"<AsyncCursor in {self._name!r} at {self.place}>"
-
-    async def peek_current(self, timeout: float | None = 0.0) -> Message:
-        """As Cursor.peek_current."""
-        if self.place == FIRST:
-            return await self.peek_next(timeout)
-        async with self._client.worker() as worker:
-            return await worker.call(lambda: self._inner(worker).peek_current())
-
-    async def peek_next(self, timeout: float | None = 0.0) -> Message:
-        """As Cursor.peek_next."""
-        async with self._client.worker(long=True) as worker:
-
-            def look(seconds: float) -> list[tuple[Message, tuple[int, int]]]:
-                cursor = self._inner(worker)
-                with contextlib.suppress(Empty):
-                    return [(cursor.peek_next(seconds), cursor.place)]
-                return []
-
-            found = await _in_slices(worker, look, timeout)
-            if not found:
-                raise Empty(f"no message behind the cursor in {self._name}")
-            message, self.place = found[0]
-            return message
-
-    def receive_current(self) -> AsyncReceiving:
-        """As Cursor.receive_current."""
-        if self.place == FIRST:
-            raise nowhere()
-        return AsyncReceiving(self._client, self._name, 0.0, self.place[1])
-
-    async def __aiter__(self) -> AsyncIterator[Message]:
-        """As Cursor.__iter__."""
-        while True:
-            try:
-                message = await self.peek_next()
-            except Empty:
-                return
-            yield message
-
-    def _inner(self, worker: _Worker) -> Cursor:
-        """In the worker's thread."""
-        return Cursor(worker.client.queue(self._name), self.place)
 
 
 class AsyncQueue:
@@ -403,10 +345,6 @@ class AsyncQueue:
             if not stored:
                 return
             place = (stored[-1].rank, stored[-1].lookup_id)
-
-    def cursor(self) -> AsyncCursor:
-        """As Queue.cursor."""
-        return AsyncCursor(self._client, self.name)
 
     def _page(self, worker: _Worker, place: tuple[int, int]) -> list[Stored]:
         return worker.client.queue(self.name).look(place, PAGE)
@@ -489,22 +427,6 @@ class AsyncClient:
         elif self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the event loop has ended
                 self._loop.call_soon_threadsafe(self.give_back, worker)
-
-    async def create_queue(self, name: str, transactional: bool = True) -> AsyncQueue:
-        """As Client.create_queue."""
-        async with self.worker() as worker:
-            await worker.call(worker.client.create_queue, name, transactional)
-        return AsyncQueue(self, name)
-
-    async def purge_queue(self, name: str) -> int:
-        """As Client.purge_queue."""
-        async with self.worker() as worker:
-            return await worker.call(worker.client.purge_queue, name)
-
-    async def delete_queue(self, name: str, only_empty: bool = False) -> int:
-        """As Client.delete_queue."""
-        async with self.worker() as worker:
-            return await worker.call(worker.client.delete_queue, name, only_empty)
 
     def queue(self, name: str) -> AsyncQueue:
         """A queue by its name."""
