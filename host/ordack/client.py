@@ -23,8 +23,7 @@ from typing import Any, Unpack
 from mqqb import confirm
 from mqqb.guid_names import PrivateQueueFormatNameId
 
-from ordack.api.one_thread import Turn
-from ordack.api.reads import Here
+from ordack.api.reads import Here, Turn
 from ordack.api.receiving import Cursor, Empty, Received, Receiving, Reject, cannot_reject, patience
 from ordack.api.remote import Access, Home, There, address_of
 from ordack.broker import outcome

@@ -30,7 +30,6 @@ from ordack.broker.sending import each, in_runs
 from ordack.client import Client, Letter, Transaction
 from ordack.config.config import Config
 from ordack.config.names import BadName
-from ordack.server.looking import looking_in
 from ordack.store import Store, StoreBusy, StoreError, StoreFull, StoreServed, StoreUnknown
 from ordack.store.locks import SERVE_LOCK, Locks
 from ordack.store.messages import NotTaken
@@ -443,7 +442,7 @@ def test_a_client_that_a_thread_is_using_says_so_to_another_and_the_first_goes_o
             client.close,
         ]
         for use in uses:
-            with pytest.raises(RuntimeError, match="another thread is using this Client just now; nothing was done"):
+            with pytest.raises(RuntimeError, match=r"in use just now, by another thread .* nothing was done"):
                 use()
         with Client(store) as sender:
             sender.send("line1", b"21.5")
@@ -466,7 +465,7 @@ def test_the_handler_of_a_signal_is_refused_the_client_that_it_interrupts_and_a_
         def handle(_number: int, _frame: object) -> None:
             loops.clear()
             for use in (lambda: client.send("line1", b"1"), lambda: client.state(1), client.close):
-                with pytest.raises(RuntimeError, match=r"in the middle of something .* nothing was done"):
+                with pytest.raises(RuntimeError, match=r"the handler of a signal has interrupted; nothing was done"):
                     use()
             with Client(store) as its_own:
                 its_own.send("line1", b"21.5")
@@ -874,22 +873,23 @@ def test_whatever_bytes_come_are_a_question_or_malformed(data: bytes) -> None:
     buffer = bytearray(data)
     try:
         for question in service.frames(buffer):
+            parts = service.parts_of(question)
+            assert len(parts) == len(question) - 1
             if question[0] == service.TAKE:
-                wanted, wait = service.wanted_in(question)
-                assert wanted.queue >= 0
-                assert 0 <= wait <= service.WAIT_MAX_MS
+                assert Wanted(*parts[:-1]).queue >= 0
+                assert 0 <= parts[-1] <= service.WAIT_MAX_MS
             elif question[0] == service.COMMIT:
-                request = service.request_in(question, bytes(16))
-                assert all(isinstance(run.letter.destination, str) and run.bodies for run in request.commit.letters)
-            elif question[0] == service.EMPTY:
-                assert service.emptying_in(question).last >= 0
-            else:
-                looking_in(question)
+                assert all(isinstance(run.letter.destination, str) and run.bodies for run in parts[3])
     except service.Malformed:
         pass
 
 
 # ---- the connection ends before the answer
+
+
+def _request(question: list[Any], application: bytes) -> Request:
+    number, *parts = service.parts_of(question)
+    return Request(application, number, Commit(*parts))
 
 
 class Cutter:
@@ -929,7 +929,7 @@ class Cutter:
                     identifier = question[2]
                     connection.sendall(service.frame(service.DONE))
                 else:
-                    self.requests.append(service.request_in(question, identifier))
+                    self.requests.append(_request(question, identifier))
                     self.left -= 1
                     if not self.left:
                         (self.folder / service.SOCKET).rename(self.folder / "gone")

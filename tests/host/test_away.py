@@ -27,7 +27,7 @@ from ordack.broker.commits import Commit, Request, Wanted
 from ordack.broker.sending import in_runs
 from ordack.client import Client, Letter, Transaction
 from ordack.config.config import Config
-from ordack.server import applications, gate
+from ordack.server import applications
 from ordack.server.listener import Listener
 from ordack.store import StoreBusy, StoreError, StoreUnknown
 
@@ -545,12 +545,12 @@ _UNREAD = threading.Event()
 async def test_who_breaks_a_bound_is_shut_out_with_a_sentence_and_nobody_else_is_harmed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: Callable[[int], Any], said: str
 ) -> None:
-    monkeypatch.setattr(gate, "HELLO_S", 0.3)
-    monkeypatch.setattr(gate, "PART_S", 60 if harm is _asks_before_it_has_read else 0.3)
-    monkeypatch.setattr(gate, "RATE", 1 << 30)
+    monkeypatch.setattr(applications, "HELLO_S", 0.3)
+    monkeypatch.setattr(applications, "PART_S", 60 if harm is _asks_before_it_has_read else 0.3)
+    monkeypatch.setattr(applications, "RATE", 1 << 30)
     monkeypatch.setattr(applications, "APPLICATIONS_MAX", 2 if harm is _one_too_many else 256)
-    pause = gate.Visitor.pause_writing
-    monkeypatch.setattr(gate.Visitor, "pause_writing", lambda visitor: (pause(visitor), _UNREAD.set()))
+    pause = applications.Connection.pause_writing
+    monkeypatch.setattr(applications.Connection, "pause_writing", lambda one: (pause(one), _UNREAD.set()))
     global _QUEUE
     listener = Listener("127.0.0.1", 0)
     async with serving(tmp_path, Config(max_half_received=1 << 20), applications=listener) as server:

@@ -1,22 +1,94 @@
-"""What a client looks at, and does not change, in a store that this process has opened."""
+"""Who may use a client at a time, and what a client looks at in a store that this process has opened.
+
+A client is for one thread of one process. The questions of two threads on one connection would get each other's answer,
+and a forked process would ask under its parent's numbers, by which `serve` takes what was never done for what
+it has done already. Whoever comes second is refused, before anything has happened. The handler of a signal is, too.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import os
+import threading
 from array import array
+from collections import deque
 from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from mqqb import confirm
 from mqqb.confirm import Confirmation
 
-from ordack.api.one_thread import Turn, one_thread
 from ordack.broker.commits import wait_for
 from ordack.broker.outcome import of_local
 from ordack.broker.sending import open_queue
 from ordack.config import names
 from ordack.config.config import Config
-from ordack.store import Store
+from ordack.store import Store, StoreError
 from ordack.store.messages import Stored
 from ordack.store.queues import NoSuchQueue, Queue
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+class Turn:
+    """Who is using a Client."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._later: deque[Callable[[], object]] = deque()
+        self._process = os.getpid()
+
+    @property
+    def is_inherited(self) -> bool:
+        """Was this process forked from that which has made it?"""
+        return os.getpid() != self._process
+
+    def __enter__(self) -> None:
+        if self.is_inherited:
+            raise RuntimeError(
+                f"this Client was made in the process {self._process}, and this one, {os.getpid()}, was forked from "
+                "it; nothing was done. Make one here"
+            )
+        if not self.lock.acquire(blocking=False):
+            raise RuntimeError(
+                "this Client is in use just now, by another thread or by what the handler of a signal has interrupted; "
+                "nothing was done. Give each thread and each handler a Client of its own"
+            )
+
+    def __exit__(self, *exception: object) -> None:
+        self.lock.release()
+        while self._later and self.lock.acquire(blocking=False):
+            try:
+                with contextlib.suppress(StoreError, IndexError):  # another has done it
+                    self._later.popleft()()
+            finally:
+                self.lock.release()
+
+    def soon(self, function: Callable[[], object]) -> None:
+        """Call it, now or when whoever is using the Client has ended: the garbage collector ends loops at any instant
+        and in any thread. A StoreError is passed over. Raises RuntimeError in another process."""
+        self._later.append(function)
+        try:
+            with self:
+                pass
+        except RuntimeError:
+            if self.is_inherited:
+                raise
+
+
+def one_thread(
+    method: Callable[Concatenate[Any, Parameters], Result],
+) -> Callable[Concatenate[Any, Parameters], Result]:
+    """A method that takes the `self.turn`, a Turn, of its object. Raises RuntimeError if somebody else has it."""
+
+    @functools.wraps(method)
+    def guarded(self: Any, /, *arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
+        with self.turn:
+            return method(self, *arguments, **named)
+
+    return guarded
 
 
 class Here:

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from mqqb import confirm
 
-from ordack.api.one_thread import Turn, one_thread
+from ordack.api.reads import Turn, one_thread
 from ordack.broker import service
 from ordack.broker.commits import (
     LOOK_AGAIN_S,
@@ -120,7 +120,7 @@ class Connection:
         return Done([SentRun(*run) for run in sent], result)
 
     def empty(self, emptying: Emptying) -> tuple[int, bool]:
-        removed, is_all = self.ask(service.empty_question(emptying))
+        removed, is_all = self.ask(service.frame(service.EMPTY, *emptying))
         return removed, is_all
 
     def has_ended(self, waits: tuple[type[OSError], ...]) -> bool:

@@ -37,11 +37,11 @@ from typing import Any
 
 from mqqb import confirm
 
-from ordack.broker.commits import ORDERS, Commit, Emptying, Order, Request, Wanted
+from ordack.broker.commits import ORDERS, Order, Request, Wanted
 from ordack.broker.sending import KINDS, Letter, Run, misfit
 from ordack.config.names import BadName
 from ordack.store import StoreError, StoreUnknown
-from ordack.store.messages import FIRST, Stored
+from ordack.store.messages import Stored
 
 VERSION = 4
 SOCKET = "serve.sock"
@@ -111,13 +111,6 @@ def frames(buffer: bytearray, most: int = FRAME_MAX) -> Iterator[list[Any]]:
 # ---- questions
 
 
-def _parts(question: list[Any], count: int) -> list[Any]:
-    """What follows the kind of a question. Raises Malformed unless it has so many parts."""
-    if len(question) != 1 + count:
-        raise Malformed(f"`{question[0]}` with {len(question)} parts")
-    return question[1:]
-
-
 def commit_question(request: Request) -> bytes:
     """COMMIT as a frame. What is not said of a letter is as Letter has it. Raises ValueError if it is too large."""
     return frame(
@@ -142,71 +135,66 @@ def take_question(wanted: Wanted, timeout: float) -> bytes:
     return frame(TAKE, *wanted, min(round(1000 * timeout), WAIT_MAX_MS))
 
 
-def wanted_in(question: list[Any]) -> tuple[Wanted, int]:
-    """What TAKE asks for, and for how many milliseconds. Raises Malformed."""
-    queue, limit, counted, poison_after, lookup_id, correlation_id, wait = _parts(question, 7)
-    for value in (queue, limit, wait):
-        check_number(value)
-    for value in (poison_after, lookup_id):
-        if value is not None:
-            check_number(value)
-    if not isinstance(correlation_id, (bytes, type(None))):
-        raise Malformed("a correlation identifier is no bytes")
-    return Wanted(queue, limit, bool(counted), poison_after, lookup_id, correlation_id), min(wait, WAIT_MAX_MS)
-
-
-def request_in(question: list[Any], application: bytes) -> Request:
-    """What COMMIT asks for. Raises Malformed."""
-    number, taken, message_class, letters, order = _parts(question, 5)
-    if not isinstance(letters, list):
-        raise Malformed("the letters of a commit are no array")
-    check_number(number)
-    check_number(message_class)
-    commit = Commit(keys_in(taken), message_class, tuple(_run(fields) for fields in letters), _order(order))
-    return Request(application, number, commit)
-
-
-def empty_question(emptying: Emptying) -> bytes:
-    """EMPTY as a frame."""
-    return frame(EMPTY, *emptying)
-
-
-def emptying_in(question: list[Any]) -> Emptying:
-    """What EMPTY asks for. Raises Malformed."""
-    queue, message_class, last, marks = _parts(question, 4)
-    for value in (queue, last):
-        check_number(value)
-    if message_class not in (confirm.NACK_Q_PURGED, confirm.NACK_Q_DELETED):
-        raise Malformed("the class of `empty` says neither that the queue is purged nor that it is deleted")
-    return Emptying(queue, message_class, last, bool(marks))
-
-
 def look_question(queue: int, place: tuple[int, int], limit: int, timeout: float) -> bytes:
     """LOOK as a frame. timeout: seconds."""
     return frame(LOOK, queue, *place, limit, min(round(1000 * timeout), WAIT_MAX_MS))
 
 
-def look_in(question: list[Any]) -> tuple[int, tuple[int, int], int, int]:
-    """What LOOK asks for: queue, place, limit, milliseconds. Raises Malformed."""
-    queue, rank, lookup_id, limit, wait = _parts(question, 5)
-    for value, least in ((queue, 0), (rank, FIRST[0]), (lookup_id, FIRST[1]), (limit, 1), (wait, 0)):
-        check_number(value, least)
-    return queue, (rank, lookup_id), min(limit, PAGE), min(wait, WAIT_MAX_MS)
-
-
-def keys_in(keys: object) -> tuple[int, ...]:
-    """Keys of messages. Raises Malformed."""
-    if not isinstance(keys, list):
-        raise Malformed("keys are no array")
-    for key in keys:
-        check_number(key)
-    return tuple(keys)
-
-
-def check_number(value: object, least: int = 0) -> None:
-    """Raise Malformed unless it is a number that the store may have."""
+def number(value: Any, least: int = 0) -> int:
+    """A number that the store may have. Raises Malformed."""
     if not isinstance(value, int) or not least <= value < 1 << 62:
         raise Malformed(f"{type(value).__name__} is no number from {least} to 2**62")  # which may be too long to show
+    return value
+
+
+def _number_or_none(value: Any) -> int | None:
+    return None if value is None else number(value)
+
+
+def _wait(value: Any) -> int:
+    return min(number(value), WAIT_MAX_MS)
+
+
+def _place(value: Any) -> int:
+    return number(value, -1)
+
+
+def _limit(value: Any) -> int:
+    return min(number(value, 1), PAGE)
+
+
+def _correlation(value: Any) -> bytes | None:
+    if not isinstance(value, (bytes, type(None))):
+        raise Malformed("a correlation identifier is no bytes")
+    return value
+
+
+def _keys(keys: Any) -> tuple[int, ...]:
+    if not isinstance(keys, list):
+        raise Malformed("keys are no array")
+    return tuple(map(number, keys))
+
+
+def _emptying(value: Any) -> int:
+    if value not in (confirm.NACK_Q_PURGED, confirm.NACK_Q_DELETED):
+        raise Malformed("the class of `empty` says neither that the queue is purged nor that it is deleted")
+    return int(value)
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > NAME_MAX:
+        raise Malformed(f"a name is no text of up to {NAME_MAX} characters")
+    return value
+
+
+def _queue(value: Any) -> str | int:
+    return _name(value) if isinstance(value, str) else number(value)
+
+
+def _runs(letters: Any) -> tuple[Run, ...]:
+    if not isinstance(letters, list):
+        raise Malformed("the letters of a commit are no array")
+    return tuple(map(_run, letters))
 
 
 def _run(fields: object) -> Run:
@@ -236,12 +224,37 @@ def _order(fields: object) -> Order | None:
         if not isinstance(value, of):
             raise Malformed(f"an argument of the order {name} is {type(value).__name__}")
         if isinstance(value, int):
-            check_number(value)
+            number(value)
         elif isinstance(value, str) and len(value) > TEXT_MAX:
             raise Malformed(f"an argument of the order {name} has more than {TEXT_MAX} characters")
         elif isinstance(value, list):
-            keys_in(value)
+            _keys(value)
     return Order(name, tuple(arguments))
+
+
+# What the parts of a question are.
+QUESTIONS: dict[str, tuple[Callable[[Any], Any], ...]] = {
+    TAKE: (number, number, bool, _number_or_none, _number_or_none, _correlation, _wait),
+    COMMIT: (number, _keys, number, _runs, _order),
+    CLAIM: (_keys,),
+    PUT_BACK: (_keys,),
+    EMPTY: (number, _emptying, number, bool),
+    QUEUE: (_queue,),
+    LOOK: (number, _place, _place, _limit, _wait),
+    STATE: (number,),
+    DISCARDED: (_name,),
+    BYE: (),
+}
+
+
+def parts_of(question: list[Any]) -> list[Any]:
+    """What follows the kind of a question, as QUESTIONS has it. Raises Malformed."""
+    kind, *parts = question
+    if kind not in QUESTIONS:
+        raise Malformed(f"there is no question {kind!r:.40}")
+    if len(parts) != len(QUESTIONS[kind]):
+        raise Malformed(f"`{kind}` with {len(question)} parts")
+    return [read(part) for read, part in zip(QUESTIONS[kind], parts)]
 
 
 # ---- answers

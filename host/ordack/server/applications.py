@@ -1,32 +1,58 @@
 """Applications ask `ordack serve` (service.py): over the Unix socket in the store's folder, and over the TCP sockets of
-`gate.py`."""
+`[[applications]]` in the configuration file.
+
+What those of other machines may cost is bounded: connections, seconds for each part of one, bytes of questions that are
+not complete, one answer that is not read. Whoever breaks a bound is disconnected, with a sentence in the log. What an
+application looks at is read in a thread, from the store on a connection of its own, so that no writer waits for it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import resource
+import socket
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from ordack.api.reads import Here, Turn
+from ordack.api.remote import keep_alive
 from ordack.broker import service
 from ordack.broker.applications import Application, Claim, PutBack, Question, Take
-from ordack.broker.commits import AS_CONFIGURED
+from ordack.broker.commits import AS_CONFIGURED, Commit, Current, Emptying, Request, Wanted
 from ordack.broker.manager import Manager
 from ordack.broker.serve_log import ERROR
-from ordack.server.looking import Reading, looking_in
+from ordack.config.tls import Tls, name_in, words
+from ordack.server.listener import Handshake, Listener, Listeners
 from ordack.store import StoreBusy, StoreError
+from ordack.store.look import StoreBeside
+from ordack.store.queues import NoSuchQueue
 
 APPLICATIONS_MAX = 256  # at a time: each may have a frame of service.FRAME_MAX on the way; and
 SHARE_OF_FILES = 8  # of the files that this process may have, one in so many
+REFUSED_MAX = 16  # connections beyond those that are taken, to be told so
+HELLO_S = 10.0  # until it is known who asks
+PART_S = 60.0  # for a question that has begun, and for an answer that is not read; and one more for each
+RATE = 100_000  # bytes of them
+LOOKING_FILES = 8  # that the thread which reads and its store may have open
 
 
 class Door:
     """Takes the connections, gathers questions, and writes the answers. come: is called when something has, such as
-    what `questions` gives; wake: when there is something else for the manager to do. most: so many connections at a
-    time."""
+    what `questions` gives; wake: when there is something else for the manager to do. listeners: for other machines;
+    tls: what those with TLS go by. most: so many connections of each kind at a time."""
 
-    def __init__(self, manager: Manager, come: Callable[[], None], wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        manager: Manager,
+        come: Callable[[], None],
+        wake: Callable[[], None],
+        listeners: Listeners,
+        tls: Tls | None = None,
+    ) -> None:
         self.manager = manager
         self.come = come
         self.wake = wake
@@ -34,13 +60,19 @@ class Door:
         self.most = (
             APPLICATIONS_MAX if files == resource.RLIM_INFINITY else min(APPLICATIONS_MAX, files // SHARE_OF_FILES)
         )
+        self.half = 0  # bytes of questions from other machines that are not complete
+        self.connections: set[Connection] = set()
         self.reading = Reading(manager.store.folder)
+        self._listeners = listeners
+        self._tls = tls
         self._asked: list[Question] = []
-        self._connections: dict[Application, Connection] = {}
+        self._of: dict[Application, Connection] = {}
         self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        listeners.changed = self._drop_not_admitted
 
     async def open(self) -> None:
-        """Take connections from now on, unless there can be no socket."""
+        """Take connections from now on; none of this machine if there can be no socket."""
         store = self.manager.store
         try:
             listener = service.listen(store.folder)
@@ -48,40 +80,105 @@ class Door:
             self.manager.operator.tell(
                 f"no application can use the store: no socket in {store.folder}, {error.strerror or error}", ERROR
             )
-            return
-        self._server = await asyncio.get_running_loop().create_unix_server(lambda: Connection(self), sock=listener)
+        else:
+            make = asyncio.get_running_loop().create_unix_server
+            self._server = await make(lambda: Connection(self, None), sock=listener)
+        await self._listeners.start(self._protocol)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Take no connections any more, and end those that there are."""
+        self._listeners.close()
         if self._server:
             (self.manager.store.folder / service.SOCKET).unlink(missing_ok=True)
             self._server.close()
-        for connection in list(self._connections.values()):
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for connection in list(self.connections):
             connection.transport.close()
         self.reading.close()
+
+    # ---- connections
+
+    def _protocol(self, listener: Listener) -> asyncio.Protocol:
+        if listener.terms.tls:
+            return Handshake(lambda handshake, transport: self._begin_tls(handshake, transport, listener))
+        return Connection(self, listener)
+
+    def _begin_tls(self, handshake: Handshake, transport: asyncio.Transport, listener: Listener) -> None:
+        peer = transport.get_extra_info("peername")
+        if peer and not listener.admits(peer[0]):
+            self.tell(peer[0], f"it is not in the allow-list of {listener}")
+        elif peer and not self.has_room(listener):
+            self.tell(peer[0], "too many are connected")
+        elif peer:
+            task = asyncio.get_running_loop().create_task(self._secure(handshake, transport, listener, peer[0]))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        transport.abort()
+
+    async def _secure(
+        self, handshake: Handshake, transport: asyncio.Transport, listener: Listener, address: str
+    ) -> None:
+        assert self._tls
+        try:
+            secured = await handshake.secure(transport, self._tls.server)
+        except OSError as error:
+            self.tell(address, words(error))
+            transport.abort()
+            return
+        handshake.hand_over(secured, Connection(self, listener))
+
+    def has_room(self, listener: Listener | None) -> bool:
+        """May one more connect this way, if only to hear that it is one too many?"""
+        there = sum((one.listener is None) is (listener is None) for one in self.connections)
+        return there + len(self._tasks) < self.most + REFUSED_MAX
+
+    def _drop_not_admitted(self) -> None:
+        for connection in list(self.connections):
+            listener = connection.listener
+            if listener and (listener not in self._listeners or connection.refusal()):
+                connection.end(f"it may not connect to {listener} any more")
+
+    def tell(self, address: str, why: str) -> None:
+        """Tell the operator of an application that is shut out, or has broken a rule. address: "" for this machine."""
+        operator, text = self.manager.operator, f"an application is disconnected: {why}"
+        if address:
+            operator.tell(f"{address}: {text}", peer=address)
+        else:
+            operator.tell_seldom("applications", int(time.time()), text)
+
+    def has_too_much(self) -> Connection | None:
+        """Who is to end, for questions that are not complete have too many bytes: the one with the most of them."""
+        if self.half <= self.manager.config.max_half_received:
+            return None
+        return max(self.connections, key=lambda one: one.half)
 
     def enter(self, connection: Connection, identifier: bytes) -> Application:
         """An application has said who it is. If it has been here, and that has not been seen to end, it ends now: what
         it has asked for there, and is still on its way, would else happen behind what it asks for here. Raises
         StoreBusy, StoreError."""
-        for application, other in list(self._connections.items()):
+        for application, other in list(self._of.items()):
             if application.identifier == identifier:
                 other.end()
-        if sum(type(other) is type(connection) for other in self._connections.values()) >= self.most:
+        if sum((one.listener is None) is (connection.listener is None) for one in self._of.values()) >= self.most:
             raise StoreBusy(f"{self.most} applications are connected to `ordack serve` this way: no more are taken")
         application = self.manager.applications.connected(identifier)
-        self._connections[application] = connection
+        self._of[application] = connection
         return application
 
     def leave(self, application: Application, for_good: bool) -> None:
         """It has gone."""
-        del self._connections[application]
+        del self._of[application]
         self.manager.applications.ended(application, for_good)
         if self.manager.applications.has_work:
             self.wake()
 
+    # ---- questions and answers
+
     def ask(self, question: Question) -> None:
-        """It wants something."""
+        """An application wants something."""
         self._asked.append(question)
 
     def questions(self) -> list[Question]:
@@ -94,45 +191,66 @@ class Door:
         if questions:
             self.manager.operator.tell(f"applications are disconnected: a defect, {error!r}", ERROR)
         for application, _ in questions:
-            if connection := self._connections.get(application):
+            if connection := self._of.get(application):
                 connection.transport.abort()
 
     def flush(self) -> None:
         """Write what there is to answer."""
         for application, answer in self.manager.applications.answers():
-            if connection := self._connections.get(application):
+            if connection := self._of.get(application):
                 connection.answer(answer)
         self.reading.again()
 
 
 class Connection(asyncio.Protocol):
-    """One application's connection. It asks the next question when it has the answer to the one before. is_over: no
-    more is taken from it, nor told to it. is_here: it is on this machine, and may do to queues what their owner may."""
+    """One application's connection. It asks the next question when it has the answer to the one before. listener: where
+    it has come from another machine; None: it is on this one, and may do to queues what their owner may. is_over: no
+    more is taken from it, nor told to it. half: bytes of its question that is not complete, if it is elsewhere."""
 
     transport: asyncio.Transport
-    is_here = True
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: Door, listener: Listener | None) -> None:
         self.is_over = False
+        self.half = 0
+        self.listener = listener
         self._door = door
+        self._loop = asyncio.get_running_loop()
         self._buffer = bytearray()
         self._application: Application | None = None
         self._has_asked = False
         self._for_good = False
+        self._address = ""
+        self._certificate: str | None = None  # the name in the peer's; None without TLS
+        self._late: asyncio.TimerHandle | None = None
+        self._began = 0.0  # when the question did that is not complete
+        self._is_unread = False  # is an answer that it does not read
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
+        if self.listener:
+            peer = transport.get_extra_info("peername")  # None: it has gone already
+            if transport.get_extra_info("sslcontext"):
+                self._certificate = name_in(transport.get_extra_info("peercert"))
+            self._address = peer[0] if peer else ""
+            if not peer or not self._door.has_room(self.listener):
+                self.end("too many are connected" if peer else "")
+                return
+            connected: socket.socket = transport.get_extra_info("socket")
+            with contextlib.suppress(OSError):  # it has gone
+                keep_alive(connected)
+            self._within(HELLO_S, "it has not said who it is in time")
+        self._door.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
-        self.came(data)
-        self._door.come()
-
-    def came(self, data: bytes) -> None:
-        """Take a part of a question, or more."""
-        if not self.is_over:
+        if self._is_unread:
+            self.end("it asks before it has read its answer")
+        elif not self.is_over:
             self._buffer += data
             self._next()
+            if self.listener and not self.is_over:
+                self._bound(len(data))
+        self._door.come()
 
     def answer(self, answer: bytes) -> None:
         """Answer its question."""
@@ -148,42 +266,71 @@ class Connection(asyncio.Protocol):
         if self.is_over:
             return
         self.is_over = True
+        self._within(0, "")
+        self._door.connections.discard(self)
+        self._door.half -= self.half
         if why:
-            self.tell(why)
+            self._door.tell(self._address, why)
         if self._application:
             self._door.leave(self._application, self._for_good)
         self.transport.abort()
 
-    def tell(self, why: str) -> None:
-        """Tell the operator why it ends."""
-        self._door.manager.operator.tell_seldom(
-            "applications", int(time.time()), f"an application is disconnected: {why}"
-        )
-
     def refusal(self) -> str:
         """Why it may not enter; "" if it may."""
-        return ""
+        return self.listener.refusal(self._address, self._certificate) if self.listener else ""
+
+    # ---- bounds
+
+    def _bound(self, came: int) -> None:
+        """See to it that its question comes to an end, and that all such questions have not too many bytes."""
+        before, self.half = self.half, len(self._buffer)
+        self._door.half += self.half - before
+        if self._application is None:
+            return
+        if not self.half:
+            self._within(0, "")
+            return
+        if not before or self.half < before + came:
+            self._began = self._loop.time()
+        announced = service.LENGTH.unpack_from(self._buffer)[0] if self.half >= service.LENGTH.size else 0
+        passed = self._loop.time() - self._began
+        self._within(PART_S + announced / RATE - passed, "its question does not come to an end")
+        if too_much := self._door.has_too_much():
+            too_much.end(f"{too_much.half} bytes of a question that is not complete, and all have too many")
+
+    def pause_writing(self) -> None:
+        """It does not read."""
+        self._is_unread = True
+        if self.listener:
+            size = self.transport.get_write_buffer_size()
+            self._within(PART_S + size / RATE, "it does not read its answer")
+
+    def resume_writing(self) -> None:
+        """It does."""
+        self._is_unread = False
+        self._within(0, "")
+
+    def _within(self, seconds: float, why: str) -> None:
+        """It ends after so many seconds, for this reason; not at all without one."""
+        if self._late:
+            self._late.cancel()
+        self._late = self._loop.call_later(max(seconds, 0.0), self.end, why) if why else None
+
+    # ---- questions
 
     def _next(self) -> None:
         try:
             for question in service.frames(self._buffer, service.FRAME_MAX if self._application else service.HELLO_MAX):
                 if self._has_asked:
                     raise service.Malformed("it asks before it has its answer")
-                self._take(question)
+                if self._application is None:
+                    self._hello(question)
+                else:
+                    self._ask(self._application, question[0], service.parts_of(question))
         except service.Malformed as error:
             if not self._has_asked:  # else it would take this for the answer that it waits for
                 self.transport.write(service.failed(ValueError(f"`ordack serve` does not take this: {error}")))
             self.end(str(error))
-
-    def _take(self, question: list[Any]) -> None:
-        kind = question[0]
-        if self._application is None:
-            self._hello(question)
-        elif kind == service.BYE:
-            self._for_good = True
-            self.transport.close()
-        else:
-            self._ask(self._application, kind, question)
 
     def _hello(self, question: list[Any]) -> None:
         if len(question) != 3 or question[0] != service.HELLO or not isinstance(question[2], bytes):
@@ -195,34 +342,153 @@ class Connection(asyncio.Protocol):
                 raise StoreError(f"this `ordack serve` refuses the application: {refusal}")
             self._application = self._door.enter(self, question[2])
         except StoreError as error:
-            self.refused(error)
+            if self.listener:
+                self._door.tell(self._address, str(error))
+            self.transport.write(service.failed(error))
+            self.transport.close()
         else:
+            self._within(0, "")
             self.transport.write(service.frame(service.DONE, self._door.manager.store.guid))
 
-    def refused(self, error: StoreError) -> None:
-        """It may not enter, and is told why."""
-        self.transport.write(service.failed(error))
-        self.transport.close()
-
-    def _ask(self, application: Application, kind: str, question: list[Any]) -> None:
+    def _ask(self, application: Application, kind: str, parts: list[Any]) -> None:
+        if kind == service.BYE:
+            self._for_good = True
+            self.transport.close()
+            return
+        if self.listener and (kind in (service.EMPTY, service.CLAIM) or (kind == service.COMMIT and parts[-1])):
+            raise service.Malformed(f"`{kind}` of an operator comes from another machine")
+        self._has_asked = True
+        if kind in _LOOKS:
+            patience = parts[-1] / 1000 if kind == service.LOOK else 0.0
+            self._door.reading.ask(self, lambda here: _LOOKS[kind](here, *parts), patience)
+            return
+        asked: Take | Request | Emptying | Claim | PutBack
         if kind == service.TAKE:
-            wanted, wait = service.wanted_in(question)
+            wanted = Wanted(*parts[:-1])
             if wanted.poison_after == AS_CONFIGURED:
                 wanted = wanted._replace(poison_after=self._door.manager.config.poison_after)
-            self._door.ask((application, Take(wanted, time.monotonic_ns() // 1_000_000 + wait)))
+            asked = Take(wanted, time.monotonic_ns() // 1_000_000 + parts[-1])
         elif kind == service.COMMIT:
-            request = service.request_in(question, application.identifier)
-            if request.commit.order and not self.is_here:
-                raise service.Malformed("an order comes from another machine")
-            self._door.ask((application, request))
-        elif kind == service.EMPTY and self.is_here:
-            self._door.ask((application, service.emptying_in(question)))
-        elif kind == service.CLAIM and self.is_here and len(question) == 2:
-            self._door.ask((application, Claim(service.keys_in(question[1]))))
-        elif kind == service.PUT_BACK and len(question) == 2:
-            self._door.ask((application, PutBack(service.keys_in(question[1]))))
-        elif looking := looking_in(question):
-            self._door.reading.ask(self, *looking)
+            asked = Request(application.identifier, parts[0], Commit(*parts[1:]))
         else:
-            raise service.Malformed(f"there is no question {kind!r:.40}")
-        self._has_asked = True
+            asked = {service.EMPTY: Emptying, service.CLAIM: Claim, service.PUT_BACK: PutBack}[kind](*parts)
+        self._door.ask((application, asked))
+
+
+# ---- what applications look at
+
+
+def _state(here: Here, message_id: int) -> tuple[str, int, bool, int | None, bool] | None:
+    found = here.state(message_id)
+    if found is None:
+        return None
+    return (found.answer, found.message_class, found.in_doubt, found.deadline, found.is_final)
+
+
+def _look(here: Here, queue: int, rank: int, lookup_id: int, limit: int, _wait: int) -> list[Any]:
+    return service.rows_of(here.look(queue, (rank, lookup_id), limit, 0.0))
+
+
+_LOOKS: dict[str, Callable[..., Any]] = {
+    service.QUEUE: Here.queue,
+    service.STATE: _state,
+    service.DISCARDED: Here.last_discarded,
+    service.LOOK: _look,
+}
+
+
+class _Asked(NamedTuple):
+    """A question, and until when it may wait for something that is not empty, in monotonic seconds."""
+
+    asker: Connection
+    look: Callable[[Here], Any]
+    until: float
+
+
+class Reading:
+    """Answers what is asked, one batch of questions after another."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._here: Here | None = None  # the thread's
+        self._store: StoreBeside | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._asked: list[_Asked] = []
+        self._waiting: list[_Asked] = []  # for what is not there yet
+        self._is_busy = False
+        self._is_over = False
+
+    def ask(self, asker: Connection, look: Callable[[Here], Any], patience: float) -> None:
+        """It wants to know; patience: seconds that it waits for something that is not empty."""
+        self._asked.append(_Asked(asker, look, time.monotonic() + patience))
+        self.again()
+
+    def again(self) -> None:
+        """Look, if there is something to look for; the store may have changed."""
+        if self._is_busy or self._is_over or not (self._asked or self._waiting):
+            return
+        self._is_busy = True
+        self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="ordack-reading")
+        asked, self._asked = self._asked, []
+        waiting = [one for one in self._waiting if not one.asker.is_over]
+        self._waiting = []
+        loop = asyncio.get_running_loop()
+        done = loop.run_in_executor(self._thread, self._look, asked, waiting)
+        done.add_done_callback(self._tell)
+
+    def _tell(self, done: asyncio.Future[list[tuple[_Asked, bytes | None]]]) -> None:
+        self._is_busy = False
+        if self._is_over or done.cancelled():
+            return
+        for one, answer in done.result():
+            if answer is None:
+                self._waiting.append(one)
+            else:
+                one.asker.answer(answer)
+        if self._asked:
+            self.again()
+
+    def close(self) -> None:
+        """End what is under way, and answer no more."""
+        self._is_over = True
+        if self._thread:
+            end: Future[None] = self._thread.submit(self._forget)
+            while not end.done():
+                if store := self._store:
+                    store.interrupt()
+                wait([end], 0.02)
+            self._thread.shutdown()
+
+    # ---- in the thread
+
+    def _look(self, asked: Sequence[_Asked], waiting: Sequence[_Asked]) -> list[tuple[_Asked, bytes | None]]:
+        try:
+            if self._here is None:
+                self._store = StoreBeside(self._folder)
+                self._here = Here(self._store, lambda: int(time.time()), Current(self._store), Turn())
+            here = self._here
+            has_changed = here.store.changed()  # before looking, so that nothing slips in between
+        except StoreError as error:
+            self._forget()
+            return [(one, service.failed(error)) for one in (*asked, *waiting)]
+        now = time.monotonic()
+        return [(one, self._answer(here, one, now)) for one in asked] + [
+            (one, self._answer(here, one, now) if has_changed or now >= one.until else None) for one in waiting
+        ]
+
+    def _answer(self, here: Here, one: _Asked, now: float) -> bytes | None:
+        try:
+            found = one.look(here)
+            return None if found == [] and now < one.until else service.frame(service.DONE, found)
+        except (NoSuchQueue, ValueError) as error:
+            return service.failed(error)
+        except StoreError as error:
+            self._forget()
+            return service.failed(error)
+        except Exception as error:  # noqa: BLE001 - a defect that one application has met is not the others' end
+            return service.failed(StoreError(f"`ordack serve` has a defect: {error!r}"))
+
+    def _forget(self) -> None:
+        store, self._store, self._here = self._store, None, None
+        if store:
+            store.close()

@@ -29,9 +29,8 @@ from ordack.broker.links import Hop, Link
 from ordack.broker.manager import Manager
 from ordack.config.config import CONNECT_TIMEOUT_S, SERIAL_PORT, SerialSettings
 from ordack.config.tls import Tls, name_in, words
-from ordack.server.applications import Door
+from ordack.server.applications import LOOKING_FILES, Door
 from ordack.server.connect import TLS_FAILED, Connector, Step
-from ordack.server.gate import Gate
 from ordack.server.listener import (
     HANDSHAKE_TIMEOUT_S,
     SHUT_TIMEOUT_S,
@@ -40,7 +39,6 @@ from ordack.server.listener import (
     Listeners,
     sessions_for_files,
 )
-from ordack.server.looking import FILES as LOOKING_FILES
 from ordack.server.ping import PingSockets
 from ordack.server.record import RecordedConnection, Recorder
 from ordack.server.serial import SerialPort
@@ -197,8 +195,7 @@ class _Net:
         self.connectors: dict[Hop, Connector] = {}
         self.connections: dict[Link, _Connection] = {}
         self.serial: dict[Hop, SerialPort] = {}
-        self.door = Door(manager, self._come, self._wake)
-        self.gate = Gate(self.door, applications or Listeners([]), tls)
+        self.door = Door(manager, self._come, self._wake, applications or Listeners([]), tls)
         self._loop = asyncio.get_running_loop()
         self._is_awake = False
         self._arrivals: list[tuple[Link, bytes]] = []
@@ -497,7 +494,6 @@ class _Net:
         for settings, device in serial:
             self.open_serial(settings, device)
         await self.door.open()
-        await self.gate.open()
 
     async def close(self) -> None:
         """End every session and wait until the transports are shut."""
@@ -510,8 +506,7 @@ class _Net:
         self.handle()
         self.manager.close()
         self.flush()
-        await self.gate.close()
-        self.door.close()
+        await self.door.close()
         deadline = self._loop.time() + SHUT_TIMEOUT_S
         while self.connections and self._loop.time() < deadline:
             await asyncio.sleep(0.01)
