@@ -19,8 +19,8 @@ import zstandard
 from ordack.audit import tasks
 from ordack.capture import byte_ranges, columnar
 from ordack.config.paths import NotLocal, RemoteError, RemotePath, is_same, path_of
-from ordack.pipeline.options import OptionError
 from ordack.pipeline.packets import find_files
+from ordack.pipeline.segments import OptionError
 
 from tests.support import capture_generator
 from tests.support.command import ENVIRONMENT, ordack

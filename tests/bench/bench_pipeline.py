@@ -214,7 +214,7 @@ def bench_ingest(fleet: Fleet, size: int, rounds: int) -> None:
     table = fleet.folder / "table"
 
     def ours(schema: str) -> None:
-        done = ingest(spark, Job({"path": str(folder), **({"schema": schema} if schema else {})}, str(table)))
+        done = ingest(spark, Job([str(folder)], str(table), schema=schema or None))
         assert (done.rows, done.malformed or 0) == (size, 0), done
 
     def peer(schema: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,16 +13,27 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from ordack.pipeline.iceberg import _catalog
-from ordack.pipeline.ingest import Job
+from ordack.pipeline.ingest import Job, Load, rows_of
+from ordack.pipeline.lake import Decoding
 from pyspark.sql.types import DoubleType, StructField
 
 both = pytest.mark.parametrize("table_format", ["delta", "iceberg"])
 DAY = datetime.timedelta(days=1)
 
 
-def job(folder: Path, table: Path | str, table_format: str | None = None, **others: Any) -> Job:
-    options = {name: others.pop(name) for name in ("queue", "paths", "maxSegmentsPerTrigger") if name in others}
-    return Job({**({} if "paths" in options else {"path": str(folder)}), **options}, str(table), table_format, **others)
+def job(folder: Path | Sequence[Path | str], table: Path | str, table_format: str | None = None, **others: Any) -> Job:
+    named = [folder] if isinstance(folder, Path) else folder
+    return Job([*map(str, named)], str(table), table_format, **others)
+
+
+def read_here(decoding: Decoding, paths: Sequence[str]) -> pa.Table:
+    """As Spark's tasks do it."""
+    return pa.concat_tables(rows_of(decoding, paths))
+
+
+def load(what: Job, told: Callable[[Any], None] | None = None) -> Load:
+    """An ingest without Spark."""
+    return Load(what, read_here, told)
 
 
 def decoding(what: Job, *columns: str) -> None:

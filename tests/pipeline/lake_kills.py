@@ -2,10 +2,9 @@
 
     python -m tests.pipeline.lake_kills [--kills 20] [--seed N] [--format delta|iceberg]
 
-And their upkeep, without Spark. Each life is a process of its own, forked from this one,
-which has everything imported. It kills itself at a planned step of the way (files written, commit about to be made,
-commit made, batch told) or after a planned time, also in the midst of a commit. Every other life puts small files
-together first. A last life goes to the end. Exit status: 0 so it is; 1 not so.
+Without Spark. Each life is a process of its own, forked from this one, which has everything imported. It kills
+itself at a planned step of the way (segments read, commit about to be made, commit made, batch told) or after a planned
+time, also in the midst of a commit. A last life goes to the end. Exit status: 0 so it is; 1 not so.
 """
 
 from __future__ import annotations
@@ -17,40 +16,28 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ordack.pipeline import delta, iceberg, upkeep, writing
+import pyarrow as pa
+from ordack.pipeline import delta, iceberg
 from ordack.pipeline.ingest import FORMATS, Job, Load
+from ordack.pipeline.lake import Decoding
 
 from hil.dice import new_seed
+from tests.pipeline.lake import read_here
 from tests.support.segment_files import make_folder, write
 
-STEPS = ("written", "to be committed", "committed", "told")
+STEPS = ("read", "to be committed", "committed", "told")
 QUEUES = ("line1", "line2")
 SEGMENTS_MIN, ROWS = 12, 5  # of each queue, for more kills more; of each segment
 LIFE_S = 0.15  # in which a life is killed that is killed by the clock, at the latest
 
 
-def load(job: Job, step: Callable[[str], None] = lambda name: None) -> Load:
-    """An ingest that writes in this process, and says what it does."""
-    rows = job.rows()
-    table = job.open(rows)
-    writer = writing.Writer(rows, table.data, table.names, table.by, table.by_in_files)
-
-    def written(parts: list[Any]) -> list[writing.Written]:
-        with writing.attempt(writer) as own:
-            done = [own.write(part) for part in parts]
-        step("written")
-        return done
-
-    return Load(job, table, written, lambda batch: step("told"))
-
-
-def life(job: Job, turn: int, fatal: str, seconds: float, optimizes: bool) -> None:
-    """Optimizes and ingests until it is killed at the `turn`th of these steps, or after some time."""
+def life(job: Job, turn: int, fatal: str, seconds: float) -> None:
+    """Ingests until it is killed at the `turn`th of these steps, or after some time."""
     left = turn
 
     def step(name: str) -> None:
@@ -59,7 +46,12 @@ def life(job: Job, turn: int, fatal: str, seconds: float, optimizes: bool) -> No
         if fatal and left < 0:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    for owner, name in ((delta.DeltaTable, "create_write_transaction"), (iceberg.Table, "_do_commit")):
+    def read(decoding: Decoding, paths: Sequence[str]) -> pa.Table:
+        rows = read_here(decoding, paths)
+        step("read")
+        return rows
+
+    for owner, name in ((delta, "write_deltalake"), (iceberg.Table, "_do_commit")):
         commit = getattr(owner, name)
 
         def told(*words: Any, commit: Any = commit, **named: Any) -> None:
@@ -70,15 +62,12 @@ def life(job: Job, turn: int, fatal: str, seconds: float, optimizes: bool) -> No
         setattr(owner, name, told)
     if not fatal:
         threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
-    going = load(job, step)
-    if optimizes:
-        upkeep.optimize(job.table)
-    going.run(False)
+    Load(job, read, lambda batch: step("told")).run(False)
 
 
 def rows(job: Job) -> list[tuple[str, int]]:
     """What is in the table, in the order of its files."""
-    table: Any = job.open(job.rows())
+    table: Any = job.open()[0]
     whole = table._table.to_pyarrow_table() if job.table_format == "delta" else table._table.scan().to_arrow()
     return [*zip(whole["queue"].to_pylist(), whole["lookup_id"].to_pylist())]
 
@@ -113,18 +102,16 @@ def run(folder: Path, table_format: str, kills: int, seed: int) -> dict[str, int
     for queue in QUEUES:
         for serial in range(1, count + 1):
             write(source, serial, ROWS * (serial - 1) + 1, ROWS * serial, queue)
-    job = Job({"path": str(source), "maxSegmentsPerTrigger": "2"}, str(folder / "table"), table_format)
+    job = Job([str(source)], str(folder / "table"), table_format, segments_max=2)
     made: dict[str, int] = {}
     for number in range(kills):
         # Few batches in a life, so that some are left for the next.
         fatal = ("", *STEPS)[number % (len(STEPS) + 1)]
         turn, seconds = 0 if number < kills - 2 else dice.randrange(2), dice.uniform(0, LIFE_S)
-        ended = in_child(partial(life, job, turn, fatal, seconds, optimizes=number % 2 == 1))
+        ended = in_child(partial(life, job, turn, fatal, seconds))
         made[fatal or "by the clock"] = made.get(fatal or "by the clock", 0) + (ended == signal.SIGKILL)
-    in_child(lambda: load(job).run(False))
-    for fatal in ("to be committed", "committed", ""):  # of the upkeep
-        in_child(partial(life, job, 0, fatal, LIFE_S, optimizes=True))
-        in_child(lambda: check(job, count))
+    in_child(lambda: Load(job, read_here).run(False))
+    in_child(lambda: check(job, count))
     return made
 
 

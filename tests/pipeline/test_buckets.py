@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 from ordack.client import Client
 from ordack.config.paths import path_of
-from ordack.pipeline import bucket, folders, segments
+from ordack.pipeline import bucket, segments
 from ordack.pipeline.export import Exporter
-from ordack.pipeline.folders import Folders
-from ordack.pipeline.segment_source import Rows, Settings
+from ordack.pipeline.folders import Folders, in_turn
+from ordack.pipeline.ingest import rows_of
+from ordack.pipeline.lake import Decoding
 from ordack.pipeline.segments import MARKER, FolderError, Marker, marker_content
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from tests.support.command import ENVIRONMENT, ordack
 from tests.support.s3 import DONE, S3
@@ -133,10 +133,8 @@ def test_two_first_exports_at_once_never_share_a_folder(s3: S3, tmp_path: Path) 
         s3.before = lambda *_: None
         marker = segments.read_marker(path_of(FOLDER))
         assert marker is not None
-        found = Rows(Settings.of({"path": FOLDER}), from_arrow_schema(segments.SCHEMA))
-        for part in folders.parts(found.settings.folders.waiting({})):
-            for batch in found.read(part):
-                assert set(batch.column("queue_manager").to_pylist()) == {marker.queue_manager}
+        for rows in rows_of(Decoding([]), [str(one.segment.path) for one in Folders([FOLDER]).waiting({})]):
+            assert set(rows["queue_manager"].to_pylist()) == {marker.queue_manager}
         with Client(other) as client:
             left_there = [message.body for message in client.queue("line1").peek()]
         assert sorted(bodies(one) + left_there) == [one.name.encode(), other.name.encode()]
@@ -171,17 +169,17 @@ def test_an_export_that_a_server_refuses_leaves_messages_in_their_queue(s3: S3, 
 # delta-rs does not let other threads of its process answer it.
 UPKEEP = """
 from deltalake import DeltaTable
-from ordack.pipeline import upkeep
-from ordack.pipeline.folders import Folders
+from ordack.pipeline import prune
+from ordack.pipeline.folders import Folders, in_turn
 from ordack.pipeline.ingest import Job
-from tests.pipeline.lake_kills import load
+from tests.pipeline.lake import load
 
 folder, table = "s3a://plant/plant-*/segments", "s3a://plant/table"
-for most in "4", "500":
-    load(Job({"path": folder, "maxSegmentsPerTrigger": most}, table)).run(False)
+for most in 4, 500:
+    load(Job([folder], table, segments_max=most)).run(False)
 print(DeltaTable(table).to_pyarrow_table().num_rows)
 for days, dry in (0, True), (1, False), (0, False):
-    (pruned,) = upkeep.prune(Folders([folder]), [table], days, dry=dry)
+    (pruned,) = prune.prune(Folders([folder]), [table], days, dry=dry)
     print(pruned.segments, pruned.too_new, pruned.newest, sep=",")
 """
 
@@ -194,7 +192,7 @@ def test_more_segments_than_a_server_lists_at_once(s3: S3, tmp_path: Path) -> No
     source = Folders([FOLDER])
     assert len(source.waiting(source.beginning(()))) == 1100
     s3.asked.clear()
-    assert sum(len(part.segments) for part in folders.parts(source.waiting({}))) == 1100
+    assert len(in_turn(source.waiting({}), 1100, 1 << 30)) == 1100
     assert len(s3.asked) < 20  # their sizes are in the listing
 
 
@@ -223,12 +221,11 @@ def test_a_segment_that_goes_before_it_is_read_is_named(s3: S3, tmp_path: Path) 
     write(folder, 1, 1, 3)
     write(folder, 2, 4, 6)
     upload(s3, tmp_path)
-    rows = Rows(Settings.of({"path": FOLDER}), from_arrow_schema(segments.SCHEMA))
-    (part,) = folders.parts(Folders([FOLDER]).waiting({}))
-    assert sum(batch.num_rows for batch in rows.read(part)) == 6
+    paths = [str(one.segment.path) for one in Folders([FOLDER]).waiting({})]
+    assert sum(map(len, rows_of(Decoding([]), paths))) == 6
     s3.client.delete_object(Bucket="plant", Key="segments/line1-0000000002-4-6.parquet")
     with pytest.raises(FolderError, match="segment 2 of the queue line1 is missing in s3a://plant/segments"):
-        list(rows.read(part))
+        list(rows_of(Decoding([]), paths))
 
 
 def test_what_is_no_folder_of_segments_in_a_bucket_is_told(s3: S3, tmp_path: Path) -> None:
@@ -250,7 +247,7 @@ def test_what_is_no_folder_of_segments_in_a_bucket_is_told(s3: S3, tmp_path: Pat
 
 @pytest.mark.slow
 def test_what_is_no_place_for_a_table_in_a_bucket_is_told(s3: S3, tmp_path: Path) -> None:
-    """A table among segments would have `optimize` delete them."""
+    """Upkeep of a table among segments would delete them."""
     folder = make_folder(tmp_path / "segments")
     write(folder, 1, 1, 3)
     upload(s3, tmp_path)
@@ -276,12 +273,12 @@ def test_what_is_no_place_for_a_table_in_a_bucket_is_told(s3: S3, tmp_path: Path
 OPEN = """
 import sys
 from ordack.pipeline.ingest import Job
-from ordack.pipeline.progress import IngestError
-from ordack.pipeline.upkeep import serials
+from ordack.pipeline.lake import IngestError
+from ordack.pipeline.prune import serials
 for what, name in zip(sys.argv[2::2], sys.argv[3::2]):
     try:
-        job = Job({"path": sys.argv[1]}, name, "delta")
-        job.open(job.rows()) if what == "open" else serials(job.table)
+        job = Job([sys.argv[1]], name, "delta")
+        job.open() if what == "open" else serials(job.table)
     except IngestError as error:
         print(type(error).__name__, error)
 """

@@ -1,6 +1,5 @@
 """The data source "mqqb": captures as rows of Spark."""
 
-import json
 import struct
 import zlib
 from collections import Counter
@@ -11,14 +10,10 @@ from typing import Any
 import packet_samples as samples  # type: ignore[import-not-found]
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
 from mqqb import build, guids, headers, parse
-from ordack.audit.rows import TABLES
-from ordack.pipeline.audited import Audited
-from ordack.pipeline.options import OptionError
 from ordack.pipeline.packets import COLUMNS, KINDS
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from tests.support import capture_generator
 from tests.support.capture_files import FRAMES, pcap
@@ -142,15 +137,6 @@ def test_files_of_a_folder_and_of_a_pattern_are_one_capture(spark: SparkSession,
         ("good", {"columns": "frame,frame"}, "each column can be there once"),
         ("good", {"partitions": "0"}, "it is a number from 1"),
         ("good", {"speed": "high"}, "there is no option 'speed'"),
-        (
-            "good",
-            {"view": "verdicts"},
-            "there is no view 'verdicts'; there are packets, summary, violations, unknown, streams, sequences, ",
-        ),
-        ("good", {"view": "streams", "columns": "kind"}, "option columns is for packets: leave it out, and SELECT"),
-        ("good", {"view": "streams", "partitions": "2"}, "option partitions is for packets"),
-        ("good", {"view": "violations"}, "there is no frame in it"),
-        ("silent", {"view": "violations"}, "there was nothing to judge: no packet of the protocol"),
     ],
 )
 def test_mistakes_are_said(
@@ -158,7 +144,6 @@ def test_mistakes_are_said(
 ) -> None:
     (tmp_path / "text").write_bytes(b"no capture")
     (tmp_path / "good").write_bytes(pcap([]))
-    (tmp_path / "silent").write_bytes(pcap(OPENING))
     with pytest.raises(PySparkException, match=message):
         load(spark, tmp_path / path, **options)
 
@@ -194,84 +179,10 @@ def test_a_damaged_file_is_told_however_many_tasks_read_it(
     assert (unreadable["packet"], unreadable["size"]) == ("unreadable", 3)
 
 
-# Views: what the audit says.
-
-
-def bag(rows: list[dict[str, Any]]) -> list[str]:
-    """The same for the same rows, in whatever order rows and keys of maps are."""
-    return sorted(json.dumps(row, sort_keys=True, default=str) for row in rows)
-
-
-def values(frame: DataFrame) -> list[dict[str, Any]]:
-    return [row.asDict(recursive=True) for row in frame.collect()]
-
-
-def test_views_and_tasks_that_audit_together_have_the_rows_that_the_command_reports(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    captures, out = tmp_path / "captures", tmp_path / "out"
-    faults = ("loss", "duplicates", "late start", "file end")
-    capture_generator.generate(14, captures, violations=True, faults=faults, length=400)
-    said = json.loads(ordack("audit", captures, "--json", "--out", out, "--no-spark").stdout)
-    seen, schemas = {}, {}
-    for view, table in TABLES.items():
-        frame, file = spark.read.format("mqqb").option("view", view).load(str(captures)), out / f"{view}.parquet"
-        seen[view], schemas[view] = values(frame), frame.schema
-        assert (frame.columns, pq.read_schema(file)) == (table.schema.names, table.schema)
-        assert bag(seen[view]) == bag(values(spark.read.parquet(str(file)))), view
-    assert [[row["file"], row["text"]] for row in seen["damages"]] == said.pop("damages")
-    assert seen["damages"]
-    assert seen["summary"] == [said]
-    for view, kinds in (("violations", said["violations"]), ("unknown", said["unknown"])):
-        assert Counter(row["kind"] for row in seen[view]) == Counter({kind: n for kind, n in kinds.items() if n})
-    assert sum(row["messages"] for row in seen["streams"]) == said["messages"]
-    assert [len(seen[name]) for name in ("streams", "sequences")] == [said["streams"], said["sequences"]]
-    measured = [row for row in seen["latencies"] if row["acknowledgement"] == "order"]
-    assert sum(row["messages"] for row in measured) == said["latency_ms"]["order"]["count"]
-    assert all(sum(row["histogram"].values()) == row["messages"] for row in measured)
-    assert seen["violations"]
-    audited = Audited(spark, str(captures), 5)
-    for view in TABLES:
-        assert audited[view].schema == schemas[view], view
-        assert bag(values(audited[view])) == bag(seen[view]), view
-    assert audited.result.bytes_read <= 1.2 * sum(path.stat().st_size for path in captures.iterdir())
-    with pytest.raises(OptionError, match="no view 'stream' of an audit; there are summary, violations"):
-        audited["stream"]
-
-
-def test_views_in_sql_and_as_tables(spark: SparkSession, tmp_path: Path) -> None:
-    captures = tmp_path / "plant 1's"
-    capture = capture_generator.generate(21, captures, violations=True, faults=[])
-    place = str(captures).replace("'", "\\'")
-    spark.sql(f"CREATE TEMPORARY VIEW fleet USING mqqb OPTIONS (path '{place}', view 'streams')")
-    spark.sql(f"CREATE TEMPORARY VIEW wrong USING mqqb OPTIONS (path '{place}', view 'violations')")
-    try:
-        query = "SELECT kind, rule, packets[0].frame FROM wrong JOIN fleet USING (destination_queue) WHERE number > 0"
-        found = spark.sql(query).collect()
-        assert {row.kind for row in found} <= {planted.kind for planted in capture.planted} | {"delivered_twice"}
-        assert found
-        frame = spark.table("wrong")
-        frame.write.parquet(str(tmp_path / "parquet"))
-        write_deltalake(tmp_path / "delta", frame.toArrow())
-        streams = spark.table("fleet")
-        streams.write.parquet(str(tmp_path / "streams"))
-        write_deltalake(tmp_path / "delta-streams", streams.toArrow())
-        assert bag([row.asDict(recursive=True) for row in spark.read.parquet(str(tmp_path / "streams")).collect()]) == (
-            bag([row.asDict(recursive=True) for row in streams.collect()])
-        )
-        assert DeltaTable(tmp_path / "delta").to_pyarrow_table().num_rows == frame.count() > 0
-        assert DeltaTable(tmp_path / "delta-streams").to_pyarrow_table().num_rows == streams.count() > 0
-    finally:
-        spark.catalog.dropTempView("wrong")
-        spark.catalog.dropTempView("fleet")
-
-
-def test_a_name_that_no_text_may_hold_stops_neither_views_nor_files(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_name_that_no_text_may_hold_stops_neither_rows_nor_files(spark: SparkSession, tmp_path: Path) -> None:
     raw = FULL.replace("line1".encode("utf-16-le"), "lin\ud8001".encode("utf-16-le", "surrogatepass"))
     (path,) = put(tmp_path, [pcap([*OPENING, there(0, raw)])])
     assert ordack("audit", path, "--out", tmp_path / "out", "--html", tmp_path / "page.html").returncode == 1
-    names = {row.destination_queue for view in ("streams", "latencies") for row in
-             spark.read.format("mqqb").option("view", view).load(path).collect()}  # fmt: skip
     packets = {row["destination_queue"] for row in load(spark, path)} - {None}
     written = {*pq.read_table(tmp_path / "out" / "streams.parquet")["destination_queue"].to_pylist()}
-    assert names == written == packets == {"DIRECT=TCP:10.0.0.5\\private$\\lin\\ud8001"}
+    assert written == packets == {"DIRECT=TCP:10.0.0.5\\private$\\lin\\ud8001"}

@@ -151,9 +151,8 @@ def test_a_folder_of_other_files_is_refused(store: Path, to: Path) -> None:
     assert exported_ids(to) == [1, 2], "what comes into a folder of ours does not matter"
 
 
-@pytest.mark.parametrize("reason", ["quota", "disk"])
 def test_while_the_folder_is_full_messages_stay_in_their_queue(
-    store: Path, to: Path, monkeypatch: pytest.MonkeyPatch, reason: str
+    store: Path, to: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = fill(store, 9)
     told: list[str] = []
@@ -167,10 +166,8 @@ def test_while_the_folder_is_full_messages_stay_in_their_queue(
         assert not [path for path in to.iterdir() if path.name.startswith(".")]
         if len(told) == 1:
             stopped.append(True)
-        elif reason == "disk":
+        else:
             monkeypatch.setattr(Folder, "write", writing)
-        else:  # as prune does, which keeps the newest
-            segments(to)[0].path.unlink()
 
     def full(self: Folder, name: str, content: Any) -> None:
         writing(self, name, bytes(content)[:10])
@@ -180,15 +177,13 @@ def test_while_the_folder_is_full_messages_stay_in_their_queue(
     # Of this module alone: threads of others sleep, too.
     monkeypatch.setattr(export_module, "time", SimpleNamespace(monotonic=time.monotonic, sleep=look))
     monkeypatch.setattr(export_module, "FULL_STOPS", 1)
-    quota = 10 if reason == "quota" else None
-    with Client(store) as client, Exporter(client, ["line1"], to, rows=2, quota=quota, tell=told.append) as exporter:
+    with Client(store) as client, Exporter(client, ["line1"], to, rows=2, tell=told.append) as exporter:
         running = exporter.follow(lambda: bool(stopped), age=0)
         assert [next(running).messages for _ in range(2)] == [2, 2]
-        if reason == "disk":
-            monkeypatch.setattr(Folder, "write", full)
+        monkeypatch.setattr(Folder, "write", full)
         assert list(running) == []
         assert len(told) == 1
-        assert ("--quota is 10" if reason == "quota" else "Disk quota exceeded") in told[0]
+        assert "Disk quota exceeded" in told[0]
         assert told[0].endswith("Until there is room, nothing is taken from the queues")
         stopped.clear()
         assert next(exporter.follow(lambda: bool(stopped), age=0)).messages == 2

@@ -5,34 +5,30 @@ Kills are in test_chain.py and lake_kills.py.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import os
 import runpy
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import cbor2
 import numpy as np
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from ordack import cli
 from ordack.pipeline import iceberg
 from ordack.pipeline.bodies import SchemaError
-from ordack.pipeline.gauges import Gauges
-from ordack.pipeline.ingest import Job, ingest
-from ordack.pipeline.options import OptionError
-from ordack.pipeline.progress import Batch, Latency
-from ordack.pipeline.segment_source import MALFORMED
+from ordack.pipeline.ingest import Job, Latency, Progress, ingest
+from ordack.pipeline.lake import MALFORMED
+from ordack.pipeline.segments import TIME, OptionError
 from pyspark.sql import SparkSession
 
 from hil.pipeline import QUICK_START
@@ -42,8 +38,7 @@ from tests.support.watched import until
 
 
 def job(folder: Path, table: Path, table_format: str | None = None, **others: Any) -> Job:
-    options = {name: others.pop(name) for name in ("schema", "queue", "maxSegmentsPerTrigger") if name in others}
-    return Job({"path": str(folder), **options}, str(table), table_format, **others)
+    return Job([str(folder)], str(table), table_format, **others)
 
 
 def rows(table: Path) -> list[int]:
@@ -51,16 +46,18 @@ def rows(table: Path) -> list[int]:
 
 
 def test_figures_are_quantiles_of_what_was_added() -> None:
+    def times(*milliseconds: int) -> pa.ChunkedArray:
+        return pa.chunked_array([pa.array([1000 * one for one in milliseconds]).cast(TIME)])
+
     latency = Latency()
     assert latency.figures() is None
-    latency.add([1000, 3000], [98, 1], 4500)  # milliseconds
-    latency.add([10_000], [1], 19_999)
-    assert latency.figures() == (3.5, 3.5, 3.5, 9.999)
-    latency.add([2000], [900], 4500)
-    assert latency.figures() == (2.5, 2.5, 3.5, 9.999)
-    latency.add([], [], 4500)
+    latency.add(times(*[1000] * 98, 3000), 4500)
+    latency.add(times(10_000), 19_999)
+    assert latency.figures() == (3.5, 3.5, 3.5, 10.0), "to three digits, rounded up"
+    latency.add(times(*[2000] * 900), 4500)
+    assert latency.figures() == (2.5, 2.5, 3.5, 10.0)
     ahead = Latency()
-    ahead.add([5000], [1], 4500)  # of a clock that is ahead
+    ahead.add(times(5000), 4500)  # of a clock that is ahead
     assert ahead.figures() == (-0.5, -0.5, -0.5, -0.5)
 
 
@@ -72,8 +69,8 @@ def test_each_run_adds_what_is_new_and_nothing_else(spark: SparkSession, folder:
     body = b'{"t": 1.5, "at": "2026-11-21T18:30:00.123456Z"}'
     write_rows(folder, 1, [row(number, body=body, **times) for number in (1, 2)])
     write_rows(folder, 2, [row(3, body=b"{}", **times), row(4, body=b'{"t": "x"}', **times)])
-    what = job(folder, table, "iceberg", schema="t DOUBLE, at TIMESTAMP", maxSegmentsPerTrigger="1")
-    batches: list[Batch] = []
+    what = job(folder, table, "iceberg", schema="t DOUBLE, at TIMESTAMP", segments_max=1)
+    batches: list[Progress] = []
     done = ingest(spark, what, tell=batches.append)
     assert (done.batches, done.rows, done.malformed, done.segments) == (2, 4, 1, 2)
     assert [(one.number, one.rows, one.malformed, one.segments, one.behind) for one in batches] == [
@@ -111,7 +108,7 @@ def test_the_examples_read_segments_and_the_table(
         monkeypatch.setattr(sys, "argv", [name, str(of)])
         runpy.run_path(str(examples / name))
         monkeypatch.setattr(sys, "argv", [name, str(of / "nothing")])
-        with pytest.raises(SystemExit, match=r"^there is no (folder|table of Delta Lake in) /.*/nothing"):
+        with pytest.raises(SystemExit, match=r"/nothing"):
             runpy.run_path(str(examples / name))
     counted, kind, read = capsys.readouterr().out.splitlines()
     assert (counted, kind) == ("1 messages since then", "a stream")
@@ -143,9 +140,9 @@ def test_a_continuous_run_takes_what_comes_until_it_is_told_to_stop(
     spark: SparkSession, folder: Path, table: Path
 ) -> None:
     write(folder, 1, 1, 3)
-    got: list[Batch] = []
+    got: list[Progress] = []
 
-    def tell(batch: Batch) -> None:
+    def tell(batch: Progress) -> None:
         got.append(batch)
         if batch.number < 2:
             write(folder, batch.number + 2, 10 * (batch.number + 1), 10 * (batch.number + 1))
@@ -204,46 +201,6 @@ def test_the_command_reports_for_people_and_for_machines(
 
 
 @pytest.mark.usefixtures("signals", "spark")
-def test_an_ingest_is_watched_by_prometheus(
-    folder: Path, table: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for serial in range(1, 4):
-        write(folder, serial, serial, serial, body=b"{" if serial == 2 else b'{"t": 1}')
-    seen: list[str] = []
-    told = Gauges.tell
-    places: list[int] = []
-    served = Gauges.served
-
-    @contextlib.contextmanager
-    def serve(self: Gauges, address: tuple[str, int]) -> Iterator[int]:
-        with served(self, address) as port:
-            places.append(port)
-            yield port
-
-    def tell(self: Gauges, batch: Batch) -> None:
-        told(self, batch)
-        with urllib.request.urlopen(f"http://127.0.0.1:{places[0]}/metrics") as answer:
-            seen.append(answer.read().decode())
-
-    monkeypatch.setattr(Gauges, "served", serve)
-    monkeypatch.setattr(Gauges, "tell", tell)
-    words = [str(folder), "--to", str(table), "--schema", "t DOUBLE"]
-    status, _, errors = run(capfd, monkeypatch, *words, "--metrics", "0", "--segments-max", "2")
-    assert (status, len(seen)) == (0, 2), errors
-    samples = dict(line.rsplit(" ", 1) for line in seen[1].splitlines() if line[0] != "#")
-    wanted = {"batches_total": 2, "rows_total": 3, "segments_total": 3, "malformed_total": 1, "segments_behind": 0}
-    assert {name: float(samples[f"ordack_ingest_{name}"]) for name in wanted} == wanted
-    assert float(samples['ordack_ingest_arrival_to_table_seconds{quantile="0.99"}']) > 0
-    with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(f"http://127.0.0.1:{places[0]}/metrics")
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        place = f"127.0.0.1:{taken.getsockname()[1]}"
-        status, _, errors = run(capfd, monkeypatch, *words, "--metrics", place)
-        assert (status, f"cannot listen on {place} (--metrics)" in errors) == (2, True)
-    assert run(capfd, monkeypatch, *words, "--metrics", "port")[0] == 2
-
-
-@pytest.mark.usefixtures("signals", "spark")
 def test_a_segment_with_another_name_is_passed_over_and_told(
     folder: Path, table: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,7 +232,7 @@ def test_the_command_says_what_is_wrong_in_words(
     assert fails(str(folder / "x"), *to) == (2, f"ordack: there is no folder {folder}/x: `ordack export` makes it\n")
     assert fails(str(folder), *to, "--schema", "t INT NOT NULL")[0] == 2
     assert fails(str(folder), *to, "--bodies", "xml") == (
-        2, "ordack: option format (--bodies) is 'xml'; bodies are json or cbor\n")  # fmt: skip
+        2, "ordack: option --bodies is 'xml'; bodies are json or cbor\n")  # fmt: skip
     assert "(--prefix)" in fails(str(folder), *to, "--schema", "label STRING")[1]
     status, errors = fails(str(folder), *to, "--conf", "spark.x")
     assert (status, "--conf spark.x is not of the form KEY=VALUE" in errors) == (2, True)

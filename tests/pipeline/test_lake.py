@@ -5,30 +5,29 @@ Without Spark, but for its types: what tasks do is done here. test_ingest.py has
 
 from __future__ import annotations
 
+import random
+import re
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from ordack.pipeline import segments, writing
-from ordack.pipeline.folders import Part
+from ordack.pipeline import columns, segments
+from ordack.pipeline.bodies import SchemaError
 from ordack.pipeline.iceberg import _catalog
-from ordack.pipeline.lake import PROPERTY
-from ordack.pipeline.progress import IngestError, IngestUnusable
-from ordack.pipeline.segment_source import MALFORMED, OptionError, SchemaError
-from ordack.pipeline.segments import SCHEMA, FolderError
-from ordack.pipeline.upkeep import optimize, serials
-from ordack.reconcile.rows import pieces
+from ordack.pipeline.lake import MALFORMED, PROPERTY, IngestError, IngestUnusable
+from ordack.pipeline.prune import serials
+from ordack.pipeline.segments import SCHEMA, FolderError, OptionError, read_segment
 from pyiceberg.catalog import load_catalog
 from pyiceberg.utils.config import Config
 
-from tests.pipeline.lake import DAY, both, decoding, job, numbers, read, read_by_polars
-from tests.pipeline.lake_kills import load
+from tests.pipeline.lake import DAY, both, decoding, job, load, numbers, read, read_by_polars
 from tests.support.segment_files import BEGIN, SOURCE, key, make_folder, row, write, write_rows
 
 
@@ -36,7 +35,7 @@ from tests.support.segment_files import BEGIN, SOURCE, key, make_folder, row, wr
 def test_each_run_adds_what_is_new_and_nothing_else(folder: Path, table: Path, table_format: str) -> None:
     write(folder, 1, 1, 3)
     write(folder, 1, 10, 10, "other")
-    what = job(folder, table, table_format, maxSegmentsPerTrigger="1")
+    what = job(folder, table, table_format, segments_max=1)
     done = load(what).run(False)
     assert (done.batches, done.rows, done.segments, done.malformed) == (2, 4, 2, None)
     assert load(what).run(False).rows == 0
@@ -51,13 +50,13 @@ def test_each_run_adds_what_is_new_and_nothing_else(folder: Path, table: Path, t
 
 
 def test_a_queue_without_segments_is_told_with_those_that_have_some(folder: Path, table: Path) -> None:
-    assert [*job(folder, table, queue="lime1").settings.folders.passed_over()] == []
+    assert [*job(folder, table, queue="lime1").folders.passed_over()] == []
     write(folder, 1, 1, 1)
     write(folder, 1, 2, 2, "other")
-    assert [*job(folder, table, queue="lime1").settings.folders.passed_over()] == [
+    assert [*job(folder, table, queue="lime1").folders.passed_over()] == [
         f"{folder}: there is no segment of the queue lime1 so far, but of line1, other"
     ]
-    assert [*job(folder, table, queue="LINE1").settings.folders.passed_over()] == []
+    assert [*job(folder, table, queue="LINE1").folders.passed_over()] == []
 
 
 def test_a_segment_that_was_copied_to_the_next_number_is_refused(folder: Path, table: Path) -> None:
@@ -106,17 +105,17 @@ def test_of_two_ingests_of_the_same_segments_each_batch_is_taken_once(
 ) -> None:
     for serial in range(1, 5):
         write(folder, serial, serial, serial)
-    what = job(folder, table, table_format, maxSegmentsPerTrigger="2")
+    what = job(folder, table, table_format, segments_max=2)
     slow, fast = load(what), load(what)
-    write_slowly = slow.write
+    read_slowly = slow.read
 
-    def behind(parts: list[Part]) -> list[writing.Written]:
-        done = write_slowly(parts)
-        slow.write = write_slowly
+    def behind(*given: Any) -> pa.Table:
+        done = read_slowly(*given)
+        slow.read = read_slowly
         assert fast.run(False).rows == 4, "the other one is at its end before this one commits"
         return done
 
-    slow.write = behind
+    slow.read = behind
     assert slow.run(False).rows == 0
     assert numbers(table, table_format) == [1, 2, 3, 4]
     write(folder, 5, 5, 5)
@@ -155,7 +154,7 @@ def test_one_ingest_takes_many_folders_also_those_that_appear_later(folder: Path
     (tmp_path / "plant-notes").mkdir()
     first = make_folder(tmp_path / "plant-1", "folder-2", "2")
     write(first, 3, 30, 30)  # older ones were deleted before this table was begun
-    what = job(folder, table, paths=f'["{folder}", "{tmp_path}/plant-*"]')
+    what = job([folder, f"{tmp_path}/plant-*"], table)
     going = load(what)
     assert going.run(False).rows == 2
     second = make_folder(tmp_path / "plant-2", "folder-3", "3")
@@ -225,7 +224,7 @@ def test_a_table_is_divided_by_day_and_queue_manager(
     days = [row(1)["arrived"] + DAY * number for number in (0, 0, 1, 0)]
     write_rows(folder, 1, [row(number, arrived=day) for number, day in enumerate(days)])
     write(other, 1, 5, 5)
-    what = job(folder, table, table_format, paths=f'["{folder}", "{other}"]', by=("day", "queue_manager"))
+    what = job([folder, other], table, table_format, by=("day", "queue_manager"))
     assert load(what).run(False).rows == 5
     write(other, 2, 6, 6)
     assert load(job(other, table)).run(False).rows == 1, "it stays divided"
@@ -254,15 +253,10 @@ def test_others_read_by_what_a_table_is_divided(folder: Path, table: Path, table
     for number, name in enumerate(names):
         write(folder, 1, number, number, name)
         write(folder, 2, len(names) + number, len(names) + number, name)
-    load(job(folder, table, table_format, by=("queue", "day"), maxSegmentsPerTrigger=str(len(names)))).run(False)
-    for files in (2 * len(names), len(names)):
-        rows = read_by_polars(table, table_format).sort("lookup_id")
-        assert rows["queue"].to_list() == names * 2
-        assert rows.get_column("day", default=rows["arrived"].dt.date()).to_list() == [BEGIN.date()] * len(names) * 2
-        there = pieces(str(table))
-        assert (len(there), all(Path(piece.path).exists() for piece in there)) == (files, True)
-        assert [piece.in_table is not None for piece in there] == [files > len(names)] * files
-        optimize(str(table))
+    load(job(folder, table, table_format, by=("queue", "day"), segments_max=len(names))).run(False)
+    rows = read_by_polars(table, table_format).sort("lookup_id")
+    assert rows["queue"].to_list() == names * 2
+    assert rows.get_column("day", default=rows["arrived"].dt.date()).to_list() == [BEGIN.date()] * len(names) * 2
 
 
 @both
@@ -373,7 +367,7 @@ def test_a_table_of_iceberg_in_another_folder_is_refused(
     other.parent.mkdir(exist_ok=True)
     move(table, other)
     write(folder, 2, 3, 3)
-    for use in (lambda: load(job(folder, other)), lambda: optimize(str(other)), lambda: serials(str(other))):
+    for use in (lambda: load(job(folder, other)), lambda: serials(str(other))):
         with pytest.raises(IngestUnusable, match=f"{other} cannot be read there: it was made in another folder"):
             use()
     if table.exists():
@@ -411,3 +405,44 @@ def test_a_table_in_a_catalog_that_the_user_configures(
     assert (made.run(False).rows, made.run(False).rows) == (2, 0)
     assert load_catalog("lake").load_table("plant.readings").scan().to_arrow().num_rows == 2
     assert [*serials("lake.plant.readings").values()] == [1]
+
+
+def test_a_segment_is_read_as_it_was_written_or_called_damaged(folder: Path) -> None:
+    rows = [row(number, body=random.randbytes(30)) for number in range(40)]
+    path = write_rows(folder, 1, rows)
+    path.write_bytes(columns.parquet(pa.Table.from_pylist(rows, SCHEMA)))
+    content = path.read_bytes()
+    whole = read_segment(path)
+    broken = [content[:at] for at in range(0, len(content), 1000)]
+    for at in random.sample(range(len(content)), 500):
+        changed = bytearray(content)
+        changed[at] ^= 1 << random.randrange(8)
+        broken.append(bytes(changed))
+    told = []
+    for one in broken:
+        path.write_bytes(one)
+        try:
+            assert read_segment(path).equals(whole)
+        except FolderError as error:
+            told.append(str(error))
+    assert all(re.match(rf"the segment {re.escape(str(path))} is damaged: \S", text) for text in told)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(FolderError, match=f"cannot read the segment {re.escape(str(path))}: Is a directory"):
+        read_segment(path)
+
+
+def test_an_ingest_goes_on_after_upkeep(folder: Path, table: Path) -> None:
+    """As pipeline.md has it. Of Iceberg, the procedures of engines do it."""
+    for serial in (1, 2, 3):
+        write(folder, serial, serial, serial)
+    what = job(folder, table, segments_max=1)
+    going = load(what)
+    going.run(False)
+    opened = DeltaTable(table)
+    assert opened.optimize.compact()["numFilesRemoved"] == 3
+    opened.vacuum(0, dry_run=False, full=True, enforce_retention_duration=False)
+    assert len([*table.glob("*.parquet")]) == 1
+    write(folder, 4, 4, 4)
+    assert (going.run(False).rows, load(what).run(False).rows) == (1, 0)
+    assert numbers(table) == [1, 2, 3, 4]

@@ -12,20 +12,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
-from ordack.pipeline import delta_files, writing
 from ordack.pipeline.delta import Delta
-from ordack.pipeline.folders import Part
 from ordack.pipeline.iceberg import Iceberg
-from ordack.pipeline.progress import Batch, IngestError, IngestUnusable
+from ordack.pipeline.ingest import Progress
+from ordack.pipeline.lake import IngestError
+from ordack.pipeline.prune import serials
 from ordack.pipeline.segments import FolderMissing
-from ordack.pipeline.upkeep import optimize, serials
-from ordack.reconcile.rows import pieces
 
 from tests.conformance import ROOT
-from tests.pipeline.lake import both, job, numbers
-from tests.pipeline.lake_kills import load
+from tests.pipeline.lake import both, job, load, numbers
 from tests.support.segment_files import row, write, write_rows
 
 
@@ -36,9 +33,9 @@ def test_a_commit_that_failed_is_made_again_if_nobody_else_was_faster(
     """Somebody else changes the table between a look and a commit."""
     write(folder, 1, 1, 1)
     going = load(job(folder, table, table_format))
-    write_first = going.write
+    read_first = going.read
 
-    def disturbed(parts: list[Part]) -> list[writing.Written]:
+    def disturbed(*given: Any) -> pa.Table:
         lake: Any = load(job(folder, table)).table
         if isinstance(lake, Delta):
             lake._table.alter.set_table_properties({"delta.appendOnly": "true"})
@@ -46,9 +43,9 @@ def test_a_commit_that_failed_is_made_again_if_nobody_else_was_faster(
             assert isinstance(lake, Iceberg)
             with lake._table.transaction() as transaction:
                 transaction.set_properties({"owner": "somebody"})
-        return write_first(parts)
+        return read_first(*given)
 
-    going.write = disturbed
+    going.read = disturbed
     assert going.run(False).rows == 1
     assert numbers(table, table_format) == [1]
 
@@ -89,7 +86,7 @@ def test_what_is_in_a_table_that_may_only_be_read_is_told(folder: Path, disk: Pa
     load(job(folder, disk / "table")).run(False)
     for serial in (2, 3):
         write(folder, serial, serial, serial)
-    assert load(job(folder, disk / "table", maxSegmentsPerTrigger="1")).run(False).batches == 2
+    assert load(job(folder, disk / "table", segments_max=1)).run(False).batches == 2
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
     told = {place.queue: serial for place, serial in serials(str(disk / "table")).items()}
     assert told == {"line1": 3, "line2": 1}
@@ -106,20 +103,20 @@ def test_a_full_disk_ends_the_ingest_and_when_there_is_room_it_goes_on(
     going = load(job(folder, table))
     filler = disk / "filler"
     filler.write_bytes(bytes(3_000_000))
-    with pytest.raises(writing.WriteError, match=r"cannot write to the table .*No space left on device"):
+    with pytest.raises(IngestError, match=r"cannot commit to the table .*No space left on device"):
         going.run(False)
     filler.unlink()
-    assert len([*table.rglob("part-*.parquet")]) == 1, "what was written for nothing is deleted"
-    write_first = going.write
+    assert numbers(table, table_format) == [1]
+    read_first = going.read
 
-    def filled(parts: list[Part]) -> list[writing.Written]:
-        done = write_first(parts)
+    def filled(*given: Any) -> pa.Table:
+        done = read_first(*given)
         with contextlib.suppress(OSError), filler.open("wb", 0) as file:
             while True:
                 file.write(bytes(512))
         return done
 
-    going.write = filled
+    going.read = filled
     with pytest.raises(IngestError, match="cannot commit to the table"):
         going.run(False)
     filler.unlink()
@@ -171,7 +168,7 @@ def _back(path: Path) -> None:
 
 @both
 @pytest.mark.parametrize("leave", [_away, _unmounted])
-@pytest.mark.parametrize("what", ["segments", "segments while they are read", "table", "table while files are written"])
+@pytest.mark.parametrize("what", ["segments", "segments while they are read", "table", "table before a commit"])
 def test_a_continuous_ingest_waits_for_a_file_system_that_is_not_mounted(
     folder: Path, table: Path, table_format: str, what: str, leave: Callable[[Path], None]
 ) -> None:
@@ -179,39 +176,36 @@ def test_a_continuous_ingest_waits_for_a_file_system_that_is_not_mounted(
     write(folder, 1, 1, 1)
     going = load(job(folder, table, table_format))
     told: list[str] = []
-    looks: list[str] = []
     done: list[int] = []
-    write_files = going.write
+    read_rows = going.read
 
-    def written(parts: list[Part]) -> list[writing.Written]:
-        if done and "while" in what and not told:
-            if place == table:  # it goes behind that
-                write_files(parts)
+    def written(*given: Any) -> pa.Table:
+        going_on = done and not told
+        if going_on and "while" in what:
             leave(place)
-            if place == table:
-                return []
-        return write_files(parts)
+        rows = read_rows(*given)
+        if going_on and "before" in what:
+            leave(place)
+        return rows
 
-    def tell(batch: Batch) -> None:
+    def tell(batch: Progress) -> None:
         done.append(batch.rows)
         if len(done) == 1:
             write(folder, 2, 2, 3)
-            if "while" not in what:
+            if "while" not in what and "before" not in what:
                 leave(place)
 
     def warn(text: str) -> None:
         told.append(text)
         if len(told) == 1:
-            looks.clear()
             _back(place)
 
-    going.write, going.tell, going.warn, going.looked = written, tell, warn, lambda: looks.append("look")
+    going.read, going.tell, going.warn = written, tell, warn
     going.run(True, 0.001, lambda: len(done) == 2 and len(told) == 2)
     assert done == [1, 2]
     assert numbers(table, table_format) == [1, 2, 3]
     assert "Until it is there again, nothing is loaded" in told[0]
     assert told[1:] == ["it is there again: the ingest goes on"]
-    assert looks
 
 
 def test_an_ingest_that_is_not_continuous_does_not_wait(folder: Path, table: Path) -> None:
@@ -222,100 +216,3 @@ def test_an_ingest_that_is_not_continuous_does_not_wait(folder: Path, table: Pat
         going.run(False)
     with pytest.raises(FolderMissing, match="is no folder of segments"):
         job(folder, table)
-
-
-def _empty(log: Path) -> None:
-    _newest(log).write_bytes(b"")
-
-
-def _torn(log: Path) -> None:
-    _newest(log).write_bytes(_newest(log).read_bytes()[:-100])
-
-
-def _gone(log: Path) -> None:
-    _newest(log).unlink()
-
-
-def _all_empty(log: Path) -> None:
-    for path in (*log.glob("*.checkpoint.parquet"), log / "_last_checkpoint"):
-        path.write_bytes(b"")
-
-
-def _newest(log: Path) -> Path:
-    return max(log.glob("*.checkpoint.parquet"))
-
-
-@pytest.mark.parametrize("use", ["ingest", "optimize", "serials", "pieces", "decoding"])
-@pytest.mark.parametrize("damage", [_empty, _torn, _gone, _all_empty])
-def test_a_checkpoint_of_delta_that_a_loss_of_power_has_damaged_is_done_without(
-    folder: Path, table: Path, damage: Callable[[Path], None], use: str
-) -> None:
-    """Every commit is whole."""
-    for serial in (1, 2, 3):
-        write(folder, serial, serial, serial)
-    load(job(folder, table, maxSegmentsPerTrigger="1")).run(False)
-    DeltaTable(table).create_checkpoint()
-    damage(table / "_delta_log")
-    write(folder, 4, 4, 4)
-    if use == "ingest":
-        assert load(job(folder, table)).run(False).rows == 1
-    elif use == "optimize":
-        assert optimize(str(table)).files_removed == 3
-    elif use == "serials":
-        assert [*serials(str(table)).values()] == [3]
-    elif use == "pieces":
-        assert len(pieces(str(table))) == 3
-    else:
-        assert job(folder, table).rows().decoded == []
-    assert numbers(table)[:3] == [1, 2, 3], "others read it again, too"
-
-
-def test_a_damaged_checkpoint_of_delta_without_the_commits_before_it_is_told(folder: Path, table: Path) -> None:
-    for serial in (1, 2, 3):
-        write(folder, serial, serial, serial)
-    load(job(folder, table, maxSegmentsPerTrigger="1")).run(False)
-    DeltaTable(table).create_checkpoint()
-    log = table / "_delta_log"
-    newest = _newest(log)
-    kept = newest.read_bytes()
-    for path in (*log.glob("*0[012].json"), *(set(log.glob("*.checkpoint.parquet")) - {newest})):
-        path.unlink()
-    newest.write_bytes(kept[:100])
-    for look in (lambda: load(job(folder, table)), lambda: serials(str(table)), lambda: optimize(str(table))):
-        with pytest.raises(IngestUnusable, match=f"{newest.name} is damaged"):
-            look()
-        assert newest.read_bytes() == kept[:100], "as it was"
-
-
-def test_a_checkpoint_of_delta_is_on_disk_before_the_commits_in_it_are_deleted(
-    folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(folder, 1, 1, 1)
-    load(job(folder, table)).run(False)
-    DeltaTable(table).alter.set_table_properties({"delta.checkpointInterval": "2"})
-    steps: list[str] = []
-    for name in ("create_checkpoint", "cleanup_metadata"):
-        real = getattr(DeltaTable, name)
-
-        def told(opened: DeltaTable, name: str = name, real: Any = real) -> None:
-            steps.append(name)
-            real(opened)
-
-        monkeypatch.setattr(DeltaTable, name, told)
-    real_sync = delta_files.sync
-    monkeypatch.setattr(delta_files, "sync", lambda path: (steps.append(Path(path).name), real_sync(path)))
-    going = load(job(folder, table, maxSegmentsPerTrigger="1"))
-    for serial in (2, 3, 4):
-        write(folder, serial, serial, serial)
-    steps.clear()
-    log = table / "_delta_log"
-    there = {*log.iterdir()}
-    going.run(False)
-    made = [name for name in steps if name.endswith(".checkpoint.parquet")]
-    assert sorted(made) == sorted(path.name for path in {*log.glob("*.checkpoint.parquet")} - there)
-    for number, step in enumerate(steps):
-        if step == "cleanup_metadata":
-            before = steps[:number]
-            begun = len(before) - 1 - before[::-1].index("create_checkpoint")
-            assert {*before[begun + 1 :]} == {made[0], "_last_checkpoint", "_delta_log"}
-    assert "cleanup_metadata" in steps

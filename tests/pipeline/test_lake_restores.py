@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -14,11 +13,10 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from ordack.client import Client
 from ordack.pipeline.iceberg import _catalog
 from ordack.pipeline.ingest import Job
-from ordack.pipeline.progress import IngestError, IngestUnusable
-from ordack.pipeline.upkeep import serials
+from ordack.pipeline.lake import IngestError, IngestUnusable
+from ordack.pipeline.prune import serials
 
-from tests.pipeline.lake import both, job, numbers, read_by_polars
-from tests.pipeline.lake_kills import load
+from tests.pipeline.lake import both, job, load, numbers, read_by_polars
 from tests.support.command import ordack
 from tests.support.segment_files import key, make_folder, row, write, write_rows
 
@@ -105,7 +103,7 @@ def test_after_a_restore_of_delta_each_queue_goes_on_however_many_commits_later(
 def test_a_running_ingest_goes_on_from_what_delta_is_restored_to(
     folder: Path, table: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    what = job(folder, table, maxSegmentsPerTrigger="1")
+    what = job(folder, table, segments_max=1)
     for serial in (1, 2):
         write(folder, serial, serial, serial)
         load(what).run(False)
@@ -267,7 +265,7 @@ def test_what_a_restored_store_exports_again_is_in_the_table_once(
     assert export(new).stdout.endswith("5 messages exported\n")
     said: list[str] = []
     for folders in ([old, new], [new]) if at_once else ([new], [old, new]):
-        what = job(old, table, table_format, paths=json.dumps([str(folder) for folder in folders]))
+        what = job(folders, table, table_format)
         ingest = load(what)
         ingest.warn = said.append
         ingest.run(False)
@@ -286,8 +284,7 @@ def test_folders_of_other_queue_managers_and_later_messages_are_no_copies(
     write(other, 1, 1, 3)
     restored = make_folder(tmp_path / "restored", "folder-3")
     write_rows(restored, 1, [row(number, message_key=key(number + (number > 2) * 10)) for number in (2, 3, 4)])
-    paths = json.dumps([str(path) for path in (folder, other, restored)])
-    load(job(folder, table, table_format, paths=paths)).run(False)
+    load(job([folder, other, restored], table, table_format)).run(False)
     assert numbers(table, table_format) == [1, 1, 2, 2, 3, 3, 3, 4]
 
 
@@ -299,7 +296,7 @@ def test_two_ingests_of_two_folders_at_once_load_what_both_have_once(
     for serial in (1, 2):
         write(folder, serial, 2 * serial - 1, 2 * serial)
         write(restored, serial, 2 * serial - 1, 2 * serial)
-    ingests = [load(job(one, table, table_format, maxSegmentsPerTrigger="1")) for one in (restored, folder)]
+    ingests = [load(job(one, table, table_format, segments_max=1)) for one in (restored, folder)]
     for _ in range(3):
         for ingest in ingests:
             ingest.batch(None)

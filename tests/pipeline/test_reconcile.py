@@ -23,9 +23,9 @@ from ordack import cli
 from ordack.client import Client
 from ordack.pipeline.folders import Folders
 from ordack.pipeline.ingest import Job
+from ordack.pipeline.prune import serials
 from ordack.pipeline.segments import SCHEMA
 from ordack.pipeline.spark import register
-from ordack.pipeline.upkeep import serials
 from ordack.reconcile import compare as compare_module
 from ordack.reconcile.compare import Compared, collect, compare
 from ordack.reconcile.result import KINDS, Result, Sensor, sensor_of
@@ -33,10 +33,10 @@ from ordack.reconcile.rows import loaded
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tests.pipeline.lake_kills import load
+from tests.pipeline.lake import load
 from tests.support import capture_generator as bytes_of
 from tests.support.capture_files import pcap
-from tests.support.command import DEADLINE_S, ENVIRONMENT, Serve, as_json, ordack
+from tests.support.command import ENVIRONMENT, Serve, as_json, ordack
 from tests.support.conversation import OPENING, back, there
 from tests.support.s3 import S3
 from tests.support.segment_files import make_folder, row, write_rows
@@ -114,7 +114,7 @@ class World:
             self.ingest()
 
     def ingest(self) -> None:
-        load(Job({"path": str(self.segments), "maxSegmentsPerTrigger": "1"}, str(self.table))).run(False)
+        load(Job([str(self.segments)], str(self.table), segments_max=1)).run(False)
 
     def add_to_table(self, row: dict[str, Any], manager: bytes = MANAGER) -> None:
         row = {**row, "queue_manager": guids.guid_text(manager)}
@@ -256,25 +256,17 @@ def test_what_is_planted_is_found_and_named_also_in_views_of_sql(
     assert not spark.table("reconcile_messages").isEmpty()
 
 
-def test_of_each_sensor_it_tells_gaps_copies_and_latency(spark: SparkSession, world: World) -> None:
+def test_of_each_sensor_it_tells_gaps_and_copies(spark: SparkSession, world: World) -> None:
     del world.rows[5:7]
     world.rows += [world.rows[0], stored(0, STRANGER, tx_sequence_number=None, message_key="express")]
-    since = datetime.now(UTC)
     world.write()
     board, stranger = sensors(world.compared(spark))
     assert (board.source_queue_manager, stranger.source_queue_manager) == tuple(map(guids.guid_text, (BOARD, STRANGER)))
     assert (board.rows, board.duplicates, board.gaps, board.lacking) == (9, 1, 1, 2)
     assert (stranger.rows, stranger.duplicates, stranger.gaps, stranger.lacking) == (1, 0, 0, 0)
-    assert board.latency_s is not None
-    oldest = (since - BEGIN).total_seconds() - FIRST
-    assert oldest < board.latency_s["max"] < oldest + DEADLINE_S
-    behind = [round(board.latency_s["max"] - board.latency_s[rank]) for rank in ("p50", "p90", "p99")]
-    assert behind == [4, 0, 0], "of the messages 1 to 5 and 8 to 10, one a second"
     assert board.first == round((BEGIN.timestamp() + FIRST) * 1e6)
     DeltaTable(world.table).optimize.compact()
-    compacted = sensors(world.compared(spark))
-    assert [one.latency_s for one in compacted] == [None, None], "nobody knows since when they are in the table"
-    assert [one.rows for one in compacted] == [9, 1]
+    assert [one.rows for one in sensors(world.compared(spark))] == [9, 1]
 
 
 def sensors(compared: Compared) -> list[Sensor]:
@@ -284,12 +276,11 @@ def sensors(compared: Compared) -> list[Sensor]:
 def test_tables_of_iceberg_are_read(spark: SparkSession, world: World) -> None:
     """And Delta Lake's by all other tests here, one that is divided by the last of them."""
     world.write(ingest=False)
-    what = Job({"path": str(world.segments)}, str(world.table), "iceberg", by=("day", "queue_manager", "queue"))
+    what = Job([str(world.segments)], str(world.table), "iceberg", by=("day", "queue_manager", "queue"))
     load(what).run(False)
     assert sum(serials(str(world.table)).values()) == 2
-    rows = loaded(spark, str(world.table), None).orderBy("message_id").collect()
+    rows = loaded(spark, str(world.table)).orderBy("message_id").collect()
     assert [(row.message_id, row.queue) for row in rows] == [(100 + number, "line1") for number in range(1, 11)]
-    assert None not in {row.in_table for row in rows}
 
 
 @pytest.fixture
@@ -353,8 +344,6 @@ def test_what_cannot_be_reconciled_is_said_in_words(
         ((segments, segments, table), "there are no pcap or pcapng files"),
         ((capture, table, table), "is no folder of segments"),
         ((capture, segments, f"{tmp_path}/none"), "there is no table"),
-        ((capture, segments, table, "--acquired", "at"), "has no column at"),
-        ((capture, segments, table, "--acquired", "label"), "column label"),
         ((capture, segments), "TABLE"),
     ):
         status, output, errors = command(capfd, monkeypatch, *words)
@@ -396,7 +385,7 @@ def test_what_serve_has_captured_export_and_ingest_have_loaded(spark: SparkSessi
         follow.terminate()
     assert (follow.returncode, sender.stop()[0], receiver.stop()[0]) == (0, 0, 0)
     table = tmp_path / "table"
-    load(Job({"path": str(segments)}, str(table), by=("day", "queue_manager", "queue"))).run(False)
+    load(Job([str(segments)], str(table), by=("day", "queue_manager", "queue"))).run(False)
     result = collect(compare(spark, str(capture), Folders([str(segments)]), str(table)), {})
     assert (found(result), result.verdict) == ({}, "reconciled")
     assert result.totals.pop("stored_meanwhile") > 0
@@ -448,7 +437,6 @@ def test_what_is_in_buckets_is_read_and_reconciled_as_what_is_here(
     assert "s3a://plant/none.pcap: it is not there" in str(problem.value)
     assert s3_beside.environment["AWS_SECRET_ACCESS_KEY"] not in str(problem.value)
     assert read.load(capture).where("packet = 'UserMessage'").count() == COUNT
-    assert spark.read.format("ordack").load(segments).count() == COUNT - 1
     result = collect(compare(spark, capture, Folders([segments]), "s3a://plant/table"), {})
     assert found(result) == {"missing": [104]}
     assert result.totals == {"captured": 10, "acknowledged": 10, "in_segments": 9, "in_table": 9, "stored_meanwhile": 9}

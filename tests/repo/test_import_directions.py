@@ -173,7 +173,7 @@ def test_there_is_no_circle() -> None:
         ("ordack.store", "from ordack.broker import manager"),
         ("ordack.broker.manager", "def later():\n    from ordack.server.tcp import serve"),
         ("ordack.server.tcp", "if TYPE_CHECKING:\n    from ordack.cli import main"),
-        ("ordack.audit.replay", "import ordack.pipeline.segment_source"),
+        ("ordack.audit.replay", "import ordack.pipeline.segments"),
         ("ordack.client", "from ordack.node import Node"),
         ("ordack.broker.manager", "from ordack.node import log"),
         ("ordack.boards.outbox", "from ordack.node.outbox import Outbox"),

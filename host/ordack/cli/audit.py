@@ -114,8 +114,8 @@ def audit(
         from pyspark.errors import PySparkException
 
         from ordack.audit import tasks
-        from ordack.pipeline.options import OptionError
         from ordack.pipeline.packets import find_files
+        from ordack.pipeline.segments import OptionError
         from ordack.pipeline.spark import SparkMissing, spark_session, words
 
     if no_spark and (master is not None or conf):

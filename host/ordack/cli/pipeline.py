@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any
+from collections.abc import Iterator
+from typing import Annotated
 
 import typer
 
@@ -31,15 +30,6 @@ app = typer.Typer(no_args_is_help=True, help="Load exported messages into a tabl
 app.command("reconcile")(reconcile)
 
 
-QuotaOption = Annotated[
-    int | None,
-    typer.Option(
-        metavar="BYTES",
-        min=0,
-        help="Leave messages in their queues while the segments in FOLDER take as much, the newest of each queue not "
-        "counted.",
-    ),
-]
 AnewOption = Annotated[
     bool,
     typer.Option(
@@ -66,15 +56,14 @@ def export(
     age: Annotated[
         float, typer.Option(min=0, help="With --follow: seconds that a message waits for others to share its segment.")
     ] = 1.0,
-    quota: QuotaOption = None,
     anew: AnewOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Move messages from queues to Parquet files (segments), each message to exactly one.
 
     A segment never changes. Export is the message's receipt: senders who asked for it are told. Nothing is lost or
-    doubled if the command is killed; the next export continues. When FOLDER is full, by --quota or its disk, messages
-    stay in their queues; with --follow the export continues when there is room. SIGTERM, SIGINT and SIGHUP end it
+    doubled if the command is killed; the next export continues. When the disk of FOLDER is full, messages stay
+    in their queues; with --follow the export continues when there is room. SIGTERM, SIGINT and SIGHUP end it
     after a whole segment. Exit status: 0 done; 1 not everything, the rest is still in its queue; 2 wrong usage, or a
     package is missing; 6 the disk failed, and nobody knows whether the last messages are in a segment: the same export
     does it again without doubling any.
@@ -93,7 +82,7 @@ def export(
     try:
         with (
             Client(store) as client,
-            Exporter(client, names, to, rows=rows, quota=quota, anew=anew, tell=complain) as exporter,
+            Exporter(client, names, to, rows=rows, anew=anew, tell=complain) as exporter,
         ):
 
             def stop() -> bool:
@@ -169,13 +158,6 @@ DivisionOption = Annotated[
 AddColumnsOption = Annotated[
     bool, typer.Option("--add-columns", help="Add to the table the columns of --schema that are new.")
 ]
-MetricsOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="[HOST:]PORT",
-        help="Answer /metrics (Prometheus) over HTTP while it runs; PORT alone is for this machine only.",
-    ),
-]
 IntervalOption = Annotated[
     float, typer.Option(min=0, help="With --continuous: seconds between two looks at the folder.")
 ]
@@ -194,7 +176,6 @@ def pipeline_ingest(
     add_columns: AddColumnsOption = False,
     continuous: ContinuousOption = False,
     interval: IntervalOption = 1.0,
-    metrics: MetricsOption = None,
     segments_max: Annotated[int, typer.Option(min=1, help="Largest number of segments in a micro-batch.")] = 256,
     master: MasterOption = None,
     conf: ConfOption = None,
@@ -208,58 +189,33 @@ def pipeline_ingest(
     missing or damaged segment, a folder with other files, a table that others have written or with other columns.
     """
     with needs("spark"):
-        from ordack.pipeline import ingest
-        from ordack.pipeline.gauges import Gauges
-        from ordack.pipeline.progress import Batch
+        from ordack.pipeline.ingest import Job, Progress, ingest
         from ordack.pipeline.spark import spark_session
     import signal
 
     settings = spark_settings(conf)
-    options = {"paths": json.dumps([*map(str, segments)]), "maxSegmentsPerTrigger": str(segments_max)}
-    said = {"schema": schema, "format": bodies, "prefix": prefix, "queue": queue}
-    options |= {name: value for name, value in said.items() if value is not None}
-    gauges = Gauges()
-    with _problems(), gauges.served(_place(metrics)) if metrics else contextlib.nullcontext():
+    with _problems():
         division = tuple(partition_by) if partition_by else None
-        job = ingest.Job(options, table, table_format, division, add_columns)
-        for text in job.settings.folders.passed_over():
+        job = Job([*map(str, segments)], table, table_format, division, add_columns, queue, schema, bodies, prefix,
+                  segments_max)  # fmt: skip
+        for text in job.folders.passed_over():
             complain(text)
         stopped: list[int] = []
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda number, _: stopped.append(number))
         spark = spark_session(master, "ordack pipeline ingest", settings)
         signal.signal(signal.SIGINT, lambda number, _: stopped.append(number))  # pyspark has set one of its own
-        with _ingest_progress() as show:
+        with activity("starting") as show:
 
-            def tell(batch: Batch) -> None:
-                show(batch)
-                gauges.tell(batch)
+            def tell(batch: Progress) -> None:
+                rate = batch.rows / max(batch.seconds, 1e-3)
+                show(f"batch {batch.number}: {rate:,.0f} rows/s, {counted(batch.behind, 'segment')} to go")
                 if as_json:
                     report(True, "", **batch.as_json())
 
-            done = ingest.ingest(spark, job, continuous=continuous, interval=interval, tell=tell, warn=complain,
-                                 looked=gauges.looked, stop=lambda: bool(stopped))  # fmt: skip
+            done = ingest(spark, job, continuous=continuous, interval=interval, tell=tell, warn=complain,
+                          stop=lambda: bool(stopped))  # fmt: skip
     report(as_json, str(done), **done.as_json())
-
-
-@app.command("optimize")
-def pipeline_optimize(
-    table: Annotated[
-        str, typer.Argument(metavar="TABLE", help="Folder, URL or name of a table of Delta Lake or Iceberg.")
-    ],
-    as_json: JsonOption = False,
-) -> None:
-    """Put small files of a table together, and delete files that have not belonged to it for a week.
-
-    Those of killed batches are among them. Ingests may go on meanwhile, and readers of the last week's versions, too.
-    Exit status: 0 done; 1 not done; 2 there is no such table.
-    """
-    with needs("spark"):
-        from ordack.pipeline import upkeep
-    with _problems():
-        done = upkeep.optimize(table)
-        text = f"{done.table}: {counted(done.files_removed, 'file')} replaced by {done.files_added}"
-        report(as_json, f"{text}, {counted(done.files_deleted, 'file')} deleted that nobody needed", **done._asdict())
 
 
 @app.command("prune")
@@ -279,10 +235,10 @@ def pipeline_prune(
     unusable input.
     """
     with needs("spark"):
-        from ordack.pipeline import upkeep
+        from ordack.pipeline import prune
         from ordack.pipeline.folders import Folders
     with _problems():
-        for done in upkeep.prune(Folders([*map(str, segments)]), tables, days, dry_run):
+        for done in prune.prune(Folders([*map(str, segments)]), tables, days, dry_run):
             stay = {
                 "not in every table": done.missing_in_table,
                 "too new": done.too_new,
@@ -298,9 +254,8 @@ def pipeline_prune(
 def _problems() -> Iterator[None]:
     """Of Spark, tables and segments, in words."""
     from ordack.pipeline.bodies import SchemaError
-    from ordack.pipeline.options import OptionError
-    from ordack.pipeline.progress import IngestError, IngestUnusable
-    from ordack.pipeline.segments import FolderBusy, FolderError
+    from ordack.pipeline.lake import IngestError, IngestUnusable
+    from ordack.pipeline.segments import FolderBusy, FolderError, OptionError
     from ordack.pipeline.spark import SparkMissing
 
     try:
@@ -312,31 +267,3 @@ def _problems() -> Iterator[None]:
         raise typer.Exit(2) from None
     except IngestError as error:
         raise StoreError(str(error)) from None
-
-
-def _place(text: str) -> tuple[str, int]:
-    """[HOST:]PORT."""
-    from ordack.config.config import parse_local_address
-
-    try:
-        return parse_local_address(text)
-    except ValueError as error:
-        raise typer.BadParameter(f"--metrics {text}: {error}") from None
-
-
-@contextlib.contextmanager
-def _ingest_progress() -> Iterator[Callable[[Any], None]]:
-    """Shows the last micro-batch."""
-    with activity("starting") as show:
-        total = 0
-
-        def told(batch: Any) -> None:
-            nonlocal total
-            total += batch.rows
-            rate = batch.rows / max(batch.seconds, 1e-3)
-            show(
-                f"batch {batch.number}: {rate:,.0f} rows/s, {total:,} rows in all, "
-                f"{counted(batch.behind, 'segment')} to go"
-            )
-
-        yield told

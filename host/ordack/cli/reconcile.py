@@ -30,13 +30,6 @@ CapturesArgument = Annotated[
 SegmentsArgument = Annotated[
     str, typer.Argument(metavar="SEGMENTS", parser=anywhere, help="Folder of `ordack export`, or a quoted pattern.")
 ]
-AcquiredOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="COLUMN",
-        help="The table's TIMESTAMP column that says when a reading was taken. Default: sent_time, whole seconds.",
-    ),
-]
 
 
 def reconcile(
@@ -44,7 +37,6 @@ def reconcile(
     segments: SegmentsArgument,
     table: Annotated[str, typer.Argument(metavar="TABLE", help="Table of `ordack pipeline ingest`.")],
     queue: Annotated[str | None, typer.Option(help="Only messages to this queue. Default: all.")] = None,
-    acquired: AcquiredOption = None,
     names: NamesOption = None,
     master: MasterOption = None,
     conf: ConfOption = None,
@@ -52,18 +44,17 @@ def reconcile(
 ) -> None:
     """Check that every acknowledged message of captures is in segments and table, once, and none that was never sent.
 
-    It names messages by source and message id, with the packets that show them, and tells gaps, duplicates and latency
-    of each source. Exit status: 0 all is there, once; 1 not so; 2 wrong usage, Spark is missing, or unusable input; 3
+    It names messages by source and message id, with the packets that show them, and tells gaps and duplicates of each
+    source. Exit status: 0 all is there, once; 1 not so; 2 wrong usage, Spark is missing, or unusable input; 3
     nothing is wrong, but something cannot be known: captures have holes, or messages are not exported or ingested yet.
     """
     with needs("spark"):
         from pyspark.errors import PySparkException
 
         from ordack.pipeline.folders import Folders
-        from ordack.pipeline.options import OptionError
+        from ordack.pipeline.lake import IngestError
         from ordack.pipeline.packets import find_files
-        from ordack.pipeline.progress import IngestError
-        from ordack.pipeline.segments import FolderError
+        from ordack.pipeline.segments import FolderError, OptionError
         from ordack.pipeline.spark import SparkMissing, spark_session, words
         from ordack.reconcile.compare import collect, compare
         from ordack.reconcile.result import STATUS
@@ -74,7 +65,7 @@ def reconcile(
         places = {"captures": captures, "segments": segments, "table": table}
         with activity("reconciling"):
             spark = spark_session(master, "ordack pipeline reconcile", settings)
-            result = collect(compare(spark, captures, source, table, acquired=acquired, queue=queue), places)
+            result = collect(compare(spark, captures, source, table, queue=queue), places)
         result = replace(result, peer_names=known)
     except (SparkMissing, OptionError, FolderError, IngestError, OSError) as error:
         complain(in_words(error))

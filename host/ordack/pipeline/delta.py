@@ -15,52 +15,58 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, QueryBuilder, Schema, Transaction
+from deltalake import (
+    ColumnProperties,
+    CommitProperties,
+    DeltaTable,
+    QueryBuilder,
+    Schema,
+    Transaction,
+    WriterProperties,
+    write_deltalake,
+)
 from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import fs
 
-from ordack.pipeline.delta_files import (
-    NO_HOOKS,
-    checkpoint,
-    columns_of,
-    complete_statistics,
-    last_checkpoint,
-    log_of,
-    open_table,
-    sync_log,
-    uri_of,
-)
+from ordack.config.paths import S3, NotLocal, RemoteError, RemoteMissing, RemotePath, open_path, scheme_of, sync
 from ordack.pipeline.folders import Place
 from ordack.pipeline.lake import (
     ATTEMPTS,
+    DAY,
     DECODING,
     PROPERTY,
+    Decoding,
+    IngestError,
+    IngestUnusable,
     check_division,
     check_empty,
     check_same,
     check_there,
     first_line,
+    fitted,
     foreign,
     new_columns,
-    said,
+    unfit_columns,
 )
-from ordack.pipeline.progress import IngestError, IngestUnusable
-from ordack.pipeline.statistics import completed
-from ordack.pipeline.writing import DAY, File
 
 APPLICATION = "ordack"
 HEEDED = "ordack.heeded"
-CHECKPOINT_INTERVAL = 100  # commits
-# Properties of a table, and of its columns, that whoever writes rows has to heed, and this does not.
-UNHEEDED = ("delta.constraints.", "delta.columnMapping.mode", "delta.setTransactionRetentionDuration")
-UNHEEDED_OF_COLUMNS = ("delta.generationExpression", "delta.invariants", "delta.identity.start")
+UNHEEDED = "delta.setTransactionRetentionDuration"  # would make a table forget what is in it
+# Readers pass over files by the statistics of these columns. Others have none: readers do not agree where NaN stands.
+STATISTICS = ("queue_manager", "queue", "lookup_id", "arrived", "message_key", "message_id", "label", "sent_time")
+_ON, _OFF = (ColumnProperties(statistics_enabled=level) for level in ("CHUNK", "NONE"))
+WRITER = WriterProperties(
+    compression="ZSTD", default_column_properties=_OFF, column_properties=dict.fromkeys(STATISTICS, _ON)
+)
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 
 
 class Delta:
@@ -68,100 +74,70 @@ class Delta:
     one is divided; None: as it is. add: columns that it does not have are added to it. decoding: how its bodies are
     decoded, which it keeps. Raises IngestError, IngestUnusable."""
 
-    by_in_files = False
-
     def __init__(
-        self, table: str, columns: pa.Schema, by: tuple[str, ...] | None, add: bool = False, decoding: str | None = None
-    ) -> None:
+        self, table: str, columns: pa.Schema, by: tuple[str, ...] | None, add: bool = False,
+        decoding: Decoding | None = None,
+    ) -> None:  # fmt: skip
         if "%" in table:
             raise IngestUnusable(f"{table} has a % in its path, which delta-rs takes for something else: name another")
-        self.folder = self.data = table
-        self._uri = uri_of(table)
-        self._kept = {PROPERTY: "1", **({} if decoding is None else {DECODING: decoding})}
+        self.folder = table
+        self._kept = {PROPERTY: "1", **({} if decoding is None else {DECODING: str(decoding)})}
         self._table = self._open(columns, by)
-        self.by = tuple(self._table.metadata().partition_columns)
         self._check(columns, by, add)
-        self.look()
+        self._look()
+
+    @property
+    def names(self) -> list[str]:
+        return [field.name for field in self._table.schema().fields]
 
     def _open(self, columns: pa.Schema, by: tuple[str, ...] | None) -> DeltaTable:
         if DAY in (by or ()):
             columns = columns.append(pa.field(DAY, pa.date32()))
         try:
-            if not DeltaTable.is_deltatable(self._uri):
+            if not DeltaTable.is_deltatable(uri_of(self.folder)):
                 check_empty(self.folder)
                 with contextlib.suppress(DeltaError):  # another ingest is faster; if not, there is no table to open
                     DeltaTable.create(
-                        self._uri,
+                        uri_of(self.folder),
                         Schema.from_arrow(pa.schema([column.with_nullable(True) for column in columns])),
                         mode="ignore",
                         partition_by=list(by or ()),
-                        post_commithook_properties=NO_HOOKS,
-                        configuration=self._kept,
+                        configuration={**self._kept, "delta.dataSkippingStatsColumns": ",".join(STATISTICS)},
                         raise_if_key_not_exists=False,
                     )
-                    sync_log(self.folder, -1, 0)
-            return open_table(self.folder)
+                    _sync(self.folder, -1, 0)
+            return DeltaTable(uri_of(self.folder))
         except (DeltaError, OSError, ValueError) as error:
             raise IngestError(f"cannot open or make the table {self.folder}: {first_line(error)}") from None
 
     def _check(self, columns: pa.Schema, by: tuple[str, ...] | None, add: bool) -> None:
-        """Refuse what this does not fit. Raises IngestUnusable."""
+        """Refuse what this does not fit. Raises IngestError, IngestUnusable."""
         told = self._table.metadata().configuration
-        unheeded = [name for name, value in told.items() if name.startswith(UNHEEDED) and value != "none"]
-        there = {column.name: column for column in self._table.schema().fields}
-        unheeded += [
-            f"{name} of {column.name}"
-            for column in there.values()
-            for name in column.metadata
-            if name in UNHEEDED_OF_COLUMNS
-        ]
-        if unheeded:
+        if UNHEEDED in told:
             raise IngestUnusable(
-                f"the table {self.folder} has {', '.join(unheeded)}, which an ingest does not heed: begin a new table"
+                f"the table {self.folder} has {UNHEEDED}, which an ingest does not heed: begin a new table"
             )
         if PROPERTY not in told and self._table.file_uris():
             raise IngestUnusable(foreign(self.folder, f"ALTER TABLE ... SET TBLPROPERTIES ('{PROPERTY}' = '1')"))
-        check_division(self.folder, self.by, by, columns.names)
+        divided = self._table.metadata().partition_columns
+        check_division(self.folder, divided, by, columns.names)
+        there = {column.name: column for column in self._table.schema().fields}
         ours = {column.name: column for column in Schema.from_arrow(columns).fields}
-        unfit = [
-            f"{column.name} {said(column.type)}, which is {said(there[name].type)} there"
-            for name, column in ours.items()
-            if name in there and there[name].type != column.type
-        ]
-        unfit += [
-            f"{name}, which may not be null there"
-            for name, column in there.items()
-            if not column.nullable and (name not in ours or ours[name].nullable)
-        ]
-        unfit += [f"{name}, by which the table is divided" for name in self.by if name not in (*ours, DAY)]
+        types = {name: (ours[name].type, there[name].type) for name in ours if name in there}
+        unfit = unfit_columns(there, ours, types)
+        unfit += [f"{name}, by which the table is divided" for name in divided if name not in (*ours, DAY)]
         new = new_columns(self.folder, [*there], [*ours], unfit, add)
-        self._keep(told)
-        if new:
-            added = pa.schema([columns.field(name) for name in new])
-            try:
-                complete_statistics(self._table, self.folder, added)  # before there is a column without
-                before = self._table.version()
-                fields = [ours[name] for name in new]
-                self._table.alter.add_columns(fields, post_commithook_properties=NO_HOOKS)
-                sync_log(self.folder, before, self._table.version())
-                complete_statistics(self._table, self.folder, added)  # of files that came in between
-            except (DeltaError, OSError) as error:
-                raise IngestError(f"cannot add columns to {self.folder}: {first_line(error)}") from None
-        self.names = [name for name in ours if name in there or name in new]
+        version = self._table.version()
+        try:
+            if any(told.get(name) != value for name, value in self._kept.items()):  # before there are the columns
+                self._table.alter.set_table_properties(self._kept, raise_if_not_exists=False)
+            if new:
+                self._table.alter.add_columns([ours[name] for name in new])
+            _sync(self.folder, version, self._table.version())
+        except (DeltaError, OSError) as error:
+            raise IngestError(f"cannot change columns of {self.folder}: {first_line(error)}") from None
 
-    def _keep(self, told: Mapping[str, str]) -> None:
-        """Set the properties, before there are the columns that they name. Raises IngestError."""
-        if any(told.get(name) != value for name, value in self._kept.items()):
-            try:
-                before = self._table.version()
-                self._table.alter.set_table_properties(
-                    self._kept, raise_if_not_exists=False, post_commithook_properties=NO_HOOKS
-                )
-                sync_log(self.folder, before, self._table.version())
-            except (DeltaError, OSError) as error:
-                raise IngestError(f"cannot set properties of {self.folder}: {first_line(error)}") from None
-
-    def look(self) -> None:
+    def _look(self) -> None:
         """Read what is in the table now. Raises IngestError."""
         self.serials, self.known, self._table, self._undone = _read(self.folder)
         self._heeded = self._seen = self._table.version()
@@ -173,7 +149,7 @@ class Delta:
         except (DeltaError, OSError) as error:
             raise IngestError(f"cannot read the table {self.folder}: {first_line(error)}") from None
         if self._table.version() != self._seen:
-            self.look()
+            self._look()
 
     def check_there(self) -> None:
         """As lake.Lake has it."""
@@ -188,56 +164,41 @@ class Delta:
         except (DeltaError, OSError, pa.ArrowException) as error:
             raise IngestError(f"cannot read the table {self.folder}: {first_line(error)}") from None
 
-    def commit(self, files: Sequence[File], reached: Mapping[Place, int], new: set[str]) -> bool:
+    def commit(self, rows: pa.Table, reached: Mapping[Place, int], new: set[str]) -> bool:
         """As lake.Lake has it."""
         before = {place: self.serials.get(place) for place in reached}
         told = {f"{APPLICATION}/{folder}": 1 for folder in sorted(new)}
         told |= {f"{APPLICATION}/{place.folder}/{place.queue}": serial for place, serial in reached.items()}
-        actions: list[AddAction | RemoveAction] = [self._action(file) for file in files]
+        if DAY in self._table.metadata().partition_columns:
+            rows = rows.append_column(DAY, rows["arrived"].cast(pa.date32()))
         for attempt in range(ATTEMPTS):
             version = self._table.version()
             check_same(self.folder, self._kept.get(DECODING), self._table.metadata().configuration.get(DECODING))
+            transactions = [Transaction(*one) for one in {**self._undone, **told}.items()]
             try:
-                self._table.create_write_transaction(
-                    actions,
-                    "append",
-                    self._table.schema(),
-                    list(self.by),
-                    commit_properties=CommitProperties(
-                        {HEEDED: self._heeded},
-                        app_transactions=[Transaction(*one) for one in {**self._undone, **told}.items()],
-                    ),
-                    post_commithook_properties=NO_HOOKS,
+                write_deltalake(
+                    self._table,
+                    fitted(rows, pa.schema(self._table.schema().to_arrow())),
+                    mode="append",
+                    writer_properties=WRITER,
+                    commit_properties=CommitProperties({HEEDED: str(self._heeded)}, app_transactions=transactions),
                 )
-                self._table.update_incremental()
             except (DeltaError, OSError) as error:
-                self.look()  # others have committed, or even deleted the log up to there
+                self._look()  # others have committed, or even deleted the log up to there
                 if new & self.known or before != {place: self.serials.get(place) for place in reached}:
                     return False
                 if attempt == ATTEMPTS - 1 or (attempt and not isinstance(error, CommitFailedError)):
                     raise IngestError(f"cannot commit to the table {self.folder}: {first_line(error)}") from None
             else:
                 break
-        sync_log(self.folder, version, self._table.version())
+        _sync(self.folder, version, self._table.version())
         self.serials.update(reached)
         self.known |= new
         if version == self._seen and self._table.version() == version + 1:  # nobody else has committed
             self._seen += 1
         self._undone = {}
         self._heed(version)
-        self._shorten(version)
         return True
-
-    def _shorten(self, version: int) -> None:
-        """After so many commits behind this version as the table says, make a checkpoint, and delete old commits. What
-        fails is done the next time."""
-        told = self._table.metadata().configuration
-        every = int(told.get("delta.checkpointInterval", CHECKPOINT_INTERVAL))
-        if version // every < self._table.version() // every:
-            with contextlib.suppress(DeltaError, OSError):
-                checkpoint(self._table, self.folder)
-                if told.get("delta.enableExpiredLogCleanup") != "false":
-                    self._table.cleanup_metadata()
 
     def _heed(self, version: int) -> None:
         """Look for a restore among what was committed behind this version: delta-rs refuses our commit only if it was
@@ -248,20 +209,62 @@ class Delta:
         except OSError as error:
             raise IngestError(f"cannot read the log of the table {self.folder}: {first_line(error)}") from None
         if restored:
-            self.look()
+            self._look()
         else:
             self._heeded = now
 
-    def _action(self, file: File) -> AddAction:
-        values = dict(zip(self.by, file.values))
-        stats = completed(file.stats, columns_of(self._table))
-        return AddAction(file.name, file.size, values, int(time.time() * 1000), True, stats)
+
+def uri_of(table: str) -> str:
+    """As delta-rs takes a folder or URL. Raises IngestUnusable for a bucket that is not there: delta-rs tries for a
+    minute, and does not say it."""
+    if scheme_of(table) in S3:
+        try:
+            RemotePath(table).require_bucket()
+        except (NotLocal, RemoteMissing) as error:
+            raise IngestUnusable(str(error)) from None
+        except RemoteError:
+            pass  # a key that may not do this may do the rest
+    return table if scheme_of(table) else Path(table).absolute().as_uri()
+
+
+def log_of(folder: str) -> tuple[fs.FileSystem, str]:
+    """The file system and the folder of the log of the table in this folder or URL. Raises ValueError, OSError."""
+    system, path = open_path(folder) if scheme_of(folder) in ("", *S3) else fs.FileSystem.from_uri(folder)
+    return system, f"{path}/_delta_log"
+
+
+def _sync(folder: str, behind: int, until: int) -> None:
+    """Rows and log of the commits behind one version survive a loss of power, where that can be had."""
+    if scheme_of(folder):
+        return
+    log = Path(folder, "_delta_log")
+    paths = {log}
+    for number in range(behind + 1, until + 1):
+        commit = log / f"{number:020}.json"
+        paths |= {commit, *log.glob(f"{number:020}.checkpoint*")}
+        for line in commit.read_text(encoding="utf-8").splitlines():
+            if "add" in (action := json.loads(line)):
+                file = Path(folder, unquote(action["add"]["path"]))
+                paths |= {file, file.parent}
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):  # others have put files together meanwhile
+            sync(path)
+
+
+def open_table(table: str) -> DeltaTable:
+    """A table that is there. Raises IngestError, IngestUnusable."""
+    try:
+        if DeltaTable.is_deltatable(uri_of(table)):
+            return DeltaTable(uri_of(table))
+    except (DeltaError, OSError) as error:
+        raise IngestError(f"cannot open the table {table}: {first_line(error)}") from None
+    raise IngestUnusable(f"there is no table of Delta Lake in {table}")
 
 
 def properties_of(table: str) -> Mapping[str, str]:
     """None, if there is no table. Raises IngestError, IngestUnusable."""
     try:
-        return open_table(table).metadata().configuration if DeltaTable.is_deltatable(uri_of(table)) else {}
+        return DeltaTable(uri_of(table)).metadata().configuration if DeltaTable.is_deltatable(uri_of(table)) else {}
     except (DeltaError, OSError) as error:
         raise IngestError(f"cannot open the table {table}: {first_line(error)}") from None
 
@@ -279,15 +282,14 @@ def _read(table: str) -> tuple[dict[Place, int], set[str], DeltaTable, dict[str,
     commits behind it. delta-rs tells one transaction at a time, and reads the log for each. Raises IngestError,
     IngestUnusable."""
     try:
-        if not DeltaTable.is_deltatable(uri_of(table)):
-            raise IngestUnusable(f"there is no table of Delta Lake in {table}")
         opened = open_table(table)
         system, log = log_of(table)
         try:
-            checkpoint(opened, table)
+            opened.create_checkpoint()
             last = opened.version()
         except (DeltaError, OSError):
-            last = last_checkpoint(table)
+            found = [_CHECKPOINT.fullmatch(file.base_name) for file in system.get_file_info(fs.FileSelector(log))]
+            last = max((int(name[1]) for name in found if name), default=-1)
         told = {}
         if last >= 0:
             file = f"{log}/{last:020}.checkpoint.parquet"

@@ -34,7 +34,6 @@ from ordack.client import Client, Queue
 from ordack.config.paths import NotLocal, RemoteError, RemotePath, path_of
 from ordack.pipeline.bucket import BucketFolder
 from ordack.pipeline.columns import Columns, parquet
-from ordack.pipeline.quota import Quota
 from ordack.pipeline.segments import (
     MARKER,
     SCHEMA,
@@ -195,7 +194,6 @@ class Exporter:
     messages are in it. With `anew` that one is given up, and a folder may take the place of one that is gone.
 
     rows: at most so many messages are in one segment; fewer if their removal would keep others from the store for long.
-    quota: bytes of segments in the folder from which on messages stay in their queues (quota.py); None: no limit.
     tell: takes what an operator should know.
     """
 
@@ -206,7 +204,6 @@ class Exporter:
         folder: str | os.PathLike[str],
         *,
         rows: int = ROWS,
-        quota: int | None = None,
         anew: bool = False,
         tell: Callable[[str], None] = print,
     ) -> None:
@@ -230,7 +227,6 @@ class Exporter:
                 raise FolderError(str(error)) from None
             self._folder = BucketFolder(path) if isinstance(path, RemotePath) else Folder(path)
             held.callback(self._folder.close)
-            self._quota = Quota(path, quota)
             self._guid = guids.guid_text(self._store.guid)
             self._marker = self._claim()
             for queue in self._queues:
@@ -454,7 +450,6 @@ class Exporter:
     def _export(self, queue: Queue, limit: int) -> Exported | None:
         """Make one segment of up to `limit` messages; None if there is none to be had. When a `serve` ends meanwhile,
         what it had given is in the queue again: this begins anew."""
-        self._quota.check()
         while True:
             with contextlib.suppress(NotTaken):
                 return self._export_once(queue, limit)

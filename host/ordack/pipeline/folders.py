@@ -1,4 +1,4 @@
-"""Folders of segments that are read together: which there are, what of them is still to be read, and by which task.
+"""Folders of segments that are read together: which there are, and what of them is still to be read.
 
 A folder is named, or found by a pattern (`/data/plant-*`) whenever it is looked, so that one that appears later is
 read, too. What a reader has read is told by one serial for each queue in each folder. A folder keeps its identifier
@@ -14,20 +14,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pyspark.sql.datasource import InputPartition
-
 from ordack.config.names import BadName, local_queue
 from ordack.config.paths import AnyPath, NotLocal, RemoteError, RemotePath, is_pattern, is_same, matching, path_of
 from ordack.pipeline import segments
-from ordack.pipeline.options import OptionError
-from ordack.pipeline.segments import MARKER, SUFFIX, FolderError, FolderMissing, Marker, Segment
+from ordack.pipeline.segments import MARKER, SUFFIX, FolderError, FolderMissing, Marker, OptionError, Segment
 from ordack.text import first_of
 
-# What one task reads: a segment more costs it little, a task more 150 ms of processors, most of it for one more file of
-# the table. But all processors want some.
-TASKS = 16
-TASK_BYTES_MIN, TASK_BYTES_MAX = 2 << 20, 32 << 20
-TASK_SEGMENTS = 64
 NAMED_MAX = 10  # of the files that are passed over
 
 
@@ -120,9 +112,6 @@ class Folders:
         self._seen: dict[tuple[AnyPath, Marker], _Seen] = {}  # when the folders were looked at last
         self.now()
 
-    def __getstate__(self) -> dict[str, object]:
-        return {**vars(self), "_seen": {}}  # tasks list nothing
-
     def __str__(self) -> str:
         return ", ".join(self._named)
 
@@ -187,10 +176,6 @@ class Folders:
     def last(self) -> dict[Place, int]:
         """The newest segment of each queue."""
         self.look()
-        return self.last_listed()
-
-    def last_listed(self) -> dict[Place, int]:
-        """The newest segment of each queue when the folders were looked at last."""
         return {place: queue[-1].serial for place, queue in self._queues().items()}
 
     def beginning(self, known: Collection[str]) -> dict[Place, int]:
@@ -229,27 +214,6 @@ class Folders:
                 break
             if last_try:
                 raise missing(gap[0].segment.folder, gap[0].segment.queue, gap[1])
-        return found
-
-    def between(self, first: Serials, last: Serials) -> list[Found]:
-        """The segments behind `first` up to `last`. Raises FolderError if one is missing.
-
-        A folder that was listed to find out where they end is not listed again: 100,000 segments take 0.15 s."""
-        due = sum(max(0, serial - first.get(place, 0)) for place, serial in last.items())
-        found = self.listed(first, last)
-        if len(found) == due and {one.segment.folder for one in found} <= self.now().keys():
-            return found
-        found = self.waiting(first, last)
-        reached = {**first, **{one.place: one.serial for one in found}}
-        for place, serial in last.items():
-            if reached.get(place, 0) < serial:
-                there = {marker.folder: path for path, marker in self.now().items()}
-                if place.folder not in there:
-                    raise FolderError(
-                        f"the folder with the identifier {place.folder} in its {MARKER}, of which a batch was begun, "
-                        f"is not among {self}: bring it back"
-                    )
-                raise missing(there[place.folder], place.queue, reached.get(place, 0) + 1)
         return found
 
 
@@ -342,33 +306,3 @@ def missing(folder: AnyPath, queue: str, serial: int, name: str = "") -> FolderE
         "it is lost for good, move the older segments of this queue elsewhere, and begin a new table "
         "with those behind it"
     )
-
-
-@dataclass
-class Part(InputPartition):  # type: ignore[misc, unused-ignore]
-    """What one task reads, one after another: paths of segments. without: lookup ids of rows that are left out of them,
-    by path."""
-
-    segments: list[str]
-
-    def __init__(self, segments: list[str], without: Mapping[str, list[int]] | None = None) -> None:
-        super().__init__(None)
-        self.segments = segments
-        self.without = without or {}
-
-
-def parts(found: Sequence[Found], without: Mapping[str, list[int]] | None = None) -> list[Part]:
-    """What each task reads: neighbours together, in about TASKS tasks, if these are neither too small nor too large; so
-    the rows of a queue are in order in a task, and from each task to the next. without: as of Part. Raises
-    FolderError."""
-    sizes = [*map(_size, found)]
-    most = min(max(sum(sizes) // TASKS, TASK_BYTES_MIN), TASK_BYTES_MAX)
-    tasks: list[Part] = []
-    taken = 0
-    for one, size in zip(found, sizes, strict=True):
-        if not tasks or taken + size > most or len(tasks[-1].segments) == TASK_SEGMENTS:
-            tasks.append(Part([], without))
-            taken = 0
-        tasks[-1].segments.append(str(one.segment.path))
-        taken += size
-    return tasks

@@ -3,8 +3,8 @@
 The table's properties keep how far each queue in each folder of segments is in the table: `ordack.serial.FOLDER.QUEUE`
 is the serial of the last segment, and `ordack.folder.FOLDER` says that the folder is known. `ordack.snapshot` is the
 snapshot with whose rows they were set: a table that does not descend from that was rolled back. A transaction adds the
-files of a batch and sets these at once. The catalog refuses it if another one came between; then it is looked anew what
-is in the table. pyiceberg itself would add the same files again behind the other's: it is told not to.
+rows of a batch and sets these at once. The catalog refuses it if another one came between; then it is looked anew what
+is in the table. pyiceberg itself would add the same rows again behind the other's: it is told not to.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -39,19 +39,22 @@ from ordack.pipeline.folders import Place
 from ordack.pipeline.lake import (
     ATTEMPTS,
     CATALOG,
+    DAY,
     DECODING,
     PROPERTY,
+    Decoding,
+    IngestError,
+    IngestUnusable,
     check_division,
     check_empty,
     check_same,
     check_there,
     first_line,
+    fitted,
     foreign,
     new_columns,
-    said,
+    unfit_columns,
 )
-from ordack.pipeline.progress import IngestError, IngestUnusable
-from ordack.pipeline.writing import DAY, File, open_folder
 
 SERIAL, FOLDER, SNAPSHOT = "ordack.serial.", "ordack.folder.", "ordack.snapshot"
 RETRIES = "commit.retry.num-retries"
@@ -73,24 +76,23 @@ class Iceberg:
     is told of in .pyiceberg.yaml or by variables PYICEBERG_CATALOG__...; or a folder, which has the catalog in a file.
     columns, by, add, decoding: as of delta.Delta. Raises IngestError, IngestUnusable."""
 
-    by_in_files = True
-
     def __init__(
-        self, table: str, columns: pa.Schema, by: tuple[str, ...] | None, add: bool = False, decoding: str | None = None
-    ) -> None:
+        self, table: str, columns: pa.Schema, by: tuple[str, ...] | None, add: bool = False,
+        decoding: Decoding | None = None,
+    ) -> None:  # fmt: skip
         self.folder = table
-        self._kept = {PROPERTY: "1", **({} if decoding is None else {DECODING: decoding})}
+        self._kept = {PROPERTY: "1", **({} if decoding is None else {DECODING: str(decoding)})}
         try:
             catalog, self._name = _catalog(table)
             self._table = self._open(catalog, columns, by)
-            self.by = self._division()
             self._check(columns, by, add)
             self.look()
-            self.data = self._table.location().removeprefix("file://") + "/data"
-            system, path = open_folder(self.data)
-            system.create_dir(path, recursive=True)
         except (*PROBLEMS, CommitFailedException) as error:
             raise IngestError(f"cannot open or make the table {table}: {first_line(error)}") from None
+
+    @property
+    def names(self) -> list[str]:
+        return list(self._table.schema().as_arrow().names)
 
     def _open(self, catalog: Catalog, columns: pa.Schema, by: tuple[str, ...] | None) -> Table:
         with contextlib.suppress(NoSuchTableError, NoSuchNamespaceError):
@@ -131,26 +133,17 @@ class Iceberg:
         """Refuse what this does not fit. Raises IngestUnusable."""
         if PROPERTY not in self._table.properties and self._table.current_snapshot() is not None:
             raise IngestUnusable(foreign(self.folder, f"set its property {PROPERTY} to 1"))
-        check_division(self.folder, self.by, by, columns.names)
+        check_division(self.folder, self._division(), by, columns.names)
         there = {column.name: column for column in self._table.schema().as_arrow()}
         ours = {column.name: column for column in columns}
-        unfit = [
-            f"{name} {said(column.type)}, which is {said(there[name].type)} there"
-            for name, column in ours.items()
-            if name in there and _comparable(there[name].type) != _comparable(column.type)
-        ]
-        unfit += [
-            f"{name}, which may not be null there"
-            for name, column in there.items()
-            if not column.nullable and (name not in ours or ours[name].nullable)
-        ]
+        types = {name: (_comparable(ours[name].type), _comparable(there[name].type)) for name in ours if name in there}
+        unfit = unfit_columns(there, ours, types)
         new = new_columns(self.folder, [*there], [*ours], unfit, add)
         if new or any(self._table.properties.get(name) != value for name, value in self._kept.items()):
             with self._table.transaction() as transaction:
                 transaction.set_properties(self._kept)
                 with transaction.update_schema() as update:
                     update.union_by_name(pa.schema([ours[name] for name in new]))
-        self.names = [name for name in ours if name in there or name in new]
 
     def look(self) -> None:
         """Read what is in the table now. Raises IngestError, IngestUnusable."""
@@ -176,15 +169,14 @@ class Iceberg:
         except (*PROBLEMS, pa.ArrowException) as error:
             raise IngestError(f"cannot read the table {self.folder}: {first_line(error)}") from None
 
-    def commit(self, files: Sequence[File], reached: Mapping[Place, int], new: set[str]) -> bool:
+    def commit(self, rows: pa.Table, reached: Mapping[Place, int], new: set[str]) -> bool:
         """As lake.Lake has it."""
         before = {place: self.serials.get(place) for place in reached}
-        paths = [f"{self._table.location()}/data/{file.name}" for file in files]
         for attempt in range(ATTEMPTS):
             check_same(self.folder, self._kept.get(DECODING), self._table.properties.get(DECODING))
             try:
                 transaction = once(self._table)
-                transaction.add_files(paths, check_duplicate_files=False)
+                transaction.append(fitted(rows, self._table.schema().as_arrow()))
                 self._tell(transaction, {**self.serials, **reached}, self.known | new)
                 transaction.commit_transaction()
                 break

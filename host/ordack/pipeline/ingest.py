@@ -1,8 +1,8 @@
 """`ordack pipeline ingest`: from segments to a table, each message exactly once.
 
 Tables of Delta Lake and Iceberg keep themselves which segments are in them (lake.py). Here the driver looks which
-others there are, has tasks of Spark write them to Parquet files (writing.py), and makes files and serials part of the
-table in one commit. What was killed before that is done again, and is nowhere; what was killed behind it is done.
+others there are, has tasks of Spark read them and decode their bodies, and makes rows and serials part of the table in
+one commit. What was killed before that is done again, and is nowhere; what was killed behind it is done.
 
 All paths are those of the tasks and of this process.
 """
@@ -10,57 +10,198 @@ All paths are those of the tasks and of this process.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
-from ordack.config.paths import NotLocal, local_path, scheme_of
-from ordack.pipeline import folders, writing
-from ordack.pipeline.bodies import SchemaError
-from ordack.pipeline.doubles import NEEDED, Doubles, apart
-from ordack.pipeline.lake import CATALOG, DECODING, Decoding, Lake, check_empty
-from ordack.pipeline.options import OptionError
-from ordack.pipeline.progress import Batch, IngestError, IngestMissing, IngestUnusable, Latency, Summary, ended
-from ordack.pipeline.segment_source import MALFORMED, Rows, Settings
-from ordack.pipeline.segments import SCHEMA, FolderBusy, FolderMissing
+from ordack.config.paths import path_of
+from ordack.pipeline import segments
+from ordack.pipeline.bodies import JSON, SchemaError
+from ordack.pipeline.folders import Folders, Found, Place, Serials, in_turn, missing
+from ordack.pipeline.lake import (
+    DAY,
+    DECODING,
+    DELTA,
+    ICEBERG,
+    MALFORMED,
+    Decoding,
+    IngestError,
+    IngestMissing,
+    IngestUnusable,
+    Lake,
+    check_empty,
+    check_format,
+    format_of,
+    local_table,
+)
+from ordack.pipeline.segments import (
+    MESSAGE_KEY,
+    QUEUE_MANAGER,
+    FolderBusy,
+    FolderError,
+    FolderMissing,
+    OptionError,
+    read_segment,
+)
 from ordack.pipeline.spark import words
 from ordack.text import counted
 
-DELTA, ICEBERG = "delta", "iceberg"
 FORMATS = (DELTA, ICEBERG)
-DIVISIONS = (writing.DAY, "queue_manager", "queue")  # what --partition-by takes
-# In a micro-batch: what is done again after a kill, and how old progress can be. A batch more costs as much as 100,000
-# rows.
-SEGMENTS_MAX, BYTES_MAX = 1024, 64 << 20
+DIVISIONS = (DAY, "queue_manager", "queue")  # what --partition-by takes
+# In a micro-batch: what is done again after a kill, how old progress can be, and what the driver holds in memory.
+SEGMENTS_MAX, BYTES_MAX = 256, 32 << 20
 INTERVAL_S = 1.0
 POLL_S = 0.2
+LATENCY_DIGITS = 3  # that are kept: a latency is told up to 1 % too long
 GOES_ON = "what is in the table is whole, and the next ingest goes on"
+ID = "lookup_id"
+NEEDED = (QUEUE_MANAGER, "queue", ID, MESSAGE_KEY)  # columns of a table in which messages are looked for
+
+Read = Callable[[Decoding, Sequence[str]], pa.Table]  # the rows of these segments, in order
+
+
+# ---- what is told
+
+
+class Figures(NamedTuple):
+    """Seconds from an event until a row is in the table, of a number of rows: quantiles."""
+
+    p50: float
+    p90: float
+    p99: float
+    max: float
+
+
+@dataclass
+class Latency:
+    """How long messages took, in milliseconds, as a histogram that does not grow with the messages. Of sending only the
+    second is known, as the protocol has it: up to 1 s too long."""
+
+    milliseconds: Counter[int] = field(default_factory=Counter)
+
+    def add(self, times: pa.ChunkedArray, until: int) -> None:
+        """Times of an event, and when the rows were in the table, in milliseconds since 1970."""
+        taken = until - times.cast(pa.int64()).to_numpy() // 1000
+        step = 10 ** np.maximum(0, np.log10(np.maximum(np.abs(taken), 1)).astype(np.int64) + 1 - LATENCY_DIGITS)
+        values, counts = np.unique(-(-taken // step) * step, return_counts=True)
+        self.milliseconds.update(dict(zip(values.tolist(), counts.tolist())))
+
+    def figures(self) -> Figures | None:
+        """None: of nothing."""
+        if not self.milliseconds:
+            return None
+        values = sorted(self.milliseconds)
+        reached = np.cumsum([self.milliseconds[value] for value in values])
+        at = np.searchsorted(reached, np.ceil(np.array([0.5, 0.9, 0.99, 1.0]) * reached[-1]))
+        return Figures(*(values[place] / 1000 for place in at.tolist()))
+
+
+@dataclass
+class Batch:
+    """Some segments that are in the table now: one micro-batch, or the sum of a run. `malformed`: None without a
+    schema."""
+
+    segments: int = 0
+    rows: int = 0
+    malformed: int | None = None
+    seconds: float = 0.0
+    arrived_to_table: Latency = field(default_factory=Latency)
+    sent_to_table: Latency = field(default_factory=Latency)
+
+    def as_json(self) -> dict[str, Any]:
+        """What `ordack pipeline ingest --json` prints."""
+        figures = {name: getattr(self, name).figures() for name in ("arrived_to_table", "sent_to_table")}
+        return {
+            "segments": self.segments,
+            "rows": self.rows,
+            "malformed": self.malformed,
+            "seconds": round(self.seconds, 3),
+            "latency_s": {name: found and found._asdict() for name, found in figures.items()},
+        }
+
+
+@dataclass
+class Progress(Batch):
+    """A micro-batch. `number`: counted from 0 in a run. `behind`: segments that were there and not read yet."""
+
+    number: int = 0
+    behind: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        return {"batch": self.number, "behind": self.behind, **super().as_json()}
+
+
+@dataclass
+class Summary(Batch):
+    """What one run has put into the table."""
+
+    table: str = ""
+    batches: int = 0
+
+    def add(self, batch: Batch) -> None:
+        """Count a batch that is in the table."""
+        self.batches += 1
+        self.rows += batch.rows
+        self.segments += batch.segments
+        if batch.malformed is not None:
+            self.malformed = (self.malformed or 0) + batch.malformed
+        self.arrived_to_table.milliseconds += batch.arrived_to_table.milliseconds
+        self.sent_to_table.milliseconds += batch.sent_to_table.milliseconds
+
+    def as_json(self) -> dict[str, Any]:
+        return {"table": self.table, "batches": self.batches, **super().as_json()}
+
+    def __str__(self) -> str:
+        """The report that `ordack pipeline ingest` prints."""
+        text = f"{self.table}: {counted(self.rows, 'row')}"
+        if self.batches:
+            text += f" of {counted(self.segments, 'segment')}, in {counted(self.batches, 'batch')}"
+        if self.malformed:
+            text += f"; {self.malformed} with a body that does not fit the schema, the column {MALFORMED} says why"
+        for name, latency in (("arrival in the queue", self.arrived_to_table), ("sending", self.sent_to_table)):
+            if figures := latency.figures():
+                text += f"\nfrom {name} to the table: " + ", ".join(
+                    f"{label} {value:.2f} s" for label, value in figures._asdict().items()
+                )
+        return text + ("\n(of sending only the second is known: up to 1 s too long)" if self.rows else "")
+
+
+# ---- what is asked for
 
 
 @dataclass
 class Job:
     """What is to be ingested, checked as far as it can be without Spark.
 
-    options: of the data source (segment_source.py). table: a folder or URL, or with the format iceberg the name of a
-    table. table_format: None: that of the table, and of a new one Delta Lake. by: what divides a new table; None: as it
-    is. add_columns: those that the table does not have. Raises FolderError, OptionError, IngestUnusable.
+    named: folders of segments, and patterns. table: a folder or URL, or with the format iceberg the name of a table.
+    table_format: None: that of the table, and of a new one Delta Lake. by: what divides a new table; None: as it is.
+    add_columns: those that the table does not have. queue: only this one. schema, bodies, prefix: how bodies are
+    decoded; None: as the table has it. Raises FolderError, OptionError, IngestUnusable.
     """
 
-    options: Mapping[str, str]
+    named: Sequence[str]
     table: str
     table_format: str | None = None
     by: tuple[str, ...] | None = None
     add_columns: bool = False
+    queue: str | None = None
+    schema: str | None = None
+    bodies: str | None = None
+    prefix: str | None = None
+    segments_max: int = SEGMENTS_MAX
 
     def __post_init__(self) -> None:
-        self._decoding: Decoding | None = None
-        self.settings = Settings.of({"maxSegmentsPerTrigger": str(SEGMENTS_MAX), **self.options})
+        check_format(self.bodies)
+        self.folders = Folders(self.named, self.queue)
         if self.table_format not in (None, *FORMATS):
             raise OptionError(f"no table has the format {self.table_format!r}; there are {', '.join(FORMATS)}")
         for name in self.by or ():
@@ -71,10 +212,11 @@ class Job:
 
             if is_name(self.table):
                 return
-        self.table = _absolute(self.table)
-        local = _local(self.table)
-        if local is not None and local.is_file():
-            raise IngestUnusable(f"{self.table} is no folder: name a new one")
+        local = local_table(self.table)
+        if local is not None:
+            self.table = str(local.absolute())
+            if local.is_file():
+                raise IngestUnusable(f"{self.table} is no folder: name a new one")
         there = format_of(self.table)
         if there is not None and self.table_format not in (None, there):
             raise IngestUnusable(
@@ -87,90 +229,51 @@ class Job:
 
     def given(self) -> list[StructField]:
         """The columns of --schema. Raises SchemaError."""
-        if not self.settings.schema:
+        if not self.schema:
             return []
         try:
-            decoded = StructType.fromDDL(self.settings.schema)
+            decoded = StructType.fromDDL(self.schema)
         except PySparkException as error:
-            raise SchemaError(f"Spark does not take the schema {self.settings.schema!r}: {words(error)}") from None
+            raise SchemaError(f"Spark does not take the schema {self.schema!r}: {words(error)}") from None
         assert isinstance(decoded, StructType)
         return decoded.fields
 
-    def rows(self) -> Rows:
-        """What tasks make of segments: with the columns that the table decodes from bodies, or is to. Raises
-        IngestError, IngestUnusable, OptionError, SchemaError."""
-        given, settings = self.given(), self.settings
-        kept = self._properties().get(DECODING)
-        if kept is not None:
-            self._decoding = Decoding.of(kept, self.table).checked(self.table, given, self.options.get("prefix"))
-        elif given:
-            self._decoding = Decoding(given, settings.body_format, settings.prefix)
-        columns = from_arrow_schema(SCHEMA).fields
-        if self._decoding is not None:
-            decoded = self._decoding.fields
-            settings = replace(
-                settings,
-                schema=StructType(decoded).simpleString(),
-                body_format=self.options.get("format", self._decoding.body_format),
-                prefix=self._decoding.prefix,
-            )
-            columns = [*decoded, StructField(MALFORMED, StringType()), *columns]
-        return Rows(settings, StructType(columns))
-
-    def _properties(self) -> Mapping[str, str]:
-        """Of the table, if there is one. Raises IngestError, IngestUnusable."""
+    def open(self) -> tuple[Lake, Decoding]:
+        """The table, and what is decoded for it. Raises IngestError, IngestUnusable, OptionError, SchemaError."""
         if self.table_format == ICEBERG:
             from ordack.pipeline import iceberg
 
-            return iceberg.properties_of(self.table)
-        from ordack.pipeline import delta
+            properties, kind = iceberg.properties_of(self.table), iceberg.Iceberg
+        else:
+            from ordack.pipeline import delta
 
-        return delta.properties_of(self.table)
-
-    @property
-    def decodes(self) -> bool:
-        """Whether bodies are decoded."""
-        return self._decoding is not None
-
-    def open(self, rows: Rows) -> Lake:
-        """The table of Delta Lake or Iceberg. Raises IngestError, IngestUnusable."""
-        if writing.DAY in (self.by or ()) and writing.DAY in map(str.lower, rows.arrow.names):
-            raise OptionError(f"--partition-by {writing.DAY} makes a column of that name, and the schema has one, too")
-        decoding = None if self._decoding is None else str(self._decoding)
-        if self.table_format == ICEBERG:
-            from ordack.pipeline.iceberg import Iceberg
-
-            return Iceberg(self.table, rows.arrow, self.by, self.add_columns, decoding)
-        from ordack.pipeline.delta import Delta
-
-        return Delta(self.table, rows.arrow, self.by, self.add_columns, decoding)
+            properties, kind = delta.properties_of(self.table), delta.Delta  # type: ignore[assignment]
+        given, kept = self.given(), properties.get(DECODING)
+        if kept is None:
+            decoding = Decoding(given, self.bodies or JSON, self.prefix or "")
+        else:
+            decoding = Decoding.of(kept, self.table).checked(self.table, given, self.prefix)
+        columns = decoding.schema
+        if DAY in (self.by or ()) and DAY in map(str.lower, columns.names):
+            raise OptionError(f"--partition-by {DAY} makes a column of that name, and the schema has one, too")
+        lake = kind(self.table, columns, self.by, self.add_columns, decoding if decoding.fields else None)
+        return lake, decoding._replace(body_format=self.bodies or decoding.body_format)
 
 
-def format_of(table: str) -> str | None:
-    """The format of a table that is there, as far as this machine can tell; None: there is none in the folder, or it is
-    a URL. Raises OptionError."""
-    folder = _local(table)
-    if folder is None:
-        return None
-    if (folder / "_delta_log").exists():
-        return DELTA
-    if (folder / CATALOG).exists():
-        return ICEBERG
-    return None
+# ---- the work
 
 
-def _absolute(path: str) -> str:
-    """A URL as it is. Raises OptionError."""
-    local = _local(path)
-    return path if local is None else str(local.absolute())
-
-
-def _local(path: str) -> Path | None:
-    """A path of this machine; None: it is a URL of another file system. Raises OptionError."""
-    try:
-        return Path(local_path(path)) if scheme_of(path) in ("", "file") else None
-    except NotLocal as error:
-        raise OptionError(str(error)) from None
+def rows_of(decoding: Decoding, paths: Sequence[str]) -> Iterator[pa.Table]:
+    """The rows of these segments. Raises FolderError."""
+    bodies = decoding.bodies()
+    for path in map(path_of, paths):
+        try:
+            yield decoding.rows(read_segment(path), bodies)
+        except FileNotFoundError:
+            if not path.parent.is_dir():
+                raise FolderMissing(f"there is no folder {path.parent} where this task runs") from None
+            queue, serial, _, _ = segments.parse_name(path.name) or ("", 0, 0, 0)
+            raise missing(path.parent, queue, serial, path.name) from None
 
 
 def ingest(
@@ -180,33 +283,44 @@ def ingest(
     continuous: bool = False,
     interval: float = INTERVAL_S,
     stop: Callable[[], bool] = lambda: False,
-    tell: Callable[[Batch], None] | None = None,
+    tell: Callable[[Progress], None] | None = None,
     warn: Callable[[str], None] = lambda _: None,
-    looked: Callable[[], None] = lambda: None,
 ) -> Summary:
     """Put what is in the segments, and not in the table yet, into the table; with `continuous` also what comes, looking
     every `interval` seconds, until `stop()`. `tell` hears of each batch that is in the table, `warn` of queues whose
-    first segments are gone when the table begins with them, and of folders that are waited for, `looked` of each look.
+    first segments are gone when the table begins with them, and of folders that are waited for.
 
     Raises IngestError, FolderError, OptionError, SchemaError.
     """
-    rows = job.rows()
-    table = job.open(rows)
-    writer = writing.Writer(rows, table.data, table.names, table.by, table.by_in_files)
-    load = Load(
-        job, table, lambda parts: _written(spark, writer, parts), tell, warn, looked, lambda: _check_alive(spark)
-    )
+    spark.sparkContext.setJobDescription(f"ordack ingest {job.table}")  # on Spark's page
+    load = Load(job, lambda decoding, paths: _read_in_tasks(spark, decoding, paths), tell, warn,
+                lambda: _check_alive(spark))  # fmt: skip
     return load.run(continuous, interval, stop)
 
 
-def _written(spark: SparkSession, writer: writing.Writer, parts: list[folders.Part]) -> list[writing.Written]:
-    spark.sparkContext.setJobDescription(f"ordack ingest {writer.table}")  # on Spark's page
+def _read_in_tasks(spark: SparkSession, decoding: Decoding, paths: Sequence[str]) -> pa.Table:
+    """Rows come as Arrow has them: Spark's own types are others. Raises IngestError."""
+    count = min(len(paths), spark.sparkContext.defaultParallelism)
+    shares = [paths[len(paths) * at // count : len(paths) * (at + 1) // count] for at in range(count)]
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for rows in rows_of(decoding, shares[number]):
+                    sink = pa.BufferOutputStream()
+                    with pa.ipc.new_stream(sink, rows.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as to:
+                        to.write_table(rows)
+                    yield pa.RecordBatch.from_pydict({"rows": [sink.getvalue().to_pybytes()]})
+
     try:
-        return writing.run(spark, writer, parts)
+        found = spark.range(0, count, 1, count).mapInArrow(task, "rows binary").collect()
     except PySparkException as error:
-        raise ended(error) from None
+        names = {kind.__name__ for kind in (FolderMissing, FolderError) if f"{kind.__name__}: " in str(error)}
+        kind = IngestMissing if FolderMissing.__name__ in names else IngestUnusable if names else IngestError
+        raise kind(words(error)) from None
     except (Py4JError, OSError):
         raise IngestError(f"Spark's JVM has ended; {GOES_ON}") from None
+    return pa.concat_tables(pa.ipc.open_stream(bytes(row[0])).read_all() for row in found)
 
 
 def _check_alive(spark: SparkSession) -> None:
@@ -218,32 +332,29 @@ def _check_alive(spark: SparkSession) -> None:
         raise IngestError(f"Spark's JVM has ended; {GOES_ON}") from None
 
 
-@dataclass
 class Load:
-    """Batch after batch into a table that keeps which segments are in it. write: has parts written to files. looked:
-    hears of each look of a continuous run. check: raises IngestError if that cannot go on."""
+    """Batch after batch into a table that keeps which segments are in it. read: reads segments. check: raises
+    IngestError if a continuous run cannot go on."""
 
-    job: Job
-    table: Lake
-    write: Callable[[list[folders.Part]], list[writing.Written]]
-    tell: Callable[[Batch], None] | None = None
-    warn: Callable[[str], None] = lambda _: None
-    looked: Callable[[], None] = lambda: None
-    check: Callable[[], None] = lambda: None
-
-    def __post_init__(self) -> None:
-        self.summary = self._summary()
+    def __init__(
+        self,
+        job: Job,
+        read: Read,
+        tell: Callable[[Progress], None] | None = None,
+        warn: Callable[[str], None] = lambda _: None,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.job, self.read, self.tell, self.warn, self.check = job, read, tell, warn, check
+        self.table, self.decoding = job.open()
+        self.summary = Summary(table=job.table)
+        self._highest: dict[tuple[str, str], int] = {}
         self._missing = ""
-        self._doubles = Doubles(self.table.find)
-
-    def _summary(self) -> Summary:
-        return Summary(self.job.table, malformed=0 if self.job.decodes else None)
 
     def run(self, continuous: bool, interval: float = INTERVAL_S, stop: Callable[[], bool] = bool) -> Summary:
         """Until everything that was there is in the table, or `stop()`. Raises IngestError, FolderError."""
         begun = time.monotonic()
-        self.summary = self._summary()
-        until = None if continuous else self.job.settings.folders.last()
+        self.summary = Summary(table=self.job.table, malformed=0 if self.decoding.fields else None)
+        until = None if continuous else self.job.folders.last()
         while True:
             looked = time.monotonic()
             self.check()
@@ -269,56 +380,86 @@ class Load:
         if self._missing:
             self._missing = ""
             self.warn("it is there again: the ingest goes on")
-        self.looked()
         return behind
 
-    def batch(self, until: folders.Serials | None) -> int:
+    def batch(self, until: Serials | None) -> int:
         """Put some segments into the table; how many are left to be looked at."""
         begun = time.monotonic()
-        source, table = self.job.settings.folders, self.table
+        source, table = self.job.folders, self.table
         table.check_there()
-        there = source.now()
-        new = {marker.folder for marker in there.values()} - table.known
+        new = {marker.folder for marker in source.now().values()} - table.known
         beginning = source.beginning(table.known) if new else {}
         waiting = source.waiting({**table.serials, **beginning}, until)
-        taken = apart(folders.in_turn(waiting, self.job.settings.segments_max or SEGMENTS_MAX, BYTES_MAX))
+        taken = _apart(in_turn(waiting, self.job.segments_max, BYTES_MAX))
         if not taken:
             return 0
         reached = {place: serial for place, serial in beginning.items() if serial}
         reached |= {one.place: one.serial for one in taken}
         before = table.serials
         table.catch_up()  # for what ingests of other folders have loaded
+        if table.serials != before:
+            self._highest.clear()
         if new & table.known or any(table.serials.get(place) != before.get(place) for place in reached):
             return len(waiting)
         for text in source.begun_late(beginning):
             self.warn(text)
-        doubles = self._doubles.among(taken, table.serials, there) if {*NEEDED} <= {*table.names} else {}
-        written = self.write(folders.parts(taken, doubles))
+        rows = self.read(self.decoding, [str(one.segment.path) for one in taken])
+        rows, doubles = self._without_doubles(taken, rows)
         behind = len(waiting) - len(taken)
         table.check_there()
-        if not table.commit([file for one in written for file in one.files], reached, new):
+        if not table.commit(rows, reached, new):
+            self._highest.clear()
             return behind + len(taken)  # another ingest was faster with some
-        for path, known in doubles.items():
+        if doubles:
             self.warn(
-                f"{counted(len(known), 'message')} of {path} left out: the table has them from another folder. The "
-                "store was restored from a backup, and exported them again"
+                f"{counted(doubles, 'message')} left out: the table has them from another folder. The store was "
+                "restored from a backup, and exported them again"
             )
+        self._tell(taken, rows, behind, begun)
+        return behind
+
+    def _tell(self, taken: Sequence[Found], rows: pa.Table, behind: int, begun: float) -> None:
+        malformed = len(rows) - rows[MALFORMED].null_count if self.decoding.fields else None
+        batch = Progress(len(taken), len(rows), malformed, time.monotonic() - begun, number=self.summary.batches,
+                         behind=behind)  # fmt: skip
         now = round(time.time() * 1000)
-        arrived, sent = Latency(), Latency()
-        for one in written:
-            arrived.add(*one.arrived, now)
-            sent.add(*one.sent, now)
-        batch = Batch(
-            self.summary.batches,
-            sum(one.rows for one in written),
-            sum(one.malformed for one in written) if self.job.decodes else None,
-            len(taken),
-            behind,
-            time.monotonic() - begun,
-            arrived.figures(),
-            sent.figures(),
-        )
-        self.summary.add(batch, arrived, sent)
+        batch.arrived_to_table.add(rows["arrived"], now)
+        batch.sent_to_table.add(rows["sent_time"], now)
+        self.summary.add(batch)
         if self.tell is not None:
             self.tell(batch)
-        return behind
+
+    def _without_doubles(self, taken: Sequence[Found], rows: pa.Table) -> tuple[pa.Table, int]:
+        """Without messages that were exported twice, and how many these are. A store that was restored from a backup
+        exports to another folder, again under the same lookup id and message key. As a rule, new messages have higher
+        lookup ids than those in the table, and only the highest is read once."""
+        known: set[tuple[Any, ...]] = set()
+        if {*NEEDED} <= {*self.table.names}:
+            for one in taken:
+                whose, segment = _whose(one), one.segment
+                where = "{} = '{}' AND queue = '{}'".format(QUEUE_MANAGER, whose[0], whose[1].replace("'", "''"))
+                if whose not in self._highest:
+                    ids = (pc.max(batch[ID]).as_py() for batch in self.table.find(where, [ID]) if batch.num_rows)
+                    self._highest[whose] = max(ids, default=-1)
+                if segment.first_lookup_id <= self._highest[whose]:
+                    between = f"{where} AND {ID} >= {segment.first_lookup_id} AND {ID} <= {segment.last_lookup_id}"
+                    for batch in self.table.find(between, [ID, MESSAGE_KEY]):
+                        pairs = zip(batch[ID].to_pylist(), batch[MESSAGE_KEY].to_pylist())
+                        known |= {(*whose, *pair) for pair in pairs}
+            for one in taken:
+                self._highest[_whose(one)] = max(self._highest[_whose(one)], one.segment.last_lookup_id)
+        if not known:
+            return rows, 0
+        keys = zip(*(rows[name].to_pylist() for name in NEEDED))
+        kept = rows.filter(pa.array([key not in known for key in keys]))
+        return kept, len(rows) - len(kept)
+
+
+def _whose(one: Found) -> tuple[str, str]:
+    return one.marker.queue_manager, one.segment.queue
+
+
+def _apart(found: Sequence[Found]) -> list[Found]:
+    """Without what has to wait for the next batch: a second folder with the same queue of a queue manager."""
+    first: dict[tuple[str, str], Place] = {}
+    return [one for one in found if first.setdefault(_whose(one), one.place) == one.place]

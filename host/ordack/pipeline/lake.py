@@ -9,37 +9,48 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql.types import StructField
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StringType, StructField, StructType
 
-from ordack.config.paths import S3, path_of, scheme_of
+from ordack.config.paths import S3, NotLocal, local_path, path_of, scheme_of
+from ordack.pipeline.bodies import FORMATS, JSON, Bodies, SchemaError
 from ordack.pipeline.folders import Place
-from ordack.pipeline.progress import IngestError, IngestMissing, IngestUnusable
-from ordack.pipeline.segment_source import MALFORMED
-from ordack.pipeline.segments import SCHEMA
-from ordack.pipeline.writing import DAY, File
+from ordack.pipeline.segments import SCHEMA, OptionError
 
 PROPERTY = "ordack.ingest"  # of a table to whose rows an ingest may add
 DECODING = "ordack.decoding"  # of a table with columns that are decoded from the bodies
+MALFORMED = "_malformed"
+DELTA, ICEBERG = "delta", "iceberg"
 CATALOG = "catalog.sqlite"  # of Iceberg, in the folder of a table that is named by that
+DAY = "day"  # of arrival; a column by which a table may be divided
 ATTEMPTS = 10  # to commit, when others do at the same time
-SMALL = 64 << 20  # bytes of a file that is put together with others, and at least those of the new one
 NAME_SHOWN = 60
 
-OneFile = TypeVar("OneFile")
+
+class IngestError(Exception):
+    """The ingest cannot begin, or has ended early; the text says why and what to do."""
+
+
+class IngestUnusable(IngestError):
+    """Somebody has to look: table and segments do not belong together, or a segment cannot be read."""
+
+
+class IngestMissing(IngestUnusable):
+    """A folder is not there: its file system may not be mounted, and come back."""
 
 
 class Decoding(NamedTuple):
     """Which columns are decoded from the bodies, and how. As text, a table keeps it in its property DECODING."""
 
     fields: list[StructField]
-    body_format: str
-    prefix: str
+    body_format: str = JSON
+    prefix: str = ""
 
     def __str__(self) -> str:
         return json.dumps(self._asdict() | {"fields": [field.jsonValue() for field in self.fields]})
@@ -76,20 +87,43 @@ class Decoding(NamedTuple):
             )
         return self._replace(fields=list(given)) if given else self
 
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of an ingest. Raises SchemaError."""
+        if not self.fields:
+            return SCHEMA
+        taken = {name.lower() for name in (*SCHEMA.names, MALFORMED)}
+        for field in self.fields:
+            if field.name.lower() in taken:
+                raise SchemaError(
+                    f"column {field.name} of the schema is there already: write it with a prefix, as in "
+                    f"`body_{field.name}`, and give the prefix (--prefix), here `body_`"
+                )
+        self.bodies()
+        decoded = StructType([*self.fields, StructField(MALFORMED, StringType())])
+        return pa.schema([*to_arrow_schema(decoded, timezone="UTC"), *SCHEMA])
+
+    def bodies(self) -> Bodies:
+        """What decodes bodies. Raises SchemaError."""
+        return Bodies(self.fields, self.body_format, self.prefix)
+
+    def rows(self, segment: pa.Table, bodies: Bodies) -> pa.Table:
+        """The rows of an ingest for those of a segment."""
+        if not self.fields:
+            return segment
+        columns, malformed = bodies.decode(segment["body"].to_pylist())
+        return pa.table([*columns, malformed, *segment.columns], self.schema)
+
 
 class Lake(Protocol):
-    """An open table.
-
-    serials: the last segment of each queue that is in it. known: identifiers of the folders. data: the folder of its
-    files. names: the columns that they hold. by: those by which it is divided, with by_in_files in the files, too.
-    """
+    """An open table. serials: the last segment of each queue that is in it. known: identifiers of the folders."""
 
     serials: dict[Place, int]
     known: set[str]
-    data: str
-    names: list[str]
-    by: tuple[str, ...]
-    by_in_files: bool
+
+    @property
+    def names(self) -> list[str]:
+        """The columns of an ingest that it has."""
 
     def catch_up(self) -> None:
         """Have `serials` and `known` as others have committed them. Raises IngestError, IngestUnusable."""
@@ -98,11 +132,37 @@ class Lake(Protocol):
         """Raises IngestMissing if its folder is not there any more: a commit would make another table in its place."""
 
     def find(self, where: str, columns: list[str]) -> Iterable[pa.RecordBatch]:
-        """As doubles.Find has it. Raises IngestError."""
+        """These columns of the rows where this holds. Raises IngestError."""
 
-    def commit(self, files: Sequence[File], reached: Mapping[Place, int], new: set[str]) -> bool:
-        """Make files and serials part of the table, with the folders that it does not know yet; False: another ingest
+    def commit(self, rows: pa.Table, reached: Mapping[Place, int], new: set[str]) -> bool:
+        """Make rows and serials part of the table, with the folders that it does not know yet; False: another ingest
         was faster with one of them, and `serials` are as they are now. Raises IngestError."""
+
+
+def local_table(path: str) -> Path | None:
+    """A path of this machine; None: it is a URL of another file system. Raises OptionError."""
+    try:
+        return Path(local_path(path)) if scheme_of(path) in ("", "file") else None
+    except NotLocal as error:
+        raise OptionError(str(error)) from None
+
+
+def format_of(table: str) -> str | None:
+    """The format of a table that is there, as far as this machine can tell; None: there is none in the folder, or it is
+    a URL. Raises OptionError."""
+    folder = local_table(table)
+    if folder is not None and (folder / "_delta_log").exists():
+        return DELTA
+    return ICEBERG if folder is not None and (folder / CATALOG).exists() else None
+
+
+def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows with the columns of a table: null where an ingest has none."""
+    columns = [
+        rows[field.name].cast(field.type) if field.name in rows.schema.names else pa.nulls(len(rows), field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema)
 
 
 def said(kind: object) -> str:
@@ -127,7 +187,7 @@ def foreign(table: str, how: str) -> str:
 
 def check_empty(table: str) -> None:
     """Raises IngestUnusable if the folder, here or in a bucket of S3, holds files: none but hidden ones may be in the
-    place of a new table, for `optimize` deletes what belongs to none. Raises RemoteError."""
+    place of a new table, for upkeep deletes what belongs to none. Raises RemoteError."""
     if scheme_of(table) not in ("", *S3):
         return
     folder = path_of(table)
@@ -162,6 +222,20 @@ def check_division(table: str, by: Sequence[str], wanted: Sequence[str] | None, 
         )
 
 
+def unfit_columns(there: Mapping[str, Any], ours: Mapping[str, Any], types: Mapping[str, tuple[Any, Any]]) -> list[str]:
+    """What does not fit: fields of the table, of an ingest, and for those that both have a comparable type of each."""
+    unfit = [
+        f"{name} {said(ours[name].type)}, which is {said(there[name].type)} there"
+        for name, (one, other) in types.items()
+        if one != other
+    ]
+    return unfit + [
+        f"{name}, which may not be null there"
+        for name, column in there.items()
+        if not column.nullable and (name not in ours or ours[name].nullable)
+    ]
+
+
 def new_columns(table: str, there: Sequence[str], ours: Sequence[str], unfit: list[str], add: bool) -> list[str]:
     """Those of ours that are to be added to a table. What of a message a table does not have is left out, for it may be
     of an older version, or its owner does not want it. Raises IngestUnusable for what does not fit, and for columns
@@ -187,19 +261,7 @@ def new_columns(table: str, there: Sequence[str], ours: Sequence[str], unfit: li
     return new
 
 
-def in_groups(
-    files: Iterable[OneFile], size: Callable[[OneFile], int], must: Callable[[OneFile], bool] = lambda _: False
-) -> Iterator[list[OneFile]]:
-    """Small files of one partition, of which each group is to become one file. must: also if it is large, or alone."""
-    group: list[OneFile] = []
-    taken, due = 0, False
-    for file in files:
-        if size(file) >= SMALL and not must(file):
-            continue
-        group.append(file)
-        taken, due = taken + size(file), due or must(file)
-        if taken >= SMALL:
-            yield group
-            group, taken, due = [], 0, False
-    if len(group) > 1 or due:
-        yield group
+def check_format(body_format: str | None) -> None:
+    """Raises OptionError."""
+    if body_format not in (None, *FORMATS):
+        raise OptionError(f"option --bodies is {body_format!r}; bodies are {' or '.join(FORMATS)}")

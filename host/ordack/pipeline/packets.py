@@ -1,14 +1,12 @@
-"""The data source "mqqb": the packets of captures, one row each; or what the audit finds out about them.
+"""The data source "mqqb": the packets of captures, one row each.
 
     spark.read.format("mqqb").load("/captures/*.pcapng")
-    spark.read.format("mqqb").option("view", "violations").load("/captures/*.pcapng")
 
 `session.register(spark)` makes it known to a session. The path is a file, a pattern or a folder (of which all pcap and
 pcapng files are read, whatever their names); all files together are one capture, in the order of the frames' times.
 
 | option | meaning |
 |---|---|
-| `view` | `packets`, which is the default, or a table of the audit: see `views.py`. The other options are for packets |
 | `columns` | only these columns, with commas between them: each costs time, whether the query uses it or not |
 | `partitions` | how many tasks read; by default one for each 128 MiB of captures, and 16 at most |
 
@@ -59,11 +57,10 @@ from ordack.capture import columnar, reading
 from ordack.capture.columnar import Batch, Decoder, Words
 from ordack.capture.packed import SUFFIXES
 from ordack.config.paths import AnyPath, NotLocal, RemoteError, each, is_pattern, matching, path_of, size_of
-from ordack.pipeline.options import OptionError, options_of
-from ordack.pipeline.views import PACKETS, ViewReader, view_of, view_schema
+from ordack.pipeline.segments import OptionError
 from ordack.text import first_of, legible
 
-OPTIONS = ("path", "view", "columns", "partitions")
+OPTIONS = ("path", "columns", "partitions")
 PART_BYTES = 128 << 20  # of captures for each task, unless `partitions` says how many there are
 PARTS_MAX = 16  # each task reads all captures: of more tasks, most time would go into what others take
 NAMED_MAX = 10  # of what is passed over in a folder
@@ -495,21 +492,23 @@ class PacketSource(DataSource):
     def name(cls) -> str:
         return "mqqb"
 
+    def _options(self) -> dict[str, str]:
+        names = {name.lower(): name for name in OPTIONS}
+        for name in self.options:
+            if name.lower() not in names:
+                raise OptionError(f"there is no option {name.lower()!r}; there are {', '.join(OPTIONS)}")
+        return {names[name.lower()]: value for name, value in self.options.items()}
+
     def schema(self) -> StructType:
-        options = options_of(self.options, OPTIONS)
-        view = view_of(options)
-        if view != PACKETS:
-            return view_schema(view)
-        return StructType([StructField(column.name, column.kind) for column in _columns(options)])
+        return StructType([StructField(column.name, column.kind) for column in _columns(self._options())])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Of what the path means now."""
-        options = options_of(self.options, OPTIONS)
-        path, view = options.get("path"), view_of(options)
-        if not path:
+        options = self._options()
+        if not options.get("path"):
             raise OptionError('say which captures to read: .load("/captures/*.pcap")')
-        paths = find_files(path)
-        return PacketReader(paths, _partitions(options, paths), schema) if view == PACKETS else ViewReader(paths, view)
+        paths = find_files(options["path"])
+        return PacketReader(paths, _partitions(options, paths), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's names
         return NoStream()

@@ -32,6 +32,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from ordack.config.paths import AnyPath, RemoteBusy, RemoteError, RemotePath, path_of
 
@@ -113,11 +114,11 @@ class FolderBusy(FolderError):
 
 
 class FolderFull(FolderError):
-    """There is no room in the folder, within its quota or on its disk; what is there can make some."""
+    """There is no room in the folder, and what is there can make some."""
 
 
-class OtherFolder(FolderError):
-    """The folder is another one than a stream has read before."""
+class OptionError(Exception):
+    """An option, or a name that is given, cannot be used; the text names it and says what to do."""
 
 
 def refused(error: RemoteError) -> FolderError:
@@ -245,3 +246,26 @@ def read_marker(folder: AnyPath) -> Marker | None:
 def marker_content(marker: Marker) -> bytes:
     """The content of MARKER."""
     return (json.dumps({"version": MARKER_VERSION, **marker._asdict()}) + "\n").encode()
+
+
+def read_segment(path: AnyPath) -> pa.Table:
+    """The rows of a segment, in order. Raises FileNotFoundError, and FolderError if it cannot be read or is damaged."""
+    try:
+        with path.open("rb") as opened:
+            content = opened.read()
+        file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
+        groups = [file.metadata.row_group(group).num_rows for group in range(file.metadata.num_row_groups)]
+        rows = file.read(use_threads=False)
+    except FileNotFoundError:
+        raise
+    except RemoteError as error:
+        raise refused(error) from None
+    except (OSError, pa.ArrowException, ValueError) as error:  # pyarrow raises each of them
+        if isinstance(error, OSError) and error.errno:
+            raise FolderError(f"cannot read the segment {path}: {error.strerror}") from None
+        raise FolderError(f"the segment {path} is damaged: {str(error).partition(chr(10))[0]}") from None
+    if not rows.schema.equals(SCHEMA):
+        raise FolderError(f"the segment {path} is damaged: its columns are not those of a segment")
+    if not len(rows) == file.metadata.num_rows == sum(groups):
+        raise FolderError(f"the segment {path} is damaged: it has not as many rows as it says")
+    return rows

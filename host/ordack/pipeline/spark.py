@@ -43,7 +43,7 @@ class SparkMissing(Exception):
 def spark_session(
     master: str | None = None, name: str = "ordack", settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A SparkSession with the data sources of this package, the one that is active if there is one.
+    """A SparkSession with the data source of this package, the one that is active if there is one.
 
     master: Spark's master URL. settings: Spark's own, over those chosen here. On one machine a session that is made
     here shuffles into a few partitions a core, unless spark-defaults.conf says how many. Workers on another machine
@@ -86,14 +86,12 @@ def spark_session(
 
 
 def register(spark: SparkSession) -> None:
-    """Make `spark.read.format("ordack")` and the like known to a session that was made elsewhere, and give this package
+    """Make `spark.read.format("mqqb")` known to a session that was made elsewhere, and give this package
     to its workers on other machines."""
     from ordack.pipeline.packets import PacketSource
-    from ordack.pipeline.segment_source import SegmentSource
 
     if not is_local(spark.sparkContext.master or LOCAL):
         _ship(spark)
-    spark.dataSource.register(SegmentSource)
     spark.dataSource.register(PacketSource)
 
 

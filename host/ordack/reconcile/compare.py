@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as Spark's own manual has
 
 from ordack.pipeline.folders import Folders, Serials
 from ordack.pipeline.packets import UNREADABLE
-from ordack.pipeline.upkeep import serials
+from ordack.pipeline.prune import serials
 from ordack.reconcile import rows
 from ordack.reconcile.result import FINDINGS_MAX, KINDS, Result, finding_of, sensor_of
 
@@ -40,12 +40,9 @@ class Compared(NamedTuple):
             getattr(self, name).createOrReplaceTempView(f"reconcile_{name}")
 
 
-def compare(
-    spark: SparkSession, captures: str, source: Folders, table: str, *, acquired: str | None = None,
-    queue: str | None = None,
-) -> Compared:  # fmt: skip
-    """captures: a file, a pattern or a folder. acquired: the column of the table that tells when a reading was taken;
-    None: the sending time. queue: only this one. Raises FolderError, IngestError, IngestUnusable, OptionError."""
+def compare(spark: SparkSession, captures: str, source: Folders, table: str, *, queue: str | None = None) -> Compared:
+    """captures: a file, a pattern or a folder. queue: only this one. Raises FolderError, IngestError,
+    IngestUnusable, OptionError."""
     markers = source.now().values()
     managers = [marker.queue_manager for marker in markers]
     read = serials(table)
@@ -54,7 +51,7 @@ def compare(
     sent = rows.sent(packets).persist()
     exported = rows.exported(spark, found, read)
     others = {place.folder for place in read} - {marker.folder for marker in markers}
-    loaded = rows.loaded(spark, table, acquired)
+    loaded = rows.loaded(spark, table)
     if others:
         loaded = loaded.where(F.col("queue_manager").isin(managers))
     if queue is not None:
@@ -283,23 +280,18 @@ def _sensors(loaded: DataFrame) -> DataFrame:
     once = loaded.groupBy(*sequence, "message_key", "tx_sequence_number").agg(
         F.count("*").alias("copies"),
         F.min("previous_tx_sequence_number").alias("previous"),
-        F.min("acquired").alias("acquired"),
-        F.min("in_table").alias("in_table"),
+        F.min("sent_time").alias("sent"),
     )
     number = F.col("tx_sequence_number")
     before = F.lag(number).over(Window.partitionBy(*sequence).orderBy(number))
     # the first that is there of a sequence says nothing: what was before may have been deleted
     lacking = F.when(number.isNotNull() & before.isNotNull() & (F.col("previous") > before), F.col("previous") - before)
-    seconds = (F.unix_micros("in_table") - F.unix_micros("acquired")) / 1e6
-    measured = once.withColumn("lacking", lacking).withColumn("latency", seconds)
+    measured = once.withColumn("lacking", lacking)
     return measured.groupBy("queue_manager", "queue", "source_queue_manager").agg(
         F.sum("copies").alias("rows"),
         F.sum(F.col("copies") - 1).alias("duplicates"),
         F.count("lacking").alias("gaps"),
         F.coalesce(F.sum("lacking"), F.lit(0)).alias("lacking"),
-        F.min("acquired").alias("first"),
-        F.max("acquired").alias("last"),
-        F.count("latency").alias("timed"),
-        F.percentile_approx("latency", [0.5, 0.9, 0.99], 10_000).alias("latency"),
-        F.max("latency").alias("latency_max"),
+        F.min("sent").alias("first"),
+        F.max("sent").alias("last"),
     )

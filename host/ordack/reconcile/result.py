@@ -84,7 +84,7 @@ class Finding(NamedTuple):
 
 class Sensor(NamedTuple):
     """The stream of one source into one queue, as the table has it. lacking: messages in the gaps of its sequences.
-    latency_s: seconds from acquisition to the table: p50, p90, p99, max; None: of no row that is known."""
+    first, last: when they were sent."""
 
     source_queue_manager: str
     queue_manager: str
@@ -95,8 +95,6 @@ class Sensor(NamedTuple):
     lacking: int
     first: int | None
     last: int | None
-    timed: int
-    latency_s: dict[str, float] | None
 
 
 @dataclass
@@ -222,9 +220,5 @@ def finding_of(row: Row) -> Finding:
 
 def sensor_of(row: Row) -> Sensor:
     """Of a row of Compared.sensors."""
-    values = {name: row[name] for name in Sensor._fields if name not in ("first", "last", "latency_s")}
-    figures = None
-    if row["timed"]:
-        ranks = zip(("p50", "p90", "p99", "max"), [*row["latency"], row["latency_max"]])
-        figures = {rank: round(value, 3) for rank, value in ranks}
-    return Sensor(**values, first=micros(row["first"]), last=micros(row["last"]), latency_s=figures)
+    values = {name: row[name] for name in Sensor._fields if name not in ("first", "last")}
+    return Sensor(**values, first=micros(row["first"]), last=micros(row["last"]))

@@ -6,37 +6,31 @@ the names of files.
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar
-from urllib.parse import unquote
+from typing import TypeVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from mqqb import guids
 from mqqb.confirm import CLASS_NEGATIVE, CLASS_RECEIVING
 from mqqb.names import NULL_GUID
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import ArrowScan
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as Spark's own manual has it
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
-from ordack.pipeline import folders
-from ordack.pipeline.delta_files import open_table
+from ordack.pipeline.delta import open_table, uri_of
 from ordack.pipeline.folders import Found, Serials
-from ordack.pipeline.iceberg import read_table
-from ordack.pipeline.ingest import ICEBERG, format_of
-from ordack.pipeline.lake import first_line
+from ordack.pipeline.iceberg import is_name, read_table
+from ordack.pipeline.ingest import rows_of
+from ordack.pipeline.lake import ICEBERG, Decoding, IngestUnusable, first_line, format_of
 from ordack.pipeline.packets import DAMAGE, UNREADABLE
-from ordack.pipeline.progress import IngestUnusable
-from ordack.pipeline.segment_source import Rows, Settings
 from ordack.pipeline.segments import SCHEMA
-from ordack.pipeline.writing import open_folder
 
 Task = TypeVar("Task")
 NO_GUID = guids.guid_text(NULL_GUID)
@@ -50,8 +44,6 @@ PACKETS = ("file", "frame", "time", "connection", "direction", "receiver", "pack
 MESSAGE = ("queue_manager", "queue", "message_key", "source_queue_manager", "message_id", "arrived", "sent_time",
            "destination_queue", "over_http", "tx_sequence_ordinal", "tx_sequence_time_stamp", "tx_sequence_number",
            "previous_tx_sequence_number")  # fmt: skip
-NAMED_BY_INGEST = re.compile(r"part-[0-9a-f-]{36}-[0-9a-f-]{36}\.parquet")  # those of optimize have other times
-FILES_OF_TASK = 16
 RECEIVED, REFUSED = CLASS_RECEIVING, CLASS_NEGATIVE  # of FinalAcks: received, and from here on not (wire.md 6)
 
 
@@ -164,23 +156,19 @@ def _with_finals(messages: DataFrame, packets: DataFrame) -> DataFrame:
 
 def exported(spark: SparkSession, found: Sequence[Found], read: Serials) -> DataFrame:
     """The rows of these segments; `due`: their segment is one that the table has taken, by its `read`."""
+    tasks = [(str(one.segment.path), one.serial <= read.get(one.place, 0)) for one in found]
+
+    def read_one(task: tuple[str, bool]) -> Iterator[pa.RecordBatch]:
+        (rows,) = rows_of(Decoding([]), [task[0]])
+        kept = rows.select(list(MESSAGE)).append_column(BODY, _crcs(rows["body"]))
+        yield from kept.append_column("due", pa.array([task[1]] * len(kept))).to_batches()
+
     whole = from_arrow_schema(SCHEMA)
-    due = [[one for one in found if (one.serial <= read.get(one.place, 0)) is there] for there in (True, False)]
-    tasks = [(part, there) for of, there in zip(due, (True, False)) for part in folders.parts(of)]
-    rows = Rows(Settings.of({"path": str(found[0].segment.path.parent)}), whole) if found else None
-
-    def read_part(task: tuple[folders.Part, bool]) -> Iterator[pa.RecordBatch]:
-        part, there = task
-        assert rows is not None
-        for piece in rows.read(part):
-            kept = piece.select(list(MESSAGE)).append_column(BODY, _crcs(piece.column("body")))
-            yield kept.append_column("due", pa.array([there] * kept.num_rows))
-
     schema = StructType([whole[name] for name in MESSAGE]).add(BODY, "long").add("due", "boolean")
-    return _read_in_tasks(spark, tasks, read_part, schema)
+    return _read_in_tasks(spark, tasks, read_one, schema)
 
 
-def _crcs(bodies: pa.Array) -> pa.Array:
+def _crcs(bodies: pa.Array | pa.ChunkedArray) -> pa.Array:
     return pa.array([None if body is None else zlib.crc32(body) for body in bodies.to_pylist()], pa.int64())
 
 
@@ -194,127 +182,67 @@ def _read_in_tasks(
             for number in batch.column(0).to_pylist():
                 yield from read(tasks[number])
 
-    return spark.range(0, len(tasks), 1, max(len(tasks), 1)).mapInArrow(task, schema)
+    parts = max(1, min(len(tasks), spark.sparkContext.defaultParallelism))
+    return spark.range(0, len(tasks), 1, parts).mapInArrow(task, schema)
 
 
 # ---- tables
 
 
-@dataclass
-class Piece:
-    """A file of a table, values of columns that are not in it, and when its rows became part of the table, in
-    milliseconds since 1970; None: nobody knows."""
-
-    path: str
-    values: dict[str, Any]
-    in_table: int | None
-
-
-def pieces(table: str) -> list[Piece]:
-    """The files of a table. Raises IngestError, IngestUnusable."""
-    kind = format_of(table)
-    if kind == ICEBERG or (kind is None and not Path(table).exists() and "/" not in table):
-        return _pieces_of_iceberg(table)
-    return _pieces_of_delta(table)
-
-
-def _pieces_of_delta(table: str) -> list[Piece]:
-    try:
-        opened = open_table(table)
-        unread = {"deletionVectors", "columnMapping"} & set(opened.protocol().reader_features or ())
-        actions = pa.table(opened.get_add_actions(flatten=True)).to_pylist()
-    except (DeltaError, OSError) as error:
-        raise IngestUnusable(f"cannot open the table {table}: {first_line(error)}") from None
-    if unread:
-        raise IngestUnusable(f"the table {table} has {', '.join(sorted(unread))}, which this does not read")
-    return [
-        Piece(
-            f"{table.removeprefix('file://')}/{unquote(one['path'])}",
-            {name.removeprefix("partition."): value for name, value in one.items() if name.startswith("partition.")},
-            one["modification_time"] if NAMED_BY_INGEST.fullmatch(one["path"].rpartition("/")[2]) else None,
-        )
-        for one in actions
-    ]
-
-
-def _pieces_of_iceberg(table: str) -> list[Piece]:
-    opened = read_table(table)
-    snapshots = {
-        one.snapshot_id: one.timestamp_ms
-        for one in opened.metadata.snapshots
-        if one.summary is not None and one.summary.operation == Operation.APPEND  # else rows were there before
-    }
-    entries = opened.inspect.entries().to_pylist() if opened.current_snapshot() else []
-    since = {one["data_file"]["file_path"]: snapshots.get(one["snapshot_id"]) for one in entries}
-    found = []
-    for task in opened.scan().plan_files():
-        if task.delete_files:
-            raise IngestUnusable(
-                f"the table {table} has deleted rows, which this does not read: rewrite its data files"
-            )
-        path = task.file.file_path
-        found.append(Piece(path.removeprefix("file://"), {}, since.get(path)))
-    return found
-
-
-def loaded(spark: SparkSession, table: str, acquired: str | None) -> DataFrame:
-    """The rows of a table; `in_table`: when they became part of it; `acquired`: the value of that column, or the
-    sending time; BODY: null if it has no column body. Raises IngestError, IngestUnusable."""
-    found = pieces(table)
-    columns = [*MESSAGE, *([acquired] if acquired else [])]
-    kinds = _kinds(table, found, acquired)
-    tasks = [found[at : at + FILES_OF_TASK] for at in range(0, len(found), FILES_OF_TASK)]
-    schema = pa.schema(
-        [
-            *(pa.field(name, kinds[name]) for name in columns),
-            pa.field(BODY, pa.int64()),
-            pa.field("in_table", SCHEMA.field("arrived").type),
-        ]
-    )
-
-    def read_files(task: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
-        for piece in task:
-            yield from _read(piece, columns, schema)
-
-    frame = _read_in_tasks(spark, tasks, read_files, from_arrow_schema(schema))
-    return frame.withColumn("acquired", F.col(f"`{acquired}`" if acquired else "sent_time")).select(
-        *MESSAGE, BODY, "in_table", "acquired")  # fmt: skip
-
-
-def _kinds(table: str, found: Sequence[Piece], acquired: str | None) -> dict[str, pa.DataType]:
-    """The types of the columns that are read. Raises IngestUnusable."""
-    kinds = {field.name: field.type for field in SCHEMA}
-    if not found:
-        return {**kinds, **({acquired: kinds["arrived"]} if acquired else {})}
-    system, path = open_folder(found[0].path)
-    inside = pq.read_schema(path, filesystem=system)
-    there = {*inside.names, *found[0].values}
-    lacking = [name for name in (*MESSAGE, *([acquired] if acquired else [])) if name not in there]
+def loaded(spark: SparkSession, table: str) -> DataFrame:
+    """The rows of a table; BODY: null if it has no column body. Raises IngestError, IngestUnusable."""
+    if format_of(table) == ICEBERG or is_name(table):
+        names, count, read = _iceberg(table)
+    else:
+        names, count, read = _delta(table)
+    lacking = [name for name in MESSAGE if name not in names]
     if lacking:
         raise IngestUnusable(f"the table {table} has no column {', '.join(lacking)}, by which it could be reconciled")
-    if acquired:
-        if not pa.types.is_timestamp(inside.field(acquired).type):
-            raise IngestUnusable(
-                f"the column {acquired} of {table} (--acquired) is {inside.field(acquired).type}, and no TIMESTAMP"
-            )
-        kinds[acquired] = kinds["arrived"]
-    return kinds
+    columns = [*MESSAGE, *(["body"] if "body" in names else [])]
+    shares = min(count, spark.sparkContext.defaultParallelism)
+
+    def read_share(share: int) -> Iterator[pa.RecordBatch]:
+        for batch in read(columns, share, shares):
+            crcs = _crcs(batch.column("body")) if "body" in columns else pa.nulls(batch.num_rows, pa.int64())
+            kept = [batch.column(name).cast(SCHEMA.field(name).type) for name in MESSAGE]
+            yield pa.RecordBatch.from_arrays([*kept, crcs], [*MESSAGE, BODY])
+
+    whole = from_arrow_schema(SCHEMA)
+    schema = StructType([StructField(name, whole[name].dataType) for name in MESSAGE]).add(BODY, "long")
+    return _read_in_tasks(spark, range(shares), read_share, schema)
 
 
-def _read(piece: Piece, columns: Sequence[str], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    system, path = open_folder(piece.path)
-    inside = [name for name in columns if name not in piece.values]
-    with pq.ParquetFile(path, filesystem=system, page_checksum_verification=True) as file:
-        has_body = "body" in file.schema_arrow.names
-        for batch in file.iter_batches(columns=[*inside, *(["body"] if has_body else [])], use_threads=False):
-            size = batch.num_rows
-            arrays = [
-                pa.array([piece.values[name]] * size, schema.field(name).type)
-                if name in piece.values
-                else batch.column(name).cast(schema.field(name).type)
-                for name in columns
-            ]
-            arrays.append(_crcs(batch.column("body")) if has_body else pa.nulls(size, pa.int64()))
-            moment = None if piece.in_table is None else piece.in_table * 1000
-            arrays.append(pa.array([moment] * size, pa.int64()).cast(schema.field("in_table").type))
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+Read = Callable[[list[str], int, int], Iterable[pa.RecordBatch]]  # of columns, one of so many shares of the rows
+
+
+def _delta(table: str) -> tuple[list[str], int, Read]:
+    """Names of columns, how many files there are, and what reads them."""
+    version = open_table(table).version()
+
+    def dataset() -> ds.Dataset:
+        try:
+            return DeltaTable(uri_of(table), version).to_pyarrow_dataset()
+        except (DeltaError, OSError) as error:
+            raise IngestUnusable(f"cannot read the table {table}: {first_line(error)}") from None
+
+    def read(columns: list[str], share: int, shares: int) -> Iterator[pa.RecordBatch]:
+        whole = dataset()
+        for fragment in [*whole.get_fragments()][share::shares]:
+            yield from fragment.to_batches(schema=whole.schema, columns=columns, use_threads=False)
+
+    return dataset().schema.names, len([*dataset().get_fragments()]), read
+
+
+def _iceberg(table: str) -> tuple[list[str], int, Read]:
+    opened = read_table(table)
+    snapshot = opened.metadata.current_snapshot_id
+
+    def read(columns: list[str], share: int, shares: int) -> Iterator[pa.RecordBatch]:
+        there = read_table(table)
+        scan = there.scan(selected_fields=tuple(columns), snapshot_id=snapshot)
+        files = sorted(scan.plan_files(), key=lambda task: task.file.file_path)[share::shares]
+        reader = ArrowScan(there.metadata, there.io, scan.projection(), AlwaysTrue())
+        for batch in reader.to_record_batches(files):
+            yield batch.select(columns)
+
+    return opened.schema().column_names, len([*opened.scan().plan_files()]), read

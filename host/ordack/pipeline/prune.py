@@ -1,7 +1,7 @@
-"""Upkeep of what `ordack export` and `ordack pipeline ingest` leave: small files of tables, and segments that are read.
+"""Deleting segments that were read.
 
 A segment may be deleted when it is in every table that is to have it, the oldest of its queue first. The newest of each
-queue stays, for an export that was killed looks for it. Neither needs Spark.
+queue stays, for an export that was killed looks for it.
 """
 
 from __future__ import annotations
@@ -11,61 +11,13 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
-
 from ordack.config.paths import AnyPath, scheme_of
 from ordack.pipeline.delta import read_serials
-from ordack.pipeline.delta_files import checkpoint, open_table, uri_of
 from ordack.pipeline.folders import Folders, Found, Place, Serials
-from ordack.pipeline.ingest import DELTA, ICEBERG, format_of
-from ordack.pipeline.lake import first_line
-from ordack.pipeline.options import OptionError
-from ordack.pipeline.progress import IngestError, IngestUnusable
+from ordack.pipeline.lake import DELTA, ICEBERG, IngestUnusable, format_of
+from ordack.pipeline.segments import OptionError
 
 DAY_S = 86_400
-WEEK_H = 7 * 24
-
-
-class Optimized(NamedTuple):
-    """What was done to a table: files that were replaced by larger ones, those, and files that nobody needed."""
-
-    table: str
-    files_removed: int
-    files_added: int
-    files_deleted: int
-
-
-def optimize(table: str) -> Optimized:
-    """Put small files of a table of Delta Lake or Iceberg together, and delete files that have not belonged to it for a
-    week, those of killed batches, too. Ingests may go on meanwhile. Raises IngestError, IngestUnusable, OptionError."""
-    from ordack.pipeline import compaction, delta_files, iceberg
-
-    kind = format_of(table)
-    try:
-        if kind == ICEBERG or iceberg.is_name(table):
-            return Optimized(table, *compaction.optimize(table))
-        if not DeltaTable.is_deltatable(uri_of(table)):
-            raise IngestUnusable(f"there is no table of Delta Lake or Iceberg in {table}")
-        opened = open_table(table)
-        removed, added = delta_files.compact(opened, table)
-        deleted = _clear(opened)
-        checkpoint(opened, table)
-        opened.cleanup_metadata()
-    except (DeltaError, *compaction.FAILURES) as error:
-        raise IngestError(f"cannot optimize {table}: {first_line(error)}; what is in it is whole") from None
-    return Optimized(table, removed, added, deleted)
-
-
-def _clear(table: DeltaTable) -> int:
-    """Deletes what has not belonged to the table for a week, or as long as that says if it is longer: what an ingest is
-    about to commit is younger."""
-    try:
-        return len(table.vacuum(WEEK_H, dry_run=False, full=True))
-    except DeltaError as error:
-        if "minimum retention" not in str(error):
-            raise
-        return len(table.vacuum(dry_run=False, full=True))
 
 
 class Pruned(NamedTuple):
