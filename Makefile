@@ -67,7 +67,7 @@ test: setup-test ## everything that must hold, with a summary
 test-fast: setup-test ## core, engine and host in about a minute: no kills, no processes that wait, no Spark, no QEMU, no browser
 	@$(PYTHON_VENV) -m tests.run_all --fast
 
-test-c: setup-test ## the C core and the C of the host: both compilers, sanitizers, big-endian, all 2^32 acknowledgements, coverage, size, lint; with RUNS= also so many runs of libFuzzer (SEED=)
+test-c: setup-test ## the C core and the C of the host: both compilers, sanitizers, big-endian, coverage, size, lint; with RUNS= also so many runs of libFuzzer (SEED=)
 	@$(C_CORE) all-tests $(if $(RUNS),fuzz)
 	@$(NATIVE) all-tests $(if $(RUNS),fuzz)
 

@@ -89,15 +89,9 @@ def structures(header: str) -> dict[str, list[Field]]:
 
 def parts(header: str) -> list[str]:
     """The structures that go on the wire, in the order of mqqb_part."""
-    always, _, otherwise = _listed(header)
-    return always + otherwise
-
-
-def _listed(header: str) -> list[list[str]]:
-    """What mqqb_part has always, what MQQB_MINIMAL leaves of the others, and these."""
-    found = re.search(r"typedef enum \{([^}]*)#ifdef MQQB_MINIMAL([^}]*)#else([^}]*)#endif[^}]*\} mqqb_part;", header)
+    found = re.search(r"typedef enum \{([^}]*)MQQB_PARTS[^}]*\} mqqb_part;", header)
     assert found
-    return [[name.lower() for name in re.findall(r"MQQB_(\w+),", text)] for text in found.groups()]
+    return [name.lower() for name in re.findall(r"MQQB_(\w+),", found[1])]
 
 
 def wire(header: str) -> Iterator[tuple[str, int]]:
@@ -130,28 +124,14 @@ def constants(header: str) -> Iterator[tuple[str, str | int]]:
 
 def tables(header: str) -> Iterator[str]:
     """Those of mqqb.c, in lines."""
-    always, minimal, otherwise = _listed(header)
-    common = len(always)
-    openings = (
-        "static const uint8_t widths[] = {",
-        "static const struct {\n    uint8_t first, size, words;\n} layouts[] = {",
-    )
-    for opening, few, rows in zip(
-        openings, _rows(header, always + minimal), _rows(header, always + otherwise), strict=True
-    ):
-        yield from (opening, *rows[:common], "#ifdef MQQB_MINIMAL", *few[common:], "#else", *rows[common:])
-        yield from ("#endif", "};", "")
-
-
-def _rows(header: str, names: list[str]) -> tuple[list[str], list[str]]:
-    """Of both tables, for these parts."""
     widths, layouts, first = [], [], 0
-    for part in names:
+    for part in parts(header):
         fields = structures(header)[part]
         widths.append(f"    {', '.join(str(field.width) for field in fields)}, /* {first}: {part} */")
         layouts.append(f"    {{{first}, MQQB_{part.upper()}_SIZE, sizeof(mqqb_{part}) / 4}},")
         first += len(fields)
-    return widths, layouts
+    yield from ("static const uint8_t widths[] = {", *widths, "};", "")
+    yield from ("static const struct {", "    uint8_t first, size, words;", "} layouts[] = {", *layouts, "};", "")
 
 
 def formats(header: str) -> Iterator[str]:

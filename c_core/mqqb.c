@@ -5,9 +5,7 @@
  * ranges, is a small function for each part that looks at the wire bytes, so that a bad part leaves the caller's
  * structure untouched.
  *
- * MQQB_MINIMAL leaves out the parts after MQQB_CONNECTION_PARAMETERS but MQQB_ORDER_ACK (their names, layouts and
- * checks), for a device that builds its messages elsewhere. MQQB_CHECKS_ONLY is for mqqb_scan.c, which includes this file for the range checks:
- * they exist once. */
+ * MQQB_CHECKS_ONLY is for mqqb_scan.c, which includes this file for the range checks: they exist once. */
 #include "mqqb.h"
 
 /* ---- ranges that a part alone can show (B-168 to B-173, B-213, B-429 to B-433) ---------------- */
@@ -90,7 +88,6 @@ static inline mqqb_status check_ack_body(const uint8_t *in)
     return le32(in + MQQB_ACK_NUMBER_IN_PART) == 0 ? MQQB_BAD_ACK_NUMBER : MQQB_OK;
 }
 
-#ifndef MQQB_MINIMAL
 static inline mqqb_status check_user_header(const uint8_t *in)
 {
     const uint32_t flags = le32(in + MQQB_USER_FLAGS_AT - MQQB_BASE_END);
@@ -161,7 +158,6 @@ static inline mqqb_status check_ping(const uint8_t *in)
 {
     return le16(in + MQQB_PING_SIGNATURE_WORD_IN_PART) != MQQB_PING_SIGNATURE ? MQQB_BAD_PING_SIGNATURE : MQQB_OK;
 }
-#endif
 
 #ifndef MQQB_CHECKS_ONLY
 
@@ -179,7 +175,6 @@ static inline mqqb_status check_ping(const uint8_t *in)
 /* Halving, not one switch: that would become a jump table, which on Cortex-M0 needs a helper of the compiler's library. */
 static mqqb_status check(mqqb_part part, const uint8_t *in)
 {
-#ifndef MQQB_MINIMAL
     if (part >= MQQB_DEBUG_HEADER) {
         switch (part) {
         case MQQB_DEBUG_HEADER:
@@ -202,7 +197,6 @@ static mqqb_status check(mqqb_part part, const uint8_t *in)
             return check_security_header(in);
         }
     }
-#endif
     if (part < MQQB_SESSION_HEADER) {
         return part == MQQB_BASE_HEADER ? check_base_header(in) : check_internal_header(in);
     }
@@ -211,10 +205,6 @@ static mqqb_status check(mqqb_part part, const uint8_t *in)
         return check_session_header(in);
     case MQQB_TRANSACTION_HEADER:
         return check_transaction_header(in);
-#ifdef MQQB_MINIMAL
-    case MQQB_ORDER_ACK:
-        return check_ack_body(in);
-#endif
     default:
         return check_connection_parameters(in);
     }
@@ -231,9 +221,6 @@ static const uint8_t widths[] = {
     2, 2, 4, 2, 2, 2, 2, /* 8: session_header */
     4, 4, 4, 4, 4, /* 15: transaction_header */
     4, 4, 2, 2, /* 20: connection_parameters */
-#ifdef MQQB_MINIMAL
-    4, 4, 4, 4, 20, /* 24: order_ack */
-#else
     16, 16, 4, 4, 4, 4, /* 24: user_header */
     1, 1, 2, 20, 4, 4, 4, 4, 4, 4, 4, 4, /* 30: message_properties_header */
     2, 2, 2, 2, 4, 4, /* 42: security_header */
@@ -242,7 +229,6 @@ static const uint8_t widths[] = {
     4, 4, 4, 4, 20, /* 55: order_ack */
     4, 4, 4, 4, 16, 4, /* 60: final_ack */
     2, 2, 4, 16, /* 66: ping */
-#endif
 };
 
 static const struct {
@@ -253,9 +239,6 @@ static const struct {
     {8, MQQB_SESSION_HEADER_SIZE, sizeof(mqqb_session_header) / 4},
     {15, MQQB_TRANSACTION_HEADER_SIZE, sizeof(mqqb_transaction_header) / 4},
     {20, MQQB_CONNECTION_PARAMETERS_SIZE, sizeof(mqqb_connection_parameters) / 4},
-#ifdef MQQB_MINIMAL
-    {24, MQQB_ORDER_ACK_SIZE, sizeof(mqqb_order_ack) / 4},
-#else
     {24, MQQB_USER_HEADER_SIZE, sizeof(mqqb_user_header) / 4},
     {30, MQQB_MESSAGE_PROPERTIES_HEADER_SIZE, sizeof(mqqb_message_properties_header) / 4},
     {42, MQQB_SECURITY_HEADER_SIZE, sizeof(mqqb_security_header) / 4},
@@ -264,7 +247,6 @@ static const struct {
     {55, MQQB_ORDER_ACK_SIZE, sizeof(mqqb_order_ack) / 4},
     {60, MQQB_FINAL_ACK_SIZE, sizeof(mqqb_final_ack) / 4},
     {66, MQQB_PING_SIZE, sizeof(mqqb_ping) / 4},
-#endif
 };
 
 /* end of what was made */

@@ -3,7 +3,6 @@
 #   MODULES   its own modules, PROGRAMS its test programs, FUZZED the sources that its fuzz target is linked with
 #   CORE      the folder of mqqb.c, SUPPORT that of check.h, TESTS that of the tests
 #   ALSO      modules of the core, besides mqqb, that its own are linked with
-#   VARIANTS  switches besides NDEBUG with which the modules are compiled
 # Everything that is written goes below BUILD.
 
 SEED ?=
@@ -17,7 +16,7 @@ PYTHON ?= python3
 WARN := -std=c99 -Wall -Wextra -Wpedantic -Wconversion -Wcast-align -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror
 TEST_WARN := -std=c99 -Wall -Wextra -Wpedantic -Wshadow -Werror
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
-INCLUDE := -I. -I$(CORE) -I$(SUPPORT)
+INCLUDE += -I. -I$(CORE) -I$(SUPPORT)
 HOOK := -include $(SUPPORT)/assert_hook.h
 LINKED := $(sort mqqb $(ALSO) $(MODULES))
 FILES := $(wildcard *.[ch] $(CORE)/*.[ch] $(TESTS)/*.h $(SUPPORT)/*.h) Makefile $(CORE)/rules.mk
@@ -111,7 +110,7 @@ NODES := -Xclang -analyzer-config -Xclang max-nodes=25000
 # One file that says that this one was checked, as it is now.
 $(MODULES:%=$(BUILD)/lint/%.warned): $(BUILD)/lint/%.warned: %.c $(FILES)
 	@mkdir -p $(@D)
-	@for flags in "" "-DNDEBUG" $(VARIANTS:%="-DNDEBUG %"); do \
+	@for flags in "" "-DNDEBUG" ; do \
 		$(GCC) $(WARN) $(INCLUDE) -O2 $$flags -c $< -o $@.o || exit 1; \
 		$(if $(CLANG),$(CLANG) $(WARN) $(INCLUDE) -fsyntax-only $$flags $< || exit 1;) done
 	@touch $@

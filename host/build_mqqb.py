@@ -46,7 +46,7 @@ static int mqqb_pack_checked(int part, const void *in, uint8_t *out)
 def declarations(header: str) -> str:
     """What cffi can read of a C header: no comments, no preprocessor but constants, no C++, no bodies of functions."""
     header = re.sub(r"/\*.*?\*/", "", header, flags=re.DOTALL)
-    header = re.sub(r"#ifdef __cplusplus.*?#endif|#ifdef MQQB_MINIMAL.*?#else", "", header, flags=re.DOTALL)
+    header = re.sub(r"#ifdef __cplusplus.*?#endif", "", header, flags=re.DOTALL)
     header = re.sub(r"^static inline.*?^}$", "", header, flags=re.DOTALL | re.MULTILINE)
     header = re.sub(r"(#define MQQB_\w+) 0?[xX]?[0-9A-Fa-f]+u", r"\1 ...", header)
     return re.sub(r"^#(?!define \w+ \.\.\.).*$", "", header, flags=re.MULTILINE)

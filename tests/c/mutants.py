@@ -24,7 +24,7 @@ PROGRAMS = {  # which test what, and what they are linked with
     "mqqb_audit.c": (("test_audit",), ("mqqb.c", "mqqb_audit.c")),
     "mqqb_run.c": (("test_run",), ("mqqb.c", "mqqb_run.c")),
 }
-FLAGS = ["-std=c99", "-O1", "-w", *(f"-I{folder}" for folder in (*FOLDERS, HERE))]
+FLAGS = ["-std=c99", "-O1", "-w", *(f"-I{folder}" for folder in (*FOLDERS, HERE, ROOT / "build" / "c_core"))]
 HOOK = ["-include", str(HERE / "assert_hook.h")]
 SECONDS = 30
 

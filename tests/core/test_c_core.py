@@ -20,32 +20,6 @@ def built(source: str, folder: Path, *options: str) -> "subprocess.CompletedProc
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("part", ["USER_HEADER", "SECURITY_HEADER", "ESTABLISH_CONNECTION", "FINAL_ACK", "PING"])
-def test_a_part_that_mqqb_minimal_leaves_out_has_no_name(part: str, tmp_path: Path) -> None:
-    source = f"int main(void) {{ return (int)mqqb_part_size(MQQB_{part}); }}"
-    assert built(source, tmp_path).returncode == 0
-    refused = built(source, tmp_path, "-DMQQB_MINIMAL")
-    assert refused.returncode != 0
-    assert f"MQQB_{part}" in refused.stderr
-
-
-def test_mqqb_minimal_reads_an_order_ack(tmp_path: Path) -> None:
-    source = """
-    int main(void)
-    {
-        const uint8_t body[36] = {7, 0, 0, 0, 9, 0, 0, 0, 3, 0, 0, 0, 2};
-        mqqb_outgoing stream = {7, 9, 4, 0};
-        mqqb_order_ack ack;
-        const mqqb_status status = mqqb_unpack(MQQB_ORDER_ACK, &ack, body, sizeof body);
-        printf("%s %s", mqqb_status_name(status), mqqb_status_name(mqqb_order_ack_received(&stream, &ack)));
-        return (int)stream.last_ack;
-    }"""
-    made = built(source, tmp_path, "-DMQQB_MINIMAL")
-    assert made.returncode == 0, made.stderr
-    done = subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (3, "OK OK")
-
-
 def test_the_version_of_the_core_is_that_of_the_package(tmp_path: Path) -> None:
     made = built("int main(void) { return puts(MQQB_CORE_VERSION) < 0; }", tmp_path)
     assert made.returncode == 0, made.stderr

@@ -158,9 +158,9 @@ static mp_obj_t rtc_datetime(size_t n_args, const mp_obj_t *args)
     }
     mp_obj_t *fields;
     mp_obj_get_array_fixed_n(args[1], 8, &fields);
-    uint32_t seconds = timeutils_seconds_since_epoch(
-        mp_obj_get_int(fields[0]), mp_obj_get_int(fields[1]), mp_obj_get_int(fields[2]), mp_obj_get_int(fields[4]),
-        mp_obj_get_int(fields[5]), mp_obj_get_int(fields[6]));
+    uint32_t seconds =
+        timeutils_seconds_since_epoch(mp_obj_get_int(fields[0]), mp_obj_get_int(fields[1]), mp_obj_get_int(fields[2]),
+                                      mp_obj_get_int(fields[4]), mp_obj_get_int(fields[5]), mp_obj_get_int(fields[6]));
     seconds_at_start = seconds - clock_ms() / 1000;
     return mp_const_none;
 }

@@ -65,7 +65,8 @@ void uart_start(uart_t *uart, uint32_t baud_rate)
     uart->held = false;
     uart->baud_rate = baud_rate;
     registers(uart)->divisor = divisor < DIVISOR_MIN ? DIVISOR_MIN : divisor;
-    (void)registers(uart)->data; // held, since the ring of before was full: it has had its interrupt, and no other comes
+    (void)registers(uart)
+        ->data; // held, since the ring of before was full: it has had its interrupt, and no other comes
     registers(uart)->control = CONTROL_SEND | CONTROL_RECEIVE | CONTROL_RECEIVE_INTERRUPT;
     listen(uart, true);
     cpu_interrupt(UART0_TX_IRQn + 2 * (uart - uarts), true);
